@@ -6,6 +6,7 @@ SECONDS ?= 60
 ROUNDS ?= 24
 SERVERS ?=
 STAGES ?=
+CURVES ?=
 JOBS ?=
 GUARD ?=
 RETRIES ?=
@@ -133,6 +134,14 @@ bench-peers: build ## Measure Lockward and other locks, or only PEERS and JOBS, 
 bench-peers-docs: ## Write the results of the last make bench-peers into docs/peers.md.
 	@cargo build --quiet --release -p lockward-bench --bin peers
 	@target/release/peers --docs docs
+
+bench-scale: build ## Measure how the cost grows with locks, waiters, holders and nodes, or only CURVES.
+	@cargo build --quiet --release -p lockward-bench --bin scale
+	@target/release/scale $(CURVES)
+
+bench-scale-docs: ## Write the results of the last make bench-scale into docs/scale.md.
+	@cargo build --quiet --release -p lockward-bench --bin scale
+	@target/release/scale --docs docs
 
 guard: bench-builds ## Count the server's instructions for each kind of request. Fails if they grow.
 	@scripts/install-deps valgrind

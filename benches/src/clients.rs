@@ -9,6 +9,7 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 /// How long a reply may take.
@@ -49,18 +50,27 @@ struct Connection {
 impl Clients {
     /// Opens so many connections.
     pub(crate) fn open(port: u16, count: usize) -> Self {
+        let mut clients = Self::none();
+        (0..count).for_each(|_| clients.connect(Ipv4Addr::LOCALHOST, port));
+        clients
+    }
+
+    /// No connection yet.
+    pub fn none() -> Self {
         let poll = Poll::new().expect("a selector of events");
-        let connections = (0..count).map(|who| {
-            let stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("a connection");
-            stream.set_nodelay(true).expect("no delay");
-            stream.set_nonblocking(true).expect("no waiting");
-            let mut stream = TcpStream::from_std(stream);
-            let interest = Interest::READABLE | Interest::WRITABLE;
-            poll.registry().register(&mut stream, Token(who), interest).expect("events of a connection");
-            Connection { stream, input: Vec::new(), output: Vec::new() }
-        });
-        let connections = connections.collect();
-        Self { poll, events: Events::with_capacity(1024), connections, arrived: VecDeque::new() }
+        let events = Events::with_capacity(1024);
+        Self { poll, events, connections: Vec::new(), arrived: VecDeque::new() }
+    }
+
+    /// Opens one more connection.
+    pub fn connect(&mut self, address: Ipv4Addr, port: u16) {
+        let stream = std::net::TcpStream::connect((address, port)).expect("a connection");
+        stream.set_nodelay(true).expect("no delay");
+        stream.set_nonblocking(true).expect("no waiting");
+        let mut stream = TcpStream::from_std(stream);
+        let (token, interest) = (Token(self.connections.len()), Interest::READABLE | Interest::WRITABLE);
+        self.poll.registry().register(&mut stream, token, interest).expect("events of a connection");
+        self.connections.push(Connection { stream, input: Vec::new(), output: Vec::new() });
     }
 
     /// How many there are.

@@ -32,22 +32,32 @@ pub fn write(docs: &Path, first: &Results, others: &[Results]) {
         if rows.is_empty() {
             continue;
         }
-        let (before, rest) = text.split_once(begin).expect("a mark where results begin");
-        let (_, after) = rest.split_once(end).expect("a mark where they end");
         let runs: Vec<String> =
             [first].into_iter().chain(others).map(|run| format!("- {}\n", run.circumstances())).collect();
-        text = format!("{before}{begin}\n{}\n{}\n{end}{after}", runs.concat(), tables(rows, first, others));
+        let written = format!("{}\n{}", runs.concat(), tables(rows, first, others));
+        text = between(&text, begin, end, &written);
     }
     fs::write(&page, text).expect("a page that can be written");
-    let plots = docs.join("performance");
-    fs::create_dir_all(&plots).expect("a directory for the plots");
-    for plot in &first.plots {
-        let file = plots.join(format!("{}.svg", plot.name));
-        fs::write(file, plot.draw(&first.short_circumstances())).expect("a plot that can be written");
+    write_plots(&docs.join("performance"), first);
+}
+
+/// The page with this text between two marks.
+pub(crate) fn between(page: &str, begin: &str, end: &str, text: &str) -> String {
+    let (before, rest) = page.split_once(begin).expect("a mark where results begin");
+    let (_, after) = rest.split_once(end).expect("a mark where they end");
+    format!("{before}{begin}\n{text}\n{end}{after}")
+}
+
+/// Writes the plots of a run into a directory.
+pub fn write_plots(into: &Path, results: &Results) {
+    fs::create_dir_all(into).expect("a directory for the plots");
+    for plot in &results.plots {
+        let file = into.join(format!("{}.svg", plot.name));
+        fs::write(file, plot.draw(&results.short_circumstances())).expect("a plot that can be written");
     }
 }
 
-fn stage(row: &Row) -> &str {
+pub(crate) fn stage(row: &Row) -> &str {
     row.name.split('/').next().unwrap_or_default()
 }
 
@@ -63,7 +73,7 @@ fn is_small(row: &Row) -> bool {
     let limit = match row.unit {
         Unit::Milliseconds | Unit::Percent => 5.0,
         Unit::Bytes => 2e6,
-        Unit::Times | Unit::Cheaper | Unit::Nanoseconds => return false,
+        Unit::Times | Unit::Cheaper | Unit::Nanoseconds | Unit::Rate => return false,
     };
     row.verdict() == Some(Verdict::Met) && row.measured < limit
 }
@@ -146,7 +156,7 @@ fn table(text: &mut String, rows: &[&Row], columns: &[Column<'_>], others: &[Res
 }
 
 /// The members of a series side by side, in a row for each series.
-fn series_table(text: &mut String, rows: &[&Row], server: &str) {
+pub(crate) fn series_table(text: &mut String, rows: &[&Row], server: &str) {
     let mut places: Vec<&str> = Vec::new();
     let mut titles: Vec<String> = Vec::new();
     for row in rows {
@@ -171,12 +181,12 @@ fn series_table(text: &mut String, rows: &[&Row], server: &str) {
     }
 }
 
-fn head(text: &mut String, heads: &[&str]) {
+pub(crate) fn head(text: &mut String, heads: &[&str]) {
     line(text, heads);
     let _ = writeln!(text, "|{}", " --- |".repeat(heads.len()));
 }
 
-fn line<Cell: AsRef<str>>(text: &mut String, cells: &[Cell]) {
+pub(crate) fn line<Cell: AsRef<str>>(text: &mut String, cells: &[Cell]) {
     let cells: Vec<&str> = cells.iter().map(AsRef::as_ref).collect();
     let _ = writeln!(text, "| {} |", cells.join(" | "));
 }

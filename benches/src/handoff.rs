@@ -46,18 +46,25 @@ impl Kind {
         }
     }
 
-    fn wait(self, queue: usize, member: usize) -> Vec<u8> {
+    /// The request of a member that waits in a queue.
+    pub fn wait(self, queue: usize, member: usize) -> Vec<u8> {
+        self.wait_with_lease(queue, member, LEASE)
+    }
+
+    /// The same with this lease, in milliseconds.
+    pub fn wait_with_lease(self, queue: usize, member: usize, lease: &str) -> Vec<u8> {
         match self {
             Self::Lock => {
                 let owner = owner(member);
-                request(&["LOCK.ACQUIRE", &self.key(queue), &owner, "PX", LEASE, "BLOCK", "0", "HOLDS", "1"])
+                request(&["LOCK.ACQUIRE", &self.key(queue), &owner, "PX", lease, "BLOCK", "0", "HOLDS", "1"])
             }
             Self::List => request(&["BLPOP", &self.key(queue), "0"]),
             Self::Bare => request(&["EMPTY.WAIT", &self.key(queue), "0"]),
         }
     }
 
-    fn pass_on(self, queue: usize, member: usize) -> Vec<u8> {
+    /// The request of a member that lets the next one have it.
+    pub fn pass_on(self, queue: usize, member: usize) -> Vec<u8> {
         match self {
             Self::Lock => request(&["LOCK.RELEASE", &self.key(queue), &owner(member), "HOLDS", "0"]),
             Self::List => request(&["LPUSH", &self.key(queue), "x"]),
@@ -66,7 +73,7 @@ impl Kind {
     }
 
     /// The reply to whom it is passed on.
-    const fn received(self) -> Expected {
+    pub const fn received(self) -> Expected {
         match self {
             Self::Lock => Expected::Grant,
             Self::List => Expected::Element,
@@ -75,7 +82,7 @@ impl Kind {
     }
 
     /// The reply to who passes it on.
-    const fn passed(self) -> Expected {
+    pub const fn passed(self) -> Expected {
         match self {
             Self::Lock | Self::Bare => Expected::Number(0),
             Self::List => Expected::Number(1),

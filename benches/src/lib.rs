@@ -38,5 +38,6 @@ pub mod report;
 pub mod request;
 pub mod results;
 pub mod rounds;
+pub mod scale;
 pub mod server;
 pub mod stalls;

@@ -47,7 +47,7 @@ const MEASURED: usize = 100_000;
 
 /// What is done beside other holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Work {
+pub enum Work {
     /// An owner that does not hold the lock acquires and releases it.
     Pair,
     /// A holder releases the lock, and acquires it again.
@@ -73,7 +73,8 @@ impl Work {
         }
     }
 
-    const fn what(self) -> &'static str {
+    /// The work in words.
+    pub const fn what(self) -> &'static str {
         match self {
             Self::Pair => "acquire + release by a new owner",
             Self::Again => "release + acquire by a random holder",
@@ -103,7 +104,7 @@ impl Work {
 
 /// How requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sending {
+pub enum Sending {
     /// [`DEPTH`] commands at once on each of [`CONNECTIONS`].
     Pipelined,
     /// A command after the reply to the one before, on one connection: what a client usually does.
@@ -113,7 +114,8 @@ enum Sending {
 impl Sending {
     const ALL: [Self; 2] = [Self::Pipelined, Self::OneByOne];
 
-    const fn connections(self) -> usize {
+    /// How many connections send.
+    pub const fn connections(self) -> usize {
         match self {
             Self::Pipelined => CONNECTIONS,
             Self::OneByOne => 1,
@@ -135,7 +137,7 @@ impl Sending {
     }
 
     /// What each connection sends, and the number of commands or pairs in it.
-    fn batches(self, work: Work, holders: usize, numbers: &mut Numbers) -> (Vec<Batch>, usize) {
+    pub fn batches(self, work: Work, holders: usize, numbers: &mut Numbers) -> (Vec<Batch>, usize) {
         let connections = self.connections();
         let key = key(holders);
         let mut units = 0;
@@ -171,7 +173,7 @@ fn part_of(commands: &mut impl FnMut() -> Vec<(Vec<u8>, Expected)>) -> Part {
 }
 
 /// The lock that so many owners hold.
-fn key(holders: usize) -> String {
+pub fn key(holders: usize) -> String {
     format!("modes:{holders:07}")
 }
 
@@ -225,7 +227,7 @@ fn beside_holders(report: &mut Report) {
 }
 
 /// Lets so many owners hold a lock.
-fn hold(client: &mut Client, key: &str, holders: usize) {
+pub fn hold(client: &mut Client, key: &str, holders: usize) {
     let all: Vec<usize> = (0..holders).collect();
     for some in all.chunks(1_000) {
         let acquire =
@@ -273,7 +275,7 @@ fn memory(report: &mut Report) {
 }
 
 /// Bytes a holder: by the difference in used memory, and by MEMORY USAGE.
-fn memory_of_holder(holders: usize) -> (Series, Series) {
+pub fn memory_of_holder(holders: usize) -> (Series, Series) {
     let server = Server::start(&[]);
     let mut client = server.client();
     let before = client.info_number("memory", "used_memory");

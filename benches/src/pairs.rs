@@ -1,7 +1,7 @@
 //! The server's CPU time for a pair of commands that acquires and releases a lock, without contention.
 
 use crate::clients::Client;
-use crate::pipeline::{Batch, Expected, Part, Pipeline};
+use crate::pipeline::{Batch, Expected, Pipeline};
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
 use crate::request::{LEASE, owner, request};
@@ -70,52 +70,50 @@ pub enum Pair {
 impl Pair {
     /// What a connection sends over and over, on its own key, with `depth` commands in flight: 1 or an even number.
     pub fn batch(self, server: &Server, connection: usize, depth: usize) -> Batch {
-        let key = format!("hot:{connection:04}");
-        let owner = owner(connection);
-        let (first, second) = match self {
-            Self::Lock => (
-                (request(&["LOCK.ACQUIRE", &key, &owner, "PX", LEASE, "HOLDS", "1"]), Expected::Grant),
-                (request(&["LOCK.RELEASE", &key, &owner, "HOLDS", "0"]), Expected::Number(0)),
-            ),
-            Self::Unnamed => (
-                (request(&["LOCK.ACQUIRE", &key, &owner, "PX", LEASE]), Expected::Grant),
-                (request(&["LOCK.RELEASE", &key, &owner]), Expected::Number(0)),
-            ),
-            Self::Checked => (
-                (request(&["SET", &key, &owner, "NX", "PX", LEASE]), Expected::Status),
-                (checked_release(server, &key, &owner), Expected::Number(1)),
-            ),
-            Self::Set => (
-                (request(&["SET", &key, &owner, "NX", "PX", LEASE]), Expected::Status),
-                (request(&["DEL", &key]), Expected::Number(1)),
-            ),
-            Self::Plain => (
-                (request(&["SET", &key, &owner]), Expected::Status),
-                (request(&["DEL", &key]), Expected::Number(1)),
-            ),
+        let commands =
+            self.commands(&mut server.client(), &format!("hot:{connection:04}"), &owner(connection));
+        Batch::of(&vec![commands; (depth / 2).max(1)].concat(), depth)
+    }
+
+    /// The two commands of an owner, each with its reply.
+    pub fn commands(self, client: &mut Client, key: &str, owner: &str) -> [(Vec<u8>, Expected); 2] {
+        match self {
+            Self::Lock => [
+                (request(&["LOCK.ACQUIRE", key, owner, "PX", LEASE, "HOLDS", "1"]), Expected::Grant),
+                (request(&["LOCK.RELEASE", key, owner, "HOLDS", "0"]), Expected::Number(0)),
+            ],
+            Self::Unnamed => [
+                (request(&["LOCK.ACQUIRE", key, owner, "PX", LEASE]), Expected::Grant),
+                (request(&["LOCK.RELEASE", key, owner]), Expected::Number(0)),
+            ],
+            Self::Checked => [
+                (request(&["SET", key, owner, "NX", "PX", LEASE]), Expected::Status),
+                (checked_release(client, key, owner), Expected::Number(1)),
+            ],
+            Self::Set => [
+                (request(&["SET", key, owner, "NX", "PX", LEASE]), Expected::Status),
+                (request(&["DEL", key]), Expected::Number(1)),
+            ],
+            Self::Plain => [
+                (request(&["SET", key, owner]), Expected::Status),
+                (request(&["DEL", key]), Expected::Number(1)),
+            ],
             Self::Hash => {
-                let mut client = server.client();
-                let (acquire, release) = (load(&mut client, HASH_ACQUIRE), load(&mut client, HASH_RELEASE));
-                (
-                    (request(&["EVALSHA", &acquire, "1", &key, &owner, LEASE]), Expected::Number(1)),
-                    (request(&["EVALSHA", &release, "1", &key, &owner]), Expected::Number(1)),
-                )
+                let (acquire, release) = (load(client, HASH_ACQUIRE), load(client, HASH_RELEASE));
+                [
+                    (request(&["EVALSHA", &acquire, "1", key, owner, LEASE]), Expected::Number(1)),
+                    (request(&["EVALSHA", &release, "1", key, owner]), Expected::Number(1)),
+                ]
             }
-            Self::Bare => (
-                (request(&["EMPTY.TAKE", &key, &owner, "PX", LEASE, "HOLDS", "1"]), Expected::Grant),
-                (request(&["EMPTY.GIVE", &key, &owner, "HOLDS", "0"]), Expected::Number(0)),
-            ),
+            Self::Bare => [
+                (request(&["EMPTY.TAKE", key, owner, "PX", LEASE, "HOLDS", "1"]), Expected::Grant),
+                (request(&["EMPTY.GIVE", key, owner, "HOLDS", "0"]), Expected::Number(0)),
+            ],
             Self::Ping => {
                 let ping = (request(&["PING"]), Expected::Status);
-                (ping.clone(), ping)
+                [ping.clone(), ping]
             }
-        };
-        if depth == 1 {
-            let part = |(requests, expected)| Part { requests, expected: vec![expected] };
-            return Batch(vec![part(first), part(second)]);
         }
-        let requests = [first.0, second.0].concat().repeat(depth / 2);
-        Batch(vec![Part { requests, expected: [first.1, second.1].repeat(depth / 2) }])
     }
 
     /// The batches of so many connections.
@@ -125,15 +123,14 @@ impl Pair {
 }
 
 /// The server's own release that checks the owner.
-fn checked_release(server: &Server, key: &str, owner: &str) -> Vec<u8> {
-    let mut client = server.client();
+fn checked_release(client: &mut Client, key: &str, owner: &str) -> Vec<u8> {
     let mut knows = |command| matches!(client.call(&["COMMAND", "INFO", command]), Reply::Array(known) if matches!(known[..], [Reply::Array(_)]));
     if knows("DELIFEQ") {
         request(&["DELIFEQ", key, owner])
     } else if knows("DELEX") {
         request(&["DELEX", key, "IFEQ", owner])
     } else {
-        request(&["EVALSHA", &load(&mut client, CHECKED_RELEASE), "1", key, owner])
+        request(&["EVALSHA", &load(client, CHECKED_RELEASE), "1", key, owner])
     }
 }
 

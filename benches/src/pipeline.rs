@@ -56,6 +56,17 @@ pub struct Part {
 #[derive(Clone, Debug)]
 pub struct Batch(pub Vec<Part>);
 
+impl Batch {
+    /// These commands, each with its reply, so many in flight at once.
+    pub fn of(commands: &[(Vec<u8>, Expected)], depth: usize) -> Self {
+        let part = |commands: &[(Vec<u8>, Expected)]| Part {
+            requests: commands.iter().flat_map(|(request, _)| request).copied().collect(),
+            expected: commands.iter().map(|(_, expected)| *expected).collect(),
+        };
+        Self(commands.chunks(depth).map(part).collect())
+    }
+}
+
 /// Connections that work at the same time.
 ///
 /// Each connection sends its next part as soon as it is answered. Where client and server share a CPU, neither interrupts the other (see
@@ -69,7 +80,12 @@ pub struct Pipeline {
 impl Pipeline {
     /// Opens connections to a server.
     pub fn open(server: &Server, connections: usize) -> Self {
-        Self { clients: server.clients(connections) }
+        Self::over(server.clients(connections))
+    }
+
+    /// Uses these connections, of one server or of several.
+    pub const fn over(clients: Clients) -> Self {
+        Self { clients }
     }
 
     /// Runs the batch of every connection `times` times.

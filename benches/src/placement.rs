@@ -20,13 +20,17 @@ pub enum Place {
     Together,
     /// On another, where there is one.
     Apart,
+    /// Where the scheduler puts it, without priority over others.
+    Anywhere,
 }
 
 /// The CPUs and the scheduling policy of a process.
 #[derive(Clone, Copy)]
 pub(crate) struct Confinement {
     cpus: libc::cpu_set_t,
-    /// The policy where a higher priority is not allowed.
+    /// Whether it goes before other processes, where that is allowed.
+    first: bool,
+    /// The policy otherwise.
     policy: libc::c_int,
 }
 
@@ -37,8 +41,9 @@ pub fn cpus() -> usize {
 
 /// Makes this process the client of servers in a place. Call this before they are started.
 pub fn be_client_of(place: Place) {
-    let together = Place::Together.confinement();
-    Confinement { policy: place.confinement().policy, ..together }.enter().expect("a CPU of our own");
+    let client = place.confinement();
+    let cpus = if place == Place::Apart { Place::Together.confinement().cpus } else { client.cpus };
+    Confinement { cpus, ..client }.enter().expect("a CPU of our own");
 }
 
 impl Display for Place {
@@ -46,30 +51,38 @@ impl Display for Place {
         to.write_str(match self {
             Self::Together => "one CPU",
             Self::Apart => "separate CPUs",
+            Self::Anywhere => "any CPU",
         })
     }
 }
 
 impl Place {
-    /// The number of its CPU. The available CPUs are read at the first call.
+    /// The number of its CPU, or of the first. The available CPUs are read at the first call.
     pub fn cpu(self) -> usize {
-        let cpu = match self {
-            Self::Together => allowed().first(),
-            Self::Apart => allowed().last(),
-        };
-        *cpu.expect("a CPU to run on")
+        *self.cpus().first().expect("a CPU to run on")
+    }
+
+    fn cpus(self) -> &'static [usize] {
+        let all = allowed();
+        match self {
+            Self::Together => &all[..1],
+            Self::Apart => &all[all.len() - 1..],
+            Self::Anywhere => all,
+        }
     }
 
     /// Its confinement.
     pub(crate) fn confinement(self) -> Confinement {
         let policy = match self {
             Self::Together => libc::SCHED_BATCH,
-            Self::Apart => libc::SCHED_OTHER,
+            Self::Apart | Self::Anywhere => libc::SCHED_OTHER,
         };
         let mut cpus = no_cpus();
-        // SAFETY: a number that the kernel has given.
-        unsafe { libc::CPU_SET(self.cpu(), &mut cpus) };
-        Confinement { cpus, policy }
+        for cpu in self.cpus() {
+            // SAFETY: a number that the kernel has given.
+            unsafe { libc::CPU_SET(*cpu, &mut cpus) };
+        }
+        Confinement { cpus, first: self != Self::Anywhere, policy }
     }
 }
 
@@ -79,7 +92,8 @@ impl Confinement {
         // SAFETY: reads a set of the size it says, which outlives the call.
         let confined =
             unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const self.cpus) };
-        if confined == 0 && (schedule(libc::SCHED_RR, 1) || schedule(self.policy, 0)) {
+        let first = || self.first && schedule(libc::SCHED_RR, 1);
+        if confined == 0 && (first() || schedule(self.policy, 0)) {
             Ok(())
         } else {
             Err(io::Error::last_os_error())

@@ -10,6 +10,8 @@ const RIGHT: f64 = 530.0;
 const TOP: f64 = 84.0;
 /// The lowest point of lines.
 const BOTTOM: f64 = 330.0;
+/// From the name of a line to the next, at least.
+const NAME: f64 = 15.0;
 /// From one bar to the next.
 const BAR: f64 = 28.0;
 /// Where bars begin and where the longest ends, with the names before and the values behind.
@@ -121,9 +123,10 @@ impl Plot {
         for (number, _) in self.lines.first().map(|line| &line.points[..]).unwrap_or_default() {
             let _ = writeln!(
                 body,
-                "<text class=\"middle\" x=\"{:.1}\" y=\"{}\">{number}</text>",
+                "<text class=\"middle\" x=\"{:.1}\" y=\"{}\">{}</text>",
                 x(*number),
-                BOTTOM + 20.0
+                BOTTOM + 20.0,
+                whole(*number)
             );
         }
         let middle = (LEFT + RIGHT) / 2.0;
@@ -141,14 +144,15 @@ impl Plot {
                 let (x, y) = place.split_once(',').unwrap_or_default();
                 let _ = writeln!(body, "<circle class=\"{class}\" cx=\"{x}\" cy=\"{y}\" r=\"3\"/>");
             }
-            let end = line.points.last().map_or(BOTTOM, |(_, number)| y(*number));
-            let _ = writeln!(
-                body,
-                "<text x=\"{}\" y=\"{:.1}\">{}</text>",
-                RIGHT - 6.0,
-                end + 4.0,
-                escaped(&line.name)
-            );
+        }
+        let ends = self.lines.iter().map(|line| line.points.last().map_or(BOTTOM, |(_, number)| y(*number)));
+        let mut names: Vec<(f64, &Line)> = ends.zip(&self.lines).collect();
+        names.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let mut above = f64::MIN;
+        for (end, line) in names {
+            above = end.max(above + NAME);
+            let name = escaped(&line.name);
+            let _ = writeln!(body, "<text x=\"{}\" y=\"{:.1}\">{name}</text>", RIGHT - 6.0, above + 4.0);
         }
         framed(&self.title, &self.hint, below, BOTTOM + 62.0, &body)
     }
@@ -208,4 +212,17 @@ fn escaped(text: &str) -> String {
 fn step(rough: f64) -> f64 {
     let unit = 10f64.powf(rough.log10().floor());
     [1.0, 2.0, 5.0, 10.0].map(|digit| digit * unit).into_iter().find(|step| *step >= rough).unwrap_or(rough)
+}
+
+/// A number without a fraction, in groups of three digits.
+pub fn whole(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let mut grouped = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
 }

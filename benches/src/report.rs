@@ -100,8 +100,9 @@ impl Report {
         format!("[{}:{:02}]", seconds / 60, seconds % 60)
     }
 
+    /// Shows a line.
     #[allow(clippy::unused_self, reason = "nothing is said but by a report")]
-    fn say(&self, line: &str) {
+    pub fn say(&self, line: &str) {
         let wipe = if stderr().is_terminal() { "\r\x1b[K" } else { "" };
         let _ = writeln!(stderr(), "{wipe}{line}");
     }

@@ -1,6 +1,7 @@
 //! The results of a run, as written to `results.json`, and whether they meet their targets.
 
 use crate::plot::Plot;
+pub use crate::plot::whole;
 use crate::rounds::Series;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
@@ -96,6 +97,8 @@ pub enum Unit {
     Bytes,
     /// Per cent.
     Percent,
+    /// So many a second.
+    Rate,
 }
 
 /// How a figure is computed from a series of rounds.
@@ -329,7 +332,8 @@ impl Unit {
             Self::Nanoseconds => format!("{number:.0} ns"),
             Self::Milliseconds => format!("{number:.2} ms"),
             Self::Percent => format!("{number:.0} %"),
-            Self::Bytes => format!("{number:.0} bytes"),
+            Self::Bytes => format!("{} bytes", whole(number)),
+            Self::Rate => format!("{} a second", whole(number)),
         }
     }
 }
@@ -394,19 +398,6 @@ impl Results {
             self.seconds,
         )
     }
-}
-
-/// A number without a fraction, in groups of three digits.
-pub fn whole(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let mut grouped = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
 }
 
 #[cfg(test)]

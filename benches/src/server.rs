@@ -55,6 +55,18 @@ impl Server {
     /// As [`Server::start_with`], as an argument of another program. `{dir}` stands for the server's directory.
     pub fn start_under(wrapper: &[&str], loaded: Loaded, place: Place, config: &[&str]) -> Self {
         let modules = Directory::new();
+        let server = Self::setup(wrapper, loaded, place, config, &modules).start();
+        Self { server, _modules: modules }
+    }
+
+    /// What [`Server::start_under`] starts. The copy of the module is in `modules`.
+    pub fn setup(
+        wrapper: &[&str],
+        loaded: Loaded,
+        place: Place,
+        config: &[&str],
+        modules: &Directory,
+    ) -> Setup {
         let confinement = place.confinement();
         // SAFETY: it only makes system calls.
         let mut setup = unsafe { Setup::measured().under(wrapper).before_exec(move || confinement.enter()) };
@@ -67,7 +79,7 @@ impl Server {
         for line in config {
             setup = setup.config(line);
         }
-        Self { server: setup.start(), _modules: modules }
+        setup
     }
 
     /// Starts a replica of this server, with a CPU of its own, and waits until it is in sync.

@@ -4,8 +4,8 @@
 //! without any module, where keys have a TTL and clients wait with BLPOP. Each round starts its own server, and the two sides alternate.
 //! Other load of the machine can only make a round trip longer, so the smallest value of all rounds counts.
 
-mod cases;
-mod scene;
+pub(crate) mod cases;
+pub(crate) mod scene;
 
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;

@@ -72,21 +72,27 @@ impl Cluster {
     /// The same, with a setup of one's own.
     #[track_caller]
     pub fn start_with(setup: Setup) -> Self {
-        Self::start_nodes(setup, PRIMARIES)
+        Self::start_nodes(setup, PRIMARIES, PRIMARIES)
     }
 
     /// Starts three primaries without replicas.
     #[track_caller]
     pub fn start_without_replicas(setup: Setup) -> Self {
-        Self::start_nodes(setup, 0)
+        Self::start_primaries(setup, PRIMARIES)
+    }
+
+    /// Starts so many primaries without replicas.
+    #[track_caller]
+    pub fn start_primaries(setup: Setup, primaries: u16) -> Self {
+        Self::start_nodes(setup, primaries, 0)
     }
 
     #[track_caller]
-    fn start_nodes(setup: Setup, replicas: u16) -> Self {
-        let nodes: Vec<Server> = (0..PRIMARIES + replicas).map(|_| setup.clone().start_node()).collect();
+    fn start_nodes(setup: Setup, primaries: u16, replicas: u16) -> Self {
+        let nodes: Vec<Server> = (0..primaries + replicas).map(|_| setup.clone().start_node()).collect();
         let mut clients: Vec<Client> = nodes.iter().map(Server::client).collect();
-        for (number, client) in (0..PRIMARIES).zip(&mut clients) {
-            let share = SLOTS.div_ceil(PRIMARIES);
+        for (number, client) in (0..primaries).zip(&mut clients) {
+            let share = SLOTS.div_ceil(primaries);
             let (first, last) = (number * share, ((number + 1) * share).min(SLOTS) - 1);
             assert_eq!(client.call(format!("CLUSTER ADDSLOTSRANGE {first} {last}")), Reply::ok());
         }
@@ -100,11 +106,11 @@ impl Cluster {
         }
         let cluster = Self { nodes };
         cluster.see_agreement();
-        for (replica, primary) in cluster.nodes[usize::from(PRIMARIES)..].iter().zip(&cluster.nodes) {
+        for (replica, primary) in cluster.nodes[usize::from(primaries)..].iter().zip(&cluster.nodes) {
             let answer = replica.client().call(format!("CLUSTER REPLICATE {}", primary.node_id()));
             assert_eq!(answer, Reply::ok());
         }
-        for (replica, primary) in cluster.nodes[usize::from(PRIMARIES)..].iter().zip(&cluster.nodes) {
+        for (replica, primary) in cluster.nodes[usize::from(primaries)..].iter().zip(&cluster.nodes) {
             replica.see_in_sync_with(primary);
         }
         cluster.see_agreement();

@@ -51,7 +51,7 @@ pub use clock::WallClock;
 pub use cluster::{Cluster, ClusterClient, Redirection, SlotMove, slot_of};
 pub use crowd::Crowd;
 pub use disk::{Disk, appended_files};
-pub use limits::raise_open_files;
+pub use limits::{own_files, raise_open_files};
 pub use link::Link;
 pub use listener::Listener;
 pub use locks::{Grant, Holder, Info, Waiter};

@@ -32,6 +32,8 @@ const SAVED: Duration = Duration::from_millis(1_500);
 const FREED: Duration = Duration::from_millis(500);
 /// Locks of the slot that moves to another node.
 const MOVED: usize = 1_000;
+/// How long a slot may take to move.
+const MOVES: Duration = Duration::from_secs(60);
 /// Far more than anything here takes.
 const FAR_AWAY: &str = "64gb";
 
@@ -373,8 +375,25 @@ pub fn replica(side: Side) -> Vec<f64> {
 }
 
 pub fn slot_moves(side: Side) -> Vec<f64> {
+    vec![move_slot(side, MOVED, false).expect("every server has MIGRATE").longest]
+}
+
+/// What moving a slot costs, in milliseconds.
+pub struct Moved {
+    /// The longest PING of the node that gives the slot away.
+    pub longest: f64,
+    /// From the first command until no client waits any more.
+    pub whole: f64,
+}
+
+/// Moves a slot with so many locks that have a waiter each, to another node: with MIGRATE, ten keys at a time as redis-cli does, or by one
+/// command of the server, if it has one. A plain server has strings and BLPOPs.
+pub fn move_slot(side: Side, moved: usize, by_server: bool) -> Option<Moved> {
     let config = ["cluster-enabled yes", "cluster-node-timeout 5000"];
     let [mut source, mut target] = [(); 2].map(|()| Scene::start(side, &config));
+    if by_server && !has(&mut source, "migrateslots") && !has(&mut source, "migration") {
+        return None;
+    }
     let [here, there] = [&mut source, &mut target].map(|node| node.control.call(&["CLUSTER", "MYID"]).text());
     let port = target.server.port().to_string();
     let bus = target.control.call(&["CONFIG", "GET", "cluster-port"]);
@@ -388,27 +407,61 @@ pub fn slot_moves(side: Side) -> Vec<f64> {
             info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:2")
         });
     }
-    let keys: Vec<String> = (0..MOVED).map(|number| format!("{{slot}}:{number}")).collect();
+    let keys: Vec<String> = (0..moved).map(|number| format!("{{slot}}:{number}")).collect();
     let slot = source.control.call(&["CLUSTER", "KEYSLOT", &keys[0]]).int().to_string();
     source.control.pipeline(&keys.iter().map(|key| side.take(key, LEASE)).collect::<Vec<_>>());
-    let mut clients = source.connect(MOVED);
+    let mut clients = source.connect(moved);
     source.wait(&mut clients, |who| match side {
         Side::Lockward => side.wait(&keys[who], &owner(who), None),
         Side::Plain => side.wait(&format!("{}:list", keys[who]), &owner(who), None),
     });
-    target.call(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &here]);
-    source.call(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &there]);
+    let mut whole = Duration::ZERO;
     let longest = source.longest_ping(|source| {
-        // redis-cli moves ten keys at a time.
-        for keys in keys.chunks(10) {
-            let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "10000", "KEYS"];
-            migrate.extend(keys.iter().map(String::as_str));
-            source.call(&migrate);
+        let begin = Instant::now();
+        if by_server {
+            migrate_slot(source, &mut target, &slot, &there);
+        } else {
+            target.call(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &here]);
+            source.call(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &there]);
+            for keys in keys.chunks(10) {
+                let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "10000", "KEYS"];
+                migrate.extend(keys.iter().map(String::as_str));
+                source.call(&migrate);
+            }
+            target.call(&["CLUSTER", "SETSLOT", &slot, "NODE", &there]);
+            source.call(&["CLUSTER", "SETSLOT", &slot, "NODE", &there]);
         }
-        target.call(&["CLUSTER", "SETSLOT", &slot, "NODE", &there]);
-        source.call(&["CLUSTER", "SETSLOT", &slot, "NODE", &there]);
         source.until_blocked(0);
+        whole = begin.elapsed();
     });
     expect(&mut clients, is_error);
-    vec![longest]
+    Some(Moved { longest, whole: whole.as_secs_f64() * 1e3 })
+}
+
+/// Whether the server has a subcommand of CLUSTER.
+fn has(node: &mut Scene, subcommand: &str) -> bool {
+    let known = node.control.call(&["COMMAND", "INFO", &format!("cluster|{subcommand}")]);
+    !known.items()[0].is_null()
+}
+
+/// Lets the servers move a slot, with CLUSTER MIGRATESLOTS of Valkey or CLUSTER MIGRATION of Redis.
+fn migrate_slot(source: &mut Scene, target: &mut Scene, slot: &str, there: &str) {
+    let status: &[&str] = if has(source, "migrateslots") {
+        source.call(&["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", there]);
+        &["CLUSTER", "GETSLOTMIGRATIONS"]
+    } else {
+        target.call(&["CLUSTER", "MIGRATION", "IMPORT", slot, slot]);
+        &["CLUSTER", "MIGRATION", "STATUS", "ALL"]
+    };
+    let deadline = Instant::now() + MOVES;
+    loop {
+        let jobs = source.control.call(status);
+        let state = jobs.items().first().map_or_else(String::new, |job| job.field("state").text());
+        match &*state {
+            "success" | "completed" => return,
+            "failed" | "cancelled" => panic!("the slot does not move: {jobs:?}"),
+            _ => assert!(Instant::now() < deadline, "the slot does not move: {jobs:?}"),
+        }
+        thread::sleep(POLLED);
+    }
 }

@@ -1,0 +1,154 @@
+//! Pairs in a cluster, by the number of nodes. All nodes and the clients share one CPU, so pairs a second cannot grow here. CPU for each pair
+//! shows whether a cluster scales: as long as it stays the same, so many nodes with a CPU each do so many times as much. It is measured on
+//! one node at a time, as nodes that work at the same time would displace each other's data in the caches.
+
+use super::curves::{LONG_LEASE, Point, axes, plot};
+use crate::clients::{Client, Clients};
+use crate::cpu::CpuClock;
+use crate::pairs::Pair;
+use crate::pipeline::{Batch, Expected, Pipeline};
+use crate::placement::{Place, be_client_of};
+use crate::report::Report;
+use crate::request::{owner, request};
+use crate::results::Unit;
+use crate::rounds::Series;
+use crate::server::{Loaded, Server};
+use lockward_tests::{Cluster, Directory, slot_of};
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+/// The name of the stage.
+pub const STAGE: &str = "cluster";
+
+/// Nodes of a cluster.
+const NODES: [usize; 3] = [1, 3, 6];
+/// Connections to each node. Each has one command in flight.
+const CONNECTIONS: usize = 50;
+const ROUNDS: usize = 15;
+/// Pairs or renewals of a connection in a round.
+const EACH: usize = 20;
+const SLOTS: usize = 16_384;
+
+/// What each connection does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    Pair(Pair),
+    /// Its owner renews the lease of a lock that it holds.
+    Renewal,
+}
+
+const WORKS: [Work; 3] = [Work::Pair(Pair::Lock), Work::Pair(Pair::Set), Work::Renewal];
+
+/// A cluster, and the connections to its nodes.
+struct Nodes {
+    each: Vec<Node>,
+    /// Connections to all nodes.
+    all: Pipeline,
+    _cluster: Cluster,
+    /// Holds the module.
+    _modules: Directory,
+}
+
+/// A node, connections to it, and what each of them sends.
+struct Node {
+    cpu: CpuClock,
+    pipeline: Pipeline,
+    batches: [Vec<Batch>; WORKS.len()],
+}
+
+impl Nodes {
+    fn start(count: usize) -> Self {
+        let modules = Directory::new();
+        let config = ["cluster-enabled yes", "cluster-node-timeout 15000"];
+        let setup = Server::setup(&[], Loaded::Lockward, Place::Together, &config, &modules);
+        let cluster = Cluster::start_primaries(setup, u16::try_from(count).expect("few nodes"));
+        let share = SLOTS.div_ceil(count);
+        let mut all = Clients::none();
+        let each = cluster.nodes().iter().enumerate().map(|(number, node)| {
+            let mut own = Clients::none();
+            let mut control = Client::open(node.port());
+            let mut batches = WORKS.map(|_| Vec::new());
+            let keys = (0..).map(|key: usize| format!("cluster:{key:06}"));
+            let keys = keys.filter(|key| usize::from(slot_of(key)) / share == number);
+            for (connection, key) in keys.take(CONNECTIONS).enumerate() {
+                own.connect(Ipv4Addr::LOCALHOST, node.port());
+                all.connect(Ipv4Addr::LOCALHOST, node.port());
+                let owner = owner(connection);
+                let held = format!("{{{key}}}:held");
+                control.call(&["LOCK.ACQUIRE", &held, &owner, "PX", LONG_LEASE]);
+                for (work, batches) in WORKS.into_iter().zip(&mut batches) {
+                    let commands = match work {
+                        Work::Pair(pair) => pair.commands(&mut control, &key, &owner).to_vec(),
+                        Work::Renewal => {
+                            let renew = request(&["LOCK.RENEW", &held, &owner, "PX", LONG_LEASE]);
+                            vec![(renew, Expected::Token)]
+                        }
+                    };
+                    batches.push(Batch::of(&commands, 1));
+                }
+            }
+            Node { cpu: CpuClock::of(node.pid()), pipeline: Pipeline::over(own), batches }
+        });
+        let each = each.collect();
+        Self { each, all: Pipeline::over(all), _cluster: cluster, _modules: modules }
+    }
+
+    /// The CPU of a node for a pair or renewal, on average over the nodes, in nanoseconds.
+    fn cost(&mut self, work: usize) -> f64 {
+        let spent: Duration = self.each.iter_mut().map(|node| node.spent(work)).sum();
+        spent.as_nanos() as f64 / (self.each.len() * CONNECTIONS * EACH) as f64
+    }
+
+    /// Pairs a second of all connections together.
+    fn rate(&mut self) -> f64 {
+        let batches: Vec<Batch> = self.each.iter().flat_map(|node| node.batches[0].clone()).collect();
+        let begin = Instant::now();
+        self.all.run(&batches, EACH);
+        (batches.len() * EACH) as f64 / begin.elapsed().as_secs_f64()
+    }
+}
+
+impl Node {
+    fn spent(&mut self, work: usize) -> Duration {
+        let begin = self.cpu.settled();
+        self.pipeline.run(&self.batches[work], EACH);
+        self.cpu.settled() - begin
+    }
+}
+
+/// All numbers of nodes, in turn.
+pub fn measure(report: &mut Report) {
+    be_client_of(Place::Together);
+    let mut all = NODES.map(Nodes::start);
+    let mut costs = NODES.map(|_| WORKS.map(|_| Series::default()));
+    let mut rates = NODES.map(|_| Series::default());
+    for round in 0..=ROUNDS {
+        report.progress(round, ROUNDS);
+        for turn in 0..NODES.len() {
+            let which = (round + turn) % NODES.len();
+            for (work, costs) in costs[which].iter_mut().enumerate() {
+                let cost = all[which].cost(work);
+                // The first round is for warming up.
+                if round > 0 {
+                    costs.push(cost);
+                }
+            }
+            rates[which].push(all[which].rate());
+        }
+    }
+    for ((nodes, [lock, set, renewal]), rate) in NODES.into_iter().zip(&costs).zip(&rates) {
+        let point = Point::new(STAGE, nodes, "node");
+        let pair = ("pair", "server CPU for a pair", Unit::Nanoseconds);
+        point.compared(report, pair, "SET NX PX + DEL", [lock, set]);
+        point.row(report, ("renewal", "server CPU for a renewal", Unit::Nanoseconds), renewal);
+        point.row(report, ("rate", "pairs, clients and nodes on one CPU", Unit::Rate), rate);
+        let possible = Series::once(nodes as f64 * 1e9 / lock.median());
+        let what = "pairs that the nodes could do with a CPU each, computed from the CPU for a pair";
+        point.row(report, ("possible", what, Unit::Rate), &possible);
+    }
+    let name = format!("{STAGE}-pair");
+    let axes =
+        axes(&name, "Server CPU for a pair by the number of nodes", "nodes", "microseconds, one by one");
+    let lines = [("acquire + release", "pair"), ("SET NX PX + DEL", "pair-against"), ("renewal", "renewal")];
+    plot(report, axes, &lines, 1e3);
+}

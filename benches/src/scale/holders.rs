@@ -1,0 +1,63 @@
+//! By the number of holders of one semaphore: CPU for a pair beside them and for what a holder does, and memory for each.
+
+use super::curves::{Point, axes, plot};
+use crate::modes::{Sending, Work, hold, key, memory_of_holder};
+use crate::pipeline::Pipeline;
+use crate::placement::{Place, be_client_of};
+use crate::report::Report;
+use crate::request::Numbers;
+use crate::results::Unit;
+use crate::rounds::Series;
+use crate::server::Server;
+
+/// The name of the stage.
+pub const STAGE: &str = "holders";
+
+const COUNTS: [usize; 6] = [1, 10, 100, 1_000, 10_000, 100_000];
+const WORKS: [(Work, &str); 3] = [(Work::Pair, "pair"), (Work::Renew, "renewal"), (Work::Again, "again")];
+const ROUNDS: usize = 15;
+
+/// All sizes, on one server, in turn.
+pub fn measure(report: &mut Report) {
+    be_client_of(Place::Together);
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    COUNTS.into_iter().for_each(|holders| hold(&mut client, &key(holders), holders));
+    let sending = Sending::OneByOne;
+    let mut pipeline = Pipeline::open(&server, sending.connections());
+    let mut numbers = Numbers::default();
+    let mut costs = COUNTS.map(|_| WORKS.map(|_| Series::default()));
+    for round in 0..=ROUNDS {
+        report.progress(round, ROUNDS);
+        for turn in 0..COUNTS.len() {
+            let which = (round + turn) % COUNTS.len();
+            for (work, cost) in WORKS.iter().zip(&mut costs[which]) {
+                let (batches, units) = sending.batches(work.0, COUNTS[which], &mut numbers);
+                let cpu = server.cpu();
+                let begin = cpu.settled();
+                pipeline.run(&batches, 1);
+                let spent = (cpu.settled() - begin).as_nanos() as f64 / units as f64;
+                // The first round is for warming up.
+                if round > 0 {
+                    cost.push(spent);
+                }
+            }
+        }
+    }
+    for (holders, costs) in COUNTS.into_iter().zip(&costs) {
+        let point = Point::new(STAGE, holders, "holder");
+        for ((work, name), cost) in WORKS.iter().zip(costs) {
+            let what = format!("server CPU for {}", work.what());
+            point.row(report, (name, &what, Unit::Nanoseconds), cost);
+        }
+        let (memory, _) = memory_of_holder(holders);
+        point.row(report, ("memory", "memory for each holder", Unit::Bytes), &memory);
+    }
+    let x = "holders of one semaphore";
+    let axes = |name: &str, title: &str, y: &str| axes(&format!("{STAGE}-{name}"), title, x, y);
+    let pair = axes("pair", "Server CPU by the number of holders of a semaphore", "microseconds, one by one");
+    let lines = [("acquire + release", "pair"), ("renewal", "renewal"), ("release + acquire", "again")];
+    plot(report, pair, &lines, 1e3);
+    let memory = axes("memory", "Memory by the number of holders of a semaphore", "bytes each");
+    plot(report, memory, &[("holder", "memory")], 1.0);
+}

@@ -1,0 +1,243 @@
+//! By the number of locks that a server holds: CPU for each pair and renewal, memory, snapshots and their loading. Strings with a TTL are
+//! measured beside them.
+
+use super::curves::{LONG_LEASE, Point, axes, has_memory, plot};
+use crate::clients::Client;
+use crate::pairs::{CONNECTIONS, DEPTH, Pair};
+use crate::pipeline::{Batch, Expected, Pipeline};
+use crate::placement::{Place, be_client_of};
+use crate::report::Report;
+use crate::request::{Numbers, owner, request};
+use crate::results::Unit;
+use crate::rounds::Series;
+use crate::server::Server;
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The name of the stage.
+pub const STAGE: &str = "locks";
+
+const COUNTS: [usize; 5] = [1, 1_000, 100_000, 1_000_000, 10_000_000];
+/// Fewer locks than this are not worth weighing or loading: clients' buffers take more memory, and the start of a server more time.
+const WORTH_LOADING: usize = 100_000;
+const ROUNDS: usize = 15;
+/// Pairs or renewals of a connection in a round.
+const EACH: usize = 160;
+/// Snapshots of each size. The largest takes long, and so has little noise.
+const SNAPSHOTS: usize = 3;
+/// Keys in one request that walks the tables.
+const WALK: usize = 10_000;
+/// Memory for a lock and a string, and for a lock in the server that loads it, in bytes.
+const HELD: f64 = 400.0;
+const LOADED: f64 = 220.0;
+/// The pause between two looks at whether a snapshot is complete.
+const POLLED: Duration = Duration::from_millis(2);
+
+/// What a server is full of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    Locks,
+    Strings,
+}
+
+impl Kept {
+    fn take(self, key: &str, owner: &str) -> Vec<u8> {
+        match self {
+            Self::Locks => request(&["LOCK.ACQUIRE", key, owner, "PX", LONG_LEASE]),
+            Self::Strings => request(&["SET", key, owner, "PX", LONG_LEASE]),
+        }
+    }
+
+    fn renew(self, key: &str, owner: &str) -> (Vec<u8>, Expected) {
+        match self {
+            Self::Locks => (request(&["LOCK.RENEW", key, owner, "PX", LONG_LEASE]), Expected::Token),
+            Self::Strings => (request(&["PEXPIRE", key, LONG_LEASE]), Expected::Number(1)),
+        }
+    }
+
+    const fn pair(self) -> Pair {
+        match self {
+            Self::Locks => Pair::Lock,
+            Self::Strings => Pair::Set,
+        }
+    }
+}
+
+/// What is measured of a server at one size.
+#[derive(Debug, Default)]
+struct Measured {
+    pair: Series,
+    renewal: Series,
+    memory: Series,
+    fork: Series,
+    save: Series,
+    file: Series,
+    load: Series,
+}
+
+/// A server that becomes fuller and fuller.
+struct Store {
+    kept: Kept,
+    server: Server,
+    control: Client,
+    pipeline: Pipeline,
+    numbers: Numbers,
+    empty: f64,
+    count: usize,
+}
+
+impl Store {
+    fn start(kept: Kept) -> Self {
+        // The child that saves has the other CPU, and the priority of the server.
+        let cpus = format!("bgsave_cpulist {}", Place::Apart.cpu());
+        let server = Server::start(&[&cpus]);
+        let pipeline = Pipeline::open(&server, CONNECTIONS);
+        let mut control = server.client();
+        let empty = control.info_number("memory", "used_memory");
+        Self { kept, server, control, pipeline, numbers: Numbers::default(), empty, count: 0 }
+    }
+
+    fn fill(&mut self, count: usize) {
+        for first in (self.count..count).step_by(1_000) {
+            let numbers = first..count.min(first + 1_000);
+            let requests = numbers.map(|number| self.kept.take(&key(number), &owner(number)));
+            self.control.pipeline(&requests.collect::<Vec<_>>());
+        }
+        self.count = count;
+        // The control connection gives its large buffer back.
+        self.control = self.server.client();
+        // The server moves a growing table a little at each lookup. Here it moves all of it.
+        let first = key(0);
+        let walk = [&["EXISTS"][..], &[&*first; WALK]].concat();
+        let walks = if count > WALK { count / WALK } else { 0 };
+        (0..walks).for_each(|_| drop(self.control.call(&walk)));
+        self.control = self.server.client();
+    }
+
+    /// Bytes a key.
+    fn memory(&mut self) -> f64 {
+        (self.control.info_number("memory", "used_memory") - self.empty) / self.count as f64
+    }
+
+    /// The CPU for a pair on a key that nobody holds.
+    fn pair(&mut self) -> f64 {
+        self.cost(EACH, |store| {
+            let number = store.numbers.draw() as usize % 100_000_000;
+            let key = format!("free:{number:08}");
+            store.kept.pair().commands(&mut store.control, &key, &owner(number)).to_vec()
+        })
+    }
+
+    /// The CPU for the renewal of one of the leases.
+    fn renewal(&mut self) -> f64 {
+        self.cost(2 * EACH, |store| {
+            let number = store.numbers.draw() as usize % store.count;
+            vec![store.kept.renew(&key(number), &owner(number))]
+        })
+    }
+
+    fn cost(&mut self, each: usize, commands: impl Fn(&mut Self) -> Vec<(Vec<u8>, Expected)>) -> f64 {
+        let batch =
+            |store: &mut Self| Batch::of(&(0..each).flat_map(|_| commands(store)).collect::<Vec<_>>(), DEPTH);
+        let batches: Vec<Batch> = (0..CONNECTIONS).map(|_| batch(self)).collect();
+        let cpu = self.server.cpu();
+        let begin = cpu.settled();
+        self.pipeline.run(&batches, 1);
+        (cpu.settled() - begin).as_nanos() as f64 / (CONNECTIONS * each) as f64
+    }
+
+    /// Saves a snapshot in a child process, and loads it into another server.
+    fn snapshot(&mut self, measured: &mut Measured) {
+        let begin = Instant::now();
+        self.control.call(&["BGSAVE"]);
+        while self.control.info_number("persistence", "rdb_bgsave_in_progress") > 0.0 {
+            thread::sleep(POLLED);
+        }
+        measured.save.push(begin.elapsed().as_nanos() as f64);
+        measured.fork.push(self.control.info_number("stats", "latest_fork_usec") * 1e3);
+        let saved = fs::metadata(self.server.dir().join("dump.rdb")).expect("a snapshot").len();
+        measured.file.push(saved as f64 / self.count as f64);
+        if self.count >= WORTH_LOADING {
+            let spent = |config: &[&str]| Server::start(config).cpu().settled().as_nanos() as f64;
+            let nothing = spent(&[]);
+            measured.load.push(spent(&[&format!("dir {}", self.server.dir().display())]) - nothing);
+        }
+    }
+}
+
+fn key(number: usize) -> String {
+    format!("lock:{number:08}")
+}
+
+/// All sizes that the machine has memory for.
+pub fn measure(report: &mut Report) {
+    be_client_of(Place::Together);
+    let mut stores = [Kept::Locks, Kept::Strings].map(Store::start);
+    for (done, count) in COUNTS.into_iter().enumerate() {
+        report.progress(done, COUNTS.len());
+        let needed = (count - stores[0].count) as f64 * HELD + count as f64 * LOADED;
+        if !has_memory(report, needed, &format!("{count} locks")) {
+            break;
+        }
+        let mut measured = <[Measured; 2]>::default();
+        for (store, measured) in stores.iter_mut().zip(&mut measured) {
+            store.fill(count);
+            measured.memory.push(store.memory());
+        }
+        for round in 0..=ROUNDS {
+            let mut order = [0, 1];
+            order.rotate_left(round % 2);
+            for which in order {
+                let [pair, renewal] = [stores[which].pair(), stores[which].renewal()];
+                // The first round is for warming up.
+                if round > 0 {
+                    measured[which].pair.push(pair);
+                    measured[which].renewal.push(renewal);
+                }
+            }
+        }
+        let snapshots = if count == COUNTS[COUNTS.len() - 1] { 1 } else { SNAPSHOTS };
+        for _ in 0..snapshots {
+            for (store, measured) in stores.iter_mut().zip(&mut measured) {
+                store.snapshot(measured);
+            }
+        }
+        add_rows(report, count, &measured);
+    }
+    add_plots(report);
+}
+
+fn add_rows(report: &mut Report, count: usize, [locks, strings]: &[Measured; 2]) {
+    let point = Point::new(STAGE, count, "lock");
+    let string = "strings with a TTL";
+    let mut add = |name, what, unit, against: &str, of: fn(&Measured) -> &Series| {
+        if of(locks).rounds() > 0 {
+            point.compared(report, (name, what, unit), against, [of(locks), of(strings)]);
+        }
+    };
+    let nanoseconds = Unit::Nanoseconds;
+    add("pair", "server CPU for a pair", nanoseconds, "SET NX PX + DEL", |measured| &measured.pair);
+    add("renewal", "server CPU for a renewal", nanoseconds, "PEXPIRE", |measured| &measured.renewal);
+    // With few, the buffers of clients weigh more.
+    if count >= WORTH_LOADING {
+        add("memory", "memory for each lock", Unit::Bytes, string, |measured| &measured.memory);
+    }
+    if count >= COUNTS[1] {
+        add("fork", "fork of BGSAVE", nanoseconds, string, |measured| &measured.fork);
+        add("save", "the whole BGSAVE", nanoseconds, string, |measured| &measured.save);
+        add("file", "RDB file, for each lock", Unit::Bytes, string, |measured| &measured.file);
+        add("load", "CPU to load the RDB file", nanoseconds, string, |measured| &measured.load);
+    }
+}
+
+fn add_plots(report: &mut Report) {
+    let x = "locks that are held, or strings with a TTL";
+    let axes = |name: &str, title: &str, y: &str| axes(&format!("{STAGE}-{name}"), title, x, y);
+    let pair = axes("pair", "Server CPU for a pair by the number of locks", "microseconds, pipelined");
+    plot(report, pair, &[("acquire + release", "pair"), ("SET NX PX + DEL", "pair-against")], 1e3);
+    let memory = axes("memory", "Memory by the number of locks", "bytes each");
+    plot(report, memory, &[("lock", "memory"), ("string with a TTL", "memory-against")], 1.0);
+    let load = axes("load", "Loading a snapshot by the number of locks", "seconds of CPU");
+    plot(report, load, &[("locks", "load"), ("strings with a TTL", "load-against")], 1e9);
+}

@@ -1,0 +1,112 @@
+//! Replica lag: the time from a grant until WAIT tells that the replica has applied it, while other connections acquire and release as fast
+//! as they can. Their number is the x axis. SET NX PX + DEL is measured beside it.
+
+use super::curves::{Point, axes, plot};
+use crate::latencies::Latencies;
+use crate::pairs::Pair;
+use crate::pipeline::Pipeline;
+use crate::placement::{Place, be_client_of};
+use crate::report::Report;
+use crate::request::{owner, request};
+use crate::results::Unit;
+use crate::rounds::Series;
+use crate::server::{Loaded, Server};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The name of the stage.
+pub const STAGE: &str = "replica";
+
+const CONNECTIONS: [usize; 5] = [1, 10, 50, 200, 1_000];
+const ROUNDS: usize = 5;
+/// The time of a round.
+const ROUND: Duration = Duration::from_millis(500);
+/// The pause between two samples, so that they are few among the pairs.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Pairs of a connection between two looks at whether the round is over.
+const TIMES: usize = 5;
+
+/// What is measured of one kind of pair: a number for each round.
+#[derive(Debug, Default)]
+struct Measured {
+    median: Series,
+    late: Series,
+    pairs: Series,
+}
+
+/// All numbers of connections.
+pub fn measure(report: &mut Report) {
+    // The replica has a CPU whenever it wants one, as if it had its own machine. The primary and its clients share what is left.
+    be_client_of(Place::Anywhere);
+    let primary = Server::start_with(Loaded::Lockward, Place::Anywhere, &[]);
+    let _replica = primary.start_replica();
+    for (done, connections) in CONNECTIONS.into_iter().enumerate() {
+        report.progress(done, CONNECTIONS.len());
+        let mut measured = [(Pair::Lock, Measured::default()), (Pair::Set, Measured::default())];
+        for round in 0..ROUNDS {
+            for turn in 0..measured.len() {
+                let which = (round + turn) % measured.len();
+                let (pair, measured) = &mut measured[which];
+                let (lag, pairs) = lag_beside(&primary, *pair, connections);
+                measured.median.push(lag.quantile(0.5));
+                measured.late.push(lag.quantile(0.99));
+                measured.pairs.push(pairs);
+            }
+        }
+        let [(_, lock), (_, set)] = &measured;
+        let point = Point::new(STAGE, connections, "connection");
+        let against = "SET NX PX + DEL";
+        let median = ("median", "replica lag, median", Unit::Nanoseconds);
+        point.compared(report, median, against, [&lock.median, &set.median]);
+        let late = ("late", "replica lag, 99th percentile", Unit::Nanoseconds);
+        point.compared(report, late, against, [&lock.late, &set.late]);
+        point.compared(report, ("pairs", "pairs meanwhile", Unit::Rate), against, [&lock.pairs, &set.pairs]);
+    }
+    let axes = axes(
+        &format!("{STAGE}-lag"),
+        "Replica lag while connections acquire and release",
+        "connections",
+        "milliseconds",
+    );
+    let lines = [
+        ("99th percentile", "late"),
+        ("median", "median"),
+        ("SET NX PX + DEL, 99th percentile", "late-against"),
+    ];
+    plot(report, axes, &lines, 1e6);
+}
+
+/// The lag while so many connections send pairs, each one command after the other, and how many pairs a second these are.
+fn lag_beside(primary: &Server, pair: Pair, connections: usize) -> (Latencies, f64) {
+    let mut pipeline = Pipeline::open(primary, connections);
+    let batches = pair.batches(primary, connections, 1);
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let load = thread::spawn(move || {
+        let (begin, mut pairs) = (Instant::now(), 0);
+        while !stopped.load(Ordering::Relaxed) {
+            pipeline.run(&batches, TIMES);
+            pairs += connections * TIMES;
+        }
+        pairs as f64 / begin.elapsed().as_secs_f64()
+    });
+    let mut lag = Latencies::default();
+    let mut sampler = primary.connect();
+    let [(take, _), (give, _)] = pair.commands(&mut primary.client(), "lag:key", &owner(0));
+    let take = [take, request(&["WAIT", "1", "60000"])].concat();
+    let begin = Instant::now();
+    while begin.elapsed() < ROUND {
+        sampler.send(&take);
+        sampler.reply();
+        let granted = Instant::now();
+        assert_eq!(sampler.reply().int(), 1, "replicas");
+        lag.record(granted.elapsed());
+        sampler.send(&give);
+        sampler.reply();
+        thread::sleep(PAUSE);
+    }
+    stop.store(true, Ordering::Relaxed);
+    (lag, load.join().expect("pairs"))
+}

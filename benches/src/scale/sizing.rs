@@ -1,0 +1,131 @@
+//! What a million clients need: computed from the measured figures, by the formulas of docs/scale.md.
+
+use super::{cluster, locks, waiters};
+use crate::docs::{head, line};
+use crate::plot::whole;
+use crate::results::Results;
+
+/// The clients of the table. Each has a lock or waits for one.
+const CLIENTS: f64 = 1e6;
+/// Each lease is renewed so often, in seconds.
+const RENEWED: f64 = 10.0;
+/// How much of a CPU a node is to use. The rest is for bursts, snapshots and a failed node's share.
+const BUSY: f64 = 0.5;
+/// How many connections a node is to have, at most.
+const CONNECTIONS: f64 = 50_000.0;
+/// `maxclients` is so many times the connections, so that the clients of a failed node find room.
+const SPARE: f64 = 1.5;
+
+/// Pairs a client a minute, and the part of the clients that waits.
+const WORKLOADS: [(f64, f64); 5] = [(0.1, 0.001), (1.0, 0.01), (1.0, 0.1), (10.0, 0.05), (60.0, 0.2)];
+
+/// The measured figures of the formulas: bytes, and nanoseconds of CPU.
+struct Figures {
+    lock: f64,
+    connection: f64,
+    waiter: f64,
+    pair: f64,
+    renewal: f64,
+    handoff: f64,
+    wait: f64,
+}
+
+impl Figures {
+    /// The figures at the largest number that was measured. None if one of them was not measured.
+    fn of(results: &Results) -> Option<Self> {
+        let last = |stage: &str, curve: &str| {
+            let prefix = format!("{stage}/{curve}-");
+            let of_curve = results.rows.iter().filter_map(|row| {
+                let number: usize = row.name.strip_prefix(&prefix)?.parse().ok()?;
+                Some((number, row.measured))
+            });
+            of_curve.max_by_key(|(number, _)| *number).map(|(_, measured)| measured)
+        };
+        Some(Self {
+            lock: last(locks::STAGE, "memory")?,
+            connection: last(waiters::STAGE, "connection-later")?,
+            waiter: last(waiters::STAGE, "each-memory-later")?,
+            pair: last(cluster::STAGE, "pair")?,
+            renewal: last(cluster::STAGE, "renewal")?,
+            handoff: last(waiters::STAGE, "each-handoff")?,
+            wait: last(waiters::STAGE, "each-wait")?,
+        })
+    }
+}
+
+/// The figures that the formulas use, and the table. None if the run has not measured them all.
+pub fn tables(results: &Results) -> Option<String> {
+    let figures = Figures::of(results)?;
+    let mut text = String::new();
+    head(&mut text, &["in the formulas", "measured", "where"]);
+    let bytes = |number: f64| format!("{} bytes", whole(number));
+    let time = |number: f64| format!("{:.1} µs", number / 1e3);
+    for (name, measured, place) in [
+        ("LOCK", bytes(figures.lock), "memory for each lock"),
+        ("CONNECTION", bytes(figures.connection), "memory of a connection that has been idle for 6 seconds"),
+        (
+            "WAITER",
+            bytes(figures.waiter),
+            "memory of a waiter that has been idle for 6 seconds, with its connection",
+        ),
+        ("PAIR", time(figures.pair), "server CPU for a pair in the cluster"),
+        ("RENEWAL", time(figures.renewal), "server CPU for a renewal in the cluster"),
+        (
+            "HANDOFF",
+            time(figures.handoff + figures.wait),
+            "server CPU for a wait that begins and a hand-off, each waits for its own lock",
+        ),
+    ] {
+        line(&mut text, &[&format!("`{name}`"), &measured, place]);
+    }
+    text.push('\n');
+    head(
+        &mut text,
+        &[
+            "pairs a client a minute",
+            "clients that wait",
+            "memory",
+            "CPU",
+            "connections",
+            "nodes",
+            "of a node: CPU",
+            "memory",
+            "connections",
+            "`maxclients`",
+            "`lock.max-waiters-total`",
+        ],
+    );
+    for (pairs, waiting) in WORKLOADS {
+        line(&mut text, &figures.needs(pairs, waiting));
+    }
+    Some(text)
+}
+
+impl Figures {
+    fn needs(&self, pairs: f64, waiting: f64) -> Vec<String> {
+        let waiters = CLIENTS * waiting;
+        let holders = CLIENTS - waiters;
+        let a_second = CLIENTS * pairs / 60.0;
+        // A client that waits has a second connection for that.
+        let memory = holders * self.lock + CLIENTS * self.connection + waiters * self.waiter;
+        let nanoseconds = a_second * ((1.0 - waiting) * self.pair + waiting * (self.handoff + self.wait))
+            + holders / RENEWED * self.renewal;
+        let (cpu, connections) = (nanoseconds / 1e9, CLIENTS + waiters);
+        let nodes = (cpu / BUSY).max(connections / CONNECTIONS).ceil();
+        let rounded = |number: f64| whole((number / 1_000.0).ceil() * 1_000.0);
+        let of_node = |number: f64| SPARE * number / nodes;
+        vec![
+            format!("{pairs}"),
+            format!("{} %", waiting * 100.0),
+            format!("{:.1} GB", memory / 1e9),
+            format!("{cpu:.1} cores"),
+            whole(connections),
+            whole(nodes),
+            format!("{:.0} %", cpu / nodes * 100.0),
+            format!("{:.1} GB", memory / nodes / 1e9),
+            whole(connections / nodes),
+            rounded(of_node(connections)),
+            rounded(of_node(waiters)),
+        ]
+    }
+}

@@ -1,0 +1,59 @@
+//! A slot that moves to another node, by the number of its locks, each with a waiter: the whole time, and the longest PING of the node that
+//! gives the slot away. Strings with a TTL and BLPOPs are measured beside them, on a server without any module.
+
+use super::curves::{Point, axes, plot};
+use crate::placement::{Place, be_client_of};
+use crate::report::Report;
+use crate::results::Unit;
+use crate::rounds::Series;
+use crate::stalls::cases::move_slot;
+use crate::stalls::scene::Side;
+use lockward_tests::raise_open_files;
+
+/// The name of the stage.
+pub const STAGE: &str = "slots";
+
+const COUNTS: [usize; 4] = [10, 100, 1_000, 10_000];
+const ROUNDS: usize = 2;
+
+/// How a slot is moved.
+const WAYS: [(bool, &str, &str); 2] =
+    [(false, "migrate", "with MIGRATE"), (true, "atomic", "by the server itself")];
+
+/// All sizes, and both ways where the server has the second.
+pub fn measure(report: &mut Report) {
+    be_client_of(Place::Apart);
+    raise_open_files(25_000);
+    for (by_server, name, words) in WAYS {
+        for (done, count) in COUNTS.into_iter().enumerate() {
+            report.progress(done, COUNTS.len());
+            let mut sides = [(Side::Lockward, [(); 2]), (Side::Plain, [(); 2])]
+                .map(|(side, both)| (side, both.map(|()| Series::default())));
+            for _ in 0..ROUNDS {
+                for (side, [whole, longest]) in &mut sides {
+                    let Some(moved) = move_slot(*side, count, by_server) else { return };
+                    whole.push(moved.whole * 1e6);
+                    longest.push(moved.longest * 1e6);
+                }
+            }
+            // Other load of the machine can only add.
+            let least = sides.map(|(_, both)| both.map(|series| Series::once(series.least())));
+            let [[whole, longest], [plain_whole, plain_longest]] = &least;
+            let point = Point::new(STAGE, count, "lock");
+            let against = "strings and BLPOPs";
+            let what = format!("time until nobody waits at the old node, {words}");
+            let curve = (&*format!("{name}-whole"), &*what, Unit::Nanoseconds);
+            point.compared(report, curve, against, [whole, plain_whole]);
+            let what = format!("longest PING meanwhile, {words}");
+            let curve = (&*format!("{name}-longest"), &*what, Unit::Nanoseconds);
+            point.compared(report, curve, against, [longest, plain_longest]);
+        }
+        let title = format!("Moving a slot {words}");
+        let axes =
+            axes(&format!("{STAGE}-{name}"), &title, "locks of the slot, each with a waiter", "milliseconds");
+        let curves = ["whole", "longest", "whole-against"].map(|curve| format!("{name}-{curve}"));
+        let lines =
+            [("whole time", &*curves[0]), ("longest PING", &curves[1]), ("strings and BLPOPs", &curves[2])];
+        plot(report, axes, &lines, 1e6);
+    }
+}

@@ -1,0 +1,374 @@
+//! By the number of clients that wait, all for one lock or each for a lock of its own: CPU for a wait and for a hand-off, and memory. BLPOPs
+//! that LPUSH serves are measured beside them.
+
+use super::curves::{LONG_LEASE, Point, axes, has_memory, plot};
+use crate::clients::{Client, Clients};
+use crate::handoff::Kind;
+use crate::placement::{Place, be_client_of};
+use crate::report::Report;
+use crate::results::Unit;
+use crate::rounds::Series;
+use crate::server::{Server, wait_for};
+use lockward_tests::{own_files, raise_open_files};
+use std::net::Ipv4Addr;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// The name of the stage.
+pub const STAGE: &str = "waiters";
+
+const COUNTS: [usize; 6] = [1, 10, 100, 1_000, 10_000, 50_000];
+/// From so many clients on, memory is measured: it is that of all, divided by their number.
+const WORTH_WEIGHING: usize = 1_000;
+/// Hand-offs in a round.
+const HANDOFFS: usize = 200;
+const ROUNDS: usize = 15;
+/// Files that a process has open beside those of the waiters.
+const SPARE_FILES: usize = 300;
+/// So many clients connect or wait before the server has to have read it.
+const UNREAD: usize = 200;
+/// An address of this machine has ports for so many connections to a server.
+const CONNECTIONS_OF_ADDRESS: usize = 20_000;
+/// The server has shortened the buffers of idle clients after this time.
+const SETTLED: Duration = Duration::from_secs(6);
+/// Memory of a waiter at both ends, on a server with locks and on one with lists, in bytes.
+const BYTES: f64 = 200_000.0;
+
+/// What the clients wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// All for one lock.
+    One,
+    /// Each for a lock of its own.
+    Each,
+}
+
+impl Shape {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::One => "one",
+            Self::Each => "each",
+        }
+    }
+
+    const fn words(self) -> &'static str {
+        match self {
+            Self::One => "all wait for one lock",
+            Self::Each => "each waits for its own lock",
+        }
+    }
+}
+
+/// What is measured of a server at one size. Memory is in bytes for each client.
+#[derive(Debug, Default)]
+struct Measured {
+    handoff: Series,
+    wait: Series,
+    connection: Series,
+    connection_later: Series,
+    waiter: Series,
+    waiter_later: Series,
+}
+
+/// A server with more and more clients that wait. Client 0 does not: it passes on, and holds the locks of [`Shape::Each`].
+struct Crowd {
+    shape: Shape,
+    kind: Kind,
+    server: Server,
+    control: Client,
+    clients: Clients,
+    waiting: usize,
+    /// Who holds the lock of [`Shape::One`].
+    holder: usize,
+    /// The next queue of [`Shape::Each`], times a step that spreads them.
+    next: usize,
+}
+
+impl Crowd {
+    fn start(shape: Shape, kind: Kind) -> Self {
+        let most = COUNTS[COUNTS.len() - 1];
+        let server = Server::start(&[
+            "bind 127.0.0.1 127.0.0.2 127.0.0.3",
+            &format!("maxclients {}", most + 100),
+            "tcp-backlog 4096",
+            &format!("lock.max-waiters {most}"),
+            &format!("lock.max-waiters-total {most}"),
+        ]);
+        let mut clients = Clients::none();
+        clients.connect(Ipv4Addr::LOCALHOST, server.port());
+        let control = server.client();
+        let mut crowd = Self { shape, kind, server, control, clients, waiting: 0, holder: 0, next: 0 };
+        if shape == Shape::One {
+            crowd.hold(0);
+        }
+        crowd
+    }
+
+    fn used(&mut self) -> f64 {
+        self.control.info_number("memory", "used_memory")
+    }
+
+    fn settle(&mut self) {
+        self.control.call(&["PING"]);
+    }
+
+    /// Client 0 holds the lock of a queue. A list needs no holder.
+    fn hold(&mut self, queue: usize) {
+        if self.kind == Kind::Lock {
+            self.clients.send(0, &self.kind.wait_with_lease(queue, 0, LONG_LEASE));
+            self.kind.received().check(&self.clients.reply_to(0));
+        }
+    }
+
+    const fn queue_of(&self, who: usize) -> usize {
+        match self.shape {
+            Shape::One => 0,
+            Shape::Each => who - 1,
+        }
+    }
+
+    /// More clients connect.
+    fn connect(&mut self, count: usize) {
+        for who in self.waiting + 1..=count {
+            let address = Ipv4Addr::new(127, 0, 0, 1 + (who / CONNECTIONS_OF_ADDRESS) as u8);
+            self.clients.connect(address, self.server.port());
+            if who % UNREAD == 0 {
+                self.settle();
+            }
+        }
+        for who in self.waiting + 1..=count {
+            self.clients.call(who, &["PING"]);
+        }
+    }
+
+    /// They wait.
+    fn wait(&mut self, count: usize) {
+        for who in self.waiting + 1..=count {
+            if self.shape == Shape::Each {
+                self.hold(self.queue_of(who));
+            }
+            self.clients.send(who, &self.kind.wait_with_lease(self.queue_of(who), who, LONG_LEASE));
+            if who % UNREAD == 0 {
+                self.settle();
+            }
+        }
+        self.waiting = count;
+        let control = &mut self.control;
+        wait_for("clients that wait", || control.info_number("clients", "blocked_clients") == count as f64);
+    }
+
+    /// The server's CPU for a hand-off, and for a wait that begins, in nanoseconds.
+    fn round(&mut self) -> (f64, f64) {
+        let cpu = self.server.cpu();
+        let at_once = HANDOFFS.min(self.waiting);
+        let (mut handing, mut waiting) = (Duration::ZERO, Duration::ZERO);
+        for _ in 0..HANDOFFS.div_ceil(at_once) {
+            let begin = cpu.settled();
+            let idle: Vec<usize> = (0..at_once).map(|_| self.hand_over()).collect();
+            handing += cpu.settled() - begin;
+            if self.shape == Shape::Each && self.kind == Kind::Lock {
+                for &who in &idle {
+                    self.clients.send(who, &self.kind.pass_on(self.queue_of(who), who));
+                    self.kind.passed().check(&self.clients.reply_to(who));
+                    self.hold(self.queue_of(who));
+                }
+            }
+            let begin = cpu.settled();
+            for who in idle {
+                let queue = if self.shape == Shape::One { 0 } else { self.queue_of(who) };
+                self.clients.send(who, &self.kind.wait_with_lease(queue, who, LONG_LEASE));
+            }
+            waiting += cpu.settled() - begin;
+        }
+        let handed = (HANDOFFS.div_ceil(at_once) * at_once) as f64;
+        (handing.as_nanos() as f64 / handed, waiting.as_nanos() as f64 / handed)
+    }
+
+    /// Somebody that waits is served. Returns who does not wait from now on.
+    fn hand_over(&mut self) -> usize {
+        let (queue, from) = match self.shape {
+            Shape::One => (0, self.holder),
+            Shape::Each => {
+                // The step is a prime that divides no number of waiters.
+                self.next = (self.next + 7_919) % self.waiting;
+                (self.next, 0)
+            }
+        };
+        self.clients.send(from, &self.kind.pass_on(queue, from));
+        let mut served = from;
+        for _ in 0..2 {
+            let arrival = self.clients.arrival();
+            if arrival.who == from {
+                self.kind.passed().check(&arrival.reply);
+            } else {
+                self.kind.received().check(&arrival.reply);
+                served = arrival.who;
+            }
+        }
+        assert_ne!(served, from, "somebody else is served");
+        match self.shape {
+            Shape::One => std::mem::replace(&mut self.holder, served),
+            Shape::Each => served,
+        }
+    }
+}
+
+/// A crowd on a thread of its own, which may have as many files open as a process.
+struct Worker {
+    orders: Sender<Order>,
+    thread: JoinHandle<()>,
+}
+
+type Order = Box<dyn FnOnce(&mut Crowd) + Send>;
+
+impl Worker {
+    fn start(shape: Shape, kind: Kind) -> Self {
+        let (orders, received) = channel::<Order>();
+        let thread = thread::spawn(move || {
+            own_files();
+            let mut crowd = Crowd::start(shape, kind);
+            for order in received {
+                order(&mut crowd);
+            }
+        });
+        Self { orders, thread }
+    }
+
+    /// What this is of the crowd.
+    fn ask<T: Send + 'static>(&self, what: impl FnOnce(&mut Crowd) -> T + Send + 'static) -> T {
+        let (reply, answer) = channel();
+        let order: Order = Box::new(move |crowd| drop(reply.send(what(crowd))));
+        self.orders.send(order).expect("a crowd");
+        answer.recv().expect("a crowd")
+    }
+
+    /// Ends the server.
+    fn end(self) {
+        drop(self.orders);
+        self.thread.join().expect("a crowd");
+    }
+}
+
+/// The numbers of waiters for which a process may have enough files open, with the largest that is possible.
+fn counts(report: &Report) -> Vec<usize> {
+    let most = COUNTS[COUNTS.len() - 1];
+    let files = raise_open_files((most + SPARE_FILES) as u64);
+    let possible = usize::try_from(files).unwrap_or(most).saturating_sub(SPARE_FILES) / 1_000 * 1_000;
+    let mut counts: Vec<usize> = COUNTS.into_iter().filter(|count| *count <= possible).collect();
+    if possible < most {
+        report.say(&format!(
+            "        a process may have {files} open files: the curve ends below {most} waiters"
+        ));
+        if counts.last().is_some_and(|last| *last < possible) {
+            counts.push(possible);
+        }
+    }
+    counts
+}
+
+/// Both shapes, as far as the machine has memory and files.
+pub fn measure(report: &mut Report) {
+    be_client_of(Place::Together);
+    let counts = counts(report);
+    for shape in [Shape::One, Shape::Each] {
+        let workers = [Kind::Lock, Kind::List].map(|kind| Worker::start(shape, kind));
+        let mut before = 0;
+        for (done, &count) in counts.iter().enumerate() {
+            report.progress(done, counts.len());
+            if !has_memory(report, (count - before) as f64 * BYTES, &format!("{count} waiters")) {
+                break;
+            }
+            let mut measured = <[Measured; 2]>::default();
+            grow(&workers, shape, &mut measured, before, count);
+            for round in 0..=ROUNDS {
+                let mut order = [0, 1];
+                order.rotate_left(round % 2);
+                for which in order {
+                    let (handoff, wait) = workers[which].ask(Crowd::round);
+                    // The first round is for warming up.
+                    if round > 0 {
+                        measured[which].handoff.push(handoff);
+                        measured[which].wait.push(wait);
+                    }
+                }
+            }
+            add_rows(report, shape, count, &measured);
+            before = count;
+        }
+        add_plot(report, shape);
+        workers.into_iter().for_each(Worker::end);
+    }
+}
+
+/// So many clients connect to each server and wait, and the memory of the new ones is read.
+fn grow(workers: &[Worker; 2], shape: Shape, measured: &mut [Measured; 2], before: usize, count: usize) {
+    let is_weighed = count >= WORTH_WEIGHING;
+    let settle = || {
+        if is_weighed {
+            thread::sleep(SETTLED);
+        }
+    };
+    let used = || workers.each_ref().map(|worker| worker.ask(Crowd::used));
+    settle();
+    let begin = used();
+    let mut weigh = |series: fn(&mut Measured) -> &mut Series| {
+        if is_weighed {
+            for ((measured, used), begin) in measured.iter_mut().zip(used()).zip(begin) {
+                series(measured).push((used - begin) / (count - before) as f64);
+            }
+        }
+    };
+    workers.iter().for_each(|worker| worker.ask(move |crowd| crowd.connect(count)));
+    // With one lock they wait at once, while their buffers are large: that is the most that they need.
+    if shape == Shape::Each {
+        weigh(|measured| &mut measured.connection);
+        settle();
+        weigh(|measured| &mut measured.connection_later);
+    }
+    workers.iter().for_each(|worker| worker.ask(move |crowd| crowd.wait(count)));
+    weigh(|measured| &mut measured.waiter);
+    settle();
+    weigh(|measured| &mut measured.waiter_later);
+}
+
+fn add_rows(report: &mut Report, shape: Shape, count: usize, [lock, list]: &[Measured; 2]) {
+    let point = Point::new(STAGE, count, "waiter");
+    let (name, words) = (shape.name(), shape.words());
+    let mut add = |curve: &str, what: &str, unit, against: &str, of: fn(&Measured) -> &Series| {
+        if of(lock).rounds() > 0 {
+            let curve = format!("{name}-{curve}");
+            let what = format!("{what}, {words}");
+            point.compared(report, (&curve, &what, unit), against, [of(lock), of(list)]);
+        }
+    };
+    let nanoseconds = Unit::Nanoseconds;
+    add("handoff", "server CPU for a hand-off", nanoseconds, "LPUSH to BLPOP", |measured| &measured.handoff);
+    add("wait", "server CPU for a wait that begins", nanoseconds, "BLPOP", |measured| &measured.wait);
+    let later = "memory of a waiter that has been idle for 6 seconds, with its connection";
+    add("memory-later", later, Unit::Bytes, "BLPOP", |measured| &measured.waiter_later);
+    if shape == Shape::One {
+        let new = "memory of a waiter that has just connected";
+        add("memory", new, Unit::Bytes, "BLPOP", |measured| &measured.waiter);
+    } else {
+        let mut add = |name, what, series: &Series| {
+            if series.rounds() > 0 {
+                point.row(report, (name, what, Unit::Bytes), series);
+            }
+        };
+        add("connection", "memory of a connection after its first command", &lock.connection);
+        add(
+            "connection-later",
+            "memory of a connection that has been idle for 6 seconds",
+            &lock.connection_later,
+        );
+    }
+}
+
+fn add_plot(report: &mut Report, shape: Shape) {
+    let name = shape.name();
+    let title = format!("Server CPU for a hand-off, {}", shape.words());
+    let axes = axes(&format!("{STAGE}-{name}"), &title, "clients that wait", "microseconds, one by one");
+    let curves = ["handoff", "handoff-against"].map(|curve| format!("{name}-{curve}"));
+    plot(report, axes, &[("hand-off", &curves[0]), ("LPUSH to BLPOP", &curves[1])], 1e3);
+}
