@@ -113,7 +113,7 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 	done := t.giveBack()
 	switch {
 	case !errors.Is(err, ErrUnreachable):
-		wait(ctx, done)
+		waitBriefly(ctx, done)
 	case ctx.Err() != nil && t.mayWait && t.isAnswered.Load():
 		err = t.parts[0].fail(ErrBusy, ctx.Err())
 	}
@@ -130,7 +130,7 @@ func (t *tenure) acquire(ctx context.Context) error {
 		return t.parts[0].fail(ErrBusy)
 	}
 	if len(t.parts) > 1 {
-		wait(ctx, t.giveBack())
+		waitBriefly(ctx, t.giveBack())
 		if !t.isOwnerNamed { // a release that arrives late must not end what is granted from now on
 			t.owner = t.client.newOwner()
 		}
@@ -180,8 +180,8 @@ func (t *tenure) giveBack() (done <-chan struct{}) {
 	return t.client.background(func() { _ = t.client.ask(context.Background(), calls...) })
 }
 
-// wait waits for what goes on in the background.
-func wait(ctx context.Context, done <-chan struct{}) {
+// waitBriefly waits for what goes on in the background.
+func waitBriefly(ctx context.Context, done <-chan struct{}) {
 	select {
 	case <-done:
 	case <-ctx.Done():

@@ -43,8 +43,6 @@ type Client struct {
 	shut    context.CancelFunc
 	running sync.WaitGroup // what Close waits for
 
-	knowsNodes atomic.Bool // of a cluster
-
 	mu          sync.Mutex
 	nodes       map[string]*node
 	connections map[*connection]struct{} // nil once all are closed

@@ -78,8 +78,7 @@ func (r redirect) resolve(asked string) string {
 	return net.JoinHostPort(host, r.addr[colon+1:])
 }
 
-// nodeFor is the node that has a key. rdb finds the nodes of a cluster for the first time without a limit. Later it answers at
-// once, and looks for changes in the background.
+// nodeFor is the node that has a key. rdb finds the nodes of a cluster for the first time without a limit.
 func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (n *node, err error) {
 	master, _ := c.rdb.(*redis.Client)
 	if cluster, ok := c.rdb.(*redis.ClusterClient); ok {
@@ -90,15 +89,9 @@ func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (n *node,
 			key = strconv.FormatInt(time.Now().UnixNano(), 36)
 		}
 		find := func(ctx context.Context) (*redis.Client, error) { return cluster.MasterForKey(ctx, key) }
-		if c.knowsNodes.Load() {
-			master, err = find(ctx)
-		} else {
-			master, err = bounded(ctx, find, func(*redis.Client) {})
-		}
-		if err != nil {
+		if master, err = bounded(ctx, find, func(*redis.Client) {}); err != nil {
 			return nil, err
 		}
-		c.knowsNodes.Store(true)
 	}
 	addr := master.Options().Addr
 	if to.addr != "" {

@@ -322,10 +322,12 @@ func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOpti
 	for i, p := range t.parts {
 		p.token, p.isHeld, p.deadline = h.Tokens[i], true, time.Now().Add(duration(math.MaxInt64))
 	}
-	if err := t.renew(ctx); err != nil {
+	if err = t.renew(ctx); err == nil && !t.hold(t.parts...) {
+		err = t.checkHeld()
+	}
+	if err != nil {
 		return nil, err
 	}
-	t.hold(t.parts...)
 	return t.lock(), nil
 }
 

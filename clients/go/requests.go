@@ -47,10 +47,10 @@ func (c *Client) ask(ctx context.Context, calls ...*call) error {
 		return calls[0].ask()
 	}
 	byNode := make(map[*node][]*call)
+	finding, cancel := context.WithTimeout(ctx, c.responseLimit)
+	defer cancel()
 	for _, r := range calls {
-		limited, cancel := context.WithTimeout(ctx, r.limit)
-		n, _ := c.nodeFor(limited, r.part.key, redirect{})
-		cancel()
+		n, _ := c.nodeFor(finding, r.part.key, redirect{})
 		byNode[n] = append(byNode[n], r)
 	}
 	var asking sync.WaitGroup
