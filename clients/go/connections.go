@@ -179,9 +179,12 @@ func (c *Client) keepIdle(n *node, cn *connection) {
 	c.mu.Lock()
 	isKept := len(n.idle) < maxConnections && c.connections != nil
 	if isKept {
-		_ = cn.net.SetReadDeadline(time.Now().Add(c.idleLimit))
 		n.idle = append(n.idle, cn)
-		cn.idle = time.AfterFunc(watchAfter, func() { c.watchIdle(n, cn) })
+		if cn.idle == nil {
+			cn.idle = time.AfterFunc(watchAfter, func() { c.watchIdle(n, cn) })
+		} else {
+			cn.idle.Reset(watchAfter)
+		}
 	}
 	c.mu.Unlock()
 	if !isKept {
@@ -190,6 +193,13 @@ func (c *Client) keepIdle(n *node, cn *connection) {
 }
 
 func (c *Client) watchIdle(n *node, cn *connection) {
+	c.mu.Lock()
+	if slices.Contains(n.idle, cn) { // otherwise endWatch has set another deadline, or does so now
+		_ = cn.net.SetReadDeadline(time.Now().Add(c.idleLimit))
+	} else {
+		_ = cn.net.SetReadDeadline(time.Unix(1, 0))
+	}
+	c.mu.Unlock()
 	_, err := cn.net.Read(make([]byte, 1))
 	err = cmp.Or(err, errors.New("the server has sent what nobody asked for"))
 	c.mu.Lock()
@@ -210,11 +220,12 @@ func (c *Client) watchIdle(n *node, cn *connection) {
 
 // endWatch lets a connection be used again. It returns an error if it is broken.
 func (cn *connection) endWatch() error {
-	if !cn.idle.Stop() {
-		_ = cn.net.SetReadDeadline(time.Unix(1, 0))
-		if err := <-cn.watched; !errors.Is(err, os.ErrDeadlineExceeded) {
-			return err
-		}
+	if cn.idle.Stop() {
+		return nil
+	}
+	_ = cn.net.SetReadDeadline(time.Unix(1, 0))
+	if err := <-cn.watched; !errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
 	}
 	return cn.net.SetReadDeadline(time.Time{})
 }
