@@ -27,8 +27,7 @@ type settings struct {
 	owner     string
 	limit     []any // of the kind: how many may hold the lock
 	weight    []any
-	lease     int64         // milliseconds
-	hasLease  bool          // otherwise the server's default is asked for
+	lease     int64         // milliseconds; 0 asks for the server's default
 	holdLimit time.Duration // 0: none
 	isRenewed bool
 	mayWait   bool
@@ -49,7 +48,7 @@ func Weight(w int) AcquireOption { return func(s *settings) { s.weight = []any{"
 // WithLease sets the lease, in whole milliseconds, from 1 ms to the longest that the server takes: if it refuses a longer one,
 // the client takes that. Without WithLease, the lease is the server's setting lock.default-lease.
 func WithLease(lease time.Duration) AcquireOption {
-	return func(s *settings) { s.lease, s.hasLease = lease.Milliseconds(), true }
+	return func(s *settings) { s.lease = max(lease.Milliseconds(), 1) }
 }
 
 // WithoutRenewal lets the lock end with its lease, unless the caller calls Renew.
@@ -110,26 +109,30 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 	if err == nil {
 		return t.lock(), nil
 	}
-	t.mu.Lock()
-	t.finish(err)
-	t.mu.Unlock()
-	leaving, cancel := context.WithCancel(ctx)
-	defer cancel()
-	if errors.Is(err, ErrUnreachable) {
-		cancel() // no answer is to be expected
-		if ctx.Err() != nil && t.mayWait && t.isAnswered.Load() {
-			err = &keyError{ErrBusy, keys[0], ctx.Err()}
-		}
+	_ = t.end(err)
+	done := t.giveBack()
+	switch {
+	case !errors.Is(err, ErrUnreachable):
+		waitBriefly(ctx, done)
+	case ctx.Err() != nil && t.mayWait && t.isAnswered.Load():
+		err = t.parts[0].fail(ErrBusy, ctx.Err())
 	}
-	t.giveBack(leaving)
 	return nil, err
 }
 
-// acquire acquires all keys.
+// acquire tries all keys at once. If one is busy, it waits for one after the other.
 func (t *tenure) acquire(ctx context.Context) error {
+	isHeld, err := t.try(ctx, t.client.patience, t.parts...)
+	if isHeld || err != nil {
+		return err
+	}
+	if !t.mayWait {
+		return t.parts[0].fail(ErrBusy)
+	}
 	if len(t.parts) > 1 {
-		if isHeld, err := t.tryTogether(ctx); isHeld || err != nil {
-			return err
+		waitBriefly(ctx, t.giveBack())
+		if !t.isOwnerNamed { // a release that arrives late must not end what is granted from now on
+			t.owner = t.client.newOwner()
 		}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -143,249 +146,175 @@ func (t *tenure) acquire(ctx context.Context) error {
 	return nil
 }
 
-// tryTogether tries all keys, without waiting, in one pipeline if one node has them. If it does not get all, it gives them back.
-func (t *tenure) tryTogether(ctx context.Context) (isHeld bool, err error) {
-	sending, cancel := context.WithTimeout(ctx, t.client.responseLimit+t.within)
-	defer cancel()
-	var n *node
-	calls := make([]*call, len(t.parts))
-	for i, p := range t.parts {
-		calls[i] = p.newCall(0, 0, p.tryCommand)
-		before := n
-		if n, err = t.client.nodeFor(sending, p.key, redirect{}); err != nil || before != nil && n != before {
-			return false, nil // each key is tried on its own, for as long as it may take
-		}
+// try asks for keys at the same time, without waiting. They are held if all of them are granted.
+func (t *tenure) try(ctx context.Context, patience time.Duration, parts ...*part) (isHeld bool, err error) {
+	calls := make([]*call, len(parts))
+	for i, p := range parts {
+		calls[i] = p.newGrantCall(ctx, patience)
+		calls[i].request = func(r *call) command { return p.command(r, "LOCK.ACQUIRE", p.lease) }
+		calls[i].read = p.readGrant
 	}
-	_ = t.client.attempt(sending, n, false, false, calls...)
-	isHeld, isBusy := true, false
-	for i, p := range t.parts {
-		p.mayBeHeld = calls[i].isUncertain
-		replies := calls[i].replies
-		t.isAnswered.Store(replies != nil)
-		switch {
-		case replies != nil && replies[0].Err() == nil:
-			err = cmp.Or(err, p.readGrant(calls[i]))
-			isHeld = isHeld && time.Now().Before(p.deadline)
-		default:
-			isHeld, isBusy = false, isBusy || replies != nil && errors.Is(replies[0].Err(), redis.Nil)
-		}
-	}
-	switch {
-	case err != nil:
+	if err := t.client.ask(ctx, calls...); err != nil {
 		return false, err
-	case isHeld:
-		for _, p := range t.parts {
-			p.hold()
-		}
-		return true, nil
-	case isBusy && !t.mayWait:
-		return false, &keyError{ErrBusy, t.parts[0].key, nil}
 	}
-	t.giveBack(ctx)
-	if !t.isOwnerNamed { // a release that arrives late must not end what is granted from now on
-		t.owner = t.client.newOwner()
-	}
-	return false, nil
+	return t.hold(parts...), nil
 }
 
-// giveBack ends the waits of all keys, and gives back what may have been granted. It returns when that is done or ctx ends.
-func (t *tenure) giveBack(ctx context.Context) {
+// giveBack ends the waits of all keys, and gives back what may have been granted, in the background. done is closed at the end.
+func (t *tenure) giveBack() (done <-chan struct{}) {
+	limit := t.client.patience
+	if t.isOwnerNamed { // it may acquire the lock again, and must not be released then
+		limit = leaveLimit
+	}
+	var calls []*call
 	for _, p := range t.parts {
 		if p.mayBeHeld {
 			p.mayBeHeld = false
-			commands := []command{{"LOCK.RELEASE", p.key, p.owner, "HOLDS", 0}}
-			release := &call{key: p.key, limit: leaveLimit, until: time.Now().Add(leaveLimit), isCleanup: true}
-			release.commands = func(time.Time) []command { return commands }
-			done := t.client.background(func() { _ = t.client.ask(context.Background(), release) })
-			defer func() {
-				select {
-				case <-done:
-				case <-ctx.Done():
-				}
-			}()
+			r := p.newCall(context.Background(), min(limit, t.client.responseLimit))
+			r.until, r.isCleanup = time.Now().Add(limit), true
+			release := command{"LOCK.RELEASE", p.key, p.owner, "HOLDS", 0}
+			r.request = func(*call) command { return release }
+			calls = append(calls, r)
 		}
+	}
+	return t.client.background(func() { _ = t.client.ask(context.Background(), calls...) })
+}
+
+// waitBriefly waits for what goes on in the background.
+func waitBriefly(ctx context.Context, done <-chan struct{}) {
+	select {
+	case <-done:
+	case <-ctx.Done():
+	case <-time.After(leaveLimit):
 	}
 }
 
-// acquire goes through the states try, wait and confirm, until the key is held.
+// acquire waits until the key is held: in the server's queue, as soon as a connection for that is free. Until then it tries again
+// now and then.
 func (p *part) acquire(ctx context.Context) error {
-	isGranted, err := p.try(ctx, p.client.patience)
-	isConfirmed, pause := isGranted, 50*time.Millisecond
-	for err == nil && !(isConfirmed && time.Now().Before(p.deadline)) {
-		switch {
-		case isGranted:
-			isConfirmed, err = p.confirm(ctx)
-			if isGranted = isConfirmed; err == nil && !(isConfirmed && time.Now().Before(p.deadline)) {
-				p.client.pause(ctx, earliest(time.Now().Add(pause), p.until)) // the lease may be shorter than a round trip
-				pause = min(2*pause, time.Second)
-			}
-		case p.mayWait:
-			isGranted, err = p.wait(ctx)
-		default:
-			err = &keyError{ErrBusy, p.key, nil}
-		}
-	}
-	if err == nil {
-		p.hold()
-	}
-	return err
-}
-
-// try asks for the lock without waiting. It returns false if the lock is busy.
-func (p *part) try(ctx context.Context, patience time.Duration) (bool, error) {
-	return p.request(ctx, p.newCall(p.client.responseLimit, patience, p.tryCommand), func() bool { return false })
-}
-
-// wait waits in the server's queue, as soon as a connection for that is free. Until then it tries again now and then.
-func (p *part) wait(ctx context.Context) (bool, error) {
 	c := p.client
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		var isHeld bool
+		var err error
 		select {
 		case c.waitPermits <- struct{}{}:
-			defer func() { <-c.waitPermits }()
-			return p.waitInQueue(ctx)
+			if isHeld, err = p.wait(ctx); !isHeld && err == nil {
+				c.pause(ctx, time.Now().Add(pause)) // the lease may be shorter than a round trip
+			}
 		default:
+			c.pause(ctx, time.Now().Add(pause))
+			isHeld, err = p.try(ctx, 0, p)
 		}
-		c.pause(ctx, time.Now().Add(pause))
-		if isGranted, err := p.try(ctx, 0); isGranted || err != nil {
-			return isGranted, err
+		if isHeld || err != nil {
+			return err
 		}
 	}
 }
 
-// waitInQueue waits in slices, between which the server keeps the place in the queue. So a connection that breaks costs no place,
-// and a slice without a reply in time tells that the server is gone.
-func (p *part) waitInQueue(ctx context.Context) (isGranted bool, err error) {
+// wait waits in slices, between which the server keeps the place in the queue, and confirms the grant. So a connection that breaks
+// costs no place, and a slice without a reply in time tells that the server is gone. It returns false if the grant is over.
+func (p *part) wait(ctx context.Context) (isHeld bool, err error) {
+	defer func() { <-p.client.waitPermits }()
 	deadline, hasDeadline := ctx.Deadline()
 	isLast := false
-	r := p.newCall(slice+p.client.responseLimit, 0, nil)
-	r.commands = func(sent time.Time) []command {
+	r := p.newCall(ctx, slice+p.client.responseLimit)
+	r.read, r.isUnlimited = p.readGrant, true
+	r.request = func(r *call) command {
 		arguments := []any{"BLOCK", slice.Milliseconds(), "KEEP", keep}
-		if left := deadline.Sub(sent); hasDeadline && left <= slice {
+		if left := deadline.Sub(r.sent); hasDeadline && left <= slice {
 			isLast = true
 			arguments = []any{"BLOCK", max(1, (left - replyTime).Milliseconds())}
 		}
-		return []command{p.command("LOCK.ACQUIRE", min(p.lease, shortLease), arguments...)}
+		return p.command(r, "LOCK.ACQUIRE", min(p.lease, shortLease), arguments...)
 	}
-	for err == nil && !isGranted && !isLast {
-		isGranted, err = p.request(ctx, r, func() bool { return !isLast })
+	for isNull := true; isNull; isNull = errors.Is(r.replies[0].Err(), redis.Nil) {
+		if isLast {
+			return false, p.fail(ErrBusy, context.DeadlineExceeded)
+		}
+		if err := r.ask(); err != nil {
+			return false, err
+		}
+		p.mayBeHeld = p.mayBeHeld || !isLast // the server keeps the place
 	}
-	if err == nil && !isGranted {
-		err = &keyError{ErrBusy, p.key, context.DeadlineExceeded}
-	}
-	return isGranted, err
+	return p.confirm(ctx)
 }
 
-// request asks for the lock. It returns false if the reply is null; isKept then tells whether the server keeps a place.
-func (p *part) request(ctx context.Context, r *call, isKept func() bool) (bool, error) {
-	switch refusal, err := p.ask(ctx, r); {
-	case refusal == nil && err == nil:
-		return true, p.readGrant(r)
-	case errors.Is(refusal, redis.Nil):
-		p.mayBeHeld = isKept()
-		return false, nil
-	default:
-		p.mayBeHeld = p.mayBeHeld || r.isUncertain
-		return false, cmp.Or(err, p.refused(refusal))
-	}
-}
-
-// confirm renews a grant to the full lease. It returns false if the grant is over.
-func (p *part) confirm(ctx context.Context) (bool, error) {
-	r := p.newCall(p.client.responseLimit, p.client.patience, func() command { return p.renewCommand(p.lease) })
-	switch refusal, err := p.ask(ctx, r); {
-	case err != nil:
-		return false, err
-	case refusal == nil:
-		p.granted(r.sent, p.lease)
-		return true, p.readReplicas(r)
-	case deniesTenure(refusal):
+// confirm renews a grant to the full lease, and then the key is held. It returns false if the grant is over.
+func (p *part) confirm(ctx context.Context) (isHeld bool, err error) {
+	r := p.newGrantCall(ctx, p.client.patience)
+	r.request = func(r *call) command { return p.command(r, "LOCK.RENEW", p.lease, "TOKEN", p.token) }
+	if err = r.ask(); deniesTenure(err) {
 		p.mayBeHeld = false
 		return false, nil
-	default:
-		return false, p.refused(refusal)
 	}
+	if err == nil {
+		err = r.checkReplicas()
+	}
+	if err != nil {
+		return false, err
+	}
+	p.extend(r)
+	return p.tenure.hold(p), nil
 }
 
-// ask returns the error that the server has replied, or why there is no reply. If the server refuses the lease, ask asks once more
-// with the longest one that it accepts.
-func (p *part) ask(ctx context.Context, r *call) (refusal, err error) {
-	for range 2 {
-		err = p.client.ask(ctx, r)
-		if r.isAnswered {
-			p.isAnswered.Store(true)
-		}
-		if err != nil {
-			return nil, err
-		}
-		if refusal = r.replies[0].Err(); !p.shorten(refusal, p.lease) {
-			break
-		}
+// readGrant reads the reply to LOCK.ACQUIRE.
+func (p *part) readGrant(r *call, err error) error {
+	p.deadline = time.Time{}
+	if err != nil {
+		p.mayBeHeld = p.mayBeHeld || r.isUncertain
+		return err
 	}
-	return refusal, nil
-}
-
-// shorten takes the longest lease that the server accepts, if that is shorter than the one that it has refused.
-func (p *part) shorten(refusal error, asked int64) bool {
-	longest := longestLease(refusal)
-	isShorter := 0 < longest && longest < asked
-	if isShorter {
-		p.lease = longest
+	reply := r.replies[0]
+	if p.mayBeHeld = !errors.Is(reply.Err(), redis.Nil); !p.mayBeHeld {
+		return nil
 	}
-	return isShorter
-}
-
-// readGrant reads a grant. Its lease is the one that was asked for, or that the server tells.
-func (p *part) readGrant(r *call) error {
-	p.mayBeHeld = true
-	numbers, err := r.replies[0].Int64Slice()
+	numbers, err := reply.Int64Slice()
 	if err != nil || len(numbers) != 3 {
-		return p.refused(fmt.Errorf("unexpected reply: %v", r.replies[0]))
+		return r.part.fail(ErrRefused, fmt.Errorf("unexpected reply: %v", reply))
 	}
 	p.token = numbers[0]
-	if !p.isLeaseKnown {
-		p.lease, p.isLeaseKnown = numbers[2], true
-		if p.holdLimit > 0 {
-			p.lease = min(p.lease, p.holdLimit.Milliseconds())
-		}
+	if p.lease == 0 { // it was the server's choice
+		r.lease = numbers[2]
+		p.setLease(r.lease)
 	}
-	p.granted(r.sent, min(p.lease, numbers[2]))
-	return p.readReplicas(r)
+	p.extend(r)
+	return r.checkReplicas()
 }
 
-// readReplicas reads how many replicas have confirmed a grant, if that was asked for.
-func (p *part) readReplicas(r *call) error {
-	if len(r.replies) < 2 {
+// checkReplicas checks that enough replicas have confirmed a grant, if that was asked for.
+func (r *call) checkReplicas() error {
+	if !r.isReplicated {
 		return nil
 	}
 	switch count, err := r.replies[1].Int(); {
 	case err != nil:
-		return p.refused(err)
-	case count < p.replicas:
-		return &keyError{ErrUnreplicated, p.key, fmt.Errorf("%d of %d", count, p.replicas)}
+		return r.part.fail(ErrRefused, err)
+	case count < r.part.replicas:
+		return r.part.fail(ErrUnreplicated, fmt.Errorf("%d of %d", count, r.part.replicas))
 	}
 	return nil
 }
 
-// newCall is a request about the key, for as long as the acquisition may take. If replicas are to confirm it, they do.
-func (p *part) newCall(limit, patience time.Duration, request func() command) *call {
+// newCall returns a call about the key. limit is that of a reply.
+func (p *part) newCall(ctx context.Context, limit time.Duration) *call {
+	return &call{ctx: ctx, part: p, limit: limit, until: p.until}
+}
+
+// newGrantCall returns a call after which the key may be held. If replicas are to confirm that, it leaves them their time.
+func (p *part) newGrantCall(ctx context.Context, patience time.Duration) *call {
+	r := p.newCall(ctx, p.client.responseLimit+p.within)
+	r.isReplicated = p.replicas > 0
+	r.isUnlimited = r.isReplicated // while WAIT waits, it must not keep others from being sent
 	if patience > 0 {
-		patience += p.within
-	}
-	r := &call{key: p.key, limit: limit + p.within, patience: patience, until: p.until}
-	r.commands = func(time.Time) []command {
-		if p.replicas > 0 {
-			return []command{request(), {"WAIT", p.replicas, p.within.Milliseconds()}}
-		}
-		return []command{request()}
+		r.patience = patience + p.within
 	}
 	return r
 }
 
 // command is a request of this owner. The arguments are in the order that the protocol of all clients names.
-func (p *part) command(name string, lease int64, arguments ...any) command {
+func (p *part) command(r *call, name string, lease int64, arguments ...any) command {
 	request := append(make(command, 0, 16), name, p.key, p.owner)
-	if p.isLeaseKnown {
+	if r.lease = lease; lease > 0 {
 		request = append(request, "PX", lease)
 	}
 	request = append(request, arguments...)
@@ -393,11 +322,3 @@ func (p *part) command(name string, lease int64, arguments ...any) command {
 	request = append(request, p.limit...)
 	return append(request, p.weight...)
 }
-
-func (p *part) tryCommand() command { return p.command("LOCK.ACQUIRE", p.lease) }
-
-func (p *part) renewCommand(lease int64) command {
-	return p.command("LOCK.RENEW", lease, "TOKEN", p.token)
-}
-
-func (p *part) refused(refusal error) error { return &keyError{ErrRefused, p.key, refusal} }

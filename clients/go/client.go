@@ -43,14 +43,12 @@ type Client struct {
 	shut    context.CancelFunc
 	running sync.WaitGroup // what Close waits for
 
-	knowsNodes atomic.Bool // of a cluster
-
 	mu          sync.Mutex
 	nodes       map[string]*node
 	connections map[*connection]struct{} // nil once all are closed
 	tenures     map[*tenure]struct{}     // that are held
-	renewal     *time.Timer              // calls renewDue
-	renewAt     time.Time                // when renewal is due; zero if it is not
+	alarm       *time.Timer              // calls watch
+	wakesAt     time.Time                // when the alarm is due; zero if it is not
 }
 
 // An Option sets how a Client behaves.
@@ -92,8 +90,8 @@ func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
 		tenures:       make(map[*tenure]struct{}),
 	}
 	c.open, c.shut = context.WithCancel(context.Background())
-	c.renewal = time.AfterFunc(time.Hour, func() { c.renewDue(nil) })
-	c.renewal.Stop()
+	c.alarm = time.AfterFunc(time.Hour, func() { c.watch(nil) })
+	c.alarm.Stop()
 	for _, option := range options {
 		option(c)
 	}
@@ -117,7 +115,7 @@ func (c *Client) Close() error {
 		return ErrClosed
 	}
 	c.shut()
-	c.renewal.Stop()
+	c.alarm.Stop()
 	c.mu.Unlock()
 	for _, t := range c.allTenures() {
 		_ = t.parts[0].lose(ErrClosed)

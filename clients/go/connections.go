@@ -35,8 +35,8 @@ type connection struct {
 	client  *redis.Client
 	conn    *redis.Conn
 	isReady bool        // the handshake is over
-	idle    *time.Timer // calls watch
-	watched chan error  // guarded by Client.mu: how watch has ended
+	idle    *time.Timer // calls watchIdle
+	watched chan error  // how that has ended for a connection that was taken
 }
 
 func (cn *connection) close() { _ = cn.net.Close(); _ = cn.client.Close() }
@@ -78,8 +78,7 @@ func (r redirect) resolve(asked string) string {
 	return net.JoinHostPort(host, r.addr[colon+1:])
 }
 
-// nodeFor is the node that has a key. rdb finds the nodes of a cluster for the first time without a limit. Later it answers at
-// once, and looks for changes in the background.
+// nodeFor is the node that has a key. rdb finds the nodes of a cluster for the first time without a limit.
 func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (n *node, err error) {
 	master, _ := c.rdb.(*redis.Client)
 	if cluster, ok := c.rdb.(*redis.ClusterClient); ok {
@@ -90,15 +89,9 @@ func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (n *node,
 			key = strconv.FormatInt(time.Now().UnixNano(), 36)
 		}
 		find := func(ctx context.Context) (*redis.Client, error) { return cluster.MasterForKey(ctx, key) }
-		if c.knowsNodes.Load() {
-			master, err = find(ctx)
-		} else {
-			master, err = bounded(ctx, find, func(*redis.Client) {})
-		}
-		if err != nil {
+		if master, err = bounded(ctx, find, func(*redis.Client) {}); err != nil {
 			return nil, err
 		}
-		c.knowsNodes.Store(true)
 	}
 	addr := master.Options().Addr
 	if to.addr != "" {
@@ -129,23 +122,12 @@ func ownOptions(theirs *redis.Options, addr string) *redis.Options {
 // connection returns an idle connection to a node, or a new one.
 func (c *Client) connection(ctx context.Context, n *node, isNew bool) (*connection, error) {
 	for !isNew {
-		c.mu.Lock()
-		last := len(n.idle) - 1
-		if last < 0 {
-			c.mu.Unlock()
+		cn := c.takeIdle(n)
+		if cn == nil {
 			break
 		}
-		cn := n.idle[last]
-		watched := cn.watched
-		n.idle, cn.watched = n.idle[:last], nil
-		cn.idle.Stop()
-		c.mu.Unlock()
-		if watched == nil {
-			return cn, nil
-		}
-		_ = cn.net.SetReadDeadline(time.Unix(1, 0)) // ends watch
-		err := <-watched
-		if errors.Is(err, os.ErrDeadlineExceeded) && cn.net.SetReadDeadline(time.Time{}) == nil {
+		err := cn.endWatch()
+		if err == nil {
 			return cn, nil
 		}
 		c.discard(n, cn, err)
@@ -154,7 +136,7 @@ func (c *Client) connection(ctx context.Context, n *node, isNew bool) (*connecti
 	if err != nil {
 		return nil, err
 	}
-	cn, own := &connection{net: conn}, *n.options
+	cn, own := &connection{net: conn, watched: make(chan error, 1)}, *n.options
 	own.Dialer = func(context.Context, string, string) (net.Conn, error) { return conn, nil }
 	own.OnConnect = func(ctx context.Context, conn *redis.Conn) (err error) {
 		if isLastKnown {
@@ -170,8 +152,6 @@ func (c *Client) connection(ctx context.Context, n *node, isNew bool) (*connecti
 	}
 	cn.client = redis.NewClient(&own)
 	cn.conn = cn.client.Conn()
-	cn.idle = time.AfterFunc(time.Hour, func() { c.watch(n, cn) })
-	cn.idle.Stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.connections == nil {
@@ -182,13 +162,29 @@ func (c *Client) connection(ctx context.Context, n *node, isNew bool) (*connecti
 	return cn, nil
 }
 
-// keepIdle keeps a connection for the next request.
+// takeIdle returns the connection that was used last, or nil.
+func (c *Client) takeIdle(n *node) (cn *connection) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if last := len(n.idle) - 1; last >= 0 {
+		cn = n.idle[last]
+		n.idle = n.idle[:last]
+	}
+	return cn
+}
+
+// keepIdle keeps a connection for the next request. When it has been idle for a moment, the client reads from it: so it hears when the
+// server closes it. It is closed at the idle limit.
 func (c *Client) keepIdle(n *node, cn *connection) {
 	c.mu.Lock()
 	isKept := len(n.idle) < maxConnections && c.connections != nil
 	if isKept {
 		n.idle = append(n.idle, cn)
-		cn.idle.Reset(watchAfter)
+		if cn.idle == nil {
+			cn.idle = time.AfterFunc(watchAfter, func() { c.watchIdle(n, cn) })
+		} else {
+			cn.idle.Reset(watchAfter)
+		}
 	}
 	c.mu.Unlock()
 	if !isKept {
@@ -196,32 +192,42 @@ func (c *Client) keepIdle(n *node, cn *connection) {
 	}
 }
 
-// watch reads from a connection that has been idle for a moment: so the client hears when the server closes it. It closes the
-// connection at the idle limit.
-func (c *Client) watch(n *node, cn *connection) {
+func (c *Client) watchIdle(n *node, cn *connection) {
 	c.mu.Lock()
-	if !slices.Contains(n.idle, cn) || cn.watched != nil {
-		c.mu.Unlock()
-		return
+	if slices.Contains(n.idle, cn) { // otherwise endWatch has set another deadline, or does so now
+		_ = cn.net.SetReadDeadline(time.Now().Add(c.idleLimit))
+	} else {
+		_ = cn.net.SetReadDeadline(time.Unix(1, 0))
 	}
-	watched := make(chan error, 1)
-	cn.watched = watched
-	_ = cn.net.SetReadDeadline(time.Now().Add(c.idleLimit))
 	c.mu.Unlock()
 	_, err := cn.net.Read(make([]byte, 1))
-	watched <- cmp.Or(err, errors.New("the server has sent what nobody asked for"))
+	err = cmp.Or(err, errors.New("the server has sent what nobody asked for"))
 	c.mu.Lock()
-	isIdle := cn.watched == watched // it was not taken
-	if isIdle {
-		n.idle = slices.DeleteFunc(n.idle, func(idle *connection) bool { return idle == cn })
+	at := slices.Index(n.idle, cn)
+	if at >= 0 {
+		n.idle = slices.Delete(n.idle, at, at+1)
 	}
 	c.mu.Unlock()
-	if isIdle {
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			err = nil
-		}
+	switch {
+	case at < 0: // it was taken
+		cn.watched <- err
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		c.discard(n, cn, nil)
+	default:
 		c.discard(n, cn, err)
 	}
+}
+
+// endWatch lets a connection be used again. It returns an error if it is broken.
+func (cn *connection) endWatch() error {
+	if cn.idle.Stop() {
+		return nil
+	}
+	_ = cn.net.SetReadDeadline(time.Unix(1, 0))
+	if err := <-cn.watched; !errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	return cn.net.SetReadDeadline(time.Time{})
 }
 
 // discard closes a connection that is not used again. If it broke, then the server may have restarted, or another one may be the
@@ -233,7 +239,7 @@ func (c *Client) discard(n *node, cn *connection, failure error) {
 	delete(c.connections, cn)
 	if failure != nil && !n.isBroken {
 		n.isBroken = true
-		time.AfterFunc(20*time.Millisecond, func() { c.renewDue(n) }) // many connections may break together
+		time.AfterFunc(20*time.Millisecond, func() { c.watch(n) }) // many connections may break together
 	}
 }
 
@@ -266,22 +272,22 @@ func (n *node) dial(ctx context.Context) (conn net.Conn, isLastKnown bool, err e
 
 // bounded runs a task that may take longer than its context. Then it goes on, and drop gets its late result.
 func bounded[T any](ctx context.Context, task func(ctx context.Context) (T, error), drop func(T)) (value T, err error) {
-	done := make(chan func())
+	done := make(chan struct{})
+	var result T
+	var failure error
 	go func() {
-		result, failure := task(ctx)
-		select {
-		case done <- func() { value, err = result, failure }:
-		case <-ctx.Done():
-			if failure == nil {
-				drop(result)
-			}
-		}
+		defer close(done)
+		result, failure = task(ctx)
 	}()
 	select {
-	case take := <-done:
-		take()
-		return value, err
+	case <-done:
+		return result, failure
 	case <-ctx.Done():
+		go func() {
+			if <-done; failure == nil {
+				drop(result)
+			}
+		}()
 		return value, ctx.Err()
 	}
 }

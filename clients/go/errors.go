@@ -49,36 +49,35 @@ func (o *outcome) Error() string { return "lockward: " + o.what + "; " + o.todo 
 type keyError struct {
 	outcome error
 	key     string
-	cause   error // or nil
+	causes  []error // some may be nil
 }
 
 func (e *keyError) Error() string {
-	o, cause := e.outcome.(*outcome), ""
-	if e.cause != nil {
-		cause = fmt.Sprintf(" (%v)", e.cause)
-	}
-	return fmt.Sprintf("lockward: lock %q: %s%s; %s", e.key, o.what, cause, o.todo)
+	return fmt.Sprintf("lockward: lock %q: %s; %s", e.key, e.what(), e.outcome.(*outcome).todo)
 }
 
-func (e *keyError) Unwrap() []error { return []error{e.outcome, e.cause} }
+func (e *keyError) what() string {
+	what := e.outcome.(*outcome).what
+	for _, cause := range e.causes {
+		if inner, ok := cause.(*keyError); ok {
+			what += " (" + inner.what() + ")"
+		} else if cause != nil && !strings.Contains(what, cause.Error()) {
+			what += fmt.Sprintf(" (%v)", cause)
+		}
+	}
+	return what
+}
+
+func (e *keyError) Unwrap() []error { return append([]error{e.outcome}, e.causes...) }
+
+func (p *part) fail(outcome error, causes ...error) error { return &keyError{outcome, p.key, causes} }
 
 // contextError tells why a context has ended, and why no server has answered until then.
 func contextError(ctx context.Context, key string, failure error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return &keyError{ErrUnreachable, key, joined(ctx.Err(), failure)}
+		return &keyError{ErrUnreachable, key, []error{ctx.Err(), failure}}
 	}
-	return &keyError{errCancelled, key, joined(ctx.Err(), context.Cause(ctx))}
-}
-
-// joined is both errors, or the one that there is.
-func joined(a, b error) error {
-	switch {
-	case a == nil || errors.Is(b, a):
-		return b
-	case b == nil:
-		return a
-	}
-	return fmt.Errorf("%w: %w", a, b)
+	return &keyError{errCancelled, key, []error{context.Cause(ctx), ctx.Err()}}
 }
 
 // errorCode is the first word of an error that a server has replied. It is empty for a null reply, and for any other error.

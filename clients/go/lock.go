@@ -3,12 +3,12 @@ package lockward
 import (
 	"cmp"
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
-	"fmt"
-	"net/url"
+	"math"
 	"runtime"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,43 +33,36 @@ type Lock struct {
 type tenure struct {
 	client *Client
 	settings
-	parts      []*part   // at least one, in the order of their keys
-	until      time.Time // the acquisition sends no request after that; zero is never
-	isAnswered atomic.Bool
-	over       context.Context // ends when the lock is released or lost
-	end        context.CancelCauseFunc
-	lost       chan struct{}
-
-	isOwnerNamed bool // by the program
+	parts        []*part   // at least one, in the order of their keys
+	until        time.Time // the acquisition sends no request after that; zero is never
+	isOwnerNamed bool      // by the program
+	isAnswered   atomic.Bool
+	over         context.Context // ends when the lock is released or lost
+	cancel       context.CancelCauseFunc
+	lost         chan struct{}
 
 	mu        sync.Mutex
-	expiry    *time.Timer // calls expire
-	holdEnd   time.Time   // of the hold limit
-	isWhole   bool        // all keys are held, or were
-	isDropped bool        // the program has no reference to the Lock any more
+	holdEnd   time.Time // of the hold limit
+	isWhole   bool      // all keys are held, or were
+	isDropped bool      // the program has no reference to the Lock any more
 }
 
 // A part is the state of one key of a tenure: tried, waited for, held and released by its methods.
 type part struct {
 	*tenure
-	key          string
-	token        int64
-	lease        int64 // milliseconds
-	isLeaseKnown bool
-	mayBeHeld    bool // the server may have a grant, a wait or a place in the queue
+	key       string
+	token     int64
+	lease     int64 // milliseconds; 0 until the server has told it
+	mayBeHeld bool  // the server may have a grant, a wait or a place in the queue
+	node      atomic.Pointer[node]
 
 	// guarded by tenure.mu, once it is held
-	isHeld     bool
-	deadline   time.Time // the end of the lease by the clock of this process
-	renewAt    time.Time
-	isLast     bool         // the lease reaches the hold limit
-	isRenewing bool         // a renewal is under way
-	asked      int64        // milliseconds, the lease that the last renewal has asked for
-	to         redirect     // where the next renewal is sent
-	failures   int          // of renewals, since the last success
-	failure    error        // of the last renewal
-	callers    []chan error // of Renew: each gets the outcome of the next renewal
-	served     int          // how many of the callers came before the last renewal was sent
+	isHeld   bool
+	deadline time.Time // the end of the lease by the clock of this process
+	renewAt  time.Time
+	isLast   bool  // the lease reaches the hold limit
+	renewing *call // the renewal that is under way, or nil
+	failure  error // of the last renewal
 }
 
 // newTenure returns a tenure that is not held.
@@ -81,14 +74,19 @@ func (c *Client) newTenure(keys []string, with settings, options []AcquireOption
 	if t.isOwnerNamed = t.owner != ""; !t.isOwnerNamed {
 		t.owner = c.newOwner()
 	}
-	if t.holdLimit > 0 {
-		t.lease = min(t.lease, t.holdLimit.Milliseconds())
-	}
-	t.over, t.end = context.WithCancelCause(context.Background())
+	t.over, t.cancel = context.WithCancelCause(context.Background())
 	for i, key := range keys {
-		t.parts[i] = &part{tenure: t, key: key, lease: t.lease, isLeaseKnown: t.hasLease}
+		t.parts[i] = &part{tenure: t, key: key}
+		t.parts[i].setLease(t.settings.lease)
 	}
 	return t
+}
+
+// setLease sets the lease of the next requests, in milliseconds.
+func (p *part) setLease(lease int64) {
+	if p.lease = lease; p.holdLimit > 0 {
+		p.lease = min(lease, p.holdLimit.Milliseconds())
+	}
 }
 
 // lock returns the Lock of a tenure that is held.
@@ -131,7 +129,11 @@ func (l *Lock) Held() bool { return l.checkHeld() == nil }
 func (l *Lock) Until() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.firstEnd()
+	end := l.parts[0].deadline
+	for _, p := range l.parts {
+		end = earliest(end, p.deadline)
+	}
+	return end
 }
 
 // Lost returns a channel that is closed when the lock is lost: at most 50 ms after the end of its lease, whatever hangs. It is
@@ -141,9 +143,12 @@ func (l *Lock) Lost() <-chan struct{} { return l.lost }
 // Context returns a context that ends with parent, or when the lock is lost or released. context.Cause then is an error that is
 // ErrLost or ErrReleased.
 func (l *Lock) Context(parent context.Context) context.Context {
-	over := l.over
+	return l.context(parent)
+}
+
+func (t *tenure) context(parent context.Context) context.Context {
 	ctx, cancel := context.WithCancelCause(parent)
-	stop := context.AfterFunc(over, func() { cancel(context.Cause(over)) })
+	stop := context.AfterFunc(t.over, func() { cancel(context.Cause(t.over)) })
 	context.AfterFunc(ctx, func() { stop() })
 	return ctx
 }
@@ -179,7 +184,7 @@ func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 	return err
 }
 
-// Guarded runs a command only while the server has this tenure: it sends LOCK.GUARD with the token of the lock. The server
+// Guarded runs the command args only while the server has this tenure: it sends LOCK.GUARD with the token of the lock. The server
 // checks the token and runs the command in one step, so a late write of a process that was paused does not run. Without a
 // command, it only checks the token. Of several keys, it checks the first one.
 //
@@ -190,29 +195,30 @@ func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 // The error is ErrLost when the lock is lost, or ErrReleased; then the command did not run. An error reply to the command is
 // the one of go-redis, and the lock stays held. Guarded does not repeat the command when its reply is missing, because it may
 // have run: then the error is ErrUnreachable, and also that of the context if this has ended.
-func (l *Lock) Guarded(ctx context.Context, command ...any) *redis.Cmd {
+func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 	defer runtime.KeepAlive(l)
-	p, guard := l.parts[0], append([]any{"LOCK.GUARD", l.Key(), l.Token()}, command...)
+	p, guard := l.parts[0], append(command{"LOCK.GUARD", l.Key(), l.Token()}, args...)
+	reply := redis.NewCmd(ctx, guard...)
 	for isRenewed := false; ; isRenewed = true {
-		r := &call{key: p.key, limit: p.client.responseLimit, until: time.Now().Add(p.client.patience), isOnce: true}
-		r.commands = func(time.Time) [][]any { return [][]any{guard} }
+		r := p.newCall(ctx, p.client.responseLimit)
+		r.until, r.isOnce = time.Now().Add(p.client.patience), true
+		r.request = func(*call) command { return guard }
 		err := p.checkHeld()
 		if err == nil {
-			err = p.client.ask(ctx, r)
+			err = r.ask()
 		}
-		if err == nil && errorCode(r.replies[0].Err()) != "FENCED" {
+		switch isFenced := errorCode(err) == "FENCED"; {
+		case isFenced && isRenewed:
+			err = p.lose(err)
+		case isFenced:
+			if err = l.renew(ctx); err == nil { // a server in quarantine has restored the tenure
+				continue
+			}
+		case r.replies != nil && (err == nil || errors.Is(err, ErrRefused)):
 			return r.replies[0]
 		}
-		if err == nil && isRenewed {
-			err = p.lose(r.replies[0].Err())
-		} else if err == nil {
-			err = p.renew(ctx) // a server in quarantine restores the tenure
-		}
-		if err != nil {
-			reply := redis.NewCmd(ctx, guard...)
-			reply.SetErr(err)
-			return reply
-		}
+		reply.SetErr(err)
+		return reply
 	}
 }
 
@@ -222,135 +228,122 @@ func (l *Lock) Guarded(ctx context.Context, command ...any) *redis.Cmd {
 // released before. It is ErrUnreachable if no server answers while the patience and the lease last; then the lock ends with its
 // lease. If ctx ends, or has ended before, Release takes 200 ms at most, and goes on in the background.
 func (l *Lock) Release(ctx context.Context) error {
-	t := l.tenure
-	lost := t.leave()
-	if lost != nil && (len(t.parts) == 1 || !errors.Is(lost, ErrLost)) {
+	lost := l.end(l.parts[0].fail(ErrReleased))
+	if lost != nil && (len(l.parts) == 1 || !errors.Is(lost, ErrLost)) {
 		return lost
 	}
-	released := t.each(func(p *part) error { return p.release(ctx) }) // if one key is lost, the other ones may be held
-	return cmp.Or(lost, released)
-}
-
-// release releases one key. If ctx ends, it goes on in the background. The reply to a repeated request does not tell whether the
-// tenure was lost before.
-func (p *part) release(ctx context.Context) error {
-	r := &call{key: p.key, limit: p.client.responseLimit}
-	r.commands = func(time.Time) []command {
-		return []command{{"LOCK.RELEASE", p.key, p.owner, "ALL", "TOKEN", p.token}}
+	calls := make([]*call, len(l.parts)) // if one key is lost, the other ones may be held
+	for i, p := range l.parts {
+		calls[i] = p.newRelease(ctx)
 	}
-	err := p.askForRelease(ctx, r)
-	if err == nil || ctx.Err() == nil || errors.Is(err, ErrLost) {
-		return err
+	err := l.client.ask(ctx, calls...)
+	undone := slices.DeleteFunc(calls, func(r *call) bool { return r.err == nil || errors.Is(r.err, ErrLost) })
+	if ctx.Err() == nil || len(undone) == 0 {
+		return cmp.Or(lost, err)
 	}
 	late := err
-	r.isCleanup = true
-	done := p.client.background(func() { late = p.askForRelease(context.Background(), r) })
+	done := l.client.background(func() {
+		for _, r := range undone {
+			r.ctx, r.isCleanup = context.Background(), true
+		}
+		late = l.client.ask(context.Background(), undone...)
+	})
 	select {
 	case <-done:
-		return late
+		return cmp.Or(lost, late)
 	case <-time.After(leaveLimit):
-		return err
+		return cmp.Or(lost, err)
 	}
 }
 
-func (p *part) askForRelease(ctx context.Context, r *call) error {
+// newRelease returns the call that releases a key. After a lost reply, the next one does not tell whether the tenure was lost before.
+func (p *part) newRelease(ctx context.Context) *call {
+	r := p.newCall(ctx, p.client.responseLimit)
 	p.mu.Lock()
 	r.until = earliest(time.Now().Add(p.client.patience), p.deadline)
 	p.mu.Unlock()
-	if err := p.client.ask(ctx, r); err != nil {
+	r.request = func(*call) command { return command{"LOCK.RELEASE", p.key, p.owner, "ALL", "TOKEN", p.token} }
+	r.read = func(r *call, err error) error {
+		switch {
+		case r.isUncertain && errorCode(err) == "NOTHELD":
+			return nil
+		case deniesTenure(err):
+			return p.fail(ErrLost, err)
+		}
 		return err
 	}
-	switch err := r.replies[0].Err(); {
-	case err == nil || r.isUncertain && errorCode(err) == "NOTHELD":
-		return nil
-	case deniesTenure(err):
-		return &keyError{ErrLost, p.key, err}
-	default:
-		return p.refused(err)
-	}
+	return r
+}
+
+// A handle is what another process has to know of a tenure.
+type handle struct {
+	Owner         []byte
+	Limit, Weight []any
+	Lease         int64
+	Keys          [][]byte
+	Tokens        []int64
 }
 
 // Handle returns a string from which another process can go on with the tenure, by Client.Resume. This Lock ends as if it was
 // released, but the server keeps the tenure until its lease ends: it is renewed no more. The error is ErrLost or ErrReleased.
 func (l *Lock) Handle() (string, error) {
-	if err := l.leave(); err != nil {
+	if err := l.end(l.parts[0].fail(ErrReleased)); err != nil {
 		return "", err
 	}
-	values := url.Values{"owner": {l.owner}}
-	for _, word := range slices.Concat(l.limit, l.weight) {
-		values.Add("kind", fmt.Sprint(word))
-	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := handle{Owner: []byte(l.owner), Limit: l.limit, Weight: l.weight, Lease: l.parts[0].lease, Tokens: l.Tokens()}
 	for _, p := range l.parts {
-		values.Add("key", p.key)
-		values.Add("token", strconv.FormatInt(p.token, 10))
-		values.Add("lease", strconv.FormatInt(p.lease, 10))
+		h.Keys = append(h.Keys, []byte(p.key))
 	}
-	return values.Encode(), nil
+	text, err := json.Marshal(h)
+	return base64.RawURLEncoding.EncodeToString(text), err
 }
 
 // Resume goes on with the tenure of a Handle. It renews it, and then it is held as after Acquire. Of the options, those of the
 // lease, the renewal and the hold limit have a meaning.
 //
 // The errors are those of Lock.Renew.
-func (c *Client) Resume(ctx context.Context, handle string, options ...AcquireOption) (*Lock, error) {
-	values, err := url.ParseQuery(handle)
-	keys, kind := values["key"], values["kind"]
-	if err != nil || len(keys) == 0 || len(values["token"]) != len(keys) || len(values["lease"]) != len(keys) {
+func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOption) (*Lock, error) {
+	var h handle
+	decoded, err := base64.RawURLEncoding.DecodeString(text)
+	if err == nil {
+		err = json.Unmarshal(decoded, &h)
+	}
+	if err != nil || len(h.Keys) == 0 || len(h.Tokens) != len(h.Keys) {
 		return nil, errors.New("lockward: this is not the handle of a lock")
 	}
-	from := settings{owner: values.Get("owner"), isRenewed: true, hasLease: true}
-	for _, word := range kind {
-		from.limit = append(from.limit, word)
+	keys := make([]string, len(h.Keys))
+	for i, key := range h.Keys {
+		keys[i] = string(key)
 	}
-	t := c.newTenure(keys, from, options)
-	t.until = time.Now().Add(c.patience)
+	with := settings{owner: string(h.Owner), limit: h.Limit, weight: h.Weight, lease: h.Lease, isRenewed: true}
+	t := c.newTenure(keys, with, options)
 	for i, p := range t.parts {
-		p.token, _ = strconv.ParseInt(values["token"][i], 10, 64)
-		if p.lease == 0 {
-			p.lease, _ = strconv.ParseInt(values["lease"][i], 10, 64)
-		}
+		p.token, p.isHeld, p.deadline = h.Tokens[i], true, time.Now().Add(duration(math.MaxInt64))
 	}
-	err = t.each(func(p *part) error {
-		isHeld, err := p.confirm(ctx)
-		if err == nil && !isHeld {
-			err = &keyError{ErrLost, p.key, errors.New("the server denies the tenure of the handle")}
-		}
-		return err
-	})
+	if err = t.renew(ctx); err == nil && !t.hold(t.parts...) {
+		err = t.checkHeld()
+	}
 	if err != nil {
 		return nil, err
-	}
-	for _, p := range t.parts {
-		p.hold()
 	}
 	return t.lock(), nil
 }
 
-// each runs a task for all keys at the same time.
-func (t *tenure) each(task func(p *part) error) error {
-	if len(t.parts) == 1 {
-		return task(t.parts[0])
-	}
-	errs := make([]error, len(t.parts))
-	var running sync.WaitGroup
-	for i, p := range t.parts {
-		running.Add(1)
-		go func() {
-			defer running.Done()
-			errs[i] = task(p)
-		}()
-	}
-	running.Wait()
-	return errors.Join(errs...)
+// lose ends the tenure because one key was lost, and returns why it has ended.
+func (p *part) lose(reason error) error {
+	_ = p.end(p.fail(ErrLost, reason))
+	return context.Cause(p.over)
 }
 
-// leave ends a tenure that is held in this process, before the server is told: from then on the lock may be free.
-func (t *tenure) leave() error {
+// end ends the tenure in this process, and returns why it has ended before, or nil. From then on the lock may be free.
+func (t *tenure) end(reason error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	err := t.endReason()
-	t.finish(&keyError{ErrReleased, t.parts[0].key, nil})
-	return err
+	earlier := t.endReason()
+	t.finish(reason)
+	return earlier
 }
 
 // checkHeld returns why the lock is not held, or nil.
@@ -360,35 +353,18 @@ func (t *tenure) checkHeld() error {
 	return t.endReason()
 }
 
-// lose ends the tenure because one key was lost.
-func (p *part) lose(reason error) error {
-	err := &keyError{ErrLost, p.key, reason}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.finish(err)
-	return err
-}
-
-// The caller of the following has mu.
-
-// endReason returns why the lock is not held, or nil. It is lost when the first one of its leases is over.
+// endReason returns why the lock is not held, or nil. It is lost when the first one of its leases is over. The caller has mu.
 func (t *tenure) endReason() error {
-	if t.over.Err() == nil {
-		now := time.Now()
-		for _, p := range t.parts {
-			if p.isHeld && !now.Before(p.deadline) {
-				reason := errors.New("its lease is over")
-				if p.failure != nil {
-					reason = fmt.Errorf("its lease is over, and its renewal has failed: %w", p.failure)
-				}
-				t.finish(&keyError{ErrLost, p.key, reason})
-			}
+	now := time.Now()
+	for _, p := range t.parts {
+		if p.isHeld && !now.Before(p.deadline) {
+			t.finish(p.fail(ErrLost, errors.New("its lease is over"), p.failure))
 		}
 	}
 	return context.Cause(t.over)
 }
 
-// finish ends the tenure in this process. The first reason stays.
+// finish ends the tenure. The first reason stays. The caller has mu.
 func (t *tenure) finish(reason error) {
 	if t.over.Err() != nil {
 		return
@@ -396,12 +372,8 @@ func (t *tenure) finish(reason error) {
 	if errors.Is(reason, ErrLost) {
 		close(t.lost)
 	}
-	t.end(reason)
-	if t.expiry != nil {
-		t.expiry.Stop()
-	}
-	c := t.client
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.tenures, t)
+	t.cancel(reason)
+	t.client.mu.Lock()
+	defer t.client.mu.Unlock()
+	delete(t.client.tenures, t)
 }

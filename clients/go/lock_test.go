@@ -646,9 +646,15 @@ func TestAReleaseThatIsCutShortReportsNoLoss(t *testing.T) {
 	s := startServer(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	client := newClient(t, s.tapped(func(sent []byte) (bool, error) {
-		if !bytes.Contains(sent, []byte("LOCK.RELEASE\r\n$1\r\nb\r\n")) || ctx.Err() != nil {
+		if !bytes.Contains(sent, []byte("LOCK.RELEASE")) || ctx.Err() != nil {
 			return true, nil
 		}
+		carryOut, _, _ := bytes.Cut(sent, []byte("LOCK.RELEASE\r\n$1\r\nb")) // only the first key is released
+		conn, err := net.Dial("tcp", s.addr)
+		check(t, err)
+		defer conn.Close()
+		_, err = conn.Write(carryOut)
+		check(t, err)
 		s.waitUntilFree("a")
 		cancel()
 		return false, io.ErrClosedPipe
@@ -749,4 +755,24 @@ func TestReplicasMayTakeLongerThanThePatience(t *testing.T) {
 	client := newClient(t, s.client(), lockward.WithPatience(time.Second))
 	_, err := client.Acquire(t.Context(), "k", lockward.WithReplicas(1, 1200*time.Millisecond))
 	expect(t, err, lockward.ErrUnreplicated)
+}
+
+func TestGivingUpGoesOnInTheBackground(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var ends time.Time
+	client := newClient(t, s.tapped(func(sent []byte) (bool, error) {
+		switch {
+		case bytes.Contains(sent, []byte("LOCK.ACQUIRE")):
+			defer cancel()
+			ends = time.Now().Add(500 * time.Millisecond)
+		case bytes.Contains(sent, []byte("LOCK.RELEASE")) && time.Now().Before(ends):
+			return false, io.ErrClosedPipe
+		}
+		return true, nil
+	}))
+	_, err := client.Acquire(ctx, "k", lockward.WithLease(time.Hour))
+	expect(t, err, context.Canceled)
+	s.waitUntilFree("k")
 }

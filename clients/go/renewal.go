@@ -1,9 +1,7 @@
 package lockward
 
 import (
-	"cmp"
 	"context"
-	"math/bits"
 	"time"
 )
 
@@ -24,271 +22,192 @@ func leaseEnd(sent time.Time, lease int64) time.Time {
 // renewalPeriod is a third of the lease, less a twentieth, so that a renewal which starts late is still in time.
 func renewalPeriod(lease int64) time.Duration { return duration(lease) / 60 * 19 }
 
-// granted notes a lease that the server has given before the key is held.
-func (p *part) granted(sent time.Time, lease int64) {
-	p.deadline = leaseEnd(sent, lease)
-	p.renewAt = sent.Add(renewalPeriod(p.lease))
-}
-
-// hold watches the lease, and renews it, from now on.
-func (p *part) hold() {
-	t, c := p.tenure, p.client
+// hold watches the leases of keys, and renews them, from now on. It returns false if one is not granted, or its lease is over.
+func (t *tenure) hold(parts ...*part) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.over.Err() != nil {
-		return
+	now := time.Now()
+	for _, p := range parts {
+		if !now.Before(p.deadline) {
+			return false
+		}
 	}
-	p.isHeld = true
-	t.isWhole = p == t.parts[len(t.parts)-1]
+	for _, p := range parts {
+		p.isHeld = true
+		t.isWhole = p == t.parts[len(t.parts)-1]
+	}
 	if t.holdLimit > 0 && t.isWhole {
-		t.holdEnd = time.Now().Add(t.holdLimit)
+		t.holdEnd = now.Add(t.holdLimit)
 		for _, p := range t.parts {
 			p.deadline = earliest(p.deadline, t.holdEnd)
-			p.isLast = t.hasLease && p.lease >= t.holdLimit.Milliseconds()
 		}
 	}
-	t.watch()
-	c.mu.Lock()
-	c.tenures[t] = struct{}{}
-	isClosed := c.open.Err() != nil
-	c.mu.Unlock()
-	if isClosed {
-		t.finish(&keyError{ErrLost, p.key, ErrClosed})
-	} else if p.isAutomatic() {
-		c.scheduleRenewal(p.renewAt)
+	if t.over.Err() == nil {
+		t.client.mu.Lock()
+		t.client.tenures[t] = struct{}{}
+		t.client.mu.Unlock()
 	}
+	if t.client.open.Err() != nil {
+		t.finish(t.parts[0].fail(ErrLost, ErrClosed))
+	}
+	for _, p := range parts {
+		t.client.wakeAt(p.nextEvent())
+	}
+	return true
 }
 
-// firstEnd is the end of the first lease. The caller has mu.
-func (t *tenure) firstEnd() (end time.Time) {
-	for _, p := range t.parts {
-		if p.isHeld {
-			end = earliest(end, p.deadline)
-		}
-	}
-	return end
-}
-
-// watch sets the timer that ends the tenure to the end of the first lease. The caller has mu.
-func (t *tenure) watch() {
-	if t.expiry == nil {
-		t.expiry = time.AfterFunc(time.Until(t.firstEnd()), t.expire)
-	} else if t.over.Err() == nil {
-		t.expiry.Reset(time.Until(t.firstEnd()))
-	}
-}
-
-// expire ends the tenure if a lease is over. Otherwise it has been renewed since the timer was set.
-func (t *tenure) expire() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.endReason() == nil {
-		t.watch()
-	}
-}
-
-// isAutomatic returns whether the client renews the key by itself, as it always does while it waits for later keys. The caller
-// has mu.
-func (p *part) isAutomatic() bool { return (p.isRenewed || !p.isWhole) && !p.isDropped && !p.isLast }
-
-// scheduleRenewal lets renewDue be called at a time, or before.
-func (c *Client) scheduleRenewal(at time.Time) {
+// wakeAt lets watch be called at a time, or before.
+func (c *Client) wakeAt(at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if (c.renewAt.IsZero() || at.Before(c.renewAt)) && c.open.Err() == nil {
-		c.renewAt = at
-		c.renewal.Reset(time.Until(at))
+	if c.wakesAt.IsZero() || at.Before(c.wakesAt) {
+		c.wakesAt = at
+		c.alarm.Reset(time.Until(at))
 	}
 }
 
-// renewDue renews all keys that have reached half of their renewal period, so that those of a node share a pipeline. Each node
-// has a goroutine of its own. After a connection to a node broke, all keys of that node are due.
-func (c *Client) renewDue(broken *node) {
+// watch ends the tenures whose leases are over, and renews the keys that have reached half of their renewal period, so that those of
+// a node share a pipeline. It waits for no server. After a connection to a node broke, all keys of that node are due.
+func (c *Client) watch(broken *node) {
 	c.mu.Lock()
 	if broken == nil {
-		c.renewAt = time.Time{}
+		c.wakesAt = time.Time{}
 	} else {
 		broken.isBroken = false
 	}
 	c.mu.Unlock()
-	type group struct {
-		n     *node
-		isAsk bool
-		limit int // similar ones, so that a short lease leaves a longer one its time
-	}
-	due := make(map[group][]*part)
+	var due []*call
 	for _, t := range c.allTenures() {
 		t.mu.Lock()
+		isOver := t.endReason() != nil
 		for _, p := range t.parts {
-			if !p.isHeld || p.isRenewing || p.isDropped || t.over.Err() != nil {
+			if isOver || !p.isHeld {
 				continue
 			}
-			isDue, again := p.isDue(time.Now())
-			if !isDue && broken == nil {
-				if again {
-					c.scheduleRenewal(p.renewAt)
-				}
-				continue
+			if p.renewing == nil && (p.isDue() || broken != nil && broken == p.node.Load() && !p.isDropped) {
+				r := p.newRenewal(t.over)
+				r.until = p.deadline
+				r.request = func(r *call) command { return p.renewal(r, false) }
+				due = append(due, r)
 			}
-			n, err := c.nodeFor(context.Background(), p.key, p.to)
-			if err != nil {
-				p.failed(err)
-			} else if isDue || n == broken {
-				p.isRenewing = true
-				g := group{n, p.to.isAsk, bits.Len64(uint64(p.renewalLimit()))}
-				due[g] = append(due[g], p)
-			}
+			c.wakeAt(p.nextEvent())
 		}
 		t.mu.Unlock()
 	}
-	for g, parts := range due {
-		go c.renewTogether(g.n, g.isAsk, parts)
+	if len(due) > 0 {
+		go func() { _ = c.ask(context.Background(), due...) }()
 	}
 }
 
-// isDue returns whether the key may be renewed now, and whether it is to be renewed at all. The caller has mu.
-func (p *part) isDue(now time.Time) (isDue, again bool) {
-	early := renewalPeriod(p.lease) / 2
-	if p.failures > 0 {
-		early = 0
-	}
-	again = p.isAutomatic() || p.failures > 0
-	return len(p.callers) > 0 || again && !now.Before(p.renewAt.Add(-early)), again
+// newRenewal returns the call of a renewal. It is the only one of its key until it ends: a server could carry out an earlier one
+// later, with a shorter lease.
+func (p *part) newRenewal(ctx context.Context) *call {
+	r := p.newCall(ctx, max(minRenewalLimit, min(p.client.responseLimit, duration(p.lease)/6)))
+	r.read, r.done, r.isUnlimited = p.renewed, make(chan struct{}), true
+	p.renewing = r
+	return r
 }
 
-// renewalLimit is how long a server has to reply to a renewal: a sixth of the lease.
-func (p *part) renewalLimit() time.Duration {
-	return max(minRenewalLimit, min(p.client.responseLimit, duration(p.lease)/6))
-}
-
-// renewTogether renews keys of one node in one pipeline.
-func (c *Client) renewTogether(n *node, isAsk bool, parts []*part) {
-	limit, isNew := c.responseLimit, false
-	calls := make([]*call, len(parts))
-	for i, p := range parts {
-		calls[i] = &call{key: p.key, commands: func(sent time.Time) []command { return []command{p.renewal(sent)} }}
-		p.mu.Lock()
-		limit = min(limit, p.renewalLimit())
-		isNew = isNew || p.failures > 0
-		p.mu.Unlock()
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	err := c.attempt(ctx, n, isAsk, isNew, calls...)
-	for i, p := range parts {
-		p.mu.Lock()
-		p.isRenewing = false
-		if err != nil {
-			p.failed(err)
-		} else {
-			p.renewed(calls[i])
-		}
-		p.mu.Unlock()
-	}
-}
-
-// renewal is the command that renews the key: with the whole lease, or, if neither the program nor the client renews it, with what
-// is left. No lease ends after the hold limit.
-func (p *part) renewal(sent time.Time) command {
+// renewal is the command that renews a key with its whole lease, or, if nobody wants that, with what is left. No lease ends after
+// the hold limit.
+func (p *part) renewal(r *call, isWanted bool) command {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.asked = p.lease
-	if !p.isAutomatic() && len(p.callers) == 0 {
-		p.asked = min(p.asked, p.deadline.Sub(sent).Milliseconds())
+	lease := p.lease
+	if !isWanted && !p.isAutomatic() {
+		lease = min(lease, p.deadline.Sub(r.sent).Milliseconds())
 	}
 	if !p.holdEnd.IsZero() {
-		p.asked = min(p.asked, p.holdEnd.Sub(sent).Milliseconds())
+		lease = min(lease, p.holdEnd.Sub(r.sent).Milliseconds())
 	}
-	p.asked, p.served = max(p.asked, 1), len(p.callers)
+	lease = max(lease, 1)
 	// The lease may be shorter than what is left of the present one, and the server may set it though no reply arrives.
-	if end := leaseEnd(sent, p.asked); end.Before(p.deadline) {
+	if end := leaseEnd(r.sent, lease); end.Before(p.deadline) {
 		p.deadline = end
-		p.watch()
+		p.client.wakeAt(end)
 	}
-	return p.renewCommand(p.asked)
+	return p.command(r, "LOCK.RENEW", lease, "TOKEN", p.token)
 }
 
-// The caller of the following has mu.
-
-// renewed handles the reply to a renewal.
-func (p *part) renewed(r *call) {
-	refusal := r.replies[0].Err()
-	switch to := redirected(refusal); {
-	case p.endReason() != nil:
-	case deniesTenure(refusal):
-		p.finish(&keyError{ErrLost, p.key, refusal})
-	case refusal == nil:
-		p.to, p.failures, p.failure = redirect{}, 0, nil
-		if end := leaseEnd(r.sent, p.asked); end.After(p.deadline) {
-			p.deadline = end
-		}
-		p.deadline = earliest(p.deadline, p.holdEnd)
-		p.isLast = !p.holdEnd.IsZero() && p.asked < p.lease
-		p.renewAt = r.sent.Add(renewalPeriod(p.asked))
-		if p.isAutomatic() {
-			p.client.scheduleRenewal(p.renewAt)
-		}
-	case p.shorten(refusal, p.asked):
-		p.client.scheduleRenewal(time.Now())
-		p.renewAt = time.Now()
-		return
-	case to.addr != "" || isTransient(refusal):
-		p.failed(refusal)
-		if to.addr != "" {
-			p.to = to
-		}
-		return
-	default:
-		p.failed(refusal)
-		refusal = p.refused(refusal)
-	}
-	for _, caller := range p.callers[:p.served] {
-		caller <- cmp.Or(context.Cause(p.over), refusal)
-	}
-	if p.callers = p.callers[p.served:]; len(p.callers) > 0 { // they came after the request was sent
-		p.client.scheduleRenewal(time.Now())
-	}
-}
-
-// failed lets a renewal be repeated soon, in a cluster first at its node and then at any.
-func (p *part) failed(failure error) {
-	p.to = redirect{isAny: p.failures%2 == 1}
-	p.renewAt = time.Now().Add(backOff(p.failures))
-	p.failures++
-	p.failure = failure
-	p.client.scheduleRenewal(p.renewAt)
-}
-
-// renew lets the program wait for a renewal of all keys.
-func (t *tenure) renew(ctx context.Context) error {
-	return t.each(func(p *part) error { return p.renew(ctx) })
-}
-
-func (p *part) renew(ctx context.Context) error {
-	outcome := make(chan error, 1)
+// renewed reads the reply to a renewal. One that the server has refused is repeated.
+func (p *part) renewed(r *call, err error) error {
 	p.mu.Lock()
-	err := p.endReason()
-	if err == nil {
-		p.callers = append(p.callers, outcome)
-		p.renewAt = time.Now()
+	defer p.mu.Unlock()
+	close(r.done)
+	if p.renewing == r {
+		p.renewing = nil
 	}
-	p.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	p.client.renewDue(nil)
-	limit := time.NewTimer(p.client.patience)
-	defer limit.Stop()
-	select {
-	case err := <-outcome:
-		return err
-	case <-p.over.Done():
+	p.failure = err
+	switch ended := p.endReason(); {
+	case ended != nil:
+		return ended
+	case deniesTenure(err):
+		p.finish(p.fail(ErrLost, err))
 		return context.Cause(p.over)
-	case <-ctx.Done():
-		return contextError(ctx, p.key, nil)
-	case <-limit.C:
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return &keyError{ErrUnreachable, p.key, p.failure}
+	case err == nil:
+		p.extend(r)
+	default:
+		p.renewAt = time.Now().Add(min(time.Second, duration(p.lease)/6))
 	}
+	p.client.wakeAt(p.nextEvent())
+	return err
+}
+
+// renew renews all keys.
+func (t *tenure) renew(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ctx, until := t.context(ctx), time.Now().Add(t.client.patience)
+	calls := make([]*call, len(t.parts))
+	for i, p := range t.parts {
+		p.mu.Lock()
+		for p.renewing != nil && ctx.Err() == nil && time.Now().Before(until) {
+			earlier := p.renewing
+			p.mu.Unlock()
+			select {
+			case <-earlier.done:
+			case <-ctx.Done():
+			case <-time.After(time.Until(until)):
+			}
+			p.mu.Lock()
+		}
+		calls[i] = p.newRenewal(ctx)
+		calls[i].until = until
+		calls[i].request = func(r *call) command { return p.renewal(r, true) }
+		p.mu.Unlock()
+	}
+	err := t.client.ask(ctx, calls...)
+	if ended := t.checkHeld(); ended != nil {
+		return ended
+	}
+	return err
+}
+
+// The caller of the following has mu, or the key is not held yet.
+
+// extend notes the lease that a call has got.
+func (p *part) extend(r *call) {
+	p.deadline = earliest(leaseEnd(r.sent, r.lease), p.holdEnd)
+	p.renewAt = r.sent.Add(renewalPeriod(min(r.lease, p.lease)))
+	p.isLast = p.holdLimit > 0 && (r.lease < p.lease || r.lease == p.holdLimit.Milliseconds())
+}
+
+// isAutomatic returns whether the client renews the key by itself, as it always does while it waits for later keys.
+func (p *part) isAutomatic() bool { return (p.isRenewed || !p.isWhole) && !p.isDropped && !p.isLast }
+
+// isDue returns whether the key is to be renewed now.
+func (p *part) isDue() bool {
+	early := renewalPeriod(p.lease) / 2
+	if p.failure != nil {
+		early = 0
+	}
+	return p.isAutomatic() && !time.Now().Before(p.renewAt.Add(-early))
+}
+
+// nextEvent is when watch has something to do for the key.
+func (p *part) nextEvent() time.Time {
+	if p.renewing == nil && p.isAutomatic() {
+		return earliest(p.renewAt, p.deadline)
+	}
+	return p.deadline
 }

@@ -1,9 +1,12 @@
 package lockward
 
 import (
+	"cmp"
 	"context"
-	"fmt"
+	"errors"
 	"math/rand/v2"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -12,120 +15,204 @@ import (
 // A command is its name and arguments.
 type command = []any
 
-// A call is one request, which may be sent several times.
+// A call is one request about a key, which may be sent several times.
 type call struct {
-	key      string
-	commands func(sent time.Time) []command // the request is the first one
+	ctx     context.Context // of the caller
+	part    *part
+	request func(r *call) command
+	read    func(r *call, err error) error // reads the outcome, and may change it; or nil
 
-	// for ask
-	limit             time.Duration // of one reply
-	until             time.Time     // it is not sent after that; the zero time is never
-	patience          time.Duration // it fails if no server answers for so long; 0 is never
-	isOnce, isCleanup bool          // it is not sent again if it may have been carried out; Close waits for it
+	limit        time.Duration // of one reply
+	until        time.Time     // it is not sent after that; the zero time is never
+	patience     time.Duration // it fails if no server answers for so long; 0 is never
+	isReplicated bool          // the replicas are to confirm it
+	isUnlimited  bool          // it needs no permit for its connection
+	isOnce       bool          // it is not sent again if it may have been carried out
+	isCleanup    bool          // Close waits for it
 
-	sent                    time.Time // the last time
-	replies                 []*redis.Cmd
-	isAnswered, isUncertain bool // a server has answered, maybe with an error; a reply to a request that was sent is missing
+	sent        time.Time     // the last time
+	lease       int64         // milliseconds, asked for at that time
+	isSent      bool          // and what became of it is not handled yet
+	replies     []*redis.Cmd  // to the last request; nil if a reply is missing
+	failure     error         // why there is no answer
+	isUncertain bool          // a reply to a request that was sent is missing
+	isShortened bool          // the server has refused the lease
+	err         error         // the outcome
+	done        chan struct{} // closed after it, if others wait for that
 }
 
-// ask sends a request to the node that has its key, until a server answers, it is too late, or the caller leaves. It takes a
-// redirection and a transient error for no answer.
-func (c *Client) ask(ctx context.Context, r *call) error {
-	var to redirect
-	var failure error
-	heard := time.Now()
+// ask makes calls at the same time. The first requests to a node share a pipeline. Then each call goes on by itself.
+func (c *Client) ask(ctx context.Context, calls ...*call) error {
+	if len(calls) == 1 {
+		return calls[0].ask()
+	}
+	byNode := make(map[*node][]*call)
+	finding, cancel := context.WithTimeout(ctx, c.responseLimit)
+	defer cancel()
+	for _, r := range calls {
+		n, _ := c.nodeFor(finding, r.part.key, redirect{})
+		byNode[n] = append(byNode[n], r)
+	}
+	var asking sync.WaitGroup
+	asking.Add(len(calls))
+	for n, together := range byNode {
+		go func() {
+			if n != nil {
+				shortest := slices.MinFunc(together, func(a, b *call) int { return cmp.Compare(a.limit, b.limit) })
+				limited, cancel := context.WithTimeout(ctx, shortest.limit)
+				c.send(limited, n, false, false, together...)
+				cancel()
+			}
+			for _, r := range together {
+				go func() {
+					defer asking.Done()
+					_ = r.ask()
+				}()
+			}
+		}()
+	}
+	asking.Wait()
+	errs := make([]error, len(calls))
+	for i, r := range calls {
+		errs[i] = r.err
+	}
+	return errors.Join(errs...)
+}
+
+// ask repeats a request until a server answers, it is too late, or the caller leaves. An error that a server replies is ErrRefused.
+func (r *call) ask() error {
+	r.err = r.repeat()
+	if r.read != nil {
+		r.err = r.read(r, r.err)
+	}
+	return r.err
+}
+
+// repeat takes a redirection and a transient error for no answer.
+func (r *call) repeat() error {
+	c, to, heard := r.part.client, redirect{}, time.Now()
 	for failures, redirects := 0, 0; ; {
 		now, until := time.Now(), r.until
 		if r.patience > 0 {
 			until = earliest(until, heard.Add(r.patience))
 		}
 		switch {
+		case r.isSent:
 		case !r.isCleanup && c.open.Err() != nil:
-			return &keyError{ErrClosed, r.key, failure}
-		case ctx.Err() != nil:
-			return contextError(ctx, r.key, failure)
+			return r.part.fail(ErrClosed, r.failure)
+		case r.ctx.Err() != nil:
+			return contextError(r.ctx, r.part.key, r.failure)
 		case !until.IsZero() && !now.Before(until):
-			return &keyError{ErrUnreachable, r.key, failure}
+			return r.part.fail(ErrUnreachable, r.failure)
+		default:
+			r.sendAlone(to, earliest(now.Add(r.limit), until), failures > 0)
 		}
-		failure = c.askOnce(ctx, r, to, earliest(now.Add(r.limit), until), failures > 0)
+		r.isSent = false
 		to = redirect{isAny: failures%2 == 1} // the node may be gone, and another one knows where the key is now
 		switch {
-		case failure == nil:
-			r.isAnswered, heard, failure = true, time.Now(), r.replies[0].Err()
-			moved := redirected(failure)
-			if moved.addr == "" && !isTransient(failure) {
+		case r.replies != nil:
+			refusal := r.replies[0].Err()
+			moved := redirected(refusal)
+			switch {
+			case refusal == nil || errors.Is(refusal, redis.Nil):
 				return nil
+			case r.shorten(refusal):
+				continue
+			case moved.addr == "" && !isTransient(refusal):
+				return r.part.fail(ErrRefused, refusal)
 			}
+			r.failure, heard = refusal, time.Now()
 			if redirects++; moved.addr != "" && redirects < 5 {
 				to = moved
 				continue
 			}
 		case r.isOnce && r.isUncertain:
-			return &keyError{ErrUnreachable, r.key, fmt.Errorf("the command may have run: %w", joined(ctx.Err(), failure))}
-		case isLoginRefused(failure):
-			return &keyError{ErrRefused, r.key, failure}
+			return r.part.fail(ErrUnreachable, errors.New("the command may have run"), r.ctx.Err(), r.failure)
+		case isLoginRefused(r.failure):
+			return r.part.fail(ErrRefused, r.failure)
 		}
-		c.pause(ctx, earliest(time.Now().Add(backOff(failures)), until))
+		c.pause(r.ctx, earliest(time.Now().Add(backOff(failures)), until))
 		failures, redirects = failures+1, 0
 	}
 }
 
-// askOnce sends a request once.
-func (c *Client) askOnce(ctx context.Context, r *call, to redirect, deadline time.Time, isNew bool) error {
-	ctx, cancel := context.WithDeadline(ctx, deadline)
-	defer cancel()
-	n, err := c.nodeFor(ctx, r.key, to)
-	if err != nil {
-		return err
+// shorten takes the longest lease that the server accepts, if it has refused a longer one for the first time.
+func (r *call) shorten(refusal error) bool {
+	longest := longestLease(refusal)
+	if r.isShortened || longest <= 0 || longest >= r.lease {
+		return false
 	}
-	if r.limit <= c.responseLimit { // a request that waits at the server must not keep others from being sent
+	r.isShortened = true
+	r.part.mu.Lock()
+	defer r.part.mu.Unlock()
+	r.part.lease = longest
+	return true
+}
+
+// sendAlone sends a request once, to the node that has its key.
+func (r *call) sendAlone(to redirect, deadline time.Time, isNew bool) {
+	ctx, cancel := context.WithDeadline(r.ctx, deadline)
+	defer cancel()
+	c := r.part.client
+	n, err := c.nodeFor(ctx, r.part.key, to)
+	if err == nil && !r.isUnlimited {
 		select {
 		case n.permits <- struct{}{}:
 			defer func() { <-n.permits }()
 		case <-ctx.Done():
-			return ctx.Err()
+			err = ctx.Err()
 		}
 	}
-	return c.attempt(ctx, n, to.isAsk, isNew, r)
+	if r.replies, r.failure = nil, err; err == nil {
+		c.send(ctx, n, to.isAsk, isNew, r)
+	}
 }
 
-// attempt sends the requests of one node in one pipeline. It fails if a reply is missing, and at the deadline of the context.
-func (c *Client) attempt(ctx context.Context, n *node, isAsk, isNew bool, calls ...*call) error {
+// send sends the requests of calls to a node, in one pipeline. If one reply is missing at the deadline of the context, all are.
+func (c *Client) send(ctx context.Context, n *node, isAsk, isNew bool, calls ...*call) {
+	var commands []command
+	var replies []*redis.Cmd
 	cn, err := c.connection(ctx, n, isNew)
-	if err != nil {
-		return err
-	}
-	sent, commands := time.Now(), []command(nil)
-	for _, r := range calls {
-		if isAsk {
-			commands = append(commands, command{"ASKING"})
+	if err == nil {
+		sent := time.Now()
+		for _, r := range calls {
+			if isAsk {
+				commands = append(commands, command{"ASKING"})
+			}
+			r.sent = sent
+			commands = append(commands, r.request(r))
+			if r.isReplicated {
+				commands = append(commands, command{"WAIT", r.part.replicas, r.part.within.Milliseconds()})
+			}
 		}
-		r.sent, commands = sent, append(commands, r.commands(sent)...)
+		replies, err = cn.exchange(ctx, commands)
 	}
-	replies, err := cn.exchange(ctx, commands)
-	failure, count := err, len(commands)/len(calls)
+	broken, count := err, len(commands)/len(calls)
 	for i, r := range calls {
+		r.isSent, r.replies, r.failure = true, nil, err
 		if err != nil {
-			r.isUncertain = r.isUncertain || cn.isReady
+			r.isUncertain = r.isUncertain || cn != nil && cn.isReady
 			continue
 		}
+		r.part.node.Store(n)
+		r.part.isAnswered.Store(true)
 		r.replies = replies[i*count : (i+1)*count]
 		if isAsk {
 			r.replies = r.replies[1:]
 		}
 		if isTransient(r.replies[0].Err()) { // a new connection may lead to another server
-			failure = r.replies[0].Err()
+			broken = r.replies[0].Err()
 		}
 	}
 	switch {
+	case cn == nil:
 	case ctx.Err() != nil:
 		c.discard(n, cn, nil)
-	case failure != nil:
-		c.discard(n, cn, failure)
+	case broken != nil:
+		c.discard(n, cn, broken)
 	default:
 		c.keepIdle(n, cn)
 	}
-	return err
 }
 
 // pause waits until a time, or until the caller leaves or the client is closed.
