@@ -31,9 +31,10 @@ export class Lock implements AsyncDisposable {
   #releasing: Promise<void> | undefined;
 
   /** @internal */
-  constructor(tenures: readonly Tenure[]) {
+  constructor(tenures: readonly Tenure[], holdLimit = Number.POSITIVE_INFINITY) {
     this.#tenures = tenures;
-    for (const each of tenures) each.onLost = (reason) => this.#lose(reason);
+    const holdEnd = Math.max(...tenures.map((each) => each.begun)) + holdLimit;
+    for (const each of tenures) each.complete(holdEnd, (reason) => this.#lose(reason));
   }
 
   /**
@@ -51,7 +52,7 @@ export class Lock implements AsyncDisposable {
 
   /** The owner that holds the lock, as `LOCK.INFO` shows it. */
   get owner(): string {
-    return this.#first.plan.owner;
+    return this.#first.owner;
   }
 
   /**
