@@ -1,5 +1,6 @@
 // Acquiring locks: try, wait in the server's queue, confirm, or give up.
 
+import { randomUUID } from "node:crypto";
 import type { Command } from "./adapters.js";
 import { UnreachableError, UnreplicatedError } from "./errors.js";
 import { FIRST_PAUSE, LONGEST_PAUSE, Progress } from "./servers.js";
@@ -15,6 +16,10 @@ const KEEP = 5_000;
 /** How long after its wait limit a call may end, in milliseconds. */
 const GRACE = 150;
 
+/** Owners are this id and a number, so no other process and no other acquisition has the same. */
+const PROCESS_ID = randomUUID();
+let owners = 0;
+
 /** What one call asks for. */
 export interface AcquirePlan extends Plan {
   /** Distinct, and sorted by their bytes. */
@@ -29,8 +34,6 @@ export interface AcquirePlan extends Plan {
   readonly replicas: { readonly count: number; readonly within: number };
   /** How many more connections may wait. */
   readonly connections: { left: number };
-  /** Returns a name that no other owner has. */
-  newOwner(): string;
   /** Whether a server has answered during the call. */
   isAnswered: boolean;
 }
@@ -55,6 +58,7 @@ export async function acquireAll(plan: AcquirePlan): Promise<Tenure[] | null> {
     const givenBack = giveBack(tenures);
     if (!lost.signal.aborted && (!isFirst || !plan.waits)) return null;
     if (plan.owner !== undefined) await givenBack;
+    if (lost.signal.aborted) await rest(FIRST_PAUSE, plan.signal); // the leases may be very short
   }
 }
 
@@ -71,7 +75,8 @@ async function acquireTenures(tenures: Tenure[], plan: AcquirePlan, isFirst: boo
 }
 
 function newTenures(plan: AcquirePlan): Tenure[] {
-  const owner = plan.owner ?? plan.newOwner();
+  owners += 1;
+  const owner = plan.owner ?? `${PROCESS_ID}:${owners}`;
   return plan.keys.map((key) => new Tenure(plan, owner, key, plan.kind, plan.lease));
 }
 

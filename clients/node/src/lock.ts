@@ -104,7 +104,7 @@ export class Lock implements AsyncDisposable {
   async guarded(...command: Command | []): Promise<unknown> {
     this.#checkNotReleased();
     if (this.#tenures.length > 1) throw new TypeError("a guarded command needs a lock of one key");
-    return asText(await this.#first.guarded(command));
+    return this.#first.guarded(command);
   }
 
   /**
@@ -156,12 +156,6 @@ export class Lock implements AsyncDisposable {
     for (const each of this.#tenures) each.stopRenewal();
     this.#controller?.abort(reason);
   }
-}
-
-/** A reply with text instead of Buffers. */
-function asText(reply: unknown): unknown {
-  if (Array.isArray(reply)) return reply.map(asText);
-  return Buffer.isBuffer(reply) ? reply.toString() : reply;
 }
 
 /** Throws if an option is no whole number, or less than `least`. */

@@ -1,4 +1,3 @@
-import { randomUUID } from "node:crypto";
 import { setMaxListeners } from "node:events";
 import { type AcquirePlan, acquireAll } from "./acquire.js";
 import type { RedisClient } from "./adapters.js";
@@ -56,10 +55,6 @@ export type LeaderRoutine<T> = (term: number, signal: AbortSignal) => Promise<T>
 
 /** The options may be left out. */
 export type OptionsAnd<O, R> = [routine: R] | [options: O, routine: R];
-
-/** Owners are this id and a number, so no other process and no other acquisition has the same. */
-const PROCESS_ID = randomUUID();
-let owners = 0;
 
 const UNLIMITED = Number.POSITIVE_INFINITY;
 
@@ -181,7 +176,6 @@ export class Lockward {
       signal,
       replicas,
       connections: this.#connections,
-      newOwner: () => `${PROCESS_ID}:${++owners}`,
       isAnswered: false,
     });
     return tenures && new Lock(tenures, holdLimit);
