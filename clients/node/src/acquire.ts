@@ -1,9 +1,10 @@
 // Acquiring locks: try, wait in the server's queue, confirm, or give up.
 
+import { randomUUID } from "node:crypto";
 import type { Command } from "./adapters.js";
 import { UnreachableError, UnreplicatedError } from "./errors.js";
 import { FIRST_PAUSE, LONGEST_PAUSE, Progress } from "./servers.js";
-import { isDenial, type Plan, type Tenure } from "./tenure.js";
+import { isDenial, type Kind, type Plan, Tenure } from "./tenure.js";
 import { now, rest } from "./time.js";
 
 /** The longest lease of a grant that the client has not confirmed, in milliseconds. */
@@ -15,56 +16,91 @@ const KEEP = 5_000;
 /** How long after its wait limit a call may end, in milliseconds. */
 const GRACE = 150;
 
-/** What the keys of one call share. */
+/** Owners are this id and a number, so no other process and no other acquisition has the same. */
+const PROCESS_ID = randomUUID();
+let owners = 0;
+
+/** What one call asks for. */
 export interface AcquirePlan extends Plan {
+  /** Distinct, and sorted by their bytes. */
+  readonly keys: readonly Buffer[];
+  readonly kind: Kind;
+  /** 0 for the server's default. */
+  readonly lease: number;
   /** When the wait limit is over. */
   readonly deadline: number;
   readonly waits: boolean;
   readonly signal: AbortSignal | undefined;
-  readonly replicas: { readonly count: number; readonly within: number } | undefined;
+  readonly replicas: { readonly count: number; readonly within: number };
   /** How many more connections may wait. */
   readonly connections: { left: number };
+  /** Whether a server has answered during the call. */
+  isAnswered: boolean;
 }
 
-/** Acquires all, or none. Returns whether they are held; they are not when the wait limit is over. */
-export async function acquireAll(tenures: Tenure[], plan: AcquirePlan): Promise<boolean> {
-  if (tenures.length === 1) return acquire(tenures[0] as Tenure, plan);
-  const tried = await Promise.allSettled(tenures.map((each) => acquire(each, { ...plan, waits: false })));
-  if (tried.every((each) => each.status === "fulfilled" && each.value)) return true;
-  giveBack(tenures);
-  for (const each of tried) if (each.status === "rejected") throw each.reason;
-  while (plan.waits) {
-    try {
-      for (const each of tenures) if (!(await acquire(each, plan))) return false;
-      if (tenures.every((each) => each.isHeld)) return true; // otherwise one was lost while the next ones were acquired
-    } finally {
-      if (!tenures.every((each) => each.isHeld)) giveBack(tenures);
-    }
+/** Acquires all keys, or none. Returns null when the wait limit is over. */
+export async function acquireAll(plan: AcquirePlan): Promise<Tenure[] | null> {
+  if (plan.keys.length === 1) {
+    const tenures = newTenures(plan);
+    return (await acquire(tenures[0] as Tenure, plan, plan.waits, plan.signal)) ? tenures : null;
   }
-  return false;
+  for (let isFirst = true; ; isFirst = false) {
+    // As a new owner, so that a release of an earlier round, which arrives late, ends nothing.
+    const tenures = newTenures(plan);
+    const lost = new AbortController();
+    for (const each of tenures) each.onLost = () => lost.abort();
+    const isHeld = await acquireTenures(tenures, plan, isFirst, lost.signal).catch((error) => {
+      if (lost.signal.aborted && !plan.signal?.aborted) return false;
+      giveBack(tenures);
+      throw error;
+    });
+    if (isHeld) return tenures;
+    const givenBack = giveBack(tenures);
+    if (!lost.signal.aborted && (!isFirst || !plan.waits)) return null;
+    if (plan.owner !== undefined) await givenBack;
+    if (lost.signal.aborted) await rest(FIRST_PAUSE, plan.signal); // the leases may be very short
+  }
 }
 
-function giveBack(tenures: Tenure[]): void {
-  for (const each of tenures) if (each.isHeld) each.release().catch(() => {});
+/** Returns whether all are held: first by one pipeline that does not wait, later one after the other. */
+async function acquireTenures(tenures: Tenure[], plan: AcquirePlan, isFirst: boolean, lost: AbortSignal) {
+  const signal = plan.signal === undefined ? lost : AbortSignal.any([lost, plan.signal]);
+  if (isFirst) {
+    const tried = await Promise.allSettled(tenures.map((each) => acquire(each, plan, false, signal)));
+    for (const each of tried) if (each.status === "rejected") throw each.reason;
+  } else {
+    for (const each of tenures) if (!(await acquire(each, plan, true, signal))) return false;
+  }
+  return tenures.every((each) => each.isHeld);
+}
+
+function newTenures(plan: AcquirePlan): Tenure[] {
+  owners += 1;
+  const owner = plan.owner ?? `${PROCESS_ID}:${owners}`;
+  return plan.keys.map((key) => new Tenure(plan, owner, key, plan.kind, plan.lease));
+}
+
+async function giveBack(tenures: Tenure[]): Promise<void> {
+  await Promise.all(tenures.map((each) => each.isHeld && each.giveUp()));
 }
 
 /** Whether the lock is granted before the wait limit. A caller that gives up leaves nothing behind. */
-async function acquire(tenure: Tenure, plan: AcquirePlan): Promise<boolean> {
-  const { deadline, waits, patience, responseLimit, signal, replicas = { count: 0, within: 0 }, connections } = plan;
-  const progress = new Progress();
+async function acquire(tenure: Tenure, plan: AcquirePlan, waits: boolean, signal?: AbortSignal): Promise<boolean> {
+  const { deadline, patience, responseLimit, replicas, connections } = plan;
+  const progress = new Progress(plan);
   /** Whether the server keeps a place in the queue, or a grant that is not confirmed. */
   let isKept = false;
   /** A call that does not wait ends within the patience, whatever servers answer. */
-  const until = waits ? deadline + GRACE : now() + patience;
+  const until = waits ? deadline + GRACE : now() + patience + replicas.within;
 
   try {
-    const isGranted = (await tryOnce(patience)) || (waits && (await wait()));
+    const isHeld = (await tryOnce(patience)) || (waits && (await wait()));
     signal?.throwIfAborted();
-    if (!isGranted && isKept) tenure.giveUp();
-    return isGranted;
+    if (!isHeld && isKept) void tenure.giveUp();
+    return isHeld;
   } catch (error) {
-    if (isKept || progress.isSent || progress.isReplyLost) tenure.giveUp();
-    if (waits && progress.isAnswered && now() >= deadline && error instanceof UnreachableError) return false;
+    if (isKept || progress.isSent || progress.isReplyLost) void tenure.giveUp();
+    if (waits && plan.isAnswered && now() >= deadline && error instanceof UnreachableError) return false;
     throw error;
   }
 
@@ -72,66 +108,69 @@ async function acquire(tenure: Tenure, plan: AcquirePlan): Promise<boolean> {
     const { sent, reply } = await ask(() => acquireCommand(tenure.lease), patience, false);
     if (reply === null) return false;
     readGrant(reply);
-    tenure.begin(sent);
-    return true;
+    return tenure.begin(sent);
   }
 
-  /** Waits in slices, until the wait limit. */
+  /** Waits until the lock is held, or the wait limit is over. */
   async function wait(): Promise<boolean> {
     for (let pause = FIRST_PAUSE; now() < deadline; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
-      let isGranted: boolean | undefined;
       if (connections.left > 0) {
         connections.left -= 1;
-        isGranted = await waitInQueue().finally(() => {
+        try {
+          if (!(await waitInQueue())) return false;
+          if (await confirm()) return true;
+        } finally {
           connections.left += 1;
-        });
+        }
+        await rest(Math.min(pause, deadline - now()), signal); // the lease may be shorter than a round trip
       } else {
         // Callers that wait for a lock which this caller holds may use all connections: so try again now and then.
         await rest(Math.min(pause, deadline - now()), signal);
-        if (now() < deadline && (await tryOnce(Number.POSITIVE_INFINITY))) isGranted = true;
+        if (now() < deadline && (await tryOnce(Number.POSITIVE_INFINITY))) return true;
       }
-      if (isGranted !== undefined) return isGranted;
     }
     return false;
   }
 
-  /** One slice. Undefined: the caller waits again. */
-  async function waitInQueue(): Promise<boolean | undefined> {
+  /** Waits in slices for a grant, until the wait limit. */
+  async function waitInQueue(): Promise<boolean> {
     let isLast = false;
-    const { replies } = await tenure.ask({
-      commands: (sent) => {
-        const left = Math.max(1, Math.ceil(deadline - sent));
-        isLast = left <= SLICE;
-        const block = isLast ? ["BLOCK", left] : ["BLOCK", SLICE, "KEEP", KEEP];
-        return [acquireCommand(Math.min(tenure.lease, SHORT_LEASE), ...block)];
-      },
-      limit: (begun) => Math.min(SLICE, Math.max(0, deadline - begun)) + responseLimit,
-      until,
-      signal,
-      progress,
-      isAlone: true,
-      onLateReplies: ([reply]) => {
-        if (Array.isArray(reply)) tenure.giveUp();
-      },
-    });
-    const [reply] = replies;
-    isKept = reply !== null || !isLast;
-    if (reply === null) return isLast ? false : undefined;
-    readGrant(reply);
-    return confirm();
+    while (!isLast) {
+      const { replies } = await tenure.ask({
+        commands: (sent) => {
+          const left = Math.max(1, Math.ceil(deadline - sent));
+          isLast = left <= SLICE;
+          const block = isLast ? ["BLOCK", left] : ["BLOCK", SLICE, "KEEP", KEEP];
+          return [acquireCommand(Math.min(tenure.lease, SHORT_LEASE), ...block)];
+        },
+        limit: (begun) => Math.min(SLICE, Math.max(0, deadline - begun)) + responseLimit,
+        until,
+        signal,
+        progress,
+        isAlone: true,
+        onLateReplies: ([reply]) => {
+          if (Array.isArray(reply)) void tenure.giveUp();
+        },
+      });
+      isKept = replies[0] !== null || !isLast;
+      if (replies[0] !== null) {
+        readGrant(replies[0]);
+        return true;
+      }
+    }
+    return false;
   }
 
-  /** Renews the short lease of a grant to the full one. If the grant was lost meanwhile, the caller waits again. */
-  async function confirm(): Promise<true | undefined> {
+  /** Renews the short lease of a grant to the full one. Returns false if the grant is over. */
+  async function confirm(): Promise<boolean> {
     try {
       // On the connection that has waited: the server may accept no other one.
       const { sent } = await ask(() => tenure.renewCommand(tenure.lease), patience, true);
-      tenure.begin(sent);
-      return true;
+      return tenure.begin(sent);
     } catch (error) {
       if (!isDenial(error)) throw error;
       isKept = false;
-      return undefined;
+      return false;
     }
   }
 
@@ -142,7 +181,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan): Promise<boolean> {
       commands: () => (within > 0 ? [command(), ["WAIT", replicas.count, within]] : [command()]),
       limit: () => responseLimit + within,
       until,
-      patience,
+      patience: patience + within,
       signal,
       progress,
       isAlone: isAlone || within > 0, // WAIT would hold up others on a shared connection
@@ -156,7 +195,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan): Promise<boolean> {
 
   function acquireCommand(lease: number, ...block: (string | number)[]): Command {
     const named = lease > 0 ? ["PX", lease] : [];
-    return ["LOCK.ACQUIRE", tenure.key, plan.owner, ...named, ...block, "HOLDS", 1, ...tenure.kind];
+    return ["LOCK.ACQUIRE", tenure.key, tenure.owner, ...named, ...block, "HOLDS", 1, ...tenure.kind];
   }
 
   function readGrant(reply: unknown): void {

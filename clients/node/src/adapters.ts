@@ -42,7 +42,7 @@ export class ServerError extends Error {
 }
 
 export interface Connection {
-  /** The reply; an error reply is a `ServerError`, strings are Buffers. Rejects when the connection breaks. */
+  /** The reply; an error reply is a `ServerError`. Rejects when the connection breaks. */
   send(command: Command): Promise<unknown>;
   isClosed(): boolean;
   /** Resolves when the connection is closed. */
@@ -170,7 +170,7 @@ async function openIo(template: Redis, override: RedisOptions, limit = CONNECT_L
   const stream = redis.stream as typeof redis.stream & { servername?: string };
   return {
     address: { host: stream.servername || stream.remoteAddress, port: stream.remotePort },
-    send: (command: Command) => redis.callBuffer(...command).catch(toServerError),
+    send: (command: Command) => redis.call(...command).catch(toServerError),
     isClosed: () => redis.status === "end",
     closed,
     addRef: refCounter(stream),
@@ -182,8 +182,7 @@ async function openIo(template: Redis, override: RedisOptions, limit = CONNECT_L
 
 const NODE_OVERRIDES = {
   clientSideCache: undefined,
-  // 36 is RESP's type of strings.
-  commandOptions: { timeout: 0, typeMapping: { 36: Buffer } },
+  commandOptions: { timeout: 0, typeMapping: {} },
   disableClientInfo: true,
   disableOfflineQueue: true,
   emitInvalidate: false,
@@ -301,7 +300,7 @@ async function openPrimary(ask: Endpoint["open"], reopen: Endpoint["open"] | und
   if (reopen === undefined) return asked;
   const kept = reopen().then(async (connection) => {
     const reply = await within(connection.send(["ROLE"]), CONNECT_LIMIT, undefined, true).catch(() => undefined);
-    if (Array.isArray(reply) && `${reply[0]}` === "master") return connection;
+    if (Array.isArray(reply) && reply[0] === "master") return connection;
     connection.close();
     throw new Error("the last known primary is none");
   });

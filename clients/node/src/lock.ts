@@ -31,9 +31,10 @@ export class Lock implements AsyncDisposable {
   #releasing: Promise<void> | undefined;
 
   /** @internal */
-  constructor(tenures: readonly Tenure[]) {
+  constructor(tenures: readonly Tenure[], holdLimit = Number.POSITIVE_INFINITY) {
     this.#tenures = tenures;
-    for (const each of tenures) each.onLost = (reason) => this.#lose(reason);
+    const holdEnd = Math.max(...tenures.map((each) => each.begun)) + holdLimit;
+    for (const each of tenures) each.complete(holdEnd, (reason) => this.#lose(reason));
   }
 
   /**
@@ -51,7 +52,7 @@ export class Lock implements AsyncDisposable {
 
   /** The owner that holds the lock, as `LOCK.INFO` shows it. */
   get owner(): string {
-    return this.#first.plan.owner;
+    return this.#first.owner;
   }
 
   /**
@@ -103,7 +104,7 @@ export class Lock implements AsyncDisposable {
   async guarded(...command: Command | []): Promise<unknown> {
     this.#checkNotReleased();
     if (this.#tenures.length > 1) throw new TypeError("a guarded command needs a lock of one key");
-    return asText(await this.#first.guarded(command));
+    return this.#first.guarded(command);
   }
 
   /**
@@ -155,12 +156,6 @@ export class Lock implements AsyncDisposable {
     for (const each of this.#tenures) each.stopRenewal();
     this.#controller?.abort(reason);
   }
-}
-
-/** A reply with text instead of Buffers. */
-function asText(reply: unknown): unknown {
-  if (Array.isArray(reply)) return reply.map(asText);
-  return Buffer.isBuffer(reply) ? reply.toString() : reply;
 }
 
 /** Throws if an option is no whole number, or less than `least`. */

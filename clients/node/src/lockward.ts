@@ -1,4 +1,3 @@
-import { randomUUID } from "node:crypto";
 import { setMaxListeners } from "node:events";
 import { type AcquirePlan, acquireAll } from "./acquire.js";
 import type { RedisClient } from "./adapters.js";
@@ -56,10 +55,6 @@ export type LeaderRoutine<T> = (term: number, signal: AbortSignal) => Promise<T>
 
 /** The options may be left out. */
 export type OptionsAnd<O, R> = [routine: R] | [options: O, routine: R];
-
-/** Owners are this id and a number, so no other process and no other acquisition has the same. */
-const PROCESS_ID = randomUUID();
-let owners = 0;
 
 const UNLIMITED = Number.POSITIVE_INFINITY;
 
@@ -119,10 +114,18 @@ export class Lockward {
     for (;;) {
       const lock = (await this.#acquire(key, options, UNLIMITED)) as Lock;
       const signals = options.signal === undefined ? [lock.signal] : [lock.signal, options.signal];
+      let isDeposed = false;
+      const run = async () => {
+        try {
+          return await routine(lock.token, AbortSignal.any(signals));
+        } finally {
+          isDeposed = lock.signal.aborted;
+        }
+      };
       try {
-        return await runAndRelease(lock, () => routine(lock.token, AbortSignal.any(signals)));
+        return await runAndRelease(lock, run);
       } catch (error) {
-        if (!lock.signal.aborted) throw error;
+        if (!isDeposed) throw error;
       }
     }
   }
@@ -134,9 +137,10 @@ export class Lockward {
    */
   async resume(handle: string): Promise<Lock> {
     const [owner, ...parts] = JSON.parse(Buffer.from(handle, "base64url").toString());
+    if (parts.length === 0) throw new SyntaxError("this is not the handle of a lock");
     const plan = { ...this.#settings, owner, renewal: true, holdLimit: UNLIMITED };
     const tenures: Tenure[] = parts.map(([key, token, holds, lease, kind]: [string, number, number, number, Kind]) =>
-      Object.assign(new Tenure(plan, Buffer.from(key, "base64"), kind, lease), { token, holds }),
+      Object.assign(new Tenure(plan, owner, Buffer.from(key, "base64"), kind, lease), { token, holds }),
     );
     try {
       await Promise.all(tenures.map((each) => each.resume()));
@@ -148,31 +152,33 @@ export class Lockward {
   }
 
   async #acquire(keys: Keys, options: AcquireOptions, patience = this.#settings.patience): Promise<Lock | null> {
-    const { waitLimit = UNLIMITED, holdLimit = UNLIMITED, lease = 0, signal, replicas } = options;
+    const { waitLimit = UNLIMITED, holdLimit = UNLIMITED, lease = 0, signal } = options;
+    const replicas = options.replicas ?? { count: 0, within: 0 };
     checkOption("waitLimit", waitLimit, 0);
     checkOption("lease", options.lease ?? 1);
     checkOption("holdLimit", holdLimit);
-    checkOption("replicas.count", replicas?.count ?? 0, 0);
-    checkOption("replicas.within", replicas?.within ?? 1); // WAIT takes 0 for no limit
+    checkOption("replicas.count", replicas.count, 0);
+    checkOption("replicas.within", replicas.within, options.replicas ? 1 : 0); // WAIT takes 0 for no limit
     signal?.throwIfAborted();
     // Many callers may wait with one signal. Node.js would take that for a leak, and warn.
     if (signal !== undefined) setMaxListeners(UNLIMITED, signal);
-    owners += 1;
-    const plan: AcquirePlan = {
+    const tenures = await acquireAll({
       ...this.#settings,
       patience,
-      owner: options.owner ?? `${PROCESS_ID}:${owners}`,
+      owner: options.owner,
       renewal: options.renewal ?? true,
       holdLimit,
+      keys: this.#fullKeys(keys),
+      kind: kindArguments(options),
+      lease,
       deadline: now() + waitLimit,
       waits: waitLimit > 0,
       signal,
       replicas,
       connections: this.#connections,
-    };
-    const kind = kindArguments(options);
-    const tenures = this.#fullKeys(keys).map((key) => new Tenure(plan, key, kind, lease));
-    return (await acquireAll(tenures, plan)) ? new Lock(tenures) : null;
+      isAnswered: false,
+    });
+    return tenures && new Lock(tenures, holdLimit);
   }
 
   /** The keys with the client's prefix, distinct and sorted by their bytes. */

@@ -83,6 +83,7 @@ export class Node {
   closeUnused(): void {
     if (this.#shared !== undefined) this.#retire(this.#shared);
     for (const [connection] of this.#idle) connection.close();
+    this.#onBroken(); // another server may be the primary
   }
 
   closeAll(): void {

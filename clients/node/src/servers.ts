@@ -36,12 +36,16 @@ export interface Request {
 
 /** What has become of the attempts of a request, or of several of one call. */
 export class Progress {
-  /** Whether a server has answered. */
-  isAnswered = false;
+  readonly call: { isAnswered: boolean };
   /** Whether an attempt is under way, and sent. */
   isSent = false;
   /** Whether an attempt was sent and had no reply: the server may have carried it out. */
   isReplyLost = false;
+
+  /** `call` is told when a server has answered. */
+  constructor(call = { isAnswered: false }) {
+    this.call = call;
+  }
 }
 
 export interface Answer {
@@ -114,7 +118,7 @@ export class Servers {
         const exchange = request.isAlone ? node.exchangeAlone : node.exchange;
         const all = await exchange.call(node, request, Math.min(request.limit(begun), end - begun), commands);
         progress.isSent = false;
-        progress.isAnswered = true;
+        progress.call.isAnswered = true;
         const replies = all.slice(asking.length);
         const error = replies.find((reply) => reply instanceof ServerError);
         if (error === undefined) return { sent, replies };

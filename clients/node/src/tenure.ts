@@ -4,7 +4,7 @@
 // later. So the lease ends here before it ends at the server, however long either was paused.
 
 import type { Command } from "./adapters.js";
-import { LockLostError, LockRefusedError } from "./errors.js";
+import { LockLostError, LockRefusedError, UnreachableError } from "./errors.js";
 import { type Answer, Progress, type Request, type Servers } from "./servers.js";
 import { now } from "./time.js";
 
@@ -14,7 +14,8 @@ export type Kind = readonly (string | number)[];
 /** What the tenures of one lock share. Times are in milliseconds. */
 export interface Plan {
   readonly servers: Servers;
-  readonly owner: string;
+  /** As the program has named it. */
+  readonly owner: string | undefined;
   /** How long to try while no server answers. */
   readonly patience: number;
   readonly responseLimit: number;
@@ -37,6 +38,7 @@ function leaseEnd(sent: number, lease: number): number {
 
 export class Tenure {
   readonly plan: Plan;
+  readonly owner: string;
   readonly key: Buffer;
   kind: Kind;
   /** The lease in milliseconds; 0 until the server has told it. */
@@ -45,10 +47,14 @@ export class Tenure {
   holds = 1;
   /** When the lease ends. */
   deadline = Number.NEGATIVE_INFINITY;
+  /** When the lease was asked for that it began with. */
+  begun = 0;
   /** Called once, when the tenure is lost. */
   onLost: ((reason: LockLostError) => void) | undefined;
   #loss: LockLostError | undefined;
   #isReleased = false;
+  /** Whether later keys of the lock are waited for. Meanwhile the lease is renewed in any case. */
+  #isWaiting = true;
   /** How many renewals are under way. */
   #renewals = 0;
   #retryAt = 0;
@@ -56,8 +62,9 @@ export class Tenure {
   /** How many requests have set the lease. Only the reply to the last one counts. */
   #leaseRequests = 0;
 
-  constructor(plan: Plan, key: Buffer, kind: Kind, lease: number) {
+  constructor(plan: Plan, owner: string, key: Buffer, kind: Kind, lease: number) {
     this.plan = plan;
+    this.owner = owner;
     this.key = key;
     this.kind = kind;
     this.lease = Math.min(lease, plan.holdLimit);
@@ -67,15 +74,24 @@ export class Tenure {
     return !this.#isReleased && this.#loss === undefined && now() < this.deadline;
   }
 
-  /** The server has granted the token and the lease, which counts from `sent`. */
-  begin(sent: number): void {
-    this.#loss = undefined;
-    this.#isReleased = false;
-    this.#holdEnd = sent + this.plan.holdLimit;
-    this.deadline = Math.min(leaseEnd(sent, this.lease), this.#holdEnd);
-    this.#watch();
+  /** The server has granted the token and the lease, which counts from `sent`. Returns whether it still runs. */
+  begin(sent: number): boolean {
+    this.begun = sent;
+    this.deadline = leaseEnd(sent, this.lease);
+    if (this.isHeld) this.#watch();
+    return this.isHeld;
+  }
+
+  /** All keys of the lock are held, and it ends at `holdEnd` at the latest. From now on losses are told. */
+  complete(holdEnd: number, onLost: (reason: LockLostError) => void): void {
+    this.onLost = onLost;
+    if (this.#loss !== undefined) onLost(this.#loss);
+    this.#isWaiting = false;
+    this.#holdEnd = holdEnd;
     // A lease that the server has chosen may be longer than the hold limit: renewing shortens it.
-    if (leaseEnd(sent, this.lease) > this.#holdEnd) this.renewInBackground();
+    if (this.deadline > holdEnd) this.renewInBackground();
+    this.deadline = Math.min(this.deadline, holdEnd);
+    this.plan.servers.leases.arm(this.nextEvent);
   }
 
   /** Throws when the tenure is lost. */
@@ -100,8 +116,8 @@ export class Tenure {
 
   /** In quarantine the command restores a tenure that the server has forgotten. */
   renewCommand(lease: number): Command {
-    const { key, plan, token, holds, kind } = this;
-    return ["LOCK.RENEW", key, plan.owner, "PX", lease, "TOKEN", token, "HOLDS", holds, ...kind];
+    const { key, owner, token, holds, kind } = this;
+    return ["LOCK.RENEW", key, owner, "PX", lease, "TOKEN", token, "HOLDS", holds, ...kind];
   }
 
   /**
@@ -152,11 +168,11 @@ export class Tenure {
   async release(): Promise<void> {
     this.checkHeld();
     this.abandon();
-    const { owner, patience, responseLimit } = this.plan;
+    const { patience, responseLimit } = this.plan;
     const progress = new Progress();
     try {
       await this.ask({
-        commands: () => [["LOCK.RELEASE", this.key, owner, "ALL", "TOKEN", this.token]],
+        commands: () => [["LOCK.RELEASE", this.key, this.owner, "ALL", "TOKEN", this.token]],
         limit: () => responseLimit,
         until: Math.min(this.deadline, now() + patience),
         progress,
@@ -184,11 +200,21 @@ export class Tenure {
     this.stopRenewal();
   }
 
-  /** Gives back what may be granted to a caller that has left, and its place in the queue. Tries it for 200 ms. */
-  giveUp(): void {
+  /**
+   * Gives back what may be granted to a caller that has left, and its place in the queue. Resolves when that is done or has
+   * failed for 200 ms. Then it goes on for the patience, unless the program has named the owner, which may acquire the lock
+   * again meanwhile. The process may end then.
+   */
+  async giveUp(): Promise<void> {
     this.abandon();
-    const commands = (): Command[] => [["LOCK.RELEASE", this.key, this.plan.owner, "HOLDS", 0]];
-    this.ask({ commands, limit: () => 200, until: now() + 200, isSentOnce: true }).catch(() => {});
+    const { owner, patience, responseLimit } = this.plan;
+    const commands = (): Command[] => [["LOCK.RELEASE", this.key, this.owner, "HOLDS", 0]];
+    const ask = (limit: number, isBackground: boolean) =>
+      this.ask({ commands, limit: () => Math.min(limit, responseLimit), until: now() + limit, isBackground });
+    const goOn = (error: unknown) => {
+      if (owner === undefined && error instanceof UnreachableError) ask(patience, true).catch(() => {});
+    };
+    await ask(200, false).catch(goOn);
   }
 
   // For the watch over the leases.
@@ -199,7 +225,7 @@ export class Tenure {
   }
 
   get renewalDue(): number {
-    if (this.#renewals > 0 || this.#isLastLease || !this.plan.renewal) return Number.POSITIVE_INFINITY;
+    if (this.#renewals > 0 || this.#isLastLease || !this.#isRenewed) return Number.POSITIVE_INFINITY;
     return Math.max(this.deadline - (this.lease * 2) / 3, this.#retryAt);
   }
 
@@ -212,6 +238,10 @@ export class Tenure {
     this.#lose(this.#isLastLease ? "its hold limit is over" : "its lease is over");
   }
 
+  get #isRenewed(): boolean {
+    return this.plan.renewal || this.#isWaiting;
+  }
+
   /** Whether the lease ends with the hold limit. */
   get #isLastLease(): boolean {
     return leaseEnd(this.#holdEnd, this.lease) - 1 <= this.deadline + this.lease;
@@ -219,7 +249,7 @@ export class Tenure {
 
   /** In the background a lease that is not to be renewed stays: the request only restores what a server has forgotten. */
   async #renew(until: number, isBackground: boolean): Promise<void> {
-    const setsLease = this.plan.renewal || !isBackground;
+    const setsLease = this.#isRenewed || !isBackground;
     this.#leaseRequests += 1;
     const leaseRequest = this.#leaseRequests;
     let lease = 0;

@@ -1,7 +1,14 @@
 import assert from "node:assert/strict";
 import { before, describe, test } from "node:test";
 import { Redis } from "ioredis";
-import { type Lock, LockBusyError, LockLostError, Lockward, UnreachableError } from "../src/index.js";
+import {
+  type Lock,
+  LockBusyError,
+  LockLostError,
+  Lockward,
+  UnreachableError,
+  UnreplicatedError,
+} from "../src/index.js";
 import { eventually, LIBRARIES, LossyProxy, Server } from "./servers.js";
 
 for (const library of LIBRARIES) {
@@ -159,7 +166,7 @@ for (const library of LIBRARIES) {
       await eventually(() => server.waiters("month"));
       await held.release();
       await (await patient).release();
-      const tiny = await lockward.acquire("tiny", { lease: 1, renewal: false });
+      const tiny = await lockward.acquire("tiny", { lease: 50, renewal: false });
       await eventually(() => tiny.signal.aborted);
       for (const lease of [0, -1, 1.5, Number.NaN]) {
         await assert.rejects(lockward.acquire("none", { lease }), RangeError);
@@ -352,4 +359,131 @@ describe("clients", () => {
       await eventually(async () => !(await server.ask(["EXISTS", "closed"])));
     });
   }
+});
+
+describe("faults", () => {
+  let server: Server;
+  let lockward: Lockward;
+  before(async () => {
+    server = await Server.start();
+    lockward = new Lockward(server.ioredis());
+  });
+
+  test("a release that arrives late does not end a later grant of several keys", async () => {
+    const proxy = await LossyProxy.start(server.port);
+    const slow = new Lockward(server.ioredis({}, proxy.port));
+    const other = await lockward.acquire("late 2");
+    await proxy.tell("plan hold LOCK.RELEASE 1");
+    const waiting = slow.acquire(["late 1", "late 2"], { lease: 60_000 });
+    await eventually(async () => (await proxy.held()) === 1);
+    const [first] = (await server.info("late 1")).holders;
+    await eventually(() => server.waiters("late 2"));
+    const before = await server.calls("lock.release");
+    await proxy.tell("plan");
+    await eventually(async () => (await server.calls("lock.release")) > before);
+    const [second] = (await server.info("late 1")).holders;
+    assert(first && second && first.owner !== second.owner);
+    await other.release();
+    await (await waiting).release();
+  });
+
+  test("a key that is lost ends the wait for the next one, and all are acquired again", async () => {
+    const other = await lockward.acquire("next 2", { lease: 60_000 });
+    const waiting = lockward.acquire(["next 1", "next 2"], { lease: 900 });
+    await eventually(() => server.waiters("next 2"));
+    await server.ask(["DEL", "next 1"]);
+    const [stranger] = (await server.ask(["LOCK.ACQUIRE", "next 1", "stranger", "PX", 60_000])) as [number];
+    await eventually(() => server.waiters("next 1"));
+    assert.equal(await server.waiters("next 2"), 0);
+    await server.ask(["LOCK.RELEASE", "next 1", "stranger"]);
+    await other.release();
+    const lock = await waiting;
+    assert(lock.held && lock.token > stranger);
+    await lock.release();
+  });
+
+  test("keys are renewed during the wait for the next one, also without renewal", async () => {
+    const other = await lockward.acquire("renewed 2", { lease: 60_000 });
+    const waiting = lockward.acquire(["renewed 1", "renewed 2"], { lease: 900, renewal: false });
+    await eventually(() => server.waiters("renewed 2"));
+    const [first] = (await server.info("renewed 1")).holders;
+    const until = performance.now() + 1_500;
+    await eventually(() => performance.now() > until);
+    await other.release();
+    const lock = await waiting;
+    assert.equal(lock.token, first?.token);
+    await eventually(() => lock.signal.aborted);
+  });
+
+  test("the hold limit of several keys counts from the last one", async () => {
+    const other = await lockward.acquire("limited 2", { lease: 60_000 });
+    const begun = performance.now();
+    const waiting = lockward.acquire(["limited 1", "limited 2"], { holdLimit: 3_000 });
+    await eventually(async () => (await server.waiters("limited 2")) > 0 && performance.now() > begun + 1_500);
+    const [{ owner } = {}] = (await server.info("limited 1")).holders;
+    await other.release();
+    const lock = await waiting;
+    assert.equal(lock.owner, owner);
+    const held = performance.now();
+    await eventually(() => lock.signal.aborted);
+    assert(performance.now() > held + 2_800);
+  });
+
+  test("replicas may take longer than the patience", async () => {
+    const hasty = new Lockward(server.ioredis(), { patience: 300 });
+    const replicas = { count: 1, within: 600 };
+    for (const waitLimit of [0, 10_000]) {
+      await assert.rejects(hasty.acquire("replicas", { replicas, waitLimit }), UnreplicatedError);
+    }
+  });
+
+  test("a lease below a round trip is not asked for without a pause", async () => {
+    const before = (await server.calls("lock.acquire")) + (await server.calls("lock.renew"));
+    await assert.rejects(lockward.acquire("tiny", { lease: 1, waitLimit: 400 }), LockBusyError);
+    assert((await server.calls("lock.acquire")) + (await server.calls("lock.renew")) < before + 25);
+  });
+
+  test("a leader that has returned does not lead again, even if its lock turns out to be lost", async () => {
+    let terms = 0;
+    const led = lockward.lead("done", async () => {
+      terms += 1;
+      await server.ask(["DEL", "done"]);
+    });
+    await assert.rejects(led, LockLostError);
+    assert.equal(terms, 1);
+  });
+
+  test("giving up goes on in the background", async () => {
+    const proxy = await LossyProxy.start(server.port);
+    const lossy = new Lockward(server.ioredis({}, proxy.port));
+    await proxy.tell("plan hold LOCK.*");
+    const leaving = new AbortController();
+    const left = assert.rejects(lossy.acquire("given up", { lease: 60_000, signal: leaving.signal }), {
+      name: "AbortError",
+    });
+    await eventually(async () => (await proxy.held()) === 1);
+    leaving.abort();
+    await left;
+    const until = performance.now() + 400;
+    await eventually(() => performance.now() > until);
+    await proxy.tell("plan reply LOCK.RELEASE 1");
+    await server.ask(["LOCK.ACQUIRE", "given up", "other", "PX", 60_000, "BLOCK", 10_000]);
+  });
+
+  test("a call for several keys is busy if a server has answered during it", async () => {
+    const own = await Server.start();
+    const client = new Lockward(own.ioredis());
+    const other = await new Lockward(own.ioredis()).acquire("answered 2", { lease: 60_000 });
+    const waiting = assert.rejects(client.acquire(["answered 1", "answered 2"], { waitLimit: 800 }), LockBusyError);
+    await eventually(() => own.waiters("answered 2"));
+    await own.tell("pause");
+    await waiting;
+    await own.tell("resume");
+    await other.release();
+  });
+
+  test("a handle of no key is refused", async () => {
+    const handle = Buffer.from(JSON.stringify(["owner"])).toString("base64url");
+    await assert.rejects(lockward.resume(handle), SyntaxError);
+  });
 });

@@ -95,6 +95,11 @@ export class LossyProxy {
     const { requests, replies } = await this.#process.ask<{ requests: number; replies: number }>("losses");
     return requests + replies;
   }
+
+  /** How many requests have been held back. */
+  async held(): Promise<number> {
+    return (await this.#process.ask<{ held: number }>("losses")).held;
+  }
 }
 
 export class Server {
