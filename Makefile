@@ -22,10 +22,10 @@ export CARGO_TARGET_DIR := $(CURDIR)/target
 export RUST_TEST_THREADS ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST))) # no target is a file
+.PHONY: $(shell sed -n 's/^\([a-z0-9-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST))) # no target is a file
 
 help: ## Show this list.
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 run: build ## Start redis-server with the module in the foreground, on PORT (6379).
 	@scripts/run $(PORT) $(MODULE)
@@ -42,6 +42,9 @@ test-long: test-builds ## Run the long form of the tests: crashes, damage, races
 
 test-matrix: test-builds ## Run the tests against Redis 7.0, 8.0 and 8.6, and Valkey 8.0, 8.1 and 9, or only SERVERS. CONFIG="io-threads 4" sets them so.
 	@LOCKWARD_CONFIG="$(CONFIG)" scripts/test-matrix $(SERVERS)
+
+test-arm64: build-all ## Run the tests with an arm64 server and module, emulated. SERVERS may be valkey-testing-arm64.
+	@SERVERS="$(SERVERS)" scripts/test-arm64
 
 test-packages: deb dist ## Install the packages on clean Debians as in docs/installing.md, and test them. Needs root.
 	@scripts/test-packages

@@ -9,8 +9,14 @@ use std::ffi::c_void;
 pub unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     // SAFETY: the server's context of this very call.
     let context = unsafe { Context::new(context) };
-    // Three calls: the timer is marked as fired even if the work panics, or it would never be set again.
-    catch_panic(Callback::Timer, (), background::timer_fired);
-    catch_panic(Callback::Timer, (), || background::work(context));
-    catch_panic(Callback::Timer, (), background::rearm);
+    // The timer is marked as fired even if the work panics, or it would never be set again. If marking it panics, the work waits for
+    // the next one: it could stop this timer, which the server frees after the callback.
+    let fired = || {
+        background::timer_fired();
+        true
+    };
+    if catch_panic(Callback::Timer, false, fired) {
+        catch_panic(Callback::Timer, (), || background::work(context));
+        catch_panic(Callback::Timer, (), background::rearm);
+    }
 }

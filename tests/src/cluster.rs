@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::reply::Reply;
 use crate::server::{Server, Setup};
-use crate::wait::{eventually, soon, within};
+use crate::wait::{DEADLINE, eventually, soon, within};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::process::{Command, Stdio};
@@ -17,8 +17,6 @@ const BATCH: usize = 100;
 /// How long one attempt of the servers to fail over lasts.
 const ATTEMPT: Duration = Duration::from_secs(6);
 const HAND_OVER: Duration = Duration::from_secs(60);
-/// How long a [`ClusterClient`] follows redirections and tries again.
-const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The slot of a key.
 pub fn slot_of(key: &str) -> u16 {
@@ -340,14 +338,14 @@ impl ClusterClient {
     /// Sends a command about a key until the node that serves the key answers it.
     ///
     /// # Panics
-    /// When that takes longer than a failover may last.
+    /// When that takes longer than [`DEADLINE`], which a failover does not.
     #[track_caller]
     pub fn call(&mut self, key: &str, command: &str) -> Reply {
         let slot = slot_of(key);
         let begun = Instant::now();
         let mut asking = None;
         for attempt in 0.. {
-            assert!(begun.elapsed() < PATIENCE, "nobody answers {command:?}");
+            assert!(begun.elapsed() < DEADLINE, "nobody answers {command:?}");
             let seed = self.seeds[attempt % self.seeds.len()];
             let port = asking.or_else(|| self.owners.get(&slot).copied()).unwrap_or(seed);
             let reply = self.try_call(port, asking.take().is_some(), command);

@@ -18,7 +18,9 @@
 //! module (`target/release/liblockward.so`), `LOCKWARD_PANIC_MODULE` the module built with the feature `panic-probe`
 //! (`target/panic-probe/release/liblockward.so`), `LOCKWARD_EMPTY_MODULE` a module that has a few test commands
 //! (`target/release/libempty_module.so`). `LOCKWARD_CHECKED=1` says that the servers run under a memory checker: they are
-//! then shut down normally, so that the checker reports leaks.
+//! then shut down normally, so that the checker reports leaks. `LOCKWARD_SHIM_OPTIONS` are rustc's options for the libraries that
+//! are preloaded into a server for another processor. Where servers are slow, set `LOCKWARD_SLOWNESS` when you compile the tests:
+//! all limits are that many times longer.
 //!
 //! With `LOCKWARD_LONG=1`, randomized tests take the larger number of [`rounds`], for nights, releases, and the hunt for a
 //! rare fault. They test the same claims in both forms. Random choices follow from a seed that each test prints;

@@ -34,7 +34,10 @@ fn compile(source: &Path) -> PathBuf {
     let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let mut command = Command::new(rustc);
     command.args(["--edition", "2024", "--crate-type", "cdylib", "-O", "-C", "panic=abort", "-o"]);
-    let done = command.arg(&fresh).arg(source).status().expect("rustc runs");
+    command.arg(&fresh).arg(source);
+    // An emulated server needs a library for its own processor.
+    command.args(env::var("LOCKWARD_SHIM_OPTIONS").unwrap_or_default().split_whitespace());
+    let done = command.status().expect("rustc runs");
     assert!(done.success(), "{} does not compile", source.display());
     fs::rename(&fresh, &library).expect("a new name");
     library

@@ -4,7 +4,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a test waits for a condition. Generous, since a test that passes does not wait that long.
-pub const DEADLINE: Duration = Duration::from_secs(20);
+pub const DEADLINE: Duration = Duration::from_secs(20 * SLOWNESS as u64);
+
+/// By how much all limits are longer, for servers that are slow: `LOCKWARD_SLOWNESS` when this is compiled, or 1.
+const SLOWNESS: u32 = match option_env!("LOCKWARD_SLOWNESS") {
+    Some(number) => match u32::from_str_radix(number, 10) {
+        Ok(number) => number,
+        Err(_) => panic!("LOCKWARD_SLOWNESS is a whole number"),
+    },
+    None => 1,
+};
 
 /// Waits until `condition` holds.
 ///
@@ -21,12 +30,13 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 /// When that takes longer than [`DEADLINE`]. `what` names the condition.
 #[track_caller]
 pub fn soon<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    within(DEADLINE, what, look)
+    within(DEADLINE / SLOWNESS, what, look)
 }
 
-/// As [`soon`], with another limit.
+/// As [`soon`], with another limit for servers that are not slow.
 #[track_caller]
 pub(crate) fn within<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let limit = limit * SLOWNESS;
     let begun = Instant::now();
     loop {
         if let Some(found) = look() {

@@ -67,6 +67,18 @@ fn a_panic_in_the_timer_is_caught() {
     assert_contained(&server);
 }
 
+/// The server frees a timer after its callback, so the module must not stop it meanwhile, even if it seems overdue.
+#[test]
+fn a_panic_in_a_late_timer_is_caught() {
+    let (server, mut a, _b) = probed(setup());
+    for _ in 0..3 {
+        assert_eq!(a.call_all(["LOCK._PANIC timer", "DEBUG SLEEP 0.15"]), [Reply::ok(), Reply::ok()]);
+        assert_contained(&server);
+    }
+    a.call("LOCK.RENEW lock A PX 20");
+    eventually("the timer is set again", || a.call("LOCK.INFO lock").info().holders[0].owner == "B");
+}
+
 #[test]
 fn a_panic_in_the_cron_is_caught() {
     let (server, mut a, _b) = probed(setup());
