@@ -17,12 +17,12 @@ final class Acquisition {
     /** The tenures that are held when the result is true. */
     final List<Tenure> tenures;
 
-    private final LockwardClient client;
-    private final LockRequest request;
-    private final @Nullable Long lease;
-    private final boolean isRenewed;
+    final LockwardClient client;
+    final LockRequest request;
+    final @Nullable Long lease;
+    final boolean isRenewed;
+    final long waitEnd;
     private final boolean isWaiting;
-    private final long waitEnd;
 
     // The following is guarded by this object's monitor.
     private final List<KeyAcquisition> begun = new ArrayList<>();
@@ -82,28 +82,29 @@ final class Acquisition {
     }
 
     private CompletableFuture<Boolean> acquire(Tenure tenure, boolean waits) {
-        KeyAcquisition one = new KeyAcquisition(request, tenure, lease, isRenewed, waits, waitEnd);
+        KeyAcquisition one = new KeyAcquisition(this, tenure, waits);
         synchronized (this) {
             begun.add(one);
             if (isCancelled) {
                 one.cancel();
             }
         }
-        CompletableFuture<Boolean> noted = one.result.thenApply(isGranted -> {
+        CompletableFuture<Boolean> noted = one.result.whenComplete((isGranted, error) -> {
             synchronized (this) {
-                if (isGranted) {
+                if (error == null && isGranted) {
                     granted.add(tenure);
                 }
             }
-            return isGranted;
         });
         one.start();
         return noted;
     }
 
     private void tryTogether() {
-        List<CompletableFuture<Boolean>> tries =
-                tenures.stream().map(tenure -> acquire(tenure, false)).toList();
+        List<CompletableFuture<Boolean>> tries;
+        synchronized (client.pipeline) { // otherwise two threads of this client could take a key each, and both fail
+            tries = tenures.stream().map(tenure -> acquire(tenure, false)).toList();
+        }
         Clock.all(tries.stream()).whenComplete((all, error) -> {
             if (error != null) {
                 fail(error);

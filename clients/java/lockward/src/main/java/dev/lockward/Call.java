@@ -40,7 +40,7 @@ final class Call {
     volatile boolean mayHaveRun;
 
     /** When the request was sent that was answered, and by which node. */
-    volatile long sent;
+    volatile long sent = Clock.now();
 
     volatile @Nullable Node node;
 

@@ -148,14 +148,10 @@ public final class HeldLock implements AutoCloseable {
                 .map(part -> URLDecoder.decode(part, StandardCharsets.UTF_8))
                 .toList();
         Tenure tenure = client.request(parts.get(0)).newTenure(parts.get(0), parts.get(1), null);
-        tenure.granted(
-                Long.parseLong(parts.get(2)),
-                Integer.parseInt(parts.get(3)),
-                Clock.now(),
-                Long.parseLong(parts.get(4)),
-                true,
-                List.copyOf(parts.subList(5, parts.size())),
-                null);
+        long token = Long.parseLong(parts.get(2));
+        int holds = Integer.parseInt(parts.get(3));
+        long lease = Long.parseLong(parts.get(4));
+        tenure.granted(client.call(tenure.key), token, holds, lease, true, List.copyOf(parts.subList(5, parts.size())));
         return tenure;
     }
 

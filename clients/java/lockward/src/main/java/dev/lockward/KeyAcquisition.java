@@ -29,13 +29,12 @@ final class KeyAcquisition {
     /** Completes when nothing is left at the server, or the client has tried that for its patience. */
     volatile CompletableFuture<?> gaveUp = CompletableFuture.completedFuture(null);
 
+    private final Acquisition all;
     private final LockwardClient client;
     private final LockRequest request;
     private final Tenure tenure;
-    private final boolean isRenewed;
     private final boolean isWaiting;
     private final boolean isLimited;
-    private final long waitEnd;
     private final int wanted;
     private final long replicationLimit;
     private final Call call;
@@ -46,31 +45,21 @@ final class KeyAcquisition {
     private boolean hasPermit;
     private int polls;
 
-    /**
-     * @param lease in milliseconds; null for the server's default
-     * @param isWaiting whether to wait until {@code waitEnd}
-     */
-    KeyAcquisition(
-            LockRequest request,
-            Tenure tenure,
-            @Nullable Long lease,
-            boolean isRenewed,
-            boolean isWaiting,
-            long waitEnd) {
-        this.client = request.client;
-        this.request = request;
+    /** @param isWaiting whether to wait until the end of the wait limit */
+    KeyAcquisition(Acquisition all, Tenure tenure, boolean isWaiting) {
+        this.all = all;
+        this.client = all.client;
+        this.request = all.request;
         this.tenure = tenure;
-        this.lease = lease == null ? null : Math.min(lease, Clock.millis(request.holdLimit));
-        this.isRenewed = isRenewed;
         this.isWaiting = isWaiting;
-        this.waitEnd = waitEnd;
-        this.wanted = tenure.holds() + 1;
+        lease = all.lease == null ? null : Math.min(all.lease, Clock.millis(request.holdLimit));
+        wanted = tenure.holds() + 1;
         replicationLimit = request.replicas == null ? 0 : Clock.nanos(request.replicas.within());
-        isLimited = Clock.left(waitEnd) < Clock.FOREVER / 2;
+        isLimited = Clock.left(all.waitEnd) < Clock.FOREVER / 2;
         long patience = client.patience + replicationLimit;
-        long limit = isLimited ? waitEnd + GRACE + replicationLimit : waitEnd;
-        call = new Call(
-                client.servers, tenure.key, patience, isWaiting ? limit : Clock.earlier(limit, Clock.now() + patience));
+        long limit = isLimited ? all.waitEnd + GRACE + replicationLimit : all.waitEnd;
+        long end = isWaiting ? limit : Clock.earlier(limit, Clock.now() + patience);
+        call = new Call(client.servers, tenure.key, patience, end);
     }
 
     void start() {
@@ -83,24 +72,21 @@ final class KeyAcquisition {
     }
 
     private void tryOnce(long patience) {
-        askReplicated(
-                patience,
-                () -> Request.tryAcquire(tenure.key, tenure.owner, lease, wanted, request.kind()),
-                replies -> {
-                    Object reply = replies.get(0);
-                    if (isGrant(reply)) {
-                        granted(reply, replies);
-                    } else if (isShortened(reply)) {
-                        tryOnce(patience);
-                    } else {
-                        checkRefusal(reply);
-                        waitOrPoll();
-                    }
-                });
+        askReplicated(patience, () -> Request.acquire(tenure, lease, List.of(), wanted, request.kind()), replies -> {
+            Object reply = replies.get(0);
+            if (isGrant(reply)) {
+                granted(reply, replies);
+            } else if (isShortened(reply)) {
+                tryOnce(patience);
+            } else {
+                checkRefusal(reply);
+                waitOrPoll();
+            }
+        });
     }
 
     private void waitOrPoll() {
-        if (!isWaiting || Clock.left(waitEnd) <= 0) {
+        if (!isWaiting || Clock.left(all.waitEnd) <= 0) {
             end(false, null);
             return;
         }
@@ -108,40 +94,40 @@ final class KeyAcquisition {
         if (hasPermit) {
             waitForSlice();
         } else {
-            then(call.pause(Math.min(Clock.left(waitEnd), Clock.backOff(++polls))), paused -> tryOnce(Clock.FOREVER));
+            then(
+                    call.pause(Math.min(Clock.left(all.waitEnd), Clock.backOff(++polls))),
+                    paused -> tryOnce(Clock.FOREVER));
         }
     }
 
     private void waitForSlice() {
-        isLeftBehind = true;
         long limit = SLICE + client.servers.responseLimit;
         then(call.ask(true, Clock.FOREVER, limit, () -> List.of(slice())), replies -> {
             Object reply = replies.get(0);
             if (isGrant(reply)) {
+                isLeftBehind = true;
                 confirm(reply);
-            } else if (reply == null && isLastSlice) {
-                isLeftBehind = false;
+                return;
+            }
+            if (reply == null) {
+                isLeftBehind = !isLastSlice; // the server keeps the position
+            } else if (!isShortened(reply)) {
+                checkRefusal(reply);
+            }
+            if (reply == null && isLastSlice) {
                 end(false, null);
             } else {
-                if (!isShortened(reply)) {
-                    checkRefusal(reply);
-                }
                 waitOrPoll();
             }
         });
     }
 
     private Request slice() {
-        long left = Clock.left(waitEnd);
+        long left = Clock.left(all.waitEnd);
         isLastSlice = left <= SLICE;
-        return Request.waitAcquire(
-                tenure.key,
-                tenure.owner,
-                lease == null ? null : Math.min(lease, SHORT_LEASE),
-                Clock.millis(Math.max(0, Math.min(left, SLICE))),
-                isLastSlice,
-                wanted,
-                request.kind());
+        Long asked = lease == null ? null : Math.min(lease, SHORT_LEASE);
+        long block = Clock.millis(Math.max(0, Math.min(left, SLICE)));
+        return Request.acquire(tenure, asked, Request.waiting(block, isLastSlice), wanted, request.kind());
     }
 
     /** Sets the full lease of what a wait was granted. It may be over already: then the wait goes on. */
@@ -153,7 +139,7 @@ final class KeyAcquisition {
         }
         askReplicated(
                 client.patience + replicationLimit,
-                () -> Request.renew(tenure.key, tenure.owner, full, number(grant, 0), wanted, request.kind()),
+                () -> Request.renew(tenure, full, number(grant, 0), wanted, request.kind()),
                 replies -> {
                     Object reply = replies.get(0);
                     if (reply instanceof Long) {
@@ -185,7 +171,7 @@ final class KeyAcquisition {
             throw tenure.lose("another tenure has begun");
         }
         long full = lease == null ? number(grant, 2) : lease;
-        tenure.granted(token, wanted, call.sent, full, isRenewed, request.kind(), call.node);
+        tenure.granted(call, token, wanted, full, all.isRenewed, request.kind());
         isLeftBehind = false;
         end(true, null);
     }
@@ -253,7 +239,7 @@ final class KeyAcquisition {
                 && isWaiting
                 && isLimited
                 && call.isHeard
-                && Clock.left(waitEnd) <= 0;
+                && Clock.left(all.waitEnd) <= 0;
         Clock.complete(result, isGranted, isBusy ? null : failure);
     }
 
@@ -263,6 +249,6 @@ final class KeyAcquisition {
         boolean isOnlyGrant = wanted == 1 && request.owner == null;
         long limit = isOnlyGrant ? client.patience : GIVE_UP_LIMIT;
         return new Call(client.servers, tenure.key, limit, Clock.now() + limit)
-                .ask(() -> Request.giveUp(tenure.key, tenure.owner, wanted - 1));
+                .ask(() -> Request.giveUp(tenure, wanted - 1));
     }
 }

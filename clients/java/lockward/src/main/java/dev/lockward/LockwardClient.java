@@ -43,6 +43,9 @@ public final class LockwardClient implements AutoCloseable {
     /** In nanoseconds. */
     final long patience;
 
+    /** The monitor of who tries several keys: one pipeline follows the other. */
+    final Object pipeline = new Object();
+
     /** The locks of each thread, by key. */
     final ThreadLocal<Map<String, Tenure>> threadTenures = ThreadLocal.withInitial(HashMap::new);
 
@@ -51,7 +54,8 @@ public final class LockwardClient implements AutoCloseable {
     private final @Nullable Consumer<LockLostException> onLost;
     private final String id = UUID.randomUUID().toString();
     private final AtomicLong owners = new AtomicLong();
-    private final Set<Tenure> live = Collections.newSetFromMap(new WeakHashMap<>());
+    /** Those that are held. A tenure that the program has dropped is not renewed. */
+    final Set<Tenure> live = Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap<>()));
 
     /** As many threads as needed: a slow listener delays no other one. */
     private final Executor callbacks = Executors.newCachedThreadPool(task -> Clock.daemon(task, "lockward-callback"));
@@ -63,7 +67,8 @@ public final class LockwardClient implements AutoCloseable {
         onLost = builder.onLost;
         waitPermits = new Semaphore(builder.waitingConnections);
         servers = new Servers(
-                builder.uris, builder.resources, builder.options, builder.responseLimit, timer, node -> liveTenures()
+                builder.uris, builder.resources, builder.options, builder.responseLimit, timer, node -> List.copyOf(
+                                live)
                         .forEach(tenure -> tenure.renewNow(node)));
         // The first connection takes a while, because it loads Lettuce's classes. If it fails, the first request opens
         // another.
@@ -268,7 +273,7 @@ public final class LockwardClient implements AutoCloseable {
     @Override
     public void close() {
         servers.close();
-        liveTenures().forEach(tenure -> tenure.lose(CLOSED));
+        List.copyOf(live).forEach(tenure -> tenure.lose(CLOSED));
         timer.shutdown();
     }
 
@@ -295,28 +300,14 @@ public final class LockwardClient implements AutoCloseable {
     }
 
     void watch(Tenure tenure) {
-        synchronized (live) {
-            live.add(tenure);
-        }
+        live.add(tenure);
         if (servers.isClosed) {
             tenure.lose(CLOSED);
         }
     }
 
-    void forget(Tenure tenure) {
-        synchronized (live) {
-            live.remove(tenure);
-        }
-    }
-
     void renewOthers() {
-        liveTenures().forEach(Tenure::renewWithOthers);
-    }
-
-    private List<Tenure> liveTenures() {
-        synchronized (live) {
-            return List.copyOf(live);
-        }
+        List.copyOf(live).forEach(Tenure::renewWithOthers);
     }
 
     /** Completes in a thread that the program may block. */

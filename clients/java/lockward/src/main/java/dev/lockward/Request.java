@@ -52,39 +52,31 @@ record Request(Keyword name, List<Object> arguments) {
      * Acquires so that the owner has {@code holds} holds.
      *
      * @param lease null: the server's default lease
+     * @param waiting what {@link #waiting} returns; empty to try
      */
-    static Request tryAcquire(String key, String owner, @Nullable Long lease, int holds, List<Object> kind) {
-        return of("LOCK.ACQUIRE", key, owner, lease(lease), "HOLDS", holds, kind);
+    static Request acquire(Tenure of, @Nullable Long lease, List<Object> waiting, int holds, List<Object> kind) {
+        List<Object> px = lease == null ? List.of() : List.of("PX", lease);
+        return of("LOCK.ACQUIRE", of.key, of.owner, px, waiting, "HOLDS", holds, kind);
     }
 
-    /**
-     * Waits in the server's queue for {@code block} milliseconds.
-     *
-     * @param isLast whether the owner leaves the queue then
-     */
-    static Request waitAcquire(
-            String key, String owner, @Nullable Long lease, long block, boolean isLast, int holds, List<Object> kind) {
-        List<Object> keep = isLast ? List.of() : List.of("KEEP", KEEP);
-        return of("LOCK.ACQUIRE", key, owner, lease(lease), "BLOCK", block, keep, "HOLDS", holds, kind);
-    }
-
-    private static List<Object> lease(@Nullable Long lease) {
-        return lease == null ? List.of() : List.of("PX", lease);
+    /** Waits for so many milliseconds. The owner leaves the queue then if this is the last wait. */
+    static List<Object> waiting(long millis, boolean isLast) {
+        return isLast ? List.of("BLOCK", millis) : List.of("BLOCK", millis, "KEEP", KEEP);
     }
 
     /** Sets a lease. In quarantine this restores a tenure that the server has forgotten. */
-    static Request renew(String key, String owner, long lease, long token, int holds, List<Object> kind) {
-        return of("LOCK.RENEW", key, owner, "PX", lease, "TOKEN", token, "HOLDS", holds, kind);
+    static Request renew(Tenure of, long lease, long token, int holds, List<Object> kind) {
+        return of("LOCK.RENEW", of.key, of.owner, "PX", lease, "TOKEN", token, "HOLDS", holds, kind);
     }
 
     /** Gives holds back. */
-    static Request release(String key, String owner, int left, long token) {
-        return of("LOCK.RELEASE", key, owner, left == 0 ? "ALL" : List.of("HOLDS", left), "TOKEN", token);
+    static Request release(Tenure of, int left) {
+        return of("LOCK.RELEASE", of.key, of.owner, left == 0 ? "ALL" : List.of("HOLDS", left), "TOKEN", of.token());
     }
 
     /** Gives back what may have been granted since the owner had so many holds, and ends its waits. */
-    static Request giveUp(String key, String owner, int left) {
-        return of("LOCK.RELEASE", key, owner, "HOLDS", left);
+    static Request giveUp(Tenure of, int left) {
+        return of("LOCK.RELEASE", of.key, of.owner, "HOLDS", left);
     }
 
     static Request guard(String key, long token, Object... command) {

@@ -5,8 +5,6 @@ import io.lettuce.core.RedisChannelHandler;
 import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisConnectionStateListener;
 import io.lettuce.core.RedisURI;
-import io.lettuce.core.SocketOptions;
-import io.lettuce.core.SocketOptions.KeepAliveOptions;
 import io.lettuce.core.TimeoutOptions;
 import io.lettuce.core.api.StatefulConnection;
 import io.lettuce.core.api.StatefulRedisConnection;
@@ -111,21 +109,15 @@ final class Servers {
     }
 
     private static ClientOptions ownOptions(ClientOptions theirs, Duration connectLimit) {
-        SocketOptions.Builder socket = theirs.getSocketOptions().mutate().connectTimeout(connectLimit);
-        if (!theirs.getSocketOptions().isKeepAlive()) {
-            socket.keepAlive(KeepAliveOptions.builder()
-                    .enable()
-                    .idle(Duration.ofSeconds(12))
-                    .interval(Duration.ofSeconds(3))
-                    .count(3)
-                    .build());
-        }
         return theirs.mutate()
                 .autoReconnect(false)
                 .disconnectedBehavior(ClientOptions.DisconnectedBehavior.REJECT_COMMANDS)
                 .timeoutOptions(TimeoutOptions.builder().timeoutCommands(false).build())
                 .protocolVersion(ProtocolVersion.RESP2)
-                .socketOptions(socket.build())
+                .socketOptions(theirs.getSocketOptions()
+                        .mutate()
+                        .connectTimeout(connectLimit)
+                        .build())
                 .build();
     }
 

@@ -104,24 +104,17 @@ final class Tenure {
     }
 
     /** The server has granted the lock or, to its holder, another hold. That never shortens the lease. */
-    void granted(
-            long newToken,
-            int count,
-            long sent,
-            long newLease,
-            boolean renewed,
-            List<Object> asKind,
-            @Nullable Node by) {
+    void granted(Call by, long newToken, int count, long newLease, boolean renewed, List<Object> asKind) {
         synchronized (this) {
             sharedHolds += asKind.equals(Request.SHARED) ? count - holds : 0;
             isRenewed |= renewed;
-            long end = Clock.leaseEnd(sent, newLease);
+            long end = Clock.leaseEnd(by.sent, newLease);
             if (holds == 0) {
                 token = newToken;
                 kind = asKind;
                 lease = newLease;
-                holdEnd = sent + holdLimit;
-                node = by;
+                holdEnd = by.sent + holdLimit;
+                node = by.node;
             } else if (end - deadline < 0) {
                 end = deadline;
             }
@@ -172,7 +165,7 @@ final class Tenure {
             notified = List.copyOf(listeners);
             stopTimer();
         }
-        client.forget(this);
+        client.live.remove(this);
         notified.forEach(listener -> client.notifyLost(listener, lost));
         return lost;
     }
@@ -296,7 +289,7 @@ final class Tenure {
                         // The server may set it though no reply arrives.
                         deadline = Clock.earlier(deadline, Clock.leaseEnd(Clock.now(), sent.lease));
                         schedule();
-                        return Request.renew(key, owner, sent.lease, token, holds, newKind == null ? kind : newKind);
+                        return Request.renew(this, sent.lease, token, holds, newKind == null ? kind : newKind);
                     }
                 })
                 .thenCompose(reply -> {
@@ -393,7 +386,7 @@ final class Tenure {
         return (isDowngrade ? renew(null, Request.SHARED) : CompletableFuture.<Void>completedFuture(null))
                 // Before the request is sent: a renewal that is denied from now on finds no loss.
                 .whenComplete((downgraded, error) -> dropHold(isShared))
-                .thenCompose(ready -> call.ask(() -> Request.release(key, owner, left, token())))
+                .thenCompose(ready -> call.ask(() -> Request.release(this, left)))
                 .thenAccept(reply -> {
                     boolean wasReleased = left == 0
                             && call.mayHaveRun
@@ -434,6 +427,6 @@ final class Tenure {
             sharedHolds = 0;
             stopTimer();
         }
-        client.forget(this);
+        client.live.remove(this);
     }
 }

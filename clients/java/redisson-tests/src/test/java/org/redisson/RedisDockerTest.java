@@ -62,5 +62,6 @@ public class RedisDockerTest {
     @BeforeEach
     public void beforeEach() {
         CONTAINER.call("FLUSHALL");
+        Permits.reset();
     }
 }

@@ -3,6 +3,7 @@ package org.redisson;
 import dev.lockward.LockwardClient;
 import dev.lockward.LockwardException;
 import dev.lockward.LockwardLock;
+import dev.lockward.LockwardReadWriteLock;
 import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.api.StatefulRedisConnection;
@@ -14,6 +15,9 @@ import java.time.Duration;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
+import org.redisson.api.RReadWriteLock;
+import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.RedisException;
 import org.redisson.command.CommandAsyncExecutor;
@@ -34,7 +38,23 @@ public class Redisson {
         LockwardClient client = builder.build();
         commands(address).ping(); // so that later requests need not connect
         return fake(RedissonClient.class, (proxy, method, arguments) -> switch (method.getName()) {
-            case "getLock", "getFairLock" -> lock(address, client.getLock((String) arguments[0]));
+            case "getLock", "getFairLock" -> lock(client, address, client.getLock((String) arguments[0]));
+            case "getReadWriteLock" -> {
+                LockwardReadWriteLock both = client.getReadWriteLock((String) arguments[0]);
+                yield fake(RReadWriteLock.class, (of, kind, none) -> lock(
+                        client, address, kind.getName().equals("readLock") ? both.readLock() : both.writeLock()));
+            }
+            case "getMultiLock" -> lock(client, address, new RedissonMultiLock((RLock[]) arguments[0]).lock);
+            case "getSemaphore" -> {
+                Permits permits = Permits.of(client, address, (String) arguments[0]);
+                yield fake(RSemaphore.class, (of, call, values) -> delegate(new Semaphore(permits), call, values));
+            }
+            case "getPermitExpirableSemaphore" -> {
+                Permits permits = Permits.of(client, address, (String) arguments[0]);
+                yield fake(
+                        RPermitExpirableSemaphore.class,
+                        (of, call, values) -> delegate(new ExpirableSemaphore(permits), call, values));
+            }
             case "getConfig" -> config;
             case "shutdown" -> {
                 client.close();
@@ -48,9 +68,16 @@ public class Redisson {
         throw new UnsupportedOperationException();
     }
 
-    private static RLock lock(RedisURI address, LockwardLock lock) {
-        return fake(RLock.class, (proxy, method, arguments) -> switch (method.getName()) {
+    /** An RLock of which RedissonMultiLock can make one lock with others. */
+    interface OwnLock extends RLock {
+        LockwardClient client();
+    }
+
+    static RLock lock(LockwardClient client, RedisURI address, LockwardLock lock) {
+        return fake(OwnLock.class, (proxy, method, arguments) -> switch (method.getName()) {
+            case "client" -> client;
             case "remainTimeToLive" -> commands(address).pttl(lock.getName());
+            case "isHeldByThread" -> lock.isHeldByCurrentThread();
             case "forceUnlock" -> {
                 if (!lock.isHeldByCurrentThread()) {
                     yield commands(address).del(lock.getName()) == 1;
@@ -64,21 +91,21 @@ public class Redisson {
         });
     }
 
-    private static Object delegate(LockwardLock lock, Method method, Object[] arguments) throws Throwable {
+    private static Object delegate(Object target, Method method, Object[] arguments) throws Throwable {
         try {
-            return LockwardLock.class
-                    .getMethod(method.getName(), method.getParameterTypes())
-                    .invoke(lock, arguments);
+            return target.getClass()
+                    .getDeclaredMethod(method.getName(), method.getParameterTypes())
+                    .invoke(target, arguments);
         } catch (NoSuchMethodException none) {
             throw new UnsupportedOperationException(method.toString());
         } catch (InvocationTargetException thrown) {
             throw thrown.getCause() instanceof LockwardException ours
-                    ? new RedisException(delegate.getMessage(), ours)
+                    ? new RedisException(ours.getMessage(), ours)
                     : thrown.getCause();
         }
     }
 
-    private static RedisCommands<String, String> commands(RedisURI address) {
+    static RedisCommands<String, String> commands(RedisURI address) {
         return CONNECTIONS
                 .computeIfAbsent(address, uri -> RedisClient.create(uri).connect())
                 .sync();
