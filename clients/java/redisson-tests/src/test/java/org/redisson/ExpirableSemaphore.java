@@ -53,7 +53,7 @@ final class ExpirableSemaphore {
     }
 
     String acquire(long lease, TimeUnit unit) throws InterruptedException {
-        return take(1, null, Duration.of(lease, unit.toChronoUnit())).get(0);
+        return take(1, null, lease(lease, unit)).get(0);
     }
 
     List<String> acquire(int count) throws InterruptedException {
@@ -61,7 +61,7 @@ final class ExpirableSemaphore {
     }
 
     List<String> acquire(int count, long lease, TimeUnit unit) throws InterruptedException {
-        return take(count, null, Duration.of(lease, unit.toChronoUnit()));
+        return take(count, null, lease(lease, unit));
     }
 
     @Nullable String tryAcquire() throws InterruptedException {
@@ -81,7 +81,7 @@ final class ExpirableSemaphore {
     }
 
     List<String> tryAcquire(int count, long wait, long lease, TimeUnit unit) throws InterruptedException {
-        return take(count, Duration.of(wait, unit.toChronoUnit()), Duration.of(lease, unit.toChronoUnit()));
+        return take(count, Duration.of(wait, unit.toChronoUnit()), lease(lease, unit));
     }
 
     RFuture<String> acquireAsync(long lease, TimeUnit unit) {
@@ -140,6 +140,11 @@ final class ExpirableSemaphore {
         } catch (LockLostException expired) {
             return false;
         }
+    }
+
+    /** Redisson takes -1 for a permit without a lease. */
+    private static @Nullable Duration lease(long lease, TimeUnit unit) {
+        return lease == -1 ? null : Duration.of(lease, unit.toChronoUnit());
     }
 
     private static @Nullable String first(List<String> ids) {

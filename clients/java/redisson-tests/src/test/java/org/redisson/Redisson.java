@@ -12,8 +12,11 @@ import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.lang.reflect.Proxy;
 import java.time.Duration;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.atomic.AtomicReference;
 import org.redisson.api.RLock;
 import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RReadWriteLock;
@@ -27,6 +30,8 @@ import org.redisson.config.Config;
 public class Redisson {
     private static final Map<RedisURI, StatefulRedisConnection<String, String>> CONNECTIONS = new ConcurrentHashMap<>();
 
+    private static final List<Runnable> RENEWALS = new CopyOnWriteArrayList<>();
+
     private Redisson() {}
 
     public static RedissonClient create(Config config) {
@@ -35,9 +40,21 @@ public class Redisson {
         if (config.getLockWatchdogTimeout() != new Config().getLockWatchdogTimeout()) {
             builder.lease(Duration.ofMillis(config.getLockWatchdogTimeout()));
         }
-        LockwardClient client = builder.build();
+        AtomicReference<LockwardClient> current = new AtomicReference<>(builder.build());
+        RENEWALS.add(() -> current.getAndSet(builder.build()).close());
         commands(address).ping(); // so that later requests need not connect
-        return fake(RedissonClient.class, (proxy, method, arguments) -> switch (method.getName()) {
+        return fake(
+                RedissonClient.class, (proxy, method, arguments) -> answer(current.get(), address, config, method, arguments));
+    }
+
+    /** Replaces the client that was created first. Tests delete keys of locks that their threads still hold. */
+    static void renewFirst() {
+        RENEWALS.get(0).run();
+    }
+
+    private static Object answer(
+            LockwardClient client, RedisURI address, Config config, Method method, Object[] arguments) {
+        return switch (method.getName()) {
             case "getLock", "getFairLock" -> lock(client, address, client.getLock((String) arguments[0]));
             case "getReadWriteLock" -> {
                 LockwardReadWriteLock both = client.getReadWriteLock((String) arguments[0]);
@@ -61,7 +78,7 @@ public class Redisson {
                 yield null;
             }
             default -> throw new UnsupportedOperationException(method.getName());
-        });
+        };
     }
 
     public CommandAsyncExecutor getCommandExecutor() {

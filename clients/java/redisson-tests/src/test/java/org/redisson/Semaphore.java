@@ -47,6 +47,19 @@ final class Semaphore {
                 .orElse(false);
     }
 
+    int drainPermits() throws InterruptedException {
+        int free = availablePermits();
+        return free > 0 && tryAcquire(free) ? free : 0;
+    }
+
+    boolean releaseIfExists(int count) {
+        if (permits.slots() == 0) {
+            return false;
+        }
+        release(count);
+        return true;
+    }
+
     void release() {
         release(1);
     }
