@@ -2,8 +2,8 @@ package dev.lockward;
 
 import java.util.ArrayList;
 import java.util.List;
-import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -14,37 +14,32 @@ final class Acquisition {
     /** True: granted; false: busy. */
     final CompletableFuture<Boolean> result = new CompletableFuture<>();
 
-    /** When nothing is under way any more. */
-    private final CompletableFuture<Void> ended = new CompletableFuture<>();
+    /** The tenures that are held when the result is true. */
+    final List<Tenure> tenures;
 
-    private final LockwardClient client;
-    private final List<Tenure> tenures;
-    private final LockRequest request;
-    private final @Nullable Long lease;
-    private final boolean isRenewed;
+    final LockwardClient client;
+    final LockRequest request;
+    final @Nullable Long lease;
+    final boolean isRenewed;
+    final long waitEnd;
     private final boolean isWaiting;
-    private final long waitEnd;
 
     // The following is guarded by this object's monitor.
-    private final List<KeyAcquisition> running = new ArrayList<>();
+    private final List<KeyAcquisition> begun = new ArrayList<>();
     private final List<Tenure> granted = new ArrayList<>();
     private boolean isCancelled;
 
     /**
+     * Begins the acquisition.
+     *
      * @param tenures those that the caller has are re-entered
-     * @param lease in milliseconds; null for the client's, or the server's
+     * @param lease in milliseconds; null for the server's
      * @param wait the wait limit in nanoseconds; 0 does not wait
      */
-    Acquisition(
-            LockwardClient client,
-            List<Tenure> tenures,
-            LockRequest request,
-            @Nullable Long lease,
-            boolean isRenewed,
-            long wait) {
-        this.client = client;
-        this.tenures = tenures;
+    Acquisition(LockRequest request, List<Tenure> tenures, @Nullable Long lease, boolean isRenewed, long wait) {
+        this.client = request.client;
         this.request = request;
+        this.tenures = new ArrayList<>(tenures);
         this.lease = lease;
         this.isRenewed = isRenewed;
         isWaiting = wait > 0;
@@ -52,9 +47,7 @@ final class Acquisition {
     }
 
     Acquisition start() {
-        if (client.servers.closed) {
-            throw new IllegalStateException("the client is closed");
-        }
+        client.servers.checkOpen();
         if (tenures.size() == 1) {
             acquireNext(0);
         } else {
@@ -63,60 +56,75 @@ final class Acquisition {
         return this;
     }
 
+    /** Starts, and waits for the result. An interrupt cancels the acquisition. */
+    boolean run(boolean isInterruptible) throws InterruptedException {
+        start();
+        if (!isInterruptible) {
+            return Clock.await(result);
+        }
+        try {
+            return Clock.awaitInterruptibly(result);
+        } catch (InterruptedException interrupt) {
+            Clock.await(cancel());
+            throw interrupt;
+        }
+    }
+
     /** Leaves. The future completes when what was granted has been given back, or after 200 ms. */
     CompletableFuture<?> cancel() {
         List<KeyAcquisition> open;
         synchronized (this) {
             isCancelled = true;
-            open = List.copyOf(running);
+            open = List.copyOf(begun);
         }
-        boolean isEnded = !result.completeExceptionally(new CancellationException());
-        List<CompletableFuture<?>> left = new ArrayList<>(List.of(isEnded ? giveBack() : ended));
-        open.forEach(each -> left.add(each.cancel()));
-        CompletableFuture<Void> all =
-                CompletableFuture.allOf(left.toArray(CompletableFuture[]::new)).exceptionally(failed -> null);
-        client.timer.at(Clock.now() + KeyAcquisition.GIVE_UP_LIMIT, () -> all.complete(null));
-        return all;
+        open.forEach(KeyAcquisition::cancel);
+        return result.handle((isGranted, error) -> giveBack(false)).thenCompose(given -> given);
     }
 
     private CompletableFuture<Boolean> acquire(Tenure tenure, boolean waits) {
-        KeyAcquisition one = new KeyAcquisition(client, tenure, request, lease, isRenewed, waits, waitEnd);
+        KeyAcquisition one = new KeyAcquisition(this, tenure, waits);
         synchronized (this) {
-            running.add(one);
+            begun.add(one);
             if (isCancelled) {
                 one.cancel();
-                return one.result;
             }
         }
-        CompletableFuture<Boolean> noted = one.result.thenApply(isGranted -> {
+        CompletableFuture<Boolean> noted = one.result.whenComplete((isGranted, error) -> {
             synchronized (this) {
-                running.remove(one);
-                if (isGranted) {
+                if (error == null && isGranted) {
                     granted.add(tenure);
                 }
             }
-            return isGranted;
         });
         one.start();
         return noted;
     }
 
     private void tryTogether() {
-        List<CompletableFuture<Boolean>> tries =
-                tenures.stream().map(tenure -> acquire(tenure, false)).toList();
-        CompletableFuture.allOf(tries.toArray(CompletableFuture[]::new)).whenComplete((all, error) -> {
-            if (error == null && tries.stream().allMatch(CompletableFuture::join)) {
+        List<CompletableFuture<Boolean>> tries;
+        synchronized (client.pipeline) { // otherwise two threads of this client could take a key each, and both fail
+            tries = tenures.stream().map(tenure -> acquire(tenure, false)).toList();
+        }
+        Clock.all(tries.stream()).whenComplete((all, error) -> {
+            if (error != null) {
+                fail(error);
+            } else if (tries.stream().allMatch(CompletableFuture::join)) {
                 succeed();
-            } else {
-                giveBack().whenComplete((done, failed) -> {
-                    if (error == null && isWaiting) {
-                        acquireNext(0);
-                    } else {
-                        fail(error);
-                    }
+            } else if (isWaiting) {
+                giveBack(false).thenRun(() -> {
+                    renameOwner();
+                    acquireNext(0);
                 });
+            } else {
+                fail(null);
             }
         });
+    }
+
+    /** A new owner for the keys that were given back: a release that arrives late must not end the next grant. */
+    private void renameOwner() {
+        String owner = request.newOwner();
+        tenures.replaceAll(tenure -> tenure.holds() > 0 ? tenure : request.newTenure(tenure.key, owner, tenure.thread));
     }
 
     private void acquireNext(int index) {
@@ -128,19 +136,9 @@ final class Acquisition {
             if (error == null && isGranted) {
                 acquireNext(index + 1);
             } else {
-                giveBack().whenComplete((done, failed) -> fail(error));
+                fail(error);
             }
         });
-    }
-
-    /** Ends without a grant: busy, if there is no error. */
-    private void fail(@Nullable Throwable error) {
-        if (error == null) {
-            result.complete(false);
-        } else {
-            result.completeExceptionally(Clock.cause(error));
-        }
-        ended.complete(null);
     }
 
     private void succeed() {
@@ -148,28 +146,36 @@ final class Acquisition {
             if (tenures.size() > 1) {
                 tenures.forEach(Tenure::checkHeld); // one may be lost while the next one is waited for
             }
+            Tenure.loseTogether(tenures);
+            result.complete(true);
         } catch (LockLostException lost) {
-            giveBack().whenComplete((done, failed) -> fail(lost));
-            return;
-        }
-        Tenure.loseTogether(tenures);
-        if (result.complete(true)) {
-            ended.complete(null);
-        } else {
-            giveBack().whenComplete((done, failed) -> ended.complete(null));
+            fail(lost);
         }
     }
 
-    /** Gives back what was granted. What no server answers ends with its lease. */
-    private CompletableFuture<Void> giveBack() {
-        List<Tenure> all;
+    /** Ends without a grant: busy, if there is no error. */
+    private void fail(@Nullable Throwable error) {
+        Throwable cause = error == null ? null : Clock.cause(error);
+        boolean mayWait = cause != null && !(cause instanceof LockUnreachableException);
+        giveBack(mayWait).thenRun(() -> Clock.complete(result, false, cause));
+    }
+
+    /**
+     * Gives back what was granted. The future completes when that is done, or after 200 ms: the rest goes on in the background.
+     *
+     * @param withUnheard whether to wait for what may have been granted, too
+     */
+    private CompletableFuture<Void> giveBack(boolean withUnheard) {
+        List<CompletableFuture<?>> given = new ArrayList<>();
         synchronized (this) {
-            all = List.copyOf(granted);
+            granted.forEach(tenure -> given.add(tenure.release(request.isShared())));
             granted.clear();
+            if (withUnheard) {
+                begun.forEach(each -> given.add(each.gaveUp));
+            }
         }
-        return CompletableFuture.allOf(all.stream()
-                        .map(tenure -> tenure.release(request.isShared()))
-                        .toArray(CompletableFuture[]::new))
-                .exceptionally(failed -> null);
+        return Clock.all(given.stream())
+                .exceptionally(failed -> null)
+                .completeOnTimeout(null, KeyAcquisition.GIVE_UP_LIMIT, TimeUnit.NANOSECONDS);
     }
 }

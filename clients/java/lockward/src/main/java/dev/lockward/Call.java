@@ -2,23 +2,24 @@ package dev.lockward;
 
 import dev.lockward.Servers.Node;
 import io.lettuce.core.RedisCommandExecutionException;
-import io.lettuce.core.api.StatefulRedisConnection;
-import io.lettuce.core.protocol.AsyncCommand;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.function.BiConsumer;
 import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The requests about one key that belong to one call of the program. Each is sent until a server answers: the reply to an earlier
- * attempt may be lost, so each request names the count of holds that it leads to, or the token of its tenure.
+ * The requests about one key that belong to one call of the program, one after the other. Each is sent until a server answers: the reply
+ * to an earlier attempt may be lost, so each request names the count of holds that it leads to, or the token of its tenure.
  *
- * <p>The steps follow one after the other, in the threads that read replies and in the timer's. None of them blocks.
+ * <p>The steps run in the threads that read replies and in the timer's. None of them blocks.
  */
 final class Call {
     /** After an attempt that has lasted longer, pauses start again from the shortest. */
@@ -29,39 +30,8 @@ final class Call {
 
     private static final Set<String> LOGIN_ERRORS = Set.of("NOAUTH", "NOPERM", "WRONGPASS");
 
-    /** How a request is sent. */
-    enum Manner {
-        /** On the shared connection, until the patience is over. */
-        SHARED,
-        /** On the shared connection, and not again if it may have been carried out. */
-        ONCE,
-        /** On the shared connection, for as long as the call lasts. */
-        PATIENT,
-        /** On a connection of its own, until the patience is over. */
-        OWN,
-        /** On a connection of its own, for as long as the call lasts. */
-        WAITING;
-
-        private boolean isOwn() {
-            return this == OWN || this == WAITING;
-        }
-    }
-
-    private final Servers servers;
-    private final String key;
-    private final long patience;
-
-    /** When the last reply can arrive. */
-    private final long end;
-
-    private long silentSince = Clock.now();
-    private int failures;
-    private @Nullable Node importing;
-    private @Nullable Node silent;
-    private @Nullable Node ownNode;
-    private @Nullable StatefulRedisConnection<String, String> own;
-    private @Nullable CompletableFuture<Object> pending;
-    private volatile boolean isCancelled;
+    /** False: a request is not sent again if it may have been carried out. */
+    boolean isRepeatable = true;
 
     /** Whether a server has answered, with a reply of any kind. */
     volatile boolean isHeard;
@@ -70,10 +40,31 @@ final class Call {
     volatile boolean mayHaveRun;
 
     /** When the request was sent that was answered, and by which node. */
-    volatile long sent;
+    volatile long sent = Clock.now();
 
     volatile @Nullable Node node;
 
+    private final Servers servers;
+    private final String key;
+    private final long patience;
+
+    /** When the last reply can arrive. */
+    private final long end;
+
+    private int failures;
+    private @Nullable Node importing;
+    private @Nullable Node silent;
+
+    // The following is guarded by this object's monitor.
+    /** The connection of this call alone. */
+    private @Nullable Connection own;
+
+    /** What the call waits for: a reply, or the end of a pause. */
+    private CompletableFuture<?> pending = CompletableFuture.completedFuture(null);
+
+    private boolean isCancelled;
+
+    /** @param patience how long to try while no server answers */
     Call(Servers servers, String key, long patience, long end) {
         this.servers = servers;
         this.key = key;
@@ -81,222 +72,198 @@ final class Call {
         this.end = end;
     }
 
-    CompletableFuture<Object> ask(Manner manner, Supplier<Request> request) {
-        return ask(manner, servers.responseLimit, request, List.of()).thenApply(replies -> replies.get(0));
+    /** Sends a request on the shared connection. */
+    CompletableFuture<@Nullable Object> ask(Supplier<Request> request) {
+        return ask(servers.responseLimit, request);
+    }
+
+    /** @param limit how long a reply may take */
+    CompletableFuture<@Nullable Object> ask(long limit, Supplier<Request> request) {
+        return ask(false, patience, limit, () -> List.of(request.get())).thenApply(replies -> replies.get(0));
     }
 
     /**
-     * Sends a request, and others that follow it in the same pipeline. The future completes with the replies, each of which may be a
-     * {@link ServerError}; or with an {@link LockUnreachableException}, or what the supplier throws before an attempt.
+     * Sends requests in one pipeline. The future completes with the replies, each of which may be a {@link ServerError}; or with a {@link
+     * LockUnreachableException}, or what the supplier throws before an attempt.
      *
+     * @param isOwn whether to send on a connection of this call alone
      * @param limit how long a reply may take
      */
-    CompletableFuture<List<Object>> ask(Manner manner, long limit, Supplier<Request> request, List<Request> following) {
-        Asked asked = new Asked(manner, limit, request, following);
-        silentSince = Clock.now();
-        asked.attempt();
-        return asked.replies;
+    CompletableFuture<List<@Nullable Object>> ask(
+            boolean isOwn, long patience, long limit, Supplier<List<Request>> requests) {
+        Exchange exchange = new Exchange(isOwn, patience, limit, requests);
+        exchange.attempt();
+        return exchange.replies;
+    }
+
+    /** Completes after so many nanoseconds, or exceptionally when the call is cancelled. */
+    CompletableFuture<Void> pause(long nanos) {
+        CompletableFuture<Void> pause = begin();
+        Future<?> alarm = servers.timer.at(Clock.now() + nanos, () -> pause.complete(null));
+        return pause.whenComplete((done, cancelled) -> alarm.cancel(false));
     }
 
     /** Ends the call: nothing more is sent, and what is asked completes with a CancellationException. */
     void cancel() {
-        isCancelled = true;
-        CompletableFuture<Object> open;
+        CompletableFuture<?> open;
         synchronized (this) {
+            isCancelled = true;
             open = pending;
         }
-        if (open != null) {
-            open.completeExceptionally(new CancellationException());
-        }
+        open.completeExceptionally(new CancellationException());
         closeOwn(false);
     }
 
     /** Gives up the connection of its own. */
     void closeOwn(boolean isIdle) {
-        StatefulRedisConnection<String, String> connection;
-        Node of;
+        Connection connection;
         synchronized (this) {
             connection = own;
-            of = ownNode;
             own = null;
         }
-        if (connection != null && of != null) {
-            servers.giveBack(of, connection, isIdle);
+        if (connection != null) {
+            servers.giveBack(connection, isIdle);
         }
     }
 
-    /** @param attempt the attempt that wants it */
-    private CompletableFuture<StatefulRedisConnection<String, String>> ownConnection(
-            Node target, CompletableFuture<Object> attempt) {
-        StatefulRedisConnection<String, String> present;
-        synchronized (this) {
-            present = target == ownNode && own != null && own.isOpen() ? own : null;
+    private synchronized <T> CompletableFuture<T> begin() {
+        CompletableFuture<T> next = new CompletableFuture<>();
+        pending = next;
+        if (isCancelled) {
+            next.completeExceptionally(new CancellationException());
         }
-        if (present != null) {
-            return CompletableFuture.completedFuture(present);
+        return next;
+    }
+
+    /** @param attempt the attempt that wants it. When it has ended, a later one may have another connection */
+    private void withOwn(
+            Node target, CompletableFuture<?> attempt, BiConsumer<@Nullable Connection, @Nullable Throwable> user) {
+        Connection present;
+        synchronized (this) {
+            present = own;
+        }
+        if (present != null && present.node() == target && present.isOpen()) {
+            user.accept(present, null);
+            return;
         }
         closeOwn(true);
-        return servers.waiting(target).thenApply(connection -> {
+        servers.own(target).whenComplete((connection, error) -> {
             boolean isLate;
             synchronized (this) {
-                isLate = pending != attempt;
-                if (!isLate) {
-                    ownNode = target;
-                    own = connection;
-                }
+                isLate = pending != attempt || attempt.isDone();
+                own = isLate ? own : connection;
             }
-            if (isLate) { // a later attempt may have one already
-                servers.giveBack(target, connection, true);
-            } else if (isCancelled) {
-                closeOwn(false);
+            if (!isLate) {
+                user.accept(connection, error);
+            } else if (connection != null) {
+                servers.giveBack(connection, true);
             }
-            return connection;
         });
     }
 
-    private synchronized boolean isLatest(CompletableFuture<Object> attempt) {
-        return pending == attempt;
-    }
-
-    /** One request of the call, with its attempts. */
-    private final class Asked {
-        private final Manner manner;
+    /** A pipeline of requests, with its attempts. */
+    private final class Exchange {
+        private final CompletableFuture<List<@Nullable Object>> replies = new CompletableFuture<>();
+        private final boolean isOwn;
+        private final long patience;
         private final long limit;
-        private final Supplier<Request> request;
-        private final List<Request> following;
-        private final CompletableFuture<List<Object>> replies = new CompletableFuture<>();
-        private Node target;
+        private final Supplier<List<Request>> requests;
+        private long heardAt = Clock.now();
         private long began;
-        private boolean isSent;
         private boolean isGuess;
-        private volatile @Nullable StatefulRedisConnection<String, String> used;
-        private List<AsyncCommand<String, String, Object>> commands = List.of();
+        private Node target = servers.nodeFor(key, silent);
+        private volatile @Nullable Connection used;
+        private volatile CompletableFuture<?> reply = CompletableFuture.completedFuture(null);
 
-        Asked(Manner manner, long limit, Supplier<Request> request, List<Request> following) {
-            this.manner = manner;
+        Exchange(boolean isOwn, long patience, long limit, Supplier<List<Request>> requests) {
+            this.isOwn = isOwn;
+            this.patience = patience;
             this.limit = limit;
-            this.request = request;
-            this.following = following;
-            this.target = servers.nodeFor(key, silent);
-        }
-
-        private long giveUpAt() {
-            long patient = silentSince + patience;
-            return manner == Manner.PATIENT || manner == Manner.WAITING || end - patient < 0 ? end : patient;
+            this.requests = requests;
         }
 
         private void attempt() {
-            List<Request> requests = new ArrayList<>(2 + following.size());
+            List<Request> pipeline = new ArrayList<>();
             try {
-                if (isCancelled) {
-                    throw new CancellationException();
-                }
-                if (servers.closed) {
-                    throw new IllegalStateException("the client is closed");
-                }
+                servers.checkOpen();
                 if (importing != null) {
-                    requests.add(Request.ASKING);
+                    pipeline.add(Request.ASKING);
                 }
-                requests.add(request.get());
-                requests.addAll(following);
+                pipeline.addAll(requests.get());
             } catch (RuntimeException | Error reason) {
                 replies.completeExceptionally(reason);
                 return;
             }
             target = importing == null ? servers.nodeFor(key, silent) : importing;
-            isGuess = importing == null && manner != Manner.ONCE && servers.isGuess(key);
+            isGuess = importing == null && isRepeatable && servers.isGuess(key);
             began = Clock.now();
-            isSent = false;
             used = null;
-            CompletableFuture<Object> last = new CompletableFuture<>();
-            synchronized (Call.this) {
-                pending = last;
-            }
+            reply = CompletableFuture.completedFuture(null);
+            CompletableFuture<List<@Nullable Object>> attempt = begin();
             long latest = began + (isGuess ? Math.min(limit, GUESS_LIMIT) : limit);
-            Timer.Task timeout = servers.timer.at(
-                    latest - giveUpAt() < 0 ? latest : giveUpAt(),
-                    () -> last.completeExceptionally(new TimeoutException("no reply in time")));
-            Servers.User user = (connection, error) -> {
+            Future<?> timeout = servers.timer.at(
+                    Clock.earlier(latest, giveUpAt()),
+                    () -> attempt.completeExceptionally(new TimeoutException("no reply in time")));
+            BiConsumer<@Nullable Connection, @Nullable Throwable> user = (connection, error) -> {
                 if (connection == null) {
-                    last.completeExceptionally(error);
-                } else if (!last.isDone()) {
-                    send(connection, requests, last);
-                } else if (manner.isOwn() && isLatest(last)) {
-                    closeOwn(true);
+                    attempt.completeExceptionally(error);
+                } else if (!attempt.isDone()) {
+                    send(connection, pipeline, attempt);
                 }
             };
-            if (manner.isOwn()) {
-                ownConnection(target, last).whenComplete(user::accept);
+            if (isOwn) {
+                withOwn(target, attempt, user);
             } else {
                 servers.withShared(target, user);
             }
-            last.whenComplete((reply, error) -> {
-                servers.timer.cancel(timeout);
+            attempt.whenComplete((values, error) -> {
+                timeout.cancel(false);
                 try {
-                    answered(error);
+                    if (error == null) {
+                        answered(values);
+                    } else {
+                        lost(error);
+                    }
                 } catch (RuntimeException | Error fault) {
                     replies.completeExceptionally(fault); // otherwise the caller would wait for ever
                 }
             });
         }
 
+        private long giveUpAt() {
+            return Clock.earlier(end, heardAt + patience);
+        }
+
         private void send(
-                StatefulRedisConnection<String, String> connection,
-                List<Request> requests,
-                CompletableFuture<Object> last) {
-            used = connection;
-            isSent = true;
+                Connection connection, List<Request> pipeline, CompletableFuture<List<@Nullable Object>> attempt) {
             sent = Clock.now();
+            used = connection;
             try {
-                commands = Servers.send(connection, requests);
+                CompletableFuture<List<@Nullable Object>> sending = connection.send(pipeline);
+                reply = sending;
+                sending.whenComplete((values, error) -> Clock.complete(attempt, values, error));
             } catch (RuntimeException | Error failure) {
-                last.completeExceptionally(failure); // otherwise the caller would wait for ever
+                attempt.completeExceptionally(failure); // otherwise the caller would wait for ever
+            }
+        }
+
+        private void answered(List<@Nullable Object> values) {
+            List<@Nullable Object> answers = importing == null ? values : values.subList(1, values.size());
+            isHeard = true;
+            heardAt = Clock.now();
+            target.answered();
+            if (answers.get(0) instanceof ServerError refusal && refusal.isTransient()) {
+                follow(refusal);
+                repeat(new RedisCommandExecutionException(refusal.message()));
                 return;
             }
-            commands.get(commands.size() - 1).whenComplete((reply, error) -> {
-                if (error == null || error instanceof RedisCommandExecutionException) {
-                    last.complete(this);
-                } else {
-                    last.completeExceptionally(error);
-                }
-            });
-        }
-
-        private void answered(@Nullable Throwable error) {
-            Throwable cause = error;
-            if (error == null) {
-                int first = importing == null ? 0 : 1;
-                List<@Nullable Object> values = new ArrayList<>();
-                commands.subList(first, commands.size()).forEach(command -> values.add(value(command)));
-                isHeard = true;
-                silentSince = Clock.now();
-                target.answered(silentSince);
-                if (!(values.get(0) instanceof ServerError refusal) || !refusal.isTransient()) {
-                    node = target;
-                    failures = 0;
-                    silent = null;
-                    if (importing == null) {
-                        servers.has(target, key);
-                    }
-                    replies.complete(values);
-                    return;
-                }
-                follow(refusal);
-                cause = new RedisCommandExecutionException(refusal.message());
-            } else {
-                lost(error);
+            if (importing == null) {
+                servers.has(target, key);
             }
-            if (cause != null) {
-                repeat(cause);
-            }
-        }
-
-        private static @Nullable Object value(AsyncCommand<String, String, Object> command) {
-            try {
-                return command.getNow(null);
-            } catch (RuntimeException error) {
-                return new ServerError(String.valueOf(Clock.cause(error).getMessage()));
-            }
+            node = target;
+            failures = 0;
+            silent = null;
+            replies.complete(answers);
         }
 
         private void follow(ServerError refusal) {
@@ -304,78 +271,39 @@ final class Call {
             switch (refusal.code()) {
                 case "MOVED" -> servers.moved(target, key, refusal);
                 case "ASK" -> importing = servers.redirected(target, refusal);
-                case "READONLY", "MASTERDOWN" -> replace();
+                case "READONLY", "MASTERDOWN" -> servers.replace(Objects.requireNonNull(used));
                 default -> {}
             }
         }
 
         private void lost(Throwable error) {
-            mayHaveRun |= isSent;
+            mayHaveRun |= used != null;
             importing = null;
             silent = isGuess ? target : null;
-            if (error instanceof TimeoutException && isSent) {
-                checkSilence();
+            if (error instanceof TimeoutException) {
+                checkSilence(used, reply);
             }
-            if (manner.isOwn()) {
+            if (isOwn) {
                 closeOwn(false);
             }
+            repeat(error);
         }
 
         /** Gives the connection up if it stays silent, even if the call has ended earlier. */
-        private void checkSilence() {
-            if (commands.isEmpty()) {
-                return; // it is being sent just now
-            }
-            AsyncCommand<String, String, Object> command = commands.get(0);
-            Node silent = target;
-            StatefulRedisConnection<String, String> connection = used;
-            Runnable check = () -> {
-                if (!command.isDone() && connection != null) {
-                    servers.replace(silent, connection);
-                }
-            };
-            if (Clock.left(began + limit) <= 0) {
-                check.run();
-            } else {
-                servers.timer.at(began + limit, check);
-            }
-        }
-
-        private void replace() {
-            StatefulRedisConnection<String, String> connection = used;
-            if (connection != null) {
-                servers.replace(target, connection);
+        private void checkSilence(@Nullable Connection connection, CompletableFuture<?> awaited) {
+            if (Clock.left(began + limit) > 0) {
+                servers.timer.at(began + limit, () -> checkSilence(connection, awaited));
+            } else if (connection != null && !awaited.isDone()) {
+                servers.replace(connection);
             }
         }
 
         private void repeat(Throwable cause) {
-            if (servers.closed) {
-                replies.completeExceptionally(new IllegalStateException("the client is closed"));
-                return;
-            }
-            if (isCancelled) {
-                replies.completeExceptionally(new CancellationException());
-                return;
-            }
-            for (Throwable each = cause; each != null; each = each.getCause()) {
-                String message = String.valueOf(each.getMessage());
-                if (each instanceof RedisCommandExecutionException
-                        && LOGIN_ERRORS.contains(ServerError.code(message))) {
-                    replies.completeExceptionally(new LockRefusedException(key, message));
-                    return;
-                }
-            }
-            if (manner == Manner.ONCE && mayHaveRun) {
-                replies.completeExceptionally(new LockUnreachableException(
-                        "no reply to the command guarded by the lock " + key + ": it may have run", cause));
-                return;
-            }
             long now = Clock.now();
             long left = giveUpAt() - now;
-            if (left <= 0) {
-                replies.completeExceptionally(new LockUnreachableException(
-                        "no server answers for the lock " + key + ": " + cause.getMessage() + "; try again later",
-                        cause));
+            RuntimeException reason = reasonToEnd(cause, left);
+            if (reason != null) {
+                replies.completeExceptionally(reason);
                 return;
             }
             if (now - began > LONG_ATTEMPT) {
@@ -384,9 +312,40 @@ final class Call {
             long pause = Math.min(left, Clock.backOff(failures++));
             if (pause == 0) {
                 attempt();
-            } else {
-                servers.timer.at(now + pause, this::attempt);
+                return;
             }
+            pause(pause).whenComplete((done, cancelled) -> {
+                if (cancelled == null) {
+                    attempt();
+                } else {
+                    replies.completeExceptionally(cancelled);
+                }
+            });
+        }
+
+        private @Nullable RuntimeException reasonToEnd(Throwable cause, long left) {
+            if (cause instanceof CancellationException cancelled) {
+                return cancelled;
+            }
+            if (servers.isClosed) {
+                return new IllegalStateException("the client is closed");
+            }
+            for (Throwable each = cause; each != null; each = each.getCause()) {
+                String message = String.valueOf(each.getMessage());
+                if (each instanceof RedisCommandExecutionException
+                        && LOGIN_ERRORS.contains(ServerError.code(message))) {
+                    return new LockRefusedException(key, message);
+                }
+            }
+            if (!isRepeatable && mayHaveRun) {
+                return new LockUnreachableException(
+                        "no reply to the command guarded by the lock " + key + ": it may have run", cause);
+            }
+            return left > 0
+                    ? null
+                    : new LockUnreachableException(
+                            "no server answers for the lock " + key + ": " + cause.getMessage() + "; try again later",
+                            cause);
         }
     }
 }

@@ -6,8 +6,10 @@ import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Stream;
+import org.jspecify.annotations.Nullable;
 
-/** Instants and spans of the monotonic clock, in nanoseconds. A span plus an instant does not overflow. */
+/** Instants and spans of the monotonic clock, in nanoseconds, and futures. A span plus an instant does not overflow. */
 final class Clock {
     /** 146 years. */
     static final long FOREVER = Long.MAX_VALUE / 2;
@@ -20,6 +22,11 @@ final class Clock {
 
     static long left(long until) {
         return until - System.nanoTime();
+    }
+
+    /** The clock may overflow, so Math.min is wrong. */
+    static long earlier(long one, long other) {
+        return one - other < 0 ? one : other;
     }
 
     static long span(long time, TimeUnit unit) {
@@ -62,6 +69,26 @@ final class Clock {
     static long backOff(int failures) {
         long most = failures == 0 ? 0 : Math.min(1_000, 25L << Math.min(failures, 6));
         return TimeUnit.MICROSECONDS.toNanos(most * ThreadLocalRandom.current().nextLong(500, 1_001));
+    }
+
+    static Thread daemon(Runnable task, String name) {
+        Thread thread = new Thread(task, name);
+        thread.setDaemon(true);
+        return thread;
+    }
+
+    /** Completes a future with the value, or exceptionally with the error if there is one. */
+    static <T> void complete(CompletableFuture<T> future, @Nullable T value, @Nullable Throwable error) {
+        if (error == null) {
+            future.complete(value);
+        } else {
+            future.completeExceptionally(error);
+        }
+    }
+
+    /** Completes when all of these have. */
+    static CompletableFuture<Void> all(Stream<? extends CompletableFuture<?>> futures) {
+        return CompletableFuture.allOf(futures.toArray(CompletableFuture[]::new));
     }
 
     /** Waits for a future. An interrupt does not end the wait, and is set again afterwards. */

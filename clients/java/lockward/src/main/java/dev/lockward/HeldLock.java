@@ -1,8 +1,10 @@
 package dev.lockward;
 
+import java.net.URLDecoder;
 import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -73,7 +75,7 @@ public final class HeldLock implements AutoCloseable {
 
     /** Renews the lock now. That is rarely needed. */
     public void renew() {
-        Clock.await(all(tenure -> tenure.renew(tenure.fullLease(), null)));
+        Clock.await(all(tenure -> tenure.renew(tenure.lease(), null)));
     }
 
     /**
@@ -88,7 +90,7 @@ public final class HeldLock implements AutoCloseable {
 
     /** Lets readers in from now on. */
     public void downgradeToShared() {
-        Clock.await(all(tenure -> tenure.renew(null, Tenure.SHARED)));
+        Clock.await(all(tenure -> tenure.renew(null, Request.SHARED)));
     }
 
     /** Lets others in from now on, up to so many slots: more than before. */
@@ -126,6 +128,33 @@ public final class HeldLock implements AutoCloseable {
                 .collect(Collectors.joining(","));
     }
 
+    static HeldLock resume(LockwardClient client, String handle) {
+        List<Tenure> tenures = Arrays.stream(handle.split(",", -1))
+                .map(part -> tenure(client, part))
+                .toList();
+        Tenure.loseTogether(tenures);
+        HeldLock held = new HeldLock(client, tenures);
+        try {
+            held.renew();
+            return held;
+        } catch (RuntimeException failed) {
+            tenures.forEach(Tenure::end);
+            throw failed;
+        }
+    }
+
+    private static Tenure tenure(LockwardClient client, String handle) {
+        List<String> parts = Arrays.stream(handle.split(":", -1))
+                .map(part -> URLDecoder.decode(part, StandardCharsets.UTF_8))
+                .toList();
+        Tenure tenure = client.request(parts.get(0)).newTenure(parts.get(0), parts.get(1), null);
+        long token = Long.parseLong(parts.get(2));
+        int holds = Integer.parseInt(parts.get(3));
+        long lease = Long.parseLong(parts.get(4));
+        tenure.granted(client.call(tenure.key), token, holds, lease, true, List.copyOf(parts.subList(5, parts.size())));
+        return tenure;
+    }
+
     /** Gives the lock back. What no server answers ends with its lease. */
     public void release() {
         Clock.await(all(tenure -> tenure.release(false)));
@@ -156,9 +185,7 @@ public final class HeldLock implements AutoCloseable {
     }
 
     private CompletableFuture<Void> all(Function<Tenure, CompletableFuture<Void>> action) {
-        return tenures.size() == 1
-                ? action.apply(tenures.get(0))
-                : CompletableFuture.allOf(tenures.stream().map(action).toArray(CompletableFuture[]::new));
+        return Clock.all(tenures.stream().map(action));
     }
 
     @Override

@@ -1,8 +1,6 @@
 package dev.lockward;
 
-import dev.lockward.Call.Manner;
 import java.util.List;
-import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
@@ -14,9 +12,6 @@ import org.jspecify.annotations.Nullable;
  * without a reply tells that the server is gone, so nothing has to be probed while it lasts.
  */
 final class KeyAcquisition {
-    /** How many milliseconds the server keeps the position in the queue between two slices, or when a connection breaks. */
-    static final long KEEP = 5_000;
-
     private static final long SLICE = TimeUnit.SECONDS.toNanos(10);
 
     /** The lease of a grant after a wait, in milliseconds, until it is confirmed: what a lost grant leaves behind. */
@@ -25,158 +20,114 @@ final class KeyAcquisition {
     /** How much later than the wait limit a reply may arrive. */
     private static final long GRACE = TimeUnit.MILLISECONDS.toNanos(100);
 
+    /** How long a caller waits until what it leaves has been given back. */
     static final long GIVE_UP_LIMIT = TimeUnit.MILLISECONDS.toNanos(200);
 
     /** True: granted; false: busy. */
     final CompletableFuture<Boolean> result = new CompletableFuture<>();
 
+    /** Completes when nothing is left at the server, or the client has tried that for its patience. */
+    volatile CompletableFuture<?> gaveUp = CompletableFuture.completedFuture(null);
+
+    private final Acquisition all;
     private final LockwardClient client;
-    private final Tenure tenure;
     private final LockRequest request;
-    private final boolean isRenewed;
+    private final Tenure tenure;
     private final boolean isWaiting;
     private final boolean isLimited;
-    private final long waitEnd;
     private final int wanted;
+    private final long replicationLimit;
     private final Call call;
     private @Nullable Long lease;
     private boolean isShortened;
     private boolean isLastSlice;
-    private boolean hasWaited;
-    private volatile boolean hasPermit;
+    private boolean isLeftBehind;
+    private boolean hasPermit;
     private int polls;
 
-    /**
-     * @param lease in milliseconds; null for the server's default
-     * @param waits whether to wait until {@code waitEnd}
-     */
-    KeyAcquisition(
-            LockwardClient client,
-            Tenure tenure,
-            LockRequest request,
-            @Nullable Long lease,
-            boolean isRenewed,
-            boolean waits,
-            long waitEnd) {
-        this.client = client;
+    /** @param isWaiting whether to wait until the end of the wait limit */
+    KeyAcquisition(Acquisition all, Tenure tenure, boolean isWaiting) {
+        this.all = all;
+        this.client = all.client;
+        this.request = all.request;
         this.tenure = tenure;
-        this.request = request;
-        this.lease = lease == null ? null : Math.min(lease, Clock.millis(request.holdLimit));
-        this.isRenewed = isRenewed;
-        this.isWaiting = waits;
-        this.waitEnd = waitEnd;
-        this.wanted = tenure.holds() + 1;
-        isLimited = Clock.left(waitEnd) < Clock.FOREVER / 2;
-        long patience = client.patience + replicationLimit();
-        long patient = Clock.now() + patience;
-        long limit = isLimited ? waitEnd + GRACE + replicationLimit() : waitEnd;
-        call = new Call(client.servers, tenure.key, patience, waits || limit - patient < 0 ? limit : patient);
+        this.isWaiting = isWaiting;
+        lease = all.lease == null ? null : Math.min(all.lease, Clock.millis(request.holdLimit));
+        wanted = tenure.holds() + 1;
+        replicationLimit = request.replicas == null ? 0 : Clock.nanos(request.replicas.within());
+        isLimited = Clock.left(all.waitEnd) < Clock.FOREVER / 2;
+        long patience = client.patience + replicationLimit;
+        long limit = isLimited ? all.waitEnd + GRACE + replicationLimit : all.waitEnd;
+        long end = isWaiting ? limit : Clock.earlier(limit, Clock.now() + patience);
+        call = new Call(client.servers, tenure.key, patience, end);
     }
 
     void start() {
-        tryOnce(request.replicas == null ? Manner.SHARED : Manner.OWN);
+        tryOnce(client.patience + replicationLimit);
     }
 
-    /**
-     * Leaves: what was or will be granted is given back.
-     *
-     * @return when the server has answered that, or 200 ms later
-     */
-    CompletableFuture<?> cancel() {
-        boolean isFirst = result.completeExceptionally(new CancellationException());
+    /** Leaves: the result is a CancellationException soon, unless the lock is granted before. */
+    void cancel() {
         call.cancel();
-        return isFirst ? end(true) : CompletableFuture.completedFuture(null);
     }
 
-    private void ask(
-            Manner manner, long limit, Supplier<Request> next, List<Request> following, Consumer<List<Object>> handle) {
-        call.ask(manner, limit, next, following).whenComplete((replies, error) -> {
-            if (error != null) {
-                fail(error);
-                return;
-            }
-            try {
-                handle.accept(replies);
-            } catch (RuntimeException | Error refusal) {
-                fail(refusal);
+    private void tryOnce(long patience) {
+        askReplicated(patience, () -> Request.acquire(tenure, lease, List.of(), wanted, request.kind()), replies -> {
+            Object reply = replies.get(0);
+            if (isGrant(reply)) {
+                granted(reply, replies);
+            } else if (isShortened(reply)) {
+                tryOnce(patience);
+            } else {
+                checkRefusal(reply);
+                waitOrPoll();
             }
         });
     }
 
-    /** WAIT, if the grant must be replicated. It holds up the connection, which is not a shared one then. */
-    private List<Request> replication() {
-        LockRequest.Replicas replicas = request.replicas;
-        return replicas == null
-                ? List.of()
-                : List.of(new Request(Request.WAIT, List.of(replicas.count(), replicas.within())));
-    }
-
-    private long replicationLimit() {
-        LockRequest.Replicas replicas = request.replicas;
-        return replicas == null ? 0 : Clock.nanos(replicas.within());
-    }
-
-    private long replyLimit() {
-        return client.servers.responseLimit + replicationLimit();
-    }
-
-    private void tryOnce(Manner manner) {
-        ask(
-                manner,
-                replyLimit(),
-                () -> tenure.acquire(wanted, lease, 0, false, request.kind()),
-                replication(),
-                replies -> {
-                    Object reply = replies.get(0);
-                    if (isGrant(reply)) {
-                        granted(reply, replies);
-                    } else if (isShortened(reply)) {
-                        tryOnce(manner);
-                    } else {
-                        checkRefusal(reply);
-                        waitOrPoll();
-                    }
-                });
-    }
-
     private void waitOrPoll() {
-        if (!isWaiting || Clock.left(waitEnd) <= 0) {
-            finish(false, hasWaited);
+        if (!isWaiting || Clock.left(all.waitEnd) <= 0) {
+            end(false, null);
             return;
         }
         hasPermit = hasPermit || client.waitPermits.tryAcquire();
         if (hasPermit) {
             waitForSlice();
         } else {
-            long pause = Math.min(Clock.left(waitEnd), Clock.backOff(++polls));
-            client.timer.at(
-                    Clock.now() + pause, () -> tryOnce(request.replicas == null ? Manner.PATIENT : Manner.WAITING));
+            then(
+                    call.pause(Math.min(Clock.left(all.waitEnd), Clock.backOff(++polls))),
+                    paused -> tryOnce(Clock.FOREVER));
         }
     }
 
     private void waitForSlice() {
-        hasWaited = true;
-        ask(Manner.WAITING, SLICE + client.servers.responseLimit, this::slice, List.of(), replies -> {
+        long limit = SLICE + client.servers.responseLimit;
+        then(call.ask(true, Clock.FOREVER, limit, () -> List.of(slice())), replies -> {
             Object reply = replies.get(0);
             if (isGrant(reply)) {
+                isLeftBehind = true;
                 confirm(reply);
-            } else if (reply == null && isLastSlice) {
-                finish(false, false);
+                return;
+            }
+            if (reply == null) {
+                isLeftBehind = !isLastSlice; // the server keeps the position
+            } else if (!isShortened(reply)) {
+                checkRefusal(reply);
+            }
+            if (reply == null && isLastSlice) {
+                end(false, null);
             } else {
-                if (!isShortened(reply)) {
-                    checkRefusal(reply);
-                }
                 waitOrPoll();
             }
         });
     }
 
     private Request slice() {
-        long left = Clock.left(waitEnd);
+        long left = Clock.left(all.waitEnd);
         isLastSlice = left <= SLICE;
         Long asked = lease == null ? null : Math.min(lease, SHORT_LEASE);
-        return tenure.acquire(
-                wanted, asked, Clock.millis(Math.max(0, Math.min(left, SLICE))), !isLastSlice, request.kind());
+        long block = Clock.millis(Math.max(0, Math.min(left, SLICE)));
+        return Request.acquire(tenure, asked, Request.waiting(block, isLastSlice), wanted, request.kind());
     }
 
     /** Sets the full lease of what a wait was granted. It may be over already: then the wait goes on. */
@@ -186,11 +137,9 @@ final class KeyAcquisition {
         if (request.replicas == null) {
             call.closeOwn(true);
         }
-        ask(
-                request.replicas == null ? Manner.SHARED : Manner.OWN,
-                replyLimit(),
-                () -> tenure.renew(full, number(grant, 0), wanted, request.kind()),
-                replication(),
+        askReplicated(
+                client.patience + replicationLimit,
+                () -> Request.renew(tenure, full, number(grant, 0), wanted, request.kind()),
                 replies -> {
                     Object reply = replies.get(0);
                     if (reply instanceof Long) {
@@ -206,31 +155,47 @@ final class KeyAcquisition {
                 });
     }
 
-    private void granted(Object grant, List<Object> replies) {
+    private void granted(Object grant, List<@Nullable Object> replies) {
         LockRequest.Replicas replicas = request.replicas;
         if (replicas != null) {
-            hasWaited = true; // there is a grant to give back
+            isLeftBehind = true;
             LockRefusedException.throwIfError(tenure.key, replies.get(1));
-            if ((Long) replies.get(1) < replicas.count()) {
-                LockUnreplicatedException error = new LockUnreplicatedException("only " + replies.get(1) + " of "
-                        + replicas.count() + " replicas have confirmed the grant of the lock " + tenure.key
+            if (!(replies.get(1) instanceof Long count) || count < replicas.count()) {
+                throw new LockUnreplicatedException("only " + replies.get(1) + " of " + replicas.count()
+                        + " replicas have confirmed the grant of the lock " + tenure.key
                         + " in time, and it was given back: check the replicas, and try again");
-                end(true).whenComplete((done, failed) -> result.completeExceptionally(error));
-                return;
             }
         }
         long token = number(grant, 0);
-        long full = lease == null ? number(grant, 2) : lease;
-        if (wanted == 1) {
-            tenure.granted(token, 1, call.sent, full, isRenewed, request.kind(), call.node);
-        } else if (token == tenure.token()) {
-            tenure.reentered(call.sent, full, isRenewed, request.kind());
-        } else {
+        if (wanted > 1 && token != tenure.token()) {
             throw tenure.lose("another tenure has begun");
         }
-        if (!finish(true, false)) {
-            tenure.release(request.isShared()); // the caller has left meanwhile
-        }
+        long full = lease == null ? number(grant, 2) : lease;
+        tenure.granted(call, token, wanted, full, all.isRenewed, request.kind());
+        isLeftBehind = false;
+        end(true, null);
+    }
+
+    /** Sends a request, followed by WAIT if the grant must be replicated. That holds up the connection, so it is not a shared one. */
+    private void askReplicated(long patience, Supplier<Request> next, Consumer<List<@Nullable Object>> step) {
+        LockRequest.Replicas replicas = request.replicas;
+        then(
+                call.ask(
+                        replicas != null,
+                        patience,
+                        client.servers.responseLimit + replicationLimit,
+                        () -> replicas == null
+                                ? List.of(next.get())
+                                : List.of(next.get(), Request.waitForReplicas(replicas.count(), replicas.within()))),
+                step);
+    }
+
+    private <T> void then(CompletableFuture<T> future, Consumer<T> step) {
+        future.thenAccept(step).whenComplete((done, failure) -> {
+            if (failure != null) {
+                end(false, Clock.cause(failure));
+            }
+        });
     }
 
     private static boolean isGrant(@Nullable Object reply) {
@@ -259,38 +224,31 @@ final class KeyAcquisition {
         LockRefusedException.throwIfError(tenure.key, reply);
     }
 
-    private boolean finish(boolean isGranted, boolean isLeftBehind) {
-        boolean isFirst = result.complete(isGranted);
-        end(isLeftBehind);
-        return isFirst;
-    }
-
-    private void fail(Throwable failure) {
-        Throwable cause = Clock.cause(failure);
+    /** Leaves nothing behind: neither a connection, nor a position in a queue, nor a grant. */
+    private void end(boolean isGranted, @Nullable Throwable failure) {
+        isLeftBehind |= failure != null && call.mayHaveRun;
+        call.closeOwn(!isLeftBehind);
+        if (hasPermit) {
+            client.waitPermits.release();
+        }
+        if (isLeftBehind) {
+            gaveUp = giveUp();
+        }
         // A busy lock, and not a silent server, has used up the wait limit.
-        boolean isBusy = cause instanceof LockUnreachableException
+        boolean isBusy = failure instanceof LockUnreachableException
                 && isWaiting
                 && isLimited
                 && call.isHeard
-                && Clock.left(waitEnd) <= 0;
-        boolean isFirst = isBusy ? result.complete(false) : result.completeExceptionally(cause);
-        // Also after cancel(): the permit may have been taken since.
-        end(isFirst && (call.mayHaveRun || hasWaited));
+                && Clock.left(all.waitEnd) <= 0;
+        Clock.complete(result, isGranted, isBusy ? null : failure);
     }
 
-    /** Leaves nothing behind: neither a connection, nor a position in a queue, nor a grant. */
-    private CompletableFuture<?> end(boolean isLeftBehind) {
-        call.closeOwn(!isLeftBehind);
-        synchronized (this) {
-            if (hasPermit) {
-                client.waitPermits.release();
-                hasPermit = false;
-            }
-        }
-        return isLeftBehind
-                ? new Call(client.servers, tenure.key, GIVE_UP_LIMIT, Clock.now() + GIVE_UP_LIMIT)
-                        .ask(Manner.SHARED, () -> tenure.giveUp(wanted - 1))
-                        .exceptionally(unanswered -> List.of())
-                : CompletableFuture.completedFuture(null);
+    private CompletableFuture<?> giveUp() {
+        // A later grant may have the same owner, if that was named or this is a re-entry. A late request must not end
+        // it.
+        boolean isOnlyGrant = wanted == 1 && request.owner == null;
+        long limit = isOnlyGrant ? client.patience : GIVE_UP_LIMIT;
+        return new Call(client.servers, tenure.key, limit, Clock.now() + limit)
+                .ask(() -> Request.giveUp(tenure, wanted - 1));
     }
 }

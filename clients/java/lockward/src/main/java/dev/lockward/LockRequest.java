@@ -15,8 +15,8 @@ import org.jspecify.annotations.Nullable;
  */
 public final class LockRequest {
     final List<String> keys;
-    private final LockwardClient client;
-    private List<Object> limit = Tenure.EXCLUSIVE;
+    final LockwardClient client;
+    private List<Object> limit = Request.EXCLUSIVE;
     private @Nullable Integer weight;
 
     @Nullable
@@ -49,7 +49,7 @@ public final class LockRequest {
 
     /** Everybody who asks for this kind may hold the lock together: readers. */
     public LockRequest shared() {
-        limit = Tenure.SHARED;
+        limit = Request.SHARED;
         return this;
     }
 
@@ -145,8 +145,9 @@ public final class LockRequest {
 
     /** Runs {@code leader} while this process holds the lock: {@link LockwardClient#lead}. */
     public void lead(LockwardClient.Leader leader) throws InterruptedException {
-        while (!leadOnce(leader)) {
-            // deposed: wait again
+        boolean isDone = false;
+        while (!isDone) {
+            isDone = leadOnce(leader);
         }
     }
 
@@ -154,37 +155,35 @@ public final class LockRequest {
     private boolean leadOnce(LockwardClient.Leader leader) throws InterruptedException {
         HeldLock term = acquire();
         Thread thread = Thread.currentThread();
-        boolean[] isOver = new boolean[1];
-        boolean[] isDeposed = new boolean[1];
+        var state = new Object() {
+            boolean isOver;
+            boolean isDeposed;
+        };
         term.onLost(loss -> {
-            synchronized (term) {
-                if (!isOver[0]) {
-                    isDeposed[0] = true;
+            synchronized (state) {
+                if (!state.isOver) {
+                    state.isDeposed = true;
                     thread.interrupt();
                 }
             }
         });
-        InterruptedException interrupt = null;
         try {
             leader.run(term);
-        } catch (InterruptedException interrupted) {
-            interrupt = interrupted;
-        } finally {
-            synchronized (term) {
-                isOver[0] = true;
+        } catch (InterruptedException interrupt) {
+            if (!state.isDeposed) {
+                throw interrupt;
             }
-            if (!isDeposed[0]) {
+        } finally {
+            synchronized (state) {
+                state.isOver = true;
+            }
+            if (state.isDeposed) {
+                Thread.interrupted(); // it was meant for the leader
+            } else {
                 release(term);
             }
         }
-        if (isDeposed[0]) {
-            Thread.interrupted();
-            return false;
-        }
-        if (interrupt != null) {
-            throw interrupt;
-        }
-        return true;
+        return !state.isDeposed;
     }
 
     private static void release(HeldLock term) {
@@ -196,7 +195,7 @@ public final class LockRequest {
     }
 
     boolean isShared() {
-        return limit.equals(Tenure.SHARED);
+        return limit.equals(Request.SHARED);
     }
 
     /** The arguments of LOCK.ACQUIRE and LOCK.RENEW. The server checks them. */
@@ -209,6 +208,11 @@ public final class LockRequest {
         return weighted;
     }
 
+    /** The owner of the next tenure. */
+    String newOwner() {
+        return owner == null ? client.newOwner() : owner;
+    }
+
     Tenure newTenure(String key, String ofOwner, @Nullable Thread thread) {
         Tenure tenure = new Tenure(client, key, ofOwner, holdLimit, thread);
         if (onLost != null) {
@@ -217,22 +221,22 @@ public final class LockRequest {
         return tenure;
     }
 
-    private List<Tenure> newTenures() {
-        String name = owner == null ? client.newOwner() : owner;
-        return keys.stream().map(key -> newTenure(key, name, null)).toList();
+    private Acquisition acquisition(long wait) {
+        String name = newOwner();
+        List<Tenure> tenures =
+                keys.stream().map(key -> newTenure(key, name, null)).toList();
+        return new Acquisition(this, tenures, lease, isRenewed, wait);
     }
 
     private Optional<HeldLock> acquire(long wait) throws InterruptedException {
-        List<Tenure> tenures = newTenures();
-        boolean isHeld = client.run(new Acquisition(client, tenures, this, lease, isRenewed, wait), true);
-        return isHeld ? Optional.of(new HeldLock(client, tenures)) : Optional.empty();
+        Acquisition acquisition = acquisition(wait);
+        return acquisition.run(true) ? Optional.of(new HeldLock(client, acquisition.tenures)) : Optional.empty();
     }
 
     private <T> CompletableFuture<T> acquireAsync(long wait, Function<Optional<HeldLock>, T> convert) {
-        List<Tenure> tenures = newTenures();
-        Acquisition acquisition = new Acquisition(client, tenures, this, lease, isRenewed, wait).start();
-        CompletableFuture<T> future = client.async(acquisition.result.thenApply(
-                isHeld -> convert.apply(isHeld ? Optional.of(new HeldLock(client, tenures)) : Optional.empty())));
+        Acquisition acquisition = acquisition(wait).start();
+        CompletableFuture<T> future = client.async(acquisition.result.thenApply(isHeld ->
+                convert.apply(isHeld ? Optional.of(new HeldLock(client, acquisition.tenures)) : Optional.empty())));
         future.whenComplete((held, error) -> {
             if (error != null) {
                 acquisition.cancel(); // the caller has left, also by orTimeout

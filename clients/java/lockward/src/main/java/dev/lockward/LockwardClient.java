@@ -4,7 +4,6 @@ import io.lettuce.core.ClientOptions;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.resource.ClientResources;
 import java.lang.ref.WeakReference;
-import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -18,10 +17,10 @@ import java.util.Set;
 import java.util.UUID;
 import java.util.WeakHashMap;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executor;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.concurrent.Semaphore;
-import java.util.concurrent.SynchronousQueue;
-import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
@@ -44,26 +43,22 @@ public final class LockwardClient implements AutoCloseable {
     /** In nanoseconds. */
     final long patience;
 
+    /** The monitor of who tries several keys: one pipeline follows the other. */
+    final Object pipeline = new Object();
+
+    /** The locks of each thread, by key. */
+    final ThreadLocal<Map<String, Tenure>> threadTenures = ThreadLocal.withInitial(HashMap::new);
+
     private final @Nullable Long lease;
     private final LockRequest.@Nullable Replicas replicas;
     private final @Nullable Consumer<LockLostException> onLost;
     private final String id = UUID.randomUUID().toString();
     private final AtomicLong owners = new AtomicLong();
-    private final ThreadLocal<ThreadLocks> threadLocks = ThreadLocal.withInitial(() -> new ThreadLocks(newOwner()));
-    private final Set<Tenure> live = Collections.newSetFromMap(new WeakHashMap<>());
-    private final ExecutorService callbacks;
+    /** Those that are held. A tenure that the program has dropped is not renewed. */
+    final Set<Tenure> live = Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap<>()));
 
-    /** The locks of a thread, by key. */
-    private static final class ThreadLocks {
-        private static final int MANY = 100;
-
-        private final Map<String, Tenure> tenures = new HashMap<>();
-        private String owner;
-
-        ThreadLocks(String owner) {
-            this.owner = owner;
-        }
-    }
+    /** As many threads as needed: a slow listener delays no other one. */
+    private final Executor callbacks = Executors.newCachedThreadPool(task -> Clock.daemon(task, "lockward-callback"));
 
     private LockwardClient(Builder builder) {
         lease = builder.lease;
@@ -71,21 +66,13 @@ public final class LockwardClient implements AutoCloseable {
         replicas = builder.replicas;
         onLost = builder.onLost;
         waitPermits = new Semaphore(builder.waitingConnections);
-        // As many threads as needed: a slow listener delays no other one.
-        callbacks = new ThreadPoolExecutor(
-                0, Integer.MAX_VALUE, 10, TimeUnit.SECONDS, new SynchronousQueue<>(), LockwardClient::daemon);
         servers = new Servers(
-                builder.uris, builder.resources, builder.options, builder.responseLimit, timer, node -> liveTenures()
+                builder.uris, builder.resources, builder.options, builder.responseLimit, timer, node -> List.copyOf(
+                                live)
                         .forEach(tenure -> tenure.renewNow(node)));
         // The first connection takes a while, because it loads Lettuce's classes. If it fails, the first request opens
         // another.
         servers.withShared(servers.nodeFor(id, null), (connection, error) -> {});
-    }
-
-    private static Thread daemon(Runnable task) {
-        Thread thread = new Thread(task, "lockward-callback");
-        thread.setDaemon(true);
-        return thread;
     }
 
     /**
@@ -276,31 +263,7 @@ public final class LockwardClient implements AutoCloseable {
      * @throws LockUnreachableException when no server answers
      */
     public HeldLock resume(String handle) {
-        List<Tenure> tenures = new ArrayList<>();
-        for (String each : handle.split(",", -1)) {
-            List<String> parts = Arrays.stream(each.split(":", -1))
-                    .map(part -> URLDecoder.decode(part, StandardCharsets.UTF_8))
-                    .toList();
-            Tenure tenure = request(parts.get(0)).newTenure(parts.get(0), parts.get(1), null);
-            tenure.granted(
-                    Long.parseLong(parts.get(2)),
-                    Integer.parseInt(parts.get(3)),
-                    Clock.now(),
-                    Long.parseLong(parts.get(4)),
-                    true,
-                    List.copyOf(parts.subList(5, parts.size())),
-                    null);
-            tenures.add(tenure);
-        }
-        Tenure.loseTogether(tenures);
-        HeldLock held = new HeldLock(this, tenures);
-        try {
-            held.renew();
-            return held;
-        } catch (RuntimeException failed) {
-            tenures.forEach(Tenure::end);
-            throw failed;
-        }
+        return HeldLock.resume(this, handle);
     }
 
     /**
@@ -310,126 +273,12 @@ public final class LockwardClient implements AutoCloseable {
     @Override
     public void close() {
         servers.close();
-        liveTenures().forEach(tenure -> tenure.lose(CLOSED));
-        timer.close();
+        List.copyOf(live).forEach(tenure -> tenure.lose(CLOSED));
+        timer.shutdown();
     }
 
     String newOwner() {
         return id + ":" + owners.incrementAndGet();
-    }
-
-    // The locks of the current thread.
-
-    /** Acquires or re-enters a lock for the current thread. */
-    boolean lock(LockRequest request, long wait, @Nullable Long named, boolean isInterruptible)
-            throws InterruptedException {
-        if (isInterruptible && Thread.interrupted()) {
-            throw new InterruptedException();
-        }
-        ThreadLocks locks = threadLocks.get();
-        List<Tenure> tenures = new ArrayList<>(request.keys.size());
-        for (String key : request.keys) {
-            Tenure present = locks.tenures.get(key);
-            if (present != null && present.isHeld()) {
-                tenures.add(present);
-                continue;
-            }
-            if (present != null) {
-                // A lock with a named lease may be left to that, and never be unlocked. It is acquired again.
-                // One that was ended by its HeldLock is not lost.
-                if (present.isRenewed() && present.holds() > 0) {
-                    present.checkHeld();
-                }
-                locks.owner = newOwner();
-            }
-            String owner = request.owner == null ? locks.owner : request.owner;
-            tenures.add(request.newTenure(key, owner, Thread.currentThread()));
-        }
-        boolean isRenewed = request.isRenewed && named == null;
-        try {
-            Acquisition acquisition =
-                    new Acquisition(this, tenures, request, named == null ? request.lease : named, isRenewed, wait);
-            if (!run(acquisition, isInterruptible)) {
-                return false;
-            }
-        } catch (InterruptedException | RuntimeException failure) {
-            locks.owner = newOwner(); // what was sent for this one may still arrive
-            throw failure;
-        }
-        if (locks.tenures.size() >= ThreadLocks.MANY
-                && locks.tenures.values().removeIf(tenure -> !tenure.isHeld() && !tenure.isRenewed())) {
-            locks.owner = newOwner(); // the server may still have one of them
-        }
-        tenures.forEach(tenure -> locks.tenures.put(tenure.key, tenure));
-        return true;
-    }
-
-    void unlock(LockRequest request) {
-        ThreadLocks locks = threadLocks.get();
-        List<Tenure> tenures = threadTenures(request);
-        try {
-            Clock.await(CompletableFuture.allOf(tenures.stream()
-                    .map(tenure -> tenure.release(request.isShared()))
-                    .toArray(CompletableFuture[]::new)));
-        } catch (RuntimeException failure) {
-            locks.owner = newOwner(); // the server may still have the tenure
-            throw failure;
-        } finally {
-            // Others that are over stay: the server may still have them, so the next one of that key gets a new owner.
-            tenures.stream().filter(tenure -> tenure.holds() == 0).forEach(tenure -> locks.tenures.remove(tenure.key));
-        }
-    }
-
-    /** The tenures of the keys that this thread holds. */
-    List<Tenure> threadTenures(LockRequest request) {
-        Map<String, Tenure> tenures = threadLocks.get().tenures;
-        return request.keys.stream()
-                .map(key -> {
-                    Tenure tenure = tenures.get(key);
-                    if (tenure == null || holds(tenure, request) == 0) {
-                        throw notHeld(key);
-                    }
-                    return tenure;
-                })
-                .toList();
-    }
-
-    /** How many holds of this kind the current thread has, of the key of which it has the fewest. */
-    int threadHolds(LockRequest request) {
-        Map<String, Tenure> tenures = threadLocks.get().tenures;
-        return request.keys.stream()
-                .map(tenures::get)
-                .mapToInt(tenure -> tenure == null || !tenure.isHeld() ? 0 : holds(tenure, request))
-                .min()
-                .orElse(0);
-    }
-
-    private static int holds(Tenure tenure, LockRequest request) {
-        return request.isShared() ? tenure.sharedHolds() : tenure.holds() - tenure.sharedHolds();
-    }
-
-    static IllegalMonitorStateException notHeld(String name) {
-        return new IllegalMonitorStateException(
-                "the lock " + name + " is not held by " + Thread.currentThread().getName() + ": acquire it first");
-    }
-
-    boolean run(Acquisition acquisition, boolean isInterruptible) throws InterruptedException {
-        acquisition.start();
-        if (!isInterruptible) {
-            return Clock.await(acquisition.result);
-        }
-        try {
-            return Clock.awaitInterruptibly(acquisition.result);
-        } catch (InterruptedException interrupt) {
-            Clock.await(acquisition.cancel());
-            throw interrupt;
-        }
-    }
-
-    boolean isLocked(String name) {
-        Object info = Clock.await(call(name).ask(Call.Manner.SHARED, () -> new Request(Request.INFO, List.of(name))));
-        LockRefusedException.throwIfError(name, info);
-        return info instanceof List<?>;
     }
 
     // For tenures and acquisitions.
@@ -440,7 +289,7 @@ public final class LockwardClient implements AutoCloseable {
     }
 
     /** Wakes a tenure, unless the program has dropped it. */
-    Timer.Task watchAt(Tenure tenure, long due) {
+    Future<?> watchAt(Tenure tenure, long due) {
         WeakReference<Tenure> reference = new WeakReference<>(tenure);
         return timer.at(due, () -> {
             Tenure watched = reference.get();
@@ -451,42 +300,21 @@ public final class LockwardClient implements AutoCloseable {
     }
 
     void watch(Tenure tenure) {
-        synchronized (live) {
-            live.add(tenure);
-        }
-        if (servers.closed) {
+        live.add(tenure);
+        if (servers.isClosed) {
             tenure.lose(CLOSED);
         }
     }
 
-    void forget(Tenure tenure) {
-        synchronized (live) {
-            live.remove(tenure);
-        }
-    }
-
     void renewOthers() {
-        liveTenures().forEach(Tenure::renewWithOthers);
-    }
-
-    private List<Tenure> liveTenures() {
-        synchronized (live) {
-            return List.copyOf(live);
-        }
+        List.copyOf(live).forEach(Tenure::renewWithOthers);
     }
 
     /** Completes in a thread that the program may block. */
     <T> CompletableFuture<T> async(CompletableFuture<T> future) {
         CompletableFuture<T> copy = new CompletableFuture<>();
         future.whenCompleteAsync(
-                (value, error) -> {
-                    if (error == null) {
-                        copy.complete(value);
-                    } else {
-                        copy.completeExceptionally(Clock.cause(error));
-                    }
-                },
-                callbacks);
+                (value, error) -> Clock.complete(copy, value, error == null ? null : Clock.cause(error)), callbacks);
         return copy;
     }
 

@@ -1,6 +1,7 @@
 package dev.lockward;
 
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.Lock;
@@ -26,6 +27,9 @@ import org.jspecify.annotations.Nullable;
  * LockUnreachableException} when no server answers.
  */
 public final class LockwardLock implements Lock {
+    /** With so many locks of a thread, those that were left to their leases are forgotten. */
+    private static final int MANY = 100;
+
     private final LockwardClient client;
     private final LockRequest request;
 
@@ -68,12 +72,12 @@ public final class LockwardLock implements Lock {
      */
     @Override
     public void lockInterruptibly() throws InterruptedException {
-        client.lock(request, Clock.FOREVER, null, true);
+        acquire(Clock.FOREVER, null, true);
     }
 
     /** As {@link #lockInterruptibly()}, for at most {@code lease}, as in {@link #lock(long, TimeUnit)}. */
     public void lockInterruptibly(long lease, TimeUnit unit) throws InterruptedException {
-        client.lock(request, Clock.FOREVER, millis(lease, unit), true);
+        acquire(Clock.FOREVER, millis(lease, unit), true);
     }
 
     /** Acquires the lock if it is free. It is never free while others wait for it. */
@@ -85,12 +89,12 @@ public final class LockwardLock implements Lock {
     /** Acquires the lock, and waits for it for at most {@code wait}. It does not wait if that is 0 or less. */
     @Override
     public boolean tryLock(long wait, TimeUnit unit) throws InterruptedException {
-        return client.lock(request, Clock.span(wait, unit), null, true);
+        return acquire(Clock.span(wait, unit), null, true);
     }
 
     /** As {@link #tryLock(long, TimeUnit)}, for at most {@code lease}, as in {@link #lock(long, TimeUnit)}. */
     public boolean tryLock(long wait, long lease, TimeUnit unit) throws InterruptedException {
-        return client.lock(request, Clock.span(wait, unit), millis(lease, unit), true);
+        return acquire(Clock.span(wait, unit), millis(lease, unit), true);
     }
 
     /**
@@ -103,7 +107,13 @@ public final class LockwardLock implements Lock {
      */
     @Override
     public void unlock() {
-        client.unlock(request);
+        List<Tenure> tenures = tenures();
+        try {
+            Clock.await(Clock.all(tenures.stream().map(tenure -> tenure.release(request.isShared()))));
+        } finally {
+            Map<String, Tenure> mine = client.threadTenures.get();
+            tenures.stream().filter(tenure -> tenure.holds() == 0).forEach(tenure -> mine.remove(tenure.key));
+        }
     }
 
     /** Not supported. */
@@ -122,12 +132,19 @@ public final class LockwardLock implements Lock {
 
     /** How many holds the current thread has: 0 when it does not hold the lock, or has lost it. Sends no request. */
     public int getHoldCount() {
-        return client.threadHolds(request);
+        Map<String, Tenure> mine = client.threadTenures.get();
+        return request.keys.stream()
+                .map(mine::get)
+                .mapToInt(tenure -> tenure == null || !tenure.isHeld() ? 0 : tenure.holds(request.isShared()))
+                .min()
+                .orElse(0);
     }
 
     /** Whether any owner holds the lock at the server; of several keys, whether the first one is held. */
     public boolean isLocked() {
-        return client.isLocked(getName());
+        Object info = Clock.await(client.call(getName()).ask(() -> Request.info(getName())));
+        LockRefusedException.throwIfError(getName(), info);
+        return info instanceof List<?>;
     }
 
     /**
@@ -138,7 +155,7 @@ public final class LockwardLock implements Lock {
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
      */
     public long fencingToken() {
-        List<Tenure> tenures = client.threadTenures(request);
+        List<Tenure> tenures = tenures();
         tenures.forEach(Tenure::checkHeld);
         return tenures.get(0).token();
     }
@@ -150,7 +167,7 @@ public final class LockwardLock implements Lock {
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
      */
     public HeldLock held() {
-        return new HeldLock(client, client.threadTenures(request));
+        return new HeldLock(client, tenures());
     }
 
     /**
@@ -181,10 +198,54 @@ public final class LockwardLock implements Lock {
 
     private boolean uninterruptibly(long wait, @Nullable Long lease) {
         try {
-            return client.lock(request, wait, lease, false);
+            return acquire(wait, lease, false);
         } catch (InterruptedException never) {
             throw new AssertionError(never);
         }
+    }
+
+    /** @param lease in milliseconds; null: the lock is renewed */
+    private boolean acquire(long wait, @Nullable Long lease, boolean isInterruptible) throws InterruptedException {
+        if (isInterruptible && Thread.interrupted()) {
+            throw new InterruptedException();
+        }
+        Map<String, Tenure> mine = client.threadTenures.get();
+        String owner = request.newOwner();
+        List<Tenure> tenures = request.keys.stream()
+                .map(key -> {
+                    Tenure present = mine.get(key);
+                    // A lock with a named lease may be left to that, and never be unlocked. It is acquired again.
+                    if (present == null || present.isLeft()) {
+                        return request.newTenure(key, owner, Thread.currentThread());
+                    }
+                    present.checkHeld();
+                    return present;
+                })
+                .toList();
+        Acquisition acquisition = new Acquisition(
+                request, tenures, lease == null ? request.lease : lease, request.isRenewed && lease == null, wait);
+        if (!acquisition.run(isInterruptible)) {
+            return false;
+        }
+        if (mine.size() >= MANY) {
+            mine.values().removeIf(Tenure::isLeft);
+        }
+        acquisition.tenures.forEach(tenure -> mine.put(tenure.key, tenure));
+        return true;
+    }
+
+    /** Those that the current thread holds. */
+    private List<Tenure> tenures() {
+        Map<String, Tenure> mine = client.threadTenures.get();
+        return request.keys.stream()
+                .map(key -> {
+                    Tenure tenure = mine.get(key);
+                    if (tenure == null || tenure.holds(request.isShared()) == 0) {
+                        throw Tenure.notHeld(key);
+                    }
+                    return tenure;
+                })
+                .toList();
     }
 
     private static @Nullable Long millis(long lease, TimeUnit unit) {

@@ -14,15 +14,14 @@ import java.util.Deque;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
-/** A command: its name and its arguments, which are {@code byte[]} or anything else as text. */
-record Request(Keyword name, List<?> arguments) {
-    static final Request ASKING = new Request(new Keyword("ASKING"), List.of());
-    static final Keyword ACQUIRE = new Keyword("LOCK.ACQUIRE");
-    static final Keyword RENEW = new Keyword("LOCK.RENEW");
-    static final Keyword RELEASE = new Keyword("LOCK.RELEASE");
-    static final Keyword GUARD = new Keyword("LOCK.GUARD");
-    static final Keyword INFO = new Keyword("LOCK.INFO");
-    static final Keyword WAIT = new Keyword("WAIT");
+/** A command: its name and its arguments, which are {@code byte[]} or anything else as text. Leases are in milliseconds. */
+record Request(Keyword name, List<Object> arguments) {
+    static final List<Object> EXCLUSIVE = List.of();
+    static final List<Object> SHARED = List.of("SHARED");
+    static final Request ASKING = of("ASKING");
+
+    /** How many milliseconds the server keeps the position in the queue between two slices, or when a connection breaks. */
+    private static final long KEEP = 5_000;
 
     record Keyword(String word) implements ProtocolKeyword {
         @Override
@@ -34,6 +33,62 @@ record Request(Keyword name, List<?> arguments) {
         public String toString() {
             return word;
         }
+    }
+
+    /** @param parts arguments, and lists of them */
+    private static Request of(String name, Object... parts) {
+        List<Object> arguments = new ArrayList<>();
+        for (Object part : parts) {
+            if (part instanceof List<?> several) {
+                arguments.addAll(several);
+            } else {
+                arguments.add(part);
+            }
+        }
+        return new Request(new Keyword(name), arguments);
+    }
+
+    /**
+     * Acquires so that the owner has {@code holds} holds.
+     *
+     * @param lease null: the server's default lease
+     * @param waiting what {@link #waiting} returns; empty to try
+     */
+    static Request acquire(Tenure of, @Nullable Long lease, List<Object> waiting, int holds, List<Object> kind) {
+        List<Object> px = lease == null ? List.of() : List.of("PX", lease);
+        return of("LOCK.ACQUIRE", of.key, of.owner, px, waiting, "HOLDS", holds, kind);
+    }
+
+    /** Waits for so many milliseconds. The owner leaves the queue then if this is the last wait. */
+    static List<Object> waiting(long millis, boolean isLast) {
+        return isLast ? List.of("BLOCK", millis) : List.of("BLOCK", millis, "KEEP", KEEP);
+    }
+
+    /** Sets a lease. In quarantine this restores a tenure that the server has forgotten. */
+    static Request renew(Tenure of, long lease, long token, int holds, List<Object> kind) {
+        return of("LOCK.RENEW", of.key, of.owner, "PX", lease, "TOKEN", token, "HOLDS", holds, kind);
+    }
+
+    /** Gives holds back. */
+    static Request release(Tenure of, int left) {
+        return of("LOCK.RELEASE", of.key, of.owner, left == 0 ? "ALL" : List.of("HOLDS", left), "TOKEN", of.token());
+    }
+
+    /** Gives back what may have been granted since the owner had so many holds, and ends its waits. */
+    static Request giveUp(Tenure of, int left) {
+        return of("LOCK.RELEASE", of.key, of.owner, "HOLDS", left);
+    }
+
+    static Request guard(String key, long token, Object... command) {
+        return of("LOCK.GUARD", key, token, List.of(command));
+    }
+
+    static Request info(String key) {
+        return of("LOCK.INFO", key);
+    }
+
+    static Request waitForReplicas(int count, long within) {
+        return of("WAIT", count, within);
     }
 
     /** A command to be sent once. Its reply is a Long, a String, a List of these and lists, or null. */
@@ -51,7 +106,7 @@ record Request(Keyword name, List<?> arguments) {
         return new AsyncCommand<>(new Command<>(name, new Output(), args));
     }
 
-    /** A reply of any form. */
+    /** A reply of any form. Lettuce's own class takes no null in a list. */
     private static final class Output extends CommandOutput<String, String, Object> {
         private final Deque<Open> open = new ArrayDeque<>(2);
 
@@ -65,37 +120,37 @@ record Request(Keyword name, List<?> arguments) {
         @Override
         public void set(@Nullable ByteBuffer bytes) {
             add(bytes == null ? null : codec.decodeValue(bytes));
-            closeFull();
         }
 
         @Override
         public void set(long number) {
             add(number);
-            closeFull();
         }
 
         @Override
         public void multi(int count) {
-            List<@Nullable Object> list = new ArrayList<>(Math.max(0, count));
-            add(count < 0 ? null : list);
-            if (count > 0) {
-                open.push(new Open(list, count));
+            if (count <= 0) {
+                add(count < 0 ? null : new ArrayList<>());
+                return;
             }
-            closeFull();
+            List<@Nullable Object> list = new ArrayList<>(count);
+            place(list);
+            open.push(new Open(list, count));
         }
 
         private void add(@Nullable Object value) {
+            place(value);
+            for (Open last = open.peek(); last != null && last.list.size() == last.count; last = open.peek()) {
+                open.pop();
+            }
+        }
+
+        private void place(@Nullable Object value) {
             Open innermost = open.peek();
             if (innermost == null) {
                 output = value;
             } else {
                 innermost.list.add(value);
-            }
-        }
-
-        private void closeFull() {
-            for (Open last = open.peek(); last != null && last.list.size() == last.count; last = open.peek()) {
-                open.pop();
             }
         }
     }

@@ -5,32 +5,32 @@ import io.lettuce.core.RedisChannelHandler;
 import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisConnectionStateListener;
 import io.lettuce.core.RedisURI;
-import io.lettuce.core.SocketOptions;
-import io.lettuce.core.SocketOptions.KeepAliveOptions;
 import io.lettuce.core.TimeoutOptions;
 import io.lettuce.core.api.StatefulConnection;
 import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.cluster.SlotHash;
 import io.lettuce.core.codec.StringCodec;
-import io.lettuce.core.protocol.AsyncCommand;
 import io.lettuce.core.protocol.ProtocolVersion;
 import io.lettuce.core.resource.ClientResources;
-import io.lettuce.core.sentinel.api.StatefulRedisSentinelConnection;
 import java.net.InetSocketAddress;
 import java.time.Duration;
-import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Queue;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.BiConsumer;
 import java.util.function.Consumer;
+import java.util.function.Function;
+import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -47,7 +47,7 @@ final class Servers {
 
     final Timer timer;
     final long responseLimit;
-    volatile boolean closed;
+    volatile boolean isClosed;
 
     private final RedisClient redis;
     private final List<RedisURI> seeds;
@@ -57,49 +57,39 @@ final class Servers {
     /** The nodes that are known to have a slot. Empty without a cluster. */
     private final Map<Integer, Node> nodesBySlot = new ConcurrentHashMap<>();
 
-    /** How often a node did not answer. */
+    /** How often a connection has failed. */
     private final AtomicInteger failures = new AtomicInteger();
 
     /** A server, or the primary that Sentinels know. */
     static final class Node {
         final RedisURI uri;
-        private final Queue<StatefulRedisConnection<String, String>> idle = new ConcurrentLinkedQueue<>();
-        private final Set<StatefulRedisConnection<String, String>> waiting = ConcurrentHashMap.newKeySet();
+        private final Queue<Connection> idle = new ConcurrentLinkedQueue<>();
+        private final Set<Connection> waiting = ConcurrentHashMap.newKeySet();
 
         /** Where the last connection was opened. */
         private volatile @Nullable RedisURI address;
 
         private volatile long lastAnswer = Long.MIN_VALUE;
-        private @Nullable Shared shared;
+
+        /** Completes when the shared connection is open, and all who have waited for that have used it. */
+        private @Nullable CompletableFuture<Connection> shared;
 
         private Node(RedisURI uri) {
             this.uri = uri;
         }
 
-        void answered(long now) {
-            lastAnswer = now;
+        void answered() {
+            lastAnswer = Clock.now();
         }
-    }
 
-    /** What uses a connection, or gets the error of its opening. */
-    interface User {
-        void accept(@Nullable StatefulRedisConnection<String, String> connection, @Nullable Throwable error);
-    }
+        private synchronized @Nullable Connection openConnection() {
+            return shared == null ? null : shared.getNow(null);
+        }
 
-    /** A shared connection that is open, or about to be. */
-    private static final class Shared {
-        private final Queue<User> users = new ArrayDeque<>();
-        private volatile @Nullable StatefulRedisConnection<String, String> connection;
-
-        /** The next one that has waited for the connection. Later ones use it at once when nobody is left. */
-        private @Nullable User next(Node node, StatefulRedisConnection<String, String> opened) {
-            synchronized (node) {
-                User user = users.poll();
-                if (user == null) {
-                    connection = opened;
-                }
-                return user;
-            }
+        private synchronized boolean forget() {
+            boolean wasKnown = shared != null;
+            shared = null;
+            return wasKnown;
         }
     }
 
@@ -119,23 +109,25 @@ final class Servers {
     }
 
     private static ClientOptions ownOptions(ClientOptions theirs, Duration connectLimit) {
-        SocketOptions.Builder socket = theirs.getSocketOptions().mutate().connectTimeout(connectLimit);
-        if (!theirs.getSocketOptions().isKeepAlive()) {
-            socket.keepAlive(KeepAliveOptions.builder()
-                    .enable()
-                    .idle(Duration.ofSeconds(12))
-                    .interval(Duration.ofSeconds(3))
-                    .count(3)
-                    .build());
-        }
         return theirs.mutate()
                 .autoReconnect(false)
                 .disconnectedBehavior(ClientOptions.DisconnectedBehavior.REJECT_COMMANDS)
                 .timeoutOptions(TimeoutOptions.builder().timeoutCommands(false).build())
                 .protocolVersion(ProtocolVersion.RESP2)
-                .socketOptions(socket.build())
+                .socketOptions(theirs.getSocketOptions()
+                        .mutate()
+                        .connectTimeout(connectLimit)
+                        .build())
                 .build();
     }
+
+    void checkOpen() {
+        if (isClosed) {
+            throw new IllegalStateException("the client is closed");
+        }
+    }
+
+    // The node of a key.
 
     /**
      * The node that has the key, as far as the client knows. Any node of a cluster can redirect a request.
@@ -147,21 +139,18 @@ final class Servers {
         if (known != null) {
             return known;
         }
-        if (seeds.size() > 1 || nodes.size() > 1) {
-            Node lively = nodes.values().stream()
-                    .filter(node -> node != silent && isConnected(node))
-                    .max(Comparator.comparingLong(node -> node.lastAnswer))
-                    .orElse(null);
-            if (lively != null) {
-                return lively;
-            }
+        if (seeds.size() == 1 && nodes.size() <= 1) {
+            return node(seeds.get(0));
         }
-        List<RedisURI> all = new ArrayList<>(seeds);
-        nodesBySlot.values().forEach(node -> all.add(node.uri));
-        if (silent != null && all.size() > 1) {
-            all.remove(silent.uri);
+        List<RedisURI> others = new ArrayList<>(seeds);
+        nodesBySlot.values().forEach(node -> others.add(node.uri));
+        if (silent != null && others.size() > 1) {
+            others.remove(silent.uri);
         }
-        return node(all.get(Math.floorMod(failures.get(), all.size())));
+        return nodes.values().stream()
+                .filter(node -> node != silent && node.openConnection() != null)
+                .max(Comparator.comparingLong(node -> node.lastAnswer))
+                .orElseGet(() -> node(others.get(Math.floorMod(failures.get(), others.size()))));
     }
 
     /** Whether the client does not know which node of the cluster has the key. */
@@ -174,16 +163,6 @@ final class Servers {
         if (isGuess(key)) {
             nodesBySlot.put(SlotHash.getSlot(key), node);
         }
-    }
-
-    private static boolean isConnected(Node node) {
-        synchronized (node) {
-            return node.shared != null && node.shared.connection != null;
-        }
-    }
-
-    private Node node(RedisURI uri) {
-        return nodes.computeIfAbsent(uri, Node::new);
     }
 
     /** Notes where MOVED leads. */
@@ -202,82 +181,77 @@ final class Servers {
                 .build());
     }
 
+    private Node node(RedisURI uri) {
+        return nodes.computeIfAbsent(uri, Node::new);
+    }
+
+    // The shared connection of a node.
+
     /** Calls {@code user} with the connection that all requests to a node share, or with an error. In the order of the calls. */
-    void withShared(Node node, User user) {
-        Shared shared;
+    void withShared(Node node, BiConsumer<@Nullable Connection, @Nullable Throwable> user) {
+        CompletableFuture<Connection> before;
+        CompletableFuture<Connection> after = new CompletableFuture<>();
         boolean isNew;
-        StatefulRedisConnection<String, String> open;
         synchronized (node) {
-            shared = node.shared;
-            isNew = shared == null;
-            if (shared == null) {
-                shared = new Shared();
-                node.shared = shared;
-            }
-            open = shared.connection;
-            if (open == null) {
-                shared.users.add(user);
-            }
+            isNew = node.shared == null;
+            before = isNew ? new CompletableFuture<>() : Objects.requireNonNull(node.shared);
+            node.shared = before.isDone() ? before : after;
         }
-        if (open != null) {
-            user.accept(open, null);
-        } else if (isNew) {
-            open(node, shared);
+        before.whenComplete((connection, error) -> {
+            user.accept(connection, error);
+            Clock.complete(after, connection, error);
+        });
+        if (isNew) {
+            open(node, before);
         }
     }
 
-    private void open(Node node, Shared shared) {
+    private void open(Node node, CompletableFuture<Connection> opened) {
         CompletableFuture.completedFuture(node)
-                .thenCompose(this::locate) // what it throws ends the calls that wait for the connection
-                .thenCompose(address -> open(address).thenApply(connection -> {
+                .thenCompose(this::primary) // what it throws ends the calls that wait for the connection
+                .thenCompose(address -> connect(address).thenApply(redis -> {
                     RedisURI last = node.address;
                     node.address = address;
                     if (last != null && !last.equals(address)) { // there is a new primary
-                        node.waiting.forEach(StatefulConnection::closeAsync);
+                        node.waiting.forEach(Connection::close);
                         onConnectionLost.accept(node);
                     }
-                    return connection;
+                    return new Connection(node, redis);
                 }))
                 .whenComplete((connection, error) -> {
                     if (connection == null) {
-                        forget(node, shared);
-                        shared.users.forEach(user -> user.accept(null, error));
+                        leave(node);
+                        opened.completeExceptionally(error);
                         return;
                     }
-                    connection.addListener(new RedisConnectionStateListener() {
+                    connection.redis().addListener(new RedisConnectionStateListener() {
                         @Override
                         public void onRedisDisconnected(RedisChannelHandler<?, ?> closed) {
-                            connectionLost(node, shared);
+                            disconnected(connection);
                         }
                     });
-                    for (User user = shared.next(node, connection); user != null; ) {
-                        user.accept(connection, null);
-                        user = shared.next(node, connection);
-                    }
+                    opened.complete(connection);
                     if (!connection.isOpen()) {
-                        connectionLost(node, shared);
+                        disconnected(connection);
                     }
                 });
     }
 
-    private void connectionLost(Node node, Shared shared) {
-        if (forget(node, shared) && !closed) {
-            onConnectionLost.accept(node);
+    private void disconnected(Connection connection) {
+        if (connection.equals(connection.node().openConnection()) && leave(connection.node()) && !isClosed) {
+            onConnectionLost.accept(connection.node());
         }
     }
 
     /** Makes the next request to the node open a new connection. Returns false if that was done already. */
-    private boolean forget(Node node, Shared shared) {
-        synchronized (node) {
-            if (node.shared != shared) {
-                return false;
-            }
-            node.shared = null;
+    private boolean leave(Node node) {
+        if (!node.forget()) {
+            return false;
         }
         nodesBySlot.values().removeIf(node::equals);
         failures.incrementAndGet();
-        for (var idle = node.idle.poll(); idle != null; idle = node.idle.poll()) {
-            idle.closeAsync();
+        for (Connection idle = node.idle.poll(); idle != null; idle = node.idle.poll()) {
+            idle.close();
         }
         return true;
     }
@@ -285,182 +259,138 @@ final class Servers {
     /**
      * Uses new connections to a node from now on: it is silent, or not the primary any more.
      *
-     * @param connection the one that was used. If it is not the shared one any more, that has been replaced already
+     * @param used the one that has shown that. If it is not in use any more, it has been replaced already
      */
-    void replace(Node node, StatefulRedisConnection<String, String> connection) {
-        Shared shared;
-        synchronized (node) {
-            shared = node.shared;
-        }
-        if (shared != null && (shared.connection == connection || node.waiting.contains(connection))) {
-            forget(node, shared);
+    void replace(Connection used) {
+        Node node = used.node();
+        Connection shared = node.openConnection();
+        if (shared != null && (shared.equals(used) || node.waiting.contains(used)) && leave(node)) {
             // Other requests may still be answered.
-            StatefulRedisConnection<String, String> silent = shared.connection;
-            if (silent != null) {
-                timer.at(Clock.now() + responseLimit, silent::closeAsync);
-            }
+            timer.at(Clock.now() + responseLimit, shared::close);
         }
     }
+
+    // The connections of waits.
 
     /** A connection for a request that waits: an idle one, or a new one to where the shared one leads. */
-    CompletableFuture<StatefulRedisConnection<String, String>> waiting(Node node) {
-        var idle = node.idle.poll();
-        while (idle != null && !idle.isOpen()) {
-            idle = node.idle.poll();
+    CompletableFuture<Connection> own(Node node) {
+        for (Connection idle = node.idle.poll(); idle != null; idle = node.idle.poll()) {
+            if (idle.isOpen()) {
+                node.waiting.add(idle);
+                return CompletableFuture.completedFuture(idle);
+            }
         }
-        CompletableFuture<StatefulRedisConnection<String, String>> connection = new CompletableFuture<>();
-        if (idle == null) {
-            withShared(node, (shared, error) -> {
-                if (error == null) {
-                    open(address(node)).whenComplete((opened, failure) -> complete(connection, opened, failure));
-                } else {
-                    connection.completeExceptionally(error);
-                }
-            });
-        } else {
-            connection.complete(idle);
-        }
-        return connection.thenApply(open -> {
-            node.waiting.add(open);
-            return open;
-        });
+        CompletableFuture<Connection> shared = new CompletableFuture<>();
+        withShared(node, (connection, error) -> Clock.complete(shared, connection, error));
+        return shared.thenCompose(located -> connect(Objects.requireNonNull(node.address)))
+                .thenApply(redis -> {
+                    Connection own = new Connection(node, redis);
+                    node.waiting.add(own);
+                    return own;
+                });
     }
 
-    private static <T> void complete(CompletableFuture<T> future, @Nullable T value, @Nullable Throwable error) {
-        if (error == null) {
-            future.complete(value);
-        } else {
-            future.completeExceptionally(error);
-        }
-    }
-
-    private static RedisURI address(Node node) {
-        RedisURI address = node.address;
-        return address == null ? node.uri : address;
-    }
-
-    /** Takes a waiting connection back. It is kept for a while if no request is under way on it. */
-    void giveBack(Node node, StatefulRedisConnection<String, String> connection, boolean isIdle) {
-        if (!node.waiting.remove(connection) || !isIdle || closed) {
-            connection.closeAsync();
+    /** Takes such a connection back. It is kept for a while if no request is under way on it. */
+    void giveBack(Connection connection, boolean isIdle) {
+        Node node = connection.node();
+        if (!node.waiting.remove(connection) || !isIdle || isClosed) {
+            connection.close();
             return;
         }
         node.idle.add(connection);
         timer.at(Clock.now() + IDLE_LIMIT, () -> {
             if (node.idle.remove(connection)) {
+                connection.close();
+            }
+        });
+    }
+
+    private CompletableFuture<StatefulRedisConnection<String, String>> connect(RedisURI address) {
+        return inBackground(() -> redis.connectAsync(StringCodec.UTF8, address)).whenComplete((connection, error) -> {
+            if (isClosed && error == null) {
                 connection.closeAsync();
             }
         });
     }
 
-    private CompletableFuture<StatefulRedisConnection<String, String>> open(RedisURI address) {
-        // In a thread that may take a while: the first connection loads classes and reads certificates.
-        return CompletableFuture.supplyAsync(
-                        () -> redis.connectAsync(StringCodec.UTF8, address),
-                        redis.getResources().eventExecutorGroup())
-                .thenCompose(connection -> connection)
-                .whenComplete((connection, error) -> {
-                    if (closed && error == null) {
-                        connection.closeAsync();
-                    }
-                });
+    /** Starts in a thread that may take a while: the first connection loads classes and reads certificates. */
+    private <T> CompletableFuture<T> inBackground(Supplier<CompletionStage<T>> start) {
+        return CompletableFuture.supplyAsync(start, redis.getResources().eventExecutorGroup())
+                .thenCompose(started -> started);
     }
 
+    // The primary.
+
     /** The address of a node, with the primary's if Sentinels know it. */
-    private CompletableFuture<RedisURI> locate(Node node) {
-        // The copy has no Sentinels.
-        RedisURI.Builder address = RedisURI.builder(node.uri).withTimeout(Duration.ofNanos(responseLimit));
-        if (node.uri.getSentinels().isEmpty()) {
-            return CompletableFuture.completedFuture(address.build());
+    private CompletableFuture<RedisURI> primary(Node node) {
+        List<RedisURI> sentinels = node.uri.getSentinels();
+        if (sentinels.isEmpty()) {
+            return CompletableFuture.completedFuture(address(node).build());
         }
         // The first Sentinel that answers is believed: others may be stopped.
         CompletableFuture<RedisURI> found = new CompletableFuture<>();
-        List<CompletableFuture<Boolean>> answers = node.uri.getSentinels().stream()
-                .map(sentinel -> primary(sentinel, node.uri.getSentinelMasterId())
-                        .thenApply(primary -> found.complete(address.withHost(primary.getHostString())
-                                .withPort(primary.getPort())
-                                .build())))
-                .toList();
-        CompletableFuture.allOf(answers.toArray(CompletableFuture[]::new))
-                .whenComplete((all, error) -> lastKnown(node, found, error));
-        Timer.Task limit = timer.at(Clock.now() + SENTINEL_LIMIT, () -> lastKnown(node, found, null));
-        return found.whenComplete((primary, error) -> timer.cancel(limit));
-    }
-
-    /**
-     * Finds the last known primary, if it still is one.
-     *
-     * @param failure why the Sentinels do not answer; null if they may still answer
-     */
-    private void lastKnown(Node node, CompletableFuture<RedisURI> found, @Nullable Throwable failure) {
-        RedisURI last = node.address;
-        if (found.isDone() || (last == null && failure == null)) {
-            return;
-        }
-        if (last == null) {
-            found.completeExceptionally(failure);
-            return;
-        }
-        open(last).whenComplete((connection, error) -> {
-            if (connection == null) {
-                fail(found, error, failure);
-                return;
+        CompletableFuture<?>[] answers = sentinels.stream()
+                .map(sentinel -> ask(sentinel, node).thenAccept(found::complete))
+                .toArray(CompletableFuture[]::new);
+        timer.at(Clock.now() + SENTINEL_LIMIT, () -> {
+            if (!found.isDone()) {
+                lastKnown(node).thenAccept(found::complete);
             }
-            connection.async().role().whenComplete((role, none) -> {
-                if (role != null && "master".equals(role.get(0))) {
-                    found.complete(last);
-                } else {
-                    fail(found, none, failure);
-                }
-                connection.closeAsync();
-            });
-            timer.at(Clock.now() + responseLimit, connection::closeAsync);
         });
+        CompletableFuture.allOf(answers).whenComplete((all, silence) -> {
+            if (!found.isDone()) {
+                lastKnown(node).whenComplete((primary, error) -> Clock.complete(found, primary, error));
+            }
+        });
+        return found;
     }
 
-    private static void fail(CompletableFuture<?> found, @Nullable Throwable error, @Nullable Throwable failure) {
-        if (failure != null) {
-            found.completeExceptionally(error == null ? failure : error);
-        }
+    private RedisURI.Builder address(Node node) {
+        // The copy has no Sentinels.
+        return RedisURI.builder(node.uri).withTimeout(Duration.ofNanos(responseLimit));
     }
 
-    private CompletableFuture<InetSocketAddress> primary(RedisURI sentinel, String name) {
-        CompletableFuture<StatefulRedisSentinelConnection<String, String>> connected = CompletableFuture.supplyAsync(
-                        () -> sentinel, redis.getResources().eventExecutorGroup())
-                .thenCompose(uri -> redis.connectSentinelAsync(StringCodec.UTF8, uri));
-        CompletableFuture<InetSocketAddress> answer = connected
-                .thenCompose(connection -> connection.async().getMasterAddrByName(name))
-                .thenApply(primary -> {
+    private CompletableFuture<RedisURI> ask(RedisURI sentinel, Node node) {
+        String name = node.uri.getSentinelMasterId();
+        return ask(
+                inBackground(() -> redis.connectSentinelAsync(StringCodec.UTF8, sentinel)),
+                connection -> connection.async().getMasterAddrByName(name).thenApply(primary -> {
                     if (primary instanceof InetSocketAddress known) {
-                        return known;
+                        return address(node)
+                                .withHost(known.getHostString())
+                                .withPort(known.getPort())
+                                .build();
                     }
                     throw new IllegalStateException("no primary is called " + name);
-                });
-        Timer.Task limit = timer.at(
-                Clock.now() + responseLimit,
-                () -> answer.completeExceptionally(new IllegalStateException("a Sentinel is silent")));
-        return answer.whenComplete((primary, error) -> {
-            timer.cancel(limit);
-            connected.thenAccept(StatefulConnection::closeAsync);
-        });
+                }));
     }
 
-    /** Sends requests in one pipeline. Returns the commands, which complete in the same order. */
-    static List<AsyncCommand<String, String, Object>> send(
-            StatefulRedisConnection<String, String> connection, List<Request> requests) {
-        List<AsyncCommand<String, String, Object>> commands =
-                requests.stream().map(Request::command).toList();
-        if (commands.size() == 1) {
-            connection.dispatch(commands.get(0));
-        } else {
-            connection.dispatch(commands);
+    /** The last known primary, if it still is one. */
+    private CompletableFuture<RedisURI> lastKnown(Node node) {
+        RedisURI last = node.address;
+        if (last == null) {
+            return CompletableFuture.failedFuture(new IllegalStateException("no Sentinel answers"));
         }
-        return commands;
+        return ask(connect(last), connection -> connection.async().role().thenApply(role -> {
+            if (role.get(0).equals("master")) {
+                return last;
+            }
+            throw new IllegalStateException(last + " is not a primary any more");
+        }));
+    }
+
+    /** Asks within the response limit on a connection that is closed then. */
+    private <C extends StatefulConnection<?, ?>, T> CompletableFuture<T> ask(
+            CompletableFuture<C> connected, Function<C, CompletionStage<T>> question) {
+        return connected
+                .thenCompose(question)
+                .orTimeout(responseLimit, TimeUnit.NANOSECONDS)
+                .whenComplete((answer, error) -> connected.thenAccept(StatefulConnection::closeAsync));
     }
 
     /** Closes all connections, which ends the waits on them. */
     void close() {
-        closed = true;
+        isClosed = true;
         redis.shutdownAsync(0, 2, TimeUnit.SECONDS).join();
     }
 }

@@ -1,21 +1,18 @@
 package dev.lockward;
 
-import dev.lockward.Call.Manner;
 import dev.lockward.Servers.Node;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
 /** One owner and one key, from the grant to the end. It is renewed and watched until it is released or lost. */
 final class Tenure {
-    static final List<Object> EXCLUSIVE = List.of();
-    static final List<Object> SHARED = List.of("SHARED");
-
     private static final String LEASE_OVER = "its lease is over";
+
     /** A lease that ends so little before the hold limit is not renewed any more. */
     private static final long HOLD_TOLERANCE = TimeUnit.MILLISECONDS.toNanos(20);
 
@@ -23,16 +20,16 @@ final class Tenure {
 
     final String key;
     final String owner;
-    private final LockwardClient client;
 
     /** The thread that holds the lock, if any. The lock is renewed only while it lives. */
-    private final @Nullable Thread thread;
+    final @Nullable Thread thread;
 
+    private final LockwardClient client;
     private final long holdLimit;
 
     // The following is guarded by this object's monitor. No thread waits while it has that.
     private final List<Consumer<LockLostException>> listeners = new ArrayList<>();
-    private List<Object> kind = EXCLUSIVE;
+    private List<Object> kind = Request.EXCLUSIVE;
     private long token;
     private int holds;
     private int sharedHolds;
@@ -42,17 +39,19 @@ final class Tenure {
     private long holdEnd;
     private @Nullable String loss;
 
-    // The renewals. If several are under way, only the reply to the latest one sets the deadline.
-    private @Nullable Node node;
-    private @Nullable Call renewal;
-    private Timer.@Nullable Task timer;
-    private int leaseRequests;
-    private int failures;
-    private boolean isUrgent;
-    private long retryAt;
+    /** When the next renewal begins. The deadline, if there is none to begin. */
+    private long renewAt;
 
-    /** How many renewals that the program has asked for are under way. */
-    private int asked;
+    /** The latest renewal that is under way. Only its reply sets the deadline. */
+    private @Nullable Call renewal;
+
+    private @Nullable Future<?> timer;
+    private int failures;
+
+    /** The node that has granted or renewed, and when its connection was last lost. */
+    private @Nullable Node node;
+
+    private long nodeLostAt = Clock.now();
 
     Tenure(LockwardClient client, String key, String owner, long holdLimit, @Nullable Thread thread) {
         this.client = client;
@@ -62,82 +61,71 @@ final class Tenure {
         this.thread = thread;
     }
 
-    // The requests. Leases are in milliseconds.
-
-    /**
-     * Acquires so that the owner has {@code wanted} holds.
-     *
-     * @param asked null: the server's default lease
-     * @param block how many milliseconds to wait; 0 does not wait
-     */
-    Request acquire(int wanted, @Nullable Long asked, long block, boolean keep, List<Object> asKind) {
-        List<Object> arguments = new ArrayList<>(14);
-        arguments.add(key);
-        arguments.add(owner);
-        if (asked != null) {
-            arguments.add("PX");
-            arguments.add(asked);
-        }
-        if (block > 0) {
-            arguments.add("BLOCK");
-            arguments.add(block);
-        }
-        if (keep) {
-            arguments.add("KEEP");
-            arguments.add(KeyAcquisition.KEEP);
-        }
-        arguments.add("HOLDS");
-        arguments.add(wanted);
-        arguments.addAll(asKind);
-        return new Request(Request.ACQUIRE, arguments);
-    }
-
-    /** Sets a lease. In quarantine this restores a tenure that the server has forgotten. */
-    Request renew(long asked, long ofToken, int count, List<Object> asKind) {
-        List<Object> arguments = new ArrayList<>(List.of(key, owner, "PX", asked, "TOKEN", ofToken, "HOLDS", count));
-        arguments.addAll(asKind);
-        return new Request(Request.RENEW, arguments);
-    }
-
-    /** Gives back what may have been granted since the owner had so many holds, and ends its waits. */
-    Request giveUp(int left) {
-        return new Request(Request.RELEASE, List.of(key, owner, "HOLDS", left));
-    }
-
-    // What the program asks for.
-
     synchronized boolean isHeld() {
         return holds > 0 && loss == null && Clock.left(deadline) > 0;
     }
 
-    synchronized boolean isRenewed() {
-        return isRenewed;
+    /** Whether it is over, and the thread need not release it. */
+    synchronized boolean isLeft() {
+        return holds == 0 || (!isRenewed && !isHeld());
     }
 
     synchronized int holds() {
         return holds;
     }
 
-    synchronized int sharedHolds() {
-        return sharedHolds;
+    synchronized int holds(boolean isShared) {
+        return isShared ? sharedHolds : holds - sharedHolds;
     }
 
     synchronized long token() {
         return token;
     }
 
+    synchronized long lease() {
+        return lease;
+    }
+
     void checkHeld() {
-        boolean isOver;
         synchronized (this) {
             if (holds == 0) {
-                throw LockwardClient.notHeld(key);
+                throw notHeld(key);
             }
-            isOver = loss != null || Clock.left(deadline) <= 0;
+            if (isHeld()) {
+                return;
+            }
         }
-        if (isOver) {
-            throw lose(LEASE_OVER);
-        }
+        throw lose(LEASE_OVER);
     }
+
+    static IllegalMonitorStateException notHeld(String key) {
+        return new IllegalMonitorStateException(
+                "the lock " + key + " is not held by " + Thread.currentThread().getName() + ": acquire it first");
+    }
+
+    /** The server has granted the lock or, to its holder, another hold. That never shortens the lease. */
+    void granted(Call by, long newToken, int count, long newLease, boolean renewed, List<Object> asKind) {
+        synchronized (this) {
+            sharedHolds += asKind.equals(Request.SHARED) ? count - holds : 0;
+            isRenewed |= renewed;
+            long end = Clock.leaseEnd(by.sent, newLease);
+            if (holds == 0) {
+                token = newToken;
+                kind = asKind;
+                lease = newLease;
+                holdEnd = by.sent + holdLimit;
+                node = by.node;
+            } else if (end - deadline < 0) {
+                end = deadline;
+            }
+            holds = count;
+            leaseEnds(end);
+        }
+        client.watch(this);
+        schedule();
+    }
+
+    // The loss.
 
     void onLost(Consumer<LockLostException> listener) {
         String known;
@@ -161,56 +149,195 @@ final class Tenure {
 
     private synchronized void stopRenewing() {
         isRenewed = false;
+        renewAt = deadline;
+    }
+
+    /** Ends the tenure as lost, and tells the program. Returns the exception: the first reason stays. */
+    LockLostException lose(String reason) {
+        List<Consumer<LockLostException>> notified;
+        LockLostException lost;
+        synchronized (this) {
+            if (loss != null) {
+                return new LockLostException(key, token, loss);
+            }
+            loss = reason;
+            lost = new LockLostException(key, token, reason);
+            notified = List.copyOf(listeners);
+            stopTimer();
+        }
+        client.live.remove(this);
+        notified.forEach(listener -> client.notifyLost(listener, lost));
+        return lost;
+    }
+
+    private void checkAccepted(@Nullable Object reply) {
+        if (reply instanceof ServerError error && error.deniesTenure()) {
+            throw lose(error.message());
+        }
+        LockRefusedException.throwIfError(key, reply);
+    }
+
+    // The timer and the renewals.
+
+    private synchronized void schedule() {
+        stopTimer();
+        if (holds > 0 && loss == null) {
+            timer = client.watchAt(this, Clock.earlier(renewAt, deadline));
+        }
+    }
+
+    private void stopTimer() {
+        if (timer != null) {
+            timer.cancel(false);
+        }
+    }
+
+    void onTimer() {
+        boolean isDue;
+        synchronized (this) {
+            if (holds == 0 || loss != null) {
+                return;
+            }
+            isDue = Clock.left(renewAt) <= 0;
+        }
+        if (!isHeld()) {
+            lose(LEASE_OVER);
+        } else if (isDue) {
+            renewInBackground();
+            client.renewOthers();
+        } else {
+            schedule();
+        }
+    }
+
+    /** Renews the tenure if a fourth of the lease is over: others are renewed now. */
+    void renewWithOthers() {
+        boolean isNear;
+        synchronized (this) {
+            isNear = renewAt != deadline && Clock.left(renewAt) <= Clock.nanos(lease) / 12;
+        }
+        if (isNear) {
+            renewInBackground();
+        }
+    }
+
+    /** The connection to a server is lost, and the server may have forgotten the tenure. */
+    void renewNow(Node lost) {
+        synchronized (this) {
+            if (node != lost) {
+                return;
+            }
+            nodeLostAt = Clock.now();
+        }
+        renewInBackground();
+    }
+
+    private void renewInBackground() {
+        Call call = null;
+        long limit;
+        synchronized (this) {
+            renewAt = deadline;
+            limit = Math.max(MIN_REPLY_LIMIT, Math.min(client.servers.responseLimit, Clock.nanos(lease) / 6));
+            if (renewal == null && isHeld() && (thread == null || thread.isAlive())) {
+                call = new Call(client.servers, key, Clock.FOREVER, deadline);
+            }
+        }
+        schedule();
+        if (call != null) {
+            renew(call, limit, null, null);
+        }
     }
 
     /**
      * Sets a lease, from now.
      *
-     * @param newLease null: the lease that the lock has
-     * @param wider a kind with a larger limit, or null
+     * @param newLease null: the lease that the lock has, or what is left of it if it is not renewed
+     * @param newKind a kind with a larger limit, or null
      */
-    CompletableFuture<Void> renew(@Nullable Long newLease, @Nullable List<Object> wider) {
-        return renew(newLease, wider, false);
+    CompletableFuture<Void> renew(@Nullable Long newLease, @Nullable List<Object> newKind) {
+        return renew(client.call(key), client.servers.responseLimit, newLease, newKind);
     }
 
-    private CompletableFuture<Void> renew(@Nullable Long newLease, @Nullable List<Object> wider, boolean isShortened) {
-        Call call = client.call(key);
-        long[] request = new long[2];
+    private CompletableFuture<Void> renew(
+            Call call, long limit, @Nullable Long newLease, @Nullable List<Object> newKind) {
         synchronized (this) {
-            asked++;
+            renewal = call;
         }
-        CompletableFuture<Object> reply = call.ask(Manner.SHARED, () -> {
-            checkHeld();
+        return sendRenewal(call, limit, newLease, newKind).whenComplete((done, failure) -> {
             synchronized (this) {
-                request[0] = newLease == null ? nextLease() : newLease;
-                request[1] = noteLeaseRequest(request[0]);
-                return renew(request[0], token, holds, wider == null ? kind : wider);
+                renewal = renewal == call ? null : renewal;
+                failures = failure == null ? 0 : failures + 1;
+                if (failure != null && isRenewed) {
+                    renewAt = Clock.now() + Clock.backOff(failures);
+                }
             }
+            schedule();
         });
-        schedule();
-        return reply.whenComplete((value, error) -> {
+    }
+
+    private CompletableFuture<Void> sendRenewal(
+            Call call, long limit, @Nullable Long newLease, @Nullable List<Object> newKind) {
+        var sent = new Object() {
+            long lease;
+            int holds;
+        };
+        return call.ask(limit, () -> {
+                    checkHeld();
                     synchronized (this) {
-                        asked--;
+                        sent.lease = nextLease(newLease);
+                        sent.holds = holds;
+                        // The server may set it though no reply arrives.
+                        deadline = Clock.earlier(deadline, Clock.leaseEnd(Clock.now(), sent.lease));
+                        schedule();
+                        return Request.renew(this, sent.lease, token, holds, newKind == null ? kind : newKind);
                     }
                 })
-                .thenCompose(value -> {
-                    long longest = ServerError.longestLease(value);
-                    if (longest > 0 && longest < request[0] && !isShortened) {
-                        return renew(longest, wider, true);
+                .thenCompose(reply -> {
+                    long longest = ServerError.longestLease(reply);
+                    if (longest > 0 && longest < sent.lease) {
+                        synchronized (this) {
+                            lease = longest;
+                        }
+                        return sendRenewal(call, limit, newLease == null ? null : (Long) longest, newKind);
                     }
-                    checkAccepted(value);
+                    if (sent.holds != holds() && reply instanceof ServerError) {
+                        return sendRenewal(call, limit, newLease, newKind); // the program has changed it meanwhile
+                    }
+                    checkAccepted(reply);
                     synchronized (this) {
                         lease = newLease == null ? lease : newLease;
-                        kind = wider == null ? kind : wider;
-                        noteLease((int) request[1], call.sent, request[0]);
+                        kind = newKind == null ? kind : newKind;
+                        node = call.node;
+                        if (renewal == call) {
+                            leaseEnds(Clock.leaseEnd(call.sent, sent.lease));
+                            renewAt = nodeLostAt - call.sent > 0 ? Clock.now() : renewAt;
+                        }
                     }
-                    schedule();
                     return CompletableFuture.completedFuture(null);
                 });
     }
 
+    /** The lease to ask for: no longer than what is left, if the lock is held for a limited time. */
+    private long nextLease(@Nullable Long wanted) {
+        long until = wanted == null && !isRenewed ? deadline : holdEnd;
+        return Math.min(wanted == null ? lease : wanted, Math.max(1, TimeUnit.NANOSECONDS.toMillis(Clock.left(until))));
+    }
+
+    /** The server has set a lease with this end. */
+    private void leaseEnds(long end) {
+        deadline = Clock.earlier(end, holdEnd);
+        renewAt = deadline;
+        if (end - holdEnd > HOLD_TOLERANCE) {
+            renewAt = Clock.now(); // to shorten it
+        } else if (isRenewed && holdEnd - end > HOLD_TOLERANCE + Clock.nanos(lease) / 1000) {
+            renewAt = end - Clock.nanos(lease) / 3 * 2;
+        }
+    }
+
+    // Guarded commands, and the end.
+
     /** Runs a command if the server has this tenure. */
-    CompletableFuture<Object> guarded(Object... command) {
+    CompletableFuture<@Nullable Object> guarded(Object... command) {
         return sendGuarded(command)
                 .thenCompose(reply -> isFenced(reply)
                         ? renew(null, null).thenCompose(renewed -> sendGuarded(command))
@@ -224,12 +351,12 @@ final class Tenure {
                 });
     }
 
-    private CompletableFuture<Object> sendGuarded(Object[] command) {
-        return client.call(key).ask(Manner.ONCE, () -> {
+    private CompletableFuture<@Nullable Object> sendGuarded(Object[] command) {
+        Call call = client.call(key);
+        call.isRepeatable = false;
+        return call.ask(() -> {
             checkHeld();
-            List<Object> arguments = new ArrayList<>(List.of(key, token()));
-            arguments.addAll(List.of(command));
-            return new Request(Request.GUARD, arguments);
+            return Request.guard(key, token(), command);
         });
     }
 
@@ -237,44 +364,35 @@ final class Tenure {
         return reply instanceof ServerError error && error.code().equals("FENCED");
     }
 
-    /** Gives one hold back. This object has one hold less, even if no server answers. */
+    /** Gives one hold back. This object has one hold less then, even if no server answers. */
     CompletableFuture<Void> release(boolean isShared) {
         int left;
-        boolean isLost;
         boolean isDowngrade;
         long end;
         synchronized (this) {
             if (holds == 0) {
-                return CompletableFuture.failedFuture(LockwardClient.notHeld(key));
+                return CompletableFuture.failedFuture(notHeld(key));
             }
-            isLost = loss != null || Clock.left(deadline) <= 0;
-            end = deadline;
+            if (!isHeld()) {
+                dropHold(isShared);
+                return CompletableFuture.failedFuture(lose(LEASE_OVER));
+            }
+            end = Clock.earlier(deadline, Clock.now() + client.patience);
             left = holds - 1;
-            // The thread goes on as a reader.
             isDowngrade = !isShared && kind.isEmpty() && left > 0 && left == sharedHolds;
         }
-        CompletableFuture<Void> before =
-                isDowngrade && !isLost ? renew(null, SHARED) : CompletableFuture.completedFuture(null);
-        // Before the request is sent: a renewal that is denied from now on finds no loss.
-        dropHold(left, isShared);
-        if (isLost) {
-            return CompletableFuture.failedFuture(lose(LEASE_OVER));
-        }
-        long patient = Clock.now() + client.patience;
-        Call call = new Call(client.servers, key, client.patience, end - patient < 0 ? end : patient);
-        return before.thenCompose(downgraded -> call.ask(
-                        Manner.SHARED,
-                        () -> new Request(
-                                Request.RELEASE,
-                                left == 0
-                                        ? List.of(key, owner, "ALL", "TOKEN", token())
-                                        : List.of(key, owner, "HOLDS", left, "TOKEN", token()))))
+        Call call = new Call(client.servers, key, client.patience, end);
+        // The thread of a downgrade goes on as a reader.
+        return (isDowngrade ? renew(null, Request.SHARED) : CompletableFuture.<Void>completedFuture(null))
+                // Before the request is sent: a renewal that is denied from now on finds no loss.
+                .whenComplete((downgraded, error) -> dropHold(isShared))
+                .thenCompose(ready -> call.ask(() -> Request.release(this, left)))
                 .thenAccept(reply -> {
-                    boolean isReleased = left == 0
+                    boolean wasReleased = left == 0
                             && call.mayHaveRun
                             && reply instanceof ServerError error
                             && error.code().equals("NOTHELD");
-                    if (!isReleased) {
+                    if (!wasReleased) {
                         checkAccepted(reply);
                     }
                 });
@@ -282,8 +400,7 @@ final class Tenure {
 
     /** Gives the lock back after a delay: its lease ends then. */
     CompletableFuture<Void> releaseAfter(long millis) {
-        CompletableFuture<Void> renewed = renew(millis, null);
-        return renewed.whenComplete((done, error) -> end());
+        return renew(millis, null).whenComplete((done, error) -> end());
     }
 
     /** Forgets the lock, which stays held at the server. Returns what another process needs to go on with it. */
@@ -295,250 +412,21 @@ final class Tenure {
         return handle;
     }
 
+    private synchronized void dropHold(boolean isShared) {
+        sharedHolds = Math.min(holds - 1, isShared ? sharedHolds - 1 : sharedHolds);
+        holds--;
+        if (holds == 0) {
+            end();
+        }
+    }
+
     /** From now on the lock is neither renewed nor lost. */
     void end() {
-        dropHold(0, false);
-    }
-
-    private void dropHold(int left, boolean isShared) {
-        Call ended;
         synchronized (this) {
-            holds = left;
-            sharedHolds -= isShared ? 1 : 0;
-            if (left > 0) {
-                return;
-            }
-            ended = renewal;
-            client.timer.cancel(timer);
+            holds = 0;
+            sharedHolds = 0;
+            stopTimer();
         }
-        if (ended != null) {
-            ended.cancel();
-        }
-        client.forget(this);
-    }
-
-    private void checkAccepted(@Nullable Object reply) {
-        if (reply instanceof ServerError error && error.deniesTenure()) {
-            throw lose(error.message());
-        }
-        LockRefusedException.throwIfError(key, reply);
-    }
-
-    /** The server has granted the lock. Another process may have acquired it, with more than one hold. */
-    void granted(
-            long newToken,
-            int count,
-            long sent,
-            long newLease,
-            boolean renewed,
-            List<Object> asKind,
-            @Nullable Node by) {
-        synchronized (this) {
-            token = newToken;
-            kind = asKind;
-            lease = newLease;
-            isRenewed = renewed;
-            deadline = Clock.leaseEnd(sent, newLease);
-            holdEnd = sent + holdLimit;
-            isUrgent = holdEnd - deadline < 0;
-            retryAt = Clock.now();
-            loss = null;
-            node = by;
-            holds = count;
-            sharedHolds = asKind.equals(SHARED) ? count : 0;
-        }
-        client.watch(this);
-        schedule();
-    }
-
-    /** The server has granted another hold. A re-entry does not shorten the lease. */
-    void reentered(long sent, long newLease, boolean renewed, List<Object> asKind) {
-        synchronized (this) {
-            holds++;
-            sharedHolds += asKind.equals(SHARED) ? 1 : 0;
-            isRenewed |= renewed;
-            long later = Clock.leaseEnd(sent, newLease);
-            if (later - deadline > 0) {
-                deadline = later;
-            }
-        }
-        schedule();
-    }
-
-    /** Ends the tenure as lost, and tells the program. Returns the exception: the first reason stays. */
-    LockLostException lose(String reason) {
-        List<Consumer<LockLostException>> notified;
-        LockLostException lost;
-        Call ended;
-        synchronized (this) {
-            if (loss != null) {
-                return new LockLostException(key, token, loss);
-            }
-            loss = reason;
-            lost = new LockLostException(key, token, reason);
-            notified = List.copyOf(listeners);
-            ended = renewal;
-            client.timer.cancel(timer);
-        }
-        client.forget(this);
-        if (ended != null) {
-            ended.cancel();
-        }
-        notified.forEach(listener -> client.notifyLost(listener, lost));
-        return lost;
-    }
-
-    // The timer and the renewals.
-
-    /** Ends the tenure if its lease is over, or renews it if that is due. */
-    void onTimer() {
-        boolean isOver;
-        boolean isDue;
-        synchronized (this) {
-            if (holds == 0 || loss != null) {
-                return;
-            }
-            isOver = Clock.left(deadline) <= 0;
-            isDue = Clock.left(nextEvent()) <= 0;
-        }
-        if (isOver) {
-            lose(LEASE_OVER);
-            return;
-        }
-        if (isDue) {
-            beginRenewal();
-            client.renewOthers();
-        }
-        schedule();
-    }
-
-    /** Renews the tenure if a fourth of the lease is over: others are renewed now. */
-    void renewWithOthers() {
-        boolean isNear;
-        synchronized (this) {
-            isNear = isRenewed && nextEvent() != deadline && Clock.left(nextEvent()) <= Clock.nanos(lease) / 12;
-        }
-        if (isNear) {
-            beginRenewal();
-        }
-    }
-
-    /** The connection to a server is lost, and the server may have forgotten the tenure. */
-    void renewNow(Node lost) {
-        boolean isConcerned;
-        synchronized (this) {
-            isConcerned = node == lost && asked == 0;
-            isUrgent |= isConcerned;
-            retryAt = isConcerned ? Clock.now() : retryAt;
-        }
-        if (isConcerned) {
-            beginRenewal();
-            schedule();
-        }
-    }
-
-    private void beginRenewal() {
-        Call call;
-        long limit;
-        synchronized (this) {
-            if (holds == 0 || loss != null || renewal != null) {
-                return;
-            }
-            call = new Call(client.servers, key, Clock.FOREVER, deadline);
-            renewal = call;
-            isUrgent = false;
-            limit = Math.max(MIN_REPLY_LIMIT, Math.min(client.servers.responseLimit, Clock.nanos(lease) / 6));
-        }
-        long[] request = new long[2];
-        call.ask(
-                        Manner.SHARED,
-                        limit,
-                        () -> {
-                            synchronized (this) {
-                                if (holds == 0 || loss != null) {
-                                    throw new CancellationException();
-                                }
-                                request[0] = nextLease();
-                                request[1] = noteLeaseRequest(request[0]);
-                                return renew(request[0], token, holds, kind);
-                            }
-                        },
-                        List.of())
-                .whenComplete((replies, failure) ->
-                        renewed(call, replies == null ? null : replies.get(0), (int) request[1], request[0]));
-    }
-
-    /** Handles the reply to a renewal, or null. Runs in the thread that reads replies, and must not block it. */
-    private void renewed(Call call, @Nullable Object reply, int leaseRequest, long asked) {
-        synchronized (this) {
-            renewal = null;
-            long longest = ServerError.longestLease(reply);
-            if (reply instanceof Long) {
-                failures = 0;
-                isUrgent &= call.sent - retryAt < 0;
-                node = call.node;
-                noteLease(leaseRequest, call.sent, asked);
-            } else if (longest > 0 && longest < asked) {
-                lease = longest;
-                isUrgent = true;
-                retryAt = Clock.now();
-            } else {
-                isUrgent = true;
-                retryAt = Clock.now() + Clock.backOff(++failures);
-            }
-        }
-        if (holds() > 0 && reply instanceof ServerError error && error.deniesTenure()) {
-            lose(error.message());
-        }
-        schedule();
-    }
-
-    /** Sets the timer. */
-    private synchronized void schedule() {
-        client.timer.cancel(timer);
-        if (holds > 0 && loss == null) {
-            timer = client.watchAt(this, nextEvent());
-        }
-    }
-
-    /** When the tenure is to be renewed; the end of its lease, if it is not. */
-    private long nextEvent() {
-        boolean isNotRenewed = !isRenewed || holdEnd - deadline <= HOLD_TOLERANCE + Clock.nanos(lease) / 1000;
-        // A lease that was named or re-entered may be longer than the hold limit.
-        boolean isNow = isUrgent || deadline - holdEnd > HOLD_TOLERANCE / 2;
-        if (renewal != null || (isNotRenewed && !isNow) || (thread != null && !thread.isAlive())) {
-            return deadline;
-        }
-        long third = deadline - Clock.nanos(lease) / 3 * 2;
-        long due = isNow || retryAt - third > 0 ? retryAt : third;
-        return due - deadline < 0 ? due : deadline;
-    }
-
-    /** The lease for the next request: no longer than what is left, if the lock is held for a limited time. */
-    private long nextLease() {
-        long left = Clock.left(isRenewed || holdEnd - deadline < 0 ? holdEnd : deadline);
-        long most = Math.max(1, TimeUnit.NANOSECONDS.toMillis(left));
-        return isRenewed ? Math.min(lease, most) : most;
-    }
-
-    /** The whole lease, or what is left until the hold limit. */
-    synchronized long fullLease() {
-        return Math.min(lease, Math.max(1, TimeUnit.NANOSECONDS.toMillis(Clock.left(holdEnd))));
-    }
-
-    /** Notes that a lease is about to be asked for: it may be shorter, and the server may set it though no reply arrives. */
-    private int noteLeaseRequest(long asked) {
-        long end = Clock.leaseEnd(Clock.now(), asked);
-        if (end - deadline < 0) {
-            deadline = end;
-        }
-        return ++leaseRequests;
-    }
-
-    /** Notes that the server has set a lease. */
-    private void noteLease(int leaseRequest, long sent, long asked) {
-        if (leaseRequest == leaseRequests) {
-            deadline = Clock.leaseEnd(sent, asked);
-        }
+        client.live.remove(this);
     }
 }

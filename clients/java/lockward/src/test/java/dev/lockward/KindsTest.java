@@ -9,11 +9,14 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.lockward.Threads.Running;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.Test;
 
@@ -215,6 +218,68 @@ class KindsTest {
             SERVER.call("DEL", name);
             assertThrows(LockLostException.class, () -> held.guarded("SET", data, 1));
             assertThrows(LockLostException.class, held::release);
+        }
+    }
+
+    @Test
+    void ofThreadsThatTrySeveralKeysTogetherOneIsGrantedAll() throws Exception {
+        for (int round = 0; round < 20; round++) {
+            String[] keys = {name + round + "a", name + round + "b", name + round + "c"};
+            List<Running<Boolean>> threads = new ArrayList<>();
+            for (int i = 0; i < 4; i++) {
+                threads.add(Threads.start(() -> CLIENT.getMultiLock(keys).tryLock()));
+            }
+            int granted = 0;
+            for (Running<Boolean> thread : threads) {
+                granted += thread.join() ? 1 : 0;
+            }
+            assertEquals(1, granted);
+        }
+    }
+
+    @Test
+    void aCancelledWaitGivesItsWaitingConnectionBack() throws Exception {
+        HeldLock held = CLIENT.request(name).acquire();
+        try (LockwardClient one = SERVER.builder().waitingConnections(1).build()) {
+            for (int round = 0; round < 50; round++) {
+                CompletableFuture<HeldLock> cancelled = one.request(name).acquireAsync();
+                LockSupport.parkNanos(ThreadLocalRandom.current().nextInt(3_000_000));
+                cancelled.cancel(true);
+            }
+            CompletableFuture<HeldLock> waiting = one.request(name).acquireAsync();
+            eventually(() -> SERVER.waiters(name) == 1);
+            held.release();
+            waiting.get(20, TimeUnit.SECONDS).release();
+        }
+    }
+
+    @Test
+    void aReentryKeepsTheHoldLimit() throws Exception {
+        CountDownLatch lost = new CountDownLatch(1);
+        LockwardLock lock = CLIENT.request(name)
+                .holdLimit(Duration.ofSeconds(2))
+                .onLost(loss -> lost.countDown())
+                .asLock();
+        lock.lock(); // with the server's lease, which is longer
+        long begun = System.nanoTime();
+        eventually(() -> SERVER.info(name).orElseThrow().leaseLeft() <= 2_000);
+        eventually(() -> SERVER.info(name).orElseThrow().leaseLeft() <= 1_000);
+        lock.lock(1, TimeUnit.MINUTES);
+        eventually(() -> SERVER.info(name).orElseThrow().leaseLeft() <= 1_000);
+        assertTrue(lost.await(20, TimeUnit.SECONDS));
+        assertTrue(System.nanoTime() - begun < TimeUnit.SECONDS.toNanos(4));
+        eventually(() -> !SERVER.isLocked(name));
+    }
+
+    @Test
+    void aRenewalByTheProgramSetsTheWholeLease() throws Exception {
+        try (HeldLock held = CLIENT.request(name)
+                .lease(Duration.ofSeconds(60))
+                .renewal(false)
+                .acquire()) {
+            eventually(() -> SERVER.info(name).orElseThrow().leaseLeft() < 59_500);
+            held.renew();
+            assertTrue(SERVER.info(name).orElseThrow().leaseLeft() > 59_500);
         }
     }
 }

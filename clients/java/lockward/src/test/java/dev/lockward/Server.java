@@ -39,6 +39,15 @@ public final class Server implements AutoCloseable {
 
     private static final class Shared {
         private static final Server SERVER = new Server();
+
+        static {
+            // The first request of a process loads many classes, which takes long on a busy machine.
+            Duration limit = Duration.ofSeconds(60);
+            try (LockwardClient client =
+                    SERVER.builder().responseLimit(limit).patience(limit).build()) {
+                client.getLock("first request").isLocked();
+            }
+        }
     }
 
     /** A server that many tests use at the same time. */

@@ -1,5 +1,9 @@
 package dev.lockward;
 
+import io.lettuce.core.api.sync.RedisCommands;
+import io.lettuce.core.codec.StringCodec;
+import io.lettuce.core.output.ArrayOutput;
+import io.lettuce.core.protocol.CommandArgs;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 import org.testcontainers.containers.GenericContainer;
@@ -36,6 +40,15 @@ public final class ServerContainer extends GenericContainer<ServerContainer> {
 
     public List<Object> call(String command, Object... arguments) {
         return server().call(command, arguments);
+    }
+
+    /** How much weight the holders of a lock have. */
+    public static long weight(RedisCommands<String, String> commands, String name) {
+        List<Object> info = commands.dispatch(
+                Request.info(name).name(),
+                new ArrayOutput<>(StringCodec.UTF8),
+                new CommandArgs<>(StringCodec.UTF8).add(name));
+        return (Long) Server.map(info).getOrDefault("weight", 0L);
     }
 
     private Server server() {

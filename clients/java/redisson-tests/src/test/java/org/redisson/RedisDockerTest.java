@@ -62,5 +62,7 @@ public class RedisDockerTest {
     @BeforeEach
     public void beforeEach() {
         CONTAINER.call("FLUSHALL");
+        Redisson.renewFirst();
+        Permits.reset();
     }
 }
