@@ -239,6 +239,7 @@ fn frame(line: &str) -> Option<Frame> {
         Code::Server
     };
     let name = symbol.rsplit_once("+0x").map_or(symbol, |(name, _)| name);
+    let name = name.split_once("@@").map_or(name, |(name, _version)| name);
     (name != "[unknown]").then(|| (code, plain(name)))
 }
 
