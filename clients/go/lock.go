@@ -353,7 +353,7 @@ func (t *tenure) checkHeld() error {
 	return t.endReason()
 }
 
-// endReason returns why the lock is not held, or nil. It is lost when the first one of its leases is over. The caller has mu.
+// endReason returns why the lock is not held, or nil. With several keys, it is lost when the lease of one of them is over. The caller has mu.
 func (t *tenure) endReason() error {
 	now := time.Now()
 	for _, p := range t.parts {

@@ -88,7 +88,7 @@ func (r *call) ask() error {
 	return r.err
 }
 
-// repeat takes a redirection and a transient error for no answer.
+// repeat sends the request again after a redirection or a transient error, as if there was no answer.
 func (r *call) repeat() error {
 	c, to, heard := r.part.client, redirect{}, time.Now()
 	for failures, redirects := 0, 0; ; {

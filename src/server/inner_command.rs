@@ -16,7 +16,7 @@ pub enum InnerRefused {
     OwnCommand,
     /// No command has such a name.
     NoSuchCommand,
-    /// It waits for replicas to receive what its client has written, and the client of an inner command has written nothing.
+    /// It is WAIT or WAITAOF. They wait until replicas have the writes of their client. The client of an inner command has none.
     WaitsForReplicas,
     /// It is another module's command, and it may block its client.
     Blocks,

@@ -36,7 +36,7 @@ const NEW_VALKEY: &str = "valkey-testing";
 const ON_NEW_REDIS: &str = "lockward-new-redis";
 const ON_NEW_VALKEY: &str = "lockward-new-valkey";
 
-/// All of them, in the order of the tables: by language, in each Lockward first.
+/// All peers, in the order of the tables. They are grouped by language, and Lockward comes first in each group.
 pub const PEERS: [Peer; 24] = [
     peer("lockward", "Lockward", LOCKWARD, Program::Commands, ALL),
     peer(ON_NEW_REDIS, "Lockward, newest Redis", on(NEW_REDIS, true), Program::Commands, EXCLUSIVE)

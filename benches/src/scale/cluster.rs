@@ -49,7 +49,7 @@ struct Nodes {
     _modules: Directory,
 }
 
-/// A node, connections to it, and what each of them sends.
+/// A node, the connections to it, and the requests of each connection.
 struct Node {
     cpu: CpuClock,
     pipeline: Pipeline,

@@ -64,7 +64,7 @@ impl Kept {
     }
 }
 
-/// What is measured of a server at one size.
+/// The figures of a server with one number of locks.
 #[derive(Debug, Default)]
 struct Measured {
     pair: Series,

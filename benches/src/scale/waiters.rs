@@ -60,7 +60,7 @@ impl Shape {
     }
 }
 
-/// What is measured of a server at one size. Memory is in bytes for each client.
+/// The figures of a server with one number of waiters. Memory is in bytes for each client.
 #[derive(Debug, Default)]
 struct Measured {
     handoff: Series,
@@ -185,7 +185,7 @@ impl Crowd {
         (handing.as_nanos() as f64 / handed, waiting.as_nanos() as f64 / handed)
     }
 
-    /// Somebody that waits is served. Returns who does not wait from now on.
+    /// Serves one waiter. Returns the client that no longer waits.
     fn hand_over(&mut self) -> usize {
         let (queue, from) = match self.shape {
             Shape::One => (0, self.holder),

@@ -183,7 +183,7 @@ impl Tenure {
                 Ok(()) = broken.changed() => self.change(|state| state.broken.mark_unchanged()),
                 _ = changes.changed() => continue,
             }
-            // After an error the state of the tenure tells whether it is lost. If not, it is renewed again.
+            // An error that ends the tenure is in its state. After any other error it is renewed again.
             tokio::select! {
                 _ = self.renew(FAR_FUTURE) => {}
                 _ = changes.wait_for(|state| !state.is_renewed || state.end.is_some()) => {}

@@ -97,7 +97,7 @@ impl Contest {
         self.held.fetch_sub(self.share(client).0, Ordering::Relaxed);
     }
 
-    /// The number that clients count with under the lock.
+    /// A client that holds the lock increments this number.
     pub fn read(&self, is_counted: bool) -> u64 {
         self.number(is_counted).load(Ordering::Relaxed)
     }

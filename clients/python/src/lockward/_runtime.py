@@ -105,7 +105,7 @@ class Runtime:
         self._waits = 0
         #: References are weak: what the program has dropped is renewed no more.
         self._holdings: weakref.WeakSet[Holding] = weakref.WeakSet()
-        #: Only a holding that needs something before that needs to wake the watcher.
+        #: When the watcher wakes next. A holding that is due later need not wake it.
         self._next = FOREVER
         self._changed = changed  # an event
         self._is_watched = self._is_closed = False
