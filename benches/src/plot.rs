@@ -12,6 +12,8 @@ const TOP: f64 = 84.0;
 const BOTTOM: f64 = 330.0;
 /// From the name of a line to the next, at least.
 const NAME: f64 = 15.0;
+/// The width of a digit.
+const DIGIT: f64 = 8.0;
 /// From one bar to the next.
 const BAR: f64 = 28.0;
 /// Where bars begin and where the longest ends, with the names before and the values behind.
@@ -120,13 +122,19 @@ impl Plot {
                 at + 4.0
             );
         }
-        for (number, _) in self.lines.first().map(|line| &line.points[..]).unwrap_or_default() {
+        // The last number has its label. Before it, one that is too near the label to its right has none.
+        let mut free = f64::MAX;
+        for (number, _) in self.lines.first().map(|line| &line.points[..]).unwrap_or_default().iter().rev() {
+            let (label, at) = (whole(*number), x(*number));
+            let half = label.len() as f64 * DIGIT / 2.0;
+            if at + half > free {
+                continue;
+            }
+            free = at - half - DIGIT;
             let _ = writeln!(
                 body,
-                "<text class=\"middle\" x=\"{:.1}\" y=\"{}\">{}</text>",
-                x(*number),
+                "<text class=\"middle\" x=\"{at:.1}\" y=\"{}\">{label}</text>",
                 BOTTOM + 20.0,
-                whole(*number)
             );
         }
         let middle = (LEFT + RIGHT) / 2.0;
