@@ -41,6 +41,7 @@ mod request;
 mod store;
 mod token;
 mod units;
+mod wait_queue;
 mod wait_queues;
 mod waiter;
 

@@ -30,17 +30,18 @@
 //! - A queue that is due is in `due`, at its due time or earlier. A renewal or a hand-off makes a queue due later. To move the entry
 //!   each time would cost more than to find, once, that the queue is not due yet.
 
-use crate::cluster_slot::{SlotKey, slot_key};
+use crate::cluster_slot::SlotKey;
 use crate::id_hash::{ById, shrink_if_sparse};
 use crate::name::{Db, LockName};
 use crate::outcome::Outcome;
 use crate::owner::Owner;
-use crate::queue::{Position, Queue};
+use crate::queue::Position;
 use crate::request::AcquireRequest;
 use crate::units::{Instant, Span};
+use crate::wait_queue::{KeptPlace, OwnerHash, Queued, WaitQueue, Who};
 use crate::waiter::{Completion, Place, WaitRequest, Waiter};
 use std::cell::Cell;
-use std::collections::hash_map::{Entry, RandomState};
+use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hash};
 use std::mem;
@@ -79,78 +80,6 @@ pub enum Full {
     Total,
 }
 
-/// The keyed hash of an owner. Owners with the same hash are indexed together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct OwnerHash(u64);
-
-/// The positions of an owner's waits. Nearly always there is one, which takes no memory of its own.
-#[derive(Debug)]
-enum Positions {
-    One(Position),
-    More(BTreeSet<Position>),
-}
-
-impl Positions {
-    fn iter(&self) -> impl Iterator<Item = &Position> {
-        let (one, more) = match self {
-            Self::One(position) => (Some(position), None),
-            Self::More(positions) => (None, Some(positions)),
-        };
-        one.into_iter().chain(more.into_iter().flatten())
-    }
-
-    fn insert(&mut self, position: Position) {
-        match self {
-            Self::One(first) => *self = Self::More(BTreeSet::from([*first, position])),
-            Self::More(positions) => {
-                positions.insert(position);
-            }
-        }
-    }
-
-    /// Removes a position. Returns whether others are left.
-    fn remove(&mut self, position: Position) -> bool {
-        match self {
-            Self::One(_) => false,
-            Self::More(positions) => {
-                positions.remove(&position);
-                !positions.is_empty()
-            }
-        }
-    }
-}
-
-/// One place in a queue.
-#[derive(Debug)]
-struct Queued<H> {
-    who: Who<H>,
-    owner: OwnerHash,
-}
-
-#[derive(Debug)]
-enum Who<H> {
-    /// A client waits.
-    Present(Waiter<H>),
-    /// The place is kept.
-    Absent(KeptPlace),
-}
-
-/// A place that is kept for an absent owner.
-#[derive(Debug)]
-struct KeptPlace {
-    place: Place,
-    kept_since: Instant,
-    /// Until when it holds back those behind it; `None` when it is passed over.
-    holds_back_until: Option<Instant>,
-}
-
-impl KeptPlace {
-    /// The instant at which it is gone.
-    const fn ends(&self) -> Instant {
-        self.kept_since.after(self.place.keep)
-    }
-}
-
 /// How a client leaves its wait queue, which decides whether its kept place holds others back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
@@ -167,89 +96,6 @@ pub enum LimitReached<H> {
     Wait(Waiter<H>),
     /// A kept place is passed over now, or gone.
     Place,
-}
-
-impl<H> Queued<H> {
-    const fn waiter(&self) -> Option<&Waiter<H>> {
-        match &self.who {
-            Who::Present(waiter) => Some(waiter),
-            Who::Absent(_) => None,
-        }
-    }
-
-    const fn owner(&self) -> &Owner {
-        match &self.who {
-            Who::Present(waiter) => &waiter.wait_request.request.owner,
-            Who::Absent(kept) => &kept.place.owner,
-        }
-    }
-
-    /// The count of holds that was named.
-    const fn holds(&self) -> Option<u32> {
-        match &self.who {
-            Who::Present(waiter) => waiter.wait_request.request.holds,
-            Who::Absent(kept) => Some(kept.place.holds),
-        }
-    }
-
-    /// The instant under which it is in `limits`.
-    fn limit(&self) -> Option<Instant> {
-        match &self.who {
-            Who::Present(waiter) => waiter.wait_request.limit,
-            Who::Absent(kept) => Some(kept.holds_back_until.unwrap_or_else(|| kept.ends())),
-        }
-    }
-
-    const fn since(&self) -> Instant {
-        match &self.who {
-            Who::Present(waiter) => waiter.since,
-            Who::Absent(kept) => kept.place.since,
-        }
-    }
-}
-
-#[derive(Debug)]
-struct WaitQueue<H> {
-    db: Db,
-    key: Rc<[u8]>,
-    /// The waiters, and the kept places that hold others back.
-    places: Queue<Queued<H>>,
-    /// The kept places that hold nobody back.
-    passed_over: BTreeMap<Position, Queued<H>>,
-    /// The kept places of both kinds, the oldest first.
-    kept: BTreeSet<(Instant, Position)>,
-    /// How many clients wait.
-    waiters: usize,
-    by_owner: HashMap<OwnerHash, Positions, ById>,
-    due: Option<Instant>,
-    /// The time under which the queue is in the index of due queues: `due` or earlier.
-    indexed_due: Option<Instant>,
-    /// Whether the lock may have changed without a decision.
-    changed: bool,
-    slot_key: Cell<Option<SlotKey>>,
-}
-
-impl<H> WaitQueue<H> {
-    /// The earliest place of an owner for which `is_meant` holds.
-    fn first_of(
-        &self,
-        owner: &Owner,
-        hash: OwnerHash,
-        is_meant: impl Fn(&Queued<H>) -> bool,
-    ) -> Option<Position> {
-        let is_this = |position: &&Position| {
-            self.at(**position).is_some_and(|queued| queued.owner() == owner && is_meant(queued))
-        };
-        self.by_owner.get(&hash)?.iter().find(is_this).copied()
-    }
-
-    fn at(&self, position: Position) -> Option<&Queued<H>> {
-        self.places.get(position).or_else(|| self.passed_over.get(&position))
-    }
-
-    fn is_empty(&self) -> bool {
-        self.places.len() == 0 && self.passed_over.is_empty()
-    }
 }
 
 /// All wait queues.
@@ -314,7 +160,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     #[must_use]
     pub fn queue(&self, db: Db, key: &[u8]) -> Option<QueueId> {
         let last_found = self.last_found.get();
-        let is_this = |queue: &WaitQueue<H>| queue.db == db && *queue.key == *key;
+        let is_this = |queue: &WaitQueue<H>| queue.name().0 == db && *queue.name().1 == *key;
         if self.queues.get(&last_found).is_some_and(is_this) {
             return Some(last_found);
         }
@@ -326,7 +172,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     /// The name of the lock of a queue.
     #[must_use]
     pub fn name(&self, queue: QueueId) -> Option<LockName> {
-        self.queues.get(&queue).map(|queue| (queue.db, Rc::clone(&queue.key)))
+        self.queues.get(&queue).map(|queue| queue.name().clone())
     }
 
     /// All queues.
@@ -350,14 +196,13 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
 
     /// The waiters in a queue, the next to be served first.
     pub fn waiters_in(&self, queue: QueueId) -> impl Iterator<Item = &Waiter<H>> {
-        let places = self.queues.get(&queue).into_iter().flat_map(|queue| queue.places.in_order());
-        places.filter_map(Queued::waiter)
+        self.queues.get(&queue).into_iter().flat_map(WaitQueue::in_order)
     }
 
     /// How many clients wait in a queue.
     #[must_use]
     pub fn len(&self, queue: QueueId) -> usize {
-        self.queues.get(&queue).map_or(0, |queue| queue.waiters)
+        self.queues.get(&queue).map_or(0, WaitQueue::waiters)
     }
 
     /// Whether nobody waits in a queue.
@@ -374,15 +219,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
 
     /// The owners of the kept places of a queue, in the order of the queue, and whether each holds others back.
     pub fn places_in(&self, queue: QueueId) -> impl Iterator<Item = (&Owner, bool)> {
-        let queue = self.queues.get(&queue).into_iter();
-        let positions = queue.flat_map(|queue| {
-            let positions: BTreeSet<Position> = queue.kept.iter().map(|(_, position)| *position).collect();
-            positions.into_iter().filter_map(|position| queue.at(position))
-        });
-        positions.filter_map(|queued| match &queued.who {
-            Who::Present(_) => None,
-            Who::Absent(kept) => Some((&kept.place.owner, kept.holds_back_until.is_some())),
-        })
+        let kept = self.queues.get(&queue).into_iter().flat_map(WaitQueue::kept_in_order);
+        kept.map(|kept| (&kept.place.owner, kept.holds_back_until.is_some()))
     }
 
     /// How many entries each index has, and a name for it. For tests.
@@ -391,15 +229,12 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         let sum = |count: fn(&WaitQueue<H>) -> usize| self.queues.values().map(count).sum();
         let indexed_due: usize = sum(|queue| usize::from(queue.indexed_due.is_some()));
         [
-            ("waiters", sum(|queue| queue.waiters)),
-            ("by position", sum(|queue| queue.places.len().saturating_add(queue.passed_over.len()))),
-            (
-                "by owner",
-                sum(|queue| queue.by_owner.values().map(|positions| positions.iter().count()).sum()),
-            ),
+            ("waiters", sum(WaitQueue::waiters)),
+            ("by position", sum(|queue| queue.index_lengths()[0])),
+            ("by owner", sum(|queue| queue.index_lengths()[1])),
             ("limits", self.limits.len()),
             ("kept of all queues", self.kept.len()),
-            ("kept of each queue", sum(|queue| queue.kept.len())),
+            ("kept of each queue", sum(WaitQueue::kept_places)),
             ("names", self.by_name.values().map(HashMap::len).sum()),
             ("sweep order", self.sweep_order.len()),
             ("due without a queue", self.due.len().abs_diff(indexed_due)),
@@ -411,7 +246,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     #[must_use]
     pub fn is_behind(&self, queue: QueueId, request: &AcquireRequest) -> bool {
         let Some(entry) = self.queues.get(&queue) else { return false };
-        let Some(first) = entry.places.first_position() else { return false };
+        let Some(first) = entry.first_position() else { return false };
         let own = || request.holds.and_then(|_| self.first_place_of(queue, &request.owner));
         own().is_none_or(|own| own > first)
     }
@@ -443,7 +278,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         now: Instant,
     ) -> Option<Completion<H>> {
         let earlier = self.earlier_place(db, key, &wait_request.request);
-        let earlier = earlier.and_then(|(queue, position)| Some((position, self.take(queue, position)?.0)));
+        let earlier = earlier.and_then(|(queue, position)| Some((position, self.take(queue, position)?)));
         let position = earlier.as_ref().map_or_else(|| self.new_position(), |(position, _)| *position);
         let since = earlier.as_ref().map_or(now, |(_, queued)| queued.since());
         let queue = self.open(db, key);
@@ -474,8 +309,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     /// Lets the oldest kept places go while there are more places than there may be.
     fn give_way(&mut self, queue: QueueId, limits: Limits, now: Instant) {
         while let Some(entry) = self.queues.get(&queue)
-            && entry.waiters.saturating_add(entry.kept.len()) > limits.per_lock
-            && let Some((_, position)) = entry.kept.first().copied()
+            && entry.waiters().saturating_add(entry.kept_places()) > limits.per_lock
+            && let Some(position) = entry.oldest_kept()
         {
             self.end_place(queue, position, now);
         }
@@ -508,15 +343,15 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     /// The first waiter of a queue: the next to be served. `None` when nobody waits, or while a kept place holds all others back.
     #[must_use]
     pub fn front(&self, queue: QueueId) -> Option<&Waiter<H>> {
-        self.queues.get(&queue)?.places.first()?.waiter()
+        self.queues.get(&queue)?.front()
     }
 
     /// Removes the first waiter of a queue. Returns with it whether its owner may have other places in the queue; false is certain.
     /// A kept place in front of it is lost, so the caller serves the front or ends all waits.
     pub fn pop_front(&mut self, queue: QueueId) -> Option<(Waiter<H>, bool)> {
         loop {
-            let (position, queued) = self.queues.get_mut(&queue)?.places.pop_first()?;
-            let (queued, has_other_places) = self.unindex(queue, position, queued);
+            let (position, queued, has_other_places) = self.queues.get_mut(&queue)?.pop_first()?;
+            self.unindex(queue, position, &queued);
             self.close_if_empty(queue);
             if let Who::Present(waiter) = queued.who {
                 return Some((waiter, has_other_places));
@@ -526,8 +361,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
 
     /// Removes all kept places of a queue.
     pub fn forget_places(&mut self, queue: QueueId) {
-        while let Some((_, position)) = self.queues.get(&queue).and_then(|queue| queue.kept.first()).copied()
-        {
+        while let Some(position) = self.queues.get(&queue).and_then(WaitQueue::oldest_kept) {
             self.remove(queue, position);
         }
     }
@@ -550,7 +384,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     /// Removes the first place of `owner` in a queue. Returns the wait that stood there; `None` for a kept place.
     pub fn pop_first_place(&mut self, queue: QueueId, owner: &Owner) -> Option<Waiter<H>> {
         let position = self.first_place_of(queue, owner)?;
-        match self.remove(queue, position)?.0.who {
+        match self.remove(queue, position)?.who {
             Who::Present(waiter) => Some(waiter),
             Who::Absent(_) => None,
         }
@@ -586,7 +420,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         let hash = self.hash(owner);
         loop {
             let position = self.queues.get(&queue)?.first_of(owner, hash, &is_meant)?;
-            if let Who::Present(waiter) = self.remove(queue, position)?.0.who {
+            if let Who::Present(waiter) = self.remove(queue, position)?.who {
                 return Some(waiter);
             }
         }
@@ -607,7 +441,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
             return self.end_wait(queue, position, Absence::LimitReached, now).map(LimitReached::Wait);
         }
         let was_first = self.is_first(queue, position);
-        let (queued, _) = self.take(queue, position)?;
+        let queued = self.take(queue, position)?;
         if let Who::Absent(kept) = queued.who
             && kept.ends() > now
         {
@@ -625,7 +459,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         now: Instant,
     ) -> Option<Waiter<H>> {
         let was_first = self.is_first(queue, position);
-        let (queued, _) = self.take(queue, position)?;
+        let queued = self.take(queue, position)?;
         let Who::Present(waiter) = queued.who else { return None };
         if let Some(place) = waiter.place() {
             self.keep_at(queue, place, now, absence);
@@ -641,7 +475,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     }
 
     fn is_first(&self, queue: QueueId, position: Position) -> bool {
-        self.queues.get(&queue).is_some_and(|queue| queue.places.first_position() == Some(position))
+        self.queues.get(&queue).is_some_and(|queue| queue.first_position() == Some(position))
     }
 
     /// A place was removed. If it was the first and others wait, these may fit now.
@@ -711,10 +545,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     /// A short key in the same cluster slot as the key of a queue. It is computed once for each queue.
     #[must_use]
     pub fn slot_key(&self, queue: QueueId) -> Option<SlotKey> {
-        let queue = self.queues.get(&queue)?;
-        let key = queue.slot_key.get().unwrap_or_else(|| slot_key(&queue.key));
-        queue.slot_key.set(Some(key));
-        Some(key)
+        self.queues.get(&queue).map(WaitQueue::slot_key)
     }
 
     /// The queues that a sweep visits after `last`, with the names of their locks. A sweep goes in the order in which the queues
@@ -733,93 +564,55 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         let key: Rc<[u8]> = key.into();
         self.by_name.entry(db).or_default().insert(Rc::clone(&key), id);
         self.sweep_order.insert(id, (db, Rc::clone(&key)));
-        let queue = WaitQueue {
-            db,
-            key,
-            places: Queue::new(),
-            passed_over: BTreeMap::new(),
-            kept: BTreeSet::new(),
-            waiters: 0,
-            by_owner: HashMap::default(),
-            due: None,
-            indexed_due: None,
-            changed: false,
-            slot_key: Cell::new(None),
-        };
-        self.queues.insert(id, queue);
+        self.queues.insert(id, WaitQueue::new(db, key));
         id
     }
 
     fn insert(&mut self, id: QueueId, position: Position, who: Who<H>) {
-        let mut queued = Queued { who, owner: OwnerHash(0) };
-        queued.owner = self.hash(queued.owner());
+        let hash = self.hash(who.owner());
         let Some(queue) = self.queues.get_mut(&id) else { return };
-        if let Some(limit) = queued.limit() {
-            self.limits.insert((limit, id, position));
-        }
-        queue
-            .by_owner
-            .entry(queued.owner)
-            .and_modify(|positions| positions.insert(position))
-            .or_insert(Positions::One(position));
-        match &queued.who {
+        match &who {
             Who::Present(waiter) => {
                 self.by_handle.insert(waiter.wait_request.handle, (id, position));
-                queue.waiters = queue.waiters.saturating_add(1);
             }
             Who::Absent(kept) => {
                 self.kept.insert((kept.kept_since, id, position));
-                queue.kept.insert((kept.kept_since, position));
-                if kept.holds_back_until.is_none() {
-                    queue.passed_over.insert(position, queued);
-                    return;
-                }
             }
         }
-        queue.places.insert(position, queued);
+        let queued = Queued::new(who, hash);
+        if let Some(limit) = queued.limit() {
+            self.limits.insert((limit, id, position));
+        }
+        queue.insert(position, queued);
     }
 
-    fn remove(&mut self, id: QueueId, position: Position) -> Option<(Queued<H>, bool)> {
+    fn remove(&mut self, id: QueueId, position: Position) -> Option<Queued<H>> {
         let removed = self.take(id, position);
         self.close_if_empty(id);
         removed
     }
 
     /// Takes out what is at a position. The queue may be empty then.
-    fn take(&mut self, id: QueueId, position: Position) -> Option<(Queued<H>, bool)> {
-        let queue = self.queues.get_mut(&id)?;
-        let queued = queue.places.remove(position).or_else(|| queue.passed_over.remove(&position))?;
-        Some(self.unindex(id, position, queued))
+    fn take(&mut self, id: QueueId, position: Position) -> Option<Queued<H>> {
+        let queued = self.queues.get_mut(&id)?.remove(position)?;
+        self.unindex(id, position, &queued);
+        Some(queued)
     }
 
-    /// Removes a place from all indexes, after it was removed from its queue. Returns with it whether its owner may have other
-    /// places in the queue.
-    fn unindex(&mut self, id: QueueId, position: Position, queued: Queued<H>) -> (Queued<H>, bool) {
+    /// Removes a place from the indexes of all queues, after it was removed from its queue.
+    fn unindex(&mut self, id: QueueId, position: Position, queued: &Queued<H>) {
         if let Some(limit) = queued.limit() {
             self.limits.remove(&(limit, id, position));
         }
-        let mut has_other_places = false;
-        if let Some(queue) = self.queues.get_mut(&id) {
-            match &queued.who {
-                Who::Present(waiter) => {
-                    queue.waiters = queue.waiters.saturating_sub(1);
-                    self.by_handle.remove(&waiter.wait_request.handle);
-                    shrink_if_sparse(&mut self.by_handle);
-                }
-                Who::Absent(kept) => {
-                    queue.kept.remove(&(kept.kept_since, position));
-                    self.kept.remove(&(kept.kept_since, id, position));
-                }
+        match &queued.who {
+            Who::Present(waiter) => {
+                self.by_handle.remove(&waiter.wait_request.handle);
+                shrink_if_sparse(&mut self.by_handle);
             }
-            if let Entry::Occupied(mut positions) = queue.by_owner.entry(queued.owner) {
-                has_other_places = positions.get_mut().remove(position);
-                if !has_other_places {
-                    positions.remove();
-                }
+            Who::Absent(kept) => {
+                self.kept.remove(&(kept.kept_since, id, position));
             }
-            shrink_if_sparse(&mut queue.by_owner);
         }
-        (queued, has_other_places)
     }
 
     fn close_if_empty(&mut self, id: QueueId) {
@@ -834,11 +627,12 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         if let Some(at) = queue.indexed_due {
             self.due.remove(&(at, id));
         }
-        if let Some(names) = self.by_name.get_mut(&queue.db) {
-            names.remove(&queue.key);
+        let (db, key) = queue.name();
+        if let Some(names) = self.by_name.get_mut(db) {
+            names.remove(key);
             shrink_if_sparse(names);
             if names.is_empty() {
-                self.by_name.remove(&queue.db);
+                self.by_name.remove(db);
             }
         }
         self.sweep_order.remove(&id);
