@@ -138,8 +138,7 @@ bench-peers-docs: ## Write the results of the last make bench-peers into docs/pe
 	@cargo build --quiet --release -p lockward-bench --bin peers
 	@target/release/peers --docs docs
 
-bench-scale: build ## Measure how the cost grows with locks, waiters, holders and nodes, or only CURVES.
-	@cargo build --quiet --release -p lockward-bench --bin scale
+bench-scale: bench-builds ## Measure how the cost grows with locks, waiters, holders and nodes, or only CURVES.
 	@target/release/scale $(CURVES)
 
 bench-scale-docs: ## Write the results of the last make bench-scale into docs/scale.md.

@@ -52,9 +52,11 @@ fn main() -> ExitCode {
         eprintln!("{}", usage());
         return ExitCode::from(2);
     }
-    if let Err(missing) = Loaded::Lockward.is_built() {
-        eprintln!("{missing}");
-        return ExitCode::from(2);
+    for module in [Loaded::Lockward, Loaded::Empty] {
+        if let Err(missing) = module.is_built() {
+            eprintln!("{missing}");
+            return ExitCode::from(2);
+        }
     }
     run(&into, words);
     ExitCode::SUCCESS

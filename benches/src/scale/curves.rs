@@ -44,8 +44,19 @@ impl Point {
     ) {
         self.row(report, (name, what, unit), ours);
         self.row(report, (&format!("{name}-against"), &format!("{what}: {against}"), unit), theirs);
-        let ratio = format!("{}/{name}-ratio-{}", self.stage, self.number);
-        report.row(Row::ratio(&ratio, what, ours, against, theirs).of(unit).at(&self.at));
+        self.ratio(report, (&format!("{name}-ratio"), what, unit), against, [ours, theirs]);
+    }
+
+    /// Adds the ratio of two sides, which are in this unit.
+    pub fn ratio(
+        &self,
+        report: &mut Report,
+        (name, what, unit): Curve<'_>,
+        against: &str,
+        [ours, theirs]: [&Series; 2],
+    ) {
+        let name = format!("{}/{name}-{}", self.stage, self.number);
+        report.row(Row::ratio(&name, what, ours, against, theirs).of(unit).at(&self.at));
     }
 }
 

@@ -1,5 +1,5 @@
 //! By the number of clients that wait, all for one lock or each for a lock of its own: CPU for a wait and for a hand-off, and memory. BLPOPs
-//! that LPUSH serves are measured beside them.
+//! that LPUSH serves are measured beside them, and a module that only blocks and unblocks clients.
 
 use super::curves::{LONG_LEASE, Point, axes, has_memory, plot};
 use crate::clients::{Client, Clients};
@@ -8,7 +8,7 @@ use crate::placement::{Place, be_client_of};
 use crate::report::Report;
 use crate::results::Unit;
 use crate::rounds::Series;
-use crate::server::{Server, wait_for};
+use crate::server::{Loaded, Server, wait_for};
 use lockward_tests::{own_files, raise_open_files};
 use std::net::Ipv4Addr;
 use std::sync::mpsc::{Sender, channel};
@@ -32,8 +32,11 @@ const UNREAD: usize = 200;
 const CONNECTIONS_OF_ADDRESS: usize = 20_000;
 /// The server has shortened the buffers of idle clients after this time.
 const SETTLED: Duration = Duration::from_secs(6);
-/// Memory of a waiter at both ends, on a server with locks and on one with lists, in bytes.
-const BYTES: f64 = 200_000.0;
+/// Memory of a waiter at both ends, on the servers of all kinds, in bytes.
+const BYTES: f64 = 300_000.0;
+/// What is waited for, each on a server of its own.
+const KINDS: [Kind; 3] = [Kind::Lock, Kind::List, Kind::Bare];
+const BARE: &str = "a module that only blocks and unblocks clients";
 
 /// What the clients wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +97,7 @@ impl Crowd {
             "tcp-backlog 4096",
             &format!("lock.max-waiters {most}"),
             &format!("lock.max-waiters-total {most}"),
+            &Loaded::Empty.line_of_config(),
         ]);
         let mut clients = Clients::none();
         clients.connect(Ipv4Addr::LOCALHOST, server.port());
@@ -113,7 +117,7 @@ impl Crowd {
         self.control.call(&["PING"]);
     }
 
-    /// Client 0 holds the lock of a queue. A list needs no holder.
+    /// Client 0 holds the lock of a queue. The other kinds need no holder.
     fn hold(&mut self, queue: usize) {
         if self.kind == Kind::Lock {
             self.clients.send(0, &self.kind.wait_with_lease(queue, 0, LONG_LEASE));
@@ -272,19 +276,18 @@ pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     let counts = counts(report);
     for shape in [Shape::One, Shape::Each] {
-        let workers = [Kind::Lock, Kind::List].map(|kind| Worker::start(shape, kind));
+        let workers = KINDS.map(|kind| Worker::start(shape, kind));
         let mut before = 0;
         for (done, &count) in counts.iter().enumerate() {
             report.progress(done, counts.len());
             if !has_memory(report, (count - before) as f64 * BYTES, &format!("{count} waiters")) {
                 break;
             }
-            let mut measured = <[Measured; 2]>::default();
+            let mut measured = <[Measured; KINDS.len()]>::default();
             grow(&workers, shape, &mut measured, before, count);
             for round in 0..=ROUNDS {
-                let mut order = [0, 1];
-                order.rotate_left(round % 2);
-                for which in order {
+                for turn in 0..workers.len() {
+                    let which = (round + turn) % workers.len();
                     let (handoff, wait) = workers[which].ask(Crowd::round);
                     // The first round is for warming up.
                     if round > 0 {
@@ -302,19 +305,19 @@ pub fn measure(report: &mut Report) {
 }
 
 /// So many clients connect to each server and wait, and the memory of the new ones is read.
-fn grow(workers: &[Worker; 2], shape: Shape, measured: &mut [Measured; 2], before: usize, count: usize) {
+fn grow(workers: &[Worker], shape: Shape, measured: &mut [Measured], before: usize, count: usize) {
     let is_weighed = count >= WORTH_WEIGHING;
     let settle = || {
         if is_weighed {
             thread::sleep(SETTLED);
         }
     };
-    let used = || workers.each_ref().map(|worker| worker.ask(Crowd::used));
+    let used = || -> Vec<f64> { workers.iter().map(|worker| worker.ask(Crowd::used)).collect() };
     settle();
     let begin = used();
     let mut weigh = |series: fn(&mut Measured) -> &mut Series| {
         if is_weighed {
-            for ((measured, used), begin) in measured.iter_mut().zip(used()).zip(begin) {
+            for ((measured, used), begin) in measured.iter_mut().zip(used()).zip(&begin) {
                 series(measured).push((used - begin) / (count - before) as f64);
             }
         }
@@ -332,7 +335,7 @@ fn grow(workers: &[Worker; 2], shape: Shape, measured: &mut [Measured; 2], befor
     weigh(|measured| &mut measured.waiter_later);
 }
 
-fn add_rows(report: &mut Report, shape: Shape, count: usize, [lock, list]: &[Measured; 2]) {
+fn add_rows(report: &mut Report, shape: Shape, count: usize, [lock, list, bare]: &[Measured; KINDS.len()]) {
     let point = Point::new(STAGE, count, "waiter");
     let (name, words) = (shape.name(), shape.words());
     let mut add = |curve: &str, what: &str, unit, against: &str, of: fn(&Measured) -> &Series| {
@@ -340,6 +343,7 @@ fn add_rows(report: &mut Report, shape: Shape, count: usize, [lock, list]: &[Mea
             let curve = format!("{name}-{curve}");
             let what = format!("{what}, {words}");
             point.compared(report, (&curve, &what, unit), against, [of(lock), of(list)]);
+            point.ratio(report, (&format!("{curve}-bare"), &what, unit), BARE, [of(lock), of(bare)]);
         }
     };
     let nanoseconds = Unit::Nanoseconds;
