@@ -311,9 +311,9 @@ class KindsTest {
                 .lease(Duration.ofSeconds(60))
                 .renewal(false)
                 .acquire()) {
-            eventually(() -> SERVER.info(name).orElseThrow().leaseLeft() < 59_500);
+            eventually(() -> SERVER.info(name).orElseThrow().leaseLeft() < 58_000);
             held.renew();
-            assertTrue(SERVER.info(name).orElseThrow().leaseLeft() > 59_500);
+            assertTrue(SERVER.info(name).orElseThrow().leaseLeft() > 58_000);
         }
     }
 }
