@@ -4,12 +4,19 @@ import static dev.lockward.ScriptedServer.NULL;
 import static dev.lockward.ScriptedServer.grant;
 import static dev.lockward.Server.eventually;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertNotEquals;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.lettuce.core.RedisURI;
+import io.lettuce.core.resource.ClientResources;
 import java.time.Duration;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -106,11 +113,73 @@ class RepliesTest {
     }
 
     @Test
+    void aReleaseWithoutAReplyEndsWithTheLease() throws Exception {
+        try (ScriptedServer server =
+                        new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE") ? grant(7, 1_000) : null);
+                LockwardClient client = patientClient(server)) {
+            HeldLock held = client.request("k").acquire();
+            CompletableFuture<Void> release = held.releaseAsync();
+            assertInstanceOf(LockUnreachableException.class, failure(release));
+            assertFalse(held.isHeld());
+        }
+    }
+
+    @Test
+    void aConnectionThatOpensAfterTheCallerHasLeftIsClosed() throws Exception {
+        try (ScriptedServer server =
+                        new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE k ") ? NULL : grant(7, 30_000));
+                LockwardClient client = patientClient(server)) {
+            client.request("connect").acquire();
+            server.admission = new CountDownLatch(1);
+            CompletableFuture<HeldLock> waiting = client.request("k").acquireAsync();
+            eventually(() -> server.connections.get() == 2);
+            waiting.cancel(true);
+            server.admission.countDown();
+            eventually(() -> server.connections.get() == 1);
+        }
+    }
+
+    @Test
+    void aCallEndsThoughTheSharedResourcesWereShutDown() throws Exception {
+        ClientResources resources = ClientResources.create();
+        LockwardClient client = LockwardClient.builder(RedisURI.create("redis-sentinel://127.0.0.1:1/0#primary"))
+                .resources(resources)
+                .patience(Duration.ofMillis(200))
+                .build();
+        resources.shutdown(0, 1, TimeUnit.SECONDS).get(20, TimeUnit.SECONDS);
+        assertInstanceOf(
+                LockUnreachableException.class, failure(client.request("k").tryAcquireAsync(Duration.ofHours(1))));
+    }
+
+    @Test
+    void anArgumentThatCannotBeSentEndsTheCall() throws Exception {
+        IllegalStateException fault = new IllegalStateException("no text");
+        Object argument = new Object() {
+            @Override
+            public String toString() {
+                throw fault;
+            }
+        };
+        try (ScriptedServer server = new ScriptedServer(request -> grant(7, 30_000));
+                LockwardClient client = Server.builder(server.uri()).build()) {
+            HeldLock held = client.request("k").acquire();
+            assertSame(fault, assertThrows(IllegalStateException.class, () -> held.guarded("SET", "k", argument)));
+            assertTrue(held.isHeld());
+            assertEquals(0, server.count("LOCK.GUARD"));
+        }
+    }
+
+    /** What a future fails with. */
+    private static Throwable failure(CompletableFuture<?> future) {
+        return assertThrows(ExecutionException.class, () -> future.get(20, TimeUnit.SECONDS))
+                .getCause();
+    }
+
+    @Test
     void aRedirectionThatMakesNoSenseEndsTheCall() throws Exception {
         try (ScriptedServer server = new ScriptedServer(request -> "-MOVED 1 nowhere");
                 LockwardClient client = Server.builder(server.uri()).build()) {
-            CompletableFuture<HeldLock> future = client.request("k").acquireAsync();
-            assertThrows(ExecutionException.class, () -> future.get(20, TimeUnit.SECONDS));
+            assertNotNull(failure(client.request("k").acquireAsync()));
         }
     }
 }
