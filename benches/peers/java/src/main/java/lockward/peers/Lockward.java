@@ -15,26 +15,9 @@ final class Lockward implements Peer {
     @Override
     public Lock lock(String name, Job job, int client) {
         return switch (job) {
-            case UNCONTENDED, CONTENDED -> lock(lockward.getLock(name));
-            case READERS -> {
-                var lock = lockward.getReadWriteLock(name);
-                yield lock(job.isWriter(client) ? lock.writeLock() : lock.readLock());
-            }
+            case UNCONTENDED, CONTENDED -> Lock.of(lockward.getLock(name));
+            case READERS -> Lock.of(lockward.getReadWriteLock(name), job.isWriter(client));
             case PERMITS, WEIGHTS -> permits(lockward.getSemaphore(name, Job.SEMAPHORE), job.permits(client));
-        };
-    }
-
-    private static Lock lock(java.util.concurrent.locks.Lock lock) {
-        return new Lock() {
-            @Override
-            public void acquire() throws InterruptedException {
-                lock.lockInterruptibly();
-            }
-
-            @Override
-            public void release() {
-                lock.unlock();
-            }
         };
     }
 

@@ -1,5 +1,7 @@
 package lockward.peers;
 
+import java.util.concurrent.locks.ReadWriteLock;
+
 /** A lock library, connected to its server. */
 interface Peer {
     /** A lock by its name, as a client uses it in a job: all calls come from the client's own thread. */
@@ -17,5 +19,23 @@ interface Peer {
         void acquire() throws Exception;
 
         void release() throws Exception;
+
+        static Lock of(java.util.concurrent.locks.Lock lock) {
+            return new Lock() {
+                @Override
+                public void acquire() throws InterruptedException {
+                    lock.lockInterruptibly();
+                }
+
+                @Override
+                public void release() {
+                    lock.unlock();
+                }
+            };
+        }
+
+        static Lock of(ReadWriteLock lock, boolean isWriter) {
+            return of(isWriter ? lock.writeLock() : lock.readLock());
+        }
     }
 }

@@ -2,9 +2,7 @@ package lockward.peers;
 
 import java.util.List;
 import java.util.concurrent.TimeUnit;
-import org.redisson.api.RLock;
 import org.redisson.api.RPermitExpirableSemaphore;
-import org.redisson.api.RReadWriteLock;
 import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
@@ -41,12 +39,9 @@ final class Redisson implements Peer {
     @Override
     public Lock lock(String name, Job job, int client) {
         return switch (kind) {
-            case LOCK -> lock(redisson.getLock(name));
-            case FAIR -> lock(redisson.getFairLock(name));
-            case READ_WRITE -> {
-                RReadWriteLock lock = redisson.getReadWriteLock(name);
-                yield lock(job.isWriter(client) ? lock.writeLock() : lock.readLock());
-            }
+            case LOCK -> Lock.of(redisson.getLock(name));
+            case FAIR -> Lock.of(redisson.getFairLock(name));
+            case READ_WRITE -> Lock.of(redisson.getReadWriteLock(name), job.isWriter(client));
             case SEMAPHORE -> {
                 RSemaphore semaphore = redisson.getSemaphore(name);
                 semaphore.trySetPermits(Job.SEMAPHORE);
@@ -56,20 +51,6 @@ final class Redisson implements Peer {
                 RPermitExpirableSemaphore semaphore = redisson.getPermitExpirableSemaphore(name);
                 semaphore.trySetPermits(Job.SEMAPHORE);
                 yield permits(semaphore, job.permits(client));
-            }
-        };
-    }
-
-    private static Lock lock(RLock lock) {
-        return new Lock() {
-            @Override
-            public void acquire() throws InterruptedException {
-                lock.lockInterruptibly();
-            }
-
-            @Override
-            public void release() {
-                lock.unlock();
             }
         };
     }

@@ -102,8 +102,11 @@ final class Acquisition {
 
     private void tryTogether() {
         List<CompletableFuture<Boolean>> tries;
-        synchronized (client.pipeline) { // otherwise two threads of this client could take a key each, and both fail
+        client.pipeline.lock(); // otherwise two threads of this client could take a key each, and both fail
+        try {
             tries = tenures.stream().map(tenure -> acquire(tenure, false)).toList();
+        } finally {
+            client.pipeline.unlock();
         }
         Clock.all(tries.stream()).whenComplete((all, error) -> {
             if (error != null) {

@@ -309,12 +309,7 @@ final class Call {
             if (now - began > LONG_ATTEMPT) {
                 failures = 0;
             }
-            long pause = Math.min(left, Clock.backOff(failures++));
-            if (pause == 0) {
-                attempt();
-                return;
-            }
-            pause(pause).whenComplete((done, cancelled) -> {
+            pause(Math.min(left, Clock.backOff(failures++))).whenComplete((done, cancelled) -> {
                 if (cancelled == null) {
                     attempt();
                 } else {

@@ -37,6 +37,7 @@ final class KeyAcquisition {
     private final boolean isLimited;
     private final int wanted;
     private final long replicationLimit;
+    private final long patience;
     private final Call call;
     private @Nullable Long lease;
     private boolean isShortened;
@@ -56,14 +57,14 @@ final class KeyAcquisition {
         wanted = tenure.holds() + 1;
         replicationLimit = request.replicas == null ? 0 : Clock.nanos(request.replicas.within());
         isLimited = Clock.left(all.waitEnd) < Clock.FOREVER / 2;
-        long patience = client.patience + replicationLimit;
+        patience = client.patience + replicationLimit;
         long limit = isLimited ? all.waitEnd + GRACE + replicationLimit : all.waitEnd;
         long end = isWaiting ? limit : Clock.earlier(limit, Clock.now() + patience);
         call = new Call(client.servers, tenure.key, patience, end);
     }
 
     void start() {
-        tryOnce(client.patience + replicationLimit);
+        tryOnce(patience);
     }
 
     /** Leaves: the result is a CancellationException soon, unless the lock is granted before. */
@@ -71,13 +72,13 @@ final class KeyAcquisition {
         call.cancel();
     }
 
-    private void tryOnce(long patience) {
-        askReplicated(patience, () -> Request.acquire(tenure, lease, List.of(), wanted, request.kind()), replies -> {
+    private void tryOnce(long limit) {
+        askReplicated(limit, () -> Request.acquire(tenure, lease, List.of(), wanted, request.kind()), replies -> {
             Object reply = replies.get(0);
             if (isGrant(reply)) {
                 granted(reply, replies);
             } else if (isShortened(reply)) {
-                tryOnce(patience);
+                tryOnce(limit);
             } else {
                 checkRefusal(reply);
                 waitOrPoll();
@@ -138,16 +139,13 @@ final class KeyAcquisition {
             call.closeOwn(true);
         }
         askReplicated(
-                client.patience + replicationLimit,
-                () -> Request.renew(tenure, full, number(grant, 0), wanted, request.kind()),
-                replies -> {
+                patience, () -> Request.renew(tenure, full, number(grant, 0), wanted, request.kind()), replies -> {
                     Object reply = replies.get(0);
                     if (reply instanceof Long) {
                         granted(grant, replies);
                     } else if (isShortened(reply)) {
                         confirm(grant);
-                    } else if (reply instanceof ServerError error
-                            && error.code().equals("NOTHELD")) {
+                    } else if (ServerError.is(reply, "NOTHELD")) {
                         waitOrPoll();
                     } else {
                         checkRefusal(reply);
@@ -177,12 +175,12 @@ final class KeyAcquisition {
     }
 
     /** Sends a request, followed by WAIT if the grant must be replicated. That holds up the connection, so it is not a shared one. */
-    private void askReplicated(long patience, Supplier<Request> next, Consumer<List<@Nullable Object>> step) {
+    private void askReplicated(long limit, Supplier<Request> next, Consumer<List<@Nullable Object>> step) {
         LockRequest.Replicas replicas = request.replicas;
         then(
                 call.ask(
                         replicas != null,
-                        patience,
+                        limit,
                         client.servers.responseLimit + replicationLimit,
                         () -> replicas == null
                                 ? List.of(next.get())
@@ -218,10 +216,11 @@ final class KeyAcquisition {
     }
 
     private void checkRefusal(@Nullable Object reply) {
-        if (wanted > 1 && reply instanceof ServerError error && error.deniesTenure()) {
-            throw tenure.lose(error.message());
+        if (wanted > 1) {
+            tenure.checkAccepted(reply);
+        } else {
+            LockRefusedException.throwIfError(tenure.key, reply);
         }
-        LockRefusedException.throwIfError(tenure.key, reply);
     }
 
     /** Leaves nothing behind: neither a connection, nor a position in a queue, nor a grant. */

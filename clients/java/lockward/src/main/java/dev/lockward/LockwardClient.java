@@ -23,6 +23,8 @@ import java.util.concurrent.Future;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.locks.Lock;
+import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
@@ -43,8 +45,8 @@ public final class LockwardClient implements AutoCloseable {
     /** In nanoseconds. */
     final long patience;
 
-    /** The monitor of who tries several keys: one pipeline follows the other. */
-    final Object pipeline = new Object();
+    /** Held while the tries of several keys are sent: one pipeline follows the other. A monitor would pin virtual threads. */
+    final Lock pipeline = new ReentrantLock();
 
     /** The locks of each thread, by key. */
     final ThreadLocal<Map<String, Tenure>> threadTenures = ThreadLocal.withInitial(HashMap::new);

@@ -52,7 +52,7 @@ public final class LockwardLock implements Lock {
      */
     @Override
     public void lock() {
-        uninterruptibly(Clock.FOREVER, null);
+        requireGrant(uninterruptibly(Clock.FOREVER, null));
     }
 
     /**
@@ -63,7 +63,7 @@ public final class LockwardLock implements Lock {
      * @throws LockUnreachableException as {@link #lock()}
      */
     public void lock(long lease, TimeUnit unit) {
-        uninterruptibly(Clock.FOREVER, millis(lease, unit));
+        requireGrant(uninterruptibly(Clock.FOREVER, millis(lease, unit)));
     }
 
     /**
@@ -72,21 +72,24 @@ public final class LockwardLock implements Lock {
      */
     @Override
     public void lockInterruptibly() throws InterruptedException {
-        acquire(Clock.FOREVER, null, true);
+        requireGrant(acquire(Clock.FOREVER, null, true));
     }
 
     /** As {@link #lockInterruptibly()}, for at most {@code lease}, as in {@link #lock(long, TimeUnit)}. */
     public void lockInterruptibly(long lease, TimeUnit unit) throws InterruptedException {
-        acquire(Clock.FOREVER, millis(lease, unit), true);
+        requireGrant(acquire(Clock.FOREVER, millis(lease, unit), true));
     }
 
-    /** Acquires the lock if it is free. It is never free while others wait for it. */
+    /** Acquires the lock if it is free. It is never free while others wait for it. For a reader the write lock is busy. */
     @Override
     public boolean tryLock() {
         return uninterruptibly(0, null);
     }
 
-    /** Acquires the lock, and waits for it for at most {@code wait}. It does not wait if that is 0 or less. */
+    /**
+     * Acquires the lock, and waits for it for at most {@code wait}. It does not wait if that is 0 or less. A reader gets false for the
+     * write lock at once, because it would wait for itself.
+     */
     @Override
     public boolean tryLock(long wait, TimeUnit unit) throws InterruptedException {
         return acquire(Clock.span(wait, unit), null, true);
@@ -196,6 +199,15 @@ public final class LockwardLock implements Lock {
         return "LockwardLock" + request.keys;
     }
 
+    /** A wait without limit ends without a grant only if it is for the thread itself. */
+    private void requireGrant(boolean isGranted) {
+        if (!isGranted) {
+            throw new LockRefusedException(
+                    String.join(", ", request.keys),
+                    "LIMIT this thread holds it as a reader, or with slots, and would wait for itself: unlock that first");
+        }
+    }
+
     private boolean uninterruptibly(long wait, @Nullable Long lease) {
         try {
             return acquire(wait, lease, false);
@@ -204,7 +216,11 @@ public final class LockwardLock implements Lock {
         }
     }
 
-    /** @param lease in milliseconds; null: the lock is renewed */
+    /**
+     * Acquires the lock if it is granted within {@code wait}. If the thread itself is in the way, the result is false at once.
+     *
+     * @param lease in milliseconds; null: the lock is renewed
+     */
     private boolean acquire(long wait, @Nullable Long lease, boolean isInterruptible) throws InterruptedException {
         if (isInterruptible && Thread.interrupted()) {
             throw new InterruptedException();
@@ -224,8 +240,15 @@ public final class LockwardLock implements Lock {
                 .toList();
         Acquisition acquisition = new Acquisition(
                 request, tenures, lease == null ? request.lease : lease, request.isRenewed && lease == null, wait);
-        if (!acquisition.run(isInterruptible)) {
-            return false;
+        try {
+            if (!acquisition.run(isInterruptible)) {
+                return false;
+            }
+        } catch (LockRefusedException refusal) {
+            if (refusal.code().equals("LIMIT") && tenures.stream().anyMatch(tenure -> tenure.holds() > 0)) {
+                return false;
+            }
+            throw refusal;
         }
         if (mine.size() >= MANY) {
             mine.values().removeIf(Tenure::isLeft);

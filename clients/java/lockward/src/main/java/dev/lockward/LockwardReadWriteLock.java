@@ -7,7 +7,8 @@ import java.util.concurrent.locks.ReadWriteLock;
  * first come, first served.
  *
  * <p>The writer may take the read lock. When it then unlocks the write lock, it goes on as a reader, and other readers get in. A
- * reader that asks for the write lock gets a {@link LockRefusedException}, because it would wait for itself.
+ * reader that asks for the write lock would wait for itself: {@code tryLock} returns false at once, and {@code lock} throws a {@link
+ * LockRefusedException}.
  */
 public final class LockwardReadWriteLock implements ReadWriteLock {
     private final LockwardLock reading;

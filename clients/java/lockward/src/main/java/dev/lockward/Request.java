@@ -12,9 +12,10 @@ import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
 import java.util.List;
+import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
-/** A command: its name and its arguments, which are {@code byte[]} or anything else as text. Leases are in milliseconds. */
+/** A command: its name and its arguments, each a {@code byte[]} or a String. Leases are in milliseconds. */
 record Request(Keyword name, List<Object> arguments) {
     static final List<Object> EXCLUSIVE = List.of();
     static final List<Object> SHARED = List.of("SHARED");
@@ -35,16 +36,12 @@ record Request(Keyword name, List<Object> arguments) {
         }
     }
 
-    /** @param parts arguments, and lists of them */
+    /** @param parts arguments, which may be of any type, and lists of them */
     private static Request of(String name, Object... parts) {
-        List<Object> arguments = new ArrayList<>();
-        for (Object part : parts) {
-            if (part instanceof List<?> several) {
-                arguments.addAll(several);
-            } else {
-                arguments.add(part);
-            }
-        }
+        List<Object> arguments = Stream.of(parts)
+                .flatMap(part -> part instanceof List<?> several ? several.stream() : Stream.of(part))
+                .map(argument -> argument instanceof byte[] ? argument : argument.toString())
+                .toList();
         return new Request(new Keyword(name), arguments);
     }
 
@@ -97,10 +94,8 @@ record Request(Keyword name, List<Object> arguments) {
         for (Object argument : arguments) {
             if (argument instanceof byte[] bytes) {
                 args.add(bytes);
-            } else if (argument instanceof Long number) {
-                args.add(number.longValue()); // Lettuce 6.6 does not take an Object
             } else {
-                args.add(argument.toString());
+                args.add((String) argument);
             }
         }
         return new AsyncCommand<>(new Command<>(name, new Output(), args));

@@ -16,6 +16,11 @@ record ServerError(String message) {
 
     private static final Pattern LONGEST_LEASE = Pattern.compile("invalid expire time .*: at most (\\d+)");
 
+    /** Whether a reply is the error with this first word. */
+    static boolean is(@Nullable Object reply, String code) {
+        return reply instanceof ServerError error && error.code().equals(code);
+    }
+
     boolean deniesTenure() {
         return DENIALS.contains(code());
     }

@@ -170,7 +170,8 @@ final class Tenure {
         return lost;
     }
 
-    private void checkAccepted(@Nullable Object reply) {
+    /** Throws if the reply is an error; as lost, if it says that the owner does not hold the lock. */
+    void checkAccepted(@Nullable Object reply) {
         if (reply instanceof ServerError error && error.deniesTenure()) {
             throw lose(error.message());
         }
@@ -339,14 +340,15 @@ final class Tenure {
     /** Runs a command if the server has this tenure. */
     CompletableFuture<@Nullable Object> guarded(Object... command) {
         return sendGuarded(command)
-                .thenCompose(reply -> isFenced(reply)
+                .thenCompose(reply -> ServerError.is(reply, "FENCED")
                         ? renew(null, null).thenCompose(renewed -> sendGuarded(command))
                         : CompletableFuture.completedFuture(reply))
                 .thenApply(reply -> {
-                    if (isFenced(reply) && reply instanceof ServerError error) {
-                        throw lose(error.message());
+                    if (reply instanceof ServerError error) {
+                        throw ServerError.is(reply, "FENCED")
+                                ? lose(error.message())
+                                : new LockRefusedException(key, error.message());
                     }
-                    LockRefusedException.throwIfError(key, reply);
                     return reply;
                 });
     }
@@ -358,10 +360,6 @@ final class Tenure {
             checkHeld();
             return Request.guard(key, token(), command);
         });
-    }
-
-    private static boolean isFenced(@Nullable Object reply) {
-        return reply instanceof ServerError error && error.code().equals("FENCED");
     }
 
     /** Gives one hold back. This object has one hold less then, even if no server answers. */
@@ -388,10 +386,7 @@ final class Tenure {
                 .whenComplete((downgraded, error) -> dropHold(isShared))
                 .thenCompose(ready -> call.ask(() -> Request.release(this, left)))
                 .thenAccept(reply -> {
-                    boolean wasReleased = left == 0
-                            && call.mayHaveRun
-                            && reply instanceof ServerError error
-                            && error.code().equals("NOTHELD");
+                    boolean wasReleased = left == 0 && call.mayHaveRun && ServerError.is(reply, "NOTHELD");
                     if (!wasReleased) {
                         checkAccepted(reply);
                     }

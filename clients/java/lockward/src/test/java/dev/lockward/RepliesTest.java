@@ -4,12 +4,19 @@ import static dev.lockward.ScriptedServer.NULL;
 import static dev.lockward.ScriptedServer.grant;
 import static dev.lockward.Server.eventually;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertNotEquals;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.lettuce.core.RedisURI;
+import io.lettuce.core.resource.ClientResources;
 import java.time.Duration;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -17,16 +24,21 @@ import org.junit.jupiter.api.Test;
 
 /** What the client makes of replies that are rare or missing, with a scripted server. */
 class RepliesTest {
+    /** The key b is busy when it is asked for with another key for the first time. */
+    private static ScriptedServer busyAtFirst() {
+        AtomicInteger asked = new AtomicInteger();
+        return new ScriptedServer(request -> {
+            if (!request.startsWith("LOCK.ACQUIRE")) {
+                return ":0";
+            }
+            boolean isBusy = asked.incrementAndGet() <= 2 && request.contains(" b ");
+            return isBusy ? NULL : grant(asked.get(), 30_000);
+        });
+    }
+
     @Test
     void keysThatWereGivenBackAreAcquiredByANewOwner() throws Exception {
-        AtomicInteger asked = new AtomicInteger();
-        try (ScriptedServer server = new ScriptedServer(request -> {
-                    if (!request.startsWith("LOCK.ACQUIRE")) {
-                        return ":0";
-                    }
-                    boolean isBusy = asked.incrementAndGet() <= 2 && request.contains(" b ");
-                    return isBusy ? NULL : grant(asked.get(), 30_000);
-                });
+        try (ScriptedServer server = busyAtFirst();
                 LockwardClient client = Server.builder(server.uri()).build()) {
             HeldLock held = client.request("a", "b").acquire();
             String first = server.requests.get(0).split(" ")[2];
@@ -40,56 +52,51 @@ class RepliesTest {
 
     @Test
     void aNamedOwnerAcquiresKeysThatWereGivenBack() throws Exception {
-        AtomicInteger asked = new AtomicInteger();
-        try (ScriptedServer server = new ScriptedServer(request -> {
-                    if (!request.startsWith("LOCK.ACQUIRE")) {
-                        return ":0";
-                    }
-                    return asked.incrementAndGet() == 1 ? NULL : grant(asked.get(), 30_000);
-                });
+        try (ScriptedServer server = busyAtFirst();
                 LockwardClient client = Server.builder(server.uri()).build()) {
             client.request("a", "b").owner("me").acquire();
             assertEquals(4, server.count("LOCK.ACQUIRE a me ") + server.count("LOCK.ACQUIRE b me "));
         }
     }
 
+    /** Grants the key "connect", and replies to no request about another key but to this one of the releases. */
+    private static ScriptedServer silentUntilRelease(int number) {
+        AtomicInteger releases = new AtomicInteger();
+        return new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE connect ")
+                        || (request.startsWith("LOCK.RELEASE k ") && releases.incrementAndGet() == number)
+                ? grant(7, 30_000)
+                : null);
+    }
+
+    private static LockwardClient patientClient(ScriptedServer server) {
+        return Server.builder(server.uri())
+                .responseLimit(Duration.ofSeconds(1))
+                .patience(Duration.ofSeconds(60))
+                .build();
+    }
+
     @Test
     void aGiveUpInTheBackgroundIsSentUntilItIsAnswered() throws Exception {
-        AtomicInteger releases = new AtomicInteger();
-        try (ScriptedServer server = new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE connect ")
-                                || (request.startsWith("LOCK.RELEASE") && releases.incrementAndGet() == 3)
-                        ? grant(7, 30_000)
-                        : null);
-                LockwardClient client = Server.builder(server.uri())
-                        .responseLimit(Duration.ofSeconds(1))
-                        .patience(Duration.ofSeconds(60))
-                        .build()) {
+        try (ScriptedServer server = silentUntilRelease(3);
+                LockwardClient client = patientClient(server)) {
             client.request("connect").acquire();
             LockRequest request = client.request("k");
             assertThrows(LockUnreachableException.class, () -> request.tryAcquire(Duration.ofMillis(100)));
-            eventually(() -> releases.get() == 3);
-            assertEquals(3, server.count("LOCK.RELEASE k "), server.requests::toString);
+            eventually(() -> server.count("LOCK.RELEASE k ") == 3);
         }
     }
 
     @Test
     void aCancelledCallerWaitsFor200MillisecondsAndTheGiveUpGoesOn() throws Exception {
-        AtomicInteger releases = new AtomicInteger();
-        try (ScriptedServer server = new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE connect ")
-                                || (request.startsWith("LOCK.RELEASE") && releases.incrementAndGet() == 2)
-                        ? grant(7, 30_000)
-                        : null);
-                LockwardClient client = Server.builder(server.uri())
-                        .responseLimit(Duration.ofSeconds(1))
-                        .patience(Duration.ofSeconds(60))
-                        .build()) {
+        try (ScriptedServer server = silentUntilRelease(2);
+                LockwardClient client = patientClient(server)) {
             Threads.Running<Boolean> caller =
                     Threads.run(() -> client.request("k").acquire());
             eventually(() -> server.count("LOCK.ACQUIRE k ") == 1);
             caller.interrupt();
             assertThrows(InterruptedException.class, caller::join);
-            assertTrue(releases.get() <= 1); // the response limit is longer
-            eventually(() -> releases.get() == 2);
+            assertTrue(server.count("LOCK.RELEASE k ") <= 1); // the response limit is longer
+            eventually(() -> server.count("LOCK.RELEASE k ") == 2);
         }
     }
 
@@ -106,11 +113,73 @@ class RepliesTest {
     }
 
     @Test
+    void aReleaseWithoutAReplyEndsWithTheLease() throws Exception {
+        try (ScriptedServer server =
+                        new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE") ? grant(7, 1_000) : null);
+                LockwardClient client = patientClient(server)) {
+            HeldLock held = client.request("k").acquire();
+            CompletableFuture<Void> release = held.releaseAsync();
+            assertInstanceOf(LockUnreachableException.class, failure(release));
+            assertFalse(held.isHeld());
+        }
+    }
+
+    @Test
+    void aConnectionThatOpensAfterTheCallerHasLeftIsClosed() throws Exception {
+        try (ScriptedServer server =
+                        new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE k ") ? NULL : grant(7, 30_000));
+                LockwardClient client = patientClient(server)) {
+            client.request("connect").acquire();
+            server.admission = new CountDownLatch(1);
+            CompletableFuture<HeldLock> waiting = client.request("k").acquireAsync();
+            eventually(() -> server.connections.get() == 2);
+            waiting.cancel(true);
+            server.admission.countDown();
+            eventually(() -> server.connections.get() == 1);
+        }
+    }
+
+    @Test
+    void aCallEndsThoughTheSharedResourcesWereShutDown() throws Exception {
+        ClientResources resources = ClientResources.create();
+        LockwardClient client = LockwardClient.builder(RedisURI.create("redis-sentinel://127.0.0.1:1/0#primary"))
+                .resources(resources)
+                .patience(Duration.ofMillis(200))
+                .build();
+        resources.shutdown(0, 1, TimeUnit.SECONDS).get(20, TimeUnit.SECONDS);
+        assertInstanceOf(
+                LockUnreachableException.class, failure(client.request("k").tryAcquireAsync(Duration.ofHours(1))));
+    }
+
+    @Test
+    void anArgumentThatCannotBeSentEndsTheCall() throws Exception {
+        IllegalStateException fault = new IllegalStateException("no text");
+        Object argument = new Object() {
+            @Override
+            public String toString() {
+                throw fault;
+            }
+        };
+        try (ScriptedServer server = new ScriptedServer(request -> grant(7, 30_000));
+                LockwardClient client = Server.builder(server.uri()).build()) {
+            HeldLock held = client.request("k").acquire();
+            assertSame(fault, assertThrows(IllegalStateException.class, () -> held.guarded("SET", "k", argument)));
+            assertTrue(held.isHeld());
+            assertEquals(0, server.count("LOCK.GUARD"));
+        }
+    }
+
+    /** What a future fails with. */
+    private static Throwable failure(CompletableFuture<?> future) {
+        return assertThrows(ExecutionException.class, () -> future.get(20, TimeUnit.SECONDS))
+                .getCause();
+    }
+
+    @Test
     void aRedirectionThatMakesNoSenseEndsTheCall() throws Exception {
         try (ScriptedServer server = new ScriptedServer(request -> "-MOVED 1 nowhere");
                 LockwardClient client = Server.builder(server.uri()).build()) {
-            CompletableFuture<HeldLock> future = client.request("k").acquireAsync();
-            assertThrows(ExecutionException.class, () -> future.get(20, TimeUnit.SECONDS));
+            assertNotNull(failure(client.request("k").acquireAsync()));
         }
     }
 }

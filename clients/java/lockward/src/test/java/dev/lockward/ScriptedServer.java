@@ -12,6 +12,8 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
@@ -21,6 +23,12 @@ final class ScriptedServer implements AutoCloseable {
 
     /** The requests so far, with single spaces between the words. */
     final List<String> requests = new CopyOnWriteArrayList<>();
+
+    /** How many connections are open. */
+    final AtomicInteger connections = new AtomicInteger();
+
+    /** New connections get no reply until it is open. */
+    volatile CountDownLatch admission = new CountDownLatch(0);
 
     private final ServerSocket listener;
     private final Function<String, @Nullable String> replies;
@@ -61,7 +69,9 @@ final class ScriptedServer implements AutoCloseable {
     }
 
     private void serve(Socket connection) {
+        connections.incrementAndGet();
         try (connection) {
+            admission.await();
             BufferedReader input =
                     new BufferedReader(new InputStreamReader(connection.getInputStream(), StandardCharsets.UTF_8));
             for (String line = input.readLine(); line != null; line = input.readLine()) {
@@ -80,8 +90,10 @@ final class ScriptedServer implements AutoCloseable {
                     connection.getOutputStream().write((reply + "\r\n").getBytes(StandardCharsets.US_ASCII));
                 }
             }
-        } catch (IOException closed) {
+        } catch (IOException | InterruptedException closed) {
             // The client has ended.
+        } finally {
+            connections.decrementAndGet();
         }
     }
 
