@@ -16,6 +16,7 @@ const (
 	slice      = 10 * time.Second       // a wait is repeated in slices of this length
 	keep       = 5000                   // milliseconds, for which the server keeps the place between them
 	replyTime  = 5 * time.Millisecond   // how long before the deadline of the caller the server ends a wait
+	firstPause = 50 * time.Millisecond  // before a lock is asked for again, doubling to a second
 	leaveLimit = 200 * time.Millisecond // how long giving up may take
 )
 
@@ -87,7 +88,8 @@ func (c *Client) Acquire(ctx context.Context, key string, options ...AcquireOpti
 }
 
 // AcquireAll acquires several keys as one lock, which is lost when one of them is lost. It tries all of them at once. If one is
-// busy, it acquires them one after the other, in the order of their bytes, until ctx ends. If it fails, it holds none of them.
+// busy, it acquires them one after the other, in the order of their bytes, until ctx ends. If one is lost before all are held, it
+// starts over. If it fails, it holds none of them.
 func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...AcquireOption) (*Lock, error) {
 	if len(keys) > 1 {
 		keys = slices.Compact(slices.Sorted(slices.Values(keys)))
@@ -95,55 +97,64 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 	if len(keys) == 0 {
 		return nil, errors.New("lockward: there is no key to acquire")
 	}
-	t := c.newTenure(keys, settings{isRenewed: true, mayWait: true}, options)
+	for isFirst := true; ; isFirst = false {
+		// A new owner each time: a release that arrives late must not end what is granted from now on.
+		t := c.newTenure(keys, settings{isRenewed: true, mayWait: true}, options)
+		t.isAnswered.Store(!isFirst)
+		err := t.acquire(ctx, isFirst)
+		if err == nil {
+			return t.lock(), nil
+		}
+		done := t.giveBack()
+		if !errors.Is(err, ErrUnreachable) {
+			waitBriefly(ctx, done)
+		}
+		isLost := errors.Is(err, ErrLost) && !errors.Is(err, ErrClosed)
+		isTried := isFirst && len(keys) > 1 && errors.Is(err, ErrBusy)
+		switch {
+		case ctx.Err() == nil && t.mayWait && isLost:
+			c.pause(ctx, time.Now().Add(firstPause)) // the lease may be shorter than a round trip
+		case ctx.Err() == nil && t.mayWait && isTried:
+		case ctx.Err() != nil && t.mayWait && t.isAnswered.Load() && errors.Is(err, ErrUnreachable):
+			return nil, t.parts[0].fail(ErrBusy, ctx.Err())
+		default:
+			return nil, err
+		}
+	}
+}
+
+// acquire acquires all keys, or ends the tenure. At first it tries all at once, and waits only if there is one key. Later it waits
+// for one key after the other.
+func (t *tenure) acquire(ctx context.Context, isFirst bool) (err error) {
+	acquiring, cancel := context.WithCancel(ctx)
+	defer cancel()
+	acquiring = t.context(acquiring) // one key may be lost while a later one is waited for
 	if !t.mayWait {
-		t.until = time.Now().Add(c.patience + t.within)
+		t.until = time.Now().Add(t.client.patience + t.within)
 	}
-	err := t.acquire(ctx)
-	if err == nil && ctx.Err() != nil {
-		err = contextError(ctx, keys[0], nil)
+	isHeld := false
+	if isFirst {
+		isHeld, err = t.try(acquiring, t.client.patience, t.parts...)
+		if !isHeld && err == nil && (!t.mayWait || len(t.parts) > 1) {
+			err = t.parts[0].fail(ErrBusy)
+		}
 	}
+	for _, p := range t.parts {
+		if !isHeld && err == nil {
+			err = p.acquire(acquiring)
+		}
+	}
+	hasLeft := ctx.Err() != nil
 	if err == nil || errors.Is(err, ErrLost) {
 		err = cmp.Or(t.checkHeld(), err)
 	}
-	if err == nil {
-		return t.lock(), nil
+	if hasLeft && (err == nil || errors.Is(err, ErrLost)) {
+		err = contextError(ctx, t.parts[0].key, nil)
 	}
-	_ = t.end(err)
-	done := t.giveBack()
-	switch {
-	case !errors.Is(err, ErrUnreachable):
-		waitBriefly(ctx, done)
-	case ctx.Err() != nil && t.mayWait && t.isAnswered.Load():
-		err = t.parts[0].fail(ErrBusy, ctx.Err())
+	if err != nil {
+		_ = t.end(err)
 	}
-	return nil, err
-}
-
-// acquire tries all keys at once. If one is busy, it waits for one after the other.
-func (t *tenure) acquire(ctx context.Context) error {
-	isHeld, err := t.try(ctx, t.client.patience, t.parts...)
-	if isHeld || err != nil {
-		return err
-	}
-	if !t.mayWait {
-		return t.parts[0].fail(ErrBusy)
-	}
-	if len(t.parts) > 1 {
-		waitBriefly(ctx, t.giveBack())
-		if !t.isOwnerNamed { // a release that arrives late must not end what is granted from now on
-			t.owner = t.client.newOwner()
-		}
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(t.over, func() { cancel(context.Cause(t.over)) })() // one key is lost while a later one is waited for
-	for _, p := range t.parts {
-		if err := p.acquire(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
+	return err
 }
 
 // try asks for keys at the same time, without waiting. They are held if all of them are granted.
@@ -193,7 +204,7 @@ func waitBriefly(ctx context.Context, done <-chan struct{}) {
 // now and then.
 func (p *part) acquire(ctx context.Context) error {
 	c := p.client
-	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+	for pause := firstPause; ; pause = min(2*pause, time.Second) {
 		var isHeld bool
 		var err error
 		select {

@@ -582,11 +582,11 @@ func (c contextWithErr) Err() error { return c.err() }
 
 // acquiringAll acquires several keys in the background.
 func acquiringAll(
-	tb testing.TB, client *lockward.Client, keys []string, options ...lockward.AcquireOption,
+	ctx context.Context, client *lockward.Client, keys []string, options ...lockward.AcquireOption,
 ) (<-chan *lockward.Lock, <-chan error) {
 	granted, failed := make(chan *lockward.Lock, 1), make(chan error, 1)
 	go func() {
-		if lock, err := client.AcquireAll(tb.Context(), keys, options...); err != nil {
+		if lock, err := client.AcquireAll(ctx, keys, options...); err != nil {
 			failed <- err
 		} else {
 			granted <- lock
@@ -604,7 +604,7 @@ func TestALateReleaseDoesNotEndALaterGrant(t *testing.T) {
 		copied := bytes.Clone(sent)
 		return !bytes.Contains(sent, []byte("LOCK.RELEASE")) || !stopped.CompareAndSwap(nil, &copied), nil
 	}))
-	granted, _ := acquiringAll(t, client, []string{"a", "b"}, lockward.WithLease(time.Second))
+	granted, _ := acquiringAll(t.Context(), client, []string{"a", "b"}, lockward.WithLease(time.Second))
 	s.waitFor("b", 1)
 	conn, err := net.Dial("tcp", s.addr)
 	check(t, err)
@@ -676,17 +676,41 @@ func TestReleaseTellsThatNothingWasSentWhenTheClientIsClosed(t *testing.T) {
 	expect(t, lock.Release(ctx), context.Canceled)
 }
 
-func TestALostKeyEndsTheWaitForTheNextOne(t *testing.T) {
+func TestAWaitForSeveralKeysStartsOverWhenOneIsLost(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
-	other := acquire(t, client, "b")
-	_, failed := acquiringAll(t, client, []string{"a", "b"}, lockward.WithLease(500*time.Millisecond))
-	s.waitFor("b", 1)
-	s.do("DEL", "a")
-	expect(t, receive(t, "the end of the wait", failed), lockward.ErrLost)
-	s.waitFor("b", 0)
-	check(t, other.Release(t.Context()))
+	for _, isGranted := range []bool{true, false} {
+		other := acquire(t, client, "b")
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		if isGranted {
+			ctx, cancel = context.WithTimeout(t.Context(), patience)
+		}
+		granted, failed := acquiringAll(ctx, client, []string{"a", "b"}, lockward.WithLease(500*time.Millisecond))
+		s.waitFor("b", 1)
+		before, _ := s.info("a")
+		s.do("DEL", "a")
+		eventually(t, "a is acquired again", func() bool {
+			now, _ := s.info("a")
+			_, waiters := s.info("b")
+			return len(failed) > 0 || len(now) == 1 && now[0].token > before[0].token && waiters == 1
+		})
+		if isGranted {
+			check(t, other.Release(t.Context()))
+			select {
+			case err := <-failed:
+				t.Fatal(err)
+			case lock := <-granted:
+				check(t, lock.Release(t.Context()))
+			}
+		} else {
+			expect(t, receive(t, "the end of the wait", failed), lockward.ErrBusy, context.DeadlineExceeded)
+			s.waitUntilFree("a")
+			s.waitFor("b", 0)
+			check(t, other.Release(t.Context()))
+		}
+		cancel()
+	}
 }
 
 func TestKeysAreRenewedDuringTheWaitForTheNextOneAlsoWithoutRenewal(t *testing.T) {
@@ -694,7 +718,7 @@ func TestKeysAreRenewedDuringTheWaitForTheNextOneAlsoWithoutRenewal(t *testing.T
 	s := startServer(t)
 	client := newClient(t, s.client())
 	other := acquire(t, client, "b", lockward.WithLease(time.Hour))
-	granted, failed := acquiringAll(t, client, []string{"a", "b"}, lockward.WithLease(3*time.Second), lockward.WithoutRenewal())
+	granted, failed := acquiringAll(t.Context(), client, []string{"a", "b"}, lockward.WithLease(3*time.Second), lockward.WithoutRenewal())
 	eventually(t, "a is renewed for longer than its lease", func() bool { return s.calls("lock.renew") >= 4 || len(failed) > 0 })
 	check(t, other.Release(t.Context()))
 	select {
