@@ -1,7 +1,6 @@
 package lockward
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -105,15 +104,12 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 		if err == nil {
 			return t.lock(), nil
 		}
-		done := t.giveBack()
-		if !errors.Is(err, ErrUnreachable) {
-			waitBriefly(ctx, done)
-		}
+		t.giveBack(ctx, err)
 		isLost := errors.Is(err, ErrLost) && !errors.Is(err, ErrClosed)
 		isTried := isFirst && len(keys) > 1 && errors.Is(err, ErrBusy)
 		switch {
 		case ctx.Err() == nil && t.mayWait && isLost:
-			c.pause(ctx, time.Now().Add(firstPause)) // the lease may be shorter than a round trip
+			sleep(ctx, time.Now().Add(firstPause)) // the lease may be shorter than a round trip
 		case ctx.Err() == nil && t.mayWait && isTried:
 		case ctx.Err() != nil && t.mayWait && t.isAnswered.Load() && errors.Is(err, ErrUnreachable):
 			return nil, t.parts[0].fail(ErrBusy, ctx.Err())
@@ -126,9 +122,8 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 // acquire acquires all keys, or ends the tenure. At first it tries all at once, and waits only if there is one key. Later it waits
 // for one key after the other.
 func (t *tenure) acquire(ctx context.Context, isFirst bool) (err error) {
-	acquiring, cancel := context.WithCancel(ctx)
+	acquiring, cancel := joined(ctx, t.over) // one key may be lost while a later one is waited for
 	defer cancel()
-	acquiring = t.context(acquiring) // one key may be lost while a later one is waited for
 	if !t.mayWait {
 		t.until = time.Now().Add(t.client.patience + t.within)
 	}
@@ -144,12 +139,12 @@ func (t *tenure) acquire(ctx context.Context, isFirst bool) (err error) {
 			err = p.acquire(acquiring)
 		}
 	}
-	hasLeft := ctx.Err() != nil
-	if err == nil || errors.Is(err, ErrLost) {
-		err = cmp.Or(t.checkHeld(), err)
-	}
-	if hasLeft && (err == nil || errors.Is(err, ErrLost)) {
+	hasLeft, ended := ctx.Err() != nil, t.checkHeld()
+	switch {
+	case hasLeft && (err == nil || ended != nil):
 		err = contextError(ctx, t.parts[0].key, nil)
+	case ended != nil:
+		err = ended
 	}
 	if err != nil {
 		_ = t.end(err)
@@ -171,8 +166,9 @@ func (t *tenure) try(ctx context.Context, patience time.Duration, parts ...*part
 	return t.hold(parts...), nil
 }
 
-// giveBack ends the waits of all keys, and gives back what may have been granted, in the background. done is closed at the end.
-func (t *tenure) giveBack() (done <-chan struct{}) {
+// giveBack ends the waits of all keys, and gives back what may have been granted. It goes on in the background when the caller
+// leaves, and soon in any case.
+func (t *tenure) giveBack(ctx context.Context, failure error) {
 	limit := t.client.patience
 	if t.isOwnerNamed { // it may acquire the lock again, and must not be released then
 		limit = leaveLimit
@@ -180,19 +176,20 @@ func (t *tenure) giveBack() (done <-chan struct{}) {
 	var calls []*call
 	for _, p := range t.parts {
 		if p.mayBeHeld {
-			p.mayBeHeld = false
-			r := p.newCall(context.Background(), min(limit, t.client.responseLimit))
-			r.until, r.isCleanup = time.Now().Add(limit), true
+			r := p.newCall(ctx, min(limit, t.client.responseLimit))
+			r.until = time.Now().Add(limit)
 			release := command{"LOCK.RELEASE", p.key, p.owner, "HOLDS", 0}
 			r.request = func(*call) command { return release }
 			calls = append(calls, r)
 		}
 	}
-	return t.client.background(func() { _ = t.client.ask(context.Background(), calls...) })
-}
-
-// waitBriefly waits for what goes on in the background.
-func waitBriefly(ctx context.Context, done <-chan struct{}) {
+	if len(calls) == 0 || !t.client.begin() {
+		return
+	}
+	done := t.client.finish(calls...)
+	if errors.Is(failure, ErrUnreachable) {
+		return
+	}
 	select {
 	case <-done:
 	case <-ctx.Done():
@@ -210,10 +207,10 @@ func (p *part) acquire(ctx context.Context) error {
 		select {
 		case c.waitPermits <- struct{}{}:
 			if isHeld, err = p.wait(ctx); !isHeld && err == nil {
-				c.pause(ctx, time.Now().Add(pause)) // the lease may be shorter than a round trip
+				sleep(ctx, time.Now().Add(pause)) // the lease may be shorter than a round trip
 			}
 		default:
-			c.pause(ctx, time.Now().Add(pause))
+			sleep(ctx, time.Now().Add(pause))
 			isHeld, err = p.try(ctx, 0, p)
 		}
 		if isHeld || err != nil {
@@ -238,16 +235,18 @@ func (p *part) wait(ctx context.Context) (isHeld bool, err error) {
 		}
 		return p.command(r, "LOCK.ACQUIRE", min(p.lease, shortLease), arguments...)
 	}
-	for isNull := true; isNull; isNull = errors.Is(r.replies[0].Err(), redis.Nil) {
-		if isLast {
-			return false, p.fail(ErrBusy, context.DeadlineExceeded)
-		}
+	for {
 		if err := r.ask(); err != nil {
 			return false, err
 		}
-		p.mayBeHeld = p.mayBeHeld || !isLast // the server keeps the place
+		if r.isGranted() {
+			return p.confirm(ctx)
+		}
+		if isLast {
+			return false, p.fail(ErrBusy, context.DeadlineExceeded)
+		}
+		p.mayBeHeld = true // the server keeps the place
 	}
-	return p.confirm(ctx)
 }
 
 // confirm renews a grant to the full lease, and then the key is held. It returns false if the grant is over.
@@ -275,13 +274,12 @@ func (p *part) readGrant(r *call, err error) error {
 		p.mayBeHeld = p.mayBeHeld || r.isUncertain
 		return err
 	}
-	reply := r.replies[0]
-	if p.mayBeHeld = !errors.Is(reply.Err(), redis.Nil); !p.mayBeHeld {
+	if p.mayBeHeld = r.isGranted(); !p.mayBeHeld {
 		return nil
 	}
-	numbers, err := reply.Int64Slice()
+	numbers, err := r.replies[0].Int64Slice()
 	if err != nil || len(numbers) != 3 {
-		return r.part.fail(ErrRefused, fmt.Errorf("unexpected reply: %v", reply))
+		return r.part.fail(ErrRefused, fmt.Errorf("unexpected reply: %v", r.replies[0]))
 	}
 	p.token = numbers[0]
 	if p.lease == 0 { // it was the server's choice
@@ -291,6 +289,9 @@ func (p *part) readGrant(r *call, err error) error {
 	p.extend(r)
 	return r.checkReplicas()
 }
+
+// isGranted returns whether the reply to LOCK.ACQUIRE is not null.
+func (r *call) isGranted() bool { return !errors.Is(r.replies[0].Err(), redis.Nil) }
 
 // checkReplicas checks that enough replicas have confirmed a grant, if that was asked for.
 func (r *call) checkReplicas() error {

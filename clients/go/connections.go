@@ -43,11 +43,10 @@ func (cn *connection) close() { _ = cn.net.Close(); _ = cn.client.Close() }
 
 // A node is a server, or what leads to the one that is the primary now.
 type node struct {
-	options  *redis.Options
-	permits  chan struct{}          // one for each connection in use
-	primary  atomic.Pointer[string] // the last one that Sentinels have named
-	idle     []*connection          // guarded by Client.mu
-	isBroken bool                   // guarded by Client.mu: a connection broke, so all locks are renewed soon
+	options *redis.Options
+	permits chan struct{}          // one for each connection in use
+	primary atomic.Pointer[string] // the last one that Sentinels have named
+	idle    []*connection          // guarded by Client.mu
 }
 
 // A redirect is the address of the cluster node that has a key, or (isAsk) that is importing it. isAny leads to any node, which
@@ -152,13 +151,6 @@ func (c *Client) connection(ctx context.Context, n *node, isNew bool) (*connecti
 	}
 	cn.client = redis.NewClient(&own)
 	cn.conn = cn.client.Conn()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.connections == nil {
-		cn.close()
-		return nil, ErrClosed
-	}
-	c.connections[cn] = struct{}{}
 	return cn, nil
 }
 
@@ -177,7 +169,7 @@ func (c *Client) takeIdle(n *node) (cn *connection) {
 // server closes it. It is closed at the idle limit.
 func (c *Client) keepIdle(n *node, cn *connection) {
 	c.mu.Lock()
-	isKept := len(n.idle) < maxConnections && c.connections != nil
+	isKept := len(n.idle) < maxConnections && !c.isClosed
 	if isKept {
 		n.idle = append(n.idle, cn)
 		if cn.idle == nil {
@@ -233,13 +225,12 @@ func (cn *connection) endWatch() error {
 // discard closes a connection that is not used again. If it broke, then the server may have restarted, or another one may be the
 // primary. So all locks of the node are renewed: a server that has forgotten a tenure restores it for the first owner that claims it.
 func (c *Client) discard(n *node, cn *connection, failure error) {
-	cn.close() // outside of the mutex, because TLS says goodbye
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.connections, cn)
-	if failure != nil && !n.isBroken {
-		n.isBroken = true
-		time.AfterFunc(20*time.Millisecond, func() { c.watch(n) }) // many connections may break together
+	cn.close()
+	if failure != nil {
+		c.mu.Lock()
+		c.broken[n] = true
+		c.mu.Unlock()
+		c.wakeAt(time.Now().Add(20 * time.Millisecond)) // many connections may break together
 	}
 }
 
@@ -272,22 +263,25 @@ func (n *node) dial(ctx context.Context) (conn net.Conn, isLastKnown bool, err e
 
 // bounded runs a task that may take longer than its context. Then it goes on, and drop gets its late result.
 func bounded[T any](ctx context.Context, task func(ctx context.Context) (T, error), drop func(T)) (value T, err error) {
-	done := make(chan struct{})
-	var result T
-	var failure error
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result)
 	go func() {
-		defer close(done)
-		result, failure = task(ctx)
+		value, err := task(ctx)
+		select {
+		case done <- result{value, err}:
+		case <-ctx.Done():
+			if err == nil {
+				drop(value)
+			}
+		}
 	}()
 	select {
-	case <-done:
-		return result, failure
+	case r := <-done:
+		return r.value, r.err
 	case <-ctx.Done():
-		go func() {
-			if <-done; failure == nil {
-				drop(result)
-			}
-		}()
 		return value, ctx.Err()
 	}
 }

@@ -665,15 +665,25 @@ func TestAReleaseThatIsCutShortReportsNoLoss(t *testing.T) {
 	s.checkFree("b")
 }
 
-func TestReleaseTellsThatNothingWasSentWhenTheClientIsClosed(t *testing.T) {
+func TestCloseWaitsForAReleaseUnderWay(t *testing.T) {
 	t.Parallel()
-	client := newClient(t, startServer(t).client())
+	s := startServer(t)
+	var client *lockward.Client
+	closed := make(chan error, 1)
+	client = newClient(t, s.tapped(func(sent []byte) (bool, error) {
+		if bytes.Contains(sent, []byte("LOCK.RELEASE")) {
+			go func() { closed <- client.Close() }()
+			eventually(t, "the client is closing", func() bool {
+				_, err := client.Acquire(t.Context(), "other", lockward.WithoutWaiting())
+				return errors.Is(err, lockward.ErrClosed)
+			})
+		}
+		return true, nil
+	}))
 	lock := acquire(t, client, "k")
-	ctx := contextWithErr{t.Context(), func() error {
-		_ = client.Close()
-		return context.Canceled
-	}}
-	expect(t, lock.Release(ctx), context.Canceled)
+	check(t, lock.Release(t.Context()))
+	check(t, receive(t, "the end", closed))
+	s.checkFree("k")
 }
 
 func TestAWaitForSeveralKeysStartsOverWhenOneIsLost(t *testing.T) {
