@@ -108,9 +108,9 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 		isLost := errors.Is(err, ErrLost) && !errors.Is(err, ErrClosed)
 		isTried := isFirst && len(keys) > 1 && errors.Is(err, ErrBusy)
 		switch {
-		case ctx.Err() == nil && t.mayWait && isLost:
+		case t.mayWait && isLost:
 			sleep(ctx, time.Now().Add(firstPause)) // the lease may be shorter than a round trip
-		case ctx.Err() == nil && t.mayWait && isTried:
+		case t.mayWait && isTried:
 		case ctx.Err() != nil && t.mayWait && t.isAnswered.Load() && errors.Is(err, ErrUnreachable):
 			return nil, t.parts[0].fail(ErrBusy, ctx.Err())
 		default:

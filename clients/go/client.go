@@ -39,16 +39,17 @@ type Client struct {
 	waitPermits   chan struct{} // one for each connection that waits
 
 	id      string
-	owners  atomic.Uint64  // how many were made
+	owners  atomic.Uint64   // how many were made
+	open    context.Context // ends when the client is closed
+	shut    context.CancelCauseFunc
 	running sync.WaitGroup // what Close waits for
 	alarm   *time.Timer    // calls watch
 
-	mu       sync.Mutex
-	isClosed bool
-	nodes    map[string]*node
-	tenures  map[*tenure]struct{} // that have not ended
-	broken   map[*node]bool       // a connection broke, so all locks are renewed soon
-	wakesAt  time.Time            // when the alarm is due; zero if it is not
+	mu      sync.Mutex
+	nodes   map[string]*node
+	tenures map[*tenure]struct{} // that have not ended
+	broken  map[*node]bool       // a connection broke, so all locks are renewed soon
+	wakesAt time.Time            // when the alarm is due; zero if it is not
 }
 
 // An Option sets how a Client behaves.
@@ -89,6 +90,7 @@ func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
 		tenures:       make(map[*tenure]struct{}),
 		broken:        make(map[*node]bool),
 	}
+	c.open, c.shut = context.WithCancelCause(context.Background())
 	c.alarm = time.AfterFunc(math.MaxInt64, c.watch)
 	for _, option := range options {
 		option(c)
@@ -108,8 +110,8 @@ func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
 // for what callers that have left are giving back, for the patience at the latest.
 func (c *Client) Close() error {
 	c.mu.Lock()
-	wasClosed := c.isClosed
-	c.isClosed = true
+	wasClosed := c.open.Err() != nil
+	c.shut(ErrClosed)
 	tenures := slices.Collect(maps.Keys(c.tenures))
 	c.mu.Unlock()
 	if wasClosed {
@@ -132,10 +134,11 @@ func (c *Client) Close() error {
 func (c *Client) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.isClosed {
+	isOpen := c.open.Err() == nil
+	if isOpen {
 		c.running.Add(1)
 	}
-	return !c.isClosed
+	return isOpen
 }
 
 // finish makes calls in the background, after begin, for a caller that leaves.

@@ -20,7 +20,7 @@ import (
 
 const (
 	// maxConnections is how many connections to each node may be in use at a time, not counting those that wait for a lock or
-	// for replicas, and those of renewals. As many may be idle.
+	// for replicas. As many are for renewals, and as many may be idle.
 	maxConnections = 16
 	// watchAfter is how long a connection is idle before the client reads from it, to hear when it breaks.
 	watchAfter = 50 * time.Millisecond
@@ -43,10 +43,11 @@ func (cn *connection) close() { _ = cn.net.Close(); _ = cn.client.Close() }
 
 // A node is a server, or what leads to the one that is the primary now.
 type node struct {
-	options *redis.Options
-	permits chan struct{}          // one for each connection in use
-	primary atomic.Pointer[string] // the last one that Sentinels have named
-	idle    []*connection          // guarded by Client.mu
+	options  *redis.Options
+	permits  chan struct{}          // one for each connection in use
+	renewals chan struct{}          // the same for renewals, which nothing else must delay
+	primary  atomic.Pointer[string] // the last one that Sentinels have named
+	idle     []*connection          // guarded by Client.mu
 }
 
 // A redirect is the address of the cluster node that has a key, or (isAsk) that is importing it. isAny leads to any node, which
@@ -99,7 +100,11 @@ func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (n *node,
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n = c.nodes[addr]; n == nil {
-		n = &node{options: ownOptions(master.Options(), addr), permits: make(chan struct{}, maxConnections)}
+		n = &node{
+			options:  ownOptions(master.Options(), addr),
+			permits:  make(chan struct{}, maxConnections),
+			renewals: make(chan struct{}, maxConnections),
+		}
 		c.nodes[addr] = n
 	}
 	return n, nil
@@ -169,7 +174,7 @@ func (c *Client) takeIdle(n *node) (cn *connection) {
 // server closes it. It is closed at the idle limit.
 func (c *Client) keepIdle(n *node, cn *connection) {
 	c.mu.Lock()
-	isKept := len(n.idle) < maxConnections && !c.isClosed
+	isKept := len(n.idle) < maxConnections && c.open.Err() == nil
 	if isKept {
 		n.idle = append(n.idle, cn)
 		if cn.idle == nil {

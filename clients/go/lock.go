@@ -84,7 +84,7 @@ func (c *Client) newTenure(keys []string, with settings, options []AcquireOption
 	}
 	c.mu.Lock()
 	c.tenures[t] = struct{}{}
-	isClosed := c.isClosed
+	isClosed := c.open.Err() != nil
 	c.mu.Unlock()
 	if isClosed {
 		t.close()
@@ -182,16 +182,18 @@ func (l *Lock) Renew(ctx context.Context) error {
 // The errors are those of Renew. After ErrUnreachable, or if ctx has ended, a later renewal downgrades the lock.
 func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 	defer runtime.KeepAlive(l)
-	set := func(change func(*settings)) {
+	set := func(to AcquireOption) (undo AcquireOption) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		change(&l.settings)
+		before, wanted := l.settings, l.settings
+		to(&wanted)
+		l.limit, l.weight = wanted.limit, wanted.weight
+		return func(s *settings) { s.limit, s.weight = before.limit, before.weight }
 	}
-	before := l.settings
-	set(limit)
+	undo := set(limit)
 	err := l.renew(ctx)
 	if errors.Is(err, ErrRefused) {
-		set(func(s *settings) { s.limit, s.weight = before.limit, before.weight })
+		set(undo)
 	}
 	return err
 }
@@ -211,7 +213,7 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 	defer runtime.KeepAlive(l)
 	p, guard := l.parts[0], append(command{"LOCK.GUARD", l.Key(), l.Token()}, args...)
 	reply := redis.NewCmd(ctx, guard...)
-	ctx, end := joined(ctx, l.over)
+	ctx, end := joined(ctx, l.client.open)
 	defer end()
 	for isRenewed := false; ; isRenewed = true {
 		r := p.newCall(ctx, p.client.responseLimit)

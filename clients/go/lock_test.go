@@ -810,3 +810,69 @@ func TestGivingUpGoesOnInTheBackground(t *testing.T) {
 	expect(t, err, context.Canceled)
 	s.waitUntilFree("k")
 }
+
+// A countedConn counts itself until it is closed.
+type countedConn struct {
+	net.Conn
+	open *atomic.Int64
+	once sync.Once
+}
+
+func (c *countedConn) Close() error {
+	c.once.Do(func() { c.open.Add(-1) })
+	return c.Conn.Close()
+}
+
+func TestRenewalsWithoutRepliesTakeFewConnections(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	var open, most atomic.Int64
+	rdb := redis.NewClient(&redis.Options{Addr: s.addr, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		for now := open.Add(1); ; {
+			if before := most.Load(); before >= now || most.CompareAndSwap(before, now) {
+				return &countedConn{Conn: conn, open: &open}, nil
+			}
+		}
+	}})
+	t.Cleanup(func() { _ = rdb.Close() })
+	client := newClient(t, rdb)
+	locks := make([]*lockward.Lock, 200)
+	for i := range locks {
+		locks[i] = acquire(t, client, fmt.Sprint("k", i), lockward.WithLease(3*time.Second))
+	}
+	s.pause()
+	defer s.resume()
+	for _, lock := range locks {
+		receive(t, "the loss", lock.Lost())
+	}
+	if most.Load() > 16+16 {
+		t.Fatal(most.Load(), "connections")
+	}
+}
+
+func TestADowngradeTakesNothingButTheLimit(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	lock := acquire(t, newClient(t, s.client()), "k")
+	owner := lock.Owner()
+	check(t, lock.Downgrade(t.Context(), lockward.WithOwner("another")))
+	if lock.Owner() != owner {
+		t.Error(lock.Owner())
+	}
+	var running sync.WaitGroup
+	for range 2 { // the race detector sees unprotected access
+		running.Add(1)
+		go func() {
+			defer running.Done()
+			if err := lock.Downgrade(t.Context(), lockward.Slots(4)); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	running.Wait()
+	check(t, lock.Release(t.Context()))
+}

@@ -89,14 +89,14 @@ func (c *Client) watch() {
 		t.mu.Unlock()
 	}
 	if len(due) > 0 {
-		go func() { _ = c.ask(context.Background(), due...) }()
+		go func() { _ = c.ask(c.open, due...) }()
 	}
 }
 
 // newRenewal returns the call of a renewal, which takes its element from renewing.
 func (p *part) newRenewal(ctx context.Context, until time.Time, isWanted bool) *call {
 	r := p.newCall(ctx, max(minRenewalLimit, min(p.client.responseLimit, duration(p.lease)/6)))
-	r.until, r.isUnlimited, r.read = until, true, p.renewed
+	r.until, r.isRenewal, r.read = until, true, p.renewed
 	r.request = func(r *call) command { return p.renewal(r, isWanted) }
 	return r
 }

@@ -26,6 +26,7 @@ type call struct {
 	until        time.Time     // it is not sent after that; the zero time is never
 	patience     time.Duration // it fails if no server answers for so long; 0 is never
 	isReplicated bool          // the replicas are to confirm it
+	isRenewal    bool          // renewals have connections of their own
 	isUnlimited  bool          // it needs no permit for its connection
 	isOnce       bool          // it is not sent again if it may have been carried out
 
@@ -152,9 +153,13 @@ func (r *call) sendAlone(to redirect, deadline time.Time, isNew bool) {
 	c := r.part.client
 	n, err := c.nodeFor(ctx, r.part.key, to)
 	if err == nil && !r.isUnlimited {
+		permits := n.permits
+		if r.isRenewal {
+			permits = n.renewals
+		}
 		select {
-		case n.permits <- struct{}{}:
-			defer func() { <-n.permits }()
+		case permits <- struct{}{}:
+			defer func() { <-permits }()
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
