@@ -96,6 +96,10 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 	if len(keys) == 0 {
 		return nil, errors.New("lockward: there is no key to acquire")
 	}
+	if !c.begin() {
+		return nil, &keyError{ErrClosed, keys[0], nil}
+	}
+	defer c.running.Done()
 	for isFirst := true; ; isFirst = false {
 		// A new owner each time: a release that arrives late must not end what is granted from now on.
 		t := c.newTenure(keys, settings{isRenewed: true, mayWait: true}, options)
@@ -182,9 +186,6 @@ func (t *tenure) giveBack(ctx context.Context, failure error) {
 			r.request = func(*call) command { return release }
 			calls = append(calls, r)
 		}
-	}
-	if len(calls) == 0 || !t.client.begin() {
-		return
 	}
 	done := t.client.finish(calls...)
 	if errors.Is(failure, ErrUnreachable) {

@@ -107,7 +107,7 @@ func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
 
 // Close ends all requests under way with ErrClosed. Locks that are held are lost to their holders. The server keeps them until
 // their leases end, because the work may still go on; to give them back, release them before. Close first waits for releases, and
-// for what callers that have left are giving back, for the patience at the latest.
+// for what callers that leave are giving back, for the patience at the latest.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	wasClosed := c.open.Err() != nil
@@ -130,7 +130,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// begin returns whether the client is open. Then Close waits until running is done once more.
+// begin begins a task that Close waits for, until running is done once more. It returns false if the client is closed.
 func (c *Client) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,12 +141,13 @@ func (c *Client) begin() bool {
 	return isOpen
 }
 
-// finish makes calls in the background, after begin, for a caller that leaves.
+// finish makes calls in the background, for a caller that leaves. The caller has begun a task that Close waits for.
 func (c *Client) finish(calls ...*call) <-chan error {
 	done := make(chan error, 1)
 	for _, r := range calls {
 		r.ctx = context.Background()
 	}
+	c.running.Add(1)
 	go func() {
 		defer c.running.Done()
 		done <- c.ask(context.Background(), calls...)

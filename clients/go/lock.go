@@ -161,6 +161,9 @@ func (l *Lock) Context(parent context.Context) context.Context {
 // joined returns a context that ends with its parent, with another one, or by end, which the caller must call.
 func joined(parent, other context.Context) (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(parent)
+	if other.Err() != nil { // AfterFunc would cancel a moment later
+		cancel(context.Cause(other))
+	}
 	stop := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
 	return ctx, func() { stop(); cancel(nil) }
 }
@@ -225,7 +228,8 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 		}
 		switch isFenced := errorCode(err) == "FENCED"; {
 		case isFenced && isRenewed:
-			err = p.lose(err)
+			_ = l.end(p.fail(ErrLost, err))
+			err = l.checkHeld()
 		case isFenced:
 			if err = l.renew(ctx); err == nil { // a server in quarantine has restored the tenure
 				continue
@@ -251,6 +255,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	if !l.client.begin() {
 		return cmp.Or(lost, l.parts[0].fail(ErrClosed))
 	}
+	defer l.client.running.Done()
 	calls := make([]*call, len(l.parts)) // if one key is lost, the other ones may be held
 	for i, p := range l.parts {
 		calls[i] = p.newRelease(ctx)
@@ -258,7 +263,6 @@ func (l *Lock) Release(ctx context.Context) error {
 	err := l.client.ask(ctx, calls...)
 	undone := slices.DeleteFunc(calls, func(r *call) bool { return r.err == nil || errors.Is(r.err, ErrLost) })
 	if ctx.Err() == nil || len(undone) == 0 {
-		l.client.running.Done()
 		return cmp.Or(lost, err)
 	}
 	select {
@@ -343,12 +347,6 @@ func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOpti
 		return nil, err
 	}
 	return t.lock(), nil
-}
-
-// lose ends the tenure because one key was lost, and returns why it has ended.
-func (p *part) lose(reason error) error {
-	_ = p.end(p.fail(ErrLost, reason))
-	return context.Cause(p.over)
 }
 
 // end ends the tenure in this process, and returns why it has ended before, or nil. From then on the lock may be free.

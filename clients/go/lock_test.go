@@ -811,6 +811,38 @@ func TestGivingUpGoesOnInTheBackground(t *testing.T) {
 	s.waitUntilFree("k")
 }
 
+func TestCloseGivesBackWhatWasGrantedToACallerThatItEnds(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	var client *lockward.Client
+	closed := make(chan error, 1)
+	var isFirst sync.Once
+	client = newClient(t, s.tapped(func(sent []byte) (isSent bool, err error) {
+		isSent = true
+		if bytes.Contains(sent, []byte("LOCK.ACQUIRE\r\n$1\r\nk\r\n")) {
+			isFirst.Do(func() {
+				isSent, err = false, io.ErrClosedPipe
+				conn, failure := net.Dial("tcp", s.addr)
+				check(t, failure)
+				defer conn.Close()
+				_, failure = conn.Write(sent)
+				check(t, failure)
+				eventually(t, "it is granted", func() bool { holders, _ := s.info("k"); return holders != nil })
+				go func() { closed <- client.Close() }()
+				eventually(t, "the client is closing", func() bool {
+					_, err := client.Acquire(t.Context(), "other", lockward.WithoutWaiting())
+					return errors.Is(err, lockward.ErrClosed)
+				})
+			})
+		}
+		return isSent, err
+	}))
+	_, err := client.Acquire(t.Context(), "k", lockward.WithLease(time.Hour))
+	expect(t, err, lockward.ErrClosed)
+	check(t, receive(t, "the end", closed))
+	s.waitUntilFree("k")
+}
+
 // A countedConn counts itself until it is closed.
 type countedConn struct {
 	net.Conn
