@@ -122,7 +122,10 @@ func (c *Client) Close() error {
 	}
 	c.running.Wait()
 	c.alarm.Stop()
-	for _, n := range c.nodes { // no request adds one any more
+	c.mu.Lock()
+	nodes := slices.Collect(maps.Values(c.nodes))
+	c.mu.Unlock()
+	for _, n := range nodes {
 		for cn := c.takeIdle(n); cn != nil; cn = c.takeIdle(n) {
 			c.discard(n, cn, nil)
 		}
