@@ -1,7 +1,6 @@
 package lockward
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ const (
 	slice      = 10 * time.Second       // a wait is repeated in slices of this length
 	keep       = 5000                   // milliseconds, for which the server keeps the place between them
 	replyTime  = 5 * time.Millisecond   // how long before the deadline of the caller the server ends a wait
+	firstPause = 50 * time.Millisecond  // before a lock is asked for again, doubling to a second
 	leaveLimit = 200 * time.Millisecond // how long giving up may take
 )
 
@@ -87,7 +87,8 @@ func (c *Client) Acquire(ctx context.Context, key string, options ...AcquireOpti
 }
 
 // AcquireAll acquires several keys as one lock, which is lost when one of them is lost. It tries all of them at once. If one is
-// busy, it acquires them one after the other, in the order of their bytes, until ctx ends. If it fails, it holds none of them.
+// busy, it acquires them one after the other, in the order of their bytes, until ctx ends. If one is lost before all are held, it
+// starts over. If it fails, it holds none of them.
 func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...AcquireOption) (*Lock, error) {
 	if len(keys) > 1 {
 		keys = slices.Compact(slices.Sorted(slices.Values(keys)))
@@ -95,55 +96,64 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 	if len(keys) == 0 {
 		return nil, errors.New("lockward: there is no key to acquire")
 	}
-	t := c.newTenure(keys, settings{isRenewed: true, mayWait: true}, options)
-	if !t.mayWait {
-		t.until = time.Now().Add(c.patience + t.within)
+	if !c.begin() {
+		return nil, &keyError{ErrClosed, keys[0], nil}
 	}
-	err := t.acquire(ctx)
-	if err == nil && ctx.Err() != nil {
-		err = contextError(ctx, keys[0], nil)
+	defer c.running.Done()
+	for isFirst := true; ; isFirst = false {
+		// A new owner each time: a release that arrives late must not end what is granted from now on.
+		t := c.newTenure(keys, settings{isRenewed: true, mayWait: true}, options)
+		t.isAnswered.Store(!isFirst)
+		err := t.acquire(ctx, isFirst)
+		if err == nil {
+			return t.lock(), nil
+		}
+		t.giveBack(ctx, err)
+		isLost := errors.Is(err, ErrLost) && !errors.Is(err, ErrClosed)
+		isTried := isFirst && len(keys) > 1 && errors.Is(err, ErrBusy)
+		switch {
+		case t.mayWait && isLost:
+			sleep(ctx, time.Now().Add(firstPause)) // the lease may be shorter than a round trip
+		case t.mayWait && isTried:
+		case ctx.Err() != nil && t.mayWait && t.isAnswered.Load() && errors.Is(err, ErrUnreachable):
+			return nil, t.parts[0].fail(ErrBusy, ctx.Err())
+		default:
+			return nil, err
+		}
 	}
-	if err == nil || errors.Is(err, ErrLost) {
-		err = cmp.Or(t.checkHeld(), err)
-	}
-	if err == nil {
-		return t.lock(), nil
-	}
-	_ = t.end(err)
-	done := t.giveBack()
-	switch {
-	case !errors.Is(err, ErrUnreachable):
-		waitBriefly(ctx, done)
-	case ctx.Err() != nil && t.mayWait && t.isAnswered.Load():
-		err = t.parts[0].fail(ErrBusy, ctx.Err())
-	}
-	return nil, err
 }
 
-// acquire tries all keys at once. If one is busy, it waits for one after the other.
-func (t *tenure) acquire(ctx context.Context) error {
-	isHeld, err := t.try(ctx, t.client.patience, t.parts...)
-	if isHeld || err != nil {
-		return err
-	}
+// acquire acquires all keys, or ends the tenure. At first it tries all at once, and waits only if there is one key. Later it waits
+// for one key after the other.
+func (t *tenure) acquire(ctx context.Context, isFirst bool) (err error) {
+	acquiring, cancel := joined(ctx, t.over) // one key may be lost while a later one is waited for
+	defer cancel()
 	if !t.mayWait {
-		return t.parts[0].fail(ErrBusy)
+		t.until = time.Now().Add(t.client.patience + t.within)
 	}
-	if len(t.parts) > 1 {
-		waitBriefly(ctx, t.giveBack())
-		if !t.isOwnerNamed { // a release that arrives late must not end what is granted from now on
-			t.owner = t.client.newOwner()
+	isHeld := false
+	if isFirst {
+		isHeld, err = t.try(acquiring, t.client.patience, t.parts...)
+		if !isHeld && err == nil && (!t.mayWait || len(t.parts) > 1) {
+			err = t.parts[0].fail(ErrBusy)
 		}
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(t.over, func() { cancel(context.Cause(t.over)) })() // one key is lost while a later one is waited for
 	for _, p := range t.parts {
-		if err := p.acquire(ctx); err != nil {
-			return err
+		if !isHeld && err == nil {
+			err = p.acquire(acquiring)
 		}
 	}
-	return nil
+	hasLeft, ended := ctx.Err() != nil, t.checkHeld()
+	switch {
+	case hasLeft && (err == nil || ended != nil):
+		err = contextError(ctx, t.parts[0].key, nil)
+	case ended != nil:
+		err = ended
+	}
+	if err != nil {
+		_ = t.end(err)
+	}
+	return err
 }
 
 // try asks for keys at the same time, without waiting. They are held if all of them are granted.
@@ -160,8 +170,9 @@ func (t *tenure) try(ctx context.Context, patience time.Duration, parts ...*part
 	return t.hold(parts...), nil
 }
 
-// giveBack ends the waits of all keys, and gives back what may have been granted, in the background. done is closed at the end.
-func (t *tenure) giveBack() (done <-chan struct{}) {
+// giveBack ends the waits of all keys, and gives back what may have been granted. It goes on in the background when the caller
+// leaves, and soon in any case.
+func (t *tenure) giveBack(ctx context.Context, failure error) {
 	limit := t.client.patience
 	if t.isOwnerNamed { // it may acquire the lock again, and must not be released then
 		limit = leaveLimit
@@ -169,19 +180,17 @@ func (t *tenure) giveBack() (done <-chan struct{}) {
 	var calls []*call
 	for _, p := range t.parts {
 		if p.mayBeHeld {
-			p.mayBeHeld = false
-			r := p.newCall(context.Background(), min(limit, t.client.responseLimit))
-			r.until, r.isCleanup = time.Now().Add(limit), true
+			r := p.newCall(ctx, min(limit, t.client.responseLimit))
+			r.until = time.Now().Add(limit)
 			release := command{"LOCK.RELEASE", p.key, p.owner, "HOLDS", 0}
 			r.request = func(*call) command { return release }
 			calls = append(calls, r)
 		}
 	}
-	return t.client.background(func() { _ = t.client.ask(context.Background(), calls...) })
-}
-
-// waitBriefly waits for what goes on in the background.
-func waitBriefly(ctx context.Context, done <-chan struct{}) {
+	done := t.client.finish(calls...)
+	if errors.Is(failure, ErrUnreachable) {
+		return
+	}
 	select {
 	case <-done:
 	case <-ctx.Done():
@@ -193,16 +202,16 @@ func waitBriefly(ctx context.Context, done <-chan struct{}) {
 // now and then.
 func (p *part) acquire(ctx context.Context) error {
 	c := p.client
-	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+	for pause := firstPause; ; pause = min(2*pause, time.Second) {
 		var isHeld bool
 		var err error
 		select {
 		case c.waitPermits <- struct{}{}:
 			if isHeld, err = p.wait(ctx); !isHeld && err == nil {
-				c.pause(ctx, time.Now().Add(pause)) // the lease may be shorter than a round trip
+				sleep(ctx, time.Now().Add(pause)) // the lease may be shorter than a round trip
 			}
 		default:
-			c.pause(ctx, time.Now().Add(pause))
+			sleep(ctx, time.Now().Add(pause))
 			isHeld, err = p.try(ctx, 0, p)
 		}
 		if isHeld || err != nil {
@@ -227,16 +236,18 @@ func (p *part) wait(ctx context.Context) (isHeld bool, err error) {
 		}
 		return p.command(r, "LOCK.ACQUIRE", min(p.lease, shortLease), arguments...)
 	}
-	for isNull := true; isNull; isNull = errors.Is(r.replies[0].Err(), redis.Nil) {
-		if isLast {
-			return false, p.fail(ErrBusy, context.DeadlineExceeded)
-		}
+	for {
 		if err := r.ask(); err != nil {
 			return false, err
 		}
-		p.mayBeHeld = p.mayBeHeld || !isLast // the server keeps the place
+		if r.isGranted() {
+			return p.confirm(ctx)
+		}
+		if isLast {
+			return false, p.fail(ErrBusy, context.DeadlineExceeded)
+		}
+		p.mayBeHeld = true // the server keeps the place
 	}
-	return p.confirm(ctx)
 }
 
 // confirm renews a grant to the full lease, and then the key is held. It returns false if the grant is over.
@@ -264,13 +275,12 @@ func (p *part) readGrant(r *call, err error) error {
 		p.mayBeHeld = p.mayBeHeld || r.isUncertain
 		return err
 	}
-	reply := r.replies[0]
-	if p.mayBeHeld = !errors.Is(reply.Err(), redis.Nil); !p.mayBeHeld {
+	if p.mayBeHeld = r.isGranted(); !p.mayBeHeld {
 		return nil
 	}
-	numbers, err := reply.Int64Slice()
+	numbers, err := r.replies[0].Int64Slice()
 	if err != nil || len(numbers) != 3 {
-		return r.part.fail(ErrRefused, fmt.Errorf("unexpected reply: %v", reply))
+		return r.part.fail(ErrRefused, fmt.Errorf("unexpected reply: %v", r.replies[0]))
 	}
 	p.token = numbers[0]
 	if p.lease == 0 { // it was the server's choice
@@ -280,6 +290,9 @@ func (p *part) readGrant(r *call, err error) error {
 	p.extend(r)
 	return r.checkReplicas()
 }
+
+// isGranted returns whether the reply to LOCK.ACQUIRE is not null.
+func (r *call) isGranted() bool { return !errors.Is(r.replies[0].Err(), redis.Nil) }
 
 // checkReplicas checks that enough replicas have confirmed a grant, if that was asked for.
 func (r *call) checkReplicas() error {

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"sync"
@@ -40,15 +41,15 @@ type Client struct {
 	id      string
 	owners  atomic.Uint64   // how many were made
 	open    context.Context // ends when the client is closed
-	shut    context.CancelFunc
+	shut    context.CancelCauseFunc
 	running sync.WaitGroup // what Close waits for
+	alarm   *time.Timer    // calls watch
 
-	mu          sync.Mutex
-	nodes       map[string]*node
-	connections map[*connection]struct{} // nil once all are closed
-	tenures     map[*tenure]struct{}     // that are held
-	alarm       *time.Timer              // calls watch
-	wakesAt     time.Time                // when the alarm is due; zero if it is not
+	mu      sync.Mutex
+	nodes   map[string]*node
+	tenures map[*tenure]struct{} // that have not ended
+	broken  map[*node]bool       // a connection broke, so all locks are renewed soon
+	wakesAt time.Time            // when the alarm is due; zero if it is not
 }
 
 // An Option sets how a Client behaves.
@@ -86,12 +87,11 @@ func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
 		waitPermits:   make(chan struct{}, 256),
 		id:            uuid.NewString(),
 		nodes:         make(map[string]*node),
-		connections:   make(map[*connection]struct{}),
 		tenures:       make(map[*tenure]struct{}),
+		broken:        make(map[*node]bool),
 	}
-	c.open, c.shut = context.WithCancel(context.Background())
-	c.alarm = time.AfterFunc(time.Hour, func() { c.watch(nil) })
-	c.alarm.Stop()
+	c.open, c.shut = context.WithCancelCause(context.Background())
+	c.alarm = time.AfterFunc(math.MaxInt64, c.watch)
 	for _, option := range options {
 		option(c)
 	}
@@ -106,58 +106,60 @@ func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
 }
 
 // Close ends all requests under way with ErrClosed. Locks that are held are lost to their holders. The server keeps them until
-// their leases end, because the work may still go on; to give them back, release them before. Close first waits for what callers
-// that have left are giving back, for the patience at the latest.
+// their leases end, because the work may still go on; to give them back, release them before. Close first waits for releases, and
+// for what callers that leave are giving back, for the patience at the latest.
 func (c *Client) Close() error {
 	c.mu.Lock()
-	if c.open.Err() != nil {
-		c.mu.Unlock()
+	wasClosed := c.open.Err() != nil
+	c.shut(ErrClosed)
+	tenures := slices.Collect(maps.Keys(c.tenures))
+	c.mu.Unlock()
+	if wasClosed {
 		return ErrClosed
 	}
-	c.shut()
-	c.alarm.Stop()
-	c.mu.Unlock()
-	for _, t := range c.allTenures() {
-		_ = t.parts[0].lose(ErrClosed)
+	for _, t := range tenures {
+		t.close()
 	}
 	c.running.Wait()
+	c.alarm.Stop()
 	c.mu.Lock()
-	open := c.connections
-	c.connections = nil
+	nodes := slices.Collect(maps.Values(c.nodes))
 	c.mu.Unlock()
-	for cn := range open {
-		cn.close()
+	for _, n := range nodes {
+		for cn := c.takeIdle(n); cn != nil; cn = c.takeIdle(n) {
+			c.discard(n, cn, nil)
+		}
 	}
 	return nil
 }
 
-// background runs a task after its caller has returned. It returns a channel, which is closed when the task ends.
-func (c *Client) background(task func()) <-chan struct{} {
-	done := make(chan struct{})
+// begin begins a task that Close waits for, until running is done once more. It returns false if the client is closed.
+func (c *Client) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.open.Err() != nil {
-		close(done)
-		return done
+	isOpen := c.open.Err() == nil
+	if isOpen {
+		c.running.Add(1)
+	}
+	return isOpen
+}
+
+// finish makes calls in the background, for a caller that leaves. The caller has begun a task that Close waits for.
+func (c *Client) finish(calls ...*call) <-chan error {
+	done := make(chan error, 1)
+	for _, r := range calls {
+		r.ctx = context.Background()
 	}
 	c.running.Add(1)
 	go func() {
 		defer c.running.Done()
-		defer close(done)
-		task()
+		done <- c.ask(context.Background(), calls...)
 	}()
 	return done
 }
 
 // newOwner returns an owner that no other tenure has.
 func (c *Client) newOwner() string { return c.id + ":" + strconv.FormatUint(c.owners.Add(1), 10) }
-
-// allTenures are those that are held.
-func (c *Client) allTenures() []*tenure {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Collect(maps.Keys(c.tenures))
-}
 
 // Do acquires the lock, as Acquire does, runs fn, and releases the lock when fn returns or panics.
 //

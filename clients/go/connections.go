@@ -20,7 +20,7 @@ import (
 
 const (
 	// maxConnections is how many connections to each node may be in use at a time, not counting those that wait for a lock or
-	// for replicas, and those of renewals. As many may be idle.
+	// for replicas. As many are for renewals, and as many may be idle.
 	maxConnections = 16
 	// watchAfter is how long a connection is idle before the client reads from it, to hear when it breaks.
 	watchAfter = 50 * time.Millisecond
@@ -45,9 +45,9 @@ func (cn *connection) close() { _ = cn.net.Close(); _ = cn.client.Close() }
 type node struct {
 	options  *redis.Options
 	permits  chan struct{}          // one for each connection in use
+	renewals chan struct{}          // the same for renewals, which nothing else must delay
 	primary  atomic.Pointer[string] // the last one that Sentinels have named
 	idle     []*connection          // guarded by Client.mu
-	isBroken bool                   // guarded by Client.mu: a connection broke, so all locks are renewed soon
 }
 
 // A redirect is the address of the cluster node that has a key, or (isAsk) that is importing it. isAny leads to any node, which
@@ -100,7 +100,11 @@ func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (n *node,
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n = c.nodes[addr]; n == nil {
-		n = &node{options: ownOptions(master.Options(), addr), permits: make(chan struct{}, maxConnections)}
+		n = &node{
+			options:  ownOptions(master.Options(), addr),
+			permits:  make(chan struct{}, maxConnections),
+			renewals: make(chan struct{}, maxConnections),
+		}
 		c.nodes[addr] = n
 	}
 	return n, nil
@@ -152,13 +156,6 @@ func (c *Client) connection(ctx context.Context, n *node, isNew bool) (*connecti
 	}
 	cn.client = redis.NewClient(&own)
 	cn.conn = cn.client.Conn()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.connections == nil {
-		cn.close()
-		return nil, ErrClosed
-	}
-	c.connections[cn] = struct{}{}
 	return cn, nil
 }
 
@@ -177,7 +174,7 @@ func (c *Client) takeIdle(n *node) (cn *connection) {
 // server closes it. It is closed at the idle limit.
 func (c *Client) keepIdle(n *node, cn *connection) {
 	c.mu.Lock()
-	isKept := len(n.idle) < maxConnections && c.connections != nil
+	isKept := len(n.idle) < maxConnections && c.open.Err() == nil
 	if isKept {
 		n.idle = append(n.idle, cn)
 		if cn.idle == nil {
@@ -233,13 +230,12 @@ func (cn *connection) endWatch() error {
 // discard closes a connection that is not used again. If it broke, then the server may have restarted, or another one may be the
 // primary. So all locks of the node are renewed: a server that has forgotten a tenure restores it for the first owner that claims it.
 func (c *Client) discard(n *node, cn *connection, failure error) {
-	cn.close() // outside of the mutex, because TLS says goodbye
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.connections, cn)
-	if failure != nil && !n.isBroken {
-		n.isBroken = true
-		time.AfterFunc(20*time.Millisecond, func() { c.watch(n) }) // many connections may break together
+	cn.close()
+	if failure != nil {
+		c.mu.Lock()
+		c.broken[n] = true
+		c.mu.Unlock()
+		c.wakeAt(time.Now().Add(20 * time.Millisecond)) // many connections may break together
 	}
 }
 
@@ -272,22 +268,25 @@ func (n *node) dial(ctx context.Context) (conn net.Conn, isLastKnown bool, err e
 
 // bounded runs a task that may take longer than its context. Then it goes on, and drop gets its late result.
 func bounded[T any](ctx context.Context, task func(ctx context.Context) (T, error), drop func(T)) (value T, err error) {
-	done := make(chan struct{})
-	var result T
-	var failure error
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result)
 	go func() {
-		defer close(done)
-		result, failure = task(ctx)
+		value, err := task(ctx)
+		select {
+		case done <- result{value, err}:
+		case <-ctx.Done():
+			if err == nil {
+				drop(value)
+			}
+		}
 	}()
 	select {
-	case <-done:
-		return result, failure
+	case r := <-done:
+		return r.value, r.err
 	case <-ctx.Done():
-		go func() {
-			if <-done; failure == nil {
-				drop(result)
-			}
-		}()
 		return value, ctx.Err()
 	}
 }

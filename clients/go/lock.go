@@ -61,8 +61,11 @@ type part struct {
 	deadline time.Time // the end of the lease by the clock of this process
 	renewAt  time.Time
 	isLast   bool  // the lease reaches the hold limit
-	renewing *call // the renewal that is under way, or nil
 	failure  error // of the last renewal
+
+	// renewing has an element while a renewal is under way. There is one at a time: a server could carry out an earlier one later,
+	// with a shorter lease.
+	renewing chan struct{}
 }
 
 // newTenure returns a tenure that is not held.
@@ -76,8 +79,15 @@ func (c *Client) newTenure(keys []string, with settings, options []AcquireOption
 	}
 	t.over, t.cancel = context.WithCancelCause(context.Background())
 	for i, key := range keys {
-		t.parts[i] = &part{tenure: t, key: key}
+		t.parts[i] = &part{tenure: t, key: key, renewing: make(chan struct{}, 1)}
 		t.parts[i].setLease(t.settings.lease)
+	}
+	c.mu.Lock()
+	c.tenures[t] = struct{}{}
+	isClosed := c.open.Err() != nil
+	c.mu.Unlock()
+	if isClosed {
+		t.close()
 	}
 	return t
 }
@@ -143,14 +153,19 @@ func (l *Lock) Lost() <-chan struct{} { return l.lost }
 // Context returns a context that ends with parent, or when the lock is lost or released. context.Cause then is an error that is
 // ErrLost or ErrReleased.
 func (l *Lock) Context(parent context.Context) context.Context {
-	return l.context(parent)
+	ctx, end := joined(parent, l.over)
+	context.AfterFunc(ctx, end)
+	return ctx
 }
 
-func (t *tenure) context(parent context.Context) context.Context {
+// joined returns a context that ends with its parent, with another one, or by end, which the caller must call.
+func joined(parent, other context.Context) (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(parent)
-	stop := context.AfterFunc(t.over, func() { cancel(context.Cause(t.over)) })
-	context.AfterFunc(ctx, func() { stop() })
-	return ctx
+	if other.Err() != nil { // AfterFunc would cancel a moment later
+		cancel(context.Cause(other))
+	}
+	stop := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
+	return ctx, func() { stop(); cancel(nil) }
 }
 
 // Renew starts the lease again. Call it just before the result of the work is published, to know that the lock was held up to
@@ -170,16 +185,18 @@ func (l *Lock) Renew(ctx context.Context) error {
 // The errors are those of Renew. After ErrUnreachable, or if ctx has ended, a later renewal downgrades the lock.
 func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 	defer runtime.KeepAlive(l)
-	set := func(change func(*settings)) {
+	set := func(to AcquireOption) (undo AcquireOption) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		change(&l.settings)
+		before, wanted := l.settings, l.settings
+		to(&wanted)
+		l.limit, l.weight = wanted.limit, wanted.weight
+		return func(s *settings) { s.limit, s.weight = before.limit, before.weight }
 	}
-	before := l.settings
-	set(limit)
+	undo := set(limit)
 	err := l.renew(ctx)
 	if errors.Is(err, ErrRefused) {
-		set(func(s *settings) { s.limit, s.weight = before.limit, before.weight })
+		set(undo)
 	}
 	return err
 }
@@ -199,6 +216,8 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 	defer runtime.KeepAlive(l)
 	p, guard := l.parts[0], append(command{"LOCK.GUARD", l.Key(), l.Token()}, args...)
 	reply := redis.NewCmd(ctx, guard...)
+	ctx, end := joined(ctx, l.client.open)
+	defer end()
 	for isRenewed := false; ; isRenewed = true {
 		r := p.newCall(ctx, p.client.responseLimit)
 		r.until, r.isOnce = time.Now().Add(p.client.patience), true
@@ -209,7 +228,8 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 		}
 		switch isFenced := errorCode(err) == "FENCED"; {
 		case isFenced && isRenewed:
-			err = p.lose(err)
+			_ = l.end(p.fail(ErrLost, err))
+			err = l.checkHeld()
 		case isFenced:
 			if err = l.renew(ctx); err == nil { // a server in quarantine has restored the tenure
 				continue
@@ -232,6 +252,10 @@ func (l *Lock) Release(ctx context.Context) error {
 	if lost != nil && (len(l.parts) == 1 || !errors.Is(lost, ErrLost)) {
 		return lost
 	}
+	if !l.client.begin() {
+		return cmp.Or(lost, l.parts[0].fail(ErrClosed))
+	}
+	defer l.client.running.Done()
 	calls := make([]*call, len(l.parts)) // if one key is lost, the other ones may be held
 	for i, p := range l.parts {
 		calls[i] = p.newRelease(ctx)
@@ -241,15 +265,8 @@ func (l *Lock) Release(ctx context.Context) error {
 	if ctx.Err() == nil || len(undone) == 0 {
 		return cmp.Or(lost, err)
 	}
-	late := err
-	done := l.client.background(func() {
-		for _, r := range undone {
-			r.ctx, r.isCleanup = context.Background(), true
-		}
-		late = l.client.ask(context.Background(), undone...)
-	})
 	select {
-	case <-done:
+	case late := <-l.client.finish(undone...):
 		return cmp.Or(lost, late)
 	case <-time.After(leaveLimit):
 		return cmp.Or(lost, err)
@@ -326,15 +343,10 @@ func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOpti
 		err = t.checkHeld()
 	}
 	if err != nil {
+		_ = t.end(err)
 		return nil, err
 	}
 	return t.lock(), nil
-}
-
-// lose ends the tenure because one key was lost, and returns why it has ended.
-func (p *part) lose(reason error) error {
-	_ = p.end(p.fail(ErrLost, reason))
-	return context.Cause(p.over)
 }
 
 // end ends the tenure in this process, and returns why it has ended before, or nil. From then on the lock may be free.
@@ -362,6 +374,16 @@ func (t *tenure) endReason() error {
 		}
 	}
 	return context.Cause(t.over)
+}
+
+// close ends the tenure because the client is closed.
+func (t *tenure) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.endReason() == nil && t.parts[0].isHeld {
+		t.finish(t.parts[0].fail(ErrLost, ErrClosed))
+	}
+	t.finish(t.parts[0].fail(ErrClosed))
 }
 
 // finish ends the tenure. The first reason stays. The caller has mu.

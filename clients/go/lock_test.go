@@ -582,11 +582,11 @@ func (c contextWithErr) Err() error { return c.err() }
 
 // acquiringAll acquires several keys in the background.
 func acquiringAll(
-	tb testing.TB, client *lockward.Client, keys []string, options ...lockward.AcquireOption,
+	ctx context.Context, client *lockward.Client, keys []string, options ...lockward.AcquireOption,
 ) (<-chan *lockward.Lock, <-chan error) {
 	granted, failed := make(chan *lockward.Lock, 1), make(chan error, 1)
 	go func() {
-		if lock, err := client.AcquireAll(tb.Context(), keys, options...); err != nil {
+		if lock, err := client.AcquireAll(ctx, keys, options...); err != nil {
 			failed <- err
 		} else {
 			granted <- lock
@@ -604,7 +604,7 @@ func TestALateReleaseDoesNotEndALaterGrant(t *testing.T) {
 		copied := bytes.Clone(sent)
 		return !bytes.Contains(sent, []byte("LOCK.RELEASE")) || !stopped.CompareAndSwap(nil, &copied), nil
 	}))
-	granted, _ := acquiringAll(t, client, []string{"a", "b"}, lockward.WithLease(time.Second))
+	granted, _ := acquiringAll(t.Context(), client, []string{"a", "b"}, lockward.WithLease(time.Second))
 	s.waitFor("b", 1)
 	conn, err := net.Dial("tcp", s.addr)
 	check(t, err)
@@ -665,28 +665,62 @@ func TestAReleaseThatIsCutShortReportsNoLoss(t *testing.T) {
 	s.checkFree("b")
 }
 
-func TestReleaseTellsThatNothingWasSentWhenTheClientIsClosed(t *testing.T) {
+func TestCloseWaitsForAReleaseUnderWay(t *testing.T) {
 	t.Parallel()
-	client := newClient(t, startServer(t).client())
+	s := startServer(t)
+	var client *lockward.Client
+	closed := make(chan error, 1)
+	client = newClient(t, s.tapped(func(sent []byte) (bool, error) {
+		if bytes.Contains(sent, []byte("LOCK.RELEASE")) {
+			go func() { closed <- client.Close() }()
+			eventually(t, "the client is closing", func() bool {
+				_, err := client.Acquire(t.Context(), "other", lockward.WithoutWaiting())
+				return errors.Is(err, lockward.ErrClosed)
+			})
+		}
+		return true, nil
+	}))
 	lock := acquire(t, client, "k")
-	ctx := contextWithErr{t.Context(), func() error {
-		_ = client.Close()
-		return context.Canceled
-	}}
-	expect(t, lock.Release(ctx), context.Canceled)
+	check(t, lock.Release(t.Context()))
+	check(t, receive(t, "the end", closed))
+	s.checkFree("k")
 }
 
-func TestALostKeyEndsTheWaitForTheNextOne(t *testing.T) {
+func TestAWaitForSeveralKeysStartsOverWhenOneIsLost(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
-	other := acquire(t, client, "b")
-	_, failed := acquiringAll(t, client, []string{"a", "b"}, lockward.WithLease(500*time.Millisecond))
-	s.waitFor("b", 1)
-	s.do("DEL", "a")
-	expect(t, receive(t, "the end of the wait", failed), lockward.ErrLost)
-	s.waitFor("b", 0)
-	check(t, other.Release(t.Context()))
+	for _, isGranted := range []bool{true, false} {
+		other := acquire(t, client, "b")
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		if isGranted {
+			ctx, cancel = context.WithTimeout(t.Context(), patience)
+		}
+		granted, failed := acquiringAll(ctx, client, []string{"a", "b"}, lockward.WithLease(500*time.Millisecond))
+		s.waitFor("b", 1)
+		before, _ := s.info("a")
+		s.do("DEL", "a")
+		eventually(t, "a is acquired again", func() bool {
+			now, _ := s.info("a")
+			_, waiters := s.info("b")
+			return len(failed) > 0 || len(now) == 1 && now[0].token > before[0].token && waiters == 1
+		})
+		if isGranted {
+			check(t, other.Release(t.Context()))
+			select {
+			case err := <-failed:
+				t.Fatal(err)
+			case lock := <-granted:
+				check(t, lock.Release(t.Context()))
+			}
+		} else {
+			expect(t, receive(t, "the end of the wait", failed), lockward.ErrBusy, context.DeadlineExceeded)
+			s.waitUntilFree("a")
+			s.waitFor("b", 0)
+			check(t, other.Release(t.Context()))
+		}
+		cancel()
+	}
 }
 
 func TestKeysAreRenewedDuringTheWaitForTheNextOneAlsoWithoutRenewal(t *testing.T) {
@@ -694,7 +728,7 @@ func TestKeysAreRenewedDuringTheWaitForTheNextOneAlsoWithoutRenewal(t *testing.T
 	s := startServer(t)
 	client := newClient(t, s.client())
 	other := acquire(t, client, "b", lockward.WithLease(time.Hour))
-	granted, failed := acquiringAll(t, client, []string{"a", "b"}, lockward.WithLease(3*time.Second), lockward.WithoutRenewal())
+	granted, failed := acquiringAll(t.Context(), client, []string{"a", "b"}, lockward.WithLease(3*time.Second), lockward.WithoutRenewal())
 	eventually(t, "a is renewed for longer than its lease", func() bool { return s.calls("lock.renew") >= 4 || len(failed) > 0 })
 	check(t, other.Release(t.Context()))
 	select {
@@ -775,4 +809,102 @@ func TestGivingUpGoesOnInTheBackground(t *testing.T) {
 	_, err := client.Acquire(ctx, "k", lockward.WithLease(time.Hour))
 	expect(t, err, context.Canceled)
 	s.waitUntilFree("k")
+}
+
+func TestCloseGivesBackWhatWasGrantedToACallerThatItEnds(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	var client *lockward.Client
+	closed := make(chan error, 1)
+	var isFirst sync.Once
+	client = newClient(t, s.tapped(func(sent []byte) (isSent bool, err error) {
+		isSent = true
+		if bytes.Contains(sent, []byte("LOCK.ACQUIRE\r\n$1\r\nk\r\n")) {
+			isFirst.Do(func() {
+				isSent, err = false, io.ErrClosedPipe
+				conn, failure := net.Dial("tcp", s.addr)
+				check(t, failure)
+				defer conn.Close()
+				_, failure = conn.Write(sent)
+				check(t, failure)
+				eventually(t, "it is granted", func() bool { holders, _ := s.info("k"); return holders != nil })
+				go func() { closed <- client.Close() }()
+				eventually(t, "the client is closing", func() bool {
+					_, err := client.Acquire(t.Context(), "other", lockward.WithoutWaiting())
+					return errors.Is(err, lockward.ErrClosed)
+				})
+			})
+		}
+		return isSent, err
+	}))
+	_, err := client.Acquire(t.Context(), "k", lockward.WithLease(time.Hour))
+	expect(t, err, lockward.ErrClosed)
+	check(t, receive(t, "the end", closed))
+	s.waitUntilFree("k")
+}
+
+// A countedConn counts itself until it is closed.
+type countedConn struct {
+	net.Conn
+	open *atomic.Int64
+	once sync.Once
+}
+
+func (c *countedConn) Close() error {
+	c.once.Do(func() { c.open.Add(-1) })
+	return c.Conn.Close()
+}
+
+func TestRenewalsWithoutRepliesTakeFewConnections(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	var open, most atomic.Int64
+	rdb := redis.NewClient(&redis.Options{Addr: s.addr, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		for now := open.Add(1); ; {
+			if before := most.Load(); before >= now || most.CompareAndSwap(before, now) {
+				return &countedConn{Conn: conn, open: &open}, nil
+			}
+		}
+	}})
+	t.Cleanup(func() { _ = rdb.Close() })
+	client := newClient(t, rdb)
+	locks := make([]*lockward.Lock, 200)
+	for i := range locks {
+		locks[i] = acquire(t, client, fmt.Sprint("k", i), lockward.WithLease(3*time.Second))
+	}
+	s.pause()
+	defer s.resume()
+	for _, lock := range locks {
+		receive(t, "the loss", lock.Lost())
+	}
+	if most.Load() > 16+16 {
+		t.Fatal(most.Load(), "connections")
+	}
+}
+
+func TestADowngradeTakesNothingButTheLimit(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	lock := acquire(t, newClient(t, s.client()), "k")
+	owner := lock.Owner()
+	check(t, lock.Downgrade(t.Context(), lockward.WithOwner("another")))
+	if lock.Owner() != owner {
+		t.Error(lock.Owner())
+	}
+	var running sync.WaitGroup
+	for range 2 { // the race detector sees unprotected access
+		running.Add(1)
+		go func() {
+			defer running.Done()
+			if err := lock.Downgrade(t.Context(), lockward.Slots(4)); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	running.Wait()
+	check(t, lock.Release(t.Context()))
 }

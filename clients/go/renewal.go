@@ -1,7 +1,10 @@
 package lockward
 
 import (
+	"cmp"
 	"context"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -42,14 +45,6 @@ func (t *tenure) hold(parts ...*part) bool {
 			p.deadline = earliest(p.deadline, t.holdEnd)
 		}
 	}
-	if t.over.Err() == nil {
-		t.client.mu.Lock()
-		t.client.tenures[t] = struct{}{}
-		t.client.mu.Unlock()
-	}
-	if t.client.open.Err() != nil {
-		t.finish(t.parts[0].fail(ErrLost, ErrClosed))
-	}
 	for _, p := range parts {
 		t.client.wakeAt(p.nextEvent())
 	}
@@ -68,43 +63,41 @@ func (c *Client) wakeAt(at time.Time) {
 
 // watch ends the tenures whose leases are over, and renews the keys that have reached half of their renewal period, so that those of
 // a node share a pipeline. It waits for no server. After a connection to a node broke, all keys of that node are due.
-func (c *Client) watch(broken *node) {
+func (c *Client) watch() {
 	c.mu.Lock()
-	if broken == nil {
-		c.wakesAt = time.Time{}
-	} else {
-		broken.isBroken = false
-	}
+	c.wakesAt = time.Time{}
+	broken, tenures := c.broken, slices.Collect(maps.Keys(c.tenures))
+	c.broken = make(map[*node]bool)
 	c.mu.Unlock()
 	var due []*call
-	for _, t := range c.allTenures() {
+	for _, t := range tenures {
 		t.mu.Lock()
 		isOver := t.endReason() != nil
 		for _, p := range t.parts {
 			if isOver || !p.isHeld {
 				continue
 			}
-			if p.renewing == nil && (p.isDue() || broken != nil && broken == p.node.Load() && !p.isDropped) {
-				r := p.newRenewal(t.over)
-				r.until = p.deadline
-				r.request = func(r *call) command { return p.renewal(r, false) }
-				due = append(due, r)
+			if p.isDue() || broken[p.node.Load()] && !p.isDropped {
+				select {
+				case p.renewing <- struct{}{}:
+					due = append(due, p.newRenewal(t.over, p.deadline, false))
+				default:
+				}
 			}
 			c.wakeAt(p.nextEvent())
 		}
 		t.mu.Unlock()
 	}
 	if len(due) > 0 {
-		go func() { _ = c.ask(context.Background(), due...) }()
+		go func() { _ = c.ask(c.open, due...) }()
 	}
 }
 
-// newRenewal returns the call of a renewal. It is the only one of its key until it ends: a server could carry out an earlier one
-// later, with a shorter lease.
-func (p *part) newRenewal(ctx context.Context) *call {
+// newRenewal returns the call of a renewal, which takes its element from renewing.
+func (p *part) newRenewal(ctx context.Context, until time.Time, isWanted bool) *call {
 	r := p.newCall(ctx, max(minRenewalLimit, min(p.client.responseLimit, duration(p.lease)/6)))
-	r.read, r.done, r.isUnlimited = p.renewed, make(chan struct{}), true
-	p.renewing = r
+	r.until, r.isRenewal, r.read = until, true, p.renewed
+	r.request = func(r *call) command { return p.renewal(r, isWanted) }
 	return r
 }
 
@@ -133,10 +126,7 @@ func (p *part) renewal(r *call, isWanted bool) command {
 func (p *part) renewed(r *call, err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	close(r.done)
-	if p.renewing == r {
-		p.renewing = nil
-	}
+	<-p.renewing
 	p.failure = err
 	switch ended := p.endReason(); {
 	case ended != nil:
@@ -155,32 +145,24 @@ func (p *part) renewed(r *call, err error) error {
 
 // renew renews all keys.
 func (t *tenure) renew(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := joined(ctx, t.over)
 	defer cancel()
-	ctx, until := t.context(ctx), time.Now().Add(t.client.patience)
+	waiting, stop := context.WithTimeout(ctx, t.client.patience)
+	defer stop()
+	until, _ := waiting.Deadline()
 	calls := make([]*call, len(t.parts))
 	for i, p := range t.parts {
 		p.mu.Lock()
-		for p.renewing != nil && ctx.Err() == nil && time.Now().Before(until) {
-			earlier := p.renewing
-			p.mu.Unlock()
-			select {
-			case <-earlier.done:
-			case <-ctx.Done():
-			case <-time.After(time.Until(until)):
-			}
-			p.mu.Lock()
-		}
-		calls[i] = p.newRenewal(ctx)
-		calls[i].until = until
-		calls[i].request = func(r *call) command { return p.renewal(r, true) }
+		calls[i] = p.newRenewal(ctx, until, true)
 		p.mu.Unlock()
+		select {
+		case p.renewing <- struct{}{}:
+		case <-waiting.Done(): // another renewal is under way, and it is too late to send this one
+			calls[i].read = nil
+		}
 	}
 	err := t.client.ask(ctx, calls...)
-	if ended := t.checkHeld(); ended != nil {
-		return ended
-	}
-	return err
+	return cmp.Or(t.checkHeld(), err)
 }
 
 // The caller of the following has mu, or the key is not held yet.
@@ -206,7 +188,7 @@ func (p *part) isDue() bool {
 
 // nextEvent is when watch has something to do for the key.
 func (p *part) nextEvent() time.Time {
-	if p.renewing == nil && p.isAutomatic() {
+	if len(p.renewing) == 0 && p.isAutomatic() {
 		return earliest(p.renewAt, p.deadline)
 	}
 	return p.deadline

@@ -26,19 +26,18 @@ type call struct {
 	until        time.Time     // it is not sent after that; the zero time is never
 	patience     time.Duration // it fails if no server answers for so long; 0 is never
 	isReplicated bool          // the replicas are to confirm it
+	isRenewal    bool          // renewals have connections of their own
 	isUnlimited  bool          // it needs no permit for its connection
 	isOnce       bool          // it is not sent again if it may have been carried out
-	isCleanup    bool          // Close waits for it
 
-	sent        time.Time     // the last time
-	lease       int64         // milliseconds, asked for at that time
-	isSent      bool          // and what became of it is not handled yet
-	replies     []*redis.Cmd  // to the last request; nil if a reply is missing
-	failure     error         // why there is no answer
-	isUncertain bool          // a reply to a request that was sent is missing
-	isShortened bool          // the server has refused the lease
-	err         error         // the outcome
-	done        chan struct{} // closed after it, if others wait for that
+	sent        time.Time    // the last time
+	lease       int64        // milliseconds, asked for at that time
+	isSent      bool         // and what became of it is not handled yet
+	replies     []*redis.Cmd // to the last request; nil if a reply is missing
+	failure     error        // why there is no answer
+	isUncertain bool         // a reply to a request that was sent is missing
+	isShortened bool         // the server has refused the lease
+	err         error        // the outcome
 }
 
 // ask makes calls at the same time. The first requests to a node share a pipeline. Then each call goes on by itself.
@@ -90,7 +89,7 @@ func (r *call) ask() error {
 
 // repeat sends the request again after a redirection or a transient error, as if there was no answer.
 func (r *call) repeat() error {
-	c, to, heard := r.part.client, redirect{}, time.Now()
+	to, heard := redirect{}, time.Now()
 	for failures, redirects := 0, 0; ; {
 		now, until := time.Now(), r.until
 		if r.patience > 0 {
@@ -98,8 +97,6 @@ func (r *call) repeat() error {
 		}
 		switch {
 		case r.isSent:
-		case !r.isCleanup && c.open.Err() != nil:
-			return r.part.fail(ErrClosed, r.failure)
 		case r.ctx.Err() != nil:
 			return contextError(r.ctx, r.part.key, r.failure)
 		case !until.IsZero() && !now.Before(until):
@@ -131,7 +128,7 @@ func (r *call) repeat() error {
 		case isLoginRefused(r.failure):
 			return r.part.fail(ErrRefused, r.failure)
 		}
-		c.pause(r.ctx, earliest(time.Now().Add(backOff(failures)), until))
+		sleep(r.ctx, earliest(time.Now().Add(backOff(failures)), until))
 		failures, redirects = failures+1, 0
 	}
 }
@@ -156,9 +153,13 @@ func (r *call) sendAlone(to redirect, deadline time.Time, isNew bool) {
 	c := r.part.client
 	n, err := c.nodeFor(ctx, r.part.key, to)
 	if err == nil && !r.isUnlimited {
+		permits := n.permits
+		if r.isRenewal {
+			permits = n.renewals
+		}
 		select {
-		case n.permits <- struct{}{}:
-			defer func() { <-n.permits }()
+		case permits <- struct{}{}:
+			defer func() { <-permits }()
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
@@ -215,12 +216,11 @@ func (c *Client) send(ctx context.Context, n *node, isAsk, isNew bool, calls ...
 	}
 }
 
-// pause waits until a time, or until the caller leaves or the client is closed.
-func (c *Client) pause(ctx context.Context, until time.Time) {
+// sleep waits until a time, or until the context ends.
+func sleep(ctx context.Context, until time.Time) {
 	select {
 	case <-time.After(time.Until(until)):
 	case <-ctx.Done():
-	case <-c.open.Done():
 	}
 }
 
