@@ -1,5 +1,5 @@
-//! By the number of clients that wait, all for one lock or each for a lock of its own: CPU for a wait and for a hand-off, and memory. BLPOPs
-//! that LPUSH serves are measured beside them.
+//! Curves by the number of clients that wait, all for one lock or each for its own lock: CPU for a wait and for a hand-off, and
+//! memory. BLPOPs that LPUSH serves are measured for comparison.
 
 use super::curves::{LONG_LEASE, Point, axes, has_memory, plot};
 use crate::clients::{Client, Clients};
@@ -19,28 +19,28 @@ use std::time::Duration;
 pub const STAGE: &str = "waiters";
 
 const COUNTS: [usize; 6] = [1, 10, 100, 1_000, 10_000, 50_000];
-/// From so many clients on, memory is measured: it is that of all, divided by their number.
+/// Memory is measured from this number of clients on. It is the memory of all, divided by their number.
 const WORTH_WEIGHING: usize = 1_000;
 /// Hand-offs in a round.
 const HANDOFFS: usize = 200;
 const ROUNDS: usize = 15;
-/// Files that a process has open beside those of the waiters.
+/// The number of files that a process has open in addition to those of the waiters.
 const SPARE_FILES: usize = 300;
-/// So many clients connect or wait before the server has to have read it.
+/// How many clients connect or wait before the server must have read their requests.
 const UNREAD: usize = 200;
-/// An address of this machine has ports for so many connections to a server.
+/// How many connections to a server one address of this machine has ports for.
 const CONNECTIONS_OF_ADDRESS: usize = 20_000;
 /// The server has shortened the buffers of idle clients after this time.
 const SETTLED: Duration = Duration::from_secs(6);
-/// Memory of a waiter at both ends, on a server with locks and on one with lists, in bytes.
+/// Memory for a waiter at both ends, on a server with locks and on one with lists, in bytes.
 const BYTES: f64 = 200_000.0;
 
 /// What the clients wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// All for one lock.
+    /// All clients wait for one lock.
     One,
-    /// Each for a lock of its own.
+    /// Each client waits for its own lock.
     Each,
 }
 
@@ -71,7 +71,8 @@ struct Measured {
     waiter_later: Series,
 }
 
-/// A server with more and more clients that wait. Client 0 does not: it passes on, and holds the locks of [`Shape::Each`].
+/// A server with a growing number of clients that wait. Client 0 does not wait: it passes locks on, and holds those of
+/// [`Shape::Each`].
 struct Crowd {
     shape: Shape,
     kind: Kind,
@@ -79,9 +80,9 @@ struct Crowd {
     control: Client,
     clients: Clients,
     waiting: usize,
-    /// Who holds the lock of [`Shape::One`].
+    /// The client that holds the lock of [`Shape::One`].
     holder: usize,
-    /// The next queue of [`Shape::Each`], times a step that spreads them.
+    /// The number of the next queue of [`Shape::Each`]. A step spreads the queues.
     next: usize,
 }
 
@@ -128,7 +129,7 @@ impl Crowd {
         }
     }
 
-    /// More clients connect.
+    /// Connects more clients.
     fn connect(&mut self, count: usize) {
         for who in self.waiting + 1..=count {
             let address = Ipv4Addr::new(127, 0, 0, 1 + (who / CONNECTIONS_OF_ADDRESS) as u8);
@@ -142,7 +143,7 @@ impl Crowd {
         }
     }
 
-    /// They wait.
+    /// Lets clients wait.
     fn wait(&mut self, count: usize) {
         for who in self.waiting + 1..=count {
             if self.shape == Shape::Each {
@@ -214,7 +215,7 @@ impl Crowd {
     }
 }
 
-/// A crowd on a thread of its own, which may have as many files open as a process.
+/// A crowd on its own thread. The thread may have as many open files as a process.
 struct Worker {
     orders: Sender<Order>,
     thread: JoinHandle<()>,
@@ -235,7 +236,7 @@ impl Worker {
         Self { orders, thread }
     }
 
-    /// What this is of the crowd.
+    /// Runs `what` on the thread of the crowd.
     fn ask<T: Send + 'static>(&self, what: impl FnOnce(&mut Crowd) -> T + Send + 'static) -> T {
         let (reply, answer) = channel();
         let order: Order = Box::new(move |crowd| drop(reply.send(what(crowd))));
@@ -250,7 +251,7 @@ impl Worker {
     }
 }
 
-/// The numbers of waiters for which a process may have enough files open, with the largest that is possible.
+/// The numbers of waiters for which a process may open enough files, and the largest possible number.
 fn counts(report: &Report) -> Vec<usize> {
     let most = COUNTS[COUNTS.len() - 1];
     let files = raise_open_files((most + SPARE_FILES) as u64);
@@ -267,7 +268,7 @@ fn counts(report: &Report) -> Vec<usize> {
     counts
 }
 
-/// Both shapes, as far as the machine has memory and files.
+/// Measures both shapes, as far as the machine has memory and files.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     let counts = counts(report);
@@ -301,7 +302,7 @@ pub fn measure(report: &mut Report) {
     }
 }
 
-/// So many clients connect to each server and wait, and the memory of the new ones is read.
+/// Lets more clients connect to each server and wait, and measures the memory of the new ones.
 fn grow(workers: &[Worker; 2], shape: Shape, measured: &mut [Measured; 2], before: usize, count: usize) {
     let is_weighed = count >= WORTH_WEIGHING;
     let settle = || {
@@ -320,7 +321,7 @@ fn grow(workers: &[Worker; 2], shape: Shape, measured: &mut [Measured; 2], befor
         }
     };
     workers.iter().for_each(|worker| worker.ask(move |crowd| crowd.connect(count)));
-    // With one lock they wait at once, while their buffers are large: that is the most that they need.
+    // With one lock they wait at once, while their buffers are large. That is the most memory that they need.
     if shape == Shape::Each {
         weigh(|measured| &mut measured.connection);
         settle();
