@@ -27,7 +27,7 @@ pub struct Wait {
 /// Blocks the client of `context` in the wait queue of `name`. `due` is when that lock must be checked again.
 ///
 /// # Errors
-/// # Errors [`Error::Full`] when no more clients may wait. [`Error::MayNotWait`] when the server does not let this client wait.
+/// [`Error::Full`] when no more clients may wait. [`Error::MayNotWait`] when the server does not let this client wait.
 /// [`Error::Superseded`] when the client has left and its owner waits on another connection.
 pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instant>) -> Result<(), Error> {
     let (db, key) = (name.db(), name.bytes());

@@ -90,7 +90,7 @@ pub enum Unit {
     Times,
     /// Theirs divided by ours.
     Cheaper,
-    /// Nanoseconds of the server's CPU, as a member of a series.
+    /// Nanoseconds of the server's CPU. A series is shown in one row.
     Nanoseconds,
     /// Milliseconds.
     Milliseconds,

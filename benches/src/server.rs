@@ -173,7 +173,7 @@ impl Loaded {
     /// Checks that the module has been built.
     ///
     /// # Errors
-    /// # Errors What the user must do.
+    /// What the user must do.
     pub fn is_built(self) -> Result<(), String> {
         match self.path() {
             Some(path) if !path.is_file() => {

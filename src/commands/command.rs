@@ -46,7 +46,7 @@ pub enum CommandSource {
 /// Where the running command comes from.
 ///
 /// # Errors
-/// # Errors [`Error::Paused`] when a transaction that has paused all writes then tries to write. [`Error::ReadOnly`]
+/// [`Error::Paused`] when a transaction that has paused all writes then tries to write. [`Error::ReadOnly`]
 /// when a client asks a replica to change a lock. The server lets that pass where replicas are not read-only, but no
 /// replica grants or frees a lock by itself.
 #[inline]

@@ -27,8 +27,8 @@ use std::ptr;
 /// - An AOF in other cases: at a start it exists before the first cron. After RM_RdbLoad, RM_ResetDataset and REPLICAOF NO ONE
 ///   it begins with a fork. `restartAOFWithSyncRdb` (Valkey 9.1) runs on replicas only.
 /// - A node that gets a slot by atomic migration (Redis 8.6, `asmMigrateInProgress`): only in a cluster.
-/// - Any, during MULTI/EXEC or a script: the server refuses SYNC, PSYNC and (in scripts) CONFIG. An AOF waits. The cron does
-///   not run.
+/// - Any, during MULTI/EXEC or a script: the server refuses SYNC, PSYNC and (in scripts) CONFIG. No AOF
+///   begins, and the cron does not run.
 ///
 /// To add a server: read these functions; look for new callers of `fork`, and for new ways to send a snapshot without one; run
 /// the tests of the replication audience with `LOCKWARD_LONG=1`; then add its version.

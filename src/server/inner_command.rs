@@ -152,7 +152,7 @@ pub unsafe fn report_keys(
     at: usize,
 ) -> bool {
     // SAFETY:
-    // - the context is valid, as the caller promises; without a client, it is good for these functions;
+    // - the context is valid, as the caller promises; these functions need no client;
     // - both lists have `count` entries, or are null, and are the server's, freed once.
     unsafe {
         if api!(RedisModule_IsKeysPositionRequest(context)) == 0 {

@@ -489,7 +489,7 @@ impl Server {
     /// As [`Server::start_again`], but the server may refuse to start.
     ///
     /// # Errors
-    /// # Errors How it ended instead. It can be started again.
+    /// How it ended instead. It can be started again.
     #[track_caller]
     pub fn try_to_start_again(&mut self) -> Result<(), Refusal> {
         assert!(self.end_is_expected, "it has not been ended");

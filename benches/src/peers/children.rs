@@ -23,7 +23,7 @@ impl Group {
     /// Starts the command.
     ///
     /// # Errors
-    /// # Errors When the program does not run.
+    /// When the program does not run.
     pub fn start(command: &mut Command) -> Result<Self, Stopped> {
         let process = ProcessGroup::start(command).map_err(|error| {
             Stopped::failed(format!("{} does not run: {error}", command.get_program().display()))
@@ -44,7 +44,7 @@ impl Group {
     /// Waits until it ends by itself.
     ///
     /// # Errors
-    /// # Errors When it does not end within `limit`, or the driver is told to end.
+    /// When it does not end within `limit`, or the driver is told to end.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus, Stopped> {
         let deadline = Instant::now() + limit;
         loop {

@@ -135,7 +135,7 @@ pub struct Request<'a> {
 /// Runs a contestant.
 ///
 /// # Errors
-/// # Errors The contestant's own words when it fails, or that the driver is told to end.
+/// The contestant's own words when it fails, or that the driver is told to end.
 pub fn run(request: &Request<'_>) -> Result<Outcome, Stopped> {
     let dir = Directory::new();
     let (answer, complaints) = (dir.path().join("answer"), dir.path().join("complaints"));

@@ -34,7 +34,7 @@ pub fn note_signals() {
 /// Whether to continue.
 ///
 /// # Errors
-/// # Errors When one of these signals has arrived.
+/// When one of these signals has arrived.
 pub fn check() -> Result<(), Stopped> {
     if ASKED.load(Ordering::Relaxed) { Err(Stopped::Interrupted) } else { Ok(()) }
 }

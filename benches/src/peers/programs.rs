@@ -56,7 +56,7 @@ impl Program {
     /// Builds it, and returns the program with the arguments that come first.
     ///
     /// # Errors
-    /// # Errors The tool's own words when the build fails, or that the driver is told to end.
+    /// The tool's own words when the build fails, or that the driver is told to end.
     pub fn build(self) -> Result<Vec<String>, Stopped> {
         let folder = repository().join("benches/peers");
         let built = repository().join("target/peers");
@@ -113,7 +113,7 @@ fn need(tool: &str, packages: &[&str]) -> Result<(), Stopped> {
 /// Runs a tool to its end. Its output goes to this log in `target/peers`.
 ///
 /// # Errors
-/// # Errors The tool's own words when it fails, or that the driver is told to end.
+/// The tool's own words when it fails, or that the driver is told to end.
 pub(crate) fn run(log: &str, command: &[&str]) -> Result<(), Stopped> {
     let folder = repository().join("target/peers");
     let failed = |error| Stopped::failed(format!("{} cannot be written: {error}", folder.display()));

@@ -93,7 +93,7 @@ impl Server {
     /// Starts a server, and waits until it serves.
     ///
     /// # Errors
-    /// # Errors The server's own words when it does not start, or that the driver is told to end.
+    /// The server's own words when it does not start, or that the driver is told to end.
     pub fn start(kind: Kind) -> Result<Self, Stopped> {
         let dir = Directory::new();
         let port = free_port();

@@ -162,7 +162,7 @@ fn hold_counts_slip() {
     clean(
         "0..1 A acquires -> token 5 holds 1\n 2..3 A acquires -> token 5 holds 2\n 200..201 A releases HOLDS 0 -> left 0",
     );
-    // A tenure that the server forgot comes back with the holds that the renewal names, or one.
+    // A renewal restores a forgotten tenure with the holds that it names, or with one.
     let restored = "0..1 A acquires -> token 5 holds 1
                     2..3 A acquires -> token 5 holds 2
                     4..5 A renews token 5 -> token 5

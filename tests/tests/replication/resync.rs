@@ -104,7 +104,7 @@ fn still_has_its_old_lock(client: &mut Client) {
 /// Null, or LOADING: never data of a transfer that may still be cut.
 #[track_caller]
 fn has_no_lock_yet(client: &mut Client) {
-    // It may be the last connection, which is not cut.
+    // The connection may be the last one, which the link does not cut.
     if client.server_info("replication", "master_link_status") == "down" {
         let reply = client.call("LOCK.INFO lock-7");
         let loading = matches!(&reply, Reply::Error(text) if text.starts_with("LOADING"));

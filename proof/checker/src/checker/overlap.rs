@@ -44,7 +44,7 @@ pub fn tenures_never_overlap(history: &History, bounds: &Bounds) -> Vec<Violatio
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Over,
-    /// From now on the limit may be this.
+    /// From now on the limit of the tenure may be this number.
     Limit(u64),
     Held,
 }

@@ -271,7 +271,7 @@ fn intruder(of: &Call, mode: Mode, token: Token, start: Nanos, end: Nanos) -> Li
     })
 }
 
-/// A token that no tenure has. It is larger than those of a lock whose grants were read by then.
+/// A token that no tenure has. It is larger than the tokens of this lock that were read before `time`.
 fn free_token(tenures: &[Tenure<'_>], call: &Call, time: Nanos) -> Option<Token> {
     let of_key = tenures.iter().filter(|tenure| tenure.key == call.key && tenure.first.answered() < time);
     Some(of_key.map(|tenure| tenure.token).max()? + 1)
