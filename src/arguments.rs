@@ -40,7 +40,8 @@ impl<'a> Arguments<'a> {
             Err(ParseError::Lease) => return Err(Error::InvalidLease(command)),
             Err(error) => return Err(error.into()),
         };
-        // The error names the setting that allows least, so that the next lease a client tries is accepted.
+        // The error names the setting that allows the shortest lease, so that the server accepts the next
+        // lease that the client tries.
         let most = settings::max_lease();
         let quarantine = settings::quarantine().filter(|quarantine| *quarantine < most);
         match lease.filter(|lease| *lease <= quarantine.unwrap_or(most)) {

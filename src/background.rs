@@ -16,18 +16,18 @@ use crate::transaction;
 use crate::waiters;
 use lockward_core::{Completion, Db, Instant, LimitReached, Outcome, QueueId, Span};
 
-/// How long the work goes on before clients are served again, in microseconds. A limit of time, not of count: the cost of one piece
-/// of work depends on names, on the server and on its replicas.
+/// How long the work goes on before clients are served again, in microseconds. The limit is a time, not a count: the cost of one
+/// piece of work depends on names, on the server and on its replicas.
 const WORK_SLICE: i64 = 1_000;
 
-/// How long keys in a cluster, and dropped locks, are checked before clients are served again, in microseconds: each check asks the
-/// server more.
+/// How long keys in a cluster and dropped locks are checked before clients are served again, in microseconds. The slice is
+/// shorter because each check asks the server more.
 const SWEEP_SLICE: i64 = 300;
 
 /// After so many refused writes in one slice, the work pauses for [`RETRY`].
 const REFUSED_IN_SLICE: usize = 100;
 
-/// How soon work that the server does not allow now is tried again.
+/// How long to wait before work that the server does not allow now is tried again.
 const RETRY: Span = match Span::from_millis(20) {
     Some(span) => span,
     None => Span::MAX,
@@ -38,8 +38,8 @@ pub fn timer_fired() {
     state::with(|state| state.wakeup_timer.fired());
 }
 
-/// The server's cron: reads the wall clock for later decisions, looks for CONFIG RESETSTAT and for anyone who receives what is
-/// replicated, and sets the timer: if the wall clock was set back, the server's timers stand still.
+/// Called by the server's cron. Reads the wall clock for later decisions. Checks for CONFIG RESETSTAT and for anyone who receives
+/// what is replicated. Sets the timer, because the server's timers stand still after the wall clock was set back.
 pub fn tick() {
     clock::read();
     if state::with(|state| !state.store.has_unlinked()) {
@@ -169,8 +169,8 @@ fn put_back(context: Context, now: Instant, slice: Slice) {
     }
 }
 
-/// Replicates dropped locks that are new or gone. That is no new write: it only adds what the server's own DEL has left out, so
-/// it waits for nothing but the end of a pause.
+/// Replicates dropped locks that are new or gone. That is no new write: it only adds what the server's own DEL lacks. So it waits
+/// only for the end of a pause.
 fn replicate_dropped_locks(context: Context, slice: Slice) {
     while let Some((db, key)) = state::with(|state| state.store.dropped_locks.pop_unreplicated()) {
         context.select(db);

@@ -1,8 +1,8 @@
 //! The instant by which a command judges leases.
 //!
 //! All commands of one transaction, script or function judge leases by the instant of the first, so that no lease ends while it
-//! runs. The server does the same with TTLs. It does not tell the module that a transaction or script is over. So the module watches
-//! for the next command that is in none.
+//! runs. The server does the same with TTLs. It does not tell the module that a transaction or script is over. So the module
+//! watches for the next command that is in no transaction or script.
 
 use crate::server::{Context, global_flags, now, stop_watching_commands, watch_commands};
 use crate::state;
@@ -25,7 +25,7 @@ pub fn command_begins() {
     }
 }
 
-/// Ends the watch for commands. Not to be called within a transaction or script.
+/// Ends the watch for commands. Must not be called within a transaction or script.
 pub fn stop_watching() {
     stop_watching_commands();
     forget();

@@ -7,7 +7,7 @@ use lockward_core::arguments::ParseError;
 use lockward_core::{FencingToken, Full, NotHeld, Refusal, Slots, Span};
 use std::fmt;
 
-/// An error reply. Nothing has changed.
+/// An error reply. A request that gets one changes nothing.
 #[derive(Debug)]
 pub enum Error {
     /// Wrong arguments.
@@ -16,7 +16,7 @@ pub enum Error {
     InvalidLease(&'static str),
     /// A lease longer than `lock.max-lease`.
     LongerThanMaxLease(&'static str, Span),
-    /// A lease longer than `lock.quarantine`, which then could not protect it.
+    /// A lease longer than `lock.quarantine`. The quarantine could not protect such a lease.
     LongerThanQuarantine(&'static str, Span),
     /// LOCK.TOP in a transaction or script on a node of a cluster.
     TopInTransaction,
@@ -28,7 +28,8 @@ pub enum Error {
     ReadOnly,
     /// Writes are paused.
     Paused,
-    /// The token of LOCK.GUARD is not that of a present holder. The largest token of those, if the lock is held.
+    /// The token of LOCK.GUARD is not that of a present holder. The value is the largest token of the present holders,
+    /// if there are any.
     Fenced(Option<FencingToken>),
     /// The inner command of LOCK.GUARD.
     Inner(InnerRefused),
@@ -114,7 +115,7 @@ impl fmt::Display for Error {
             Self::Full(Full::Total) => {
                 f.write_str("MAXWAITERS too many clients wait on this server (lock.max-waiters-total)")
             }
-            // Valkey from 8.1.1 on: clients that have subscribed, which send commands in RESP3 alone.
+            // Valkey 8.1.1 and later: clients that have subscribed. Only RESP3 lets them send commands.
             Self::MayNotWait => f.write_str("ERR this server does not let a subscriber wait"),
             Self::Superseded => f.write_str(
                 "SUPERSEDED a later request of the same owner has taken over this place in the queue",
@@ -144,7 +145,7 @@ const fn parse_error(error: ParseError) -> &'static str {
         ParseError::LimitNotAnInteger => "ERR timeout is not an integer or out of range",
         ParseError::LimitNegative => "ERR timeout is negative",
         ParseError::LimitOutOfRange => "ERR timeout is out of range",
-        // `Arguments::lease` replaces these by errors that name the command.
+        // `Arguments::lease` replaces these two by errors that name the command.
         ParseError::Lease => "ERR invalid expire time",
         ParseError::LeaseTooLong => "ERR invalid expire time, too long",
     }

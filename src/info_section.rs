@@ -15,7 +15,7 @@ pub enum Field {
     Durations(&'static CStr, [(&'static CStr, u64); 4]),
 }
 
-/// The fields, after a look for CONFIG RESETSTAT.
+/// The fields, after a check for CONFIG RESETSTAT.
 pub fn fields() -> [Field; 20] {
     notice_reset();
     state::with(|state| {
@@ -59,7 +59,7 @@ fn percentiles(durations: &Histogram) -> [(&'static CStr, u64); 4] {
     ]
 }
 
-/// Begins the statistics anew if CONFIG RESETSTAT was given.
+/// Resets the statistics if CONFIG RESETSTAT was given.
 fn notice_reset() {
     let server = MonotonicStats::read();
     state::with(|state| {
@@ -69,7 +69,7 @@ fn notice_reset() {
     });
 }
 
-/// As [`notice_reset`], if the last look was long enough ago.
+/// As [`notice_reset`], but only if the last check was long enough ago.
 pub fn notice_reset_now_and_then() {
     let now = mono();
     if state::with(|state| state.statistics.look_is_due(now)) {

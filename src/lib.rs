@@ -1,7 +1,7 @@
 //! Lockward: native distributed locks for Redis and Valkey, as a module that the server loads.
 //!
-//! This file registers, and nothing else. The lock itself is in the crate `lockward-core`; here is what knows the
-//! server. See docs/design.md for how it hangs together.
+//! This file only registers. The lock itself is in the crate `lockward-core`; this crate has what depends on the
+//! server. See docs/design.md for the whole.
 
 mod arguments;
 mod background;
@@ -38,7 +38,8 @@ use replication_audience::ReplicationAudience;
 use server::{Context, Level, clock, global_flags, log};
 use std::ffi::{CStr, c_int};
 
-/// Memory comes from the server, so that it counts where operators look. Before the module is loaded there is none.
+/// The server allocates the memory, so that it counts in the server's statistics. Before the module is loaded, that
+/// is not possible.
 #[global_allocator]
 static ALLOCATOR: RedisAlloc = RedisAlloc;
 
@@ -58,13 +59,13 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     argc: c_int,
 ) -> c_int {
     let api_version = raw::REDISMODULE_APIVER_1 as c_int;
-    // SAFETY: the server's context of this very call. Nothing may be allocated before this.
+    // SAFETY: the server's context, valid for this call. Nothing may be allocated before this.
     let known = unsafe { raw::Export_RedisModule_Init(context, NAME.as_ptr(), VERSION, api_version) };
     if known != raw::REDISMODULE_OK as c_int {
         return raw::REDISMODULE_ERR as c_int;
     }
     catch_panic(Callback::Load, raw::REDISMODULE_ERR as c_int, || {
-        // SAFETY: the server's context of this very call.
+        // SAFETY: the server's context, valid for this call.
         let context = unsafe { Context::new(context) };
         if !server::is_recent_enough() {
             log(Level::Warning, "Lockward needs Redis 7.0 or later, or Valkey");
@@ -76,7 +77,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
             && snapshot_key::register(context)
             && callbacks::statistics::register(context)
             && callbacks::commands::register_all(context)
-            // SAFETY: the server's arguments of this very call.
+            // SAFETY: the server's arguments, valid for this call.
             && unsafe { config::register(context, argv, argc) };
         if !registered {
             return raw::REDISMODULE_ERR as c_int;

@@ -1,4 +1,4 @@
-//! No panic leaves the module: in the server it would end the process.
+//! No panic leaves the module: it would end the server's process.
 
 use crate::server::{Level, log};
 use std::any::Any;
@@ -17,7 +17,7 @@ pub enum Callback {
     Unblock,
     /// A blocked client has left.
     Disconnect,
-    /// A reply has failed.
+    /// The server could not deliver a reply.
     ReplyFailed,
     /// The module's timer.
     Timer,

@@ -34,7 +34,7 @@ pub struct PendingReply {
     lock: Option<LockName>,
     /// The place in the queue, if it is to be kept for an owner whose client has left.
     place: Option<Place>,
-    /// How many decisions there were before.
+    /// How many decisions were made before this one.
     number: u64,
 }
 
@@ -75,7 +75,7 @@ pub struct PendingReplies {
     replies: HashMap<BlockedClient, PendingReply, ById>,
     undelivered: VecDeque<Undelivered>,
     decisions: u64,
-    /// For each tenure, the last decision whose holds the owner has confirmed. These holds are not passed on.
+    /// For each tenure: the number of the last decision whose holds the owner has confirmed. These holds are not passed on.
     claimed: HashMap<FencingToken, u64, ById>,
     /// For a tenure: where its lock is now.
     moved: HashMap<FencingToken, LockName, ById>,
@@ -124,7 +124,7 @@ impl PendingReplies {
         !self.claimed.is_empty() && self.claimed.get(&token).is_some_and(|claimed| number <= *claimed)
     }
 
-    /// Takes a hold that is to be passed on, with the lock as it is called now.
+    /// Takes a hold that is to be passed on, with the name that the lock has now.
     pub fn next_undelivered(&mut self) -> Option<Undelivered> {
         let next = loop {
             let Some(mut next) = self.undelivered.pop_front() else { break None };
@@ -179,7 +179,7 @@ impl PendingReplies {
         locks.chain(self.moved.values_mut()).for_each(|(db, _)| *db = db.swapped(one, other));
     }
 
-    /// This server is no primary any more: it passes nothing on.
+    /// This server is no primary any more, so it passes no hold on.
     pub fn drop_undelivered(&mut self) {
         self.undelivered.clear();
         self.forget_if_empty();

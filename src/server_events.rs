@@ -1,7 +1,7 @@
-//! What happens to locks without the module's doing, as the server reports it.
+//! Changes of locks that the module did not make, as the server reports them.
 //!
-//! Within these calls no key may be written: the server is in the middle of something. They note what is to be checked
-//! and set the timer. [`crate::background`] does the work in the next pass of the event loop.
+//! These calls must not write to any key: the server is in the middle of another operation. They note what is to be checked and
+//! set the timer. [`crate::background`] does the work in the next pass of the event loop.
 
 use crate::server::{
     Caller, Content, Context, KeyName, OpenKey, global_flags, latest_wall, lock_allocation, module_context,
@@ -13,7 +13,7 @@ use crate::transaction;
 use lockward_core::{Db, Expired, LONGEST_SWEPT_KEY, Loading, Lock, NameRef, Now, QueueId};
 
 /// A lock leaves the keyspace under `name`, and the module did not take it: deleted, overwritten, renamed, moved, expired or
-/// evicted. Its waiters are served from what is there then.
+/// evicted. Its waiters are then served from what the key holds.
 pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     let now = Now { mono: mono(), wall: latest_wall() };
     state::with(|state| {
@@ -26,7 +26,7 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
         if unlinked.recheck {
             state.recheck_lock(name, now.mono);
         }
-        // In time: the server sends these events after the key is gone.
+        // This is soon enough: the server sends these events after the key is gone.
         if unlinked.may_be_dropped {
             subscriptions::subscribe_expired_evicted();
         }
@@ -39,12 +39,12 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     });
 }
 
-/// A command begins. What is evicted from now on is not the last unlinked lock, unless another module has called this
+/// A command begins. A key that is evicted from now on is not the last unlinked lock, unless another module has called this
 /// command from its own callback for that eviction.
 ///
-/// Where the server does not name the caller, the module looks at the key: if something else stands in the place of the lock, or
-/// comes there, a command has put it there. On servers that do, the module must not open a key here (Redis 7.2 to 8.0 and
-/// Valkey 8: with CLIENT NO-TOUCH they look into the command, which is not known yet).
+/// Where the server does not name the caller, the module looks at the key. If the key holds another value now or later, a
+/// command has put it there. On servers that name the caller, the module must not open a key here (Redis 7.2 to 8.0 and Valkey
+/// 8: with CLIENT NO-TOUCH they look into the command, which is not known yet).
 pub fn command_begins(caller: Caller) {
     let now = mono();
     match caller {
@@ -58,7 +58,7 @@ pub fn command_begins(caller: Caller) {
             let name = KeyName::copied(unlinked.name().db(), unlinked.name().key());
             context.select(name.db());
             let is_replaced = !matches!(OpenKey::for_write(context, &name).content(), Content::Missing);
-            // This command may store a new value there, which the server's timer may evict before the next command begins.
+            // This command may store a new value there. The server's timer may evict that value before the next command begins.
             subscriptions::subscribe_new_keys();
             let freed = lock_allocation::freed();
             state::with(|state| state.store.return_unlinked(unlinked, is_replaced, now, freed));
@@ -88,8 +88,8 @@ pub fn arrived(context: Context, name: &KeyName<'_>) {
 /// The server has evicted a key. If a command had unlinked the lock, and this is a later key of the same name, then
 /// [`command_begins`] has settled the lock by now.
 ///
-/// A dropped lock is replicated at once, before the server's own DEL: in the next pass of the event loop it may be too
-/// late, as a failover or a shutdown lets nobody write.
+/// A dropped lock is replicated at once, before the server's own DEL. The next pass of the event loop may be too late: a
+/// failover or a shutdown may forbid writes by then.
 pub fn evicted(context: Context, name: &KeyName<'_>) {
     if state::own_write() {
         return;
@@ -165,7 +165,7 @@ pub fn swapped(one: Db, other: Db) {
     });
 }
 
-/// The quarantine has been given another length: it may be over, or have begun anew.
+/// The length of the quarantine was changed: the quarantine may be over, or have begun again.
 pub fn quarantine_changed() {
     recheck(|state| state.store.queues.queues().collect());
 }
@@ -178,9 +178,9 @@ fn recheck(queues: impl FnOnce(&mut State) -> Vec<QueueId>) {
     });
 }
 
-/// The server has become a replica. Most servers have ended the waits by now, one by one, and each client has left its queue.
-/// Valkey 9 leaves some: in cluster mode all, during FAILOVER all until it has succeeded, and else those clients that can be
-/// redirected. The module ends these waits in the next pass of the event loop.
+/// The server has become a replica. Most servers have ended the waits before this event, one by one, and each client has left
+/// its queue. Valkey 9 leaves some waits: all in cluster mode, all during FAILOVER until it has succeeded, and otherwise those
+/// of clients that can be redirected. The module ends these waits in the next pass of the event loop.
 pub fn became_replica() {
     subscriptions::subscribe_async_loading();
     recheck(|state| {
@@ -210,8 +210,8 @@ pub fn async_loading_ends(loaded: bool) {
     state::with(|state| state.store.end_async_loading(loaded));
 }
 
-/// The server has forked, begins a snapshot, or has got other settings: from now on a replica or an AOF may receive what
-/// is replicated.
+/// The server has forked, begins a snapshot, or has new settings: from now on a replica or an AOF may receive what is
+/// replicated.
 pub fn audience_may_come() {
     state::with(|state| state.replication_audience.may_come());
 }

@@ -24,7 +24,7 @@ static MAX_WAITERS: Setting = Setting::new(c"max-waiters", 10_000, 0, 1_000_000_
 static MAX_WAITERS_TOTAL: Setting = Setting::new(c"max-waiters-total", 10_000, 0, 1_000_000_000);
 static QUARANTINE: Setting = Setting::new(c"quarantine", 0, 0, 100 * YEAR_MS);
 
-/// All of them.
+/// All settings.
 pub static ALL: [&Setting; 5] = [&DEFAULT_LEASE, &MAX_LEASE, &MAX_WAITERS, &MAX_WAITERS_TOTAL, &QUARANTINE];
 
 impl Setting {
@@ -32,7 +32,7 @@ impl Setting {
         Self { name, default, least, most, value: AtomicI64::new(default) }
     }
 
-    /// The number now.
+    /// The present number.
     pub fn get(&self) -> i64 {
         self.value.load(Ordering::Relaxed)
     }
@@ -51,13 +51,15 @@ impl Setting {
     }
 }
 
-/// The lease of a request that names none. It is no longer than a request may name.
+/// The lease of a request that names none. It is never longer than the longest lease that a request
+/// may name.
 pub fn default_lease() -> Span {
     let lease = DEFAULT_LEASE.span().min(max_lease());
     quarantine().map_or(lease, |quarantine| lease.min(quarantine))
 }
 
-/// The default lease as set and as used, in milliseconds, if another setting makes it shorter.
+/// The default lease as it is set and as it is used, in milliseconds. `None` unless another setting
+/// makes it shorter.
 pub fn shortened_default_lease() -> Option<(u64, u64)> {
     let (set, is) = (DEFAULT_LEASE.span(), default_lease());
     (is < set).then(|| (set.as_millis(), is.as_millis()))
@@ -73,7 +75,7 @@ pub fn waiter_limits() -> Limits {
     Limits { per_lock: MAX_WAITERS.count(), total: MAX_WAITERS_TOTAL.count() }
 }
 
-/// For how long nothing new is granted after a start or promotion; `None` when no quarantine is set.
+/// How long nothing new is granted after a start or promotion; `None` without a quarantine.
 pub fn quarantine() -> Option<Span> {
     Some(QUARANTINE.span()).filter(|span| *span > Span::default())
 }

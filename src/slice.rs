@@ -3,7 +3,8 @@
 use crate::server::mono;
 use lockward_core::Instant;
 
-/// The part of a pass of the event loop that some work may take. There is always time for one piece of it.
+/// The time that one kind of work may take in a pass of the event loop. At least one piece of work is
+/// always done.
 #[derive(Clone, Copy)]
 pub struct Slice {
     end: Instant,

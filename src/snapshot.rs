@@ -1,13 +1,13 @@
-//! How dropped locks get into snapshots, and out of them again.
+//! How dropped locks are written to snapshots and read from them.
 //!
-//! A snapshot holds what is in the keyspace. So while it is written, each database with dropped locks has one more key, a
-//! *snapshot key*, whose value is written as all of them. Mostly that is in the child process that writes the snapshot, where
-//! no client sees it; for SAVE and at a shutdown it is in the server itself, which does nothing else meanwhile. When a snapshot
-//! key is read, its locks are dropped locks again at once, before the AOF or the primary sends changes of them. The
-//! key itself is deleted when the data set is loaded.
+//! A snapshot holds what is in the keyspace. So while a snapshot is written, each database with dropped locks has one more key,
+//! a *snapshot key*. Its value is written as all of these locks. Usually the key exists only in the child process that writes
+//! the snapshot, where no client sees it. For SAVE and at a shutdown it exists in the server itself, which serves no client
+//! meanwhile. When a snapshot key is read, its locks become dropped locks at once, before the AOF or the primary sends changes
+//! of them. The key itself is deleted when the data set is loaded.
 //!
-//! The locks are not written as keys of their own: a replica, or an AOF, that has a key more than the primary had would
-//! give another result for the next SETNX.
+//! The locks are not written as keys of their own. With one key more than the primary, a replica or an AOF would give another
+//! result for the next SETNX.
 
 use crate::server::{Context, KeyName, OpenKey, clock, global_flags, subscriptions};
 use crate::{state, stored};
@@ -26,7 +26,7 @@ pub struct Carried {
 pub fn begins(context: Context) {
     let databases: Vec<Db> = state::with(|state| state.store.dropped_locks.databases().collect());
     for db in databases {
-        // A new name: a key whose TTL has passed could exist unseen under a fixed one.
+        // The name is new each time: under a fixed name, a key whose TTL has passed could exist unseen.
         let key = format!("lockward:shadows:{}", Uuid::new_v4()).into_bytes();
         let name = KeyName::copied(db, &key);
         context.select(db);
@@ -35,7 +35,7 @@ pub fn begins(context: Context) {
     }
 }
 
-/// A snapshot has been written, or a data set has been loaded: snapshot keys are not needed any more.
+/// A snapshot has been written, or a data set has been loaded: snapshot keys are no longer needed.
 pub fn ends(context: Context) {
     for (db, key) in state::with(|state| std::mem::take(&mut state.snapshot_keys)) {
         let name = KeyName::copied(db, &key);

@@ -1,10 +1,10 @@
 //! What the module remembers from one call of the server to the next.
 //!
-//! What it concludes about locks is in the [`Store`] of core; the rest is here. It is used only in calls that the server makes
+//! What it remembers about locks is in the [`Store`] of core; the rest is here. It is used only in calls that the server makes
 //! under its lock.
 //!
-//! The state is borrowed only while no function of the server runs that could call back into the module: decide under
-//! the borrow, end it, then act.
+//! The state is borrowed only while no function of the server runs that could call back into the module. Code decides under the
+//! borrow, ends the borrow, and then acts.
 
 use crate::effects_buffer::EffectsBuffer;
 use crate::pending_replies::PendingReplies;
@@ -24,7 +24,7 @@ pub struct State {
     pub store: Store<BlockedClient>,
     /// Replies to clients whose wait has ended, and grants to those that have left meanwhile.
     pub pending: PendingReplies,
-    /// What INFO counts, but for what decisions have come to.
+    /// What INFO counts, without the counts of core.
     pub statistics: Statistics,
     /// The module's one timer.
     pub wakeup_timer: WakeupTimer,
@@ -42,7 +42,7 @@ pub struct State {
     pub effects_buffer: Option<Box<EffectsBuffer>>,
 }
 
-/// Where the sweeps are. `None` at the beginning of a round.
+/// The position of each sweep. `None` at the beginning of a round.
 #[derive(Default)]
 pub struct Sweeps {
     /// The last waited-for lock that was checked in this round.
@@ -52,7 +52,7 @@ pub struct Sweeps {
 }
 
 impl State {
-    /// Forgets the sockets of clients while none waits, if there are many.
+    /// Forgets the sockets of clients if there are many and no client waits.
     pub fn forget_sockets(&mut self) {
         const KEPT: usize = 1_024;
         if self.sockets.len() > KEPT && self.store.queues.waiters() == 0 {
@@ -60,7 +60,7 @@ impl State {
         }
     }
 
-    /// Sets when the lock of a wait queue must be checked again for those who wait, if any still do.
+    /// Sets when the lock of a wait queue must be checked again, if clients still wait.
     pub fn set_due(&mut self, queue: QueueId, due: Option<Instant>, now: Instant) {
         if !self.store.queues.is_empty(queue) {
             self.store.queues.set_due(queue, due);
@@ -68,13 +68,13 @@ impl State {
         }
     }
 
-    /// Has the waiters of a lock checked at once, if there are any.
+    /// Makes the waiters of a lock due for a check at once, if there are any.
     pub fn recheck_lock(&mut self, name: &KeyName<'_>, now: Instant) {
         let queue = self.store.queue(name);
         self.recheck(queue.as_slice(), now);
     }
 
-    /// Has the locks of wait queues checked at once: their keys may have changed without the module's doing.
+    /// Makes wait queues due for a check at once: their keys may have changed without the module's doing.
     pub fn recheck(&mut self, queues: &[QueueId], now: Instant) {
         for queue in queues {
             self.store.queues.set_changed(*queue, now);
@@ -82,7 +82,7 @@ impl State {
         self.rearm(now);
     }
 
-    /// The tenures of a dropped lock have ended: something else stands under its name, or this node does not serve it any more.
+    /// The tenures of a dropped lock have ended: its key holds another value, or this node does not serve it any more.
     #[inline]
     pub fn break_dropped(&mut self, name: &KeyName<'_>, now: Instant) {
         if self.store.break_dropped(name, now) {
@@ -103,10 +103,10 @@ lazy_static! {
     static ref STATE: Shared<State> = Shared::new(State::default());
 }
 
-/// Set and read under the server's lock, as the state is.
+/// Set and read only under the server's lock.
 static OWN_WRITE: AtomicBool = AtomicBool::new(false);
 
-/// Uses the state. Must not be called within itself.
+/// Uses the state. Must not be called within `use_state`.
 pub fn with<R>(use_state: impl FnOnce(&mut State) -> R) -> R {
     STATE.with(use_state)
 }
@@ -116,11 +116,11 @@ pub fn own_write() -> bool {
     OWN_WRITE.load(Ordering::Relaxed)
 }
 
-/// Marks the time in which the module changes the keyspace.
+/// The time in which the module changes the keyspace.
 pub struct OwnWrite(());
 
 impl OwnWrite {
-    /// From now until this is dropped.
+    /// Begins it. It ends when the value is dropped.
     pub fn begin() -> Self {
         OWN_WRITE.store(true, Ordering::Relaxed);
         Self(())

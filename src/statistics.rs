@@ -1,10 +1,10 @@
 //! What INFO lock counts: what this server has done since it was started, or since CONFIG RESETSTAT.
 //!
-//! A replica counts nothing of what its primary decides. What decisions have come to is counted in core's `Counters`; here is
-//! the rest.
+//! A replica does not count the decisions of its primary. Core's `Counters` counts the results of decisions; the rest is
+//! here.
 //!
-//! The server does not report CONFIG RESETSTAT to modules. It resets counts of its own, so the module compares these when
-//! INFO is asked for, and ten times a second. What is counted in between is lost.
+//! The server does not report CONFIG RESETSTAT to modules. It resets counts of its own. So the module compares these when
+//! INFO is asked for, and ten times a second. Counts from between the reset and that check are lost.
 
 use crate::server::info::MonotonicStats;
 use lockward_core::{Instant, Span};
@@ -29,7 +29,7 @@ pub struct Statistics {
     next_look: Option<Instant>,
 }
 
-/// How many errors were replied: counted apart, as that is done whatever else goes on.
+/// How many errors were replied. It is apart from the state, because errors are counted also while the state is borrowed.
 static ERRORS: AtomicU64 = AtomicU64::new(0);
 
 /// An error is replied.
@@ -42,12 +42,12 @@ pub fn errors() -> u64 {
     ERRORS.load(Ordering::Relaxed)
 }
 
-/// One more.
+/// Adds one.
 pub const fn count(count: &mut u64) {
     *count = count.wrapping_add(1);
 }
 
-/// How long the cron waits between two looks: to read the server's counts takes some 20 µs. A little less than a tenth of a
+/// How long the cron waits between two checks. To read the server's counts takes some 20 µs. A little less than a tenth of a
 /// second, which is how often the cron runs by default.
 const BETWEEN_LOOKS: Span = match Span::from_millis(90) {
     Some(span) => span,
@@ -55,7 +55,7 @@ const BETWEEN_LOOKS: Span = match Span::from_millis(90) {
 };
 
 impl Statistics {
-    /// Whether the cron should look again for a CONFIG RESETSTAT. If so, the next look is due later.
+    /// Whether the cron should check again for a CONFIG RESETSTAT. If so, sets the time of the next check.
     pub fn look_is_due(&mut self, now: Instant) -> bool {
         let is_due = self.next_look <= Some(now);
         if is_due {
@@ -64,7 +64,7 @@ impl Statistics {
         is_due
     }
 
-    /// Begins anew if the server's own counts have been set back. Whether it does.
+    /// Resets the statistics if the server's own counts have been set back. Returns whether it did.
     pub fn reset_with_server(&mut self, server: MonotonicStats) -> bool {
         let is_reset = server.is_set_back_from(&self.server);
         if is_reset {

@@ -8,8 +8,8 @@ use std::fmt::Display;
 
 /// Reads a stored lock; `None` when it is refused. Its tokens are noted, so that every new one is larger.
 ///
-/// A token that lies a day ahead is refused from a RESTORE, which a client sends, but not from our own file or primary:
-/// there the clock is what is wrong, and a server that does not start would be worse.
+/// A token that lies more than a day ahead is refused in a RESTORE, which a client sends. It is accepted from our own file or
+/// primary: there the clock is wrong, and a server that does not start would be worse.
 pub fn load(payload: &[u8]) -> Option<Lock> {
     let now = clock::read();
     let (origin, trusted) = match state::with(|state| state.store.loading()) {
@@ -17,8 +17,8 @@ pub fn load(payload: &[u8]) -> Option<Lock> {
         Loading::File => (Origin::Loaded, true),
         Loading::No => {
             let flags = global_flags();
-            // The primary passes a RESTORE on, as when a slot moves. By a clock that is ahead, the lease would end here before
-            // it ends there. The time between DUMP and RESTORE is added to the lease, which is safe.
+            // The primary passes a RESTORE on, as when a slot moves. If the clock of this replica is ahead, the lease would
+            // end here before it ends at the primary. The time between DUMP and RESTORE is added to the lease, which is safe.
             let origin = if flags.replica() { Origin::Live } else { Origin::Loaded };
             (origin, flags.loading_or_async_loading() || flags.replica())
         }
@@ -36,7 +36,7 @@ pub fn load(payload: &[u8]) -> Option<Lock> {
     })
 }
 
-/// Warns of a lock by another version of the module. The server itself only reports a damaged file.
+/// Warns of a lock that another version of the module has written. The server itself only reports a damaged file.
 pub fn warn_of_version(version: impl Display) {
     let known = encoding::VERSION;
     let text =

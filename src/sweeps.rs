@@ -6,8 +6,8 @@ use crate::state::{self, State};
 use crate::{transaction, waiters};
 use lockward_core::{Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, Span, SweepPosition};
 
-/// How many waited-for keys are checked before clients are served again: some 0.4 ms, as their names are short. With 10,000
-/// waited-for keys, the most there may be by default, a round takes 20 slices and 0.17 seconds.
+/// How many waited-for keys are checked before clients are served again: they take some 0.4 ms, as their names are short. By
+/// default there may be at most 10,000 waited-for keys. A round through them takes 20 slices and 0.17 seconds.
 const KEYS_IN_SLICE: usize = 500;
 
 /// Leases that end later than this are left to the next round.
@@ -17,8 +17,8 @@ const SOON: Span = match Span::from_millis(1_000) {
 };
 
 /// Looks for keys that changed without an event: opens waited-for keys one after the other, in slices. In a cluster it also asks
-/// whether this node still serves a key that is missing: its slot may have left without an event for it. Returns whether the
-/// round is over.
+/// whether this node still serves a key that is missing: its slot may have moved without an event. Returns whether the round is
+/// over.
 pub fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
     let queues: Vec<(QueueId, LockName)> = state::with(|state| {
         let queues: Vec<_> = state.store.queues.after(state.sweeps.queue).take(KEYS_IN_SLICE).collect();
@@ -27,8 +27,8 @@ pub fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
     });
     let cluster = context.flags().cluster().then(|| cluster_state(context));
     if cluster == Some(ClusterState::Down) {
-        // Not every server ends the waits itself. They end though the lock may be free again soon: another node may serve it
-        // then.
+        // Not every server ends the waits itself. The waits end even if the lock may be free again soon, because another node may
+        // serve it then.
         let all: Vec<QueueId> = state::with(|state| state.store.queues.queues().collect());
         waiters::end_waits_in_queues(all, Outcome::NotServed, now, slice);
         return false;
@@ -52,8 +52,8 @@ pub fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
     state::with(|state| state.sweeps.queue.is_none())
 }
 
-/// Whether a wait queue must be checked before it is due: something else stands in the key, the lease ends earlier, or this node
-/// does not serve the key.
+/// Whether a wait queue must be checked before it is due: the key holds another value, the lease ends earlier, or this node does
+/// not serve the key.
 fn has_changed(
     context: Context,
     queue: QueueId,
@@ -62,7 +62,7 @@ fn has_changed(
     cluster: Option<ClusterState>,
 ) -> bool {
     let not_served = || context.slot_gate(name) == WriteGate::NotServed;
-    // Opening the key makes the server drop it when its TTL, set by hand, has passed.
+    // If the key's TTL was set by hand and has passed, opening the key makes the server drop it.
     match OpenKey::for_write(context, name).content() {
         Content::Missing => cluster.is_some() && not_served(),
         Content::WrongType => true,
@@ -74,8 +74,8 @@ fn has_changed(
     }
 }
 
-/// The same for a long key. The server is asked only about its slot, by a short key of the slot. A lock that is here while its
-/// slot moves to this node keeps its waiters.
+/// The same check for a long key. It asks the server only about the slot, with a short key of that slot. A lock that is here
+/// while its slot moves to this node keeps its waiters.
 fn has_long_key_left(context: Context, queue: QueueId, db: Db, key: &[u8], cluster: ClusterState) -> bool {
     let Some(slot_key) = state::with(|state| state.store.queues.slot_key(queue)) else { return false };
     let missing =
@@ -84,9 +84,9 @@ fn has_long_key_left(context: Context, queue: QueueId, db: Db, key: &[u8], clust
         && (cluster == ClusterState::SlotsMissing || missing())
 }
 
-/// Checks dropped locks one after the other, in slices: whether a lease is over, something stands in their place, or another node
-/// serves them now. Before the lease is over, one with a long key is checked only in a cluster, by a short key of its slot.
-/// Returns whether the round is over.
+/// Checks dropped locks one after the other, in slices: whether a lease is over, the key holds another value, or another node
+/// serves the key now. A dropped lock with a long key is checked before its lease is over only in a cluster, by a short key of
+/// its slot. Returns whether the round is over.
 pub fn sweep_dropped_locks(context: Context, now: Instant, slice: Slice) -> bool {
     let in_cluster = context.flags().cluster();
     while let Some((db, key)) = next_dropped_lock(context, in_cluster, now, slice) {
@@ -101,7 +101,7 @@ pub fn sweep_dropped_locks(context: Context, now: Instant, slice: Slice) -> bool
         if !stands || in_cluster {
             match context.write_gate(&name) {
                 WriteGate::Open if stands => {}
-                // Anything that stands in its place ends it, a lock or not.
+                // Any value in its place ends it, a lock or not.
                 WriteGate::Open => {
                     let (Ok(()) | Err(WrongType)) =
                         transaction::run(context, &name, |decision| decision.expire_and_serve());
@@ -117,14 +117,14 @@ pub fn sweep_dropped_locks(context: Context, now: Instant, slice: Slice) -> bool
     state::with(|state| state.sweeps.dropped_lock.is_none())
 }
 
-/// The next dropped lock of the round whose key is to be checked. None when the round or the slice is over.
+/// The next dropped lock of the round whose key must be checked. None when the round or the slice is over.
 fn next_dropped_lock(context: Context, in_cluster: bool, now: Instant, slice: Slice) -> Option<LockName> {
     loop {
         let (position, name) = next_of_round(in_cluster, now, slice)?;
         if let Some(name) = name {
             return Some(name);
         }
-        // A long key in a cluster.
+        // This is a long key in a cluster.
         let (db, _) = position;
         context.select(db);
         let slot_key = state::with(|state| state.store.dropped_locks.slot_key_at(position))?;
@@ -137,7 +137,7 @@ fn next_dropped_lock(context: Context, in_cluster: bool, now: Instant, slice: Sl
     }
 }
 
-/// The next position of the round, with the name unless it is a long key of which only the slot is to be checked.
+/// The next position of the round. The name is missing for a long key of which only the slot must be checked.
 fn next_of_round(in_cluster: bool, now: Instant, slice: Slice) -> Option<(SweepPosition, Option<LockName>)> {
     const CLOCK_READ_EVERY: usize = 64;
     state::with(|state| {

@@ -1,9 +1,8 @@
-//! One decision on one lock with all its effects. The only way in which this server changes a lock, whether a command asks
-//! for it, the timer, or an event.
+//! One decision on one lock with all its effects. A command, the timer and an event all change locks in this one way.
 //!
 //! The lock is in the keyspace or, when the server has dropped its key early, among the dropped locks. Core decides. The
 //! effects are then carried out in one order: store, replicate, set the timer for those who still wait, notify, and unblock.
-//! Other modules may do anything when they are notified: that comes back to the module as an event.
+//! A module that is notified may do anything. Its changes come back to this module as events.
 
 use crate::command_time;
 use crate::effects_buffer::EffectsBuffer;
@@ -76,8 +75,8 @@ pub fn run<R>(
     Ok(answer)
 }
 
-/// A read has found a lease that is over: the module clears it away, as the server drops a key whose TTL has passed when it
-/// is read. Where a client waits, the background is about to do that, and may also grant.
+/// A read has found a lease that is over. The module removes the holder, as the server deletes a key whose TTL has passed
+/// when a client reads it. If a client waits for the lock, the background work does that soon, and may grant the lock too.
 pub fn clear_away(context: Context, name: &KeyName<'_>) {
     let not_ours = state::with(|state| state.store.follows() || state.store.queue(name).is_some());
     if !not_ours && !Context::paused() {
@@ -85,7 +84,7 @@ pub fn clear_away(context: Context, name: &KeyName<'_>) {
     }
 }
 
-/// Something else has been stored in the place of a dropped lock. A replica leaves that to its primary.
+/// Another value has been stored in the place of a dropped lock. A replica leaves that to its primary.
 pub fn break_dropped(name: &KeyName<'_>, now: Instant) {
     state::with(|state| {
         if !state.store.follows() {
@@ -132,15 +131,15 @@ pub fn replicate(context: Context, name: &KeyName<'_>, payload: &[u8]) {
 #[inline]
 fn buffer(context: Context, state: &mut State) -> Box<EffectsBuffer> {
     let mut buffer = state.effects_buffer.take().unwrap_or_default();
-    // In place of the changes the server is given the command to send, so there must be one.
+    // The server replicates the command instead of the changes, so a command must be running.
     if context.is_of_command() && state.replication_audience.none() {
         buffer.decided.effects.skip_replication();
     }
     buffer
 }
 
-/// Makes the replies of the waits that a decision has ended pending. That comes before any event is sent: other modules may
-/// then make a client leave that has just been granted the lock.
+/// Adds the replies of the waits that a decision has ended to the pending replies. That happens before any event is sent. An
+/// event may let another module end the connection of a client that has just been granted the lock.
 #[inline]
 fn end_waits(state: &mut State, buffer: &mut EffectsBuffer) {
     if let Some(waits) = &buffer.decided.waits {

@@ -1,4 +1,4 @@
-//! Clients that wait: they are blocked, unblocked and answered here.
+//! Blocks, unblocks and answers clients that wait.
 
 use crate::errors::Error;
 use crate::pending_replies::PendingReply;
@@ -27,7 +27,7 @@ pub struct Wait {
 /// Blocks the client of `context` in the wait queue of `name`. `due` is when that lock must be checked again.
 ///
 /// # Errors
-/// [`Error::Full`] when no more clients may wait; [`Error::MayNotWait`] when the server does not let this one;
+/// [`Error::Full`] when no more clients may wait. [`Error::MayNotWait`] when the server does not let this client wait.
 /// [`Error::Superseded`] when the client has left and its owner waits on another connection.
 pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instant>) -> Result<(), Error> {
     let (db, key) = (name.db(), name.bytes());
@@ -41,7 +41,7 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
         return Err(Error::Superseded);
     }
     let client = BlockedClient::block(context, id, minted, socket).ok_or(Error::MayNotWait)?;
-    // A reply that is still there was for an earlier client with this handle, whose callback has panicked.
+    // A reply that is still pending was for an earlier client with this handle, whose callback has panicked.
     drop_reply(client);
     let now = mono();
     let limit = limit.map(|limit| now.after(limit));
@@ -52,7 +52,7 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
     let superseded = state::with(|state| {
         let superseded = state.store.queues.join(db, key, wait_request, settings::waiter_limits(), now);
         if let Some(queue) = state.store.queues.queue(db, key) {
-            // A place that gave way may have made it due.
+            // If a kept place was removed to make room, the queue may be due.
             let due = due.into_iter().chain(state.store.queues.due(queue)).min();
             state.set_due(queue, due, now);
         }
@@ -91,13 +91,13 @@ fn socket_of(context: Context, id: u64) -> Option<Socket> {
     Some(socket)
 }
 
-/// Ends a wait with a reply that is no grant.
+/// Ends a wait with a reply that is not a grant.
 pub fn end_wait(completion: Completion<BlockedClient>) {
     let client = state::with(|state| state.pending.add(completion, None));
     client.unblock();
 }
 
-/// Ends the waits in queues, as far as there is time.
+/// Ends the waits in these queues until the time is over.
 pub fn end_waits_in_queues(queues: Vec<QueueId>, outcome: Outcome, now: Instant, slice: Slice) {
     for queue in queues {
         end_waits_in(queue, outcome, now, slice);
@@ -119,8 +119,8 @@ pub fn end_waits_in(queue: QueueId, outcome: Outcome, now: Instant, slice: Slice
     }
 }
 
-/// Answers a client whose wait has ended. If it has left and the server does not know yet, its hold is passed on. False when no
-/// reply is pending for it.
+/// Answers a client whose wait has ended. If the client has left and the server does not know it yet, its hold is passed on.
+/// False when no reply is pending for it.
 pub fn reply(context: Context, client: BlockedClient) -> bool {
     let Some(reply) = state::with(|state| state.pending.take(client)) else { return false };
     if reply.may_be_passed_on() && reply.client.socket.is_some_and(Socket::is_left) {

@@ -1,11 +1,11 @@
 //! The one timer of the module.
 //!
-//! It is set for the first of: the end of a lease that a client waits for, a wait limit, the end of the quarantine, work left
-//! by an event. While there are waiters or dropped locks, it also fires ten times a second, to sweep for keys that changed
-//! without an event.
+//! It is set for the earliest of these: the end of a lease that a client waits for, a wait limit, the end of the quarantine, and
+//! work that an event has left. While there are waiters or dropped locks, it also fires ten times a second, to sweep for keys
+//! that changed without an event.
 //!
-//! The server keeps its timers by the wall clock: when that is set back, they stand still. So every decision on a lock with
-//! waiters, and the server's cron, check by the monotonic clock whether the timer is overdue, and set it anew.
+//! The server keeps its timers by the wall clock: when the clock is set back, they stand still. So every decision on a lock with
+//! waiters, and the server's cron, check by the monotonic clock whether the timer is overdue. If it is, they set it again.
 
 use crate::server::timer::{self, TimerId};
 use lockward_core::{Instant, Span};
@@ -16,13 +16,13 @@ const ROUND: Span = match Span::from_millis(100) {
     None => Span::MAX,
 };
 
-/// How soon a round goes on that was not finished in one slice.
+/// The time until a round goes on that was not finished in one slice.
 const BETWEEN_SLICES: Span = match Span::from_millis(7) {
     Some(span) => span,
     None => Span::MAX,
 };
 
-/// A timer that is later than this stands still, or the server is so busy that setting it anew does not matter.
+/// A timer that is later than this stands still, or the server is so busy that setting it again does not matter.
 const OVERDUE: Span = match Span::from_millis(10) {
     Some(span) => span,
     None => Span::MAX,
@@ -65,7 +65,7 @@ impl WakeupTimer {
         self.held_back_until = None;
     }
 
-    /// Lets no work begin before `until`: the server does not take writes now. Wait limits end as much later.
+    /// Lets no work begin before `until`, because the server does not accept writes now. Wait limits end later by the same time.
     pub const fn hold_back(&mut self, until: Instant) {
         self.held_back_until = Some(until);
     }

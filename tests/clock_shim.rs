@@ -2,7 +2,8 @@
 //! of day. The monotonic clock is left alone. Not part of the crate: src/clock.rs compiles it.
 //!
 //! A server may load its modules so that they find the C library's functions before ours (Valkey from 8.1 on, with
-//! `RTLD_DEEPBIND`): that is taken out of what it asks for, or the module would read another clock than the server.
+//! `RTLD_DEEPBIND`). This library removes that flag, because the module would otherwise read another clock than the
+//! server.
 //!
 //! The offset, in microseconds, is the first eight bytes of the file named by `LOCKWARD_CLOCK`. The file is mapped, so
 //! a step takes effect at once.
@@ -52,13 +53,13 @@ const MICROS: i64 = 1_000_000;
 
 static OFFSET: AtomicPtr<AtomicI64> = AtomicPtr::new(ptr::null_mut());
 
-/// Run by the loader before the server's own code.
+/// The loader runs this before the server's own code.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static MAP_THE_OFFSET: extern "C" fn() = map_the_offset;
 
 extern "C" fn map_the_offset() {
-    // SAFETY: the name is a C string; the path is one from the environment; the file is mapped shared, to be read.
+    // SAFETY: the name is a C string; the path is one from the environment; the file is mapped shared, read-only.
     unsafe {
         let path = getenv(c"LOCKWARD_CLOCK".as_ptr());
         if path.is_null() {
@@ -74,7 +75,7 @@ extern "C" fn map_the_offset() {
 
 fn offset() -> i64 {
     let offset = OFFSET.load(Ordering::Relaxed);
-    // SAFETY: the mapping, once stored, stays for as long as the process.
+    // SAFETY: the mapping, once stored, stays until the process ends.
     unsafe { offset.as_ref() }.map_or(0, |offset| offset.load(Ordering::Relaxed))
 }
 
@@ -91,7 +92,7 @@ fn wall_clock() -> Timespec {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clock_gettime(clock: c_int, into: *mut Timespec) -> c_int {
     if clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE {
-        // SAFETY: the caller hands a structure to fill.
+        // SAFETY: the caller passes a structure to fill.
         unsafe { into.write(wall_clock()) };
         return 0;
     }
@@ -103,7 +104,7 @@ pub unsafe extern "C" fn clock_gettime(clock: c_int, into: *mut Timespec) -> c_i
 pub unsafe extern "C" fn gettimeofday(into: *mut Timeval, _zone: *mut c_void) -> c_int {
     let time = wall_clock();
     if !into.is_null() {
-        // SAFETY: the caller hands a structure to fill.
+        // SAFETY: the caller passes a structure to fill.
         unsafe { into.write(Timeval { seconds: time.seconds, micros: time.nanos / 1_000 }) };
     }
     0
@@ -113,7 +114,7 @@ pub unsafe extern "C" fn gettimeofday(into: *mut Timeval, _zone: *mut c_void) ->
 pub unsafe extern "C" fn time(into: *mut i64) -> i64 {
     let seconds = wall_clock().seconds;
     if !into.is_null() {
-        // SAFETY: the caller hands a number to fill.
+        // SAFETY: the caller passes a number to fill.
         unsafe { into.write(seconds) };
     }
     seconds

@@ -1,10 +1,10 @@
-//! A disk that knows what it has been told to keep: preloaded into a server, it notes of each file how long it was when
-//! it was last synced. Not part of the crate: src/disk.rs compiles it.
+//! A disk that knows what was synced. This library is preloaded into a server, and records the length of each file at
+//! its last sync. Not part of the crate: src/disk.rs compiles it.
 //!
-//! Nothing is synced in truth. Each sync takes a millisecond, as on a disk, in which the server may be killed.
+//! Nothing is really synced. Each sync takes a millisecond, as on a disk. The server may be killed in that time.
 //!
-//! The file named by `LOCKWARD_DISK` is mapped: pairs of eight bytes, a file's number and its length, and zeros behind
-//! them.
+//! The file named by `LOCKWARD_DISK` is mapped. It holds pairs of eight bytes, a file's number and its length, and
+//! zeros after them.
 
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::ptr;
@@ -16,11 +16,11 @@ struct Synced {
     length: AtomicU64,
 }
 
-/// As many as src/disk.rs makes room for.
+/// The number of entries for which src/disk.rs makes room.
 const FILES: usize = 1_024;
 
-/// Larger than what `fstat` fills anywhere. The number and the length of a file stand at the same place of it on all
-/// 64-bit machines.
+/// Larger than what `fstat` fills anywhere. On all 64-bit machines, the number and the length of a file are at the same
+/// place in it.
 type Stat = [u64; 32];
 const NUMBER: usize = 1;
 const LENGTH: usize = 6;
@@ -49,7 +49,7 @@ const READ_AND_WRITE: c_int = 2;
 
 static TABLE: AtomicPtr<[Synced; FILES]> = AtomicPtr::new(ptr::null_mut());
 
-/// Run by the loader before the server's own code.
+/// The loader runs this before the server's own code.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static MAP_THE_TABLE: extern "C" fn() = map_the_table;
@@ -72,14 +72,14 @@ extern "C" fn map_the_table() {
 
 fn sync(file: c_int) -> c_int {
     let mut stat: Stat = [0; 32];
-    // What is written from here on is not sure to be kept.
-    // SAFETY: the kernel fills the structure it is given, which is large enough.
+    // Bytes that are written from here on may be lost. SAFETY: the kernel fills the structure it is given, which is
+    // large enough.
     if unsafe { syscall(SYS_FSTAT, file, &raw mut stat) } != 0 {
         return -1;
     }
-    // SAFETY: no file is waited for, only the time.
+    // SAFETY: the list of files is empty, so the call only waits for the time.
     unsafe { poll(ptr::null_mut(), 0, 1) };
-    // SAFETY: the mapping, once stored, stays for as long as the process; zeros are a table of zeros.
+    // SAFETY: the mapping, once stored, stays until the process ends; zeros are a table of zeros.
     if let Some(table) = unsafe { TABLE.load(Ordering::Relaxed).as_ref() } {
         note(table, stat[NUMBER], stat[LENGTH]);
     }

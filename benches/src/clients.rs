@@ -48,14 +48,14 @@ struct Connection {
 }
 
 impl Clients {
-    /// Opens so many connections.
+    /// Opens `count` connections.
     pub(crate) fn open(port: u16, count: usize) -> Self {
         let mut clients = Self::none();
         (0..count).for_each(|_| clients.connect(Ipv4Addr::LOCALHOST, port));
         clients
     }
 
-    /// No connection yet.
+    /// A set without connections.
     pub fn none() -> Self {
         let poll = Poll::new().expect("a selector of events");
         let events = Events::with_capacity(1024);
@@ -73,24 +73,24 @@ impl Clients {
         self.connections.push(Connection { stream, input: Vec::new(), output: Vec::new() });
     }
 
-    /// How many there are.
+    /// The number of connections.
     pub const fn count(&self) -> usize {
         self.connections.len()
     }
 
-    /// Sends requests of one of them.
+    /// Sends requests on one of the connections.
     pub fn send(&mut self, who: usize, requests: &[u8]) {
         let connection = &mut self.connections[who];
         connection.output.extend_from_slice(requests);
         connection.flush();
     }
 
-    /// The next reply to any of them.
+    /// The next reply on any of the connections.
     pub fn arrival(&mut self) -> Arrival {
         self.arrival_within(PATIENCE).expect("a reply")
     }
 
-    /// The next reply to any of them, if it arrives within this time.
+    /// The next reply on any of the connections, if it arrives within this time.
     pub fn arrival_within(&mut self, patience: Duration) -> Option<Arrival> {
         let deadline = Instant::now() + patience;
         while self.arrived.is_empty() {
@@ -113,7 +113,7 @@ impl Clients {
         self.arrived.pop_front()
     }
 
-    /// The next reply to this client. No reply to another client may come first.
+    /// The next reply to this client. Panics if a reply to another client comes first.
     pub fn reply_to(&mut self, who: usize) -> Reply {
         let arrival = self.arrival();
         assert_eq!(arrival.who, who, "nobody else awaits a reply: {:?}", arrival.reply);

@@ -31,7 +31,7 @@ impl Connection {
         self.stream.write_all(bytes).expect("the server takes what is sent");
     }
 
-    /// Reads replies of so many lines together.
+    /// Reads replies with this number of lines in total.
     pub fn expect(&mut self, lines: usize) {
         self.expect_where(lines, |bytes| !bytes.contains(&b'-'));
     }
@@ -64,7 +64,7 @@ impl Connection {
         bytes.iter().filter(|byte| **byte == b'\n').count()
     }
 
-    /// Reads the next reply and nothing after it, for replies that are not known beforehand.
+    /// Reads exactly the next reply, for replies that are not known beforehand.
     pub fn reply(&mut self) -> Reply {
         let mut read = Vec::new();
         loop {
@@ -77,7 +77,7 @@ impl Connection {
         }
     }
 
-    /// Sends one command and reads the reply of so many lines.
+    /// Sends one command and reads its reply of `lines` lines.
     pub fn call(&mut self, arguments: &[&str], lines: usize) {
         self.send(&request(arguments));
         self.expect(lines);

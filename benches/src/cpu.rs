@@ -53,13 +53,13 @@ impl CpuClock {
 
     fn sleeps(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).expect("a server that runs");
-        // The state follows the name, which stands in parentheses and may hold anything.
+        // The state follows the name, which is in parentheses and may contain any bytes.
         stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('S'))
     }
 }
 
-/// The CPU time of a process and all its descendants, with those that have ended. Processes that have just started or ended may be
-/// missed.
+/// The CPU time of a process and all its descendants, including those that have ended. Processes that have just started or ended
+/// may be missed.
 pub fn of_family(pid: u32) -> Duration {
     let own = CpuClock::find(pid).and_then(|clock| clock.try_read()).unwrap_or_default();
     own + of_ended_children(pid) + children(pid).into_iter().map(of_family).sum::<Duration>()
@@ -82,13 +82,14 @@ fn children(pid: u32) -> Vec<u32> {
 pub fn of_machine() -> Duration {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let all = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
-    // User, nice, system; not idle, not waiting for a disk; in interrupts, in soft ones, and taken by other machines.
+    // User, nice and system time, interrupts, soft interrupts, and time taken by other virtual machines. Not idle time, and not
+    // time spent waiting for a disk.
     let times: Vec<u64> = all.take(8).map(|field| field.parse().unwrap_or(0)).collect();
     ticks(times.iter().enumerate().filter(|(place, _)| ![3, 4].contains(place)).map(|(_, time)| time).sum())
 }
 
 fn ticks(count: u64) -> Duration {
-    // SAFETY: takes a number and gives one.
+    // SAFETY: takes and returns a number.
     let a_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     Duration::from_millis(count * 1_000 / a_second.unsigned_abs().max(1))
 }

@@ -6,14 +6,14 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-/// Where the results of a run go: of most stages together, of `modes`, and of `stalls`.
+/// The places of the results of a run in the page: most stages together, `modes`, and `stalls`.
 const MARKS: [[&str; 2]; 3] = [
     ["<!-- results: written by `make bench-docs` -->", "<!-- end of results -->"],
     ["<!-- modes: written by `make bench-docs` -->", "<!-- end of modes -->"],
     ["<!-- stalls: written by `make bench-docs` -->", "<!-- end of stalls -->"],
 ];
 
-/// A column of a table: its head, and what stands there of a row.
+/// A column of a table: its head, and the text for a row.
 type Column<'a> = (&'a str, &'a dyn Fn(&Row) -> String);
 
 /// Writes results between the marks of `performance.md` in a directory, and the plots of the first results into `performance/`.
@@ -61,14 +61,15 @@ pub(crate) fn stage(row: &Row) -> &str {
     row.name.split('/').next().unwrap_or_default()
 }
 
-/// Whether the page leaves a figure out that has no target. `results.json` has all.
+/// Whether the page leaves out a figure that has no target. `results.json` has all figures.
 fn is_omitted(row: &Row) -> bool {
     matches!(stage(row), "pairs" | "memory" | "expiry")
         || row.what.starts_with("a module that ")
         || row.what.starts_with("hand-off and waiting again")
 }
 
-/// Whether the page leaves out a figure of [`STAGE`]: it meets its target, and it is small. The page says so.
+/// Whether the page leaves out a figure of [`STAGE`]: it meets its target, and it is small. The page says that it leaves such
+/// figures out.
 fn is_small(row: &Row) -> bool {
     let limit = match row.unit {
         Unit::Milliseconds | Unit::Percent => 5.0,
@@ -144,7 +145,7 @@ fn stalls_table(rows: &[&Row], first: &Results, others: &[Results]) -> String {
     text
 }
 
-/// A row each, and a column for each other run.
+/// One row for each figure, and one column for each other run.
 fn table(text: &mut String, rows: &[&Row], columns: &[Column<'_>], others: &[Results]) {
     let heads = columns.iter().map(|(head, _)| *head).chain(others.iter().map(|other| other.server.as_str()));
     head(text, &heads.collect::<Vec<_>>());
@@ -155,7 +156,7 @@ fn table(text: &mut String, rows: &[&Row], columns: &[Column<'_>], others: &[Res
     }
 }
 
-/// The members of a series side by side, in a row for each series.
+/// One row for each series, with its members side by side.
 pub(crate) fn series_table(text: &mut String, rows: &[&Row], server: &str) {
     let mut places: Vec<&str> = Vec::new();
     let mut titles: Vec<String> = Vec::new();

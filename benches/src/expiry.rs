@@ -1,6 +1,6 @@
 //! How late the first waiter is granted a lock whose lease ends, in a database with many other keys that have a TTL.
 //!
-//! Lateness is counted from the time at which the acquisition was sent, plus the lease: so it includes the transfer of that command and
+//! Lateness counts from the time when the acquisition was sent, plus the lease. So it includes the transfer of that command and
 //! of the grant.
 
 use crate::latencies::Latencies;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const OTHERS: usize = 50_000;
 /// Locks whose leases end, all at the same time, each with a holder and a waiter.
 const LOCKS: usize = 50;
-/// Leases in milliseconds: each from 20 to below this.
+/// Leases in milliseconds: each is from 20 to less than this.
 const LONGEST: u64 = 200;
 const ROUNDS: usize = 16;
 const ROUND: Duration = Duration::from_secs(1);
@@ -35,11 +35,11 @@ enum Step {
     Waiting { ends: Instant },
     /// The waiter's release was sent.
     Releasing,
-    /// Nothing is sent any more: the time of the round is over.
+    /// Nothing more is sent, because the time of the round is over.
     Idle,
 }
 
-/// With the module, and without it.
+/// Measures with the module and without it.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Apart);
     let server = with_others(Loaded::Lockward);
@@ -63,7 +63,7 @@ pub fn measure(report: &mut Report) {
         [("median", "median", 0.5, medians, 2.0), ("p99", "99th percentile", 0.99, lates, 10.0)]
     {
         let mut row = Row::figure(&format!("expiry/{name}"), &what(which), Unit::Milliseconds, &rounds);
-        row.measured = all.quantile(part) / 1e6; // of all rounds together, rather than the median of theirs
+        row.measured = all.quantile(part) / 1e6; // the quantile of all rounds together, rather than the median of their quantiles
         report.row(row.target(Target::AtMost(limit)));
     }
     let part = 100.0 * events_missing_without_module() as f64 / ASKED as f64;
@@ -90,7 +90,7 @@ fn with_others(loaded: Loaded) -> Server {
     server
 }
 
-/// Lets leases end for the time of a round.
+/// Lets leases end until the time of the round is over.
 fn leases(clients: &mut crate::clients::Clients, numbers: &mut Numbers, mut late: impl FnMut(Duration)) {
     let key = |lock: usize| format!("expiry:{lock:04}");
     let mut steps = [Step::Idle; LOCKS];

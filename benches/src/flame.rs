@@ -1,7 +1,7 @@
 //! Flame graphs: where the server's CPU time goes, drawn from samples of its stack.
 //!
-//! `perf` takes the samples and unwinds the stacks. All frames of the kernel are one frame here, since their names tell nothing of the
-//! server, and the system call stands below them.
+//! `perf` takes the samples and unwinds the stacks. All frames of the kernel are drawn as one, because their names say nothing
+//! about the server. The system call is the frame below them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,9 +13,9 @@ const ROW: f64 = 17.0;
 const TOP: f64 = 54.0;
 /// Narrower frames are not drawn.
 const NARROWEST: f64 = 3.0;
-/// A letter of 11 pixels.
+/// The width of a letter of 11 pixels.
 const LETTER: f64 = 6.3;
-/// Frames below the event loop, which are in every stack.
+/// Frames below the event loop. Every stack has them.
 const ROOTS: [&str; 6] =
     ["_start", "__libc_start_main", "__libc_start_call_main", "__libc_start_main_impl", "main", "aeMain"];
 
@@ -67,7 +67,7 @@ pub struct Samples {
 }
 
 impl Recording {
-    /// Starts to sample a process. The file is for what is recorded.
+    /// Starts to sample a process. `file` is where the recording is written.
     pub fn start(pid: u32, file: &Path) -> Self {
         let mut perf = Command::new("perf");
         perf.args([
@@ -102,7 +102,7 @@ impl Recording {
 }
 
 impl Samples {
-    /// How many there are.
+    /// The number of samples.
     pub const fn count(&self) -> usize {
         self.count
     }
@@ -124,8 +124,8 @@ impl Samples {
         }
     }
 
-    /// The functions in which at least this part of all samples is, itself or below, the largest first. A function that is called
-    /// along several paths counts once.
+    /// The functions that take at least this part of all samples, with the functions that they call. The largest comes first. A
+    /// function that is called along several paths counts once.
     pub fn at_least(&self, part: f64) -> Vec<(String, f64)> {
         let mut counts = BTreeMap::new();
         self.count_functions(&mut Vec::new(), &mut counts);
@@ -243,7 +243,7 @@ fn frame(line: &str) -> Option<Frame> {
     (name != "[unknown]").then(|| (code, plain(name)))
 }
 
-/// A name of Rust without its generic arguments and the hash behind it.
+/// A name of Rust without its generic arguments and the hash at its end.
 fn plain(name: &str) -> String {
     let name = name.split("::h").next().filter(|_| name.contains("::")).unwrap_or(name);
     let mut depth = 0_usize;

@@ -10,19 +10,19 @@ use crate::results::{Row, Target};
 use crate::rounds::Series;
 use crate::server::{Loaded, Server};
 
-/// Connections, and commands in flight on each.
+/// The number of connections, and of commands in flight on each.
 const LOADS: [(usize, usize); 2] = [(1, 1), (50, 16)];
 const ROUNDS: usize = 23;
 /// Commands in a round.
 const COMMANDS: usize = 16_000;
-/// A guarded SET may cost so many times as much as a SET, one by one: that is what a client does.
+/// The largest allowed ratio of a guarded SET to a SET, one by one: that is what a client does.
 const ALLOWED: f64 = 1.6;
 
 const CHECK: &str = "\
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return redis.error_reply('FENCED') end
 return redis.call('SET', KEYS[2], ARGV[2])";
 
-/// One by one, and pipelined.
+/// Measures one by one, and pipelined.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     for (connections, depth) in LOADS {

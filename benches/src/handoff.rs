@@ -1,8 +1,8 @@
-//! Hand-offs: a lock given back and granted to the next waiter, beside a push that wakes the next blocked pop.
+//! Hand-offs: a lock is released and granted to the next waiter. It is compared with a push that wakes the next blocked pop.
 //!
 //! The two have the same shape: one client sends a command, and another client, which has waited, gets a reply. A chain of
-//! hand-offs is measured: each receiver passes on to the next. In one half of a round the former holder joins the wait queue again;
-//! in the other half it does not, which is the cost of the hand-off alone.
+//! hand-offs is measured: each receiver passes on to the next. In one half of a round the former holder joins the wait queue
+//! again. In the other half it does not: that is the cost of the hand-off alone.
 
 use crate::clients::{Client, Clients};
 use crate::latencies::Latencies;
@@ -20,20 +20,20 @@ use std::time::Instant;
 /// Hand-offs in one measurement.
 const HANDOFFS: usize = 400;
 
-/// Waiters, and rounds. Long queues have fewer rounds, spread over the same time.
+/// The number of waiters, and of rounds. Long queues have fewer rounds, spread over the same time.
 const SIZES: [(usize, usize); 5] = [(2, 32), (10, 16), (100, 16), (1_000, 16), (10_000, 8)];
 
 /// The least that any module of this kind could cost.
 const BARE: &str = "a module that only unblocks a client";
 
-/// What is waited for.
+/// What the clients wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A lock, with LOCK.ACQUIRE BLOCK; passed on by LOCK.RELEASE.
     Lock,
     /// An element, with BLPOP; passed on by LPUSH.
     List,
-    /// Nothing, with EMPTY.WAIT; passed on by EMPTY.PASS: a module that blocks and unblocks clients, and no more.
+    /// Nothing, with EMPTY.WAIT; passed on by EMPTY.PASS. The module only blocks and unblocks clients.
     Bare,
 }
 
@@ -63,7 +63,7 @@ impl Kind {
         }
     }
 
-    /// The request of a member that lets the next one have it.
+    /// The request of a member that passes the lock or element on.
     pub fn pass_on(self, queue: usize, member: usize) -> Vec<u8> {
         match self {
             Self::Lock => request(&["LOCK.RELEASE", &self.key(queue), &owner(member), "HOLDS", "0"]),
@@ -72,7 +72,7 @@ impl Kind {
         }
     }
 
-    /// The reply to whom it is passed on.
+    /// The reply to the member that receives it.
     pub const fn received(self) -> Expected {
         match self {
             Self::Lock => Expected::Grant,
@@ -81,7 +81,7 @@ impl Kind {
         }
     }
 
-    /// The reply to who passes it on.
+    /// The reply to the member that passes it on.
     pub const fn passed(self) -> Expected {
         match self {
             Self::Lock | Self::Bare => Expected::Number(0),
@@ -95,9 +95,9 @@ impl Kind {
 pub struct Costs {
     /// The server's CPU for a hand-off, in nanoseconds.
     pub cpu: Series,
-    /// The server's CPU for a hand-off after which the former holder waits again, in nanoseconds.
+    /// The server's CPU for a hand-off and the next wait of the former holder, in nanoseconds.
     pub cpu_with_wait: Series,
-    /// From sending the command to the next one's reply.
+    /// The time from sending the command until the next client has its reply.
     pub latencies: Latencies,
 }
 
@@ -112,17 +112,17 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// How many files a process must be able to open for queues of so many `waiters`, at either end.
+    /// How many files client and server must be able to open for queues of `waiters` waiters.
     const fn open_files(waiters: usize) -> usize {
         Self::count(waiters) * (waiters + 1) + 100
     }
 
     const fn count(waiters: usize) -> usize {
-        // Where a queue is too short for a whole measurement, there are several.
+        // If a queue is too short for a whole measurement, there are several queues.
         HANDOFFS.div_ceil(waiters)
     }
 
-    /// Starts a server and connects everybody.
+    /// Starts a server and connects all clients.
     pub fn start(waiters: usize, place: Place) -> Self {
         let count = Self::count(waiters);
         let maxclients = format!("maxclients {}", Self::open_files(waiters));
@@ -132,7 +132,7 @@ impl Queues {
         Self { control: server.client(), server, members, waiters, count }
     }
 
-    /// Lets all clients wait, measures, and serves them all.
+    /// Lets all clients wait, measures, and then serves them all.
     pub fn round(&mut self, kind: Kind, costs: &mut Costs) {
         let mut queues = self.gather(kind);
         let cpu = self.server.cpu();
@@ -162,7 +162,7 @@ impl Queues {
         &self.server
     }
 
-    /// Lets all clients wait, and passes on from one to the next, who wait again, for as long as asked.
+    /// Lets all clients wait. Then each passes on to the next and waits again, while `goes_on` returns true.
     pub fn pass_on_while(&mut self, kind: Kind, mut goes_on: impl FnMut() -> bool) {
         let mut queues = self.gather(kind);
         while goes_on() {
@@ -174,7 +174,7 @@ impl Queues {
         self.dismiss(kind, queues);
     }
 
-    /// In each queue the first member holds, and all others wait in this order.
+    /// In each queue the first member holds the lock, and all others wait in this order.
     fn gather(&mut self, kind: Kind) -> Vec<VecDeque<usize>> {
         let length = self.waiters + 1;
         let queues = (0..self.count).map(|queue| (queue * length..(queue + 1) * length).collect());
@@ -197,7 +197,7 @@ impl Queues {
         self.control.call(&["PING"]);
     }
 
-    /// Lets the first member pass on to the second, and returns the first, who waits again if that is asked for.
+    /// Lets the first member pass on to the second. Returns the first, which waits again if `wait_again` is set.
     fn hand_over(
         &mut self,
         kind: Kind,
@@ -281,7 +281,7 @@ struct Measured {
     bare: Costs,
 }
 
-/// Lock, list and bare clients, in queues from 2 waiters to 10,000.
+/// Measures lock, list and bare clients, in queues from 2 waiters to 10,000.
 pub fn measure(report: &mut Report) {
     for place in [Place::Together, Place::Apart] {
         let all = measure_in(report, place);
@@ -312,7 +312,7 @@ fn measure_in(report: &mut Report, place: Place) -> Vec<Measured> {
         report.progress(round, most);
         for measured in all.iter_mut().filter(|measured| (round * measured.rounds) % most < measured.rounds) {
             let Measured { queues, lock, list, bare, .. } = measured;
-            // No kind always comes after the same other one.
+            // The order changes, so that no kind always comes after the same one.
             let mut order = [(Kind::Lock, lock), (Kind::List, list), (Kind::Bare, bare)];
             order.rotate_left(round % 3);
             for (kind, costs) in order {
@@ -325,7 +325,7 @@ fn measure_in(report: &mut Report, place: Place) -> Vec<Measured> {
 
 fn add_rows(report: &mut Report, all: &[Measured], place: Place) {
     let mark = if place == Place::Apart { "-apart" } else { "" };
-    // As a rule holder and waiter are on other machines than the server, so targets are for separate CPUs.
+    // Holder and waiter are usually on other machines than the server. So targets are for separate CPUs.
     let judged =
         |row: Row, limit: f64| if place == Place::Apart { row.target(Target::AtMost(limit)) } else { row };
     let at = |measured: &Measured| format!("{} waiters", whole(measured.queues.waiters as f64));

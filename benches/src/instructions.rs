@@ -1,12 +1,13 @@
 //! Instructions of the server, counted by callgrind. The numbers do not depend on the load of the machine.
 //!
-//! Callgrind runs the server and writes its counts since the last time whenever the server enters ECHO. So one
-//! process is counted phase by phase: between two ECHOs is the measured work, minus the cost of the ECHO itself.
+//! Callgrind runs the server. Whenever the server enters ECHO, callgrind writes the counts since the last time. So one process
+//! is counted in phases: a phase is the work between two ECHOs, and the cost of the ECHO itself is subtracted.
 //!
-//! The numbers are the same in every run, and almost the same on every machine. How many events the server finds when it
-//! wakes would depend on the speed of its client, so nothing is sent before it sleeps. Its cron and the module's timer depend
-//! on the clock, and its hash tables have random seeds: chance_shim.rs stops the clock and makes the seeds constant. Memory that
-//! grows does so in the first rounds; of the other rounds the one with the fewest instructions counts.
+//! The numbers are the same in every run, and almost the same on every machine. The number of events that the server finds when
+//! it wakes would depend on the speed of its client. So the client sends only while the server sleeps. The server's cron and the
+//! module's timer depend on the clock, and its hash tables have random seeds. So chance_shim.rs stops the clock and makes the
+//! seeds constant. Memory grows in the first rounds, which do not count. Of the other rounds, the one with the fewest
+//! instructions counts.
 //!
 //! The processor's own counter (`perf stat -e instructions:u`) would not need callgrind, but most virtual machines
 //! have none.
@@ -22,7 +23,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{fs, thread};
 
-/// Rounds that are counted, after the first ones that are not.
+/// The number of rounds that count, after the first rounds.
 const ROUNDS: usize = 5;
 const WARM_UP: usize = 2;
 
@@ -41,7 +42,7 @@ pub struct CountedServer {
 /// The cost of some work for the server.
 #[derive(Clone, Debug)]
 pub struct Count {
-    /// Instructions of one unit of the work.
+    /// The instructions for one unit of the work.
     pub each: f64,
     /// Callgrind's profile of a round.
     pub profile: String,
@@ -74,8 +75,8 @@ impl CountedServer {
         let server = Server::start_under(&callgrind, loaded, Place::Together, &config);
         let control = server.connect();
         let mut counted = Self { server, control, passed: Cell::new(0), parts: 0, echo: 0 };
-        // Long enough for the server's cron to be due, so that it runs with the next command: there the module notices
-        // whether changes must be replicated.
+        // After this time the server's cron is due, and runs with the next command. In the cron the module notices whether
+        // changes must be replicated.
         thread::sleep(Duration::from_millis(110));
         counted.part();
         counted.stand_still();
@@ -88,7 +89,7 @@ impl CountedServer {
         &self.server
     }
 
-    /// Sends requests on a connection, reads replies of so many lines, and waits until the server sleeps.
+    /// Sends requests on a connection, reads replies of `lines` lines, and waits until the server sleeps.
     pub fn exchange(&self, connection: &mut Connection, requests: &[u8], lines: usize) {
         connection.send(requests);
         connection.expect_nulls(lines);
@@ -100,7 +101,7 @@ impl CountedServer {
         let _ = self.server.cpu().settled();
     }
 
-    /// Counts a round of work, in which so many units are done.
+    /// Counts a round of work that consists of `units` units.
     pub fn count(&mut self, units: usize, mut work: impl FnMut(&Self)) -> Count {
         let (instructions, profile) = self.fewest(&mut work);
         Count { each: (instructions - self.echo) as f64 / units as f64, profile }

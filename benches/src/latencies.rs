@@ -21,7 +21,7 @@ impl Latencies {
         self.histogram.record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)).expect("room for it");
     }
 
-    /// How many there are.
+    /// The number of latencies.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }

@@ -1,5 +1,5 @@
-//! How long clients wait for the reply to a command or for a hand-off, and how many commands a second a server executes by the
-//! depth of the pipeline.
+//! How long clients wait for the reply to a command or for a hand-off. Also, how many commands a second a server executes at
+//! each depth of the pipeline.
 
 use crate::handoff::{Costs, Kind, Queues};
 use crate::latencies::Latencies;
@@ -18,12 +18,12 @@ const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// Pairs of commands in a round at one depth.
 const PAIRS: usize = 12_800;
 const ROUNDS: usize = 15;
-/// Pairs of commands one after the other in a round.
+/// Pairs of commands in a round, sent one after the other.
 const ALONE: usize = 1_000;
 /// Waiters in the queues whose hand-offs are timed.
 const WAITERS: usize = 50;
 
-/// Pairs a second, by the depth of the pipeline.
+/// Measures pairs a second at each depth of the pipeline.
 pub fn throughput(report: &mut Report) {
     be_client_of(Place::Apart);
     let server = Server::start_with(Loaded::Lockward, Place::Apart, &[]);
@@ -41,7 +41,7 @@ pub fn throughput(report: &mut Report) {
                 pipeline.run(&batches[at][which], times);
                 let pairs = (CONNECTIONS * times * (depth / 2).max(1)) as f64;
                 if round > 0 {
-                    // The first is for warming up.
+                    // The first round is for warming up.
                     seconds[at][which].push(begin.elapsed().as_nanos() as f64 / pairs);
                 }
             }
@@ -79,7 +79,7 @@ pub fn throughput(report: &mut Report) {
     });
 }
 
-/// The distribution of latencies.
+/// Measures the distribution of latencies.
 pub fn distribution(report: &mut Report) {
     be_client_of(Place::Apart);
     let server = Server::start_with(Loaded::Lockward, Place::Apart, &[]);

@@ -1,8 +1,8 @@
-//! What the benchmarks of Lockward share: a server of one's own, a client that costs little, the server's CPU time.
+//! What the benchmarks of Lockward share: an own server, a client that costs little, and the server's CPU time.
 //!
-//! What is measured is the CPU time of the server process, kernel included, never the wall time of the client: so a
-//! busy machine makes the numbers noisier, but does not turn one into the other. Whatever is compared runs in turn,
-//! round by round, in one run, and the medians are compared.
+//! The measure is the CPU time of the server process, kernel included, and never the wall time of the client. So a
+//! busy machine makes the numbers noisier, but does not change their order. Things that are compared run
+//! alternately, round by round, in one run. Their medians are compared.
 
 #![allow(
     clippy::unwrap_used,

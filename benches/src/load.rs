@@ -9,10 +9,10 @@ use crate::server::{Loaded, Server};
 
 const KEYS: usize = 1_000_000;
 const ROUNDS: usize = 5;
-/// A lease that is not over when the last round is, in milliseconds.
+/// A lease that lasts beyond the last round, in milliseconds.
 const LONG_LEASE: &str = "36000000";
 
-/// Locks and strings.
+/// Measures locks and strings.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     let lock = saved(|key, owner| request(&["LOCK.ACQUIRE", key, owner, "PX", LONG_LEASE]));

@@ -15,14 +15,15 @@ use std::time::{Duration, Instant};
 const KEYS: usize = 100_000;
 /// The number of waiters.
 const WAITERS: usize = 5_000;
-/// Clients that connect at once: so few that all of them wait before the server shortens the buffers of the first.
+/// The number of clients that connect at once. It is so small that all of them wait before the server shortens the
+/// buffers of the first.
 const BURST: usize = 1_000;
 /// The number of servers on which each kind is measured.
 const ROUNDS: usize = 1;
 /// Memory is final when it has not decreased for this long: the server shortens buffers after five idle seconds.
 const SETTLED: Duration = Duration::from_secs(6);
 
-/// Locks and hashes, clients that wait for a lock and idle clients.
+/// Measures locks and hashes, clients that wait for a lock, and idle clients.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     let (mut lock, mut hash, mut lock_usage, mut hash_usage) = Default::default();
@@ -76,7 +77,7 @@ pub fn measure(report: &mut Report) {
     );
 }
 
-/// Bytes a key: by the difference in used memory, and by MEMORY USAGE.
+/// Bytes for each key, from the difference in used memory, and from MEMORY USAGE.
 fn of_keys(make: impl Fn(&str, &str) -> Vec<Vec<u8>>, used: &mut Series, usage: &mut Series) {
     let server = Server::start(&[]);
     let mut client = server.client();
@@ -96,7 +97,7 @@ fn name(key: usize) -> String {
     format!("lock:{key:07}")
 }
 
-/// Bytes a waiter, right after many have connected.
+/// Bytes for each waiter, right after many have connected.
 fn of_new_waiters() -> f64 {
     of_new_clients(|control, clients| {
         control.pipeline(&[wait_request("LOCK.ACQUIRE", "holder")]);
@@ -107,7 +108,7 @@ fn of_new_waiters() -> f64 {
     })
 }
 
-/// Bytes a connection that has sent one command, right after many have connected.
+/// Bytes for each connection that has sent one command, right after many have connected.
 fn of_new_connections() -> f64 {
     of_new_clients(|_, clients| {
         for who in 0..BURST {
@@ -116,7 +117,7 @@ fn of_new_connections() -> f64 {
     })
 }
 
-/// Bytes a client, right after many have connected and sent a request.
+/// Bytes for each client, right after many have connected and sent a request.
 fn of_new_clients(ask: impl FnOnce(&mut Client, &mut Clients)) -> f64 {
     raise_open_files(2 * BURST as u64 + 200);
     let server = Server::start(&[]);
@@ -165,7 +166,7 @@ impl Crowd {
         Self { server, control, _waiters: waiters, before }
     }
 
-    /// Bytes a waiter, of used and of resident memory, once the server has shortened its buffers.
+    /// Bytes for each waiter, of used and of resident memory, once the server has shortened its buffers.
     fn settled(mut self) -> (f64, f64) {
         let mut least = (f64::MAX, Instant::now());
         while least.1.elapsed() < SETTLED {

@@ -1,5 +1,5 @@
-//! What readers, slots and weights cost: a command beside many other holders compared with few, a release that admits many readers, and the
-//! memory of a holder.
+//! What readers, slots and weights cost: a command while there are many other holders, compared with few; a release that admits
+//! many readers; and the memory of a holder.
 
 use crate::clients::Client;
 use crate::handoff::{Costs, Kind, Queues};
@@ -14,38 +14,40 @@ use crate::server::Server;
 /// The name of the stage. The names of its rows begin with it.
 pub const STAGE: &str = "modes";
 
-/// How many owners hold the lock beside which a command is measured. The others are compared with the first.
+/// The numbers of owners that hold the lock while a command is measured. The results of the later numbers are compared with the
+/// first.
 const HOLDERS: [usize; 3] = [10, 1_000, 100_000];
-/// The number of holders for which there is a target, one by one: that is what a client does.
+/// The number of holders for which there is a target, for commands sent one by one, as a client does.
 const JUDGED: usize = 100_000;
-/// A command may cost so many times as much beside them as beside the fewest.
+/// The largest allowed ratio of a command's cost to its cost with the fewest holders.
 const ALLOWED: f64 = 1.2;
 
 /// The limit that every holder names.
 const SLOTS: &str = "1000000";
-/// A lease that outlives every measurement, in milliseconds. All holders have it, so the one that asked last ends last.
+/// A lease that outlives every measurement, in milliseconds. All holders have the same lease, so the one that asked last ends
+/// last.
 const LONG_LEASE: &str = "3600000";
 
-/// Connections that send at the same time. No holder is used by two of them.
+/// The number of connections that send at the same time. Each holder is used by only one of them.
 const CONNECTIONS: usize = 10;
 /// Commands in flight on each connection.
 const DEPTH: usize = 16;
-/// Parts of a connection in a round: 8,000 commands of all connections.
+/// Parts of a connection's batch in a round: 8,000 commands of all connections.
 const PARTS: usize = 50;
-/// Commands or pairs in a round, where the only connection sends one command after the other.
+/// Commands or pairs in a round where the only connection sends one command after the other.
 const ALONE: usize = 500;
 const ROUNDS: usize = 15;
 
-/// Readers that one release admits, and rounds.
+/// The numbers of readers that one release admits, and of rounds.
 const READERS: [(usize, usize); 2] = [(1_000, 12), (10_000, 6)];
-/// A reader may cost so many times as much as a hand-off.
+/// The largest allowed ratio of the cost of a reader to that of a hand-off.
 const ALLOWED_FOR_READER: f64 = 1.3;
 
-/// Holders of a lock whose memory is measured, and holders of all these locks together.
+/// The numbers of holders of a lock whose memory is measured, and the number of holders of all these locks together.
 const SIZES: [usize; 7] = [1, 2, 10, 32, 33, 1_000, 100_000];
 const MEASURED: usize = 100_000;
 
-/// What is done beside other holders.
+/// The work that is measured while others hold the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// An owner that does not hold the lock acquires and releases it.
@@ -56,7 +58,7 @@ pub enum Work {
     Renew,
     /// A holder acquires the lock once more, and releases that hold.
     ReEntry,
-    /// Anybody asks who holds the lock.
+    /// A client asks who holds the lock.
     Info,
 }
 
@@ -84,7 +86,8 @@ impl Work {
         }
     }
 
-    /// The commands, each with its reply. `holder` is the number of a holder, `other` that of an owner that is none.
+    /// The commands, each with its reply. `holder` is the number of a holder. `other` is the number of an owner that holds
+    /// nothing.
     fn commands(self, key: &str, holder: usize, other: usize) -> Vec<(Vec<u8>, Expected)> {
         let acquire = |who| request(&["LOCK.ACQUIRE", key, &owner(who), "PX", LONG_LEASE, "SLOTS", SLOTS]);
         let release = |who| request(&["LOCK.RELEASE", key, &owner(who)]);
@@ -105,9 +108,9 @@ impl Work {
 /// How requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sending {
-    /// [`DEPTH`] commands at once on each of [`CONNECTIONS`].
+    /// [`DEPTH`] commands in flight on each of [`CONNECTIONS`] connections.
     Pipelined,
-    /// A command after the reply to the one before, on one connection: what a client usually does.
+    /// One connection, which sends a command after the reply to the one before: what a client usually does.
     OneByOne,
 }
 
@@ -144,7 +147,7 @@ impl Sending {
         let batches = (0..connections).map(|connection| {
             let mut commands = || {
                 units += 1;
-                // A holder of this connection's own.
+                // A holder that only this connection uses.
                 let drawn = numbers.draw() as usize % (holders / connections);
                 work.commands(&key, drawn * connections + connection, holders + connection)
             };
@@ -172,12 +175,12 @@ fn part_of(commands: &mut impl FnMut() -> Vec<(Vec<u8>, Expected)>) -> Part {
     part
 }
 
-/// The lock that so many owners hold.
+/// The key of the lock with this number of holders.
 pub fn key(holders: usize) -> String {
     format!("modes:{holders:07}")
 }
 
-/// All of the stage.
+/// Measures the whole stage.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     beside_holders(report);
@@ -185,7 +188,7 @@ pub fn measure(report: &mut Report) {
     memory(report);
 }
 
-/// The cost of each work beside each number of holders: on one server, in turn.
+/// The cost of each work with each number of holders, alternately on one server.
 fn beside_holders(report: &mut Report) {
     let server = Server::start(&[]);
     let mut client = server.client();
@@ -226,7 +229,7 @@ fn beside_holders(report: &mut Report) {
     }
 }
 
-/// Lets so many owners hold a lock.
+/// Lets `holders` owners hold a lock.
 pub fn hold(client: &mut Client, key: &str, holders: usize) {
     let all: Vec<usize> = (0..holders).collect();
     for some in all.chunks(1_000) {
@@ -236,7 +239,7 @@ pub fn hold(client: &mut Client, key: &str, holders: usize) {
     }
 }
 
-/// A release that admits many readers, beside hand-offs in a queue of the same length.
+/// A release that admits many readers, compared with hand-offs in a queue of the same length.
 fn admit_readers(report: &mut Report) {
     for (waiters, rounds) in READERS {
         let mut queues = Queues::start(waiters, Place::Together);
@@ -258,7 +261,7 @@ fn admit_readers(report: &mut Report) {
     }
 }
 
-/// Bytes a holder, by the number of holders of a lock.
+/// Bytes for each holder, by the number of holders of a lock.
 fn memory(report: &mut Report) {
     for (done, holders) in SIZES.into_iter().enumerate() {
         report.progress(done, SIZES.len());
@@ -274,7 +277,7 @@ fn memory(report: &mut Report) {
     }
 }
 
-/// Bytes a holder: by the difference in used memory, and by MEMORY USAGE.
+/// Bytes for each holder, from the difference in used memory, and from MEMORY USAGE.
 pub fn memory_of_holder(holders: usize) -> (Series, Series) {
     let server = Server::start(&[]);
     let mut client = server.client();

@@ -1,7 +1,8 @@
 //! The cost for other commands: SET + DEL of plain keys while clients wait for locks.
 //!
-//! Compared with a server with a module that does nothing, since any module costs a few per cent: with a module the event loop
-//! takes a mutex. Each server is started several times, as two processes of the same program differ by the layout of their memory.
+//! They are compared with a server with a module that does nothing, because any module costs a few per cent: with a module the
+//! event loop takes a mutex. Each server is started several times, because two processes of the same program differ by the layout
+//! of their memory.
 
 use crate::pairs::{CONNECTIONS, DEPTH, Pair};
 use crate::pipeline::{Batch, Pipeline};
@@ -27,7 +28,7 @@ struct Subject {
     batches: Vec<Batch>,
 }
 
-/// Lockward, the empty module, none.
+/// Measures with Lockward, with the empty module, and without a module.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     let mut costs = MODULES.map(|_| Series::default());
@@ -39,7 +40,7 @@ pub fn measure(report: &mut Report) {
             pipeline.run(&batches, TIMES);
             Subject { server, pipeline, batches }
         });
-        // All servers have the same number of keys with a TTL, which cost the server a second lookup, and of blocked clients.
+        // All servers have the same number of keys with a TTL and of blocked clients. A TTL costs the server a second lookup.
         let _waiting: Vec<_> = subjects
             .iter()
             .zip(MODULES)

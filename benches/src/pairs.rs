@@ -25,14 +25,14 @@ const WARM_UP: usize = 40;
 /// The least that any module of this kind could cost.
 const BARE: &str = "a module that makes the same server calls and decides nothing";
 
-/// What experts use without a module: a key with a lease, and a release that checks the owner.
+/// The best lock without a module: a key with a lease, and a release that checks the owner.
 const CHECKED: &str = "SET NX PX + a release that checks the owner";
 
 /// The release that checks the owner, for servers that have no command for it.
 const CHECKED_RELEASE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
-/// The reentrant hash lock: the owner is a field, its number the holds.
+/// The re-entrant hash lock: the owner is a field, and its value is the number of holds.
 const HASH_ACQUIRE: &str = "\
 local key, owner = KEYS[1], ARGV[1]
 if redis.call('EXISTS', key) == 1 and redis.call('HEXISTS', key, owner) == 0 then return 0 end
@@ -54,13 +54,13 @@ pub enum Pair {
     Unnamed,
     /// SET with NX and PX, and the release that checks the owner: DELIFEQ of Valkey 9, DELEX of Redis 8.4, or a script.
     Checked,
-    /// SET with NX and PX, DEL.
+    /// SET with NX and PX, then DEL.
     Set,
-    /// SET without anything, DEL.
+    /// SET without options, then DEL.
     Plain,
-    /// The hash lock: EVALSHA, EVALSHA.
+    /// The hash lock: two EVALSHA.
     Hash,
-    /// PING, PING: what any two commands cost.
+    /// Two PINGs: what any two commands cost.
     Ping,
     /// EMPTY.TAKE, EMPTY.GIVE: the module API calls that a lock needs, without any logic. Only where the empty
     /// module is loaded.
@@ -68,7 +68,7 @@ pub enum Pair {
 }
 
 impl Pair {
-    /// What a connection sends over and over, on its own key, with `depth` commands in flight: 1 or an even number.
+    /// What a connection sends repeatedly for its own key, with `depth` commands in flight: 1 or an even number.
     pub fn batch(self, server: &Server, connection: usize, depth: usize) -> Batch {
         let commands =
             self.commands(&mut server.client(), &format!("hot:{connection:04}"), &owner(connection));
@@ -116,7 +116,7 @@ impl Pair {
         }
     }
 
-    /// The batches of so many connections.
+    /// The batches of `connections` connections.
     pub fn batches(self, server: &Server, connections: usize, depth: usize) -> Vec<Batch> {
         (0..connections).map(|connection| self.batch(server, connection, depth)).collect()
     }
@@ -139,16 +139,16 @@ pub(crate) fn load(client: &mut Client, script: &str) -> String {
     client.call(&["SCRIPT", "LOAD", script]).text()
 }
 
-/// The cost of the pairs for a server, and for its replica if it has one: nanoseconds of CPU a pair, one number a round.
+/// The costs at the server, in the order of the pairs.
 #[derive(Debug)]
 struct Costs {
-    /// Those of the server, in the order of the pairs.
+    /// The costs at the replica.
     server: Vec<Series>,
     /// Those of the replica.
     replica: Option<Vec<Series>>,
 }
 
-/// Without a replica or an AOF.
+/// Measures without a replica or an AOF.
 pub fn plain(report: &mut Report) {
     let pairs = [Pair::Lock, Pair::Unnamed, Pair::Checked, Pair::Set, Pair::Hash, Pair::Ping, Pair::Bare];
     for (place, mark) in [(Place::Together, ""), (Place::Apart, "-apart")] {
@@ -180,7 +180,7 @@ pub fn plain(report: &mut Report) {
     }
 }
 
-/// With an AOF that is synced every second.
+/// Measures with an AOF that is synced every second.
 pub fn aof(report: &mut Report) {
     be_client_of(Place::Together);
     let server = started(Place::Together, &["appendonly yes", "appendfsync everysec"]);
@@ -194,7 +194,7 @@ fn with(what: &str) -> String {
     format!("{CHECKED}, with {what}")
 }
 
-/// With a replica.
+/// Measures with a replica.
 pub fn replica(report: &mut Report) {
     be_client_of(Place::Together);
     let primary = started(Place::Together, &[]);
@@ -233,7 +233,7 @@ fn measure_on(report: &mut Report, server: &Server, replica: Option<&Server>, pa
     for round in 0..ROUNDS {
         report.progress(round, ROUNDS);
         for turn in 0..pairs.len() {
-            let which = (round + turn) % pairs.len(); // nobody always comes after the same one
+            let which = (round + turn) % pairs.len(); // the order changes, so that none always comes after the same one
             let before = read_clocks();
             pipeline.run(&batches[which], TIMES);
             if replica.is_some() {
@@ -251,7 +251,7 @@ fn measure_on(report: &mut Report, server: &Server, replica: Option<&Server>, pa
     costs
 }
 
-/// Waits until the replica has received everything: until it confirms one more write.
+/// Waits until the replica has received everything, including one more write, which it confirms.
 fn wait_for_replica(control: &mut Client) {
     control.pipeline(&[request(&["SET", "hot:last", "1"]), request(&["WAIT", "1", "60000"])]);
 }

@@ -1,4 +1,4 @@
-//! Lockward beside other locks: the same jobs done with each of them, on servers of our own.
+//! Lockward compared with other locks: the same jobs are done with each of them, on servers of our own.
 //!
 //! A *peer* is a lock of another library, with the server that it needs. A *contestant* is the program that runs a job with a
 //! peer; benches/peers/README.md describes its input and output. The driver starts servers and contestants one

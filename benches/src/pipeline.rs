@@ -14,7 +14,7 @@ pub enum Expected {
     ReEntry,
     /// A fencing token.
     Token,
-    /// What LOCK.INFO replies on a held lock.
+    /// What LOCK.INFO replies for a held lock.
     Info,
     /// The reply of BLPOP: key and element.
     Element,
@@ -25,7 +25,7 @@ pub enum Expected {
 }
 
 impl Expected {
-    /// Panics if the reply is another one.
+    /// Panics if the reply is different.
     pub fn check(self, reply: &Reply) {
         let as_expected = match (self, reply) {
             (Self::Grant | Self::ReEntry, Reply::Array(items)) => {
@@ -57,7 +57,7 @@ pub struct Part {
 pub struct Batch(pub Vec<Part>);
 
 impl Batch {
-    /// These commands, each with its reply, so many in flight at once.
+    /// These commands, each with its reply, with `depth` of them in flight.
     pub fn of(commands: &[(Vec<u8>, Expected)], depth: usize) -> Self {
         let part = |commands: &[(Vec<u8>, Expected)]| Part {
             requests: commands.iter().flat_map(|(request, _)| request).copied().collect(),
@@ -69,9 +69,9 @@ impl Batch {
 
 /// Connections that work at the same time.
 ///
-/// Each connection sends its next part as soon as it is answered. Where client and server share a CPU, neither interrupts the other (see
-/// [`crate::placement`]): the server executes everything that was sent, and sleeps; then all connections send again. So a command costs the
-/// same, however fast the client is.
+/// Each connection sends its next part as soon as it is answered. If client and server share a CPU, neither interrupts the other
+/// (see [`crate::placement`]): the server executes everything that was sent, and sleeps; then all connections send again. So a
+/// command costs the same, however fast the client is.
 #[derive(Debug)]
 pub struct Pipeline {
     clients: Clients,

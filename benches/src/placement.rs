@@ -1,24 +1,24 @@
 //! The CPUs and priorities of clients and servers.
 //!
-//! With [`Place::Together`] client and server share a CPU and never run at the same time. So no other process displaces the
-//! server's data in the caches, and other costs do not hide the difference between two commands: the ratios are
-//! the strictest. With [`Place::Apart`] they have a CPU each, where there are two, as in production.
-//! There a reply wakes another CPU, which costs the server more than some commands, on a virtual machine several times as
-//! much. The CPUs are fixed, since the scheduler would move processes between them.
+//! With [`Place::Together`], client and server share a CPU and never run at the same time. So no other process displaces the
+//! server's data in the caches. Other costs do not hide the difference between two commands, so these ratios are the strictest.
+//! With [`Place::Apart`], each has its own CPU if there are two, as in production. There a reply wakes another CPU. That costs
+//! the server more than some commands, and several times as much on a virtual machine. The CPUs are fixed, because the scheduler
+//! would move processes between them.
 //!
-//! Where it is allowed, both have priority over other processes and neither interrupts the other (`SCHED_RR`): so the numbers are repeatable from
-//! run to run, even on a busy machine.
+//! Where it is allowed, both have priority over other processes, and neither interrupts the other (`SCHED_RR`). So the numbers
+//! are repeatable, even on a busy machine.
 
 use std::fmt::{self, Display};
 use std::sync::OnceLock;
 use std::{fs, io, mem};
 
-/// Where a server runs, as its client sees it.
+/// Where a server runs, relative to its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// On the client's CPU.
     Together,
-    /// On another, where there is one.
+    /// On another CPU, if there is one.
     Apart,
     /// Where the scheduler puts it, without priority over others.
     Anywhere,
@@ -28,9 +28,9 @@ pub enum Place {
 #[derive(Clone, Copy)]
 pub(crate) struct Confinement {
     cpus: libc::cpu_set_t,
-    /// Whether it goes before other processes, where that is allowed.
+    /// Whether it has priority over other processes, where that is allowed.
     first: bool,
-    /// The policy otherwise.
+    /// The scheduling policy if it has no priority.
     policy: libc::c_int,
 }
 
@@ -39,7 +39,7 @@ pub fn cpus() -> usize {
     allowed().len()
 }
 
-/// Makes this process the client of servers in a place. Call this before they are started.
+/// Makes this process the client of servers at this place. Call this before they are started.
 pub fn be_client_of(place: Place) {
     let client = place.confinement();
     let cpus = if place == Place::Apart { Place::Together.confinement().cpus } else { client.cpus };
@@ -57,7 +57,7 @@ impl Display for Place {
 }
 
 impl Place {
-    /// The number of its CPU, or of the first. The available CPUs are read at the first call.
+    /// The number of its CPU, or of the first one. The available CPUs are read at the first call.
     pub fn cpu(self) -> usize {
         *self.cpus().first().expect("a CPU to run on")
     }
@@ -71,7 +71,7 @@ impl Place {
         }
     }
 
-    /// Its confinement.
+    /// The CPUs and the policy for this place.
     pub(crate) fn confinement(self) -> Confinement {
         let policy = match self {
             Self::Together => libc::SCHED_BATCH,
@@ -79,7 +79,7 @@ impl Place {
         };
         let mut cpus = no_cpus();
         for cpu in self.cpus() {
-            // SAFETY: a number that the kernel has given.
+            // SAFETY: the number comes from the kernel.
             unsafe { libc::CPU_SET(*cpu, &mut cpus) };
         }
         Confinement { cpus, first: self != Self::Anywhere, policy }
@@ -87,9 +87,9 @@ impl Place {
 }
 
 impl Confinement {
-    /// Confines the calling process. Allocates nothing, so that it may be called after a fork.
+    /// Confines the calling process. It allocates nothing, so that it may be called after a fork.
     pub(crate) fn enter(&self) -> io::Result<()> {
-        // SAFETY: reads a set of the size it says, which outlives the call.
+        // SAFETY: reads a set of the given size, which outlives the call.
         let confined =
             unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const self.cpus) };
         let first = || self.first && schedule(libc::SCHED_RR, 1);
@@ -105,7 +105,7 @@ fn schedule(policy: libc::c_int, priority: libc::c_int) -> bool {
     schedule_thread(0, policy, priority)
 }
 
-/// Thread 0 is the calling one.
+/// Thread 0 is the calling thread.
 fn schedule_thread(thread: u32, policy: libc::c_int, priority: libc::c_int) -> bool {
     let priority = libc::sched_param { sched_priority: priority };
     // SAFETY: reads a structure that outlives the call.
@@ -117,8 +117,8 @@ pub fn go_before_own_threads() {
     schedule(libc::SCHED_RR, 2);
 }
 
-/// Gives the main thread of a process priority over other processes, where that is allowed, but no other thread of it and no process
-/// that it starts: these would use so much CPU time that the kernel throttles all real-time threads for 50 ms.
+/// Gives the main thread of a process priority over other processes, where that is allowed. Its other threads and child processes
+/// get none: they would use so much CPU time that the kernel throttles all real-time threads for 50 ms.
 pub fn put_main_thread_first(pid: u32) {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("a process that runs");
     let threads = threads.filter_map(|thread| thread.ok()?.file_name().to_str()?.parse::<u32>().ok());
@@ -134,16 +134,16 @@ pub fn goes_before_others() -> bool {
     unsafe { libc::sched_getscheduler(0) == libc::SCHED_RR }
 }
 
-/// The CPUs that this process may use, as it was started.
+/// The CPUs that this process could use when it was started.
 fn allowed() -> &'static [usize] {
     static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
     ALLOWED.get_or_init(|| {
         let mut set = no_cpus();
-        // SAFETY: writes a set of the size it says, which outlives the call.
+        // SAFETY: writes a set of the given size, which outlives the call.
         let status = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
         assert_eq!(status, 0, "the CPUs of this process: {}", io::Error::last_os_error());
         let size = usize::try_from(libc::CPU_SETSIZE).unwrap_or(0);
-        // SAFETY: numbers within the set.
+        // SAFETY: the numbers are within the set.
         (0..size).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect()
     })
 }
@@ -153,8 +153,8 @@ fn no_cpus() -> libc::cpu_set_t {
     unsafe { mem::zeroed() }
 }
 
-/// Gives this process, and all that it starts from now on, a high priority, if that is allowed. Returns
-/// whether it was. Unlike [`be_client_of`] it leaves the choice of CPUs to the scheduler, and some CPU time to other processes.
+/// Gives this process, and all that it starts from now on, a high priority, if that is allowed. Returns whether it was. Unlike
+/// [`be_client_of`] it leaves the choice of CPUs to the scheduler, and some CPU time to other processes.
 pub fn go_first() -> bool {
     // SAFETY: has no conditions; 0 is this process.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) == 0 }

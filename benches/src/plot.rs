@@ -4,19 +4,19 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
 const WIDTH: f64 = 760.0;
-/// Where lines and bars are drawn; the names of lines stand to the right of it.
+/// The area of lines and bars. The names of lines are to the right of it.
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 530.0;
 const TOP: f64 = 84.0;
 /// The lowest point of lines.
 const BOTTOM: f64 = 330.0;
-/// From the name of a line to the next, at least.
+/// The smallest distance between the names of two lines.
 const NAME: f64 = 15.0;
 /// The width of a digit.
 const DIGIT: f64 = 8.0;
-/// From one bar to the next.
+/// The distance from one bar to the next.
 const BAR: f64 = 28.0;
-/// Where bars begin and where the longest ends, with the names before and the values behind.
+/// Where bars begin, and where the longest ends. Names are before the bars, values after them.
 const BARS: [f64; 2] = [220.0, 660.0];
 
 /// The colours of the pictures in docs/concepts.
@@ -69,7 +69,7 @@ pub struct Plot {
 pub struct Line {
     /// What it shows.
     pub name: String,
-    /// From left to right, the same numbers in all lines.
+    /// The points from left to right, with the same x in all lines.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -122,7 +122,8 @@ impl Plot {
                 at + 4.0
             );
         }
-        // The last number has its label. Before it, one that is too near the label to its right has none.
+        // The last number has its label. Before it, a number that is too near the label to its right has
+        // no label.
         let mut free = f64::MAX;
         for (number, _) in self.lines.first().map(|line| &line.points[..]).unwrap_or_default().iter().rev() {
             let (label, at) = (whole(*number), x(*number));
@@ -216,7 +217,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;")
 }
 
-/// The smallest of 1, 2, 5, 10, ... that is no less than `rough`.
+/// The smallest of 1, 2, 5, 10, ... that is at least `rough`.
 fn step(rough: f64) -> f64 {
     let unit = 10f64.powf(rough.log10().floor());
     [1.0, 2.0, 5.0, 10.0].map(|digit| digit * unit).into_iter().find(|step| *step >= rough).unwrap_or(rough)

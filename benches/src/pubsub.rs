@@ -1,8 +1,8 @@
-//! Hand-offs beside those of locks without a wait queue: a release publishes a message, every waiter receives it and runs the script
-//! that acquires again, and one of them gets the lock.
+//! Hand-offs compared with those of locks without a wait queue. There a release publishes a message, every waiter receives it and
+//! runs the script that acquires again, and one of them gets the lock.
 //!
-//! To the advantage of these locks, clients subscribe with RESP3 on the connection that also acquires, and all messages arrive at once.
-//! In both cases the former holder wants the lock again.
+//! Two choices favour these locks: clients subscribe with RESP3 on the connection that also acquires, and all messages arrive at
+//! once. In both cases the former holder wants the lock again.
 
 use crate::clients::Clients;
 use crate::handoff::{Costs, Kind, Queues};
@@ -17,7 +17,7 @@ use lockward_tests::Reply;
 
 const ROUNDS: usize = 25;
 
-/// Returns how long to wait at most where another owner holds the lock, and nil where the lock has been acquired.
+/// Returns nil if the lock has been acquired, and otherwise how long to wait at most.
 const ACQUIRE: &str = "\
 local key, owner = KEYS[1], ARGV[1]
 if redis.call('EXISTS', key) == 1 and redis.call('HEXISTS', key, owner) == 0 then return redis.call('PTTL', key) end
@@ -46,7 +46,7 @@ struct Herd {
 }
 
 impl Herd {
-    /// Starts a server. One client holds the lock, and `waiters` wait.
+    /// Starts a server. One client holds the lock, and `waiters` clients wait.
     fn start(waiters: usize) -> Self {
         let server =
             Server::start_with(Loaded::Nothing, Place::Together, &[&format!("maxclients {}", waiters + 100)]);
@@ -82,7 +82,7 @@ impl Herd {
         while answered < self.members.count() {
             let arrival = self.members.arrival();
             match (arrival.reply, arrival.who == former) {
-                (Reply::Push(_), true) => {} // it tries once its release is answered
+                (Reply::Push(_), true) => {} // the former holder tries again after the reply to its release
                 (Reply::Push(_), false) => self.try_to_acquire(arrival.who),
                 (Reply::Int(1), true) => self.try_to_acquire(former),
                 (Reply::Int(2..), _) => answered += 1,
@@ -105,7 +105,7 @@ impl Herd {
     }
 }
 
-/// Lock and herd, with 50 and 1,000 waiters.
+/// Measures Lockward and these locks, with 50 and 1,000 waiters.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     for (waiters, handoffs, target) in [(50, 100, 15.0), (1_000, 10, 400.0)] {

@@ -20,7 +20,7 @@ pub fn owner(connection: usize) -> String {
 pub struct Numbers(u64);
 
 impl Numbers {
-    /// The next one.
+    /// The next number.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

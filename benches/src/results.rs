@@ -6,7 +6,7 @@ use crate::rounds::Series;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
-/// A miss by less than this part of the target may be noise. A larger miss never counts as noise.
+/// A target that is missed by less than this part of it may be missed by noise. A larger miss never counts as noise.
 const FORGIVEN: f64 = 0.03;
 
 /// A figure whose noise is more than this part of it meets no target.
@@ -17,7 +17,7 @@ const TOO_NOISY: f64 = 0.10;
 pub struct Results {
     /// The server's name and version.
     pub server: String,
-    /// What it ran on.
+    /// The machine.
     pub machine: Machine,
     /// The day, as `YYYY-MM-DD`.
     pub day: String,
@@ -42,18 +42,19 @@ pub struct Machine {
     pub kernel: String,
     /// Whether client and server had priority over all other processes.
     pub goes_before_others: bool,
-    /// How many processes wanted a CPU, on average over the minute before the run.
+    /// The average number of processes that wanted a CPU in the minute before the run.
     pub load_before: f64,
 }
 
 /// A figure.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// The stage that measured it, and its name there: `pairs/set`.
+    /// The stage and the name in it: `pairs/set`.
     pub name: String,
     /// What was measured.
     pub what: String,
-    /// Where in a series of like figures: the number of waiters, the percentile. Such figures share a row of a table.
+    /// The position in a series of similar figures: the number of waiters, the percentile. Such figures share a row
+    /// of a table.
     #[serde(default)]
     pub at: Option<String>,
     /// What it is compared with.
@@ -66,9 +67,9 @@ pub struct Row {
     pub measured: f64,
     /// How far it may be off: see [`Series::noise`].
     pub noise: f64,
-    /// The middle half of what the rounds gave, round by round.
+    /// The range of the middle half of the rounds.
     pub middle_half: [f64; 2],
-    /// Which of the rounds the figure is.
+    /// How the figure is computed from the rounds.
     #[serde(default)]
     pub statistic: Statistic,
     /// The target.
@@ -89,7 +90,7 @@ pub enum Unit {
     Times,
     /// Theirs divided by ours.
     Cheaper,
-    /// Nanoseconds of the server's CPU, in a series.
+    /// Nanoseconds of the server's CPU. A series is shown in one row.
     Nanoseconds,
     /// Milliseconds.
     Milliseconds,
@@ -97,7 +98,7 @@ pub enum Unit {
     Bytes,
     /// Per cent.
     Percent,
-    /// So many a second.
+    /// The number for each second.
     Rate,
 }
 
@@ -127,7 +128,7 @@ pub enum Target {
 pub enum Verdict {
     /// Met by the figure itself.
     Met,
-    /// Missed by the figure, but by less than its noise and than 3 % of the target.
+    /// Missed by the figure, but by less than its noise and less than 3 % of the target.
     WithinNoise,
     /// Missed.
     Missed,
@@ -136,7 +137,7 @@ pub enum Verdict {
 }
 
 impl Target {
-    /// Its number.
+    /// The number of the target.
     pub const fn limit(self) -> f64 {
         match self {
             Self::AtMost(limit) | Self::AtLeast(limit) => limit,
@@ -156,7 +157,7 @@ impl Target {
             Self::AtMost(limit) => measured - limit,
             Self::AtLeast(limit) => limit - measured,
         };
-        // As a target of 0 bytes may have noise too, what is far within the target is never too noisy.
+        // A figure that is far within the target is never too noisy, because a target of 0 bytes may have noise too.
         if noise > TOO_NOISY * measured.abs() && missed_by + noise > 0.0 {
             Verdict::TooNoisy
         } else if missed_by <= 0.0 {
@@ -186,7 +187,7 @@ impl Row {
         Self::new(name, what, (Unit::Cheaper, Unit::Nanoseconds), sides, measured, &ratios)
     }
 
-    /// A figure on its own.
+    /// A figure without a comparison.
     pub fn figure(name: &str, what: &str, unit: Unit, ours: &Series) -> Self {
         Self::new(name, what, (unit, unit), (ours, None), ours.median(), ours)
     }
@@ -229,12 +230,12 @@ impl Row {
         Self { target: Some(target), ..self }
     }
 
-    /// The same with a number to reach for beyond the target.
+    /// The same with a stricter number to reach.
     pub fn stretch(self, stretch: f64) -> Self {
         Self { stretch: Some(stretch), ..self }
     }
 
-    /// The same as one of a series.
+    /// The same as a member of a series.
     pub fn at(self, at: &str) -> Self {
         Self { at: Some(at.to_owned()), ..self }
     }
@@ -255,7 +256,7 @@ impl Row {
         format!("{}{at}{}", self.what, self.against_shown())
     }
 
-    /// What was measured, in words, for all of a series.
+    /// What was measured, in words, for the whole series.
     pub fn series_title(&self) -> String {
         format!("{}{}", self.what, self.against_shown())
     }
@@ -291,7 +292,7 @@ impl Row {
         }
     }
 
-    /// Its noise, as a part of it.
+    /// Its noise, in per cent of the figure.
     pub fn noise_shown(&self) -> String {
         if self.ours.rounds() == 1 || self.statistic == Statistic::Least {
             return String::new();
@@ -386,7 +387,7 @@ impl Results {
         self.circumstances().split(';').next().unwrap_or_default().to_owned()
     }
 
-    /// The machine and the run, in a sentence.
+    /// The machine and the run in one sentence.
     pub fn circumstances(&self) -> String {
         let Machine { processor, cpus, memory, kernel, goes_before_others, load_before } = &self.machine;
         let priority = if *goes_before_others { "real-time" } else { "normal" };

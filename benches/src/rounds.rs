@@ -48,18 +48,18 @@ impl Series {
         1.57 * (self.quantile(0.75) - self.quantile(0.25)) / (self.rounds() as f64).sqrt()
     }
 
-    /// So many of its rounds, spread evenly, to match the length of another series.
+    /// `rounds` of its rounds, spread evenly, to match the length of another series.
     pub fn thinned(&self, rounds: usize) -> Self {
         Self((0..rounds).map(|round| self.0[round * self.0.len() / rounds]).collect())
     }
 
-    /// Round by round, how much more this one is than the other.
+    /// This series minus the other, round by round.
     pub fn less(&self, other: &Self) -> Self {
         assert_eq!(self.0.len(), other.0.len(), "as many rounds of one as of the other");
         Self(self.0.iter().zip(&other.0).map(|(one, other)| one - other).collect())
     }
 
-    /// Round by round, how many times the other series this one is.
+    /// This series divided by the other, round by round.
     pub fn ratios(&self, other: &Self) -> Self {
         assert_eq!(self.0.len(), other.0.len(), "as many rounds of one as of the other");
         Self(self.0.iter().zip(&other.0).map(|(one, other)| one / other).collect())

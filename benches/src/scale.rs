@@ -12,7 +12,7 @@ pub mod waiters;
 
 use crate::report::Report;
 
-/// A curve, or several over the same numbers: its name, what it shows, and what measures it.
+/// A curve, or several over the same numbers: its name, what it shows, and the function that measures it.
 pub type Stage = (&'static str, &'static str, fn(&mut Report));
 
 /// All curves, in the order of the page.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a server may take for anything at all.
+/// The time limit for anything that a server does.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The settings of every server. Lines that come later override them.
@@ -27,17 +27,17 @@ const SETTINGS: [&str; 5] = [
 pub enum Loaded {
     /// Lockward.
     Lockward,
-    /// The module that does nothing: what any module costs.
+    /// The module that does nothing: it shows what any module costs.
     Empty,
     /// No module.
     Nothing,
 }
 
-/// A server, killed when it goes out of scope, and with the thread that started it.
+/// A server. It is killed when it goes out of scope, and when the thread that started it ends.
 #[derive(Debug)]
 pub struct Server {
     server: tests::Server,
-    /// Holds the copy of the module.
+    /// Keeps the copy of the module.
     _modules: Directory,
 }
 
@@ -59,7 +59,7 @@ impl Server {
         Self { server, _modules: modules }
     }
 
-    /// What [`Server::start_under`] starts. The copy of the module is in `modules`.
+    /// The setup that [`Server::start_under`] starts. The copy of the module is in `modules`.
     pub fn setup(
         wrapper: &[&str],
         loaded: Loaded,
@@ -68,7 +68,7 @@ impl Server {
         modules: &Directory,
     ) -> Setup {
         let confinement = place.confinement();
-        // SAFETY: it only makes system calls.
+        // SAFETY: the function only makes system calls.
         let mut setup = unsafe { Setup::measured().under(wrapper).before_exec(move || confinement.enter()) };
         for line in SETTINGS {
             setup = setup.config(line);
@@ -111,7 +111,7 @@ impl Server {
         Client::open(self.port())
     }
 
-    /// So many clients.
+    /// `count` clients.
     pub fn clients(&self, count: usize) -> Clients {
         Clients::open(self.port(), count)
     }
@@ -125,7 +125,7 @@ impl Server {
     pub fn resident(&self) -> f64 {
         let statm = fs::read_to_string(format!("/proc/{}/statm", self.pid())).expect("a server that runs");
         let pages: f64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("its pages");
-        // SAFETY: asks for a number.
+        // SAFETY: returns a number.
         pages * unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as f64
     }
 
@@ -139,7 +139,7 @@ impl Server {
         self.server.version()
     }
 
-    /// Asks it to end and waits until it has.
+    /// Tells it to end and waits until it has ended.
     pub fn end(&mut self) {
         let _ = self.server.terminate();
     }
@@ -173,7 +173,7 @@ impl Loaded {
     /// Checks that the module has been built.
     ///
     /// # Errors
-    /// What the user is to do about it.
+    /// What the user must do.
     pub fn is_built(self) -> Result<(), String> {
         match self.path() {
             Some(path) if !path.is_file() => {
@@ -189,7 +189,7 @@ pub fn target_dir() -> PathBuf {
     repository().join("target")
 }
 
-/// Waits until a condition is met, and gives way to other processes meanwhile, but does not sleep.
+/// Waits until a condition is met. Yields to other processes meanwhile, but does not sleep.
 pub fn wait_for(what: &str, mut met: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !met() {

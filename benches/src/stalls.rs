@@ -1,8 +1,8 @@
-//! Stalls: how long the server serves nobody else, at worst, while it does one large thing.
+//! Stalls: the longest time for which the server serves no other client while it does one large piece of work.
 //!
-//! A client sends PING over and over meanwhile: its longest round trip is the stall. It is compared with a similar stall of a server
-//! without any module, where keys have a TTL and clients wait with BLPOP. Each round starts its own server, and the two sides alternate.
-//! Other load of the machine can only make a round trip longer, so the smallest value of all rounds counts.
+//! Meanwhile a client sends PING again and again. The longest round trip is the stall. It is compared with a similar stall of a
+//! server without any module, where keys have a TTL and clients wait with BLPOP. Each round starts its own server, and the two
+//! sides alternate. Other load of the machine can only make a round trip longer, so the smallest value of all rounds counts.
 
 pub(crate) mod cases;
 pub(crate) mod scene;
@@ -18,46 +18,46 @@ use scene::{MANY, Side};
 /// The name of the stage. The names of its rows begin with it.
 pub const STAGE: &str = "stalls";
 
-/// The longest PING may be so many times as long as on a server without any module.
+/// The largest allowed ratio of the longest PING to that on a server without any module.
 const ALLOWED: f64 = 2.0;
-/// A stall of so many milliseconds is always allowed.
+/// A stall of this number of milliseconds is always allowed.
 const ALWAYS_ALLOWED: f64 = 5.0;
-/// Clients that only wait may take this share of the server's CPU, in percent. The second is for as many locks as may have waiters
-/// by default.
+/// Clients that only wait may take this share of the server's CPU, in percent. The second limit is for as many locks with waiters
+/// as are allowed by default.
 const IDLE: f64 = 5.0;
 const IDLE_CROWD: f64 = 10.0;
-/// With `maxmemory`, a deletion may take so many times the CPU time that it takes without.
+/// The largest allowed ratio of the CPU time of a deletion with `maxmemory` to that without.
 const WITH_LIMIT: f64 = 1.5;
 
-/// A stall of so many milliseconds is allowed when the leases of many holders of one lock end.
+/// The allowed stall when the leases of many holders of one lock end, in milliseconds.
 const LEASES_OF_ONE: f64 = 20.0;
 
-/// Memory that may be left, in bytes.
+/// Memory that may remain, in bytes.
 const LEFT: f64 = 2e6;
 
 /// The figures of one round on one side, in the order of the case's [`Figure`]s.
 type Run = fn(Side) -> Vec<f64>;
 
-/// One thing that happens, on a server of its own: its name, its rounds, what is done, and its figures.
+/// One case, on its own server: its name, its rounds, the work, and its figures.
 struct Case(&'static str, usize, Run, &'static [Figure]);
 
-/// One figure of a case: what it counts, what is measured, and against what.
+/// One figure of a case: its kind, what is measured, and what it is compared with.
 struct Figure(Kind, &'static str, &'static str);
 
-/// What a figure counts, and so what is aimed at. The text is the last part of its row's name, where a case has several.
+/// What a figure counts. It decides the target. If a case has several figures, the text is the last part of the row's name.
 #[derive(Clone, Copy)]
 enum Kind {
     /// The longest PING, in milliseconds.
     Stall,
-    /// The same, of one of several things on the same server.
+    /// The same, for one of several actions on the same server.
     StallOf(&'static str),
-    /// The same, with a limit of its own, whatever a plain server takes.
+    /// The same, with a limit of its own that does not depend on the plain server.
     StallUpTo(f64),
     /// The server's CPU in percent, and its limit.
     Cpu(f64),
     /// The server's CPU for one operation, in nanoseconds.
     Cost,
-    /// Memory that is left, in bytes.
+    /// Memory that remains, in bytes.
     Memory,
 }
 

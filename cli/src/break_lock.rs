@@ -14,7 +14,7 @@ use crate::locks::Holder;
 use crate::primaries::{Primaries, ServerUrl};
 use crate::text;
 
-/// More than any lock can have.
+/// This is more holders than any lock can have.
 const ALL: u64 = u32::MAX as u64;
 
 /// How many holders the question shows.
@@ -100,7 +100,7 @@ impl Break {
     }
 }
 
-/// Ends the tenure with this token. `false`: it is over already.
+/// Ends the tenure with this token. `false` means that it had ended before.
 fn release(primaries: &mut Primaries, key: &[u8], holder: &Holder) -> Result<bool, Failure> {
     let mut release = redis::cmd("LOCK.RELEASE");
     release.arg(key).arg(&holder.owner).arg("ALL").arg("TOKEN").arg(holder.token);

@@ -21,7 +21,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
 pub(crate) fn show(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     let ms = seconds * 1_000.0;
-    // At each bound, rounding would give the next form.
+    // Beyond each of these bounds, rounding would give the next form.
     if ms < 0.05 {
         "0 ms".to_owned()
     } else if ms < 9.95 {
@@ -37,7 +37,7 @@ pub(crate) fn show(duration: Duration) -> String {
     }
 }
 
-/// The age of something, or the time left, in milliseconds: `4.2 s`, `38 s`, `12m 05s`, `3h 20m`.
+/// An age, or the time that is left, in milliseconds: `4.2 s`, `38 s`, `12m 05s`, `3h 20m`.
 pub(crate) fn show_ms(ms: u64) -> String {
     let seconds = ms / 1_000;
     match seconds {

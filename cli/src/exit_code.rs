@@ -3,9 +3,9 @@
 /// A subcommand that reads locks failed.
 pub(crate) const ERROR: u8 = 2;
 
-// `run` has codes of its own, because every other code is that of its command. They are above what commands commonly return and
-// below those of timeout(1), env(1) and shells. 125 and more mean the same here as there.
-/// `run`: the lock is busy.
+// `run` has its own codes, because every other code is that of its command. They are larger than the usual codes of commands,
+// and smaller than those of timeout(1), env(1) and shells. Codes from 125 on mean the same here as there. `run`: the lock is
+// busy.
 pub(crate) const BUSY: u8 = 120;
 /// `run`: the lock was lost while the command ran.
 pub(crate) const LOST: u8 = 121;

@@ -4,7 +4,8 @@ use std::{fmt, io};
 
 use redis::RedisError;
 
-/// What went wrong and, if possible, what to do next, as one line for the user; and the exit code.
+/// What went wrong and, if possible, what to do next, as one line for the user. It also has the
+/// exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
     line: String,

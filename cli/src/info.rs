@@ -109,7 +109,7 @@ pub(crate) fn tables(key: &[u8], lock: &Lock) -> String {
     tables
 }
 
-/// Says how many there are beside those that are shown.
+/// Adds a line with the number of entries that are not shown.
 fn add_more(tables: &mut String, all: u64, shown: usize) {
     let more = all.saturating_sub(u64::try_from(shown).unwrap_or(u64::MAX));
     if more > 0 {

@@ -16,7 +16,7 @@ pub(crate) const TYPE: &str = "lockward-";
 /// A limit and a weight: of a tenure, of a request, or the smallest limit and the sum of the weights of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Mode {
-    /// 0: no limit.
+    /// 0 means no limit.
     pub(crate) slots: u64,
     pub(crate) weight: u64,
 }
@@ -45,10 +45,10 @@ pub(crate) struct Lock {
     pub(crate) mode: Mode,
     /// How many owners hold it.
     pub(crate) holding: u64,
-    /// The first of them, by their tokens.
+    /// The first holders, in the order of their tokens.
     pub(crate) holders: Vec<Holder>,
     pub(crate) waiters: u64,
-    /// `None`: not requested.
+    /// `None` means that the waiters were not requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) queue: Option<Vec<Waiter>>,
 }
@@ -67,7 +67,8 @@ pub(crate) struct Holder {
 }
 
 impl Lock {
-    /// The first holder, and how many more there are: `alice and 11 more`. `None`: nobody holds the lock.
+    /// The first holder, and how many more there are: `alice and 11 more`. `None` means that nobody holds the
+    /// lock.
     pub(crate) fn show_holders(&self) -> Option<String> {
         let first = text::show(&self.holders.first()?.owner);
         Some(match self.holding.saturating_sub(1) {
@@ -95,7 +96,7 @@ pub(crate) struct Waiter {
     pub(crate) mode: Mode,
     pub(crate) client_id: u64,
     pub(crate) waited: u64,
-    /// `None`: no limit.
+    /// `None` means no limit.
     pub(crate) wait_left: Option<u64>,
 }
 
@@ -116,7 +117,8 @@ impl Contended {
     }
 }
 
-/// The command LOCK.INFO. Its reply has the first `holders`, and with `waiters` the first so many of the queue.
+/// The command LOCK.INFO. The reply has at most `holders` holders. With `waiters` it also has this number of
+/// waiters from the front of the queue.
 pub(crate) fn info_command(key: &[u8], holders: u64, waiters: Option<u64>) -> Cmd {
     let mut cmd = redis::cmd("LOCK.INFO");
     cmd.arg(key).arg("HOLDERS").arg(holders);

@@ -94,7 +94,7 @@ fn manual(out: &mut Vec<u8>) -> io::Result<()> {
     for command in whole.get_subcommands().filter(|command| command.get_name() != "help") {
         let section = clap_mangen::Man::new(command.clone().disable_help_flag(true));
         writeln!(out, ".SH {}", command.get_name().to_uppercase())?;
-        // Its sections become subsections.
+        // The sections of each page become subsections.
         let mut parts = Vec::new();
         section.render_synopsis_section(&mut parts)?;
         section.render_description_section(&mut parts)?;

@@ -47,7 +47,7 @@ pub(crate) struct ServerUrl {
 
 impl ServerUrl {
     pub(crate) fn address(&self) -> Result<Address, Failure> {
-        // Not the URL: it may contain a password.
+        // The error does not show the URL, because it may contain a password.
         let invalid = |error| Failure::new(format!("the URL is not valid: {error}"));
         let address: Address = self.url.parse().map_err(invalid)?;
         if self.cacert.is_none() && self.cert.is_none() {
@@ -71,7 +71,7 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     std::fs::read(file).map_err(|error| Failure::new(format!("cannot read {}: {error}", file.display())))
 }
 
-/// Finds the primaries, without a connection to them: the one server, the primary that Sentinels name, or those of a cluster.
+/// Finds the primaries without connecting to them: the one server, the primary that Sentinels name, or those of a cluster.
 pub(crate) fn find(url: &ServerUrl) -> Result<Vec<ConnectionInfo>, Failure> {
     match url.address()? {
         Address::Server(info) => Ok(vec![info]),
@@ -85,7 +85,7 @@ pub(crate) fn find(url: &ServerUrl) -> Result<Vec<ConnectionInfo>, Failure> {
             let mut primaries: Vec<ConnectionInfo> = Vec::new();
             for primary in ranges.into_iter().filter_map(|range| range.into_iter().nth(2)) {
                 let (host, port): (Option<String>, u16) = first_two(primary)?;
-                // A node that does not know its own name sends none: it is the host that was asked.
+                // A node that does not know its own name sends none. Then it is the host that was asked.
                 let host = host.filter(|host| !matches!(&**host, "" | "?")).or_else(|| host_of(info));
                 let primary = with_host_and_port(info, host.unwrap_or_default(), port);
                 if primaries.iter().all(|other| other.addr() != primary.addr()) {
@@ -97,7 +97,7 @@ pub(crate) fn find(url: &ServerUrl) -> Result<Vec<ConnectionInfo>, Failure> {
     }
 }
 
-/// The answer of the first of these servers that gives one.
+/// The first answer from one of these servers.
 fn first_answer(
     servers: Vec<ConnectionInfo>,
     ask: impl Fn(&mut Connection, &ConnectionInfo) -> Result<Vec<ConnectionInfo>, RedisError>,
@@ -170,7 +170,7 @@ impl Primaries {
         self.all.iter_mut().map(|(_, connection)| connection)
     }
 
-    /// Sends LOCK.INFO. The reply has the first `holders`, and the first `waiters` of the queue.
+    /// Sends LOCK.INFO. The reply has at most `holders` holders and `waiters` waiters, from the front of each list.
     pub(crate) fn info(&mut self, key: &[u8], holders: u64, waiters: u64) -> Result<Option<Lock>, Failure> {
         self.query(&info_command(key, holders, Some(waiters))).map_err(|error| match error.code() {
             Some("WRONGTYPE") => {

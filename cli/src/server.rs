@@ -16,7 +16,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn new(info: ConnectionInfo) -> Result<Self, Failure> {
-        // Not the URL: it may contain a password.
+        // The address does not show the URL, because it may contain a password.
         let address = info.addr().to_string();
         Ok(Self { client: Client::open(info)?, address })
     }

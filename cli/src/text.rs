@@ -1,8 +1,9 @@
-//! Keys and owners as text. They are arbitrary bytes, and must not send control characters to the terminal.
+//! Keys and owners as text. They are arbitrary bytes. They must not send control characters to the
+//! terminal.
 
 use std::fmt::Write;
 
-/// The name with control characters, and bytes that are not UTF-8, escaped as in `\x1b`.
+/// The name as text. Control characters and bytes that are not UTF-8 are escaped, as in `\x1b`.
 pub(crate) fn show(name: &[u8]) -> String {
     let mut shown = String::with_capacity(name.len());
     for chunk in name.utf8_chunks() {

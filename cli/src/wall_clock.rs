@@ -18,7 +18,8 @@ pub(crate) fn utc(time: SystemTime) -> String {
     format!("{}T{}.{ms:03}Z", date(&parts), time_of_day(&parts))
 }
 
-/// Seconds, and the milliseconds beyond them. A time before 1970 is taken for its beginning.
+/// The seconds, and the milliseconds after them. A time before 1970 counts as the beginning of
+/// 1970.
 fn since_epoch(time: SystemTime) -> (libc::time_t, u32) {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     (libc::time_t::try_from(since.as_secs()).unwrap_or(libc::time_t::MAX), since.subsec_millis())

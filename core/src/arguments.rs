@@ -174,7 +174,7 @@ impl OptionName {
     /// No name of an option.
     const NONE: Self = Self(0);
 
-    /// The name with these letters. For more than eight bytes, or other bytes than letters, a name that no option has.
+    /// The name with these letters. Anything but up to eight letters gives a name that no option has.
     #[must_use]
     pub const fn of(mut text: &[u8]) -> Self {
         if text.len() > 8 {

@@ -19,7 +19,7 @@ pub enum Change {
 /// Why a tenure ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
-    /// The owner released it, or a tenure was restored that it does not fit beside.
+    /// The owner released it, or another tenure was restored beside which it does not fit.
     Released,
     /// Its lease was over.
     LeaseOver,

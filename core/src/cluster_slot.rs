@@ -1,7 +1,7 @@
 //! The slot of a key in a Redis cluster: CRC16 (XMODEM) of the key or of its hash tag, modulo 16,384, as in the cluster
 //! specification.
 
-/// A key of two bytes. The module asks the server about the slot of a long key with it, at a cost that does not grow with the key.
+/// A key of two bytes. With it the module asks the server about the slot of a long key. So the cost does not grow with the key.
 pub type SlotKey = [u8; 2];
 
 const SLOTS: u16 = 16_384;

@@ -1,7 +1,7 @@
 //! The holder of a lock that has only one, in 48 bytes.
 //!
-//! Most locks have one holder, and there may be millions of them. So its numbers are stored in pairs, each number in as many
-//! bits as it needs in practice. Its weight is 1. A holder with a larger number is stored in a list instead: see [`crate::lock`].
+//! Most locks have one holder, and there may be millions of them. Most locks have one holder, and there may be millions of them.
+//! Its weight is 1. A holder with a larger number is stored in a list instead: see [`crate::lock`].
 
 use crate::holder::{Holder, Mode, Slots, Weight};
 use crate::owner::Owner;
@@ -86,7 +86,7 @@ impl CompactHolder {
 
 /// Two signed numbers in 64 bits: `low` in the lower `BITS`, `high` in the others.
 ///
-/// Stored is the complement. It is 0 only if both numbers are -1, which `new` refuses. So an enum that has a `Pair` needs no
+/// The complement is stored. It is 0 only if both numbers are -1, which `new` refuses. So an enum that has a `Pair` needs no
 /// further bytes for its discriminant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Pair<const BITS: u32>(NonZeroI64);

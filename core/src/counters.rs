@@ -1,12 +1,12 @@
-//! What decisions have led to, as counts and durations.
+//! The results of decisions, as counts and durations.
 
 use crate::histogram::Histogram;
 use crate::units::Instant;
 
-/// Counts of what decisions have led to, and how long waits and tenures lasted. Counts wrap around.
+/// Counts of the results of decisions, and the durations of waits and tenures. Counts wrap around.
 ///
-/// Every tenure that began (`acquired`, `restored`) has been released (`released`), has lost its lease (`leases_ended`), was
-/// broken, or goes on.
+/// Every tenure that began (`acquired`, `restored`) was released (`released`), lost its lease (`leases_ended`), was broken,
+/// or goes on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// New tenures, those of waiters too.

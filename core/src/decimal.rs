@@ -1,5 +1,4 @@
-//! Decimal numbers as Redis reads and writes them: digits, for a negative number a minus sign before them, and nothing
-//! else.
+//! Decimal numbers as Redis reads and writes them: digits, with a minus sign before them for a negative number.
 
 /// Reads a number as Redis does: no plus sign, no leading zeros, no spaces.
 #[must_use]

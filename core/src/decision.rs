@@ -12,13 +12,13 @@
 //! | does not hold it | in quarantine | busy | not held | restored by its token |
 //! | holds it by unconfirmed data | in quarantine | one more hold; busy if it asks for its first | as above | new lease and mode, and its waits re-enter |
 //!
-//! [`Load::admits`] is the one rule for all kinds of lock. [`Decision::admission`] is the one place that says what becomes of a request:
-//! the same for one that arrives and for one that waits.
+//! [`Load::admits`] is the one rule for all kinds of lock. [`Decision::admission`] is the one place that says what happens to a
+//! request, both when it arrives and when it waits.
 //!
 //! A decision changes the lock in memory and records the changes in [`Effects`]. The caller carries the effects out before
 //! anything else reads the lock.
 //!
-//! For speed, the usual path is inlined, and what is rare (a lease that is over, a wait queue) is kept out of it.
+//! For speed, the usual path is inlined, and rare work (a lease that is over, a wait queue) is kept out of it.
 
 use crate::change::{Change, End};
 use crate::counters::Counters;
@@ -35,8 +35,8 @@ use crate::wait_queues::{QueueId, WaitQueues};
 use crate::waiter::{Completion, Waiter};
 use std::hash::Hash;
 
-/// How many tenures end in one decision because their leases are over: some 5 ms. If there are more, the rest still holds the lock until the
-/// next decision. It is due at once if clients wait.
+/// How many tenures one decision ends because their leases are over. This takes some 5 ms. If there are more, the rest hold the
+/// lock until the next decision. That decision is due at once if clients wait.
 const MOST_ENDED: usize = 4_096;
 
 /// The answer to an acquisition that is not refused.
@@ -71,20 +71,20 @@ pub struct Decision<'a, H> {
     pub now: Now,
 }
 
-/// What becomes of a request.
+/// What happens to a request.
 enum Admission {
     /// The owner holds the lock, and gets one more hold or repeats its request.
     ReEnter {
         /// Its tenure.
         known: Holder<()>,
-        /// The count of holds that this leads to.
+        /// The count of holds after the request.
         holds: u32,
     },
     /// A new tenure.
     New,
     /// It does not fit now.
     Wait,
-    /// It is an error.
+    /// The request gets an error.
     Refuse(Refusal),
 }
 
@@ -112,7 +112,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         }
     }
 
-    /// The one place that says what becomes of a request, whoever waits before it.
+    /// The one place that says what happens to a request. It does not look at the waiters before it.
     #[inline(always)]
     fn admission(&self, request: &AcquireRequest) -> Admission {
         if let Some(known) = self.lock.holder(&request.owner) {
@@ -125,10 +125,10 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         if fits { Admission::New } else { Admission::Wait }
     }
 
-    /// What becomes of a request of a holder.
+    /// What happens to a request of a holder.
     fn re_entry(&self, request: &AcquireRequest, known: Holder<&Owner>) -> Admission {
-        // The first hold of an unconfirmed tenure: that tenure may have ended, and another one may have begun, without a trace on
-        // this server.
+        // The request asks for the first hold, but the owner's tenure is unconfirmed. That tenure may have ended, and another one
+        // may have begun, without a trace on this server.
         if request.holds == Some(1) && !self.is_confirmed(known) {
             return Admission::Wait;
         }
@@ -153,8 +153,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         self.queue.is_some_and(|queue| self.queues.is_behind(queue, request))
     }
 
-    /// The owner has been granted the lock without a wait, though it may have places in the queue. It has taken over the first if it named
-    /// its count of holds; its other waits re-enter, and those behind them may fit.
+    /// The owner has been granted the lock without a wait, but it may have places in the queue. If the request named its count of
+    /// holds, it has taken over the owner's first place. The owner's other waits re-enter, and those behind them may fit.
     #[inline(never)]
     fn end_own_places(&mut self, queue: QueueId, request: &AcquireRequest) {
         if request.holds.is_some()
@@ -166,8 +166,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         self.serve();
     }
 
-    /// Releases one hold or all, and serves the wait queue. Returns the holds left. A release that names the count to be left, and no
-    /// token, also ends the owner's waits and kept places that name more.
+    /// Releases one hold or all, and serves the wait queue. Returns the holds left. If the release names the count to be left and
+    /// no token, it also ends the owner's waits and kept places that name more holds.
     ///
     /// # Errors
     /// [`Refusal::NotHeld`], or [`Refusal::Holds`] when the named count cannot follow.
@@ -188,7 +188,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         Ok(left)
     }
 
-    /// Releases as the primary did that sent the command. Ends no lease and serves nobody: the primary decides that.
+    /// Releases as the primary did that sent the command. Ends no lease and serves no waiter: the primary decides that.
     ///
     /// # Errors
     /// As [`Decision::release`].
@@ -251,7 +251,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         Ok(())
     }
 
-    /// The count of holds of a renewed tenure. A promoted replica that missed a re-entry or a release knows another count than the
+    /// The count of holds of a renewed tenure. A promoted replica that missed a re-entry or a release has another count than the
     /// owner.
     fn claimed_holds(&mut self, request: &RenewRequest, known: &Holder) -> u32 {
         match request.holds.filter(|_| request.token.is_some() && !self.holds_confirmed(known.as_ref())) {
@@ -311,8 +311,9 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         left == 0
     }
 
-    /// Decides on a lock that may have changed without a decision, as by RENAME: like [`Decision::expire_and_serve`], and its
-    /// holders re-enter with their own waits. Their kept places end, so those behind them may fit.
+    /// Decides on a lock that may have changed without a decision, for example by RENAME. It does what
+    /// [`Decision::expire_and_serve`] does, and its holders re-enter with their own waits. Their kept places end, so those behind
+    /// them may fit.
     pub fn recheck(&mut self) {
         self.expire_and_serve();
         if let Some(queue) = self.queue {
@@ -467,7 +468,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     #[inline(always)]
     fn release_holds(&mut self, request: &ReleaseRequest) -> Result<(u32, Option<Instant>), Refusal> {
         let Some(known) = self.lock.holder(&request.owner) else {
-            // The release that ended the tenure is repeated: no holds are left, as it asked for.
+            // The request repeats the release that ended the tenure: no holds are left, as it asked.
             return match request.left {
                 HoldsLeft::Exactly(0) => Ok((0, None)),
                 HoldsLeft::Exactly(_) | HoldsLeft::OneLess | HoldsLeft::None => {
@@ -532,9 +533,9 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         Ok(())
     }
 
-    /// Makes room for a claimed tenure beside those of other owners. If they do not fit together, tenures stay in this order, each that
-    /// fits beside those before it: the confirmed ones and the claim from the largest token down, then the others. The rest end, and
-    /// may be claimed again.
+    /// Makes room for a claimed tenure beside those of other owners. If they do not all fit together, they are tried in this
+    /// order: first the confirmed ones and the claim, from the largest token down, then the others. Each that fits beside those
+    /// before it stays. The rest end. Their owners may claim them again.
     ///
     /// # Errors
     /// [`Refusal::NotHeld`] when the claim is among the rest. Then nothing ends.

@@ -1,13 +1,13 @@
 //! Dropped locks: locks that the server evicted or expired before their leases were over.
 //!
-//! A dropped lock is kept under the name of its key. While the key is missing, decisions use it. The names of the locks that were
-//! kept or forgotten since replicas and the AOF were last sent such changes are the *unreplicated* ones. A change that is
-//! replicated at once, with a decision, is not among them.
+//! A dropped lock is kept under the name of its key. While the key is missing, decisions use it. The *unreplicated* names are
+//! those of locks that were kept or forgotten since replicas and the AOF were last sent such changes. A change that is replicated
+//! at once with a decision is not among them.
 //!
-//! Memory is short when locks are evicted, so an entry is small: a hash, a key, a lock and a short key of its cluster slot.
+//! Memory is short when locks are evicted, so an entry is small: a hash, a key, a lock, and a short key in the same cluster slot.
 //! Nothing is indexed by time. A lock that clients wait for gets a decision when its lease ends. The others are visited by
-//! sweeps, in the order of the hashes of their keys. A sweep goes on [`after`](DroppedLocks::after) its last position, so it
-//! remembers a number and no key, however long the keys are.
+//! sweeps, in the order of the hashes of their keys. A sweep remembers only the hash at its last position and goes on
+//! [`after`](DroppedLocks::after) it. So its memory does not depend on the length of the keys.
 
 use crate::cluster_slot::{SlotKey, slot_key};
 use crate::lock::Lock;
@@ -29,7 +29,7 @@ struct DroppedLock {
     slot_key: Cell<Option<SlotKey>>,
 }
 
-/// The dropped locks of one database by the hashes of their keys. Nearly always there is one for a hash.
+/// The dropped locks of one database by the hashes of their keys. Nearly always one key has a hash.
 type ByHash = BTreeMap<u64, Vec<DroppedLock>>;
 
 /// All dropped locks.
@@ -124,12 +124,12 @@ impl DroppedLocks {
         !self.unreplicated.is_empty()
     }
 
-    /// Removes and returns one unreplicated name. The caller replicates its dropped lock, or that it is gone.
+    /// Removes and returns one unreplicated name. The caller replicates the dropped lock, or that there is none.
     pub fn pop_unreplicated(&mut self) -> Option<LockName> {
         self.unreplicated.pop_first()
     }
 
-    /// The state of this name was replicated with a decision.
+    /// The dropped lock of this name, or its end, was replicated with a decision.
     pub fn mark_replicated(&mut self, db: Db, key: &[u8]) {
         if self.has_unreplicated() {
             self.unreplicated.remove(&(db, key.into()));
@@ -143,7 +143,7 @@ impl DroppedLocks {
         }
     }
 
-    /// Removes the dropped locks of a database, or of all. FLUSHDB and FLUSHALL are replicated by the server.
+    /// Removes the dropped locks of a database, or of all. The server itself replicates FLUSHDB and FLUSHALL.
     pub fn flush(&mut self, db: Option<Db>) {
         let Some(db) = db else {
             *self = Self::new();
@@ -163,8 +163,8 @@ impl DroppedLocks {
         self.unreplicated = mem::take(&mut self.unreplicated).into_iter().map(swapped).collect();
     }
 
-    /// The dropped locks that a sweep visits after `last`, each with its position and key. A sweep that goes on after a hash that
-    /// two keys share leaves out the second.
+    /// The dropped locks that a sweep visits after `last`, each with its position and key. If two keys share a hash, a sweep that
+    /// goes on after that hash leaves out the second.
     pub fn after(&self, last: Option<SweepPosition>) -> impl Iterator<Item = (SweepPosition, &[u8], &Lock)> {
         let from = last.map_or(Bound::Unbounded, |(db, _)| Bound::Included(db));
         self.by_db.range((from, Bound::Unbounded)).flat_map(move |(db, of_db)| {

@@ -21,7 +21,7 @@ pub enum Event {
     LeaseOver,
 }
 
-/// The effects of one decision. A value is used again for the next decision, so that most decisions do not allocate.
+/// The effects of one decision. The value is used again for the next decision, so that most decisions do not allocate.
 #[derive(Debug)]
 pub struct Effects<H> {
     /// What happened, in order.
@@ -29,12 +29,12 @@ pub struct Effects<H> {
     /// The waits that ended, in order.
     pub completions: Vec<Completion<H>>,
     payload: Vec<u8>,
-    /// The records at the end of the payload that a further acquisition of the same tenure replaces.
+    /// The last records of the payload. A further acquisition of the same tenure replaces them.
     last: Option<LastRecords>,
     changes: usize,
     verbatim: bool,
     replication_skipped: bool,
-    /// A large lock whose leases are all over. To drop it takes time, so the caller does it in parts.
+    /// A large lock whose leases are all over. Freeing it takes time, so the caller does it in parts.
     pub(crate) discarded: Option<Lock>,
 }
 
@@ -66,16 +66,16 @@ impl<H> Default for Effects<H> {
 /// What replicas and the AOF are sent for a decision.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Propagation<'a> {
-    /// Nothing, as nothing has changed.
+    /// Nothing, because nothing has changed.
     Nothing,
-    /// The command as the client sent it. It has the same result there.
+    /// The command as the client sent it. It has the same result on a replica and in the AOF.
     Verbatim,
     /// The changes, encoded.
     Changes(&'a [u8]),
 }
 
 impl<H> Effects<H> {
-    /// Empties all. Keeps the memory that most decisions need, and releases the rest.
+    /// Empties all lists. Keeps the memory that most decisions need, and releases the rest.
     pub fn clear(&mut self) {
         clear(&mut self.events, 256);
         clear(&mut self.completions, 64);
@@ -127,7 +127,8 @@ impl<H> Effects<H> {
         lock.apply(change, now);
     }
 
-    /// Removes the last records that `change` makes needless: a put replaces all records of its tenure, a count replaces a count.
+    /// Removes the last records that `change` makes unnecessary: a put replaces all records of its tenure, a count replaces a
+    /// count.
     #[inline(never)]
     fn remove_superseded_records(&mut self, change: &Change) {
         let Some(last) = &self.last else { return };
@@ -168,14 +169,14 @@ impl<H> Effects<H> {
         self.verbatim = false;
     }
 
-    /// Replicates the command itself if the decision made one change. The command has the same result where the same changes
-    /// were applied.
+    /// Replicates the command itself if the decision made one change. The command has the same result on every server that has
+    /// applied the same changes.
     pub(crate) fn replicate_verbatim(&mut self) {
         self.verbatim = self.changes == 1;
     }
 
-    /// Replaces the recorded changes by the whole lock. For a dropped lock: its key is missing on replicas too. A lock that is
-    /// free now is replicated as the end of the dropped lock.
+    /// Replaces the recorded changes by the whole lock. This is for a dropped lock: its key is missing on replicas too. A lock
+    /// that is free now is replicated as the end of the dropped lock.
     pub fn replicate_whole_lock(&mut self, lock: &Lock, now: Now) {
         self.payload.clear();
         self.last = None;

@@ -16,11 +16,11 @@
 //!
 //! A weight of 1 is not written.
 //!
-//! A payload that begins with *dropped* has no changes. It has the whole of a dropped lock, whose key is missing; without
-//! puts it says that the dropped lock is gone.
+//! A payload that begins with *dropped* has no changes. It has the whole dropped lock of a missing key. Without puts it says
+//! that the dropped lock is gone.
 //!
-//! An owner that is a UUID, or a UUID, a colon and a number, is written as the 16 bytes of the UUID and a suffix: 0 for no
-//! number, else one more than the number.
+//! If an owner is a UUID, or a UUID, a colon and a number, it is written as the 16 bytes of the UUID and a suffix. The suffix
+//! is 0 without a number, else one more than the number.
 //!
 //! A deadline is written twice: as what is left of the lease, and as a wall time. A replica counts what is left from when it
 //! receives the payload. A load subtracts the time that has passed by the wall clock, and never adds any. So an instant of a
@@ -47,15 +47,15 @@ const DROPPED: u8 = 5;
 const WEIGHTED_PUT: u8 = 6;
 const ALL_OVER: u8 = 7;
 
-/// A length of an owner that says that a UUID and a suffix follow.
+/// This length of an owner means that a UUID and a suffix follow.
 const UUID: u8 = 0;
 
 /// Where a payload comes from. This decides from when its leases count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The primary, as it happens or in a full resync: what is left of a lease counts from now.
+    /// The primary, in the replication stream or in a full resync: what is left of a lease counts from now.
     Live,
-    /// A file of this server, or RESTORE: the time since it was written has passed, by the wall clock.
+    /// A file of this server, or RESTORE: the time since the payload was written has passed, by the wall clock.
     Loaded,
 }
 
@@ -72,7 +72,7 @@ pub enum Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// Appends `change` to `payload`, which is empty or has changes in it.
+/// Appends `change` to `payload`, which is empty or already has changes.
 pub fn append(payload: &mut Vec<u8>, change: &Change, now: Now) {
     if payload.is_empty() {
         payload.push(VERSION);
@@ -89,7 +89,7 @@ pub fn append(payload: &mut Vec<u8>, change: &Change, now: Now) {
     }
 }
 
-/// Appends the whole of `lock`, as the changes that make it from a free lock.
+/// Appends the whole of `lock`: the changes that turn a free lock into it.
 pub fn append_lock(payload: &mut Vec<u8>, lock: &Lock, now: Now) {
     if payload.is_empty() {
         payload.push(VERSION);
@@ -99,7 +99,7 @@ pub fn append_lock(payload: &mut Vec<u8>, lock: &Lock, now: Now) {
     }
 }
 
-/// Writes a dropped lock, or that it is gone, to `payload`, which is empty.
+/// Writes a dropped lock to `payload`, which is empty; for `None`, writes that there is none any more.
 pub fn append_dropped_lock(payload: &mut Vec<u8>, lock: Option<&Lock>, now: Now) {
     payload.extend([VERSION, DROPPED]);
     if let Some(lock) = lock {
@@ -188,7 +188,7 @@ pub fn decode(payload: &[u8], origin: Origin, now: Now) -> Result<Vec<Change>, M
     if changes.is_empty() { Err(Malformed) } else { Ok(changes) }
 }
 
-/// Decodes a stored lock. Its TTL is the last wall deadline in it, by the wall clock of the writer.
+/// Decodes a stored lock. The TTL of its key is the last wall deadline in it, by the wall clock of the writer.
 ///
 /// # Errors
 /// [`Malformed`] when it is not a payload of this version, or when no lock can have these holders: they do not fit beside each
@@ -203,7 +203,7 @@ fn decode_puts(mut reader: Reader<'_>, origin: Origin, now: Now) -> Result<Lock,
     if reader.rest.is_empty() {
         return Ok(Lock::held_by_one(first, expires_at));
     }
-    // Counted first, as a list that grows takes much more memory than a hostile payload is long.
+    // The puts are counted first, because a growing list could take much more memory than a hostile payload is long.
     let count = reader.count_puts()?.saturating_add(1);
     let mut holders = Vec::with_capacity(count);
     holders.push(first);
@@ -246,7 +246,7 @@ impl<'a> Reader<'a> {
             number |= low.wrapping_shl(shift);
             if byte & 0x80 == 0 {
                 self.rest = rest.as_slice();
-                // A number of more than 64 bits, or with needless bytes.
+                // The number has more than 64 bits, or is longer than necessary.
                 let wrong = (shift == 63 && low > 1) || (shift > 0 && low == 0);
                 return if wrong { Err(Malformed) } else { Ok(number) };
             }
@@ -270,7 +270,7 @@ impl<'a> Reader<'a> {
         FencingToken::new(self.number()?).ok_or(Malformed)
     }
 
-    /// Any number of milliseconds that fits: the writer's wall clock may show any time.
+    /// Any number of milliseconds that fits is accepted, because the writer's wall clock may show any time.
     fn wall_time(&mut self) -> Result<WallTime, Malformed> {
         let since_epoch = i64::try_from(self.number()?).map_err(|_| Malformed)?;
         Ok(WallTime::from_millis(since_epoch))
@@ -313,7 +313,7 @@ impl<'a> Reader<'a> {
         self.put(tag)
     }
 
-    /// How many puts follow. Nothing else may follow.
+    /// How many puts follow. Fails if other records follow.
     fn count_puts(&self) -> Result<usize, Malformed> {
         let mut ahead = Self { rest: self.rest };
         let mut count = 0_usize;
@@ -438,7 +438,7 @@ mod tests {
     #[test]
     fn a_replica_counts_the_lease_from_when_it_receives_it() {
         let payload = payload(&[Change::Put(holder(b"a", 7, 1, 500))], now(100, 9_000));
-        // On another machine: another monotonic clock, and a wall clock that is an hour off.
+        // On another machine: its monotonic clock is different, and its wall clock is an hour off.
         let there = now(70_000, 9_000 + 3_600_000);
         let Change::Put(received) = decode(&payload, Origin::Live, there).unwrap().remove(0) else {
             panic!()

@@ -1,7 +1,8 @@
 //! A histogram of durations, in a fixed 2 KB.
 //!
 //! The buckets are those of HdrHistogram (Gil Tene), which Redis uses for its latencies too: each power of two is divided into
-//! eight equal parts. So a bucket is at most as wide as an eighth of its least value. To record is a shift and an increment.
+//! eight equal parts. So a bucket is at most as wide as an eighth of its least value. To record a duration costs a shift and an
+//! increment.
 
 /// The parts of a power of two, as a power of two.
 const PARTS: u32 = 3;
@@ -12,8 +13,8 @@ const END: u64 = least_in(BUCKETS);
 
 /// Durations in microseconds.
 ///
-/// A percentile is at most an eighth longer than the duration that was recorded, and never shorter. Below 16 µs it is exact. If it
-/// is 4 h 46 min or longer, the longest duration is returned, which is exact.
+/// A percentile is never shorter than the duration that was recorded, and at most an eighth longer. Below 16 µs it is exact. If
+/// it is 4 h 46 min or longer, the exact longest duration is returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     counts: [u64; BUCKETS],
@@ -60,7 +61,7 @@ impl Histogram {
         self.max
     }
 
-    /// The duration that `part` of a thousand did not exceed; 0 when none was recorded.
+    /// The duration that `part` of a thousand durations did not exceed; 0 when none was recorded.
     #[must_use]
     pub fn per_mille(&self, part: u32) -> u64 {
         let rank = u128::from(self.len()).saturating_mul(part.into()).div_ceil(1_000);

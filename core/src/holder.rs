@@ -70,7 +70,7 @@ impl Weight {
     }
 }
 
-/// The kind of a tenure: how much of the lock it takes, and how much may be held in all while it lasts.
+/// The mode of a tenure: how much of the lock it takes, and how much may be held in all while it lasts.
 ///
 /// An exclusive lock is (1, 1), a reader is (no limit, 1), a permit of a semaphore is (n, 1), a weighted one (n, w).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -85,13 +85,13 @@ impl Mode {
     /// One owner alone.
     pub const EXCLUSIVE: Self = Self { slots: Slots::EXCLUSIVE, weight: Weight::ONE };
 
-    /// `None` when the weight is larger than the limit. A tenure keeps its weight when a renewal takes its limit away.
+    /// `None` when the weight is larger than the limit. A renewal that removes the limit of a tenure does not change its weight.
     #[must_use]
     pub fn new(slots: Slots, weight: Weight) -> Option<Self> {
         slots.allows(u64::from(weight.0)).then_some(Self { slots, weight })
     }
 
-    /// Whether a tenure of the least weight, and without a limit of its own, fits beside this one.
+    /// Whether a tenure with weight 1 and without a limit fits beside this one.
     pub(crate) fn admits_others(self) -> bool {
         Load::of(self).admits(Self { slots: Slots::SHARED, weight: Weight::ONE })
     }
@@ -107,24 +107,24 @@ pub struct Load {
 }
 
 impl Load {
-    /// Of no tenure.
+    /// The load of no tenure.
     pub const NONE: Self = Self { weight: 0, slots: Slots::SHARED };
 
-    /// Of one tenure.
+    /// The load of one tenure.
     #[must_use]
     pub fn of(mode: Mode) -> Self {
         Self { weight: u64::from(mode.weight.0), slots: mode.slots }
     }
 
-    /// With one more tenure.
+    /// The load with one more tenure.
     #[must_use]
     pub fn plus(self, mode: Mode) -> Self {
         let weight = self.weight.saturating_add(u64::from(mode.weight.0));
         Self { weight, slots: self.slots.min(mode.slots) }
     }
 
-    /// The one rule for all kinds of lock: a tenure of this mode fits beside these if the weights of all are at most its limit, and
-    /// at most the limit of each of these.
+    /// The one rule for all kinds of lock. A tenure of this mode fits beside the present ones if the sum of all weights is at
+    /// most its limit, and at most the limit of each of them.
     #[must_use]
     pub fn admits(self, mode: Mode) -> bool {
         self.plus(mode).is_allowed()

@@ -1,7 +1,7 @@
 //! The holders of a lock that has several, in the order of their tokens, which is the order of their grants.
 //!
-//! A few holders are a sorted list: that takes the least memory, and to read it all costs little. More holders have an index for each
-//! question, so that no operation costs more than O(log n):
+//! A few holders are a sorted list: it takes the least memory, and it is cheap to read all of it. More holders have an index for
+//! each query, so that no operation costs more than O(log n):
 //!
 //! | question | index |
 //! | --- | --- |
@@ -26,7 +26,7 @@ use std::{mem, slice};
 /// The most holders in a sorted list.
 const FEW: usize = 32;
 
-/// So few holders become a list again.
+/// When so few holders are left, they become a list again.
 const FEW_AGAIN: usize = FEW / 2;
 
 /// Holders, each with its own owner and its own token.
@@ -34,13 +34,14 @@ const FEW_AGAIN: usize = FEW / 2;
 pub enum HolderList {
     /// Sorted by token.
     Few(Vec<Holder>),
-    /// Shared with a copy of the lock, until one of them changes. So a copy costs as little as that of a few holders.
+    /// Shared with a copy of the lock, until one of them changes. So a copy costs as little as a copy of a few holders.
     Many(Arc<Indexed>),
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Indexed {
-    /// In boxes, so that the nodes are small: they are half empty, and a search reads several, which are seldom in a cache.
+    /// The holders are in boxes, so that the nodes are small: nodes are half empty, and a search reads several that are seldom in
+    /// a cache.
     by_token: BTreeMap<FencingToken, Box<Holder>>,
     by_owner: ByOwner,
     by_deadline: BTreeSet<(Instant, FencingToken)>,
@@ -50,11 +51,12 @@ pub struct Indexed {
 
 /// The tokens of tenures by the keyed hash of their owners.
 ///
-/// A table stands still while it grows. So there are several, which grow one by one, each in a part of the time.
+/// While a table grows, the server cannot do anything else. So there are several tables. They grow at different times, and each
+/// takes a part of the time.
 #[derive(Clone, Debug, Default)]
 struct ByOwner {
     tables: [HashMap<u64, FencingToken, ById>; TABLES],
-    /// The tenures of owners whose hash another owner had first. Nearly always there is none.
+    /// Tenures whose owner has the same hash as an earlier owner. Nearly always there is none.
     collisions: Vec<FencingToken>,
     hasher: RandomState,
 }
@@ -278,7 +280,7 @@ impl HolderList {
         }
     }
 
-    /// This list, if no copy shares its memory. Otherwise the memory is left to the copy.
+    /// This list, if no copy shares its memory. If a copy shares it, the memory is left to the copy.
     pub fn unshared(self) -> Option<Self> {
         match self {
             Self::Few(_) => Some(self),
@@ -294,7 +296,8 @@ impl HolderList {
         }
     }
 
-    /// The bytes on the heap, the owners' own memory apart. Trees and tables are about half empty, so their entries count twice.
+    /// The bytes on the heap, without the owners' own memory. Trees and tables are about half empty, so their entries count
+    /// twice.
     pub fn heap_size(&self) -> usize {
         match self {
             Self::Few(holders) => holders.capacity().saturating_mul(size_of::<Holder>()),
@@ -310,7 +313,8 @@ impl HolderList {
 }
 
 impl Indexed {
-    /// All at once: a tree that is built from sorted entries costs O(n). The largest first: the list is gone when the others are built.
+    /// Builds each tree at once: that costs O(n) if the entries are sorted. The largest index is built first, so that the list is
+    /// freed before the others are built.
     fn of(holders: Vec<Holder>) -> Self {
         let by_token: BTreeMap<FencingToken, Box<Holder>> =
             holders.into_iter().map(|holder| (holder.token, Box::new(holder))).collect();
@@ -475,7 +479,7 @@ mod tests {
         HolderList::Many(Arc::new(Indexed::of(list.iter().cloned().collect())))
     }
 
-    /// Both answer every question alike.
+    /// Checks that both give the same answer to every query.
     fn assert_same(list: &HolderList, trees: &HolderList, what: &str) {
         assert!(list.iter().eq(trees.iter()) && list.iter().rev().eq(trees.iter().rev()), "{what}");
         assert_eq!((list.len(), list.load()), (trees.len(), trees.load()), "{what}");

@@ -1,12 +1,13 @@
 //! Tables whose keys are numbers, and a fast hash for numbers that this process has chosen: queue ids, the caller's handles, and keyed
 //! hashes.
 //!
-//! Clients choose keys and owners, and could choose ones that collide, so those need a keyed hash. These numbers do not.
+//! Clients choose keys and owners. They could choose ones that collide, so keys and owners need a keyed hash. The numbers here do
+//! not need one.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 
-/// The hasher of a map whose keys are such numbers.
+/// The hasher of a map with such numbers as keys.
 pub type ById = BuildHasherDefault<IdHasher>;
 
 /// Multiplies by 2^64 over the golden ratio (Knuth, The Art of Computer Programming, 6.4).
@@ -27,13 +28,13 @@ impl Hasher for IdHasher {
     }
 
     fn finish(&self) -> u64 {
-        // The high bits are mixed best, and a table uses the low ones too.
+        // The high bits are mixed best, but a table uses the low bits too.
         self.0 ^ self.0.rotate_left(32)
     }
 }
 
-/// Shrinks a table that is nearly empty. It shrinks by a factor, so that the mean cost of a removal stays constant. A table would
-/// otherwise keep the memory for the most entries it ever had.
+/// Shrinks a table that is nearly empty. It shrinks by a factor, so that the mean cost of a removal stays constant. Without this,
+/// a table would keep the memory for the most entries that it ever had.
 pub fn shrink_if_sparse<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>) {
     const KEPT: usize = 256;
     if table.capacity() > KEPT.saturating_mul(2) && table.len() < table.capacity() / 8 {

@@ -1,8 +1,8 @@
 //! The stored value: who holds the lock, and the one function that changes it.
 //!
-//! A lock in the keyspace has at least one holder. A lock that nobody holds has no key. All changes to a lock are
-//! [`Change`]s, and [`Lock::apply`] carries them out: on the primary after a decision, on a replica as it receives them, and
-//! when the AOF is loaded.
+//! A lock in the keyspace has at least one holder. A lock that nobody holds has no key. All changes to a lock are [`Change`]s,
+//! and [`Lock::apply`] carries them out: on the primary after a decision, on a replica as it receives them, and when the AOF is
+//! loaded.
 //!
 //! A lock with one holder is a single allocation of 48 bytes, a [`CompactHolder`]. Several holders, or one that does not fit
 //! there, are stored in a [`HolderList`].
@@ -25,7 +25,7 @@ pub struct Lock(Repr);
 #[derive(Clone, Debug)]
 enum Repr {
     One(CompactHolder),
-    /// `None` for a lock that nobody holds, which so has no heap memory.
+    /// `None` for a lock that nobody holds. So such a lock has no heap memory.
     List(Option<Box<List>>),
 }
 
@@ -35,15 +35,15 @@ struct List {
     expires_at: WallTime,
 }
 
-/// Whether a fencing token is good: [`Lock::fencing`].
+/// The answer to whether a fencing token is valid: [`Lock::fencing`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fencing {
-    /// It is that of a present holder.
+    /// The token is that of a present holder.
     Held,
     /// It is not, and nobody holds the lock.
     Free,
-    /// It is not. Others hold the lock, and this is the largest of their tokens. If the leases of 4,096 later tenures are over but not
-    /// cleared away, it is the token of the holder whose lease ends last.
+    /// The token is not valid. Others hold the lock. This is the largest of their tokens. If the leases of 4,096 later tenures
+    /// are over but still stored, it is the token of the holder whose lease ends last.
     HeldWith(FencingToken),
 }
 
@@ -163,7 +163,7 @@ impl Lock {
         }
     }
 
-    /// How many holders each index has that finds a holder. For tests.
+    /// The lengths of the indexes that find a holder. For tests.
     #[must_use]
     pub fn index_lengths(&self) -> Vec<usize> {
         self.list().map_or_else(Vec::new, HolderList::index_lengths)
@@ -254,7 +254,7 @@ impl Lock {
         }
     }
 
-    /// What the present tenures take together, the one with this token apart.
+    /// What the present tenures take together, without the tenure with this token.
     pub(crate) fn load_without(&self, token: Option<FencingToken>) -> Load {
         let Some(holder) = token.and_then(|token| self.of_token(token)) else { return self.load() };
         match &self.0 {
@@ -263,10 +263,10 @@ impl Lock {
         }
     }
 
-    /// What the holder of `token` is to be told at `now`.
+    /// Whether `token` is valid at `now`.
     #[must_use]
     pub fn fencing(&self, token: FencingToken, now: Instant) -> Fencing {
-        /// So many holders are looked at for the largest token of a present one.
+        /// At most so many holders are checked to find the largest token of a present one.
         const MOST: usize = 4_096;
         let is_present = |holder: &Holder<&Owner>| !holder.is_over(now);
         if self.of_token(token).filter(is_present).is_some() {
@@ -321,14 +321,14 @@ impl Lock {
         (!self.is_free()).then(|| self.expires_at())
     }
 
-    /// Computes the TTL again by the present wall clock, which may have been set since.
+    /// Computes the TTL again by the present wall clock, which may have been set in the meantime.
     pub fn recompute_expiry(&mut self, now: Now) {
         if let Some(deadline) = self.last_deadline() {
             self.with_list(|list| list.expires_at = now.wall_at(deadline));
         }
     }
 
-    /// The bytes that the lock takes on the heap, beside its own size. Long owners are counted from the first 64 holders.
+    /// The bytes that the lock takes on the heap, beside its own size. Only the first 64 holders are checked for long owners.
     #[must_use]
     pub fn heap_size(&self) -> usize {
         const SAMPLED: usize = 64;
@@ -350,7 +350,7 @@ impl Lock {
         self.holders().len() > MANY
     }
 
-    /// This lock, if no copy shares its memory. Otherwise the memory is left to the copy.
+    /// This lock, if no copy shares its memory. If a copy shares it, the memory is left to the copy.
     pub(crate) fn unshared(self) -> Option<Self> {
         match self.0 {
             Repr::List(Some(list)) => {
@@ -361,8 +361,8 @@ impl Lock {
         }
     }
 
-    /// Removes the first holders of a lock that is of no use any more, so that their memory is freed in parts. Returns when each tenure
-    /// began and when its lease ended.
+    /// Removes the first holders of a lock that is not needed any more, so that their memory is freed in parts. Returns when each
+    /// tenure began and when its lease ended.
     pub(crate) fn discard(&mut self, most: usize) -> Vec<(Instant, Instant)> {
         let tokens: Vec<FencingToken> = self.holders().take(most).map(|holder| holder.token).collect();
         let mut ended = Vec::with_capacity(tokens.len());
@@ -438,8 +438,8 @@ impl List {
         }
     }
 
-    /// Ends the tenures that do not fit beside `holder`, the oldest first. If every earlier change was applied, there are none.
-    /// A damaged AOF may lack the end of a tenure, and a lock with an owner too many could not be loaded again.
+    /// Ends the tenures that do not fit beside `holder`, the oldest first. If every earlier change was applied, there are no such
+    /// tenures. A damaged AOF may lack the end of a tenure. A lock with one owner too many could not be loaded again.
     fn end_conflicting(&mut self, holder: &Holder) {
         if self.holders.load().admits(holder.mode)
             && self.holders.iter().next_back().map(|last| last.token) < Some(holder.token)

@@ -22,18 +22,18 @@ pub struct Grant {
 pub enum NotHeld {
     /// Nobody holds the lock.
     Free,
-    /// Other owners hold it. This is the largest of their tokens.
+    /// Other owners hold it. The value is the largest of their tokens.
     ByAnother(FencingToken),
-    /// The owner holds it with this token and named another.
+    /// The owner holds it with this token, but the request named another.
     OtherToken(FencingToken),
 }
 
-/// A request is answered with an error and changes nothing.
+/// Why a request gets an error. It changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The owner does not hold the lock.
     NotHeld(NotHeld),
-    /// The request named a count of holds that does not follow from the count that the owner has.
+    /// The request named a count of holds that cannot follow the count that the owner has.
     Holds {
         /// The count that the owner has.
         has: u32,

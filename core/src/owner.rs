@@ -3,7 +3,7 @@
 //! By convention an owner is `UUID:thread`, and there may be millions of owners. So an owner takes 24 bytes and no heap memory if
 //! it is one of these:
 //!
-//! - a UUID of 36 characters in lower case, alone or with a colon and a number behind it;
+//! - a UUID of 36 characters in lower case, alone or followed by a colon and a number;
 //! - 32 hexadecimal digits in lower case;
 //! - a name of at most 23 bytes.
 //!
@@ -15,11 +15,11 @@ use std::fmt::{self, Write};
 use std::hash::{Hash, Hasher};
 use std::num::NonZeroU64;
 
-/// The bytes of a UUID, and of the suffix behind it.
+/// The bytes of a UUID, and of the suffix after it.
 const UUID: usize = 16;
 const SUFFIX: usize = 7;
 
-/// The longest name that is not stored on the heap. It makes a lock of one holder a single small allocation.
+/// The longest name that is not stored on the heap. With this size, a lock with one holder is a single small allocation.
 const INLINE: usize = UUID + SUFFIX;
 
 /// The digits and the characters of a written UUID, and the digits of the longest number behind it.
@@ -40,22 +40,22 @@ enum Name {
 
 /// An owner without heap memory: a UUID and its suffix, or digits, or a short name that is filled up with zeros.
 ///
-/// Its fields are whole words: an owner is copied more often than compared, and a processor waits if it reads memory in other
+/// Its fields are whole words: an owner is copied more often than compared, and a processor is slow if it reads memory in other
 /// pieces than it wrote.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 struct Short {
     first: [u8; UUID],
-    /// The lowest byte is the length of the name, or [`IS_UUID`] or [`IS_DIGITS`]. The others are the suffix: the rest of the
-    /// name, or of a UUID 0 for no number, else one more than the number.
+    /// The lowest byte is the length of the name, or [`IS_UUID`] or [`IS_DIGITS`]. The others are the suffix. For a name it is
+    /// the rest of the name. For a UUID it is 0 without a number, else one more than the number.
     kind_and_suffix: NonZeroU64,
 }
 
-/// These are no lengths of a short name.
+/// No short name has one of these lengths.
 const IS_UUID: u8 = u8::MAX;
 const IS_DIGITS: u8 = u8::MAX - 1;
 
-/// In one piece: for a keyed hash, each piece costs as much as many bytes.
+/// Hashes the fields in one piece: for a keyed hash, each piece costs as much as many bytes.
 impl Hash for Owner {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match &self.0 {
@@ -109,7 +109,7 @@ impl Owner {
     /// The longest owner, in bytes.
     pub const MAX_LEN: usize = 1_024;
 
-    /// The owner with these bytes; `None` when they are none or too many.
+    /// The owner with these bytes; `None` when there are none or too many.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Option<Self> {
         if let Some(owner) = Self::read_uuid(bytes) {
@@ -217,7 +217,8 @@ fn read_uuid(text: &[u8; UUID_TEXT]) -> Option<[u8; UUID]> {
 /// Reads lower-case hexadecimal digits.
 #[inline(always)]
 fn read_digits(digits: &[u8; DIGITS]) -> Option<[u8; UUID]> {
-    // Without branches, as this runs for each command. A byte that is no digit becomes a value above 15, which is found at the end.
+    // It has no branches, because it runs for each command. A byte that is no digit becomes a value above 15. The check at the
+    // end finds it.
     let digits = digits.map(|digit| match digit.wrapping_sub(b'0') {
         digit @ ..10 => digit,
         _ => digit.wrapping_sub(b'a').saturating_add(10),
@@ -286,7 +287,7 @@ mod tests {
             name[at] = byte;
             name
         };
-        // Every byte at every index. A digit makes another UUID or number.
+        // Tries every byte at every index. A digit makes another UUID or number.
         for at in 0..UUID.len() + 3 {
             for byte in 0..=u8::MAX {
                 let name = with(at, byte);

@@ -1,8 +1,8 @@
 //! The quarantine: a time after a start or a promotion in which the server grants no new tenure.
 //!
 //! A server that has just started, and a replica that has just been promoted, may lack grants that were made before. The
-//! quarantine is set to at least the longest lease. Meanwhile holders can re-enter, renew and release, and can restore a lost
-//! tenure by its token. When the quarantine is over, the leases of all lost tenures are over too.
+//! quarantine is set to at least the longest lease. During the quarantine, holders can re-enter, renew and release, and can
+//! restore a lost tenure by its token. When the quarantine is over, the leases of all lost tenures are over too.
 
 use crate::change::End;
 use crate::holder::{Load, Mode};
@@ -26,7 +26,7 @@ impl Quarantine {
         Self { began, length, unconfirmed_until: began }
     }
 
-    /// Begins again, since the server was promoted.
+    /// Begins again, because the server was promoted.
     pub const fn restart(&mut self, now: Instant) {
         self.began = now;
         self.unconfirmed_until = now;
@@ -59,25 +59,26 @@ impl Quarantine {
     }
 }
 
-/// What a server has observed of a lock's tenures in this quarantine. Its stored data are from before, and may be out of date.
+/// What a server has observed of a lock's tenures in this quarantine. Its stored data are from before the quarantine, and may be
+/// out of date.
 ///
-/// Every tenure here has ended, or goes on and was confirmed. A tenure that has ended stays ended, and so does every older one that
-/// could not stand beside it: it must have ended before that one was granted.
+/// Every tenure here has ended, or goes on and was confirmed. A tenure that has ended stays ended. So does every older tenure
+/// that did not fit beside it: that one must have ended before this one was granted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QuarantineMemory {
     /// No tenure with this token or a smaller one can be restored.
     ended_up_to: Option<FencingToken>,
-    /// What is known of single tenures; `None` when that is nothing. A store remembers very many locks of which only the number above
-    /// is known, so they take no more room.
+    /// What is known of single tenures; `None` when nothing is known. Of very many locks only the number above is known. So each
+    /// of them takes little memory.
     tenures: Option<Box<Tenures>>,
 }
 
 /// What a server has observed of single tenures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Tenures {
-    /// The latest tenure of each mode that has ended here, of modes that others can stand beside.
+    /// For each mode beside which others can fit: the latest tenure of that mode that has ended here.
     ended: BTreeMap<Mode, FencingToken>,
-    /// Those of them that were released.
+    /// The tenures in `ended` that were released.
     released: BTreeSet<FencingToken>,
     /// Tenures that their owners have renewed: they are confirmed.
     renewed: BTreeSet<FencingToken>,
@@ -129,8 +130,8 @@ impl QuarantineMemory {
         self.change_tenures(|tenures| _ = tenures.holds_named.insert(token));
     }
 
-    /// A tenure has ended here. One that was released is over. One whose lease was over may be restored: its owner may have renewed it
-    /// where this server did not see it.
+    /// A tenure has ended here. A released tenure is over. A tenure whose lease was over may be restored: its owner may have
+    /// renewed it at another server.
     pub fn see_ended(&mut self, token: FencingToken, mode: Mode, end: End) {
         if !mode.admits_others() {
             return self.end_up_to(match end {
@@ -166,7 +167,7 @@ impl QuarantineMemory {
         }
     }
 
-    /// Forgets what is said for all locks: no tenure up to this token can be restored.
+    /// Forgets what is known for all locks: no tenure up to this token can be restored.
     pub(crate) fn forget_up_to(&mut self, token: Option<FencingToken>) {
         if token >= self.ended_up_to {
             self.end_up_to(token);
@@ -186,7 +187,7 @@ impl QuarantineMemory {
         self.ended_up_to.max(of_modes.copied())
     }
 
-    /// Whether a tenure with this token and mode can be restored, by what has ended here.
+    /// Whether a tenure with this token and mode can be restored, judged by the tenures that have ended here.
     #[must_use]
     pub fn may_restore(&self, token: FencingToken, mode: Mode) -> bool {
         let admits = |tenures: &Tenures| {

@@ -114,7 +114,7 @@ mod tests {
     fn removals_from_the_middle_leave_few_positions_vacant() {
         let mut queue = queue_of(1_000);
         let mut left: Vec<u64> = (0..1_000).collect();
-        // From both ends of the middle, so that vacant positions do not reach the front early.
+        // Removes elements from both ends of the middle, so that vacant positions do not reach the front early.
         for number in (1..500).flat_map(|at| [at, 1_000 - at]) {
             left.retain(|other| *other != number);
             assert_eq!(queue.remove(Position(number)), Some(number));

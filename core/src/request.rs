@@ -16,7 +16,7 @@ pub struct AcquireRequest {
     pub holds: Option<u32>,
     /// The limit.
     pub slots: Slots,
-    /// The weight, at most the limit. `None` for 1, or on re-entry for the weight that the tenure has.
+    /// The weight, at most the limit. `None` means 1, or on re-entry the weight of the tenure.
     pub weight: Option<Weight>,
 }
 
@@ -35,16 +35,16 @@ pub struct ReleaseRequest {
     pub owner: Owner,
     /// How many holds it keeps.
     pub left: HoldsLeft,
-    /// The tenure that it means; `None` for the present one.
+    /// The token of the tenure to release; `None` for the present tenure.
     pub token: Option<FencingToken>,
 }
 
 /// How many holds a release leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoldsLeft {
-    /// One less than before.
+    /// One hold less than before.
     OneLess,
-    /// This count. It is one less than before, or the same count when the request is repeated.
+    /// This count of holds. It is one less than before, or the same count when the request is repeated.
     Exactly(u32),
     /// None.
     None,
@@ -57,13 +57,14 @@ pub struct RenewRequest {
     pub owner: Owner,
     /// The lease from now on.
     pub lease: Span,
-    /// The tenure that it means; `None` for the present one. In quarantine, the tenure to restore.
+    /// The token of the tenure to renew; `None` for the present tenure. In quarantine, the tenure to restore.
     pub token: Option<FencingToken>,
-    /// In quarantine and with a token: the count of holds of the tenure. A tenure that is restored without it has one hold.
+    /// In quarantine and with a token: the count of holds of the tenure. A tenure that is restored without this value has one
+    /// hold.
     pub holds: Option<u32>,
-    /// A larger limit than the tenure has, so that others fit beside it. In quarantine and with a token: the limit of the tenure. A
-    /// tenure that is restored without it is exclusive.
+    /// A larger limit than the tenure has. Then others fit beside it. In quarantine and with a token: the limit of the tenure. A
+    /// tenure that is restored without this value is exclusive.
     pub slots: Option<Slots>,
-    /// The weight of the tenure, at most the limit. `None` for the weight that it has; for a tenure that is restored, 1.
+    /// The weight of the tenure, at most the limit. `None` for the weight of the tenure; a restored tenure then gets 1.
     pub weight: Option<Weight>,
 }

@@ -1,4 +1,4 @@
-//! All that a server remembers of locks beside the keyspace, and what it concludes from it.
+//! All that a server remembers of locks beside the keyspace, and the rules for it.
 //!
 //! The keyspace holds the locks. The store holds the rest: who waits, where tokens come from, the quarantine and what this
 //! server has seen in it, the locks that the server has dropped from the keyspace early, and the last lock that left the
@@ -15,8 +15,8 @@
 //!     no event  -->  settled: deleted or overwritten, so the tenures have ended; or renamed or moved
 //! ```
 //!
-//! The store has no clock and knows no server. Times are arguments, and so is the count of locks that the server has freed:
-//! RENAME and MOVE take a lock from its name but free nothing.
+//! The store has no clock and knows no server. Times are arguments. So is the count of locks that the server has freed: RENAME
+//! and MOVE take a lock from its name but free nothing.
 
 use crate::change::{Change, End};
 use crate::counters::Counters;
@@ -33,17 +33,18 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::mem;
 
-/// For how many locks and ended tenures the store remembers separately what has ended in quarantine: 20 MB at most.
+/// For how many locks, and for how many ended tenures, the store remembers separately what has ended in quarantine. They take at
+/// most 20 MB.
 const MEMORIES: usize = 200_000;
 
-/// How much must be left of a lease for the wall clock to have jumped. A clock that runs a little fast is a few milliseconds
-/// ahead when a lease ends.
+/// If at least so much of a lease is left when its key expires, the wall clock has jumped. A clock that runs a little fast is a
+/// few milliseconds ahead when a lease ends.
 const CLOCK_JUMP: Span = match Span::from_millis(1_000) {
     Some(span) => span,
     None => Span::MAX,
 };
 
-/// The name of a lock, borrowed. The key is read only where something is looked up by it.
+/// The name of a lock, borrowed. The key is read only for a lookup.
 pub trait NameRef {
     /// The database.
     fn db(&self) -> Db;
@@ -64,7 +65,7 @@ impl NameRef for LockName {
 /// Whether the server is loading its data, and from where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loading {
-    /// It is not.
+    /// The server is not loading.
     No,
     /// From its own file.
     File,
@@ -83,10 +84,10 @@ pub struct Waits {
     pub due: Option<Instant>,
 }
 
-/// What a decision leaves to be carried out. May be used again for the next decision, when it is empty.
+/// What a decision leaves to be carried out. It may be used again for the next decision when it is empty.
 #[derive(Debug)]
 pub struct Decided<W> {
-    /// What has changed, and who is to be unblocked.
+    /// What has changed, and which clients must be unblocked.
     pub effects: Effects<W>,
     /// The wait queue that the lock had before the decision.
     pub waits: Option<Waits>,
@@ -107,22 +108,22 @@ pub struct Unlinked {
     pub may_be_evicted: bool,
     /// Whether the server may have evicted it, or may have found that its TTL has passed though a lease is still running.
     pub may_be_dropped: bool,
-    /// Whether its waiters, or what is remembered of it, need a check soon.
+    /// Whether its waiters, or what is remembered of it, must be checked soon.
     pub recheck: bool,
 }
 
-/// What becomes of a lock whose key the server has found to be expired.
+/// What happens to a lock whose key has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expired {
-    /// The lock is over, or another one.
+    /// The lock is over, or it is another lock.
     Over,
     /// The tenure is kept: its lease ends very soon.
     Kept,
-    /// The tenure is kept and the key is to be put back: the wall clock has jumped.
+    /// The tenure is kept and the key must be put back: the wall clock has jumped.
     KeptFromClockJump,
 }
 
-/// The last held lock that left the keyspace without the module's doing, until it is known why.
+/// The last held lock that left the keyspace without the module's doing. It is here until the store knows why it left.
 #[derive(Debug)]
 pub struct UnlinkedLock {
     name: LockName,
@@ -142,19 +143,19 @@ impl UnlinkedLock {
 /// What this server has observed of each lock in this quarantine.
 #[derive(Debug, Default)]
 struct Memories {
-    /// By the hash of the key: what is remembered of a lock that is gone must not grow with its name. Two locks of one hash share
-    /// a memory. That is safe: no token is given twice, so less is restored, and less is confirmed.
+    /// Locks are found by the hash of the key: the memory for a lock that is gone must not grow with its name. Two locks of one
+    /// hash share a memory. That is safe because no token is given twice: the server then restores less and confirms less.
     by_lock: HashMap<(Db, u64), QuarantineMemory>,
-    /// How many ended tenures have an entry of their own, of all locks.
+    /// How many ended tenures of all locks have an entry of their own.
     ended_entries: usize,
-    /// For each database, or all, the largest token given before it was flushed. For all also the largest that has ended
-    /// when there are too many locks to remember.
+    /// For each database that was flushed: the largest token given before that. The key `None` stands for all databases. When
+    /// there are too many locks to remember, `None` also has the largest token that has ended.
     flushed: HashMap<Option<Db>, FencingToken>,
     hasher: RandomState,
 }
 
 impl Memories {
-    /// The largest token of which all up to it have ended in a database.
+    /// The largest token of a database such that all tenures up to it have ended.
     fn floor(&self, db: Db) -> Option<FencingToken> {
         [None, Some(db)].into_iter().filter_map(|db| self.flushed.get(&db)).copied().max()
     }
@@ -213,7 +214,7 @@ struct Discarded {
 /// All that a server remembers of locks beside the keyspace. `W` is how the caller finds a blocked client.
 #[derive(Debug)]
 pub struct Store<W> {
-    /// Who waits for what.
+    /// The wait queues.
     pub queues: WaitQueues<W>,
     /// The locks that the server has dropped from the keyspace early.
     pub dropped_locks: DroppedLocks,
@@ -221,15 +222,15 @@ pub struct Store<W> {
     pub tokens: TokenSource,
     /// The time after a start or promotion in which nothing new is granted.
     pub quarantine: Quarantine,
-    /// What decisions have come to.
+    /// The results of decisions.
     pub counters: Counters,
     memories: Memories,
-    /// Whether a decision was made in a quarantine whose end was not noticed yet.
+    /// Whether a decision was made in a quarantine whose end the server has not noticed yet.
     decided_in_quarantine: bool,
     unlinked: Option<UnlinkedLock>,
     /// Locks with many holders that have ended. They are dropped in parts.
     discarded: VecDeque<Discarded>,
-    /// Dropped locks that go back into the keyspace at once: their memory was not needed.
+    /// Their memory is freed in parts.
     to_put_back: VecDeque<LockName>,
     /// The dropped locks of a data set that is loaded beside the old one.
     async_loaded: Option<DroppedLocks>,
@@ -244,7 +245,7 @@ impl<W: Copy + Eq + Hash> Default for Store<W> {
 }
 
 impl<W: Copy + Eq + Hash> Store<W> {
-    /// A store that remembers nothing, of a primary without a quarantine.
+    /// A store that remembers nothing, for a primary without a quarantine.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -264,7 +265,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// The server's role and quarantine when the module is loaded.
+    /// Sets the server's role and quarantine when the module is loaded.
     pub const fn start(&mut self, replica: bool, quarantine: Quarantine) {
         self.replica = replica;
         self.quarantine = quarantine;
@@ -282,7 +283,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.loading
     }
 
-    /// Whether locks change here only as a primary or a file says.
+    /// Whether only a primary or a file changes locks here.
     #[must_use]
     #[inline]
     pub fn follows(&self) -> bool {
@@ -296,7 +297,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         if self.queues.has_queues() { self.queues.queue(name.db(), name.key()) } else { None }
     }
 
-    /// Decides on one lock. `lock` is what its key holds; the caller has called [`Self::break_dropped`] before. The caller
+    /// Decides on one lock. `lock` is the value of its key. The caller has called [`Self::break_dropped`] before. The caller
     /// carries out what is left in `decided`.
     #[inline]
     pub fn decide<R>(
@@ -308,7 +309,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         freed: u64,
         decide: impl FnOnce(&mut Decision<'_, W>) -> R,
     ) -> R {
-        // A lock that was renamed shares its memory with the unlinked one, and a change would copy it.
+        // A lock that was renamed shares its memory with the unlinked lock, and a change would copy it.
         if self.unlinked.is_some() && (self.unlinked_is(name) || lock.has_many_holders()) {
             self.settle_unlinked(now.mono, freed);
         }
@@ -344,8 +345,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
         answer
     }
 
-    /// Decides on a lock that has no key. If the server has dropped it, that is the lock; when the decision changes it, it is
-    /// replicated whole, as the server's own DEL has gone out before. `lock` is free, and afterwards what the key must hold.
+    /// Decides on a lock that has no key. If the server has dropped a lock of this name, the decision is on that one. When the
+    /// decision changes it, the whole lock is replicated, because the server has already sent its own DEL. `lock` is free before
+    /// the call. Afterwards it is what the key must hold.
     #[inline]
     pub fn decide_without_key<R>(
         &mut self,
@@ -382,9 +384,10 @@ impl<W: Copy + Eq + Hash> Store<W> {
 
     /// Remembers what was observed of a lock. Does nothing when there is no quarantine.
     ///
-    /// For a lock that goes on, memory is bounded by the number of its holders. For tenures that have ended it is not: a client may
-    /// restore a made-up tenure and give it back, again and again. So they are remembered for so many tenures of a lock, and so many
-    /// locks, and no more; what ends then counts as the end of all older tenures of the lock, or of every lock, as after a flush.
+    /// For a lock that is still held, memory is bounded by the number of its holders. For tenures that have ended it is not: a
+    /// client may restore a made-up tenure and release it, again and again. So the store remembers a limited number of tenures of
+    /// a lock, and a limited number of locks. Beyond that, the end of a tenure counts as the end of all older tenures of the
+    /// lock, or of every lock, as after a flush.
     pub fn remember(
         &mut self,
         name: &impl NameRef,
@@ -400,7 +403,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
     }
 
     /// Forgets all observations when the quarantine is over. A holder that waits for its first hold of an unconfirmed tenure can
-    /// re-enter then, so all queues are due.
+    /// then re-enter, so all queues are due.
     pub fn notice_end_of_quarantine(&mut self, now: Instant) {
         if self.quarantine.ends(now).is_none() && mem::take(&mut self.decided_in_quarantine) {
             self.memories = Memories::default();
@@ -413,8 +416,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.remember(name, now, |memory| memory.end_up_to(lock.last_token()));
     }
 
-    /// Another command or event has ended the tenures of a lock. Many tenures are counted, and their memory is freed, in parts; or by
-    /// the server, which has the same memory until then, and not counted.
+    /// A command or event has ended the tenures of a lock without a decision. If there are many tenures, they are counted and
+    /// freed in parts. If the server still shares their memory, the server frees them and they are not counted.
     fn end_tenures(&mut self, name: &impl NameRef, lock: Lock, now: Instant) {
         self.remember_ended(name, &lock, now);
         if lock.has_many_holders() {
@@ -425,10 +428,11 @@ impl<W: Copy + Eq + Hash> Store<W> {
     }
 
     /// A lock leaves the keyspace, and the module did not take it: deleted, overwritten, renamed, moved, expired or evicted.
-    /// `latest_wall` is the server's clock. `evicts` tells whether the server evicts keys; it is asked only when that is not known.
+    /// `latest_wall` is the server's clock. `evicts` tells whether the server evicts keys. It is called only if the store does
+    /// not know that.
     ///
-    /// A lock with many holders is remembered only if it may be dropped, as its memory must be freed then. If not, its tenures are not
-    /// counted: they may go on under another name.
+    /// A lock with many holders is remembered only if the server may have dropped it, because its memory must be freed then.
+    /// Otherwise its tenures are not counted: they may go on under another name.
     pub fn unlinked(
         &mut self,
         name: &impl NameRef,
@@ -437,7 +441,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         freed: u64,
         evicts: impl FnOnce() -> bool,
     ) -> Unlinked {
-        // One DEL may unlink many locks. No command has begun since the lock before this one.
+        // One DEL may unlink many locks. No command has begun since the last lock was unlinked.
         let known_to_evict = self.unlinked.as_ref().is_some_and(|unlinked| unlinked.may_be_evicted);
         self.settle_unlinked(now, freed);
         let held = lock.last_deadline() > Some(now);
@@ -458,7 +462,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         Unlinked { held, may_be_dropped: may_be_evicted || (held && may_be_expired), may_be_evicted, recheck }
     }
 
-    /// Whether the last unlinked lock, which is not settled, had this name.
+    /// Whether the last unlinked lock had this name and is not settled.
     #[must_use]
     #[inline]
     pub fn unlinked_is(&self, name: &impl NameRef) -> bool {
@@ -476,8 +480,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
     /// The last unlinked lock was not evicted or expired: the server would have sent the event by now.
     pub fn settle_unlinked(&mut self, now: Instant, freed: u64) {
         if let Some(UnlinkedLock { name, lock, freed: before, .. }) = self.unlinked.take() {
-            // RENAME and MOVE take a lock from its name and free nothing: the tenure goes on under another. A thread of the server frees
-            // a lock with many holders, perhaps later.
+            // RENAME and MOVE take a lock from its name and free nothing: the tenure goes on under another name. The server may
+            // free a lock with many holders later, on another thread.
             if freed == before && !lock.has_many_holders() {
                 self.remember_ended(&name, &lock, now);
             } else {
@@ -486,12 +490,12 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// Takes the unlinked lock out while the caller looks at its key, which may unlink another one.
+    /// Takes the unlinked lock out while the caller looks at its key. That look may unlink another lock.
     pub const fn take_unlinked(&mut self) -> Option<UnlinkedLock> {
         self.unlinked.take()
     }
 
-    /// Puts the unlinked lock back. It is settled if something stands in its place, or if another was unlinked meanwhile.
+    /// Puts the unlinked lock back. It is settled if its key holds another value, or if another lock was unlinked meanwhile.
     pub fn return_unlinked(&mut self, unlinked: UnlinkedLock, is_replaced: bool, now: Instant, freed: u64) {
         let newer = self.unlinked.replace(unlinked);
         if is_replaced || newer.is_some() {
@@ -500,8 +504,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.unlinked = newer.or(self.unlinked.take());
     }
 
-    /// The server has evicted a key. Whether that was the last unlinked lock, whose tenure is kept. The caller replicates the
-    /// dropped lock at once, before the server's own DEL.
+    /// The server has evicted a key. Returns whether that key was the last unlinked lock; its tenure is then kept. The caller
+    /// replicates the dropped lock at once, before the server's own DEL.
     pub fn evicted(&mut self, name: &impl NameRef) -> bool {
         if !self.unlinked_is(name) {
             return false;
@@ -512,9 +516,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
         true
     }
 
-    /// The server has found that a key's TTL has passed, at `latest_wall` by its clock. An earlier TTL than the module's was set by
-    /// hand, and ends the lock. If the TTL was the module's and the lease is still running by the monotonic clock, the tenure is
-    /// kept.
+    /// The server has found that a key's TTL has passed, at `latest_wall` by its clock. If the TTL was earlier than the module's,
+    /// a client has set it, and the lock ends. If the TTL was the module's and the lease is still running by the monotonic clock,
+    /// the tenure is kept.
     pub fn expired(&mut self, name: &impl NameRef, latest_wall: WallTime, now: Instant) -> Expired {
         if !self.unlinked_is(name) {
             return Expired::Over;
@@ -530,7 +534,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         Expired::KeptFromClockJump
     }
 
-    /// Whether a new key of this name says something about a lock.
+    /// Whether a new key of this name matters for a lock.
     #[must_use]
     pub fn concerns_new_key(&self, name: &impl NameRef) -> bool {
         // The sweeps do not open long keys.
@@ -539,7 +543,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
             || (name.key().len() > LONGEST_SWEPT_KEY && self.queue(name).is_some())
     }
 
-    /// A key was created by a command or event, not by the module. Whether the waiters of that name need a check.
+    /// A key was created by a command or event, not by the module. Returns whether the waiters for that name need a check.
     pub fn new_key(&mut self, name: &impl NameRef, now: Instant, freed: u64) -> bool {
         if self.unlinked_is(name) {
             self.settle_unlinked(now, freed);
@@ -548,8 +552,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         broken || name.key().len() > LONGEST_SWEPT_KEY
     }
 
-    /// Something else stands under the name of a dropped lock, or this node does not serve it any more: its tenures have ended.
-    /// Whether there was one.
+    /// The key of a dropped lock holds another value, or this node does not serve it any more: its tenures have ended. Returns
+    /// whether there was one.
     #[inline]
     pub fn break_dropped(&mut self, name: &impl NameRef, now: Instant) -> bool {
         !self.dropped_locks.is_empty() && self.break_one_dropped(name, now)
@@ -588,7 +592,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         Some(lock)
     }
 
-    /// Drops a part of the locks with many holders that have ended. Whether some are left.
+    /// Frees a part of the locks with many holders that have ended. Returns whether some are left.
     pub fn drop_discarded(&mut self) -> bool {
         const PART: usize = 256;
         if let Some(Discarded { lock, ended }) = self.discarded.front_mut() {
@@ -605,7 +609,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         !self.discarded.is_empty()
     }
 
-    /// The primary has dropped a lock, or its dropped lock is gone.
+    /// The primary has dropped a lock, or it has no dropped lock of this name any more.
     pub fn follow_dropped(&mut self, name: &impl NameRef, dropped: Option<Lock>) {
         match dropped {
             Some(lock) => {
@@ -618,30 +622,30 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// The primary changes a lock: it is not dropped any more. A change of a dropped lock is the whole of it.
+    /// The primary has changed a lock, so the lock is not dropped any more. For a dropped lock, the primary sends the whole lock.
     pub fn end_dropped(&mut self, name: &impl NameRef) {
         self.take_dropped(name);
     }
 
-    /// Takes note of the token in a change that the primary or a file tells of.
+    /// Observes the token in a change that the primary or a file has sent.
     pub fn observe_change(&mut self, change: &Change) {
         if let Change::Put(holder) = change {
             self.tokens.observe(holder.token);
         }
     }
 
-    /// Takes note of the tokens of a lock that another server, or this one in an earlier life, has granted.
+    /// Observes the tokens of a lock that another server, or this one before a restart, has granted.
     pub fn observe(&mut self, lock: &Lock) {
         lock.holders().for_each(|holder| self.tokens.observe(holder.token));
     }
 
-    /// Whether a token of a lock lies further ahead than an honest server's can.
+    /// Whether a token of a lock lies further ahead than that of a server that works right.
     #[must_use]
     pub fn is_far_ahead(&self, lock: &Lock, wall: WallTime) -> bool {
         lock.holders().any(|holder| self.tokens.is_far_ahead(holder.token, wall))
     }
 
-    /// A dropped lock has been read from a snapshot, whose tokens are observed already.
+    /// A dropped lock has been read from a snapshot. Its tokens have been observed.
     pub fn load_dropped(&mut self, db: Db, key: &[u8], lock: Lock) {
         self.async_loaded.as_mut().unwrap_or(&mut self.dropped_locks).put(db, key, lock);
     }
@@ -664,7 +668,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// The server has become a replica: it follows another, and keeps no work of its own.
+    /// The server has become a replica: it follows another server and drops its own pending work.
     pub fn become_replica(&mut self) {
         self.replica = true;
         self.queues.forget_all_places();
@@ -706,7 +710,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// When there is something to do, but for sweeps.
+    /// The instant of the next work, without sweeps.
     #[must_use]
     pub fn next_work(&self, now: Instant) -> Option<Instant> {
         let dropped =
@@ -719,7 +723,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.queues.next_due().into_iter().chain(other).min()
     }
 
-    /// Whether there are dropped locks that this server looks after.
+    /// Whether this server is responsible for dropped locks.
     #[must_use]
     pub fn sweeps_dropped_locks(&self) -> bool {
         !self.dropped_locks.is_empty() && !self.follows()

@@ -1,7 +1,7 @@
 //! Fencing tokens without a stored counter.
 //!
-//! A new token is the larger of two numbers: the wall clock in microseconds, and one more than the largest token that this server
-//! has given or received (the floor). So tokens grow
+//! A new token is the larger of two numbers: the wall clock in microseconds, and one more than the floor, which is the largest
+//! token that this server has given or received. So tokens grow
 //!
 //! - across a release, a deletion, FLUSHALL and a clock step, as the floor stays in memory;
 //! - across a restart without data, as time has passed since the last grant;
@@ -75,8 +75,8 @@ impl TokenSource {
         FencingToken::new(self.floor)
     }
 
-    /// Whether a token lies more than a day ahead of the wall clock, and is larger than every token given or observed. Such a token
-    /// comes from no server that works right. If it became the floor, the numbers could run out.
+    /// Whether a token lies more than a day ahead of the wall clock, and is larger than every token given or observed. A server
+    /// that works right does not give such a token. If it became the floor, the numbers could run out.
     #[must_use]
     pub fn is_far_ahead(&self, token: FencingToken, wall: WallTime) -> bool {
         const DAY: Span = match Span::from_millis(24 * 3_600 * 1_000) {

@@ -12,11 +12,11 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
-/// The keyed hash of an owner. Owners with the same hash are indexed together.
+/// The keyed hash of an owner. Owners with the same hash share an index entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OwnerHash(pub u64);
 
-/// The positions of an owner's waits. Nearly always there is one, which takes no memory of its own.
+/// The positions of an owner's waits. Nearly always there is one position, which takes no memory of its own.
 #[derive(Debug)]
 enum Positions {
     One(Position),
@@ -56,7 +56,7 @@ impl Positions {
 /// One place in a queue.
 #[derive(Debug)]
 pub struct Queued<H> {
-    /// Whose it is.
+    /// The waiter, or the owner for whom the place is kept.
     pub who: Who<H>,
     owner: OwnerHash,
 }
@@ -75,14 +75,14 @@ pub enum Who<H> {
 pub struct KeptPlace {
     /// The owner, and what it waited for.
     pub place: Place,
-    /// When its wait ended.
+    /// When the wait ended.
     pub kept_since: Instant,
-    /// Until when it holds back those behind it; `None` when it is passed over.
+    /// Until when it holds back the places behind it; `None` when it is passed over.
     pub holds_back_until: Option<Instant>,
 }
 
 impl KeptPlace {
-    /// The instant at which it is gone.
+    /// The instant at which the place is not kept any longer.
     pub const fn ends(&self) -> Instant {
         self.kept_since.after(self.place.keep)
     }
@@ -106,7 +106,7 @@ impl<H> Queued<H> {
         self.who.owner()
     }
 
-    /// The count of holds that was named.
+    /// The count of holds that the request named.
     pub const fn holds(&self) -> Option<u32> {
         match &self.who {
             Who::Present(waiter) => waiter.wait_request.request.holds,
@@ -210,7 +210,7 @@ impl<H> WaitQueue<H> {
         self.places.get(position).or_else(|| self.passed_over.get(&position))
     }
 
-    /// The first position that is not passed over.
+    /// The first position, without places that are passed over.
     pub fn first_position(&self) -> Option<Position> {
         self.places.first_position()
     }
@@ -220,7 +220,7 @@ impl<H> WaitQueue<H> {
         self.places.first()?.waiter()
     }
 
-    /// Those who wait, the first in front.
+    /// The waiters, the first one first.
     pub fn in_order(&self) -> impl Iterator<Item = &Waiter<H>> {
         self.places.in_order().filter_map(Queued::waiter)
     }
@@ -288,8 +288,8 @@ impl<H> WaitQueue<H> {
         Some(queued)
     }
 
-    /// Removes the first place that is not passed over. Returns with it whether its owner may have other places in the queue; false
-    /// is certain.
+    /// Removes the first place that is not passed over. Returns it, and whether its owner may have other places in the queue.
+    /// False is certain.
     pub fn pop_first(&mut self) -> Option<(Position, Queued<H>, bool)> {
         let (position, queued) = self.places.pop_first()?;
         let has_other_places = self.unindex(position, &queued);

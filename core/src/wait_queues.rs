@@ -3,9 +3,9 @@
 //! A queue exists while clients wait for its lock. Queues exist in memory on the primary alone. They are not stored and not
 //! replicated.
 //!
-//! Every operation costs O(log n), with n the waiters of the queue, or all waiters where a wait limit or a due time is indexed. A
-//! waiter is found by its position (to serve it), by its handle (when its client leaves), by its owner (to grant it together
-//! with the owner's first wait) and by its limit.
+//! Every operation costs O(log n). n is the number of waiters in the queue, or of all waiters where a wait limit or a due time is
+//! indexed. A waiter is found by its position (to serve it), by its handle (when its client leaves), by its owner (when the
+//! owner's first wait is granted) and by its limit.
 //!
 //! A place can be kept for an owner whose client has left:
 //!
@@ -18,7 +18,7 @@
 //!            the connection is closed
 //! ```
 //!
-//! The owner's next request takes the place from either state. The 100 ms are for a client that waits in slices: without them,
+//! In both states, the owner's next request takes over the place. The 100 ms are for a client that waits in slices. Without them,
 //! readers that come and go would overtake a writer between its slices again and again.
 //!
 //! Invariants:
@@ -27,8 +27,8 @@
 //! - A kept place is indexed by its position, by its owner and by its age, and in `limits`. Its position is in `places` while it
 //!   holds others back, and in `passed_over` afterwards.
 //! - A queue without waiters and kept places does not exist.
-//! - A queue that is due is in `due`, at its due time or earlier. A renewal or a hand-off makes a queue due later. To move the entry
-//!   each time would cost more than to find, once, that the queue is not due yet.
+//! - A queue that is due is in `due`, at its due time or earlier. A renewal or a hand-off makes a queue due later. To move the
+//!   entry each time would cost more than to find out once that the queue is not due yet.
 
 use crate::cluster_slot::SlotKey;
 use crate::id_hash::{ById, shrink_if_sparse};
@@ -48,11 +48,11 @@ use std::mem;
 use std::ops::Bound;
 use std::rc::Rc;
 
-/// The longest key, in bytes, that a sweep opens. The server hashes a key each time, so a few huge keys would keep it busy. Of a
-/// longer key a sweep asks only whether this node still serves its cluster slot.
+/// The longest key, in bytes, that a sweep opens. The server hashes a key each time, so a few huge keys would keep it busy. For a
+/// longer key, a sweep asks only whether this node still serves its cluster slot.
 pub const LONGEST_SWEPT_KEY: usize = 256;
 
-/// How long a kept place holds back those behind it after its wait limit was reached.
+/// How long a kept place holds back the places behind it after its wait limit was reached.
 const HOLDS_BACK: Span = match Span::from_millis(100) {
     Some(span) => span,
     None => Span::MAX,
@@ -62,7 +62,7 @@ const HOLDS_BACK: Span = match Span::from_millis(100) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(u64);
 
-/// How many clients may wait. Kept places count.
+/// How many clients may wait. Kept places count too.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// For one lock.
@@ -80,10 +80,10 @@ pub enum Full {
     Total,
 }
 
-/// How a client leaves its wait queue, which decides whether its kept place holds others back.
+/// Why a client leaves its wait queue. This decides whether its kept place holds others back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
-    /// It was answered that its wait limit was reached, and may ask again at once.
+    /// The client was told that its wait limit was reached. It may ask again at once.
     LimitReached,
     /// Its connection is closed.
     Disconnected,
@@ -109,7 +109,7 @@ pub struct WaitQueues<H> {
     /// All kept places, the oldest first.
     kept: BTreeSet<(Instant, QueueId, Position)>,
     due: BTreeSet<(Instant, QueueId)>,
-    /// All queues in the order of a sweep. With their names, so that a sweep need not find each queue.
+    /// All queues in the order of a sweep. The names are here too, so that a sweep need not find each queue.
     sweep_order: BTreeMap<QueueId, LockName>,
     hasher: RandomState,
     /// The queue that was last found by its name. One command looks for it several times.
@@ -223,7 +223,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         kept.map(|kept| (&kept.place.owner, kept.holds_back_until.is_some()))
     }
 
-    /// How many entries each index has, and a name for it. For tests.
+    /// The length of each index, with a name for it. For tests.
     #[must_use]
     pub fn index_lengths(&self) -> [(&'static str, usize); 9] {
         let sum = |count: fn(&WaitQueue<H>) -> usize| self.queues.values().map(count).sum();
@@ -241,8 +241,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         ]
     }
 
-    /// Whether a request has to wait behind others. A request that takes over the first place does not, nor one whose place comes before
-    /// that.
+    /// Whether a request has to wait behind others. It has not if it takes over the first place, or a place before that one.
     #[must_use]
     pub fn is_behind(&self, queue: QueueId, request: &AcquireRequest) -> bool {
         let Some(entry) = self.queues.get(&queue) else { return false };
@@ -251,7 +250,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         own().is_none_or(|own| own > first)
     }
 
-    /// Whether `request` may join the queue of a lock. A request that takes over a place always may. A kept place gives way.
+    /// Whether `request` may join the queue of a lock. A request that takes over a place always may. A full queue removes a kept
+    /// place to make room.
     ///
     /// # Errors
     /// [`Full`] when no further client may wait.
@@ -267,8 +267,9 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
     }
 
-    /// Adds a waiter at the end of the queue of a lock. A request that names its count of holds takes over the owner's earlier place
-    /// instead; a wait that stands there is returned as superseded. The oldest kept place gives way when there are too many.
+    /// Adds a waiter at the end of the queue of a lock. If the request names its count of holds, it takes over the owner's
+    /// earlier place instead. A wait in that place is returned as superseded. When there are too many places, the oldest kept
+    /// place is removed.
     pub fn join(
         &mut self,
         db: Db,
@@ -290,7 +291,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
     }
 
-    /// Keeps the place of a waiter that was granted the lock and has left before it could be told. It is passed over.
+    /// Keeps the place of a waiter that was granted the lock and has left before its reply was sent. The place is passed over.
     pub fn keep(&mut self, db: Db, key: &[u8], place: Place, limits: Limits, now: Instant) {
         let queue = self.open(db, key);
         self.keep_at(queue, place, now, Absence::Disconnected);
@@ -306,7 +307,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.insert(queue, position, Who::Absent(KeptPlace { place, kept_since: now, holds_back_until }));
     }
 
-    /// Lets the oldest kept places go while there are more places than there may be.
+    /// Removes the oldest kept places while there are more places than the limits allow.
     fn give_way(&mut self, queue: QueueId, limits: Limits, now: Instant) {
         while let Some(entry) = self.queues.get(&queue)
             && entry.waiters().saturating_add(entry.kept_places()) > limits.per_lock
@@ -346,8 +347,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.queues.get(&queue)?.front()
     }
 
-    /// Removes the first waiter of a queue. Returns with it whether its owner may have other places in the queue; false is certain.
-    /// A kept place in front of it is lost, so the caller serves the front or ends all waits.
+    /// Removes the first waiter of a queue. Returns it, and whether its owner may have other places in the queue. False is
+    /// certain. A kept place before it is lost, so the caller serves the first waiter or ends all waits.
     pub fn pop_front(&mut self, queue: QueueId) -> Option<(Waiter<H>, bool)> {
         loop {
             let (position, queued, has_other_places) = self.queues.get_mut(&queue)?.pop_first()?;
@@ -426,15 +427,15 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
     }
 
-    /// Removes the waiter with this handle, as its client has left or was unblocked. Its place may be kept. If it was the first, its
-    /// queue is due: those behind it may fit.
+    /// Removes the waiter with this handle, as its client has left or was unblocked. Its place may be kept. If it was the first,
+    /// its queue is due, because the next ones may fit.
     pub fn leave(&mut self, handle: H, absence: Absence, now: Instant) -> Option<Waiter<H>> {
         let (queue, position) = *self.by_handle.get(&handle)?;
         self.end_wait(queue, position, absence, now)
     }
 
-    /// Removes one waiter that has reached its wait limit, or carries out one change of a kept place. If the first place of a queue
-    /// is another one afterwards, the queue is due.
+    /// Removes one waiter that has reached its wait limit, or carries out one change of a kept place. If the first place of a
+    /// queue changes, the queue is due.
     pub fn pop_limit_reached(&mut self, now: Instant) -> Option<LimitReached<H>> {
         let (_, queue, position) = *self.limits.first().filter(|(limit, ..)| *limit <= now)?;
         if self.queues.get(&queue)?.at(position)?.waiter().is_some() {
@@ -478,7 +479,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.queues.get(&queue).is_some_and(|queue| queue.first_position() == Some(position))
     }
 
-    /// A place was removed. If it was the first and others wait, these may fit now.
+    /// A place was removed. If it was the first and others wait, they may fit now.
     fn removed(&mut self, queue: QueueId, was_first: bool, now: Instant) {
         if was_first && self.front(queue).is_some() {
             self.set_due(queue, Some(now));
@@ -513,7 +514,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.set_due(queue, Some(now));
     }
 
-    /// Returns one queue that is due now, and whether its lock may have changed without a decision. It is not due any more then.
+    /// Returns one queue that is due now, and whether its lock may have changed without a decision. It is not due any more
+    /// afterwards.
     pub fn pop_due(&mut self, now: Instant) -> Option<(QueueId, bool)> {
         loop {
             let (_, queue) = *self.due.first().filter(|(due, _)| *due <= now)?;
@@ -592,7 +594,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         removed
     }
 
-    /// Takes out what is at a position. The queue may be empty then.
+    /// Removes what is at a position. Does not close a queue that is empty afterwards.
     fn take(&mut self, id: QueueId, position: Position) -> Option<Queued<H>> {
         let queued = self.queues.get_mut(&id)?.remove(position)?;
         self.unindex(id, position, &queued);

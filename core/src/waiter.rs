@@ -13,7 +13,8 @@ pub struct WaitRequest<H> {
     pub request: AcquireRequest,
     /// The instant at which it stops waiting.
     pub limit: Option<Instant>,
-    /// For how long the place is kept when the wait ends without an answer to the owner's question. Needs a count of holds.
+    /// How long the place is kept when the wait ends and the owner does not know whether it holds the lock. A request with
+    /// it must name its count of holds.
     pub keep: Option<Span>,
     /// How the caller finds the blocked client again.
     pub handle: H,
@@ -30,7 +31,7 @@ pub struct Waiter<H> {
 }
 
 impl<H> Waiter<H> {
-    /// The place to be kept for the owner; `None` when it did not ask for that.
+    /// The place to be kept for the owner; `None` when the request did not ask for that.
     #[must_use]
     pub fn place(&self) -> Option<Place> {
         let WaitRequest { request, keep, .. } = &self.wait_request;
@@ -50,7 +51,7 @@ pub struct Place {
     pub(crate) keep: Span,
 }
 
-/// A waiter that has left its queue and is to be sent the outcome of its wait.
+/// A waiter that has left its queue and will be sent the outcome of its wait.
 #[derive(Debug)]
 pub struct Completion<H> {
     /// The waiter.

@@ -9,7 +9,8 @@ use std::ptr::NonNull;
 
 /// The client has disconnected, or the server itself has ended its wait.
 fn forget(client: BlockedClient, leaving: Leaving) {
-    // The code that takes a waiter out of its queue also unblocks it: it does so, or has, when a reply is pending.
+    // The code that takes a waiter out of its queue also unblocks it. A pending reply means that it has done so or
+    // is about to.
     if !waiters::drop_reply(client) && waiters::leave(client, leaving) {
         client.unblock();
     }
@@ -20,7 +21,7 @@ pub unsafe extern "C" fn on_reply(
     _argv: *mut *mut raw::RedisModuleString,
     _argc: c_int,
 ) -> c_int {
-    // SAFETY: the server's context of this very call.
+    // SAFETY: the server's context, valid for this call.
     let context = unsafe { Context::new(context) };
     let client = BlockedClient::of_callback(context);
     let replied =
@@ -48,7 +49,7 @@ pub unsafe extern "C" fn on_unblock(
     _argv: *mut *mut raw::RedisModuleString,
     _argc: c_int,
 ) -> c_int {
-    // SAFETY: the server's context of this very call.
+    // SAFETY: the server's context, valid for this call.
     let context = unsafe { Context::new(context) };
     catch_panic(Callback::Unblock, (), || {
         if let Some(client) = BlockedClient::of_callback(context) {

@@ -11,8 +11,8 @@ use std::ffi::{c_char, c_int, c_longlong, c_void};
 use std::sync::Mutex;
 use std::{mem, slice};
 
-/// Registers every setting. The module's arguments give the defaults, used when the configuration does not name a setting. False,
-/// and a line in the log, when an argument is wrong.
+/// Registers every setting. The module's arguments give the defaults. These are used where the configuration does not name a
+/// setting. Logs a line and returns false when an argument is wrong.
 ///
 /// # Safety
 /// `argv` holds `argc` strings of the server's.
@@ -34,7 +34,7 @@ pub unsafe fn register(context: Context, argv: *mut *mut raw::RedisModuleString,
     loaded
 }
 
-/// The settings may contradict each other, as they are set one by one. Warns, once, which value is used then.
+/// The settings may contradict each other, because they are set one by one. If they do, warns once which value is used.
 fn warn_of_contradiction() {
     static LAST: Mutex<Option<(u64, u64)>> = Mutex::new(None);
     let shortened = shortened_default_lease();
@@ -69,7 +69,7 @@ fn register_one(context: Context, setting: &'static Setting, default: i64) -> bo
     status == raw::REDISMODULE_OK as c_int
 }
 
-/// The numbers of all settings as the module's arguments (`name number ...`) have them.
+/// The numbers of all settings, from the module's arguments (`name number ...`).
 fn defaults(arguments: &[&[u8]]) -> Option<Vec<i64>> {
     let mut numbers = [None; ALL.len()];
     for pair in arguments.chunks(2) {
@@ -125,7 +125,7 @@ unsafe extern "C" fn set(
     })
 }
 
-/// All settings that a CONFIG SET names are set.
+/// Called after CONFIG SET has set all the settings that it names.
 unsafe extern "C" fn apply(
     _context: *mut raw::RedisModuleCtx,
     _setting: *mut c_void,

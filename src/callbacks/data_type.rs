@@ -11,8 +11,8 @@ use std::{mem, ptr, slice};
 /// The name that TYPE and SCAN ... TYPE show: the server wants nine characters.
 const NAME: &CStr = c"lockward-";
 
-/// What the server writes into RDB files as the version of the type: that of one string in it. It is to stay: the string
-/// has a version of its own, so that a lock can be read by every module that knows what is in it.
+/// What the server writes into RDB files as the version of the type. It only says that the value is one string. It must not
+/// change. The string has a version of its own, so that every module that knows that version can read the lock.
 const ENCODING: c_int = 1;
 
 /// A type that does nothing yet.
@@ -84,7 +84,7 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *m
             return ptr::null_mut();
         }
         let mut len = 0;
-        // SAFETY: the server's io of this very call; the buffer is ours, to be freed by the server's allocator.
+        // SAFETY: the server's io, valid for this call; the buffer is ours, to be freed by the server's allocator.
         let buffer = unsafe { api!(RedisModule_LoadStringBuffer(io, &raw mut len)) };
         if buffer.is_null() {
             return ptr::null_mut();
@@ -99,11 +99,11 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *m
 
 unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
     catch_panic(Callback::RdbSave, (), || {
-        // SAFETY: the server's value of this very call.
+        // SAFETY: the server's value, valid for this call.
         let Some(lock) = (unsafe { lock(value) }) else { return };
         let mut payload = Vec::new();
         encoding::append_lock(&mut payload, lock, clock::read());
-        // SAFETY: the server's io of this very call; the bytes are copied.
+        // SAFETY: the server's io, valid for this call; the bytes are copied.
         unsafe { api!(RedisModule_SaveStringBuffer(io, payload.as_ptr().cast(), payload.len())) };
     });
 }
@@ -114,7 +114,7 @@ unsafe extern "C" fn aof_rewrite(
     value: *mut c_void,
 ) {
     catch_panic(Callback::AofRewrite, (), || {
-        // SAFETY: the server's value of this very call.
+        // SAFETY: the server's value, valid for this call.
         let Some(lock) = (unsafe { lock(value) }) else { return };
         let mut payload = Vec::new();
         encoding::append_lock(&mut payload, lock, clock::read());
@@ -141,7 +141,7 @@ unsafe extern "C" fn free(value: *mut c_void) {
 /// The server leaves a lock with many holders to a thread of its own. The module deletes only locks without holders.
 unsafe extern "C" fn free_effort(_context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> usize {
     catch_panic(Callback::Free, 1, || {
-        // SAFETY: the server's value of this very call.
+        // SAFETY: the server's value, valid for this call.
         unsafe { lock(value) }.map_or(1, |lock| lock.holders().len().max(1))
     })
 }
@@ -152,7 +152,7 @@ unsafe extern "C" fn mem_usage(
     _samples: usize,
 ) -> usize {
     catch_panic(Callback::MemUsage, 0, || {
-        // SAFETY: the server's value of this very call, allocated by the server's allocator.
+        // SAFETY: the server's value, valid for this call, allocated by the server's allocator.
         let (size, lock) = unsafe { (api!(RedisModule_MallocSize(value.cast_mut())), lock(value)) };
         size.saturating_add(lock.map_or(0, Lock::heap_size))
     })
@@ -160,13 +160,14 @@ unsafe extern "C" fn mem_usage(
 
 unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
     catch_panic(Callback::Digest, (), || {
-        // SAFETY: the server's value of this very call.
+        // SAFETY: the server's value, valid for this call.
         let Some(lock) = (unsafe { lock(value) }) else { return };
-        // What primary and replica have in common: not the deadline, which each counts on its own clock.
+        // The digest covers what primary and replica have in common. Each counts the deadline on its own clock, so the
+        // deadline is left out.
         for holder in lock.holders() {
             let owner = holder.owner.to_bytes();
             let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-            // SAFETY: the server's digest of this very call; the bytes are copied.
+            // SAFETY: the server's digest, valid for this call; the bytes are copied.
             unsafe {
                 api!(RedisModule_DigestAddStringBuffer(digest, owner.as_ptr().cast(), owner.len()));
                 api!(RedisModule_DigestAddLongLong(digest, number(holder.token.get())));
@@ -180,9 +181,9 @@ unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_v
 }
 
 unsafe extern "C" fn unlink(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
-    // Not for changes of the module's own.
+    // The module's own changes are not reported.
     if !state::own_write() {
-        // SAFETY: the server's context and value of this very call.
+        // SAFETY: the server's context and value, valid for this call.
         unsafe { unlinked(context, value) };
     }
 }
@@ -214,7 +215,7 @@ unsafe extern "C" fn defrag(
         // - the value, and an owner on the heap, are each one allocation of the server's allocator;
         // - `DefragAlloc` moves an allocation and frees the old place, or returns null and leaves it;
         // - a moved owner is put in place without dropping the box that pointed to its old place;
-        // - the context is the server's, of this very call.
+        // - the context is the server's, valid for this call.
         unsafe {
             let mut cursor = 0;
             api!(RedisModule_DefragCursorGet(context, &raw mut cursor));

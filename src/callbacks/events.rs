@@ -11,7 +11,7 @@ use std::slice;
 
 /// Subscribes to the events that the module always needs. False when the server refuses.
 ///
-/// Rare events are subscribed to when they are needed first, see [`crate::server::subscriptions`].
+/// Rare events are subscribed to when they are first needed, see [`crate::server::subscriptions`].
 pub fn subscribe(context: Context) -> bool {
     let server_events: [(u64, raw::RedisModuleEventCallback); 8] = [
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, Some(on_role)),
@@ -57,7 +57,8 @@ unsafe fn event_args<'a>(
     if version() < DB_OF_CLIENT_SINCE {
         return (context, event, name);
     }
-    // The context is that of the client, with the database of its transaction; but MOVE and COPY report a key of another.
+    // The context is that of the client, with the database of its transaction. But MOVE and COPY report a key of another
+    // database.
     let db = OpenKey::to_look(context, &name).db().unwrap_or(name.db());
     // SAFETY: as the caller promises.
     (context, event, unsafe { KeyName::new(db, key) })
@@ -109,7 +110,7 @@ unsafe extern "C" fn on_loading(
         }
         raw::REDISMODULE_SUBEVENT_LOADING_REPL_START => server_events::loading_begins(Loading::Primary),
         _ => {
-            // SAFETY: the server's context of this very call.
+            // SAFETY: the server's context, valid for this call.
             snapshot::ends(unsafe { Context::new(context) });
             server_events::loading_ends();
         }
@@ -136,7 +137,7 @@ unsafe extern "C" fn on_snapshot(
     _data: *mut c_void,
 ) {
     catch_panic(Callback::Snapshot, (), || {
-        // SAFETY: the server's context of this very call.
+        // SAFETY: the server's context, valid for this call.
         let context = unsafe { Context::new(context) };
         match stage {
             raw::REDISMODULE_SUBEVENT_PERSISTENCE_ENDED | raw::REDISMODULE_SUBEVENT_PERSISTENCE_FAILED => {
@@ -158,7 +159,8 @@ unsafe extern "C" fn on_config(
 ) {
     catch_panic(Callback::Config, (), || {
         server_events::audience_may_come();
-        // SAFETY: with this event comes this structure, valid through the call, with as many names as it says.
+        // SAFETY: the server passes this structure with this event, valid through the call, with as many names as it
+        // says.
         let names = unsafe {
             let Some(changed) = data.cast::<raw::RedisModuleConfigChange>().as_ref() else { return };
             let count = usize::try_from(changed.num_changes).unwrap_or_default();
@@ -178,7 +180,7 @@ unsafe extern "C" fn on_flush(
     data: *mut c_void,
 ) {
     catch_panic(Callback::Flush, (), || {
-        // SAFETY: with this event comes this structure, valid through the call.
+        // SAFETY: the server passes this structure with this event, valid through the call.
         let flushed = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() };
         if let Some(flushed) = flushed.filter(|_| stage == raw::REDISMODULE_SUBEVENT_FLUSHDB_END) {
             server_events::flushed((flushed.dbnum >= 0).then_some(Db(flushed.dbnum)));
@@ -193,7 +195,7 @@ unsafe extern "C" fn on_swap_db(
     data: *mut c_void,
 ) {
     catch_panic(Callback::SwapDb, (), || {
-        // SAFETY: with this event comes this structure, valid through the call.
+        // SAFETY: the server passes this structure with this event, valid through the call.
         if let Some(swapped) = unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() } {
             server_events::swapped(Db(swapped.dbnum_first), Db(swapped.dbnum_second));
         }

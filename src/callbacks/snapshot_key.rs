@@ -1,4 +1,4 @@
-//! The data type of snapshot keys: how the server writes and reads the key that takes dropped locks through a snapshot, see
+//! The data type of snapshot keys: how the server writes and reads the key that carries dropped locks in a snapshot, see
 //! [`crate::snapshot`]. The value itself is empty.
 
 use super::data_type::{NO_METHODS, create_type};
@@ -13,8 +13,8 @@ use std::{ptr, slice};
 /// The server wants nine characters.
 const NAME: &CStr = c"lockward_";
 
-/// What the server writes into RDB files as the version of the type: that of the list. It is to stay: each lock in the list has
-/// the version of its own payload.
+/// What the server writes into RDB files as the version of the type. It is the version of the list. It must not change: each
+/// lock in the list has the version of its own payload.
 const ENCODING: c_int = 1;
 
 /// Makes the data type. False when the server refuses it.
@@ -33,10 +33,10 @@ pub fn register(context: Context) -> bool {
 
 unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, _value: *mut c_void) {
     catch_panic(Callback::RdbSave, (), || {
-        // SAFETY: the server's io of this very call.
+        // SAFETY: the server's io, valid for this call.
         let db = Db(unsafe { api!(RedisModule_GetDbIdFromIO(io)) });
         let all = snapshot::carried(db, encoding::append_lock);
-        // SAFETY: the server's io of this very call; the bytes are copied.
+        // SAFETY: the server's io, valid for this call; the bytes are copied.
         unsafe {
             api!(RedisModule_SaveUnsigned(io, u64::try_from(all.len()).unwrap_or(u64::MAX)));
             for Carried { key, payload } in all {
@@ -52,9 +52,9 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *m
         if version != ENCODING {
             return ptr::null_mut();
         }
-        // SAFETY: the server's io of this very call.
+        // SAFETY: the server's io, valid for this call.
         let Some(all) = (unsafe { read(io) }) else { return ptr::null_mut() };
-        // SAFETY: the server's io of this very call; the name is valid through it, or null.
+        // SAFETY: the server's io, valid for this call; the name is valid through it, or null.
         let (db, name) = unsafe {
             let name = api!(RedisModule_GetKeyNameFromIO(io));
             (Db(api!(RedisModule_GetDbIdFromIO(io))), if name.is_null() { &[] } else { string_bytes(name) })
@@ -106,7 +106,7 @@ unsafe extern "C" fn aof_rewrite(
     _value: *mut c_void,
 ) {
     catch_panic(Callback::AofRewrite, (), || {
-        // SAFETY: the server's io of this very call.
+        // SAFETY: the server's io, valid for this call.
         let db = Db(unsafe { api!(RedisModule_GetDbIdFromIO(io)) });
         let append =
             |payload: &mut Vec<u8>, lock: &_, now| encoding::append_dropped_lock(payload, Some(lock), now);

@@ -18,13 +18,13 @@ unsafe extern "C" fn on_info(info: *mut raw::RedisModuleInfoCtx, for_crash_repor
         return; // the server may be in the middle of anything, the module as well
     }
     catch_panic(Callback::Statistics, (), || {
-        // SAFETY: the server's info of this very call; the text is constant.
+        // SAFETY: the server's info, valid for this call; the text is constant.
         let asked_for = unsafe { api!(RedisModule_InfoAddSection(info, c"".as_ptr())) };
         if asked_for != raw::REDISMODULE_OK as c_int {
             return;
         }
         let add = |name: &CStr, number| {
-            // SAFETY: the server's info of this very call; the texts are constant.
+            // SAFETY: the server's info, valid for this call; the texts are constant.
             unsafe { api!(RedisModule_InfoAddFieldULongLong(info, name.as_ptr(), number)) };
         };
         for field in info_section::fields() {

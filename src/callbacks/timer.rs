@@ -7,10 +7,10 @@ use redis_module::raw;
 use std::ffi::c_void;
 
 pub unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
-    // SAFETY: the server's context of this very call.
+    // SAFETY: the server's context, valid for this call.
     let context = unsafe { Context::new(context) };
-    // The timer is marked as fired even if the work panics, or it would never be set again. If marking it panics, the work waits for
-    // the next one: it could stop this timer, which the server frees after the callback.
+    // The timer is marked as fired even if the work panics, or it would never be set again. If marking it panics, the work waits
+    // for the next timer: the work could stop this timer, which the server frees after the callback.
     let fired = || {
         background::timer_fired();
         true

@@ -1,6 +1,7 @@
 //! LOCK._APPLY key changes
 //!
-//! Internal: what replicas and the AOF are sent when a lock changes, see docs/design.md. Refused from clients.
+//! Internal: what replicas and the AOF are sent when a lock changes, see docs/design.md. Clients may not call
+//! it.
 
 use super::command::{Command, CommandSource, command_source};
 use crate::arguments::Arguments;

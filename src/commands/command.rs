@@ -46,9 +46,9 @@ pub enum CommandSource {
 /// Where the running command comes from.
 ///
 /// # Errors
-/// [`Error::Paused`] when a transaction that has paused all writes goes on with one.
-/// [`Error::ReadOnly`] when a client asks a replica to change a lock: the server lets that pass where replicas are not
-/// read-only, but no replica grants or frees a lock by itself.
+/// [`Error::Paused`] when a transaction that has paused all writes then tries to write. [`Error::ReadOnly`]
+/// when a client asks a replica to change a lock. The server lets that pass where replicas are not read-only, but no
+/// replica grants or frees a lock by itself.
 #[inline]
 pub fn command_source(context: Context) -> Result<CommandSource, Error> {
     if Context::paused() {
@@ -72,7 +72,7 @@ pub fn command_source(context: Context) -> Result<CommandSource, Error> {
     }
 }
 
-/// As [`command_source`], for commands that neither a primary nor a file ever sends.
+/// As [`command_source`], for commands that no primary and no file ever sends.
 #[inline]
 pub fn only_clients(context: Context) -> Result<(), Error> {
     match command_source(context)? {

@@ -43,7 +43,8 @@ impl Command for Release {
                 }
                 Ok(left)
             })?,
-            // The primary has judged the lease, and replicates its other changes separately.
+            // The primary decides whether the lease is over, and replicates its other changes
+            // separately.
             CommandSource::Primary | CommandSource::File => {
                 transaction::run(context, &key, |decision| decision.apply_release(&request))?
             }

@@ -36,8 +36,8 @@ impl Command for Top {
                 _ => return Err(ParseError::Syntax.into()),
             }
         }
-        // From Redis 7.4 and Valkey 8 on, the server looks for each key that is opened in a transaction in the slot of
-        // the transaction's own keys, and so finds no other.
+        // From Redis 7.4 and Valkey 8 on, the server looks up every key that is opened in a transaction in the slot of
+        // the transaction's own keys. So it does not find keys of other slots.
         let flags = context.flags();
         if flags.cluster() && flags.must_not_block() {
             return Err(Error::TopInTransaction);
@@ -75,7 +75,8 @@ struct Contended {
     first_since: Instant,
 }
 
-/// The locks of `db` with the most waiters, most first, then those with the longest wait.
+/// The locks of `db` with the most waiters. The lock with the most waiters comes first; of two with equally many, the
+/// one with the longest wait.
 fn most_contended(db: Db, count: usize) -> Vec<Contended> {
     let mut all: Vec<Contended> = state::with(|state| {
         let contended = |(key, waiters, first_since)| Contended { key: Rc::clone(key), waiters, first_since };

@@ -1,11 +1,11 @@
 //! Clients that the server holds blocked for the module.
 //!
-//! A handle is unblocked exactly once, by the code that takes the waiter out of its wait queue. The server frees the handle
-//! some time after that. Before, exactly one callback takes the pending reply: the one that replies, or the one that
-//! reports that the client is gone.
+//! A handle is unblocked exactly once, by the code that takes the waiter out of its wait queue. The server frees the handle some
+//! time after that. Before that, exactly one callback takes the pending reply: the one that replies, or the one that reports that
+//! the client is gone.
 //!
-//! The server's own time limit is not used, and its timeout callback only from Redis 7.4 and Valkey 8 on: in older versions, when
-//! a time limit and an unblock meet in one pass of the event loop, the server loses the reply or crashes.
+//! The module does not use the server's own time limit. It passes a timeout callback only from Redis 7.4 and Valkey 8 on: in
+//! older versions, when a time limit and an unblock meet in one pass of the event loop, the server loses the reply or crashes.
 
 use super::context::Context;
 use super::entry_points::entry_points;
@@ -16,7 +16,8 @@ use std::ffi::c_int;
 use std::hash::{Hash, Hasher};
 use std::ptr::{self, NonNull};
 
-/// The first version, as the server numbers itself, where CLIENT UNBLOCK and an unblock may meet. Valkey begins at 8.
+/// The first version, as the server numbers itself, where CLIENT UNBLOCK and an unblock by the module may meet without harm.
+/// Valkey's numbers begin at 8.
 const TIMEOUT_SAFE_SINCE: c_int = 0x0007_0400;
 
 /// A client that the server holds blocked for the module. Two are equal when their handles are.
@@ -51,12 +52,12 @@ impl BlockedClient {
         unsafe { api!(RedisModule_UnblockClient(self.handle.as_ptr(), ptr::null_mut())) };
     }
 
-    /// The client with this handle, to look it up.
+    /// A client with this handle, for a lookup.
     pub const fn with_handle(handle: NonNull<raw::RedisModuleBlockedClient>) -> Self {
         Self { handle, id: 0, minted: false, socket: None }
     }
 
-    /// The client that a callback of a blocked client is about, to look it up.
+    /// The client of a callback of a blocked client, for a lookup.
     pub fn of_callback(context: Context) -> Option<Self> {
         // SAFETY: the context is that of a callback of a blocked client and has its handle, or null.
         let handle = unsafe { api!(RedisModule_GetBlockedClientHandle(context.as_ptr())) };

@@ -28,7 +28,7 @@ impl CallReply {
         self.root().text()
     }
 
-    /// The whole reply as a part, to look into.
+    /// The whole reply as a part.
     pub fn root(&self) -> ReplyPart<'_> {
         ReplyPart(self.0, PhantomData)
     }
@@ -48,7 +48,7 @@ impl CallReply {
         unsafe { api!(RedisModule_CallReplyType(self.0.as_ptr())) }
     }
 
-    /// Whether the server knows such replies: Redis from 7.2 on, and Valkey.
+    /// Whether the server has such replies: Redis from 7.2 on, and Valkey.
     pub fn may_be_promise() -> bool {
         // SAFETY: reads a function pointer that the server set when the module was loaded.
         unsafe { raw::RedisModule_CallReplyPromiseAbort }.is_some()
@@ -93,7 +93,7 @@ impl<'a> ReplyPart<'a> {
         }
     }
 
-    /// The number; a very small one if it is none.
+    /// The number; a very small one if it is not a number.
     pub fn number(self) -> i64 {
         // SAFETY: the reply is valid for 'a.
         unsafe { api!(RedisModule_CallReplyInteger(self.0.as_ptr())) }

@@ -8,13 +8,14 @@ use super::context::Context;
 pub enum ClusterState {
     /// Each slot has a node that serves it.
     Up,
-    /// It serves, though some slots have no node (`cluster-require-full-coverage no`).
+    /// Some slots have no node, but the others are served (`cluster-require-full-coverage no`).
     SlotsMissing,
     /// No node serves any key.
     Down,
 }
 
-/// The state of the cluster, from CLUSTER INFO. Where the server does not say, it counts as up.
+/// The state of the cluster, from CLUSTER INFO. If the server does not say, the cluster counts as
+/// up.
 pub fn cluster_state(context: Context) -> ClusterState {
     // SAFETY: the format names one C string, and this follows; the reply is ours.
     let reply = unsafe {

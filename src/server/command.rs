@@ -12,7 +12,7 @@ pub struct CommandInfo {
     pub name: &'static CStr,
     /// Its flags, as `RM_CreateCommand` names them.
     pub flags: &'static CStr,
-    /// How many arguments it takes, its name included; negative: at least so many.
+    /// The number of arguments, its name included. If it is negative, there can be more.
     pub arity: c_int,
     /// How it uses its key, the first argument; `None` when it has none.
     pub key: Option<KeyUse>,
@@ -22,9 +22,9 @@ pub struct CommandInfo {
     pub categories: &'static [&'static str],
     /// Its tips for clients and proxies, as COMMAND INFO names them; words between spaces.
     pub tips: &'static CStr,
-    /// What it does, in one sentence.
+    /// What the command does, in one sentence.
     pub summary: &'static CStr,
-    /// What it costs.
+    /// The complexity of the command.
     pub complexity: &'static CStr,
 }
 
@@ -66,7 +66,7 @@ impl Argument {
         Self { kind: Kind::Number, ..Self::text(name) }
     }
 
-    /// Any number of strings.
+    /// Any number of strings, at least none.
     pub const fn more(name: &'static CStr) -> Self {
         Self { optional: true, multiple: true, ..Self::text(name) }
     }
@@ -91,7 +91,7 @@ impl Argument {
         Self { name, kind: Kind::Together(arguments), option: None, optional: true, multiple: false }
     }
 
-    /// As the server wants it. Keeps what it points to in `held`.
+    /// The argument as the server wants it. `held` keeps alive what it points to.
     fn raw(
         &self,
         chosen: bool,
@@ -182,7 +182,7 @@ impl KeyUse {
     }
 }
 
-/// Adds [`OWN_CATEGORY`] where the server can: Redis from 7.4 on, and Valkey. Elsewhere the module goes without.
+/// Adds [`OWN_CATEGORY`] where the server can: Redis from 7.4 on, and Valkey. Other servers have no categories of modules.
 pub fn add_category(context: Context) -> bool {
     // SAFETY: reads a function pointer that the server set when the module was loaded.
     let Some(add) = (unsafe { raw::RedisModule_AddACLCategory }) else { return false };
@@ -235,7 +235,7 @@ fn describe(command: *mut raw::RedisModuleCommand, info: &CommandInfo) -> bool {
         first.fk.range.keystep = 1;
         first.fk.range.limit = 0;
         if key.inner_command().is_some() {
-            // The server asks the module for these keys, and for their true flags.
+            // The server asks the module for these keys and their true flags.
             let any_use = KeyUse::Write.flags() | raw::REDISMODULE_CMD_KEY_INCOMPLETE;
             inner.flags = any_use.into();
             inner.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_UNKNOWN;

@@ -1,7 +1,7 @@
 //! Calls at the beginning of every command.
 //!
-//! The server has no event for it, but calls a command filter as each command begins. The module registers one only while it
-//! needs to know, so that other commands cost no more.
+//! The server has no event for that, but it calls a command filter as each command begins. The module registers a filter only
+//! while it needs one, so that other commands cost no more.
 
 use super::entry_points::entry_points;
 use super::module_context::module_context;
@@ -18,9 +18,9 @@ static FILTER: AtomicPtr<raw::RedisModuleCommandFilter> = AtomicPtr::new(ptr::nu
 pub enum Caller {
     /// A client.
     TopLevel,
-    /// A script or another module, within something else.
+    /// A script or another module: the command runs within another command.
     Inner,
-    /// One of these. Redis 7.0 does not say which.
+    /// A client, a script or another module. Redis 7.0 does not say which.
     Unknown,
 }
 
@@ -36,8 +36,7 @@ pub fn watch_commands() {
     }
 }
 
-/// Ends [`watch_commands`]. Must not be called while a command begins: the server may be in the middle of its list of
-/// filters.
+/// Ends [`watch_commands`]. Must not be called while a command begins: the server may be walking through its list of filters.
 pub fn stop_watching_commands() {
     let filter = FILTER.swap(ptr::null_mut(), Ordering::Relaxed);
     if !filter.is_null() {
@@ -46,13 +45,13 @@ pub fn stop_watching_commands() {
     }
 }
 
-/// The caller of the command. Clients with a connection are found by their ids; scripts and modules call as clients that are in no
-/// list.
+/// The caller of the command. Clients with a connection are found by their ids; scripts and modules call as clients that are in
+/// no list.
 ///
 /// # Safety
 /// `command` is the server's of the running call.
 pub unsafe fn caller(command: *mut raw::RedisModuleCommandFilterCtx) -> Caller {
-    // SAFETY: as the caller promises. Given no room for the client's info, the server only looks the client up.
+    // SAFETY: as the caller promises. Without room for the client's info, the server only looks the client up.
     unsafe {
         let (Some(id_of), Some(info_of)) =
             (raw::RedisModule_CommandFilterGetClientId, raw::RedisModule_GetClientInfoById)

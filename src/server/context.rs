@@ -8,7 +8,7 @@ use redis_module::raw;
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_longlong};
 use std::ptr;
 
-/// The context of one callback. Not to be kept beyond it.
+/// The context of one callback. Must not be kept after the callback has returned.
 #[derive(Clone, Copy)]
 pub struct Context {
     raw: *mut raw::RedisModuleCtx,
@@ -24,7 +24,7 @@ impl Flags {
         self.0 & flags != 0
     }
 
-    /// The client must not be blocked: MULTI, a script, a function, another module's call.
+    /// The client must not be blocked: it is in MULTI, a script, a function or another module's call.
     pub const fn must_not_block(self) -> bool {
         self.any(
             raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING
@@ -104,8 +104,8 @@ impl Context {
         self.raw
     }
 
-    /// Tells the server what the module handles itself: errors while loading, signals that a key has changed, a replica that loads
-    /// new data beside the old, and a node that loads the data of a slot that is not its own yet.
+    /// Tells the server what the module handles itself: errors while loading, signals that a key has changed, a replica that
+    /// loads new data beside the old, and a node that loads the data of a slot that it does not own yet.
     pub fn set_options(self) {
         let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
             | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
@@ -166,13 +166,13 @@ impl Context {
         unsafe { api!(RedisModule_ReplyWithSimpleString(self.raw, text.as_ptr())) };
     }
 
-    /// Replies null: in RESP2 the null array.
+    /// Replies null; in RESP2 the null array.
     pub fn reply_null_array(self) {
         // SAFETY: the context is valid.
         unsafe { api!(RedisModule_ReplyWithNullArray(self.raw)) };
     }
 
-    /// Replies null in place of a string: in RESP2 the null bulk string.
+    /// Replies null in place of a string; in RESP2 the null bulk string.
     pub fn reply_null(self) {
         // SAFETY: the context is valid.
         unsafe { api!(RedisModule_ReplyWithNull(self.raw)) };
@@ -203,7 +203,7 @@ impl Context {
         unsafe { api!(RedisModule_WrongArity(self.raw)) };
     }
 
-    /// Replies what a command has replied that the module has called in the client's version of the protocol.
+    /// Passes on the reply of a command that the module has called in the client's version of the protocol.
     pub fn reply_with(self, reply: &CallReply) {
         // SAFETY: context and reply are valid.
         unsafe { api!(RedisModule_ReplyWithCallReply(self.raw, reply.as_ptr())) };
@@ -249,15 +249,15 @@ impl Context {
         unsafe { api!(RedisModule_NotifyKeyspaceEvent(self.raw, class, text.as_ptr(), name.as_ptr())) };
     }
 
-    /// Whether writes must wait: clients are paused, by hand, for a failover or for a shutdown. A write in the
-    /// background would crash the server then.
+    /// Whether writes must wait: clients are paused, by hand, for a failover or for a shutdown. A module that writes in the
+    /// background then would crash the server.
     pub fn paused() -> bool {
         // SAFETY: takes nothing.
         unsafe { api!(RedisModule_AvoidReplicaTraffic()) != 0 }
     }
 }
 
-/// The flags of the server, without a callback.
+/// The flags of the server, outside of a callback.
 pub fn global_flags() -> Flags {
     // SAFETY: the API allows a null context.
     let flags = unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) };

@@ -28,7 +28,7 @@ macro_rules! needed {
     };
 }
 
-// The functions that are used without a check. All are there since Redis 7.0.
+// The functions that are used without a check. All of them exist since Redis 7.0.
 needed! {
     RedisModule_AvoidReplicaTraffic RedisModule_BlockClient RedisModule_Call RedisModule_CallReplyStringPtr
     RedisModule_CallReplyArrayElement RedisModule_CallReplyInteger
@@ -69,7 +69,8 @@ pub fn version() -> c_int {
     unsafe { raw::RedisModule_GetServerVersion.map_or(0, |version| version()) }
 }
 
-/// Whether the server has all the module needs. To be called before any other function of the server but the log.
+/// Whether the server has all the module needs. Must be called before any other function of the server except the
+/// log.
 pub fn is_recent_enough() -> bool {
     version() >= OLDEST && is_complete()
 }

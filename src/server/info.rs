@@ -1,4 +1,4 @@
-//! What the server says of itself in INFO.
+//! What the server reports in INFO.
 
 use redis_module::raw;
 use std::ffi::{CStr, c_int};
@@ -6,9 +6,9 @@ use std::ops::RangeInclusive;
 use std::ptr;
 
 /// The servers whose source was read for [`crate::replication_audience`]: Redis 7.0.15, 7.2.6, 7.4.1, 8.0.6 and 8.6.3, and
-/// Valkey 7.2.7, 8.0.1, 8.1.1 and 9.1.2. On others the module always assumes a receiver of changes.
+/// Valkey 7.2.7, 8.0.1, 8.1.1 and 9.1.2. On other servers the module always assumes an audience.
 ///
-/// These functions of the server show that no receiver misses a change (Valkey writes `replica` for `slave`):
+/// These functions of the server show that the audience misses no change (Valkey writes `replica` for `slave`):
 ///
 /// - Any, without replica, backlog and AOF: `alsoPropagate` asks `shouldPropagate`, which checks these three, and drops the
 ///   command.
@@ -27,8 +27,8 @@ use std::ptr;
 /// - An AOF in other cases: at a start it exists before the first cron. After RM_RdbLoad, RM_ResetDataset and REPLICAOF NO ONE
 ///   it begins with a fork. `restartAOFWithSyncRdb` (Valkey 9.1) runs on replicas only.
 /// - A node that gets a slot by atomic migration (Redis 8.6, `asmMigrateInProgress`): only in a cluster.
-/// - Any, during MULTI/EXEC or a script: the server refuses SYNC, PSYNC and (in scripts) CONFIG. An AOF waits. The cron does
-///   not run.
+/// - Any, during MULTI/EXEC or a script: the server refuses SYNC, PSYNC and (in scripts) CONFIG. No AOF
+///   begins, and the cron does not run.
 ///
 /// To add a server: read these functions; look for new callers of `fork`, and for new ways to send a snapshot without one; run
 /// the tests of the replication audience with `LOCKWARD_LONG=1`; then add its version.
@@ -49,14 +49,14 @@ fn major_and_minor(version: &[u8]) -> Option<[u32; 2]> {
     Some([numbers.next()??, numbers.next()??])
 }
 
-/// Whether a module that listens to the events of MOVE and COPY leaves their clients in the other database: a fault of
-/// Valkey 8.1, mended in 9.1 (`moduleNotifyKeyspaceEvent`). Of 9.0 no source was at hand.
+/// Whether a module that listens to the events of MOVE and COPY leaves their clients in the other database. This is a fault of
+/// Valkey 8.1, fixed in 9.1 (`moduleNotifyKeyspaceEvent`). The source of 9.0 was not read.
 pub fn events_move_clients() -> bool {
     let version = text(c"server", c"valkey_version").and_then(|version| major_and_minor(&version));
     version.is_some_and(|version| ([8, 1]..[9, 1]).contains(&version))
 }
 
-/// The fields that are all 0 when there is no audience for changes. If a server lacks one, it may have an audience.
+/// The fields that are all 0 when there is no audience for changes. If a server lacks one of them, it may have an audience.
 const NO_AUDIENCE: [(&CStr, &[&CStr]); 3] = [
     (c"replication", &[c"connected_slaves", c"repl_backlog_active"]),
     (
@@ -80,8 +80,8 @@ pub fn has_no_replication_audience() -> bool {
     })
 }
 
-/// Counts of the server that only grow until CONFIG RESETSTAT sets them to 0. By the next look one of them may have grown beyond
-/// its old value, but hardly all.
+/// Counts of the server that grow until CONFIG RESETSTAT sets them to 0. Between two checks one of them may grow beyond its old
+/// value again, but hardly all.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MonotonicStats([u64; 3]);
 
@@ -89,13 +89,13 @@ impl MonotonicStats {
     const FIELDS: [&CStr; 3] =
         [c"total_connections_received", c"total_commands_processed", c"total_net_input_bytes"];
 
-    /// What they are now.
+    /// Reads the counts.
     pub fn read() -> Self {
         let section = Section::new(c"stats");
         Self(Self::FIELDS.map(|field| section.number(field).unwrap_or_default()))
     }
 
-    /// Whether one is smaller than it was.
+    /// Whether a count is smaller than before.
     pub fn is_set_back_from(&self, before: &Self) -> bool {
         self.0.iter().zip(&before.0).any(|(now, before)| now < before)
     }

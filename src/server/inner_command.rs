@@ -14,9 +14,10 @@ use std::ptr;
 pub enum InnerRefused {
     /// It is one of this module's commands.
     OwnCommand,
-    /// No command has such a name.
+    /// No command has this name.
     NoSuchCommand,
-    /// It is WAIT or WAITAOF. They wait until replicas have the writes of their client. The client of an inner command has none.
+    /// It is WAIT or WAITAOF. They wait until replicas have the writes of their client. The client of an inner command has no
+    /// writes of its own.
     WaitsForReplicas,
     /// It is another module's command, and it may block its client.
     Blocks,
@@ -24,12 +25,12 @@ pub enum InnerRefused {
     NoReply,
 }
 
-/// The longest name of a command that the module looks for.
+/// The longest name of a command that the module looks up.
 const LONGEST_NAME: usize = 127;
 
 /// The inner command of the running command.
 pub struct InnerCommand<'a> {
-    /// Ends in NUL. Not on the heap: the name is copied for each call.
+    /// Ends in NUL. It is not on the heap, because it is copied for each call.
     name: [u8; LONGEST_NAME + 1],
     /// The command's name and arguments.
     strings: &'a [*mut raw::RedisModuleString],
@@ -61,8 +62,9 @@ impl<'a> InnerCommand<'a> {
         CStr::from_bytes_until_nul(&self.name).unwrap_or_default()
     }
 
-    /// Runs the command as the client of the running command, and sends its reply. The server checks what it checks for commands of
-    /// scripts: the client's rights, the role, the memory limit, replicas and the disk. A command that would block does not.
+    /// Runs the command as the client of the running command, and sends its reply. The server checks what it checks for commands
+    /// of scripts: the client's rights, the role, the memory limit, replicas and the disk. A command that would block replies at
+    /// once instead.
     pub fn run(&self, context: Context) -> Result<(), InnerRefused> {
         let reply = self.call(context)?;
         if let Some(text) = reply.error().and_then(|error| error.strip_prefix(OLD_ACL_ERROR)) {
@@ -73,9 +75,9 @@ impl<'a> InnerCommand<'a> {
         Ok(())
     }
 
-    /// In a transaction or script the server lets no command block. Elsewhere it ends itself when a module's command blocks a client
-    /// that must not. So commands that say that they block are refused, and those of modules that do not say so may block where the
-    /// server allows that: from Redis 7.2 on, and in Valkey.
+    /// In a transaction or script the server lets no command block. Outside of these, it ends itself when a module's command
+    /// blocks a client that must not be blocked. So the module refuses commands that say that they block. Commands of modules
+    /// that do not say so run where the server allows them to block: from Redis 7.2 on, and in Valkey.
     fn call(&self, context: Context) -> Result<CallReply, InnerRefused> {
         let may_block = known_command(self.name())
             .filter(|command| command.of_module && !context.flags().in_transaction_or_script());
@@ -85,7 +87,7 @@ impl<'a> InnerCommand<'a> {
             Some(_) | None => (c"0!CESMv", c"0!ESMv"),
         };
         let mut reply = self.call_as(context, as_client)?;
-        // A module has called us without a client's rights.
+        // The caller is a module, which has no user.
         if reply.error().is_some_and(|error| error.starts_with(b"ERR cannot run as user")) {
             reply = self.call_as(context, as_server)?;
         }
@@ -105,7 +107,7 @@ impl<'a> InnerCommand<'a> {
             )))
         };
         let reply = reply.ok_or(InnerRefused::NoReply)?;
-        // A promise is dropped: nobody gets the reply. The server could not stop a command that a module has made wait.
+        // The module drops a promise, so nobody gets the reply. The server could not stop a command of a module that waits.
         if reply.is_promise() {
             Err(InnerRefused::Blocks)
         } else if reply.is_empty() {
@@ -115,7 +117,7 @@ impl<'a> InnerCommand<'a> {
         }
     }
 
-    /// The error as a client gets it for a command of its own. Redis 7.0 has another text for modules.
+    /// The error as a client gets it for a command that it sends itself. Redis 7.0 has another text for modules.
     fn no_permission(&self, text: &[u8]) -> String {
         let what = if text.ends_with(b"subcommand.") {
             let name = self.name().to_bytes().to_ascii_lowercase();
@@ -150,7 +152,7 @@ pub unsafe fn report_keys(
     at: usize,
 ) -> bool {
     // SAFETY:
-    // - the context is valid, as the caller promises; without a client, it is good for these functions;
+    // - the context is valid, as the caller promises; these functions need no client;
     // - both lists have `count` entries, or are null, and are the server's, freed once.
     unsafe {
         if api!(RedisModule_IsKeysPositionRequest(context)) == 0 {
@@ -164,7 +166,7 @@ pub unsafe fn report_keys(
             report(1, c_int::try_from(KeyUse::Read.flags()).unwrap_or_default());
         }
         let inner = argv.get(at..).unwrap_or_default();
-        // An own command may have an inner command again, and so on.
+        // An inner command of this module may have an inner command again.
         if inner.first().is_none_or(|name| is_own(string_bytes(*name))) {
             return true;
         }

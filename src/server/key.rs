@@ -45,12 +45,13 @@ pub struct OpenKey<'a> {
 }
 
 impl<'a> OpenKey<'a> {
-    /// Opens a key to change it. The server counts no hit or miss, and signals no change.
+    /// Opens a key to change it. The server counts no hit or miss, and sends no signal of a change.
     pub fn for_write(context: Context, name: &KeyName<'a>) -> Self {
         Self::open(context, name, raw::REDISMODULE_WRITE)
     }
 
-    /// Opens a key to look at it. The server counts no hit or miss. From Redis 7.2 on, a key whose TTL has passed is not deleted.
+    /// Opens a key to look at it. The server counts no hit and no miss. From Redis 7.2 on, a key whose TTL has passed is not
+    /// deleted.
     pub fn to_look(context: Context, name: &KeyName<'a>) -> Self {
         const NO_EFFECTS: u32 = raw::REDISMODULE_OPEN_KEY_NOTOUCH
             | raw::REDISMODULE_OPEN_KEY_NONOTIFY
@@ -119,9 +120,9 @@ impl<'a> OpenKey<'a> {
         self.expire_at(expires_at);
     }
 
-    /// Follows a change of the lock in the key, and of its time of expiry from `before` to `after`. A free lock has no such time: its
-    /// key is deleted. Otherwise the TTL is set if the time has changed. So a TTL that was set by hand stays until the next lease,
-    /// here and on replicas.
+    /// Carries out a change of the lock in the key. `before` and `after` are its times of expiry. A free lock has no such time:
+    /// its key is deleted. For any other lock, the TTL is set if the time has changed. So a TTL that was set by hand stays until
+    /// the next lease, here and on replicas.
     pub fn changed(&mut self, before: WallTime, after: Option<WallTime>) {
         match after {
             None => lock_allocation::deleting(self.value, || {
@@ -133,7 +134,7 @@ impl<'a> OpenKey<'a> {
         }
     }
 
-    /// When the key expires, by the module's TTL or one set by hand; none when it has none or does not exist.
+    /// When the key expires, by the TTL that the module or a client has set; `None` without a TTL or without a key.
     pub fn expires_at(&self) -> Option<WallTime> {
         // SAFETY: the key is open. Redis crashes from 8.2 on when it is asked for the TTL of a key that does not exist
         // (`RM_GetAbsExpire`).

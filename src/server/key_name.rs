@@ -9,9 +9,9 @@ use std::{ptr, slice};
 pub struct KeyName<'a> {
     db: Db,
     string: *mut raw::RedisModuleString,
-    /// Whether the string is freed with this.
+    /// Whether the string is freed together with this name.
     owned: bool,
-    /// Read from the server on first use: mostly the server alone looks for the key.
+    /// Read from the server on first use: usually only the server needs the name.
     bytes: OnceCell<&'a [u8]>,
 }
 

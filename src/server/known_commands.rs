@@ -1,4 +1,4 @@
-//! What the server says of its commands, asked once for each.
+//! What the server reports of its commands. It is asked once for each command.
 
 use super::call_reply::{CallReply, ReplyPart};
 use super::module_context::module_context;
@@ -41,7 +41,7 @@ struct Range {
     step: usize,
 }
 
-/// How many keys there are stands in the argument at `count`. They begin at `first`, in steps.
+/// The number of keys is in the argument at `count`. The keys begin at `first`, in steps.
 struct Counted {
     count: usize,
     first: usize,
@@ -54,7 +54,7 @@ lazy_static! {
 
 /// What is known of the command with this name; `None` when there is no such command.
 pub fn known_command(name: &CStr) -> Option<Rc<KnownCommand>> {
-    /// How many are remembered.
+    /// The number of commands that are remembered.
     const MOST: usize = 1_024;
     if let Some(known) = KNOWN.with(|known| known.get(name.to_bytes()).cloned()) {
         return Some(known);
@@ -69,7 +69,7 @@ pub fn known_command(name: &CStr) -> Option<Rc<KnownCommand>> {
     Some(asked)
 }
 
-/// What is known of the command that these words begin; of the subcommand, where there are some.
+/// What is known of the command whose name these words begin with, or of its subcommand.
 pub fn known_command_or_sub(words: &[&[u8]]) -> Option<Rc<KnownCommand>> {
     let (name, rest) = words.split_first()?;
     let known = known_command(&CString::new(*name).ok()?)?;
@@ -96,7 +96,8 @@ impl KnownCommand {
         Some(keys)
     }
 
-    /// The positions and flags of the keys whose number an argument tells. Valkey 9.1 does not tell modules the keys of MSETEX.
+    /// The positions and flags of the keys, where an argument says how many there are. Valkey 9.1 does not tell modules the keys
+    /// of MSETEX.
     pub fn counted_keys(&self, words: &[&[u8]]) -> Vec<(usize, c_int)> {
         let counted = self.specs.iter().filter_map(|spec| spec.counted.as_ref().zip(spec.flags));
         counted
@@ -124,7 +125,7 @@ impl Range {
 }
 
 impl Counted {
-    /// None if the words are too few for all.
+    /// Skips the keys of a specification that needs more words than there are.
     fn positions(&self, words: &[&[u8]]) -> impl Iterator<Item = usize> + use<> {
         let count = words.get(self.count).and_then(|word| parse_i64(word)).unwrap_or_default();
         let steps = usize::try_from(count).ok().and_then(|count| count.checked_sub(1));
@@ -169,7 +170,7 @@ fn key_spec(spec: ReplyPart<'_>) -> KeySpec {
     };
     let range = || {
         let (first, find) = begin_and(b"range")?;
-        // A limit names a part of the arguments.
+        // A limit above 1 means that only a part of the arguments are keys.
         if find.field(b"limit")?.number() > 1 {
             return None;
         }
@@ -194,7 +195,7 @@ fn key_spec(spec: ReplyPart<'_>) -> KeySpec {
     KeySpec { range: range(), counted: counted(), flags: flags() }
 }
 
-/// A flag as the module API has it. `None` for one that says that there is more to know.
+/// A flag as the module API has it. `None` for a flag that says that the specification is incomplete.
 fn flag_of(text: &[u8]) -> Option<u32> {
     Some(match text {
         b"RO" => raw::REDISMODULE_CMD_KEY_RO,

@@ -1,7 +1,7 @@
 //! The locks in the keyspace as values of the server: how many there are, and their memory.
 //!
-//! No event reports every lock that goes: FLUSHALL and a full resync do not name them, and RENAME reports one that
-//! stays. But a value that the server frees is gone, whatever the reason.
+//! No event reports every lock that leaves the keyspace: FLUSHALL and a full resync do not name locks, and RENAME reports a lock
+//! that stays. But when the server frees a value, that lock is gone, whatever the reason.
 //!
 //! Most locks go because they are released, and the next one is acquired soon. So their memory is used again. That saves the
 //! bookkeeping of the server's allocator, some 20 ns of acquire and release.
@@ -12,13 +12,15 @@ use lockward_core::Lock;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// How many locks' memory is kept: 3 KB.
+/// For how many locks the memory is kept: 3 KB.
 const SPARE: usize = 64;
 
-/// The values that the server has been given, less those that the module has deleted. Written under the server's lock alone.
+/// The number of values that were given to the server, less those that the module has deleted. Written only under the server's
+/// lock.
 static GIVEN: AtomicU64 = AtomicU64::new(0);
 
-/// The values that the server has freed otherwise. Written by the server's own threads too: FLUSHALL ASYNC frees in the background.
+/// The number of values that the server has freed for other reasons. Written by the server's own threads too: FLUSHALL ASYNC
+/// frees in the background.
 static FREED: AtomicU64 = AtomicU64::new(0);
 
 /// The value that the module is deleting now. Another thread frees other values meanwhile.
@@ -56,9 +58,9 @@ pub fn give(lock: Box<Lock>) -> *mut Lock {
     Box::into_raw(lock)
 }
 
-/// Has the server delete the key of a value. The server frees the value within: it leaves only values that are much work to free
-/// to a thread (`freeObjAsync`). Another module may be notified and make this module delete another value meanwhile. Then
-/// this one counts as freed otherwise.
+/// Has the server delete the key of a value. The server frees the value during the call: it leaves a value to a thread only if
+/// freeing it is much work (`freeObjAsync`). Another module may be notified and make this module delete another value during the
+/// call. Then this value counts as freed for another reason.
 pub fn deleting(value: *mut Lock, delete: impl FnOnce()) {
     DELETED.store(value, Ordering::Relaxed);
     delete();
@@ -76,13 +78,14 @@ pub unsafe fn free(value: *mut Lock) {
         GIVEN.store(GIVEN.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);
         keep(lock);
     } else {
-        // The store may share memory with this lock. When it reads the count it is the only owner of it.
+        // The store may share memory with this lock. The memory is released before the count grows, so that whoever reads the
+        // count has it alone.
         drop(lock);
         FREED.fetch_add(1, Ordering::Release);
     }
 }
 
-/// How many values the server has freed since the module was loaded, without those that the module has deleted.
+/// How many values the server has freed since the module was loaded, not counting those that the module has deleted.
 pub fn freed() -> u64 {
     FREED.load(Ordering::Acquire)
 }

@@ -27,7 +27,7 @@ pub fn log(level: Level, text: &str) {
     let Ok(text) = CString::new(text) else { return };
     // SAFETY:
     // - the format is constant and names exactly the one string that follows;
-    // - no context is needed to log: the line then lacks the module's name, which the text carries.
+    // - logging needs no context: the line then lacks the module's name, so the text has it.
     unsafe {
         api!(RedisModule_Log(ptr::null_mut(), level.name().as_ptr(), c"<lock> %s".as_ptr(), text.as_ptr()))
     };

@@ -1,4 +1,4 @@
-//! A context that is valid as long as the module is loaded: for work where the server gives none.
+//! A context that is valid as long as the module is loaded, for work outside of a callback.
 
 use super::context::Context;
 use redis_module::raw;

@@ -9,19 +9,19 @@ use std::ffi::{c_int, c_longlong, c_short, c_ulong, c_void};
 use std::io::{Error, ErrorKind};
 use std::os::fd::RawFd;
 
-/// The socket of one of the server's clients, for as long as that is connected.
+/// The socket of one of the server's clients, while the client is connected.
 #[derive(Clone, Copy, Debug)]
 pub struct Socket(RawFd);
 
 impl Socket {
-    /// Whether the client has ended or broken its connection, as far as this machine knows, whatever it sent before. False for a
-    /// descriptor that is no socket, as with RDMA.
+    /// Whether the client has ended or broken its connection, as far as this machine knows. Data that it sent before may be
+    /// unread. False for a descriptor that is no socket, as with RDMA.
     pub fn is_left(self) -> bool {
         let mut byte = 0_u8;
-        // SAFETY: room for one byte, which lives as long as the call. What is read is left there, and nothing is waited for.
+        // SAFETY: room for one byte, which lives as long as the call. The byte stays in the socket, and the call does not wait.
         let read = unsafe { recv(self.0, (&raw mut byte).cast(), 1, LOOK_ONLY) };
         if read < 0 && Error::last_os_error().kind() == ErrorKind::WouldBlock {
-            return false; // nothing to read, not even the end: nearly always so, and cheaper to learn than by `poll`
+            return false; // Nothing to read, not even the end: the usual case, and cheaper to learn than by `poll`.
         }
         let mut socket = Polled { descriptor: self.0, asked: READ_SIDE_ENDED, found: 0 };
         // SAFETY: one entry, as counted, which lives as long as the call; a limit of 0 does not wait. Nothing is read.
@@ -30,7 +30,7 @@ impl Socket {
     }
 }
 
-/// POLLRDHUP, which other systems do not have: there a client is seen to have left when both sides have ended.
+/// POLLRDHUP. Other systems do not have it: there, the module sees that a client has left when both sides have ended.
 const READ_SIDE_ENDED: c_short = if cfg!(target_os = "linux") { 0x2000 } else { 0 };
 /// POLLHUP. (POLLERR is left out: it also reports messages in the error queue of a healthy socket.)
 const HUNG_UP: c_short = 0x10;
@@ -72,7 +72,7 @@ impl Context {
 }
 
 fn descriptor(text: &[u8]) -> Option<RawFd> {
-    // From the end: the address, which comes before, may be a path with anything in it.
+    // Read from the end: the address, which comes before, may be a path with any bytes in it.
     let mut fields = text.rsplit(|byte| *byte == b' ');
     let number = fields.find_map(|field| field.strip_prefix(b"fd="))?;
     std::str::from_utf8(number).ok()?.parse().ok().filter(|number| *number >= 0)

@@ -1,7 +1,7 @@
 //! Subscriptions to events of the server.
 //!
-//! The server walks through the list of all modules' subscriptions twice in each pass of its event loop, and calls keyspace
-//! subscribers within the commands of others. So the module subscribes to rare events only when it first needs them. It
+//! The server walks through the list of all modules' subscriptions twice in each pass of its event loop. It calls keyspace
+//! subscribers within the commands of all clients. So the module subscribes to rare events only when it first needs them. It
 //! stays subscribed: not every server lets a module unsubscribe.
 
 use super::context::Context;
@@ -40,8 +40,8 @@ pub fn subscribe_new_keys() {
     subscribe_once(&SUBSCRIBED, raw::REDISMODULE_NOTIFY_NEW, entry_points().new_key);
 }
 
-/// Subscribes to the events of EXPIRE, RENAME and MOVE. Needed when a lock leaves the keyspace of which a hold may have to be passed
-/// on. Not done on servers where it does harm.
+/// Subscribes to the events of EXPIRE, RENAME and MOVE. Needed when a lock leaves the keyspace and one of its holds may have to
+/// be passed on. Not done on servers where these subscriptions do harm.
 pub fn subscribe_generic() {
     static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
     if !SUBSCRIBED.swap(true, Ordering::Relaxed) && !info::events_move_clients() {
@@ -49,8 +49,8 @@ pub fn subscribe_generic() {
     }
 }
 
-/// Subscribes to what happens to long keys, which the sweep does not open. Needed from the first waiter on one. Not done on servers
-/// where it does harm.
+/// Subscribes to changes of long keys, which the sweep does not open. Needed from the first waiter for a long key on. Not done on
+/// servers where these subscriptions do harm.
 pub fn subscribe_long_keys() {
     static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
     if !SUBSCRIBED.swap(true, Ordering::Relaxed) && !info::events_move_clients() {

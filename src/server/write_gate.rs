@@ -6,12 +6,12 @@ use super::internal_commands::GATE;
 use super::key_name::KeyName;
 use std::ffi::CStr;
 
-/// Whether a write that no client asked for may be done.
+/// The answer to whether such a write may be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteGate {
-    /// It may.
+    /// It may be done.
     Open,
-    /// Not now: a client's write would be refused too.
+    /// It may not be done now: the server would refuse a client's write too.
     Refused,
     /// This node does not serve the key.
     NotServed,
@@ -22,8 +22,9 @@ pub enum WriteGate {
 impl Context {
     /// Whether the server would accept a client's write to `name`: role, replicas, disk, cluster slot.
     ///
-    /// The module asks by calling LOCK._GATE, a write command that does nothing, in the mode for scripts, in which the server
-    /// checks what it checks for clients. It checks the slot last. So after another refusal the slot is asked for separately.
+    /// The module asks by calling LOCK._GATE, a write command that does nothing. It calls it in the mode for scripts, in
+    /// which the server makes the same checks as for clients. The server checks the slot last. So after another refusal the
+    /// module asks for the slot separately.
     pub fn write_gate(self, name: &KeyName<'_>) -> WriteGate {
         match self.call_gate(c"SEs", name) {
             WriteGate::Refused => match self.slot_gate(name) {

@@ -82,14 +82,14 @@ impl Client {
         self.reply()
     }
 
-    /// Sends a command and waits for its reply, if the connection lives.
+    /// Sends a command and waits for its reply, if the connection is open.
     #[track_caller]
     pub fn try_call(&mut self, command: impl Command) -> Result<Reply, Silence> {
         self.try_send(command).map_err(|_| Silence::Closed)?;
         self.reply_within(DEADLINE)
     }
 
-    /// Sends a command without waiting for its reply, if the connection lives.
+    /// Sends a command without waiting for its reply, if the connection is open.
     ///
     /// # Errors
     /// As the socket reports.
@@ -97,7 +97,7 @@ impl Client {
         self.write(&encode(&command.arguments()))
     }
 
-    /// Sends several commands in one write, without waiting for their replies, if the connection lives.
+    /// Sends several commands in one write, without waiting for their replies, if the connection is open.
     ///
     /// # Errors
     /// As the socket reports.
@@ -190,7 +190,7 @@ impl Client {
         }
     }
 
-    /// Waits for the server to close the connection, and drops replies that come before.
+    /// Waits until the server closes the connection, and drops the replies before that.
     #[track_caller]
     pub fn is_closed(&mut self) -> bool {
         let deadline = Instant::now() + DEADLINE;

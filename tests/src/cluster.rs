@@ -67,7 +67,7 @@ impl Cluster {
         Self::start_with(Setup::new())
     }
 
-    /// The same, with a setup of one's own.
+    /// The same, with another setup.
     #[track_caller]
     pub fn start_with(setup: Setup) -> Self {
         Self::start_nodes(setup, PRIMARIES, PRIMARIES)
@@ -291,10 +291,10 @@ impl SlotMove<'_> {
         command.extend(self.replacing.then_some(&b"REPLACE"[..]));
         command.push(b"KEYS");
         command.extend(keys.iter().map(Reply::bytes));
-        // All of them may be gone meanwhile.
+        // Another client may have removed all of them.
         let answer = source.call(command);
         if matches!(answer.redirection(), Some(Redirection::Moved(_))) {
-            // The target's claim to the slot has already arrived here, and the keys that were left are dropped.
+            // This node already knows that the target has the slot, and drops the remaining keys.
             return false;
         }
         assert!(matches!(&answer, Reply::Simple(text) if text == "OK" || text == "NOKEY"), "{answer:?}");
@@ -314,7 +314,7 @@ impl SlotMove<'_> {
         let command = format!("CLUSTER SETSLOT {} NODE {there}", self.slot);
         assert_eq!(self.to.client().call(&*command), Reply::ok());
         let mut source = self.from.client();
-        // It keeps a slot for as long as it has a key of it.
+        // The former owner keeps the slot while it has a key of it.
         eventually("the former owner lets the slot go", || {
             self.carry_all();
             source.call(&*command) == Reply::ok()
@@ -382,7 +382,7 @@ impl ClusterClient {
     }
 }
 
-/// Whether an error says that the same may be asked again.
+/// Whether the error means that the client should repeat the command.
 fn asks_to_come_again(error: &str) -> bool {
     ["TRYAGAIN", "CLUSTERDOWN", "UNBLOCKED", "LOADING", "MASTERDOWN"]
         .iter()
@@ -392,7 +392,7 @@ fn asks_to_come_again(error: &str) -> bool {
 /// What is known of a node: its id, its flags, and its slots, from the first to the last of each range.
 type Known = (String, String, Vec<(u16, u16)>);
 
-/// What a node knows of all, sorted.
+/// What a node knows of all nodes, sorted.
 fn view(nodes: &str) -> Vec<Known> {
     let mut view: Vec<Known> = nodes
         .lines()
@@ -406,7 +406,7 @@ fn view(nodes: &str) -> Vec<Known> {
     view
 }
 
-/// The slots that a line of CLUSTER NODES tells, without those on their way.
+/// The slots in a line of CLUSTER NODES, without those that are being moved.
 fn slots(line: &str) -> impl Iterator<Item = (u16, u16)> {
     line.split(' ').skip(8).filter(|part| !part.starts_with('[')).filter_map(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

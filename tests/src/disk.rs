@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// The size of the file that disk_shim.rs maps.
 const ROOM: usize = 1_024 * 16;
 
-/// The disk of one server. It keeps of each file what was synced.
+/// For each file it keeps what was synced. It keeps of each file what was synced.
 ///
 /// A process that is killed loses nothing that it has written. A machine that loses its power does.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ impl Disk {
         Self { path }
     }
 
-    /// Loses, as at a power failure, what a killed server had written to its AOF and not synced: a random part of
-    /// it. Returns the number of lost bytes.
+    /// Removes a random part of what a killed server had written to its AOF and not synced, as a power failure
+    /// does. Returns the number of lost bytes.
     #[track_caller]
     pub fn lose_unsynced(&self, server: &Server, random: &mut Random) -> u64 {
         let table = fs::read(&self.path).expect("the table");
@@ -71,7 +71,7 @@ impl Setup {
     }
 }
 
-/// The files of a server that its AOF has been appended to since its last rewrite, in order.
+/// The files to which a server has appended since the last rewrite of its AOF, in order.
 #[track_caller]
 pub fn appended_files(server: &Server) -> Vec<PathBuf> {
     let Ok(files) = fs::read_dir(server.dir().join("appendonlydir")) else { return Vec::new() };

@@ -17,13 +17,13 @@
 //! Environment variables choose what is tested: `LOCKWARD_SERVER` the server program (`redis-server`), `LOCKWARD_MODULE` the
 //! module (`target/release/liblockward.so`), `LOCKWARD_PANIC_MODULE` the module built with the feature `panic-probe`
 //! (`target/panic-probe/release/liblockward.so`), `LOCKWARD_EMPTY_MODULE` a module that has a few test commands
-//! (`target/release/libempty_module.so`). `LOCKWARD_CHECKED=1` says that the servers run under a memory checker: they are
-//! then shut down normally, so that the checker reports leaks. `LOCKWARD_SHIM_OPTIONS` are rustc's options for the libraries that
-//! are preloaded into a server for another processor. Where servers are slow, set `LOCKWARD_SLOWNESS` when you compile the tests:
-//! all limits are that many times longer.
+//! (`target/release/libempty_module.so`). `LOCKWARD_CHECKED=1` says that the servers run under a memory checker: they are then
+//! shut down normally, so that the checker reports leaks. `LOCKWARD_SHIM_OPTIONS` are rustc's options for the libraries that are
+//! preloaded into a server for another processor. If servers are slow, set `LOCKWARD_SLOWNESS` when you compile the tests: all
+//! limits are that many times longer.
 //!
-//! With `LOCKWARD_LONG=1`, randomized tests take the larger number of [`rounds`], for nights, releases, and the hunt for a
-//! rare fault. They test the same claims in both forms. Random choices follow from a seed that each test prints;
+//! With `LOCKWARD_LONG=1`, randomized tests take the larger number of [`rounds`]. This is for nights, releases, and the search
+//! for a rare fault. They test the same claims in both forms. Random choices follow from a seed that each test prints;
 //! `LOCKWARD_SEED` sets the seed.
 
 mod client;

@@ -8,7 +8,7 @@ pub fn raise_open_files(wanted: u64) -> u64 {
     if limit.rlim_cur >= wanted {
         return limit.rlim_cur;
     }
-    // Above the hard limit only with the right to raise that, too.
+    // A limit above the hard limit needs the right to raise the hard limit too.
     let above = libc::rlimit { rlim_cur: wanted, rlim_max: wanted.max(limit.rlim_max) };
     limit.rlim_cur = wanted.min(limit.rlim_max);
     for limit in [above, limit] {
@@ -23,7 +23,7 @@ pub fn raise_open_files(wanted: u64) -> u64 {
 /// Gives the calling thread a table of files of its own, so that what it opens does not count among the files of other threads. They cannot
 /// use it either.
 pub fn own_files() {
-    // SAFETY: has no conditions.
+    // SAFETY: the call takes no pointer and has no conditions.
     let status = unsafe { libc::unshare(libc::CLONE_FILES) };
     assert_eq!(status, 0, "a table of files: {}", io::Error::last_os_error());
 }

@@ -26,7 +26,7 @@ struct State {
     ends: Mutex<Vec<TcpStream>>,
     /// The number of bytes from the server after which each of the next connections is cut.
     cuts: Mutex<VecDeque<u64>>,
-    /// The number of bytes from the server after which the rest is dropped.
+    /// The link drops everything after this number of bytes from the server.
     swallows_after: AtomicU64,
     connections: AtomicU64,
     latest: Mutex<Arc<Connection>>,
@@ -85,7 +85,7 @@ impl Link {
         self.swallow_after(0);
     }
 
-    /// The same, once a connection has carried so many bytes from the server.
+    /// The same, but it begins when a connection has forwarded this number of bytes from the server.
     pub fn swallow_after(&self, bytes: u64) {
         self.state.swallows_after.store(bytes, Ordering::SeqCst);
     }
@@ -125,7 +125,7 @@ impl Server {
 impl State {
     fn accept(self: &Arc<Self>, near: TcpStream) {
         let server = SocketAddr::from(([127, 0, 0, 1], self.server));
-        // If the server does not accept, the connection ends at once, as without a link.
+        // If the server refuses the connection, the client's connection ends at once, as without a link.
         let Ok(far) = TcpStream::connect(server) else { return };
         let cut = held(&self.cuts).pop_front().unwrap_or(u64::MAX);
         let connection = Arc::new(Connection::default());
@@ -150,7 +150,8 @@ impl State {
         });
     }
 
-    /// Forwards what `from` sends to `to`, of each chunk the part that `fits`, until one side closes or the link is cut.
+    /// Forwards to `to` what `from` sends, until one side closes or the link is cut. Of each chunk it forwards the part
+    /// that `fits`.
     fn carry(
         &self,
         connection: &Connection,
@@ -172,7 +173,7 @@ impl State {
             if gone || (kept < length && swallowed()) {
                 connection.lost.store(true, Ordering::SeqCst);
                 if length == 0 {
-                    // The end of the connection is dropped, too.
+                    // The end of the connection is not forwarded either.
                     return;
                 }
             } else if kept < length || length == 0 {

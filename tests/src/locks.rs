@@ -77,7 +77,7 @@ pub struct Waiter {
     pub weight: i64,
     /// The id of its connection.
     pub client_id: i64,
-    /// Milliseconds it has waited.
+    /// Milliseconds since it began to wait.
     pub waited: i64,
     /// Milliseconds left of its wait limit; -1 when it has none.
     pub wait_left: i64,
@@ -221,7 +221,7 @@ impl Client {
         self.stat("lock", "lock_places_kept")
     }
 
-    /// Waits until the server keeps so many places.
+    /// Waits until the server keeps this number of places.
     #[track_caller]
     pub fn see_places_kept(&mut self, count: i64) {
         eventually(&format!("{count} places are kept"), || self.places_kept() == count);

@@ -81,7 +81,7 @@ impl ProcessGroup {
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        // A child of the server that rewrites the AOF would outlive it, and write on in its directory.
+        // A child of the server that rewrites the AOF would outlive the server and go on writing in its directory.
         let _ = self.signal_all(libc::SIGKILL);
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -138,7 +138,7 @@ impl Default for Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // A child of the server that is just ending may still add a file.
+        // A child of the server that is ending now may still add a file.
         for _ in 0..1_000 {
             if fs::remove_dir_all(&self.path).is_ok() || !self.path.exists() {
                 return;
@@ -155,7 +155,7 @@ pub(crate) fn temporary_path(kind: &str) -> PathBuf {
     env::temp_dir().join(format!("lockward-{kind}-{}-{number}", process::id()))
 }
 
-/// A port that nobody listens on, outside the range from which outgoing connections take theirs.
+/// A free port, outside the range of ports for outgoing connections.
 #[track_caller]
 pub fn free_port() -> u16 {
     const FIRST: u32 = 10_240;

@@ -1,8 +1,8 @@
 //! A proxy between clients and a server that loses, delays and holds back requests and replies.
 //!
-//! On each connection it forwards one request, and waits for its reply before it forwards the next request. For each request a plan
-//! decides what is lost. The client sees a cut at once. The fates differ in what the server notices of
-//! the cut, and when.
+//! On each connection it forwards one request, and waits for its reply before it forwards the next request. For each request a
+//! plan decides what is lost. The client sees at once that its connection is cut. The fates differ in what the server sees of the
+//! cut, and when.
 
 use crate::listener::Listener;
 use crate::reply::Reply;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What becomes of a request.
+/// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// The request and its reply are forwarded.
@@ -26,13 +26,12 @@ pub enum Fate {
     ReplyLost,
     /// The same, but a part of the reply is forwarded before the cut.
     ReplyTorn,
-    /// The request is forwarded. From then on nothing is forwarded in either direction, as behind a firewall that has
-    /// dropped the connection. The connection is cut when the client ends it, and after this time at the latest.
+    /// The request is forwarded. After that nothing is forwarded in either direction, as behind a firewall that has dropped the
+    /// connection. The connection is cut when the client ends it, or after this time.
     Silence(Duration),
     /// The request is forwarded and the client's side is cut. The server's side is cut when the reply arrives.
     ClientLost,
-    /// The request is forwarded, and both sides are cut after this time, or when the reply arrives, which is
-    /// lost, too.
+    /// The request is forwarded. Both sides are cut after this time, or when the reply arrives. The reply is lost.
     CutAfter(Duration),
     /// The request is held back until the proxy gets its next plan. Then the request and its reply are forwarded.
     Held,
@@ -81,7 +80,7 @@ impl Proxy {
         Self::listen(server, false, Box::new(plan))
     }
 
-    /// The same, but each side learns at once that the other has gone, and what the server sends by itself is forwarded.
+    /// The same, but each side learns at once that the other has gone. What the server sends by itself is forwarded.
     #[track_caller]
     pub fn start_two_way(server: u16) -> Self {
         Self::listen(server, true, Box::new(|_| Fate::Carried))
@@ -265,7 +264,7 @@ impl Connection {
         if left == Some(Duration::ZERO) {
             return Err(ErrorKind::TimedOut.into());
         }
-        // The timeout of a socket is no finer than the kernel's tick.
+        // The timeout of a socket would be as coarse as the kernel's tick.
         let left = left.map(|left| libc::timespec {
             tv_sec: left.as_secs().cast_signed(),
             tv_nsec: left.subsec_nanos().into(),
@@ -301,7 +300,7 @@ impl Side {
         (&*self.stream).write_all(bytes)
     }
 
-    /// Reads what has arrived, which may be the end.
+    /// Reads what has arrived. That may be the end.
     fn receive(&mut self) -> io::Result<()> {
         let mut chunk = [0; 4 * 1024];
         let length = (&*self.stream).read(&mut chunk)?;

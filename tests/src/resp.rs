@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
         if depth == DEEPEST {
             return Err(Stop::Malformed);
         }
-        // Reserves no more than can be there: each reply takes three bytes at least.
+        // Reserves no more than the input can hold: each reply takes at least three bytes.
         let mut replies = Vec::with_capacity(count.min((self.bytes.len() - self.at) / 3));
         for _ in 0..count {
             replies.push(self.reply(depth + 1)?);

@@ -9,8 +9,8 @@ use std::time::Duration;
 /// The name of the primary in the Sentinels.
 const NAME: &str = "locks";
 
-/// Sentinels wait ten seconds before they accept that the former primary is a replica, and longer where the
-/// machine is slow.
+/// Sentinels wait ten seconds before they accept that the former primary is a replica. On a slow machine they wait
+/// longer.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Three Sentinels that monitor a primary, and promote a replica when the primary is gone for half a second.
@@ -33,7 +33,8 @@ impl Sentinels {
         })
     }
 
-    /// The same with the lines of sentinel.conf that `lines` gives for the primary's port. They name it `locks`.
+    /// As [`Sentinels::watch`], with other lines of sentinel.conf: `lines` makes them from the primary's port. The
+    /// lines name the primary `locks`.
     #[track_caller]
     pub fn watch_with(primary: &Server, replicas: usize, lines: impl Fn(u16) -> Vec<String>) -> Self {
         let lines = lines(primary.port());
@@ -85,7 +86,7 @@ impl Sentinels {
         ports.iter().find(|port| most(port)).copied().flatten()
     }
 
-    /// Waits until another server is the primary, by the Sentinels and by itself. Returns its port.
+    /// Waits until another server is the primary, according to the Sentinels and to that server. Returns its port.
     #[track_caller]
     pub fn see_failover_from(&self, port: u16) -> u16 {
         within(PATIENCE, "the Sentinels have promoted another server", || {

@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, io, thread};
 
-/// How long a server may take until it serves. Under a tool such as valgrind that takes many times as long.
+/// How long a server may take until it serves. Under a tool such as valgrind it takes many times as long.
 const START: Duration = Duration::from_secs(60);
 
-/// What a server that is tested is set to. Lines of a test's own override these.
+/// The settings of a server that is tested. A test's own lines override these.
 const TEST_SETTINGS: [&str; 7] = [
     "save \"\"",
     "appendonly no",
@@ -25,8 +25,8 @@ const TEST_SETTINGS: [&str; 7] = [
     "repl-diskless-sync yes",
     "repl-diskless-sync-delay 0",
     "shutdown-timeout 0",
-    // A replica must never fail at what its primary sends, nor a server at its AOF: where it does, the server ends, and
-    // with it the test.
+    // A replica must never fail to apply what its primary sends, nor a server its AOF. With this setting the server then
+    // ends, and the test fails.
     "propagation-error-behavior panic",
 ];
 
@@ -50,7 +50,7 @@ pub struct Setup {
 enum Kind {
     /// It is tested, and has the settings that make tests strict.
     Tested,
-    /// It is measured: it has its own settings alone, and nobody speaks to it until it serves.
+    /// It is measured. It has only its own settings, and no client connects until it serves.
     Measured,
     /// It is a Sentinel.
     Sentinel,
@@ -82,7 +82,7 @@ impl Setup {
         }
     }
 
-    /// The server alone.
+    /// The server without the module.
     pub fn without_module() -> Self {
         Self::new().no_module()
     }
@@ -92,7 +92,8 @@ impl Setup {
         Self { kind: Kind::Sentinel, ..Self::without_module() }
     }
 
-    /// A server for measurements: without the module, with the server's own settings, and left alone until it serves.
+    /// A server for measurements: without the module, with the server's own settings, and without connections until it
+    /// serves.
     pub fn measured() -> Self {
         Self { kind: Kind::Measured, ..Self::without_module() }
     }
@@ -111,7 +112,7 @@ impl Setup {
         Self { before_exec: Some(BeforeExec(Arc::new(function))), ..self }
     }
 
-    /// The module with LOCK._PANIC; panics in the log are no failure.
+    /// The module with LOCK._PANIC. Panics in the log are not a failure.
     pub fn with_panic_probe() -> Self {
         let path = built_file("LOCKWARD_PANIC_MODULE", "panic-probe/release/liblockward.so");
         Self { module: Some(path), panics_are_wanted: true, ..Self::new() }
@@ -127,8 +128,8 @@ impl Setup {
         self.module_at(built_file("LOCKWARD_NEXT_MODULE", "next-version/liblockward.so"))
     }
 
-    /// Loads a second module, which runs commands of Lockward on its own thread (EMPTY.CALL command arguments), or
-    /// runs a command from the callback of an event (EMPTY.MEDDLE event command).
+    /// Loads a second module. It runs commands of Lockward on its own thread (EMPTY.CALL command arguments), or runs a
+    /// command from the callback of an event (EMPTY.MEDDLE event command).
     pub fn beside_another(self) -> Self {
         let path = built_file("LOCKWARD_EMPTY_MODULE", "release/libempty_module.so");
         self.config(&format!("loadmodule {}", path.display()))
@@ -174,7 +175,7 @@ impl Setup {
         self
     }
 
-    /// Loads a library into the server before its own.
+    /// Loads a library into the server before the server's own libraries.
     pub(crate) fn preload(mut self, library: &Path) -> Self {
         const NAME: &str = "LD_PRELOAD";
         let library = library.display().to_string();
@@ -219,7 +220,7 @@ impl Setup {
         panic!("no free port");
     }
 
-    /// Starts a server that is to refuse to start, and returns what it logs.
+    /// Starts a server that must refuse to start, and returns its log.
     #[track_caller]
     pub fn start_refused(self) -> String {
         let dir = Directory::new();
@@ -229,7 +230,7 @@ impl Setup {
         }
     }
 
-    /// Starts a process on `port` and waits until it serves. The error says how it ended instead.
+    /// Starts a process on `port` and waits until it serves. The error is how the process ended instead.
     fn launch(&self, port: u16, dir: &Path) -> Result<ProcessGroup, Refusal> {
         let file = dir.join("server.conf");
         fs::write(&file, self.configuration(port, dir)).expect("a writable directory");
@@ -265,11 +266,11 @@ impl Setup {
         let mut add = |line: &str| lines.push(line.to_owned());
         if self.kind == Kind::Tested {
             TEST_SETTINGS.iter().for_each(|line| add(line));
-            // More of them, such as `io-threads 4`.
+            // More lines, such as `io-threads 4`.
             env::var("LOCKWARD_CONFIG").unwrap_or_default().split(';').for_each(&mut add);
         }
         if is_checked() {
-            // A server that crashes, as some tests require, would check all memory, also that of the memory checker.
+            // Some tests make a server crash. It would then check all memory, including that of the memory checker.
             add("crash-memcheck-enabled no");
         }
         self.config.iter().for_each(|line| add(line));
@@ -294,7 +295,7 @@ impl Setup {
         }
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         if let Some(BeforeExec(function)) = self.before_exec.clone() {
-            // SAFETY: whoever gave the function has promised that it allocates nothing and takes no lock.
+            // SAFETY: the caller of `before_exec` has promised that the function allocates nothing and takes no lock.
             unsafe { command.pre_exec(move || function()) };
         }
         command
@@ -318,7 +319,7 @@ impl Default for Setup {
     }
 }
 
-/// How a server ended that refused to start.
+/// How a server that refused to start has ended.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     /// How its process ended.
@@ -337,8 +338,8 @@ impl Refusal {
 
 /// A server process, killed when it goes out of scope.
 ///
-/// It also dies with the thread that started it, so that a killed test run leaves nothing behind. Start it in the
-/// thread of the test. If it has crashed by the end of the test, or the module has logged a panic, the test fails.
+/// It also dies with the thread that started it, so that a killed test run leaves nothing behind. Start it in the thread
+/// of the test. The test fails if the server has crashed by the end of the test, or if the module has logged a panic.
 #[derive(Debug)]
 pub struct Server {
     process: ProcessGroup,
@@ -403,7 +404,7 @@ impl Server {
         self.client().server_version()
     }
 
-    /// Whether it is Redis of at least this version, or Valkey from 8 on, which has the features of Redis 7.4.
+    /// Whether it is Redis of at least this version, or Valkey from 8 on (Valkey 8 has the features of Redis 7.4).
     #[track_caller]
     pub fn has_redis(&self, major: u32, minor: u32) -> bool {
         let version = self.version();
@@ -416,8 +417,8 @@ impl Server {
         }
     }
 
-    /// Whether modules get events of EXPIRE, RENAME and MOVE: not on Valkey 8.1 and 9.0, where listening to these events
-    /// leaves clients of MOVE and COPY in another database.
+    /// Whether modules get events of EXPIRE, RENAME and MOVE. On Valkey 8.1 and 9.0 they do not: there, a module that
+    /// listens to these events leaves clients of MOVE and COPY in another database.
     #[track_caller]
     pub fn tells_of_renames(&self) -> bool {
         let version = self.version();
@@ -485,7 +486,7 @@ impl Server {
         }
     }
 
-    /// As [`Server::start_again`], where the server may refuse to.
+    /// As [`Server::start_again`], but the server may refuse to start.
     ///
     /// # Errors
     /// How it ended instead. It can be started again.
@@ -615,12 +616,12 @@ impl Setup {
 impl Drop for Server {
     fn drop(&mut self) {
         let ended = self.process.ended().filter(|_| !self.end_is_expected);
-        // Leaks do not matter after a panic, nor in a Sentinel.
+        // Leaks after a panic, or in a Sentinel, do not matter.
         let reports_leaks = self.setup.module.is_some() && !self.setup.panics_are_wanted;
         if is_checked() && reports_leaks && ended.is_none() && !self.end_is_expected {
             self.end_in_order();
         }
-        // With the children it may have, whatever they are doing.
+        // Kills its child processes too, whatever they are doing.
         let _ = self.process.signal_all(libc::SIGKILL);
         let _ = self.process.kill();
         let log = self.log();

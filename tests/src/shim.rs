@@ -16,7 +16,8 @@ impl Setup {
     }
 }
 
-/// The library made of one source file, compiled once a run to beside the program that runs.
+/// The library from one source file. It is compiled once in a run, into the directory of the running
+/// program.
 #[track_caller]
 pub fn compiled(source: &Path) -> PathBuf {
     static COMPILED: Mutex<Option<HashMap<PathBuf, PathBuf>>> = Mutex::new(None);

@@ -23,7 +23,8 @@ impl ReplicationStream {
     #[track_caller]
     pub fn attach(primary: &Server) -> Self {
         let mut link = primary.client();
-        // This link acknowledges nothing, and a test may take longer than the minute after which the server gives it up.
+        // This link acknowledges nothing. A test may take longer than a minute, after which the server would close the
+        // link.
         assert_eq!(link.call("CONFIG SET repl-timeout 3600"), Reply::ok());
         assert_eq!(link.call("REPLCONF listening-port 1"), Reply::ok());
         assert_eq!(link.call("REPLCONF capa eof capa psync2"), Reply::ok());
@@ -49,7 +50,7 @@ impl ReplicationStream {
         stream
     }
 
-    /// All commands sent since the last call, but for the housekeeping of replication (PING, SELECT, REPLCONF). `client`
+    /// All commands sent since the last call, without the housekeeping of replication (PING, SELECT, REPLCONF). `client`
     /// is connected to the primary: its own write marks the end.
     #[track_caller]
     pub fn commands(&mut self, client: &mut Client) -> Vec<Sent> {
@@ -67,7 +68,7 @@ impl ReplicationStream {
         }
     }
 
-    /// The next command sent, past the housekeeping.
+    /// The next command sent, without the housekeeping.
     #[track_caller]
     pub fn next_command(&mut self) -> Sent {
         loop {
@@ -81,7 +82,7 @@ impl ReplicationStream {
         }
     }
 
-    /// After a transfer over the socket, a primary sends nothing before the replica has acknowledged something.
+    /// After a transfer over the socket, a primary sends nothing until the replica has acknowledged something.
     fn acknowledge(&mut self) {
         self.link.send("REPLCONF ACK 0");
     }
@@ -116,7 +117,7 @@ pub fn commands_in(bytes: &[u8]) -> Vec<(Sent, usize)> {
     commands
 }
 
-/// The next line that is not one of the empty ones that keep a link alive.
+/// The next line that is not empty. Empty lines keep a link alive.
 fn next_line(link: &mut Client) -> Vec<u8> {
     loop {
         let line = link.raw_line();

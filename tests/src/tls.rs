@@ -1,4 +1,4 @@
-//! Certificates, made with the openssl program, and servers that ask for them.
+//! Certificates, made with the openssl program, and servers that ask clients for them.
 
 use crate::process::Directory;
 use crate::server::Setup;
@@ -13,7 +13,7 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Makes them.
+    /// Makes the certificates.
     #[track_caller]
     pub fn new() -> Self {
         let dir = Directory::new();

@@ -3,10 +3,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a test waits for a condition. Generous, since a test that passes does not wait that long.
+/// How long a test waits for a condition. It is generous, because a test that passes does not wait that long.
 pub const DEADLINE: Duration = Duration::from_secs(20 * SLOWNESS as u64);
 
-/// By how much all limits are longer, for servers that are slow: `LOCKWARD_SLOWNESS` when this is compiled, or 1.
+/// The factor for all limits where servers are slow: `LOCKWARD_SLOWNESS` at compile time, or 1.
 const SLOWNESS: u32 = match option_env!("LOCKWARD_SLOWNESS") {
     Some(number) => match u32::from_str_radix(number, 10) {
         Ok(number) => number,

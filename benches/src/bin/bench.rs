@@ -57,7 +57,7 @@ LOCKWARD_SERVER names the server (redis-server), LOCKWARD_MODULE the module (tar
     )
 }
 
-/// What is asked for.
+/// The command line.
 struct Asked {
     into: PathBuf,
     limits: BTreeMap<String, f64>,

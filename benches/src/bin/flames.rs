@@ -49,7 +49,7 @@ fn main() {
     }
 }
 
-/// Samples a server while something is done over and over.
+/// Samples a server while some work is done again and again.
 fn sampled(server: &Server, mut work: impl FnMut()) -> Samples {
     let file = server.dir().join("samples");
     work();

@@ -16,8 +16,8 @@ use std::fs;
 use std::ops::Range;
 use std::process::ExitCode;
 
-/// The most that each may cost, as a multiple of the command that it is compared with. `make guard GUARD=--record` prints this
-/// table again, with the tolerance of each kind above the current counts.
+/// The largest allowed ratio of each command to the one that it is compared with. `make guard GUARD=--record` prints this
+/// table again: the current ratios, plus the tolerance of each kind.
 const LIMITS: &[(&str, f64)] = &[
     ("acquire + release", 1.442),
     ("acquire + release, beside bare calls", 1.179),
@@ -43,7 +43,7 @@ const LIMITS: &[(&str, f64)] = &[
     ("SET + DEL, locks waited for", 1.01),
 ];
 
-/// Less than 500 instructions more in a pair of commands.
+/// This is less than 500 instructions in a pair of commands.
 const ROOM: f64 = 0.025;
 /// Other commands cost the same with the module as without.
 const ROOM_OF_OTHERS: f64 = 0.005;
@@ -57,19 +57,19 @@ benches/src/bin/guard.rs. Build first: make bench-builds
 
 LOCKWARD_SERVER names the server (redis-server), LOCKWARD_MODULE and LOCKWARD_EMPTY_MODULE the modules (target/release).";
 
-/// Commands in flight on a connection.
+/// Batches of commands in a round.
 const DEPTH: usize = 16;
 /// Batches in a round.
 const BATCHES: usize = 4;
-/// Clients that pass a lock or an element round among them.
+/// Clients that pass a lock or an element around in a ring.
 const RING: usize = 4;
-/// Holders of one lock, few and many, and the limit that they name.
+/// Few and many holders of one lock, and the limit that they name.
 const FEW: usize = 10;
 const MANY: usize = 10_000;
 const SLOTS: &str = "1000000";
 /// Readers that wait for one writer.
 const READERS: usize = 50;
-/// Locks that are waited for, and locks that the server has dropped early.
+/// Locks with waiters, and locks that the server has dropped early.
 const LOCKS: usize = 100;
 
 struct Row {
@@ -176,7 +176,7 @@ fn count_locks(rows: &mut Vec<Row>) {
 
 /// The cost of LOCK.GUARD with a SET, compared with that SET, and with a script that compares the token with a string.
 fn count_guarded(rows: &mut Vec<Row>) {
-    /// Takes the lock. A script, as its reply is a text.
+    /// Takes the lock. It is a script, because its reply must be a text.
     const TAKE: &str =
         "return string.format('%.0f', redis.call('LOCK.ACQUIRE', KEYS[1], 'owner', 'PX', ARGV[1])[1])";
     const CHECK: &str = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return redis.error_reply('FENCED') end \
@@ -242,7 +242,7 @@ fn re_enter_and_release(key: &str) -> Load {
     Load::pair(&acquire, 4, &["LOCK.RELEASE", key, &holder])
 }
 
-/// A holder renews its lease twice. As the clock stands still, the leases have different lengths.
+/// A holder renews its lease twice. The clock stands still, so the two leases have different lengths.
 fn renew_twice(key: &str) -> Load {
     let holder = owner(FEW / 2);
     let renew = |lease| ["LOCK.RENEW", key, holder.as_str(), "PX", lease];
@@ -380,8 +380,7 @@ fn expiring(server: &mut CountedServer) -> Count {
     })
 }
 
-/// Creates keys with a command whose empty argument is the key, and waits for each key with a command of
-/// similar arguments.
+/// Creates keys, then waits for each. Both commands have an empty argument, which is replaced by the key.
 fn wait_for_keys(
     server: &Server,
     numbers: Range<usize>,
@@ -415,7 +414,7 @@ fn drop_early(server: &Server) {
     client.call(&["CONFIG", "SET", "maxmemory", "0"], 1);
 }
 
-/// A ring of clients: one client holds, the others wait. The holder passes on to the next client and waits again.
+/// A ring of clients: one client holds, the others wait. The holder passes the lock on to the next client and waits again.
 /// `lines` is the number of lines of the reply to the new holder.
 fn passed_round(
     server: &mut CountedServer,

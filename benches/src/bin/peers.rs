@@ -37,7 +37,7 @@ const JOBS: [(Job, usize); 8] = [
 /// LOCKWARD_SERVER names the server for Lockward and those that use Redis (redis-server), LOCKWARD_MODULE the module.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The peers; without any, all.
+    /// The peers. Without any, all peers.
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(PEERS.map(|peer| peer.name)))]
     peers: Vec<String>,
     /// How long each job is measured, in seconds.
@@ -46,7 +46,7 @@ struct Arguments {
     /// Only these jobs.
     #[arg(long, value_enum, value_delimiter = ',')]
     jobs: Vec<Job>,
-    /// Only jobs with so many clients.
+    /// Only jobs with this number of clients.
     #[arg(long, value_delimiter = ',')]
     clients: Vec<usize>,
     /// Measures nothing. Writes the results of the last run into peers.md of this directory.
@@ -97,7 +97,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The driver was asked to end.
+/// The driver was told to end.
 struct Interrupted;
 
 /// Lets a peer do its jobs.
@@ -122,7 +122,7 @@ fn compete(
             Ok(program) => settled(do_job(peer, program, job, clients, report.seconds, &mut server))?,
         };
         if result.is_err() {
-            server = None; // what the contestant has left there is not known
+            server = None; // the state of the server after this contestant is not known
         }
         let entry = Entry::new(peer, job, clients, result);
         eprintln!("  {:<16} {:>3.0} s: {entry}", format!("{job} {clients}"), begun.elapsed().as_secs_f64());
@@ -131,7 +131,7 @@ fn compete(
     Ok(())
 }
 
-/// A failure is a result, an interruption is not.
+/// A failure is a result, but an interruption is not.
 fn settled<T>(result: Result<T, Stopped>) -> Result<Result<T, String>, Interrupted> {
     match result {
         Ok(value) => Ok(Ok(value)),
@@ -180,7 +180,7 @@ fn folder() -> PathBuf {
     repository().join("target/peers")
 }
 
-/// Leaves a file where what is built is.
+/// Writes a file to the build directory.
 fn write(name: &str, text: &str) {
     let file = folder().join(name);
     match fs::create_dir_all(folder()).and_then(|()| fs::write(&file, text)) {

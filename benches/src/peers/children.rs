@@ -8,22 +8,22 @@ use std::process::{Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a process may take to end when it is asked to.
+/// How long a process may take to end after it was told to.
 const GRACE: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// A process and those that it starts, in a process group of their own, so that a ^C reaches only the driver. When this
-/// goes out of scope, the group is asked to end, and killed if it does not.
+/// goes out of scope, the group is told to end. If it does not, it is killed.
 #[derive(Debug)]
 pub struct Group {
     process: ProcessGroup,
 }
 
 impl Group {
-    /// Starts it.
+    /// Starts the command.
     ///
     /// # Errors
-    /// When it does not run.
+    /// When the program does not run.
     pub fn start(command: &mut Command) -> Result<Self, Stopped> {
         let process = ProcessGroup::start(command).map_err(|error| {
             Stopped::failed(format!("{} does not run: {error}", command.get_program().display()))
@@ -44,7 +44,7 @@ impl Group {
     /// Waits until it ends by itself.
     ///
     /// # Errors
-    /// When it has not within `limit`, or the driver is asked to end.
+    /// When it does not end within `limit`, or the driver is told to end.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus, Stopped> {
         let deadline = Instant::now() + limit;
         loop {
@@ -71,7 +71,7 @@ impl Drop for Group {
     }
 }
 
-/// The last lines of a file, in one.
+/// The last lines of a file, joined to one line.
 pub fn last_lines(file: &Path) -> String {
     let text = String::from_utf8_lossy(&fs::read(file).unwrap_or_default()).into_owned();
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();

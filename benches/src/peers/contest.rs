@@ -10,28 +10,28 @@ use std::fs::{self, File};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// How long a contestant may take beside what it counts: to start, to warm up, to let its clients come to an end.
+/// How long a contestant may take in addition to the counted time: to start, to warm up, and to end.
 const BESIDE: Duration = Duration::from_secs(60);
 
 /// What the clients do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Job {
-    /// Each acquires and releases a lock of its own.
+    /// Each client acquires and releases its own lock.
     Uncontended,
-    /// All count with one number, under one lock.
+    /// All clients increment one number, under one lock.
     Contended,
-    /// All share a lock: one client in ten writes, the others read.
+    /// All clients share a lock: one in ten writes, the others read.
     Readers,
-    /// All share a semaphore of [`PERMITS`].
+    /// All clients share a semaphore of [`PERMITS`].
     Permits,
-    /// As [`Job::Permits`], and each acquisition takes 1, 2 or 3 permits, by client.
+    /// As [`Job::Permits`], but each acquisition takes 1, 2 or 3 permits, depending on the client.
     Weights,
 }
 
 /// The permits of a semaphore.
 pub const PERMITS: u64 = 10;
-/// In [`Job::Readers`], every client whose number is a multiple of this writes.
+/// In [`Job::Readers`], every client whose number is a multiple of this is a writer.
 pub const WRITERS: usize = 10;
 
 impl Job {
@@ -59,36 +59,36 @@ impl fmt::Display for Job {
 /// The result of a contestant, in one line of JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
-    /// The name of the peer, as asked.
+    /// The name of the peer, from the request.
     pub peer: String,
     /// The version of the library.
     pub version: String,
-    /// What was asked.
+    /// The job, from the request.
     pub job: Job,
-    /// How many clients.
+    /// The number of clients.
     pub clients: usize,
-    /// For how long it was counted, in milliseconds.
+    /// How long the clients were counted, in milliseconds.
     pub elapsed_ms: f64,
     /// How often the lock was acquired and released in that time.
     pub operations: u64,
-    /// The number that was counted with under the lock in that time: each acquisition has added 1. Where several clients may hold the
-    /// lock, the acquisitions after which no more was held than allowed.
+    /// By how much the number under the lock grew in that time: each acquisition adds 1. If several clients may hold the lock,
+    /// this is the number of acquisitions after which not more was held than allowed.
     pub counter: u64,
     /// How often each client has acquired the lock in that time.
     pub grants: Vec<u64>,
-    /// How long acquiring took; in [`Job::Readers`], for readers.
+    /// How long acquisitions took. In [`Job::Readers`], those of readers.
     pub acquire_us: Quantiles,
-    /// In [`Job::Readers`], how long it took for writers.
+    /// In [`Job::Readers`], how long acquisitions of writers took.
     #[serde(default)]
     pub writers_us: Option<Quantiles>,
-    /// What was left at its default, and what is peculiar.
+    /// Which settings are the defaults, and what is special.
     pub notes: String,
-    /// When the counting began, in milliseconds since 1970.
+    /// When the counted time began, in milliseconds since 1970.
     pub began_unix_ms: f64,
-    /// How many of the grants went to another client than the one before.
+    /// How many of the grants went to another client than the grant before.
     #[serde(default)]
     pub handoffs: Option<u64>,
-    /// How often the library stopped waiting by itself, without a grant.
+    /// How often the library gave up waiting, without a grant.
     #[serde(default)]
     pub gave_up: u64,
 }
@@ -98,14 +98,14 @@ pub struct Outcome {
 pub struct Quantiles {
     /// The median.
     pub p50: f64,
-    /// What one in a hundred exceeds.
+    /// The 99th percentile.
     pub p99: f64,
     /// The longest.
     pub max: f64,
 }
 
 impl Quantiles {
-    /// Those of some times.
+    /// The quantiles of these times.
     pub fn of(mut times: Vec<u32>) -> Self {
         times.sort_unstable();
         let part = |hundredths: usize| {
@@ -122,20 +122,20 @@ pub struct Request<'a> {
     pub program: &'a [String],
     /// The name of the peer.
     pub peer: &'a str,
-    /// What to do.
+    /// The job.
     pub job: Job,
     /// Where the server listens.
     pub address: &'a str,
-    /// How many clients.
+    /// The number of clients.
     pub clients: usize,
-    /// How many seconds are counted.
+    /// How many seconds count.
     pub seconds: u64,
 }
 
 /// Runs a contestant.
 ///
 /// # Errors
-/// When it fails, in its own words; or the driver is asked to end.
+/// The contestant's own words when it fails, or that the driver is told to end.
 pub fn run(request: &Request<'_>) -> Result<Outcome, Stopped> {
     let dir = Directory::new();
     let (answer, complaints) = (dir.path().join("answer"), dir.path().join("complaints"));

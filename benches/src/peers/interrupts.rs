@@ -1,15 +1,15 @@
-//! Signals that ask the driver to end. It then ends the processes that it has started.
+//! Signals that tell the driver to end. It then ends the processes that it has started.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-/// Why something was not done.
+/// Why a step was not done.
 #[derive(Clone, Debug)]
 pub enum Stopped {
     /// It failed, for this reason.
     Failed(String),
-    /// The driver was asked to end.
+    /// The driver was told to end.
     Interrupted,
 }
 
@@ -20,21 +20,21 @@ impl Stopped {
     }
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP are only noted.
+/// From now on SIGINT, SIGTERM and SIGHUP only set a flag.
 pub fn note_signals() {
     extern "C" fn note(_: libc::c_int) {
         ASKED.store(true, Ordering::Relaxed);
     }
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler does nothing but to store into an atomic.
+        // SAFETY: the handler only stores into an atomic.
         unsafe { libc::signal(signal, note as extern "C" fn(libc::c_int) as libc::sighandler_t) };
     }
 }
 
-/// Whether to go on.
+/// Whether to continue.
 ///
 /// # Errors
-/// When such a signal has come.
+/// When one of these signals has arrived.
 pub fn check() -> Result<(), Stopped> {
     if ASKED.load(Ordering::Relaxed) { Err(Stopped::Interrupted) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! The CPU time of a server in an interval that is only known afterwards: the server is sampled ten times a second, and the time
+//! The CPU time of a server in an interval that is known only afterwards. The server is sampled ten times a second, and a time
 //! between two samples is interpolated.
 
 use crate::cpu;
@@ -16,7 +16,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 struct Look {
     unix_ms: f64,
     cpu: Duration,
-    /// What this program and all that it has started have used, so server and contestant too.
+    /// The CPU time of this program and all processes that it has started, including server and contestant.
     ours: Duration,
     machine: Duration,
     commands: BTreeMap<String, u64>,
@@ -25,19 +25,19 @@ struct Look {
 /// Samples a server until it is stopped.
 #[derive(Debug)]
 pub struct Meter {
-    /// Dropped at the end.
+    /// Sampling ends when this is dropped.
     running: Sender<()>,
     thread: JoinHandle<Vec<Look>>,
 }
 
-/// What was spent.
+/// What was used in an interval.
 #[derive(Clone, Debug, Default)]
 pub struct Spent {
     /// The CPU time of all processes of the server.
     pub cpu: Duration,
-    /// The part of the machine's CPU time that was spent on something else than this benchmark, from 0 to 1.
+    /// The part of the machine's CPU time that other programs used, from 0 to 1.
     pub others: f64,
-    /// How often it was asked what.
+    /// How often each command was sent to the server.
     pub commands: BTreeMap<String, f64>,
 }
 
@@ -51,13 +51,13 @@ impl Meter {
             while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 looks.push(look(pid, kind, port));
             }
-            looks.push(look(pid, kind, port)); // so that there is one after whatever is asked for
+            looks.push(look(pid, kind, port)); // so that the last sample is later than any interval
             looks
         });
         Self { running, thread }
     }
 
-    /// Ends it.
+    /// Ends sampling.
     pub fn end(self) -> Looks {
         drop(self.running);
         Looks(self.thread.join().expect("a meter that comes to its end"))
@@ -69,7 +69,7 @@ impl Meter {
 pub struct Looks(Vec<Look>);
 
 impl Looks {
-    /// What was spent between two times, in milliseconds since 1970.
+    /// What was used between two times, in milliseconds since 1970.
     pub fn between(&self, from: f64, to: f64) -> Spent {
         let spent = |value: &dyn Fn(&Look) -> f64| self.at(to, value) - self.at(from, value);
         let names = self.0.last().map(|last| last.commands.keys()).into_iter().flatten();

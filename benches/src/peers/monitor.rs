@@ -1,7 +1,7 @@
 //! Distinguishes commands of clients from commands of scripts: INFO commandstats counts both.
 //!
-//! MONITOR tells, but at a cost. So it is asked while the contestant warms up, and only for which part of the commands of
-//! a name comes from where; that part does not change while a contestant does its job.
+//! MONITOR distinguishes them, but it is costly. So it runs only while the contestant warms up. It is used only for the
+//! ratio of clients and scripts for each command, which does not change while a contestant does its job.
 
 use crate::peers::server::connect;
 use std::collections::BTreeMap;
@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The contestants warm up for longer.
+/// The contestants warm up for longer than this.
 const LONG_ENOUGH: Duration = Duration::from_millis(900);
-/// Where less happens meanwhile, to watch on costs little.
+/// With few commands, MONITOR costs little, so it runs until it has seen this number.
 const LINES_AT_LEAST: usize = 2_000;
 const LINES_AT_MOST: usize = 20_000;
-/// What clients send to set up connections, before they warm up; and what this program sends.
+/// What clients send to set up connections before they warm up, and what this program sends.
 const BESIDE: [&str; 8] = ["client", "hello", "ping", "info", "quit", "script", "command", "config"];
 
-/// How often commands of a name were seen.
+/// How often commands of one name were seen.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     from_clients: u64,
@@ -33,13 +33,13 @@ pub struct Monitor {
     thread: JoinHandle<Parts>,
 }
 
-/// Which part of the commands of a name scripts have done.
+/// The part of the commands of one name that scripts sent.
 #[derive(Clone, Debug, Default)]
 pub struct Parts(BTreeMap<String, Seen>);
 
 impl Parts {
-    /// From 0 to 1. A name that was not seen is one that scripts use now and then, where there are scripts: what clients
-    /// send, they send from the beginning.
+    /// It is from 0 to 1. A command that was not seen is counted for the scripts if there are scripts: they use some
+    /// commands only now and then, but clients send all their commands from the beginning.
     pub fn in_scripts(&self, name: &str) -> f64 {
         let Some(seen) = self.0.get(name) else {
             return f64::from(u8::from(self.0.values().any(|seen| seen.in_scripts > 0)));
@@ -76,7 +76,7 @@ fn watch(port: u16, enough: &AtomicBool) -> Option<Parts> {
         && count < LINES_AT_MOST
         && (count < LINES_AT_LEAST || first.is_none_or(|first: Instant| first.elapsed() < LONG_ENOUGH))
     {
-        // A read that was cut short is gone on with.
+        // A read that was interrupted is continued.
         if lines.read_until(b'\n', &mut line).is_err() || !line.ends_with(b"\n") {
             continue;
         }
@@ -93,7 +93,7 @@ fn watch(port: u16, enough: &AtomicBool) -> Option<Parts> {
     Some(parts)
 }
 
-/// The name of a command, and whether a script did it, of a line like `+1700000000.1 [0 lua] "GET" "key"`.
+/// The name of the command in a line like `+1700000000.1 [0 lua] "GET" "key"`, and whether a script sent it.
 fn command(line: &str) -> Option<(String, bool)> {
     let (source, command) = line.split_once("] \"")?;
     Some((command.split('"').next()?.to_lowercase(), source.ends_with(" lua")))

@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// How long a build may take, with what it downloads.
+/// How long a build may take, with its downloads.
 const BUILD: Duration = Duration::from_secs(600);
 
 /// A program that does jobs with one or more peers.
@@ -29,7 +29,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// The language of the libraries, or nothing without any.
+    /// The language of the libraries; empty if there are none.
     pub const fn language(self) -> &'static str {
         match self {
             Self::Commands => "",
@@ -41,7 +41,7 @@ impl Program {
         }
     }
 
-    /// The name of the peer that is Lockward in this program.
+    /// The name of the peer in this program that is Lockward.
     pub const fn lockward(self) -> &'static str {
         match self {
             Self::Commands => "lockward",
@@ -56,7 +56,7 @@ impl Program {
     /// Builds it, and returns the program with the arguments that come first.
     ///
     /// # Errors
-    /// When it cannot be built, in the words of the tool; or the driver is asked to end.
+    /// The tool's own words when the build fails, or that the driver is told to end.
     pub fn build(self) -> Result<Vec<String>, Stopped> {
         let folder = repository().join("benches/peers");
         let built = repository().join("target/peers");
@@ -99,7 +99,8 @@ impl Program {
     }
 }
 
-/// Sees that a tool is there: where it is not, these packages of Debian's are installed, if that is allowed.
+/// Checks that a tool is installed. If it is missing, these Debian packages are installed, if that is
+/// allowed.
 fn need(tool: &str, packages: &[&str]) -> Result<(), Stopped> {
     let path = env::var_os("PATH").unwrap_or_default();
     if env::split_paths(&path).any(|folder| folder.join(tool).is_file()) {
@@ -109,10 +110,10 @@ fn need(tool: &str, packages: &[&str]) -> Result<(), Stopped> {
     run(tool, &[&[script.as_str()], packages].concat())
 }
 
-/// Runs a tool to its end. It writes to this log in `target/peers`.
+/// Runs a tool to its end. Its output goes to this log in `target/peers`.
 ///
 /// # Errors
-/// When it fails, in its own words; or the driver is asked to end.
+/// The tool's own words when it fails, or that the driver is told to end.
 pub(crate) fn run(log: &str, command: &[&str]) -> Result<(), Stopped> {
     let folder = repository().join("target/peers");
     let failed = |error| Stopped::failed(format!("{} cannot be written: {error}", folder.display()));

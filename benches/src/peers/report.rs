@@ -1,4 +1,4 @@
-//! What was measured, as JSON and as tables.
+//! The results as JSON and as tables.
 
 use crate::machine::{machine, today};
 use crate::peers::contest::{Job, Outcome, PERMITS, Quantiles, WRITERS};
@@ -13,53 +13,53 @@ use std::fmt::{self, Display, Write};
 use std::path::Path;
 use std::{fs, io};
 
-/// Where the results of exclusive locks go, and those of read-write locks and semaphores.
+/// The places of the results in the page: exclusive locks, and read-write locks and semaphores.
 const MARKS: [[&str; 2]; 2] = [
     ["<!-- measured: written by `make bench-peers-docs` -->", "<!-- end of what was measured -->"],
     ["<!-- shared: written by `make bench-peers-docs` -->", "<!-- end of shared -->"],
 ];
 
-/// Above this share of the CPUs, in per cent, other processes disturb the measurement.
+/// If other processes use more than this share of the CPUs, in per cent, they disturb the measurement.
 const BUSY: f64 = 20.0;
-/// The clients of the job that is plotted.
+/// The number of clients of the job that is plotted.
 const PLOTTED: usize = 50;
-/// The jobs whose tables the page leaves out if every lock counted right. Its list of better locks has them.
+/// The jobs whose tables the page leaves out if every lock counted right. The list of better locks on the page has them.
 const NOT_ON_THE_PAGE: &[(Job, usize)] = &[(Job::Contended, 2)];
 
 const WARNING: &str = "**Other programs used the machine. They make times longer and rates lower, for some locks more than for others. \
     Server CPU and commands depend less on them.**";
 
-/// What a whole run has measured.
+/// The results of a whole run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// When, where and how.
+    /// The day, the machine and the settings.
     pub circumstances: String,
-    /// For how long each job was counted, in seconds.
+    /// How long each job was counted, in seconds.
     pub seconds: u64,
     /// The jobs, in the order in which they were done.
     pub results: Vec<Entry>,
 }
 
-/// What a job has come to.
+/// The result of one job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Entry {
     /// The peer's name.
     pub peer: String,
-    /// What its users call it.
+    /// The name that its users know.
     pub title: String,
-    /// The language of its library, or nothing for plain commands.
+    /// The language of its library; empty for plain commands.
     pub language: String,
-    /// The peer that is Lockward beside it, which may be itself.
+    /// The name of the Lockward that it is compared with; its own name if it is Lockward.
     pub ours: String,
     /// The job.
     pub job: Job,
-    /// How many clients.
+    /// The number of clients.
     pub clients: usize,
-    /// What was measured, or why nothing was.
+    /// The measurements, or the reason why there are none.
     pub result: Result<Measured, String>,
 }
 
-/// What was measured.
+/// The measurements of one job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Measured {
     /// The version of the library.
@@ -68,44 +68,44 @@ pub struct Measured {
     pub server: String,
     /// How often the lock was acquired and released.
     pub operations: u64,
-    /// The same, a second.
+    /// The same for each second.
     pub a_second: f64,
-    /// How many of these went to another client than the one before, a second, where the contestant tells.
+    /// How many of these, for each second, went to another client than the one before; if the contestant reports it.
     pub handoffs_a_second: Option<f64>,
-    /// The number that was counted with.
+    /// By how much the number under the lock grew.
     pub counter: u64,
-    /// Acquisitions that the number does not show.
+    /// Acquisitions that the number does not contain.
     pub lost: i64,
-    /// How often the library stopped waiting by itself.
+    /// How often the library gave up waiting.
     pub gave_up: u64,
-    /// The fewest times that a client has acquired the lock.
+    /// The smallest number of acquisitions by one client.
     pub fewest: u64,
-    /// The most.
+    /// The largest number of acquisitions by one client.
     pub most: u64,
-    /// How long acquiring took.
+    /// How long acquisitions took.
     pub acquire_us: Quantiles,
-    /// How long it took for writers, where others read.
+    /// How long acquisitions of writers took, if others read.
     #[serde(default)]
     pub writers_us: Option<Quantiles>,
-    /// How often they have acquired the lock, a second.
+    /// How many acquisitions of writers there were for each second.
     #[serde(default)]
     pub writes_a_second: f64,
-    /// The server's CPU time an acquisition with its release, in microseconds.
+    /// The server's CPU time for an acquisition and its release, in microseconds.
     pub server_cpu_us: f64,
-    /// Commands that clients sent, an acquisition with its release; where the server counts them.
+    /// Commands that clients sent for an acquisition and its release, if the server counts them.
     pub commands: Option<f64>,
-    /// Commands that scripts did, likewise.
+    /// The same for commands that scripts sent.
     pub commands_in_scripts: Option<f64>,
-    /// The part of the machine's CPU time that went elsewhere meanwhile, from 0 to 1.
+    /// The part of the machine's CPU time that other programs used, from 0 to 1.
     pub others: f64,
-    /// How often each command was given in the whole time, those in scripts too.
+    /// How often each command was executed in the whole time, including those in scripts.
     pub commands_by_name: BTreeMap<String, f64>,
-    /// What the contestant notes.
+    /// The contestant's notes.
     pub notes: String,
 }
 
 impl Measured {
-    /// From what the contestant says and what the server spent.
+    /// Combines what the contestant reports and what the server used.
     pub fn new(outcome: Outcome, server: &str, spent: Spent, parts: Option<&Parts>) -> Self {
         let a_second = 1e3 / outcome.elapsed_ms;
         let an_operation = 1.0 / outcome.operations.max(1) as f64;
@@ -136,7 +136,7 @@ impl Measured {
         }
     }
 
-    /// How many times as often as the client that acquired the lock least often, the one that did most often has.
+    /// The most acquisitions by one client, divided by the fewest.
     fn unfairness(&self) -> String {
         if self.fewest == 0 {
             "∞".to_owned()
@@ -145,7 +145,7 @@ impl Measured {
         }
     }
 
-    /// How long writers waited, if any has acquired the lock.
+    /// How long writers waited, if a writer has acquired the lock.
     fn writers_wait(&self, part: fn(Quantiles) -> f64) -> Option<f64> {
         self.writers_us.map(part).filter(|us| *us > 0.0)
     }
@@ -160,7 +160,7 @@ impl Measured {
         }
     }
 
-    /// What a table says after the name of a lock that did not count right, or gave up.
+    /// The text after the name of a lock that did not count right, or gave up.
     fn miscount(&self) -> String {
         let counted = self.counted_right();
         if counted == "right" { String::new() } else { format!(": counted {counted}") }
@@ -176,7 +176,7 @@ impl Measured {
 }
 
 impl Entry {
-    /// What the job of `peer` has come to.
+    /// The result of a job of `peer`.
     pub fn new(peer: &Peer, job: Job, clients: usize, result: Result<Measured, String>) -> Self {
         Self {
             peer: peer.name.to_owned(),
@@ -197,13 +197,13 @@ impl Entry {
         self.peer == self.ours
     }
 
-    /// What was measured, if a client has acquired the lock.
+    /// The measurements, if a client has acquired the lock.
     fn used(&self) -> Option<&Measured> {
         self.result.as_ref().ok().filter(|measured| measured.operations > 0)
     }
 }
 
-/// A line about what a job has come to.
+/// A line about the result of a job.
 impl Display for Entry {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.result {
@@ -226,7 +226,7 @@ impl Display for Entry {
 }
 
 impl Report {
-    /// A report of a run of this day on this machine, with nothing in it yet.
+    /// An empty report, with this day and this machine.
     pub fn new(seconds: u64, first: bool) -> Self {
         let Machine { processor, cpus, kernel, .. } = machine();
         let priority = if first { "higher priority than other programs" } else { "normal priority" };
@@ -237,7 +237,7 @@ impl Report {
         Self { circumstances, seconds, results: Vec::new() }
     }
 
-    /// Tables in Markdown. Jobs to leave out are shown too if a lock did not run, counted wrong or gave up.
+    /// Tables in Markdown. Jobs in `left_out` are still shown if a lock did not run, counted wrong or gave up.
     pub fn tables(&self, left_out: &[(Job, usize)]) -> String {
         let mut text = String::new();
         let mut others: Vec<f64> = self.measured().map(|(_, measured)| 100.0 * measured.others).collect();
@@ -270,7 +270,7 @@ impl Report {
         text
     }
 
-    /// Names who is ahead of the Lockward beside it, and in what.
+    /// Names the peers that are better than their Lockward, and the figure.
     fn ahead(&self, text: &mut String) {
         type Value = fn(&Measured) -> Option<f64>;
         type Show = fn(f64) -> String;
@@ -611,13 +611,13 @@ fn line<const N: usize>(text: &mut String, cells: [&str; N]) {
 }
 
 impl Quantiles {
-    /// The three in words; a dash if nobody has acquired the lock.
+    /// The three quantiles in words; a dash if no client has acquired the lock.
     fn shown(&self) -> [String; 3] {
         [self.p50, self.p99, self.max].map(|us| if us > 0.0 { time(us) } else { "-".to_owned() })
     }
 }
 
-/// Microseconds in the unit that suits them, with two or three digits that say something.
+/// Microseconds in a suitable unit, with two or three significant digits.
 fn time(us: f64) -> String {
     let (number, unit) = match us {
         ..1e3 => (us, "µs"),

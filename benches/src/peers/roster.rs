@@ -1,4 +1,4 @@
-//! The peers there are.
+//! The list of the peers.
 
 use crate::peers::contest::Job;
 use crate::peers::programs::Program;
@@ -7,9 +7,9 @@ use crate::peers::server::Kind;
 /// A lock that a library offers.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// What its users call it.
+    /// The name that its users know.
     pub title: &'static str,
     /// The name of the Lockward that it is compared with, in the same language and on the same kind of server; its own name if it is
     /// Lockward.
@@ -30,7 +30,7 @@ const ALL: &[Job] = &[Job::Uncontended, Job::Contended, Job::Readers, Job::Permi
 const REDIS: Kind = Kind::Redis { server: None, is_loaded: false };
 const LOCKWARD: Kind = Kind::Redis { server: None, is_loaded: true };
 
-/// The newest servers that scripts/servers has: those with a command that releases what SET NX PX made.
+/// The newest servers of scripts/servers: they have a command that releases a SET NX PX lock if the owner matches.
 const NEW_REDIS: &str = "redis-experimental";
 const NEW_VALKEY: &str = "valkey-testing";
 const ON_NEW_REDIS: &str = "lockward-new-redis";

@@ -14,17 +14,17 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a server may take until it serves; to get its packages is counted in.
+/// How long a server may take until it serves, including the download of its packages.
 const START: Duration = Duration::from_secs(180);
-/// How long it may take for an answer.
+/// How long a server may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Which server.
+/// The kind of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Redis or Valkey.
     Redis {
-        /// One of scripts/servers; without it, that of LOCKWARD_SERVER.
+        /// One of scripts/servers. `None` is the server of LOCKWARD_SERVER.
         server: Option<&'static str>,
         /// Whether it has the module.
         is_loaded: bool,
@@ -40,7 +40,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What scripts/peer-server calls it; Redis is started from here.
+    /// Its name for scripts/peer-server. `None` for Redis, which is started here.
     const fn name(self) -> Option<&'static str> {
         match self {
             Self::Redis { .. } => None,
@@ -78,7 +78,7 @@ impl Kind {
     }
 }
 
-/// A server that serves. It ends when this goes out of scope.
+/// A running server. It ends when this goes out of scope.
 #[derive(Debug)]
 pub struct Server {
     process: Group,
@@ -90,10 +90,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one, and waits until it serves.
+    /// Starts a server, and waits until it serves.
     ///
     /// # Errors
-    /// When it does not, in its own words; or the driver is asked to end.
+    /// The server's own words when it does not start, or that the driver is told to end.
     pub fn start(kind: Kind) -> Result<Self, Stopped> {
         let dir = Directory::new();
         let port = free_port();
@@ -122,12 +122,12 @@ impl Server {
         }
     }
 
-    /// Its process, from which all others of it descend.
+    /// Its process. All its other processes descend from it.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// Which server it is.
+    /// The kind of the server.
     pub const fn kind(&self) -> Kind {
         self.kind
     }
@@ -196,7 +196,7 @@ pub fn commands(kind: Kind, port: u16) -> BTreeMap<String, u64> {
             summed(stats.lines().filter_map(|line| {
                 let (name, numbers) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
                 let name = name.split('|').next()?;
-                // What this program sends.
+                // These are the commands that this program sends.
                 (!["info", "quit", "monitor"].contains(&name)).then_some((name, numbers.split(',').next()?))
             }))
         }
@@ -222,7 +222,7 @@ fn summed<'a>(counts: impl Iterator<Item = (&'a str, &'a str)>) -> BTreeMap<Stri
     sums
 }
 
-/// A connection to a server on this machine.
+/// # Errors As the socket reports.
 ///
 /// # Errors
 /// As the socket tells.

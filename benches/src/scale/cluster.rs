@@ -1,6 +1,6 @@
-//! Pairs in a cluster, by the number of nodes. All nodes and the clients share one CPU, so pairs a second cannot grow here. CPU for each pair
-//! shows whether a cluster scales: as long as it stays the same, so many nodes with a CPU each do so many times as much. It is measured on
-//! one node at a time, as nodes that work at the same time would displace each other's data in the caches.
+//! Pairs in a cluster, by the number of nodes. All nodes and the clients share one CPU, so pairs a second cannot grow here. The
+//! CPU for each pair shows whether a cluster scales. As long as it stays the same, n nodes with a CPU each do n times as much. It
+//! is measured on one node at a time, because nodes that work at the same time would displace each other's data in the caches.
 
 use super::curves::{LONG_LEASE, Point, axes, plot};
 use crate::clients::{Client, Clients};
@@ -33,7 +33,7 @@ const SLOTS: usize = 16_384;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Pair(Pair),
-    /// Its owner renews the lease of a lock that it holds.
+    /// The owner of the connection renews the lease of a lock that it holds.
     Renewal,
 }
 
@@ -45,7 +45,7 @@ struct Nodes {
     /// Connections to all nodes.
     all: Pipeline,
     _cluster: Cluster,
-    /// Holds the module.
+    /// Keeps the module's file.
     _modules: Directory,
 }
 
@@ -116,7 +116,7 @@ impl Node {
     }
 }
 
-/// All numbers of nodes, in turn.
+/// Measures all numbers of nodes, alternately.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     let mut all = NODES.map(Nodes::start);

@@ -1,4 +1,4 @@
-//! What all curves share: a point of each, the plots, and the memory that is left for more.
+//! What all curves share: the points, the plots, and the check of free memory.
 
 use crate::plot::{Line, Plot};
 use crate::report::Report;
@@ -22,13 +22,13 @@ pub struct Point {
 }
 
 impl Point {
-    /// So many of a `thing`.
+    /// A point at `number` of a `thing`.
     pub fn new(stage: &'static str, number: usize, thing: &str) -> Self {
         let plural = if number == 1 { "" } else { "s" };
         Self { stage, number, at: format!("{} {thing}{plural}", whole(number as f64)) }
     }
 
-    /// Adds what was measured here.
+    /// Adds a figure of this point.
     pub fn row(&self, report: &mut Report, (name, what, unit): Curve<'_>, series: &Series) {
         let name = format!("{}/{name}-{}", self.stage, self.number);
         report.row(Row::figure(&name, what, unit, series).at(&self.at));
@@ -60,7 +60,7 @@ impl Point {
     }
 }
 
-/// Adds a plot of a stage. Its lines have a name each, and the name of the curve that they show. Numbers are divided by `scale`.
+/// Adds a plot of a stage. Each line has a name, and the name of the curve that it shows. Numbers are divided by `scale`.
 pub fn plot(report: &mut Report, plot: Plot, lines: &[(&str, &str)], scale: f64) {
     let stage = plot.name.split('-').next().unwrap_or_default();
     let points = |curve: &str| -> Vec<(f64, f64)> {
@@ -78,13 +78,13 @@ pub fn plot(report: &mut Report, plot: Plot, lines: &[(&str, &str)], scale: f64)
     }
 }
 
-/// A plot without lines yet, where less is better.
+/// A plot without lines yet. Less is better.
 pub fn axes(name: &str, title: &str, x: &str, y: &str) -> Plot {
     let [name, title, x, y] = [name, title, x, y].map(str::to_owned);
     Plot { name, title, hint: "Lower is better.".to_owned(), x, y, lines: Vec::new() }
 }
 
-/// Whether this machine has so many bytes of memory left. Says so if it has not.
+/// Whether this machine has `needed` bytes of free memory. Prints a line if it has not.
 pub fn has_memory(report: &Report, needed: f64, what: &str) -> bool {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let left = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.strip_suffix(" kB"));

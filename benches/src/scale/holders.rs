@@ -1,4 +1,5 @@
-//! By the number of holders of one semaphore: CPU for a pair beside them and for what a holder does, and memory for each.
+//! Curves by the number of holders of one semaphore: CPU for a pair while they hold it, CPU for what a holder does, and
+//! memory for each holder.
 
 use super::curves::{Point, axes, plot};
 use crate::modes::{Sending, Work, hold, key, memory_of_holder};
@@ -17,7 +18,7 @@ const COUNTS: [usize; 6] = [1, 10, 100, 1_000, 10_000, 100_000];
 const WORKS: [(Work, &str); 3] = [(Work::Pair, "pair"), (Work::Renew, "renewal"), (Work::Again, "again")];
 const ROUNDS: usize = 15;
 
-/// All sizes, on one server, in turn.
+/// Measures all sizes, alternately on one server.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     let server = Server::start(&[]);

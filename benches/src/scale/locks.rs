@@ -1,5 +1,5 @@
-//! By the number of locks that a server holds: CPU for each pair and renewal, memory, snapshots and their loading. Strings with a TTL are
-//! measured beside them.
+//! Curves by the number of locks that a server holds: CPU for each pair and renewal, memory, snapshots and their loading. Strings
+//! with a TTL are measured for comparison.
 
 use super::curves::{LONG_LEASE, Point, axes, has_memory, plot};
 use crate::clients::Client;
@@ -19,22 +19,23 @@ use std::time::{Duration, Instant};
 pub const STAGE: &str = "locks";
 
 const COUNTS: [usize; 5] = [1, 1_000, 100_000, 1_000_000, 10_000_000];
-/// Fewer locks than this are not worth weighing or loading: clients' buffers take more memory, and the start of a server more time.
+/// With fewer locks than this, memory and loading are not measured: the clients' buffers take more memory than the locks, and the
+/// start of a server takes more time than the loading.
 const WORTH_LOADING: usize = 100_000;
 const ROUNDS: usize = 15;
 /// Pairs or renewals of a connection in a round.
 const EACH: usize = 160;
-/// Snapshots of each size. The largest takes long, and so has little noise.
+/// The number of snapshots of each size. The largest ones take long, and so have little noise.
 const SNAPSHOTS: usize = 3;
-/// Keys in one request that walks the tables.
+/// The number of keys in one request that looks up keys of the whole table.
 const WALK: usize = 10_000;
-/// Memory for a lock and a string, and for a lock in the server that loads it, in bytes.
+/// Memory for a lock and a string here, and for a lock in the server that loads it, in bytes.
 const HELD: f64 = 400.0;
 const LOADED: f64 = 220.0;
-/// The pause between two looks at whether a snapshot is complete.
+/// The pause between two checks whether a snapshot is complete.
 const POLLED: Duration = Duration::from_millis(2);
 
-/// What a server is full of.
+/// What a server is filled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kept {
     Locks,
@@ -76,7 +77,7 @@ struct Measured {
     load: Series,
 }
 
-/// A server that becomes fuller and fuller.
+/// A server that is filled step by step.
 struct Store {
     kept: Kept,
     server: Server,
@@ -89,7 +90,7 @@ struct Store {
 
 impl Store {
     fn start(kept: Kept) -> Self {
-        // The child that saves has the other CPU, and the priority of the server.
+        // The child process that saves runs on the other CPU, with the priority of the server.
         let cpus = format!("bgsave_cpulist {}", Place::Apart.cpu());
         let server = Server::start(&[&cpus]);
         let pipeline = Pipeline::open(&server, CONNECTIONS);
@@ -105,9 +106,9 @@ impl Store {
             self.control.pipeline(&requests.collect::<Vec<_>>());
         }
         self.count = count;
-        // The control connection gives its large buffer back.
+        // A new control connection frees the large buffer of the old one.
         self.control = self.server.client();
-        // The server moves a growing table a little at each lookup. Here it moves all of it.
+        // The server moves a growing table a little at each lookup. These lookups make it move the whole table.
         let first = key(0);
         let walk = [&["EXISTS"][..], &[&*first; WALK]].concat();
         let walks = if count > WALK { count / WALK } else { 0 };
@@ -115,7 +116,7 @@ impl Store {
         self.control = self.server.client();
     }
 
-    /// Bytes a key.
+    /// Bytes for each key.
     fn memory(&mut self) -> f64 {
         (self.control.info_number("memory", "used_memory") - self.empty) / self.count as f64
     }
@@ -170,7 +171,7 @@ fn key(number: usize) -> String {
     format!("lock:{number:08}")
 }
 
-/// All sizes that the machine has memory for.
+/// Measures all sizes that fit into the machine's memory.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     let mut stores = [Kept::Locks, Kept::Strings].map(Store::start);
@@ -219,7 +220,7 @@ fn add_rows(report: &mut Report, count: usize, [locks, strings]: &[Measured; 2])
     let nanoseconds = Unit::Nanoseconds;
     add("pair", "server CPU for a pair", nanoseconds, "SET NX PX + DEL", |measured| &measured.pair);
     add("renewal", "server CPU for a renewal", nanoseconds, "PEXPIRE", |measured| &measured.renewal);
-    // With few, the buffers of clients weigh more.
+    // With few locks, the buffers of clients take more memory.
     if count >= WORTH_LOADING {
         add("memory", "memory for each lock", Unit::Bytes, string, |measured| &measured.memory);
     }

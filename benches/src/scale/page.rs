@@ -7,8 +7,8 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-/// Writes the curves of each stage between its marks of `scale.md` in a directory, and the plots into `scale/`. Stages without results, and
-/// the sizing table if it lacks a figure, stay as they are.
+/// Writes the curves of each stage between its marks of `scale.md` in a directory, and the plots into `scale/`. If a stage has no
+/// results, or the sizing table lacks a figure, that part stays as it is.
 pub fn write(docs: &Path, results: &Results) {
     let page = docs.join("scale.md");
     let mut text = fs::read_to_string(&page).expect("docs/scale.md");
@@ -18,7 +18,7 @@ pub fn write(docs: &Path, results: &Results) {
         text = between(&text, &begin, &format!("<!-- end of {name} -->"), &written);
     };
     for (name, ..) in STAGES {
-        // The other side of a comparison is in the plots. The page has its ratio.
+        // The other side of a comparison is only in the plots. The page has its ratio.
         let shown = |row: &&Row| stage(row) == name && !row.name.contains("-against-");
         let rows: Vec<&Row> = results.rows.iter().filter(shown).collect();
         if rows.is_empty() {

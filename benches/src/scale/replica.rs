@@ -1,5 +1,5 @@
-//! Replica lag: the time from a grant until WAIT tells that the replica has applied it, while other connections acquire and release as fast
-//! as they can. Their number is the x axis. SET NX PX + DEL is measured beside it.
+//! Replica lag: the time from a grant until WAIT reports that the replica has applied it. Meanwhile other connections acquire and
+//! release as fast as they can. Their number is the x axis. SET NX PX + DEL is measured for comparison.
 
 use super::curves::{Point, axes, plot};
 use crate::latencies::Latencies;
@@ -23,12 +23,12 @@ const CONNECTIONS: [usize; 5] = [1, 10, 50, 200, 1_000];
 const ROUNDS: usize = 5;
 /// The time of a round.
 const ROUND: Duration = Duration::from_millis(500);
-/// The pause between two samples, so that they are few among the pairs.
+/// The pause between two samples. It keeps samples few among the pairs.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Pairs of a connection between two looks at whether the round is over.
+/// Pairs of a connection between two checks whether the round is over.
 const TIMES: usize = 5;
 
-/// What is measured of one kind of pair: a number for each round.
+/// The measurements of one kind of pair: a number for each round.
 #[derive(Debug, Default)]
 struct Measured {
     median: Series,
@@ -36,9 +36,9 @@ struct Measured {
     pairs: Series,
 }
 
-/// All numbers of connections.
+/// Measures all numbers of connections.
 pub fn measure(report: &mut Report) {
-    // The replica has a CPU whenever it wants one, as if it had its own machine. The primary and its clients share what is left.
+    // The replica has a CPU whenever it wants one, as if it had its own machine. The primary and its clients share the rest.
     be_client_of(Place::Anywhere);
     let primary = Server::start_with(Loaded::Lockward, Place::Anywhere, &[]);
     let _replica = primary.start_replica();
@@ -78,7 +78,7 @@ pub fn measure(report: &mut Report) {
     plot(report, axes, &lines, 1e6);
 }
 
-/// The lag while so many connections send pairs, each one command after the other, and how many pairs a second these are.
+/// The lag while `connections` connections send pairs, each one command after the other, and the number of pairs a second.
 fn lag_beside(primary: &Server, pair: Pair, connections: usize) -> (Latencies, f64) {
     let mut pipeline = Pipeline::open(primary, connections);
     let batches = pair.batches(primary, connections, 1);

@@ -5,21 +5,22 @@ use crate::docs::{head, line};
 use crate::plot::whole;
 use crate::results::Results;
 
-/// The clients of the table. Each has a lock or waits for one.
+/// The number of clients in the table. Each has a lock or waits for one.
 const CLIENTS: f64 = 1e6;
-/// Each lease is renewed so often, in seconds.
+/// The time between two renewals of a lease, in seconds.
 const RENEWED: f64 = 10.0;
-/// How much of a CPU a node is to use. The rest is for bursts, snapshots and a failed node's share.
+/// The part of a CPU that a node should use. The rest is for bursts, snapshots and a failed node's
+/// share.
 const BUSY: f64 = 0.5;
-/// How many connections a node is to have, at most.
+/// The largest number of connections of a node.
 const CONNECTIONS: f64 = 50_000.0;
-/// `maxclients` is so many times the connections, so that the clients of a failed node find room.
+/// The ratio of `maxclients` to the connections. It leaves room for the clients of a failed node.
 const SPARE: f64 = 1.5;
 
-/// Pairs a client a minute, and the part of the clients that waits.
+/// The pairs of a client in a minute, and the part of the clients that wait.
 const WORKLOADS: [(f64, f64); 5] = [(0.1, 0.001), (1.0, 0.01), (1.0, 0.1), (10.0, 0.05), (60.0, 0.2)];
 
-/// The measured figures of the formulas: bytes, and nanoseconds of CPU.
+/// The measured figures in the formulas: bytes, and nanoseconds of CPU.
 struct Figures {
     lock: f64,
     connection: f64,
@@ -31,7 +32,7 @@ struct Figures {
 }
 
 impl Figures {
-    /// The figures at the largest number that was measured. None if one of them was not measured.
+    /// The figures at the largest number that was measured. `None` if one of them was not measured.
     fn of(results: &Results) -> Option<Self> {
         let last = |stage: &str, curve: &str| {
             let prefix = format!("{stage}/{curve}-");
@@ -53,7 +54,7 @@ impl Figures {
     }
 }
 
-/// The figures that the formulas use, and the table. None if the run has not measured them all.
+/// The figures that the formulas use, and the table. `None` if the run has not measured them all.
 pub fn tables(results: &Results) -> Option<String> {
     let figures = Figures::of(results)?;
     let mut text = String::new();

@@ -1,5 +1,6 @@
-//! A slot that moves to another node, by the number of its locks, each with a waiter: the whole time, and the longest PING of the node that
-//! gives the slot away. Strings with a TTL and BLPOPs are measured beside them, on a server without any module.
+//! Curves by the number of locks in a slot that moves to another node, each with a waiter: the whole time, and the longest PING
+//! of the node that gives the slot away. Strings with a TTL and BLPOPs are measured for comparison, on a server without any
+//! module.
 
 use super::curves::{Point, axes, plot};
 use crate::placement::{Place, be_client_of};
@@ -16,11 +17,11 @@ pub const STAGE: &str = "slots";
 const COUNTS: [usize; 4] = [10, 100, 1_000, 10_000];
 const ROUNDS: usize = 2;
 
-/// How a slot is moved.
+/// The ways to move a slot.
 const WAYS: [(bool, &str, &str); 2] =
     [(false, "migrate", "with MIGRATE"), (true, "atomic", "by the server itself")];
 
-/// All sizes, and both ways where the server has the second.
+/// Measures all sizes, in both ways if the server has the second.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Apart);
     raise_open_files(25_000);
@@ -36,7 +37,7 @@ pub fn measure(report: &mut Report) {
                     longest.push(moved.longest * 1e6);
                 }
             }
-            // Other load of the machine can only add.
+            // Other load of the machine can only add time.
             let least = sides.map(|(_, both)| both.map(|series| Series::once(series.least())));
             let [[whole, longest], [plain_whole, plain_longest]] = &least;
             let point = Point::new(STAGE, count, "lock");

@@ -1,4 +1,4 @@
-//! What each case does, on either side. Each starts a server, and returns its figures in the order of the table.
+//! The work of each case, on both sides. Each starts a server, and returns its figures in the order of the table.
 
 use super::scene::{
     HOLDER, MANY, POLLED, Scene, Side, expect, key, left_until, owner, release_slot, take_slot,
@@ -9,35 +9,35 @@ use lockward_tests::{Reply, encode, free_port};
 use std::time::{Duration, Instant};
 use std::{slice, thread};
 
-/// For so long PING is timed where nothing is done but waiting.
+/// How long PING is timed while clients only wait.
 const STANDING: Duration = Duration::from_secs(2);
-/// For so long the server's CPU time is counted then.
+/// How long the server's CPU time is counted in that case.
 const COUNTED: Duration = Duration::from_millis(500);
-/// From the beginning of a setup until what it prepares ends all at once.
+/// The time from the beginning of a setup until everything that it prepares ends at once.
 const LEAD: Duration = Duration::from_millis(1_500);
-/// The same where the setup takes long: a million holders.
+/// The same for a setup that takes long: a million holders.
 const LONG_LEAD: Duration = Duration::from_secs(15);
 /// Locks that are deleted.
 const DELETED: usize = 20_000;
 /// Leases that end together.
 const LEASES: usize = 100_000;
-/// How long it takes until all leases of one lock have ended, where they end one after the other.
+/// The time in which all leases of one lock end, one after the other.
 const SECOND: Duration = Duration::from_secs(1);
-/// Locks that are renewed in a script.
+/// The number of locks that are renewed in a script.
 const RENEWED: usize = 9_000;
-/// Locks or strings of a large server.
+/// The number of locks or strings of a large server.
 const MILLION: usize = 1_000_000;
-/// For so long PING is timed while these are saved, at most, and while they are freed.
+/// How long PING is timed at most while these are saved, and while they are freed.
 const SAVED: Duration = Duration::from_millis(1_500);
 const FREED: Duration = Duration::from_millis(500);
-/// Locks of the slot that moves to another node.
+/// The number of locks in the slot that moves to another node.
 const MOVED: usize = 1_000;
 /// How long a slot may take to move.
 const MOVES: Duration = Duration::from_secs(60);
-/// Far more than anything here takes.
+/// A memory limit that is never reached here.
 const FAR_AWAY: &str = "64gb";
 
-// What scripts do with each key. Owners are those of [`owner`].
+// What scripts do with each key. The owners are those of [`owner`].
 const RELEASE: &str = "redis.call('LOCK.RELEASE', key, 'holder')";
 const RENEW: &str = "redis.call('LOCK.RENEW', key, owner, 'PX', 60000)";
 const PUSH: &str = "redis.call('LPUSH', key, 'x')";
@@ -51,12 +51,12 @@ const fn is_error(reply: &Reply) -> bool {
     matches!(reply, Reply::Error(_))
 }
 
-/// A grant, or what BLPOP gives.
+/// Whether the reply is a grant, or an element from BLPOP.
 const fn is_granted(reply: &Reply) -> bool {
     matches!(reply, Reply::Array(_))
 }
 
-/// Clients that wait, each for a key of its own, of this length or a little more.
+/// Clients that wait, each for its own key, of this length or a little more.
 pub fn standing(side: Side, count: usize, length: usize) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     let padding = "k".repeat(length);
@@ -70,7 +70,7 @@ pub fn standing(side: Side, count: usize, length: usize) -> Vec<f64> {
     vec![longest, scene.cpu_percent(COUNTED)]
 }
 
-/// Many held locks are deleted by one DEL, or a DEL each, with a limit of memory on both sides.
+/// Many held locks are deleted, by one DEL or a DEL for each. Both sides have a memory limit.
 pub fn deletes(side: Side, by_one: bool) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     limit_memory(&mut scene, FAR_AWAY);
@@ -79,7 +79,7 @@ pub fn deletes(side: Side, by_one: bool) -> Vec<f64> {
     vec![scene.longest_ping(|scene| scene.control.pipeline(&requests))]
 }
 
-/// The server's CPU for each of these deletions. Both sides have Lockward here, but only one a limit of memory.
+/// The server's CPU for each of these deletions. Both sides have Lockward here, but only one has a memory limit.
 pub fn cost_of_deletes(side: Side, by_one: bool) -> Vec<f64> {
     let mut scene = Scene::start(Side::Lockward, &[]);
     limit_memory(&mut scene, if side == Side::Lockward { FAR_AWAY } else { "0" });
@@ -149,7 +149,7 @@ pub fn script_of_renewals(side: Side) -> Vec<f64> {
     })
 }
 
-/// Something that lets each of so many clients have what it waits for: a lock or a list of its own.
+/// `provoke` gives each of `count` clients what it waits for: its own lock or list.
 fn granted(side: Side, count: usize, provoke: impl FnOnce(&mut Scene)) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     let mut clients = scene.crowd(count, count);
@@ -218,25 +218,25 @@ pub fn leases_waited_for(side: Side) -> Vec<f64> {
 fn save(scene: &mut Scene) {
     let begin = Instant::now();
     scene.call(&["BGSAVE"]);
-    // On a busy machine it may take far longer than is worth waiting for.
+    // On a busy machine the snapshot may take much longer, so the test does not wait for its end.
     while begin.elapsed() < SAVED && scene.control.info_number("persistence", "rdb_bgsave_in_progress") > 0.0
     {
         thread::sleep(POLLED);
     }
 }
 
-/// Who is there when the leases of the many holders of one lock end.
+/// What other clients do when the leases of the many holders of one lock end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {
-    /// Nobody. The server drops the key.
+    /// Nobody. The server then deletes the key.
     Nobody,
     /// A client that waits until it holds the lock alone.
     Waiter,
-    /// A client that acquires the lock beside the others, and releases it, over and over.
+    /// A client that acquires the lock together with the others, and releases it, again and again.
     Client,
 }
 
-/// Many leases of one lock end, within a second or all at once. A plain server has as many strings with a TTL.
+/// Many leases of one lock end, within a second or all at once. A plain server has the same number of strings with a TTL.
 pub fn leases_of_one(side: Side, within_a_second: bool, beside: Beside) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     let first = Instant::now() + LEAD;
@@ -301,7 +301,7 @@ pub fn million_holders(side: Side) -> Vec<f64> {
     vec![save, dump, restored, unlink, delete, flush, unlink_with_limit]
 }
 
-/// All leases of one lock with many holders end, and the server drops the key. On a plain server a sorted set expires.
+/// All leases of one lock with many holders end, and the server deletes the key. On a plain server a sorted set expires.
 pub fn million_holders_expire(side: Side) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     let end = Instant::now() + LONG_LEAD;
@@ -340,8 +340,8 @@ pub fn million(side: Side) -> Vec<f64> {
 
 pub fn reentries(side: Side) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
-    // A server keeps for the next what it needs for a client that a module blocks, and gives back only some 9 MB of that a second. So
-    // memory is compared with what is used after as many have waited, each for another lock.
+    // For each client that a module blocks, a server keeps memory for the next one. It gives back only some 9 MB of it a second.
+    // So memory is compared with the memory after the same number of clients have waited for other locks.
     drop(scene.crowd(MANY, MANY));
     let used_before = scene.used_once_alone();
     let mut clients = scene.connect(MANY);
@@ -378,7 +378,7 @@ pub fn slot_moves(side: Side) -> Vec<f64> {
     vec![move_slot(side, MOVED, false).expect("every server has MIGRATE").longest]
 }
 
-/// What moving a slot costs, in milliseconds.
+/// The cost of moving a slot, in milliseconds.
 pub struct Moved {
     /// The longest PING of the node that gives the slot away.
     pub longest: f64,
@@ -386,8 +386,8 @@ pub struct Moved {
     pub whole: f64,
 }
 
-/// Moves a slot with so many locks that have a waiter each, to another node: with MIGRATE, ten keys at a time as redis-cli does, or by one
-/// command of the server, if it has one. A plain server has strings and BLPOPs.
+/// Moves a slot to another node. It has `moved` locks with a waiter each. It is moved with MIGRATE, ten keys at a time as
+/// redis-cli does, or by one command of the server, if it has one. A plain server has strings and BLPOPs.
 pub fn move_slot(side: Side, moved: usize, by_server: bool) -> Option<Moved> {
     let config = ["cluster-enabled yes", "cluster-node-timeout 5000"];
     let [mut source, mut target] = [(); 2].map(|()| Scene::start(side, &config));

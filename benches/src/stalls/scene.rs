@@ -1,4 +1,4 @@
-//! A server for one case, the clients that wait on it, and the thread that times PING meanwhile.
+//! A server for one case, the clients that wait on it, and the thread that times PING.
 
 use crate::clients::Client;
 use crate::connection::Connection;
@@ -11,25 +11,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Clients that wait, and locks or lists, in most cases.
+/// The number of clients that wait, and of locks or lists, in most cases.
 pub const MANY: usize = 10_000;
 
-/// For so long PING is timed before and after: what the server puts off counts too.
+/// How long PING is timed before and after: work that the server delays counts too.
 const MARGIN: Duration = Duration::from_millis(50);
 
 /// A lease that outlives a case with many holders, in milliseconds.
 const LONG_LEASE: &str = "3600000";
 
-/// The pause between two looks at whether something has happened.
+/// The pause between two checks for a condition.
 pub const POLLED: Duration = Duration::from_millis(2);
 
-/// So many requests are sent without a look at whether the server has read them.
+/// How many requests are sent before the next check that the server has read them.
 const UNREAD: usize = 100;
 
-/// Who holds what others wait for.
+/// The owner that holds what others wait for.
 pub const HOLDER: &str = "holder";
 
-/// When the lease of each number ends.
+/// The instant at which the lease of each number ends.
 pub type Until<'a> = &'a dyn Fn(usize) -> Instant;
 
 /// Which server a case runs on.
@@ -42,7 +42,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// A key that is taken for so long, in milliseconds: a held lock, or a string with a TTL.
+    /// The request that takes a key for `lease` milliseconds: a held lock, or a string with a TTL.
     pub fn take(self, key: &str, lease: &str) -> Vec<u8> {
         match self {
             Self::Lockward => request(&["LOCK.ACQUIRE", key, HOLDER, "PX", lease]),
@@ -50,7 +50,7 @@ impl Side {
         }
     }
 
-    /// A wait for this key, of this owner, with no limit or until then.
+    /// The request of an owner that waits for this key, until an instant or without limit.
     pub fn wait(self, key: &str, owner: &str, until: Option<Instant>) -> Vec<u8> {
         let limit = until.map_or(Duration::ZERO, left_until);
         match self {
@@ -63,12 +63,12 @@ impl Side {
     }
 }
 
-/// The request of an owner that holds the first lock beside others, for so long, in milliseconds.
+/// The request of an owner that holds the first lock together with others, for `lease` milliseconds.
 pub fn take_slot(owner: &str, lease: &str) -> Vec<u8> {
     request(&["LOCK.ACQUIRE", &key(0), owner, "PX", lease, "SLOTS", "1000000"])
 }
 
-/// The request of an owner that gives its slot back.
+/// The request of an owner that releases its slot.
 pub fn release_slot(owner: &str) -> Vec<u8> {
     request(&["LOCK.RELEASE", &key(0), owner])
 }
@@ -78,12 +78,12 @@ pub fn key(number: usize) -> String {
     format!("stall:{number:07}")
 }
 
-/// The owner of this number, with a length as usual.
+/// The owner of this number. Its name has the usual length.
 pub fn owner(number: usize) -> String {
     format!("0b5e4c3a-9d57-4c3a-9d57-{number:012}:7")
 }
 
-/// How long it is until then. Setting up a case must not take longer.
+/// The time that is left until `then`. Panics if it has passed: the setup of a case must not take longer.
 pub fn left_until(then: Instant) -> Duration {
     then.checked_duration_since(Instant::now()).expect("everything is set up in time")
 }
@@ -96,8 +96,8 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// Starts a server, with these lines of redis.conf. Its children and other threads do not run on the CPU of its main thread, so
-    /// that what they do is no stall.
+    /// Starts a server, with these lines of redis.conf. Its children and other threads do not run on the CPU of its main thread,
+    /// so that their work is not a stall.
     pub fn start(side: Side, config: &[&str]) -> Self {
         let elsewhere = Place::Together.cpu();
         let own = [
@@ -123,7 +123,7 @@ impl Scene {
         self.control.call(arguments);
     }
 
-    /// Runs a script that goes through the keys from 0 once for each of these lines.
+    /// Runs a script. For each of these lines it goes through the keys from 0.
     pub fn script(&mut self, keys: usize, lines: &[&str]) {
         let pass = |line: &&str| {
             format!(
@@ -137,13 +137,13 @@ impl Scene {
         self.call(&["EVAL", &lines.iter().map(pass).collect::<String>(), "0"]);
     }
 
-    /// Takes so many keys, for so long or until then.
+    /// Takes `keys` keys, for a long time or until an instant.
     pub fn take(&mut self, keys: usize, until: Option<Instant>) {
         let then = until.unwrap_or_else(Instant::now);
         self.take_in_chunks(keys, until.is_some().then_some(&|_| then));
     }
 
-    /// Takes so many keys, each until an instant of its own.
+    /// Takes `keys` keys, each until its own instant.
     pub fn take_until(&mut self, keys: usize, until: Until<'_>) {
         self.take_in_chunks(keys, Some(until));
     }
@@ -154,8 +154,8 @@ impl Scene {
         });
     }
 
-    /// Lets so many owners hold one lock together, for long or each until an instant of its own. On a plain server they are the members of a
-    /// sorted set.
+    /// Lets `holders` owners hold one lock together, for a long time or each until its own instant. On a plain server they are
+    /// the members of a sorted set.
     pub fn hold_together(&mut self, holders: usize, until: Option<Until<'_>>) {
         self.in_chunks(holders, until, |side, numbers, lease| match side {
             Side::Lockward => numbers.iter().map(|number| take_slot(&owner(*number), lease)).collect(),
@@ -167,7 +167,7 @@ impl Scene {
         });
     }
 
-    /// Sends requests for numbers from 0, with a lease.
+    /// Sends requests for numbers from 0, each with a lease.
     fn in_chunks(
         &mut self,
         count: usize,
@@ -175,7 +175,7 @@ impl Scene {
         requests: impl Fn(Side, &[usize], &str) -> Vec<Vec<u8>>,
     ) {
         let numbers: Vec<usize> = (0..count).collect();
-        // What ends at some instant is sent a few at a time, as all of a chunk have the same lease.
+        // Requests with an end are sent a few at a time, because all requests of a chunk have the same lease.
         for some in numbers.chunks(if until.is_some() { UNREAD } else { 10 * UNREAD }) {
             let until = until.map(|until| left_until(until(some[0])).as_millis().to_string());
             let lease = until.as_deref().unwrap_or(LONG_LEASE);
@@ -183,14 +183,14 @@ impl Scene {
         }
     }
 
-    /// Holds so many locks that are waited for. BLPOP needs none.
+    /// Holds `locks` locks that others will wait for. BLPOP needs no holder.
     pub fn hold(&mut self, locks: usize, until: Option<Instant>) {
         if self.side == Side::Lockward {
             self.take(locks, until);
         }
     }
 
-    /// So many connections.
+    /// Opens `count` connections.
     pub fn connect(&self, count: usize) -> Vec<Connection> {
         (0..count).map(|_| self.server.connect()).collect()
     }
@@ -206,7 +206,7 @@ impl Scene {
         self.until_blocked(clients.len());
     }
 
-    /// So many clients that wait without limit: all for one key, or each for its own.
+    /// `count` clients that wait without limit: all for one key, or each for its own key.
     pub fn crowd(&mut self, count: usize, keys: usize) -> Vec<Connection> {
         self.hold(keys, None);
         let side = self.side;
@@ -215,12 +215,12 @@ impl Scene {
         clients
     }
 
-    /// Waits until so many clients are blocked.
+    /// Waits until `count` clients are blocked.
     pub fn until_blocked(&mut self, count: usize) {
         self.until("clients", "blocked_clients", count as f64);
     }
 
-    /// Waits until a field of INFO is this.
+    /// Waits until a field of INFO has this value.
     pub fn until(&mut self, section: &str, field: &str, wanted: f64) {
         wait_for(&format!("{field} {wanted}"), || {
             let there = self.control.info_number(section, field) == wanted;
@@ -231,14 +231,14 @@ impl Scene {
         });
     }
 
-    /// Memory that is used with no key, once all other clients have gone.
+    /// The used memory without keys, after all other clients have disconnected.
     pub fn used_once_alone(&mut self) -> f64 {
         self.until("clients", "connected_clients", 1.0);
         self.call(&["FLUSHALL"]);
         self.control.info_number("memory", "used_memory")
     }
 
-    /// The longest PING, in milliseconds, while this is done.
+    /// The longest PING, in milliseconds, while `provoke` runs.
     pub fn longest_ping(&mut self, provoke: impl FnOnce(&mut Self)) -> f64 {
         let pinger = Pinger::start(self.server.connect());
         thread::sleep(MARGIN);

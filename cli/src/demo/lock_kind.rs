@@ -14,7 +14,7 @@ use crate::failure::Failure;
 const LEASE_MS: u64 = 30_000;
 const WAIT_LIMIT_MS: u64 = 60_000;
 
-/// How long a connection waits for a reply. LOCK.ACQUIRE blocks for less.
+/// How long a connection waits for a reply. LOCK.ACQUIRE blocks for a shorter time.
 pub(super) const REPLY_LIMIT: Duration = Duration::from_millis(WAIT_LIMIT_MS + 5_000);
 
 /// A client of the demo. It stands for one thread of an application.
@@ -32,7 +32,7 @@ pub(super) trait LockKind: Sync {
         Ok(())
     }
 
-    /// Tries once. `false`: the client sleeps for [`LockKind::pause`] and tries again.
+    /// Tries once. `false` means that the client sleeps for [`LockKind::pause`] and tries again.
     fn acquire(&self, client: &mut Client, lock: &str) -> RedisResult<bool>;
 
     fn pause(&self) -> Duration {

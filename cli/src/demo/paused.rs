@@ -24,7 +24,7 @@ const BOB_SELLS: i64 = 3;
 /// What is left when both sales count.
 const LEFT: i64 = STOCK - ALICE_SELLS - BOB_SELLS;
 
-/// Shows both, and fails if LOCK.GUARD let the late write through.
+/// Shows both sales. Fails if LOCK.GUARD let the late write through.
 pub(super) fn run(server: &Server) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     writeln!(
@@ -59,12 +59,12 @@ struct Sale {
 impl Sale {
     fn new(server: &Server, guarded: bool) -> Result<Self, Failure> {
         let (alice, bob) = (server.connect(REPLY_LIMIT)?, server.connect(REPLY_LIMIT)?);
-        // In a cluster the lock and the data have one slot.
+        // In a cluster the lock and the data must have the same slot.
         let name = format!("lockward:demo:{{{}}}", Uuid::new_v4());
         Ok(Self { alice, bob, lock: format!("{name}:lock"), stock: format!("{name}:pairs"), guarded })
     }
 
-    /// Sells, and tells each step. Returns how many pairs are left.
+    /// Sells, and prints each step. Returns how many pairs are left.
     fn show(&mut self, out: &mut impl Write) -> Result<i64, Failure> {
         let how = if self.guarded { "LOCK.GUARD ... SET" } else { "SET" };
         writeln!(out, "\n{how}")?;
@@ -132,7 +132,7 @@ fn set(stock: &str, pairs: i64) -> Cmd {
     set
 }
 
-/// Writes what is left. Returns the server's answer: the reply, or that the token is fenced.
+/// Writes the number of pairs that are left. Returns the server's answer: the reply, or that the token is fenced.
 fn write(sale: &mut Sale, token: u64, pairs: i64, seller: Seller) -> Result<String, Failure> {
     let mut request = set(&sale.stock, pairs);
     if sale.guarded {

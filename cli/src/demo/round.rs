@@ -57,7 +57,7 @@ pub(super) struct RoundResult {
     pub(super) took: Duration,
     /// The commands that the server executed, including calls inside scripts.
     pub(super) commands: u64,
-    /// The longest wait of one client for one increment. `None`: clients do not wait for each other.
+    /// The longest wait of one client for one increment. `None` means that clients do not wait for each other.
     pub(super) longest_wait: Option<Duration>,
     /// The increments of the client that made the fewest.
     pub(super) fewest: u64,
@@ -133,8 +133,8 @@ impl Round<'_> {
                     Ok(Err(first)) => {
                         failure = Some(first);
                         self.pool.close();
-                        // The client that failed may hold the lock. Without the key nobody waits for its lease to end.
-                        // If this fails too, the first failure is reported.
+                        // The client that failed may hold the lock. Without the key no client waits until its lease ends. If this
+                        // fails too, the first failure is reported.
                         let _ = self.keys.delete_lock(control);
                     }
                     Err(RecvTimeoutError::Timeout) => bar.set_position(self.pool.done()),
@@ -236,7 +236,7 @@ impl Keys {
         Self { number: format!("lockward:demo:{round}:number"), lock: format!("lockward:demo:{round}:lock") }
     }
 
-    /// Increments in three steps, as an application without INCR does. Another client can come in between.
+    /// Increments in three steps, as an application without INCR does. Another client can change the number between these steps.
     fn add_one(&self, connection: &mut Connection) -> Result<(), Failure> {
         let number = self.read_number(connection)?;
         self.write_number(connection, number.saturating_add(1))

@@ -123,7 +123,7 @@ impl Command {
     }
 
     fn send(&self, signal: Signal) {
-        // Fails if the process has already ended.
+        // This fails if the process has already ended.
         let _ = if self.has_own_group { killpg(self.pid, signal) } else { kill(self.pid, signal) };
     }
 }

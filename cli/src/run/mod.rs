@@ -1,7 +1,7 @@
 //! `lockward run`: runs a command while holding a lock.
 //!
-//! The command must not continue without its lock. So this process renews the lease, ends the command when the lock is lost, passes
-//! signals on, and on Linux takes the command along when it is killed itself.
+//! The command must not continue without its lock. So this process renews the lease, passes signals on, and ends the command when
+//! the lock is lost. On Linux the command is also killed when this process is killed.
 
 mod command;
 mod signals;
@@ -24,7 +24,8 @@ use crate::text;
 use command::{Command, Ending};
 use signals::Signals;
 
-/// How long to wait for the release after a wait that was given up, or after a loss. Then the lease ends the tenure.
+/// How long to wait for the release after the user gave up waiting, or after a loss. After that time, the end of the lease ends
+/// the tenure.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Run a command while holding a lock
@@ -174,7 +175,7 @@ impl Run {
         let ending = match Command::start(&words, environment.into_iter().chain([token])) {
             Ok(command) => command.run(guard.lost(), self.grace, signals).await,
             Err(error) => {
-                // The first failure is the one to report.
+                // Only the first failure is reported.
                 let _ = guard.release().await;
                 let found = error.kind() != std::io::ErrorKind::NotFound;
                 let code = if found { exit_code::NOT_EXECUTABLE } else { exit_code::NOT_FOUND };
@@ -185,7 +186,7 @@ impl Run {
         let code = match ending {
             Ending::Exited(code) => code,
             Ending::Lost(loss) => {
-                // On the server the lease may not be over yet.
+                // At the server the lease may not be over yet.
                 let _ = timeout(RELEASE_LIMIT, guard.release()).await;
                 return Err(self.lost(&format!("was lost: {loss}; lockward ended the command")));
             }

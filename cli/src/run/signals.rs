@@ -24,7 +24,7 @@ pub(super) struct Signals {
 
 impl Signals {
     /// Handles the signals from now on, so that they do not end this process. A signal that was ignored at the start, as under
-    /// nohup(1), stays ignored, also in the command.
+    /// nohup(1), stays ignored, and the command ignores it too.
     pub(super) fn listen() -> io::Result<Self> {
         let (sender, received) = mpsc::unbounded_channel();
         let mut signals =

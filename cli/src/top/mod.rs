@@ -1,7 +1,7 @@
 //! `lockward top`: a live view of the locks with waiters.
 //!
-//! A thread of its own polls the servers, so a slow server does not delay the keyboard. The main thread keeps the state, draws it and
-//! reads keys.
+//! A separate thread polls the servers, so a slow server does not delay the keyboard. The main thread keeps the state, draws it
+//! and reads keys.
 
 mod poller;
 mod state;
@@ -62,7 +62,7 @@ impl Top {
         let signal = end_on_signals()?;
         let interval = self.interval.max(FRAME / 2);
         let poller = Poller::start(self.server, interval, self.count)?;
-        // This also restores the terminal after a panic.
+        // `try_init` also restores the terminal after a panic.
         let mut terminal = ratatui::try_init()?;
         let shown = show(&mut terminal, &poller, State::new(interval), &signal);
         ratatui::try_restore()?;

@@ -11,9 +11,9 @@ use crate::failure::Failure;
 use crate::locks::{Contended, Lock, info_command};
 use crate::primaries::{Primaries, ServerUrl};
 
-/// How many waiters of a queue are shown.
+/// The maximum number of waiters of a queue that are shown.
 const QUEUE_LENGTH: u64 = 200;
-/// How many of its holders are shown.
+/// The maximum number of its holders that are shown.
 const HOLDERS: u64 = 100;
 
 /// The state of the servers at one time.
@@ -62,7 +62,7 @@ impl Poller {
 
     /// Sets the lock whose queue to query.
     pub(super) fn set_focus(&self, focus: Option<Vec<u8>>) {
-        // The thread ends only when this is dropped.
+        // The thread ends only when this value is dropped.
         let _ = self.focus.send(focus);
     }
 }

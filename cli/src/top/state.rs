@@ -39,7 +39,7 @@ pub(super) struct Rates {
 
 pub(super) struct State {
     pub(super) sample: Option<Sample>,
-    /// Why the last poll failed, and since when polls have failed.
+    /// The reason why the last poll failed, and the time since which polls have failed.
     pub(super) error: Option<(String, Instant)>,
     pub(super) rates: Option<Rates>,
     /// Hand-offs per second, the latest last.
@@ -97,7 +97,8 @@ impl State {
     fn update_rates(&mut self, sample: &Sample) {
         if let Some((before, then)) = self.previous {
             let span = sample.at.saturating_duration_since(then);
-            // An extra poll, because the user opened a queue. The time is too short for a rate.
+            // This is an extra poll, because the user opened a queue. Its time is too short for a
+            // rate.
             if span < self.interval / 2 {
                 return;
             }
@@ -177,7 +178,7 @@ impl State {
         }
     }
 
-    /// Goes back to the list of locks. `false`: it is shown already.
+    /// Goes back to the list of locks. `false` means that it is shown already.
     pub(super) fn close(&mut self) -> bool {
         let is_elsewhere = self.page != Page::Locks;
         self.page = Page::Locks;

@@ -204,7 +204,7 @@ fn draw_queue(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
         return;
     };
     let (age, is_wide) = (age_ms(state, now), area.width >= WIDE);
-    // Each table has a title and a head. If there is not enough room, the waiters have half of it.
+    // Each table has a title and a head. If there is not enough room, the waiters get half of it.
     let lines = |rows: usize| u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(2);
     let waiters = lines(lock.queue.as_deref().unwrap_or_default().len()).min(area.height / 2);
     let holders = lines(lock.holders.len()).min(area.height.saturating_sub(waiters));
@@ -263,7 +263,7 @@ fn waiter_table(lock: &Lock, age: u64, is_wide: bool) -> Table<'static> {
     table(&format!("{} waiting, next first", HumanCount(lock.waiters)), columns, rows)
 }
 
-/// A table. `None`: the column is not shown at this width.
+/// A table. `None` means that the column is not shown at this width.
 fn table<const COLUMNS: usize>(
     title: &str,
     columns: [Option<(Cell<'static>, Constraint)>; COLUMNS],

@@ -3,10 +3,10 @@
 /// The classes that a watcher needs: keyspace channels, the events of the module, ended leases, and DEL, RENAME, MOVE and RESTORE.
 const NEEDED: &str = "Kdxg";
 
-/// What `A` stands for.
+/// The classes that `A` stands for.
 const ALL: &str = "g$lshzxetd";
 
-/// The needed classes that a value of the setting lacks. Empty: it has all.
+/// The needed classes that a value of the setting lacks. If it is empty, the value has all of them.
 pub(super) fn missing(value: &str) -> String {
     let has = |class: char| value.contains(class) || (value.contains('A') && ALL.contains(class));
     NEEDED.chars().filter(|class| !has(*class)).collect()

@@ -1,4 +1,4 @@
-//! What a watcher tells: one line of text or JSON.
+//! A report of the watcher: one line of text or JSON.
 
 use std::fmt::Write;
 use std::time::SystemTime;
@@ -26,7 +26,7 @@ pub(super) enum What {
     Broken,
     /// The tenure is over, and the watcher did not see why.
     Ended,
-    /// Tenures or holds came and went before the lock was read.
+    /// Tenures or holds began and ended before the lock was read.
     Unseen,
     /// A server publishes no events.
     EventsOff,
@@ -72,7 +72,7 @@ pub(super) struct Fact {
     pub(super) party: Option<Party>,
     #[serde(flatten)]
     pub(super) mode: Option<Mode>,
-    /// The former holder, if the lock was not seen free since.
+    /// The former holder, if the watcher did not see the lock free since then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) from: Option<Party>,
     /// How long the tenure had lasted, in milliseconds.
@@ -83,7 +83,7 @@ pub(super) struct Fact {
     pub(super) acquisitions: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<String>,
-    /// The watcher learned of it only when it read the lock again.
+    /// The watcher noticed it only when it read the lock again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) found_later: bool,
 }

@@ -1,8 +1,8 @@
 //! The locks as the watcher last read them. It compares each new reading with the one before, and with the events in between.
 //!
-//! A listener reads a lock on the connection that brings its events. So all events that the server published before the reply have
-//! arrived before it, and none after it has: the events are exactly those between two readings. Owners and tokens come only from
-//! readings. Events say why a tenure is over, and when.
+//! A listener reads a lock on the same connection that brings its events. So the events that arrive before the reply are those
+//! that the server published before it. The events between two replies are exactly those between the two readings. Owners and
+//! tokens come only from readings. Events say why a tenure is over, and when.
 //!
 //! The memory is bounded by the number of locks that are held: a lock that nobody holds is forgotten.
 
@@ -15,10 +15,10 @@ use super::fact::{Fact, Party, What};
 use super::published::{Change, Published};
 use crate::locks::{Holder, Lock, Mode};
 
-/// An end and an acquisition that arrive so close together are reported as one following the other.
+/// If an end and an acquisition arrive within this time, the one is reported as following the other.
 const AT_ONCE: Duration = Duration::from_millis(2);
 
-/// A renewal moves the deadline by more than that. Less is the error of the measurement.
+/// A renewal moves the deadline by more than that. A smaller move is an error of the measurement.
 const MOVED: Duration = Duration::from_millis(20);
 
 /// Why a lock is read.
@@ -65,7 +65,7 @@ impl Tenure {
             mode: holder.mode,
             holds: holder.holds,
             held_for: holder.held_for,
-            // A lease of many years may be more than the clock can count.
+            // The end of a lease of many years may be later than the clock can represent.
             deadline: read_at.checked_add(Duration::from_millis(holder.lease_left)).unwrap_or(read_at),
         }
     }
@@ -77,12 +77,12 @@ impl Tenure {
 
 /// A lock as last read.
 struct Known {
-    /// By their tokens.
+    /// They are sorted by their tokens.
     tenures: Vec<Tenure>,
-    /// Larger tokens may be missing in `tenures`.
+    /// Tenures with larger tokens than this may be missing in `tenures`.
     complete_to: u64,
     read_at: Instant,
-    /// The server that knows it. `None`: its slot has moved away.
+    /// The server that knows it. `None` means that its slot has moved away.
     node: Option<Arc<str>>,
 }
 
@@ -112,13 +112,13 @@ impl Known {
         self.tenures.iter().any(|tenure| tenure.deadline <= now)
     }
 
-    /// Whether one owner holds it, alone.
+    /// Whether it has only one owner, and is exclusive.
     fn is_exclusive(&self) -> bool {
         matches!(self.tenures.as_slice(), [only] if only.mode.is_exclusive())
     }
 }
 
-/// All locks that are held, as far as they match.
+/// All locks that are held and match the pattern.
 #[derive(Default)]
 pub(super) struct History {
     locks: BTreeMap<Vec<u8>, Known>,
@@ -134,9 +134,9 @@ impl History {
         self.locks.contains_key(key)
     }
 
-    /// At most `count` known keys after `cursor`, and the cursor for the next call. `None`: there are no more.
+    /// At most `count` known keys after `cursor`, and the cursor for the next call. `None` means that there are no more.
     ///
-    /// With `stale` only the keys of `node`, or of no node, that were not read for so long, or that have a lease that should be over.
+    /// With `stale`, only keys of `node`, or of no node. They were not read for this time, or have a lease that should be over.
     pub(super) fn keys_after(
         &self,
         cursor: &[u8],
@@ -200,7 +200,7 @@ struct Comparison<'a> {
 impl<'a> Comparison<'a> {
     fn new(reading: &'a Reading, before: &'a Known, now: &'a Known) -> Self {
         let is_over = |tenure: &Tenure| tenure.party.token <= now.complete_to && !now.has(tenure.party.token);
-        // A holder that only the new reading shows may be an old one, if the reading before did not show all.
+        // If the reading before did not show all holders, a holder that only the new reading shows may be an old one.
         let between = reading.instant.saturating_duration_since(before.read_at);
         let is_new = |tenure: &Tenure| {
             !before.has(tenure.party.token)
@@ -228,14 +228,14 @@ impl<'a> Comparison<'a> {
         facts.collect()
     }
 
-    /// The event that ended the tenure of the only holder: the last end before the next acquisition. Ends before it released holds
-    /// of the same owner, and acquisitions before it were repeated ones.
+    /// The event that ended the tenure of the only holder: the last end before the next acquisition. Earlier ends released only
+    /// holds of the same owner, and earlier acquisitions were repeated ones.
     fn exclusive_end(&self) -> Option<(Change, SystemTime)> {
         let (first, last) = self.exclusive_ends()?;
         self.changes().get(first..=last)?.last().copied()
     }
 
-    /// The places of the first and the last of these ends.
+    /// The positions of the first and the last of these ends.
     fn exclusive_ends(&self) -> Option<(usize, usize)> {
         let ends = |(change, _): &(Change, SystemTime)| change.is_end();
         let first = self.changes().iter().position(ends)?;
@@ -315,7 +315,7 @@ impl<'a> Comparison<'a> {
         facts.collect()
     }
 
-    /// The acquisition that is nearest to a time, and its place.
+    /// The acquisition that is nearest to a time, and its position.
     fn acquisition_at(&self, time: SystemTime) -> Option<(usize, SystemTime)> {
         let distance =
             |at: SystemTime| at.duration_since(time).or_else(|_| time.duration_since(at)).unwrap_or_default();
@@ -328,7 +328,7 @@ impl<'a> Comparison<'a> {
             .min_by_key(|(_, at)| distance(*at))
     }
 
-    /// The former holder, if the lock was not seen free between its end and the acquisition at `place`.
+    /// The former holder, if the watcher did not see the lock free between the end of its tenure and the acquisition at `place`.
     fn predecessor(&self, place: usize) -> Option<&Party> {
         let [former] = self.departed.as_slice() else { return None };
         let (_, last) = self.exclusive_ends().filter(|_| self.before.is_exclusive())?;
@@ -337,7 +337,7 @@ impl<'a> Comparison<'a> {
         (place == last + 1 && is_at_once).then_some(&former.party)
     }
 
-    /// A line if there were acquisitions that neither reading shows.
+    /// A line if there were acquisitions that no reading shows.
     fn unseen(&self) -> Option<Fact> {
         let is_repeated = self.before.is_exclusive() && self.departed.is_empty();
         if is_repeated {

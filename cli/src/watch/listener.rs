@@ -24,7 +24,7 @@ const REPLY_LIMIT: Duration = Duration::from_secs(5);
 /// How long to wait for events before the connection is tested.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// How old a reading may become without an event. Some changes have none.
+/// The largest age of a reading without an event. It is needed because some changes have no event.
 const MAX_AGE: Duration = Duration::from_secs(10);
 
 /// How many locks one request reads.
@@ -51,7 +51,7 @@ pub(super) struct Shared {
     /// Whether to change the setting of a server that does not publish what is needed.
     pub(super) configures: bool,
     pub(super) history: Mutex<History>,
-    /// It blocks while the output is blocked, so that nothing piles up here.
+    /// It blocks while the output is blocked, so that memory does not grow.
     pub(super) facts: SyncSender<Fact>,
 }
 
@@ -68,7 +68,7 @@ impl Shared {
 
 /// Why a listener ended.
 pub(super) enum Ending {
-    /// It was asked to.
+    /// The supervisor stopped it.
     Stopped,
     Failed(String),
 }
@@ -78,13 +78,13 @@ pub(super) struct Listener {
     connection: Connection,
     server: Server,
     node: Arc<str>,
-    /// What the name of a channel has before the key.
+    /// The part of a channel's name before the key.
     prefix: Vec<u8>,
     shared: Arc<Shared>,
     /// The locks with events since they were last read.
     pending: HashMap<Vec<u8>, Published>,
     is_flushed: bool,
-    /// Set while the server does not publish the needed events: what to do about it.
+    /// What the user must do. It is set while the server does not publish the needed events.
     lacking: Option<String>,
     since: SystemTime,
     cursor: Vec<u8>,
@@ -111,7 +111,7 @@ impl Listener {
             since: SystemTime::now(),
             cursor: Vec::new(),
         };
-        // In this order the events of all that happens after the subscription come.
+        // In this order, the listener gets the events of all changes after the subscription.
         listener.lacking = listener.check_events()?;
         listener.subscribe()?;
         Ok(listener)
@@ -139,17 +139,18 @@ impl Listener {
     fn subscribe(&mut self) -> Result<(), Failure> {
         let pattern = [self.prefix.as_slice(), &self.shared.pattern].concat();
         self.connection.send_packed_command(&redis::cmd("PSUBSCRIBE").arg(pattern).get_packed_command())?;
-        // The reply to PSUBSCRIBE is a push; an error is not.
+        // The reply to PSUBSCRIBE is a push, but an error is not.
         self.connection.recv_response()?.extract_error()?;
-        // In this mode only the message about a flush comes, which has no event. Without the right to it, a flush is found later.
+        // In this mode only the message about a flush is sent, because a flush has no event. If the user has no right to CLIENT
+        // TRACKING, a flush is found later.
         match self.call::<Value>(redis::cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN")) {
             Err(error) if error.code().is_none() => Err(error.into()),
             _ => Ok(()),
         }
     }
 
-    /// Returns the command that makes the server publish the needed events, if it does not, and runs the command if the user has
-    /// asked for that.
+    /// If the server does not publish the needed events, returns the command that makes it do so. Runs the command if the user
+    /// has asked for that.
     fn check_events(&mut self) -> Result<Option<String>, Failure> {
         let get = redis::cmd("CONFIG").arg("GET").arg(SETTING).to_owned();
         let value = match self.call::<HashMap<String, String>>(&get) {
@@ -212,7 +213,7 @@ impl Listener {
         self.connection.set_read_timeout(Some(REPLY_LIMIT))?;
         match received {
             Ok(Value::Push { kind, data }) => Ok(self.note(&kind, &data)?),
-            // The client takes the next reply for the one that it has just waited for, and drops it.
+            // After a timeout, the redis crate drops the next reply as the late one. So PING is sent twice.
             Err(error) if error.is_timeout() => {
                 self.connection.send_packed_command(&redis::cmd("PING").get_packed_command())?;
                 Ok(self.call::<()>(&redis::cmd("PING"))?)
@@ -222,7 +223,7 @@ impl Listener {
         }
     }
 
-    /// Reads locks that were not read for long.
+    /// Reads locks that were not read for a long time.
     fn check_next(&mut self) -> Result<(), Failure> {
         let cursor = std::mem::take(&mut self.cursor);
         let stale = Some((&*self.node, MAX_AGE));
@@ -231,7 +232,7 @@ impl Listener {
         self.read_keys(keys, Occasion::Watching)
     }
 
-    /// Says when the server begins not to publish the needed events.
+    /// Prints a message when the server stops publishing the needed events.
     fn check_setting(&mut self) -> Result<(), Failure> {
         let lacking = self.check_events()?;
         if self.lacking.is_none()
@@ -243,7 +244,7 @@ impl Listener {
         Ok(())
     }
 
-    /// Reads all locks that the server has, and then the other known ones.
+    /// Reads all locks that the server has. Then reads the other known ones.
     fn read_all(&mut self, occasion: Occasion) -> Result<(), Failure> {
         let mut read = HashSet::new();
         let mut cursor = 0_u64;
@@ -301,7 +302,7 @@ impl Listener {
         Ok(())
     }
 
-    /// Compares a reading with the one before, and tells what has happened.
+    /// Compares a reading with the one before, and reports what has happened.
     fn take_reading(
         &mut self,
         key: &[u8],
@@ -317,7 +318,7 @@ impl Listener {
                     self.shared.history().moved_from(key, &self.node);
                     return Ok(());
                 }
-                // The check after a while reads it.
+                // The periodic check reads the lock later.
                 Some("TRYAGAIN" | "CLUSTERDOWN") => return Ok(()),
                 Some("NOPERM") if is_about_a_key(&error) => return Ok(()),
                 _ => return Err(error.into()),
@@ -384,7 +385,8 @@ impl Listener {
     }
 }
 
-/// Whether the user has no right to a key, but may have it to others. The error for a command names the command instead.
+/// Whether the user has no right to this key, but may have the right to others. If the user has no right to the command, the
+/// error names the command instead.
 fn is_about_a_key(error: &RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.contains(" key"))
 }

@@ -1,8 +1,9 @@
-//! `lockward watch`: tells what happens to locks, as it happens.
+//! `lockward watch`: reports what happens to locks, as it happens.
 //!
 //! A listener at each primary receives keyspace events and reads the locks that they name. The history compares each reading with
-//! the one before. The main thread prints. The channel to it is bounded: if the output is blocked, the listeners stop to read, and
-//! the servers close their connections at `client-output-buffer-limit pubsub`. The listeners then connect again and say so.
+//! the one before. The main thread prints. The channel to the main thread is bounded. If the output is blocked, the listeners
+//! stop reading, and the servers close their connections at `client-output-buffer-limit pubsub`. The listeners then connect again
+//! and report it.
 
 mod event_classes;
 mod fact;
@@ -38,7 +39,7 @@ use supervisor::Supervisor;
 /// How many lines may wait for the output.
 const LINES: usize = 1_000;
 
-/// How often to look whether anybody reads the output, while there is none.
+/// How often to check whether the output was closed, while there is nothing to print.
 const IDLE: Duration = Duration::from_millis(500);
 
 /// Show what happens to locks, as it happens

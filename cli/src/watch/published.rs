@@ -1,4 +1,4 @@
-//! The keyspace events of locks, as a watcher understands them.
+//! The keyspace events of locks, as a watcher reads them.
 
 use std::time::SystemTime;
 
@@ -11,11 +11,11 @@ pub(super) enum Change {
     Acquired,
     /// A hold was released. It was the last one if the tenure is over.
     Released,
-    /// A lease ended, or the server only dropped the key and the tenure is kept.
+    /// A lease ended. Or the server only dropped the key, and the tenure is kept.
     Expired,
     /// The key went away or was replaced, for this reason.
     Broken(&'static str),
-    /// The key came from elsewhere, in this way.
+    /// The key arrived from another name, database or file, in this way.
     Arrived(&'static str),
     /// Only the lease changed, or nothing.
     Other,
@@ -40,7 +40,7 @@ impl Change {
         }
     }
 
-    /// Whether a key that is not known as a lock may be one after this event.
+    /// Whether a key that is not known as a lock may be a lock after this event.
     pub(super) fn may_create(self, event: &[u8]) -> bool {
         match self {
             Self::Acquired | Self::Released | Self::Arrived(_) => true,
@@ -53,7 +53,7 @@ impl Change {
     pub(super) fn is_end(self) -> bool {
         match self {
             Self::Released | Self::Expired | Self::Broken(_) => true,
-            // A key that comes from elsewhere replaces the lock that was there.
+            // A key that arrives from elsewhere replaces the lock that was there.
             Self::Arrived(_) | Self::Acquired | Self::Other => false,
         }
     }

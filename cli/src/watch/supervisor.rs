@@ -28,7 +28,7 @@ pub(super) struct Supervisor {
     ending_sender: Sender<(String, Ending)>,
     /// The connection to a server is lost, and no new one has succeeded yet.
     is_incomplete: bool,
-    /// The last failure that was told.
+    /// The last failure that was reported.
     told: Option<String>,
 }
 
@@ -60,7 +60,7 @@ impl Supervisor {
         let (flag, endings, name) = (Arc::clone(&stop), self.ending_sender.clone(), address.clone());
         thread::Builder::new().name("listener".into()).spawn(move || {
             let ending = listener.run(occasion, &flag);
-            // The process ends when nobody receives it.
+            // If nobody receives it, the process is ending.
             let _ = endings.send((name, ending));
         })?;
         self.running.insert(address, stop);
@@ -94,7 +94,7 @@ impl Supervisor {
         }
     }
 
-    /// Starts a listener at each primary that has none, and stops those at other servers.
+    /// Starts a listener at each primary that has none. Stops those at other servers.
     fn look(&mut self) {
         match self.try_look() {
             Ok(()) => {
@@ -104,7 +104,7 @@ impl Supervisor {
             Err(failure) => {
                 self.is_incomplete = true;
                 let reason = failure.to_string();
-                // The first failure after the loss of a connection only says that the server is gone.
+                // The first failure after the loss of a connection only says that the server is gone. It is not reported.
                 if self.told.is_none() {
                     let reason = format!("{reason}; trying again");
                     self.shared.tell(Fact::of_server(What::Disconnected, reason));

@@ -7,7 +7,7 @@
 //! | confirm | RENEW with the whole lease | token: held; denied: wait |
 //! | give up | RELEASE HOLDS 0, in the background | the end |
 //!
-//! Whoever may wait, but finds no connection to wait on, polls with try.
+//! A call that may wait, but finds no free connection to wait on, repeats *try* from time to time.
 
 use crate::commands::{Kind, OwnedKey, Slice, Terms, read};
 use crate::error::Error;
@@ -21,19 +21,20 @@ use std::time::{Duration, Instant};
 use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
 
-/// The lease of a grant that is not confirmed yet, in milliseconds. If its reply is lost, at most this is left behind.
+/// The lease of a grant that is not confirmed yet, in milliseconds. If the reply is lost, the lock stays at most this long at
+/// the server.
 const SHORT_LEASE: u64 = 3_000;
 
 /// The longest wait that one request asks for.
 const SLICE: Duration = Duration::from_secs(10);
 
-/// How long a reply may come after the wait limit.
+/// How long after the wait limit a reply may still come.
 const OVERTIME: Duration = Duration::from_millis(100);
 
-/// How long to repeat what gives up for an owner that may acquire the lock again.
+/// How long to repeat *give up* for an owner that may acquire the lock again.
 const GIVE_UP_LIMIT: Duration = Duration::from_millis(200);
 
-/// How a lock is to be acquired.
+/// The options of an acquisition.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
     pub(crate) kind: Kind,
@@ -93,7 +94,7 @@ struct Grant {
     token: u64,
     /// How much of the lease was left when the lock was granted, in milliseconds.
     lease: u64,
-    /// When the lease has begun, at the latest.
+    /// The latest time at which the lease may have begun.
     since: Instant,
 }
 
@@ -111,7 +112,8 @@ impl<'a> Acquire<'a> {
         // A call that does not wait ends within the patience.
         request.restarts_patience = !options.waits_not();
         if options.replicas.is_some() {
-            // WAIT is about the commands before it on the same connection, and would hold up those of others.
+            // WAIT is about the commands before it on the same connection. On the shared connection it would delay those of
+            // other calls.
             request.via = Via::Own(None);
         }
         Self {
@@ -129,7 +131,7 @@ impl<'a> Acquire<'a> {
     pub(crate) async fn run(mut self, only_tries: bool) -> Result<Guard, Error> {
         match self.acquire(only_tries).await {
             Ok(tenure) => Ok(Guard::of(tenure, !self.options.without_renewal)),
-            // A server has answered during the call, so the call has only waited for too long.
+            // A server has answered during the call, so the wait limit was reached.
             Err(Error::Unreachable { key, .. }) if self.request.is_answered && self.is_late() => {
                 Err(Error::Busy { key })
             }
@@ -151,7 +153,7 @@ impl<'a> Acquire<'a> {
             if is_over {
                 return Err(Error::Busy { key: self.request.name.shown() });
             }
-            // From here on the call waits, if only for a connection, and whether servers answer or not.
+            // From here on the call waits until its wait limit, even if no server answers or no connection is free.
             self.request.restarts_patience = false;
             self.request.patience_end = from_now(FAR_FUTURE);
             self.request.deadline = self.limit + OVERTIME;
@@ -163,8 +165,8 @@ impl<'a> Acquire<'a> {
         }
     }
 
-    /// Sends ACQUIRE until the lock is granted or the server says that it is busy: without waiting, as a free lock needs no
-    /// connection of its own; or slice by slice until the wait limit.
+    /// Sends ACQUIRE until the lock is granted or the server says that it is busy. It first sends it without waiting, because
+    /// a free lock needs no connection of its own. Otherwise it waits slice by slice until the wait limit.
     async fn ask(&mut self, waits: bool) -> Result<Option<Grant>, Error> {
         if waits && matches!(self.request.via, Via::Shared) {
             self.request.via = Via::Own(None);
@@ -176,7 +178,7 @@ impl<'a> Acquire<'a> {
             }
             let left = until(self.limit);
             let is_last = !waits || left <= SLICE;
-            // The last slice is rounded up, as 0 waits without limit.
+            // The last slice is rounded up, because 0 would mean no limit.
             let millis = millis(left.min(SLICE)) + u64::from(is_last);
             let slice = waits.then_some(Slice { millis, is_last });
             let lease = if waits { self.lease.map(|lease| lease.min(SHORT_LEASE)) } else { self.lease };
@@ -218,8 +220,8 @@ impl<'a> Acquire<'a> {
         }
     }
 
-    /// Makes a tenure of a grant. If the grant has a shorter or a longer lease than it is to have, this sets it. `None`: the
-    /// grant has ended meanwhile.
+    /// Makes a tenure of a grant. If the lease of the grant differs from the wanted lease, this sets the wanted one. `None`
+    /// means that the grant has ended meanwhile.
     async fn hold(&mut self, grant: Grant, waits: bool, is_over: bool) -> Result<Option<Arc<Tenure>>, Error> {
         let whole = self.lease.unwrap_or(grant.lease);
         let lease = self.options.limit_lease(whole);
@@ -256,7 +258,7 @@ impl<'a> Acquire<'a> {
 impl Drop for Acquire<'_> {
     fn drop(&mut self) {
         if self.leaves_something || self.request.may_have_run {
-            // A named owner may have the lock again soon, and a late release would end that tenure.
+            // A named owner may soon have the lock again, and a late release would end that new tenure.
             let is_named = self.options.owner.is_some();
             let limit = if is_named { GIVE_UP_LIMIT } else { self.request.client.settings.patience };
             let give_up = self.request.name.give_up();

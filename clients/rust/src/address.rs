@@ -67,7 +67,7 @@ impl std::str::FromStr for Address {
             return Ok(Self::Server(parse_url(url)?));
         };
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
-        // With the @, if there is a user.
+        // The text includes the @, if there is a user.
         let (user, hosts) = hosts.split_at(hosts.rfind('@').map_or(0, |at| at + 1));
         let parse_hosts = |user, path, default_port| {
             let nodes = hosts.split(',').map(|host| {
@@ -100,8 +100,8 @@ fn invalid(error: RedisError) -> Error {
     Error::Invalid(error.to_string())
 }
 
-/// The same connection settings, for another host and port. A node that does not know its own name sends no host: it is the
-/// same one.
+/// The same connection settings, for another host and port. A node that does not know its own name sends no host. Then the host
+/// is the same.
 pub(crate) fn with_host_and_port(like: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
     let mut addr = like.addr().clone();
     if let ConnectionAddr::Tcp(to, at) | ConnectionAddr::TcpTls { host: to, port: at, .. } = &mut addr {
@@ -113,7 +113,7 @@ pub(crate) fn with_host_and_port(like: &ConnectionInfo, host: &str, port: u16) -
     like.clone().set_addr(addr)
 }
 
-/// The slot of a key: the hash of what is between the first `{` and the next `}`, or of the whole key.
+/// The slot of a key: the hash of the text between the first `{` and the next `}`, or of the whole key.
 pub(crate) fn slot_of(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = key.get(open + 1..)?;

@@ -54,8 +54,8 @@ impl Client {
         self.locks([key])
     }
 
-    /// Several locks, to be acquired as one. The client acquires all or none, and in the order of their bytes, so that
-    /// callers with common keys do not wait for each other for ever. A key that is named twice counts once.
+    /// Several locks, to be acquired as one. The client acquires all or none. It acquires them in the order of their bytes,
+    /// so that callers with common keys do not wait for each other for ever. A key that is named twice counts once.
     pub fn locks<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Lock {
         let mut keys: Vec<_> = keys.into_iter().map(|key| key.as_ref().to_vec()).collect();
         keys.sort();
@@ -85,7 +85,7 @@ impl Client {
         let tenures = handle::parse(handle).ok_or_else(|| Error::invalid("the handle is not valid"))?;
         let tenures = tenures.into_iter().map(async |(name, terms)| {
             let mut request = Request::new(&self.inner, &Arc::new(name));
-            // Until it is renewed the lease counts from now on.
+            // Until it is renewed, the lease counts from now on.
             let now = Instant::now();
             let tenure = Tenure::new(&request, terms, now, lease_end(terms.lease, now));
             tenure.renew_by(&mut request, 6).await.map(|()| tenure)
@@ -94,9 +94,9 @@ impl Client {
         Guard::join(tenures.map(|tenure| Guard::of(tenure, true)).collect(), None)
     }
 
-    /// Waits until nothing is left to release in the background: neither locks of dropped guards, nor acquisitions whose
-    /// futures were dropped. It waits as long as the client's patience at most, and returns whether nothing is left. What is
-    /// left ends with its lease. Call it before a program ends. Locks whose guards still exist are not released.
+    /// Waits until nothing is left to release in the background: locks of dropped guards, and acquisitions whose futures
+    /// were dropped. It waits as long as the client's patience at most, and returns whether nothing is left. What is left
+    /// ends with its lease. Call it before a program ends. Locks whose guards still exist are not released.
     pub async fn close(&self) -> bool {
         let mut releases = self.inner.releases.subscribe();
         timeout(self.inner.settings.patience, releases.wait_for(|count| *count == 0)).await.is_ok()

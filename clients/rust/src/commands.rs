@@ -19,20 +19,20 @@ pub enum Limit {
     /// One holder.
     #[default]
     Exclusive,
-    /// Any number of holders that are shared, too: readers.
+    /// Any number of holders, all of them shared: readers.
     Shared,
     /// Holders whose weights are at most this, 1 to 1,000,000: a semaphore.
     Slots(u32),
 }
 
-/// What kind of hold a tenure is.
+/// The mode of a tenure.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Kind {
     pub(crate) limit: Limit,
     pub(crate) weight: Option<u32>,
 }
 
-/// A part of a wait.
+/// One part of a wait.
 #[derive(Clone, Copy)]
 pub(crate) struct Slice {
     pub(crate) millis: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Slice {
     pub(crate) is_last: bool,
 }
 
-/// What a tenure is at the server.
+/// The terms of a tenure at the server.
 #[derive(Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) token: u64,

@@ -1,4 +1,4 @@
-//! What can go wrong, and what that means for the caller.
+//! The errors, and what each means for the caller.
 
 use redis::RedisError;
 
@@ -51,7 +51,7 @@ pub enum Error {
         wanted: usize,
     },
     /// Too few servers of a [Redlock](crate::redlock) answer, or grant locks, for a majority. The source is the error of
-    /// one of the others.
+    /// one of the servers that did not.
     #[error("no majority of the servers: {0}")]
     NoMajority(#[source] Box<Error>),
     /// An argument is out of range, or a URL or a handle is not valid. Nothing is held.
@@ -69,8 +69,9 @@ pub enum Loss {
     /// The lease is over by this process's clock, and no server has confirmed a longer one.
     #[error("its lease is over")]
     LeaseOver,
-    /// The server denies the tenure: somebody deleted the lock, or its lease is over at the server, or the server has
-    /// forgotten it. The text is the server's, such as `the lock is held by another owner with token 1795255081422190`.
+    /// The server denies the tenure: another client has deleted the lock, or its lease is over at the server, or the
+    /// server has forgotten it. The text is the server's, such as `the lock is held by another owner with token
+    /// 1795255081422190`.
     #[error("{0}")]
     NotHeld(String),
     /// The guard was released or dropped.

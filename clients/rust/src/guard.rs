@@ -15,16 +15,16 @@ use std::time::Duration;
 ///
 /// The client renews the lease while there is a guard. **The lock may be lost all the same**: this process may pause for
 /// longer than the lease, no server may answer, or somebody may delete the lock. [`lost`](Self::lost) resolves when that
-/// happens, and [`is_held`](Self::is_held) tells it when asked. Neither stops a write that is in progress. So send the
+/// happens, and [`is_held`](Self::is_held) returns false from then on. Neither stops a write that is in progress. So send the
 /// [token](Self::token) with each write, and let the resource refuse a smaller token than it has seen.
 ///
-/// Dropping a guard sends the release at once, and repeats it in the background if there is no reply. Nobody hears whether
-/// that succeeds, or whether the lock was held until then; call [`release`](Self::release) to know. A runtime that ends
-/// right afterwards may not send it any more: use [`Lock::run`](crate::Lock::run), or call
+/// Dropping a guard sends the release at once, and repeats it in the background if there is no reply. The caller does not
+/// learn whether that succeeds, or whether the lock was held until then. Call [`release`](Self::release) to know. A runtime
+/// that ends right afterwards may not send it any more: use [`Lock::run`](crate::Lock::run), or call
 /// [`Client::close`](crate::Client::close) before `main` returns.
 #[must_use = "a guard that is dropped releases the lock"]
 pub struct Guard {
-    /// Those of the keys, sorted by key: at least one.
+    /// The tenures of the keys, sorted by key: at least one.
     tenures: Vec<Arc<Tenure>>,
 }
 
@@ -51,7 +51,7 @@ impl Guard {
         }
         guard.tenures().try_for_each(Tenure::check)?;
         if guard.tenures.len() > 1 {
-            // When one of several locks is lost, the others are renewed no more.
+            // When one of several locks is lost, the others are no longer renewed.
             let (lost, tenures) = (guard.lost(), guard.tenures.clone());
             guard.first().client.runtime.spawn(async move {
                 lost.await;
@@ -104,9 +104,9 @@ impl Guard {
 
     /// Resolves when the lock is lost, with the reason, or with [`Loss::Released`] when the guard is released or dropped.
     /// Several locks are lost as soon as one is. It resolves when the lease is over by this process's clock, whatever the
-    /// server does, and at once when a renewal finds out that the server denies the lock. That takes up to a third of the
-    /// lease after somebody has deleted it. It borrows nothing from the guard and may be moved to another task. Await it
-    /// in a tokio runtime.
+    /// server does. It resolves at once when a renewal finds out that the server denies the lock. After a client has deleted
+    /// the lock, that takes up to a third of the lease. It borrows nothing from the guard and may be moved to another task.
+    /// Await it in a tokio runtime.
     ///
     /// ```no_run
     /// # async fn write_on(token: u64) {}
@@ -122,9 +122,9 @@ impl Guard {
         select_all(losses).map(|(loss, ..)| loss)
     }
 
-    /// Renews the lease now. It is rarely needed, as the client renews by itself unless
+    /// Renews the lease now. It is rarely needed, because the client renews by itself unless
     /// [`Lock::without_renewal`](crate::Lock::without_renewal) was called. But its success proves, just before the work is
-    /// published, that the lock has been held up to now.
+    /// published, that the lock has been held until now.
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock is lost; [`Error::Unreachable`] if no server answers within the client's patience and
@@ -134,8 +134,8 @@ impl Guard {
         join_all(self.tenures().map(|tenure| tenure.renew(patience))).await.into_iter().collect()
     }
 
-    /// Lets others hold the lock, too: those who ask for it with this limit, which is larger than before. A writer that has
-    /// called it with [`Limit::Shared`] is a reader. The token stays the same. A smaller limit is refused.
+    /// Raises the limit, so that others can hold the lock too: those who ask for it with this larger limit. A writer that
+    /// calls it with [`Limit::Shared`] becomes a reader. The token stays the same. A smaller limit is refused.
     ///
     /// # Errors
     /// As [`renew`](Self::renew). After [`Error::Unreachable`] the next renewal downgrades the lock.
@@ -156,22 +156,22 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     ///
-    /// **The client does not repeat the command when its reply is lost**, as it may have run. It repeats it only when it did
-    /// not run: no server was connected, the slot has moved, or the server is a replica. If the future is dropped, the
-    /// command may run all the same.
+    /// **The client does not repeat the command when its reply is lost**, because the command may have run. It repeats the
+    /// command only if it did not run: no server was connected, the slot has moved, or the server is a replica. If the future
+    /// is dropped, the command may still run.
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock is lost: the command did not run. After the other errors the lock is as it was.
     /// [`Error::Refused`] is an error of the command. [`Error::Unreachable`] means that no server has replied within the
     /// response limit or the client's patience: the command may have run. [`Error::Reply`] means that it has run, and its
-    /// reply is no `T`.
+    /// reply is not a `T`.
     pub async fn guarded<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
         read(self.first().guarded(command).await?)
     }
 
-    /// Leaves the lock to another process, which goes on with it by [`Client::resume`](crate::Client::resume). The string
-    /// has the keys, the owner, the tokens, the lease and the kind. This process neither renews the lock nor releases it
-    /// from now on, so it ends with its lease unless the other process resumes it before.
+    /// Leaves the lock to another process, which goes on with it by [`Client::resume`](crate::Client::resume). The string has
+    /// the keys, the owner, the tokens, the lease and the kind. From now on this process neither renews nor releases the
+    /// lock. It ends with its lease unless the other process resumes it before.
     pub fn handle(self) -> String {
         self.tenures().for_each(Tenure::hand_over);
         handle::write(&self.tenures)
@@ -182,7 +182,7 @@ impl Guard {
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock was lost before, so the work was not protected to its end. [`Error::Unreachable`] if no
-    /// server answers within the client's patience: the client tries on in the background until the lease is over.
+    /// server answers within the client's patience. The client then goes on trying in the background until the lease is over.
     pub async fn release(self) -> Result<(), Error> {
         self.release_all().await
     }

@@ -1,7 +1,7 @@
 //! A handle is a string without spaces. With it another process continues a tenure.
 //!
 //! `KEY:OWNER:TOKEN:HOLDS:LEASE:SLOTS:WEIGHT`, and the next key after a comma. Key and owner are hexadecimal, the lease is in
-//! milliseconds. No slots are a reader, one slot is an exclusive lock, and no weight is the default.
+//! milliseconds. Slots are empty for a reader and 1 for an exclusive lock. An empty weight is the default.
 
 use crate::commands::{Kind, Limit, OwnedKey, Terms};
 use crate::tenure::Tenure;

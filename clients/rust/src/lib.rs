@@ -22,28 +22,28 @@
 //!
 //! - **It renews leases** each time a third of them has passed, until the guard is released or the lock is lost.
 //!   [`Lock::hold_limit`] bounds this, and [`Lock::without_renewal`] switches it off.
-//! - **It tells a loss by its own clock**, at the end of the lease, whatever the servers do.
+//! - **It detects a loss by its own clock**, at the end of the lease, whatever the servers do.
 //! - **It repeats requests** whose replies are lost. Each request names the number of holds that it leads to, so no hold
 //!   counts twice. A waiter keeps its position in the queue.
-//! - **It waits on connections of their own**, so a waiter delays no other request. Acquiring a free lock needs none.
+//! - **Each waiter has a connection of its own**, so a waiter delays no other request. Acquiring a free lock needs none.
 //! - **It follows failovers and slots that move.** As soon as a connection breaks it renews the tenures of that server with
 //!   their tokens. This restores the tenures that a server in quarantine has forgotten.
 //! - **It cleans up after callers that leave.** If a future is dropped, the client leaves the queue and gives back what the
 //!   server may have granted.
-//! - **It votes**: [`redlock`] is one lock on several independent servers.
+//! - **It can use a majority**: [`redlock`] is one lock on several independent servers.
 //!
 //! # What the client cannot do
 //!
 //! It cannot stop a write that is in progress when the lock is lost. This process may pause for longer than its lease, and
-//! the server then grants the lock to another owner. [`Guard::is_held`] is false by then, as the lease ends earlier by this
-//! process's clock than by the server's, but no program checks that between any two instructions. So write
-//! to the lock's server with [`Guard::guarded`]. Elsewhere send [`Guard::token`] with each write, and let the resource refuse
-//! a smaller token than it has seen.
+//! the server then grants the lock to another owner. By then [`Guard::is_held`] is false, because the lease ends earlier by
+//! this process's clock than by the server's. But no program checks that between any two instructions. So write to the lock's
+//! server with [`Guard::guarded`]. Elsewhere send [`Guard::token`] with each write, and let the resource refuse a smaller
+//! token than it has seen.
 //!
 //! # Owners
 //!
-//! Each acquisition is an owner of its own, so two tasks of one process exclude each other as two processes do. A lock cannot
-//! be entered twice: a task that acquires a lock that it holds waits for itself. [`Lock::owner`] names an owner.
+//! Each acquisition has its own owner, so two tasks of one process exclude each other as two processes do. A task cannot
+//! acquire a lock twice: if it holds the lock, it waits for itself. [`Lock::owner`] names the owner.
 #![forbid(unsafe_code)]
 
 mod acquire;

@@ -1,4 +1,4 @@
-//! How a lock is to be acquired.
+//! The options of an acquisition.
 
 use crate::acquire::{Acquire, Options};
 use crate::commands::{Kind, Limit};
@@ -25,19 +25,19 @@ use tokio::time::timeout;
 #[must_use = "a lock is not acquired until `acquire` is called"]
 pub struct Lock {
     pub(crate) client: Arc<Inner>,
-    /// Distinct and sorted.
+    /// They are distinct and sorted.
     pub(crate) keys: Vec<Vec<u8>>,
     pub(crate) options: Options,
 }
 
 impl Lock {
-    /// Holds the lock together with others who ask for it like this: a read lock.
+    /// Holds the lock together with other owners that also call this: a read lock.
     pub fn shared(mut self) -> Self {
         self.options.kind.limit = Limit::Shared;
         self
     }
 
-    /// Holds the lock while the weights of all holders are at most `slots`, 1 to 1,000,000: a semaphore.
+    /// Holds the lock together with others while the sum of their weights is at most `slots`, 1 to 1,000,000: a semaphore.
     pub fn slots(mut self, slots: u32) -> Self {
         self.options.kind.limit = Limit::Slots(slots);
         self
@@ -66,7 +66,7 @@ impl Lock {
         self
     }
 
-    /// Ends renewals so that the lock is lost when this time after the acquisition has passed: at least 1 millisecond. So a
+    /// Ends renewals so that the lock is lost when this time has passed since the acquisition: at least 1 millisecond. So a
     /// holder that hangs does not keep the lock for ever.
     pub fn hold_limit(mut self, limit: Duration) -> Self {
         self.options.hold_limit = Some(limit);
@@ -80,16 +80,16 @@ impl Lock {
     }
 
     /// The name of the owner: 1 to 1,024 bytes, but not `*`. All callers that use this name, in any process, are one owner. When
-    /// one of them releases the lock, it is released for all. Use it to take a lock again after a crash. Without this call
-    /// each acquisition is an owner of its own.
+    /// one of them releases the lock, it is released for all. Use it to take a lock again after a crash. Without this call each
+    /// acquisition has its own owner.
     pub fn owner(mut self, owner: impl AsRef<[u8]>) -> Self {
         self.options.owner = Some(owner.as_ref().to_vec());
         self
     }
 
     /// Acquires the lock only if `count` replicas confirm the grant within this time. Otherwise the client gives it back, and
-    /// the error is [`Error::Unreplicated`]. A replica that has confirmed a grant has it when it is promoted. The time
-    /// must be shorter than the lease, and comes on top of the wait limit.
+    /// the error is [`Error::Unreplicated`]. If a replica that has confirmed a grant is promoted, it still has the grant. The
+    /// time must be shorter than the lease. It is added to the wait limit.
     pub fn replicas(mut self, count: usize, within: Duration) -> Self {
         self.options.replicas = Some((count, within));
         self
@@ -113,8 +113,8 @@ impl Lock {
     ///
     /// # Errors
     /// - [`Error::Busy`] when the wait limit is reached.
-    /// - [`Error::Unreachable`] when no server answers for the client's patience, or until the wait limit if that is earlier.
-    ///   A caller that waits already waits on until its wait limit.
+    /// - [`Error::Unreachable`] when no server answers for the client's patience, or until the wait limit if that is earlier. A
+    ///   caller that is already waiting goes on until its wait limit.
     /// - [`Error::Lost`] when one of several locks was lost before the last one was acquired.
     /// - [`Error::Unreplicated`] when too few [`replicas`](Self::replicas) confirm the grant.
     /// - [`Error::Invalid`] when an option is out of range.
@@ -125,7 +125,7 @@ impl Lock {
         let limit = from_now(options.wait.filter(|wait| !wait.is_zero()).unwrap_or(FAR_FUTURE));
         let new_owner = || options.owner.clone().unwrap_or_else(|| client.unique_owner());
         let mut held = Vec::new();
-        // Several keys are first tried all together.
+        // If there are several keys, all are first tried together.
         if keys.len() > 1 {
             let (owner, mut busy) = (new_owner(), None);
             let tries = keys.iter().map(|key| Acquire::new(client, key, &owner, options, limit).run(true));
@@ -137,7 +137,7 @@ impl Lock {
                 }
             }
             if let Some(busy) = busy {
-                // Whoever waits for one key must not hold another that the next one in its queue needs.
+                // A caller that waits for one key must not hold another one: the next waiter for the first key may need it.
                 let _ = timeout(until(limit), join_all(held.iter().map(Guard::release_all))).await;
                 held.clear();
                 if options.waits_not() {
@@ -145,7 +145,7 @@ impl Lock {
                 }
             }
         }
-        // Another owner than before: a release without a reply must not end what is acquired from here on.
+        // This is another owner than before: a release without a reply must not end what is acquired from here on.
         let owner = new_owner();
         for key in keys.iter().skip(held.len()) {
             held.push(Acquire::new(client, key, &owner, options, limit).run(options.waits_not()).await?);
@@ -153,8 +153,8 @@ impl Lock {
         Guard::join(held, options.hold_limit)
     }
 
-    /// Acquires the lock, runs `work` and releases the lock: also when `work` returns an error or panics. When the lock is
-    /// lost, `work` is dropped at the `.await` where it is.
+    /// Acquires the lock, runs `work` and releases the lock, even if `work` returns an error or panics. When the lock is lost,
+    /// `work` is dropped at the `.await` where it is.
     ///
     /// ```no_run
     /// # async fn example(client: lockward_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -191,8 +191,8 @@ impl Lock {
         }
     }
 
-    /// Runs `work` while this process is the leader: while it holds the lock, which is exclusive, without a wait limit. The
-    /// token of the guard is the term. When the lock is lost, `work` is dropped at the `.await` where it is, and this
+    /// Runs `work` while this process is the leader, which means that it holds the exclusive lock. It waits for the lock without
+    /// limit. The token of the guard is the term. When the lock is lost, `work` is dropped at the `.await` where it is, and this
     /// process is a candidate again. When `work` returns, the lock is released.
     ///
     /// ```no_run
@@ -206,7 +206,7 @@ impl Lock {
     /// ```
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), except for [`Error::Busy`] and [`Error::Unreachable`]: the candidate goes on.
+    /// As [`acquire`](Self::acquire), but without [`Error::Busy`] and [`Error::Unreachable`]: the candidate goes on.
     pub async fn lead<F: Future>(
         mut self,
         mut work: impl FnMut(Arc<Guard>) -> F,
@@ -222,7 +222,7 @@ impl Lock {
             tokio::select! {
                 biased;
                 value = work(Arc::clone(&guard)) => {
-                    // The work is done, so it does not matter any more whether the lock was lost at its end.
+                    // The work is done, so a loss of the lock at its end does not matter.
                     let _ = guard.release_all().await;
                     return Ok(value);
                 }

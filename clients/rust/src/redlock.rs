@@ -24,16 +24,16 @@
 //!
 //! # How it is held
 //!
-//! Each server has a tenure of its own, with an owner name of its own. It is acquired, renewed, restored after a restart
-//! and released like any other [`Guard`](crate::Guard). The lock is held while more than half of these tenures are, by the
-//! leases that this process counts. Two owners cannot hold it at once: two majorities share a server, and that has one
+//! Each server has its own tenure, with its own owner name. It is acquired, renewed, restored after a restart and released
+//! like any other [`Guard`](crate::Guard). The lock is held while more than half of these tenures are held, by the leases
+//! that this process counts. Two owners cannot hold it at once: two majorities share a server, and that server has one
 //! tenure at a time. When a server loses its tenure while the others are still a majority, the client asks it for a new one.
 //!
 //! # What it does not give
 //!
-//! There is **no fencing token**, as tokens of different servers do not compare. There is no queue, so waiters are served in
-//! no order. If a holder that paused past its lease must not write, use [one server](crate::Client) with replicas and
-//! a quarantine, and its tokens.
+//! There is **no fencing token**, because tokens of different servers cannot be compared. There is no queue, so waiters are
+//! served in no order. If a holder that paused past its lease must not write, use [one server](crate::Client) with replicas
+//! and a quarantine, and its tokens.
 
 mod client;
 mod guard;

@@ -1,7 +1,7 @@
-//! Sends one request until there is a reply, or no time for another attempt.
+//! Sends one request until there is a reply or no time for another attempt.
 //!
-//! Each attempt goes to the node that is known to serve the key. What its failure tells (the slot has moved, the server is
-//! a replica now, the connection is broken) is noted for the next attempt, and for other requests.
+//! Each attempt goes to the node that is known to serve the key. What a failure shows (the slot has moved, the server is a
+//! replica now, the connection is broken) is recorded for the next attempt and for other requests.
 
 use crate::commands::OwnedKey;
 use crate::error::Error;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-/// What the requests of a call are sent on.
+/// The connection for the requests of a call.
 pub(crate) enum Via {
     /// The connection that all short requests share.
     Shared,
@@ -34,19 +34,19 @@ pub(crate) struct Request<'a> {
     pub(crate) patience_end: Instant,
     /// Each answer starts the patience again.
     pub(crate) restarts_patience: bool,
-    /// It is not sent again when a server may have carried it out.
+    /// The request is not sent again if a server may have carried it out.
     pub(crate) runs_once: bool,
-    /// So many replicas are to confirm it within this time: WAIT follows it in the same pipeline.
+    /// How many replicas must confirm the request, and within which time. WAIT follows it in the same pipeline.
     pub(crate) replicas: Option<(usize, Duration)>,
-    /// So many have confirmed it.
+    /// How many replicas have confirmed it.
     pub(crate) confirmed_by: usize,
-    /// Those before further attempts. `None`: the next one follows at once.
+    /// The pauses before further attempts. `None` means that the next attempt follows at once.
     pauses: Option<Pauses>,
     /// A server has answered during this call.
     pub(crate) is_answered: bool,
-    /// A server may have carried out a request of this call without a reply, or may do so yet.
+    /// A server may have carried out a request of this call without a reply, or may still do so.
     pub(crate) may_have_run: bool,
-    /// Where ASK has sent the next attempt.
+    /// The node to which ASK has redirected the next attempt.
     asking: Option<Arc<Node>>,
     /// The node and the shared connection of the last attempt, and whether it was sent.
     node: Option<Arc<Node>>,
@@ -90,12 +90,12 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Sends a request once, and waits at most `limit` for the reply. `None`: there was none, and the pause before the next
-    /// attempt is over.
+    /// Sends a request once, and waits at most `limit` for the reply. `None` means that there was no reply, and the pause
+    /// before the next attempt is over.
     ///
     /// # Errors
-    /// [`Error::Refused`] with an error of the server that repeating does not cure; [`Error::Unreachable`] when there is no
-    /// time for another attempt.
+    /// [`Error::Refused`] with an error of the server that a repeat cannot cure; [`Error::Unreachable`] when there
+    /// is no time for another attempt.
     pub(crate) async fn send(&mut self, cmd: &Cmd, limit: Duration) -> Result<Option<Value>, Error> {
         let time_for_replicas = self.replicas.map_or(Duration::ZERO, |(_, within)| within);
         let limit = limit.min(until(self.end())).saturating_add(time_for_replicas);
@@ -157,7 +157,7 @@ impl<'a> Request<'a> {
         if let Value::ServerError(error) = reply { Err(error.into()) } else { Ok(reply) }
     }
 
-    /// A server has replied with an error. Returns whether repeating does not cure it.
+    /// A server has replied with an error. Returns whether a repeat cannot cure it.
     fn note_refusal(&mut self, error: &RedisError) -> bool {
         let Some(node) = self.node.take() else { return true };
         match error.code().unwrap_or_default() {
@@ -171,7 +171,7 @@ impl<'a> Request<'a> {
             "CLUSTERDOWN" | "TRYAGAIN" | "SUPERSEDED" => {}
             code => {
                 if code == "NOREPLICAS" {
-                    // Another server may have replaced this one without its knowledge.
+                    // Another server may have replaced this one, and this one may not know it.
                     self.client.forget_routes_to(&node);
                 }
                 return true;
@@ -180,8 +180,8 @@ impl<'a> Request<'a> {
         false
     }
 
-    /// There was no reply: the server cannot be reached, or its reply is late. Returns whether repeating does not cure it,
-    /// as the server refuses the connection.
+    /// There was no reply: the server cannot be reached, or its reply is late. Returns whether a repeat cannot cure it,
+    /// because the server refuses the connection.
     fn note_silence(&mut self, error: &RedisError) -> bool {
         if !self.is_sent
             && (matches!(
@@ -205,12 +205,12 @@ impl<'a> Request<'a> {
         false
     }
 
-    /// Waits until the request may be sent again: the first time at once, as the connection may have been cut while it was
-    /// idle.
+    /// Waits until the request may be sent again. The first time that is at once, because the connection may have been cut
+    /// while it was idle.
     async fn pause(&mut self, error: &RedisError) -> Result<(), Error> {
         let end = self.end();
         if let Some(pauses) = &mut self.pauses {
-            // Up to half longer, so that clients that failed together do not come back together.
+            // The pause is up to half longer, so that clients that failed together do not come back together.
             let pause = pauses.next_pause().mul_f64(1.0 + fastrand::f64() / 2.0);
             sleep(pause.min(until(end))).await;
         }
@@ -218,7 +218,7 @@ impl<'a> Request<'a> {
         if until(end).is_zero() { Err(self.unreachable(error)) } else { Ok(()) }
     }
 
-    /// Changes when the connection breaks to the server that was asked last.
+    /// Changes when the connection to the last server breaks.
     pub(crate) fn broken(&self) -> watch::Receiver<()> {
         self.node.as_ref().map_or_else(|| watch::channel(()).1, |node| node.broken.subscribe())
     }
@@ -232,16 +232,16 @@ impl<'a> Request<'a> {
     }
 
     /// Sends a release in the background, until it is answered or `end` is reached. It is sent at once if a connection is
-    /// open. If an earlier request may still run, it follows on the connection of that: the server reads it later, even if
-    /// it was stopped.
+    /// open. If an earlier request may still run, the release is sent on the same connection. So the server reads it later
+    /// than that request, even if the server was stopped.
     pub(crate) fn release_in_background(&mut self, release: Cmd, end: Instant) {
-        // A connection for this call alone closes before the server reads the release.
+        // If the connection is only for this call, it closes before the server reads the release.
         self.via = Via::Shared;
         let (client, name) = (Arc::clone(self.client), Arc::clone(&self.name));
         let earlier = self.shared.take().filter(|_| self.may_have_run);
         let sent = client.send_now(self.slot, earlier, release.clone());
         self.client.releases.send_modify(|count| *count += 1);
-        // Timers are made in the task: there may be no runtime here.
+        // Timers are created inside the task, because there may be no runtime here.
         self.client.runtime.spawn(async move {
             let limit = client.settings.response_limit.min(until(end));
             let is_released = match sent {

@@ -29,11 +29,11 @@ use uuid::Uuid;
 const MAX_IDLE: usize = 16;
 const IDLE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Much shorter than a lease, and longer than many tenures.
+/// This is much shorter than a lease, and longer than many tenures.
 const MOMENT: Duration = Duration::from_millis(5);
 
-/// The result of a task of the client's runtime, for all who need it. The task goes on if they leave, and if their own
-/// runtime stands still.
+/// The result of a task of the client's runtime, for all callers that need it. The task goes on if these callers leave,
+/// and if their own runtimes stand still.
 pub(crate) type Awaited<T> = Shared<BoxFuture<'static, RedisResult<T>>>;
 
 /// What all handles of one client share.
@@ -44,7 +44,7 @@ pub(crate) struct Inner {
     pub(crate) wait_permits: Semaphore,
     /// How many releases are in progress in the background.
     pub(crate) releases: watch::Sender<usize>,
-    /// What to begin in a moment.
+    /// Work that will begin in a moment.
     soon: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
     address: Address,
     id: Uuid,
@@ -61,9 +61,9 @@ pub(crate) struct Inner {
 pub(crate) struct Node {
     info: ConnectionInfo,
     shared: Mutex<Option<Awaited<MultiplexedConnection>>>,
-    /// Connections for the next waiters, and since when they are idle.
+    /// Connections for the next waiters, each with the time since which it is idle.
     idle: Mutex<Vec<(Instant, MultiplexedConnection)>>,
-    /// When it did not answer.
+    /// The last time at which it did not answer.
     silent_since: Mutex<Option<Instant>>,
     /// Changes when the shared connection breaks, and when another node has become the primary.
     pub(crate) broken: watch::Sender<()>,
@@ -100,7 +100,7 @@ impl Inner {
         format!("{}:{}", self.id, self.next_owner.fetch_add(1, Ordering::Relaxed)).into_bytes()
     }
 
-    /// Begins something in a moment. Whatever is to begin meanwhile does so together: this costs one task.
+    /// Begins some work in a moment. All work that is added until then begins together, so this costs one task.
     pub(crate) fn begin_soon(self: &Arc<Self>, begin: impl FnOnce() + Send + 'static) {
         let mut soon = locked(&self.soon);
         soon.push(Box::new(begin));
@@ -144,7 +144,7 @@ impl Inner {
         locked(&self.routes).insert(slot, Arc::clone(node));
     }
 
-    /// Looks for the node of its slots again before the next request.
+    /// Before the next request, the node of these slots is looked up again.
     pub(crate) fn forget_routes_to(&self, node: &Arc<Node>) {
         locked(&self.routes).retain(|_, known| !Arc::ptr_eq(known, node));
     }
@@ -153,12 +153,12 @@ impl Inner {
     pub(crate) fn note_silence(&self, node: &Arc<Node>, shared: Option<&Awaited<MultiplexedConnection>>) {
         *locked(&node.silent_since) = Some(Instant::now());
         self.forget_routes_to(node);
-        // Its successor, if there is one already, stays.
+        // If another connection has replaced it already, that one stays.
         locked(&node.shared).take_if(|open| shared.is_some_and(|shared| open.ptr_eq(shared)));
         locked(&node.idle).clear();
     }
 
-    /// The node in a redirect, such as `MOVED 3999 127.0.0.1:6381`, that the node `from` has replied.
+    /// The node in a redirect, such as `MOVED 3999 127.0.0.1:6381`, which the node `from` has sent.
     pub(crate) fn redirect(&self, error: &RedisError, from: &Node) -> Option<Arc<Node>> {
         let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
         Some(self.node(with_host_and_port(&from.info, host, port.parse().ok()?)))
@@ -205,8 +205,9 @@ impl Inner {
         shared.insert(self.spawn(open(node.info.clone(), config, self.settings.response_limit))).clone()
     }
 
-    /// Sends a command at once if the shared connection to the node of a slot is open, or on `connection`. So it comes
-    /// before what the caller sends later. The future is the reply, and needs no awaiting for the command to be sent.
+    /// Sends a command at once if the shared connection to the node of a slot is open. `connection` replaces that
+    /// connection. So the server reads it before later commands of the caller. The future is the reply. The command is
+    /// sent even if nobody awaits it.
     pub(crate) fn send_now(
         &self,
         slot: u16,
@@ -234,7 +235,7 @@ impl Inner {
         Ok(OwnConnection { node, connection })
     }
 
-    /// The primary that the Sentinels name. Many may ask at the same time; one lookup serves all.
+    /// The primary that the Sentinels name. If many callers ask at the same time, one lookup serves all.
     async fn primary(self: &Arc<Self>) -> RedisResult<Arc<Node>> {
         let inner = Arc::clone(self);
         let begin = || {
@@ -257,7 +258,7 @@ impl Inner {
     async fn find_primary(&self) -> RedisResult<Arc<Node>> {
         let Address::Sentinels { sentinels, name, server } = &self.address else { return Err(timed_out()) };
         let asked = sentinels.iter().map(|sentinel| self.ask_sentinel(sentinel, name, server).boxed());
-        // The last primary counts only while the Sentinels are silent.
+        // The last known primary is used only while the Sentinels are silent.
         let last = locked(&self.last_primary).clone().map(|last| {
             let check = async {
                 sleep(self.settings.response_limit / 8).await;
@@ -289,7 +290,7 @@ impl Inner {
     async fn check_primary(&self, node: Arc<Node>) -> RedisResult<Arc<Node>> {
         let shared = self.shared(&node);
         let asking = async { cmd("ROLE").query_async::<Value>(&mut shared.clone().await?).await };
-        // Half the limit: the whole lookup has one.
+        // The role gets half the limit, because the whole lookup has one limit.
         let role = within(self.settings.response_limit / 2, asking).await.inspect_err(|error| {
             if error.code().is_none() {
                 self.note_silence(&node, Some(&shared));
@@ -333,7 +334,7 @@ async fn open(
     within(limit, client.get_multiplexed_async_connection_with_config(&config)).await
 }
 
-/// Closes the connections that nobody has used for some time, as long as there is the node.
+/// Closes the connections that nobody has used for some time, until the node is dropped.
 async fn close_idle(node: Weak<Node>) {
     while let Some(node) = node.upgrade() {
         locked(&node.idle).retain(|(since, _)| since.elapsed() < IDLE_LIMIT);

@@ -28,9 +28,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// How long a server has to reply. After that the client repeats the request on another connection. The default is
-    /// 2 seconds. A request that waits for a lock has its wait and then this time. A renewal has no more than a sixth of
-    /// the lease.
+    /// How long a server has to reply. After that the client repeats the request on another connection. The default is 2 seconds.
+    /// For a request that waits for a lock, this time begins after the wait. A renewal has at most a sixth of the lease.
     #[must_use]
     pub fn response_limit(self, limit: Duration) -> Self {
         Self { response_limit: limit.min(FAR_FUTURE), ..self }

@@ -1,8 +1,8 @@
 //! A tenure as this process knows it: whether it is held, its renewals, and the requests of its holder.
 //!
-//! The deadline of the lease is only compared with the clock: no task has to run for a lease to be over. A task for each
-//! tenure renews it. All renewals to a server share its connection, so those that are due together go out together, and a
-//! server that does not answer delays the renewals of its own locks alone.
+//! The deadline of the lease is only compared with the clock. So a lease ends even if no task runs. A task for each tenure
+//! renews it. All renewals to a server share its connection, so those that are due together are sent together. A server that
+//! does not answer delays only the renewals of its own locks.
 
 use crate::commands::{Kind, Limit, OwnedKey, Terms, read};
 use crate::error::{Error, Loss};
@@ -25,7 +25,7 @@ const TICK: Duration = Duration::from_millis(2);
 pub(crate) struct Tenure {
     pub(crate) client: Arc<Inner>,
     pub(crate) name: Arc<OwnedKey>,
-    /// When it began, at the latest.
+    /// The latest time at which it may have begun.
     pub(crate) since: Instant,
     state: watch::Sender<State>,
     /// There is nothing to release any more.
@@ -35,7 +35,7 @@ pub(crate) struct Tenure {
 #[derive(Clone)]
 struct State {
     terms: Terms,
-    /// Changes when the connection breaks to the server that has confirmed it last.
+    /// Changes when the connection to the server that has confirmed it last breaks.
     broken: watch::Receiver<()>,
     /// When the lease ends by this process's clock, unless it is renewed.
     deadline: Instant,
@@ -53,7 +53,7 @@ impl State {
 }
 
 impl Tenure {
-    /// The tenure that a request has led to, or continues.
+    /// The tenure that a request has started or continued.
     pub(crate) fn new(request: &Request<'_>, terms: Terms, since: Instant, deadline: Instant) -> Arc<Self> {
         let broken = request.broken();
         let state = State { terms, broken, deadline, hold_end: None, is_renewed: false, end: None };
@@ -112,7 +112,7 @@ impl Tenure {
         Error::Lost { key: self.name.shown(), loss }
     }
 
-    /// Ends the tenure in this process. Returns how it was lost, if it was over before.
+    /// Ends the tenure in this process. Returns how it was lost, if it had ended before.
     fn end(&self, loss: Loss) -> Option<Loss> {
         let mut earlier = None;
         self.state.send_if_modified(|state| {
@@ -126,7 +126,7 @@ impl Tenure {
         earlier
     }
 
-    /// The error of a request of the holder. Some errors of the server are the loss of the tenure, which ends then.
+    /// The error of a request of the holder. Some errors of the server mean that the tenure is lost. They end it.
     fn judge(&self, error: Error, losses: &[&str]) -> Error {
         let Error::Refused { code, message, .. } = &error else { return error };
         if !losses.contains(&&**code) {
@@ -160,7 +160,7 @@ impl Tenure {
     pub(crate) fn keep_renewed(self: &Arc<Self>) {
         self.change(|state| state.is_renewed = true);
         let tenure = Arc::clone(self);
-        // Most tenures are over by then, and take no task.
+        // Most tenures have ended by then, and need no task.
         self.client.begin_soon(move || {
             if tenure.next_renewal().is_some() {
                 tenure.client.runtime.spawn(Arc::clone(&tenure).renew_until_over());
@@ -191,7 +191,7 @@ impl Tenure {
         }
     }
 
-    /// When to renew next: when a third of the lease has passed. If that was in vain, after a pause.
+    /// When to renew next: when a third of the lease has passed. If that failed, after a pause.
     fn next_renewal(&self) -> Option<Instant> {
         let State { terms, deadline, hold_end, is_renewed, end, .. } = self.state();
         let lease = Duration::from_millis(terms.lease);
@@ -216,8 +216,8 @@ impl Tenure {
         self.renew_by(&mut request, 6).await
     }
 
-    /// Sets a new lease. Each attempt has a `part` of the lease, such as a 6th. They end with the lease, and with the bounds
-    /// of the request.
+    /// Sets a new lease. Each attempt may take this `part` of the lease, such as a 6th. The attempts end with the lease, and
+    /// with the limits of the request.
     ///
     /// # Errors
     /// [`Error::Lost`] when the tenure is over; otherwise the error of the last attempt.
@@ -231,7 +231,7 @@ impl Tenure {
             if terms.lease == 0 {
                 return Err(self.lost_by(Loss::LeaseOver));
             }
-            // A lease that is shorter than what is left counts from now on: the server may set it although its reply is lost.
+            // A shorter lease than the one that is left counts from now on: the server may set it even if its reply is lost.
             let deadline = lease_end(terms.lease, since);
             self.change(|state| state.deadline = state.deadline.min(deadline));
             let limit = Duration::from_millis(terms.lease / part + 1);
@@ -251,7 +251,7 @@ impl Tenure {
         }
     }
 
-    /// Lets others hold the lock, too.
+    /// Raises the limit, so that others can hold the lock too.
     ///
     /// # Errors
     /// As [`renew`](Self::renew). After [`Error::Unreachable`] the next renewal downgrades it.
@@ -267,7 +267,7 @@ impl Tenure {
         })
     }
 
-    /// Runs a command while the server has this tenure. It is not sent again when a server may have carried it out. If the
+    /// Runs a command while the server has this tenure. It is not sent again if a server may have carried it out. If the
     /// server denies the tenure, it is renewed once: a server in quarantine restores it.
     ///
     /// # Errors
@@ -291,12 +291,12 @@ impl Tenure {
         }
     }
 
-    /// Releases the tenure. Tries for the client's patience, or until the lease is over if that is earlier.
+    /// Releases the tenure. It tries for the client's patience, or until the lease is over if that is earlier.
     ///
     /// # Errors
     /// [`Error::Lost`] if it was lost before; otherwise the error of the last attempt.
     pub(crate) async fn release(&self) -> Result<(), Error> {
-        // The server may end the tenure from here on, so nobody may take it for held.
+        // From here on the server may end the tenure, so it must no longer count as held.
         if let Some(loss) = self.end(Loss::Released) {
             self.is_over.store(true, Ordering::Relaxed);
             return Err(self.lost_by(loss));
@@ -320,7 +320,7 @@ impl Tenure {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Releases in the background what is not released yet, until the lease is over.
+    /// Releases what is not released yet in the background, until the lease is over.
     pub(crate) fn abandon(&self) {
         let earlier = self.end(Loss::Released);
         if self.is_over.load(Ordering::Relaxed) || earlier.is_some_and(|loss| loss != Loss::Released) {

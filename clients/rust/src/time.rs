@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Longer than any process lives, and short enough to be added to any instant.
+/// This is longer than any process lives, and short enough to be added to any instant.
 pub(crate) const FAR_FUTURE: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 
 /// Whole milliseconds, rounded down.
@@ -15,13 +15,13 @@ pub(crate) fn from_now(duration: Duration) -> Instant {
     Instant::now() + duration.min(FAR_FUTURE)
 }
 
-/// How long it is until `instant`. Zero when it is over.
+/// How long it is until `instant`. Zero when it has passed.
 pub(crate) fn until(instant: Instant) -> Duration {
     instant.saturating_duration_since(Instant::now())
 }
 
-/// When a lease ends by this process's clock. It counts from before the request was sent, as the server begins to count
-/// later. It is shorter by a thousandth and a millisecond, as the server's clock may be faster.
+/// When a lease ends by this process's clock. It counts from before the request was sent. The server begins to count
+/// later. It is shorter by a thousandth and a millisecond, because the server's clock may be faster.
 pub(crate) fn lease_end(millis: u64, requested: Instant) -> Instant {
     let certain = Duration::from_millis(millis.saturating_sub(millis / 1_000 + 1));
     requested + certain.min(FAR_FUTURE)

@@ -13,8 +13,8 @@ pub struct Bounds {
     pub handoff: Nanos,
     /// How long it may take until a client has read a reply that is due.
     pub answer: Nanos,
-    /// How long a request may still act after its client gave up, and a fault may still delay replies. The check of hand-off times depends
-    /// on it. The checks of overlap, tokens and counts do not.
+    /// How long a request may still act after its client gave up, and how long a fault may still delay replies. The check of
+    /// hand-off times depends on it. The checks of overlap, tokens and counts do not.
     pub settle: Nanos,
     /// The required activity.
     pub minimum: Activity,
@@ -54,7 +54,7 @@ pub struct Activity {
     pub faults: usize,
     /// Stale writes that the store refused.
     pub refused_writes: usize,
-    /// Tenures that were held while another one was.
+    /// Tenures that were held together with another one.
     pub shared: usize,
     /// Waits that were granted after an earlier wait of their owner had left its place.
     pub kept: usize,

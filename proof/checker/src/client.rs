@@ -1,4 +1,5 @@
-//! The behaviour of a client: its next action, and its reaction to outcomes. The same in the simulation and on real servers.
+//! The behaviour of a client: its next action, and its reaction to outcomes. It is the same in the simulation and on real
+//! servers.
 
 use crate::history::{Call, HoldsReleased, Mode, Nanos, Operation, Outcome, Token, Wait};
 use crate::random::Random;
@@ -10,23 +11,23 @@ use std::ops::Range;
 pub struct Workload {
     /// The locks.
     pub keys: Vec<String>,
-    /// The short leases, which are most of them. A client may sleep past one.
+    /// The short leases. Most leases are short. A client may sleep past the end of such a lease.
     pub lease: Range<Nanos>,
-    /// The long leases. A lock that is stuck until its lease ends is noticed with them.
+    /// The long leases. They show a lock that is stuck until its lease ends.
     pub long_lease: Range<Nanos>,
-    /// How long a client keeps a lock after it has renewed a long lease, so that faults meet tenures with a known lease and no call under
-    /// way.
+    /// How long a client keeps a lock after it has renewed a long lease. In this time faults meet tenures with a known lease and
+    /// without a pending call.
     pub rest: Range<Nanos>,
     /// Wait limits.
     pub wait: Range<Nanos>,
-    /// The limits of the slices in which half of the clients wait, with KEEP.
+    /// The wait limits of the half of the clients that wait in slices, with KEEP.
     pub slice: Range<Nanos>,
     /// How long a place is kept.
     pub keep: Range<Nanos>,
     /// The modes of tenures.
     pub modes: Vec<Mode>,
-    /// Whether clients follow the rules for failovers that may lose a grant: acquisitions name HOLDS; there is no call for a tenure whose
-    /// lease is over on the client's clock; and after a lost connection they renew at once with TOKEN and HOLDS.
+    /// Whether clients follow the rules for failovers that may lose a grant. Their acquisitions name HOLDS. They make no call for
+    /// a tenure whose lease is over on the client's clock. After a lost connection they renew at once with TOKEN and HOLDS.
     pub careful: bool,
     /// Whether each tenure has another owner.
     pub new_owner_each_tenure: bool,
@@ -37,7 +38,7 @@ pub struct Workload {
 pub enum Action {
     /// A call for its key and owner.
     Call(Operation),
-    /// A write to the store with this token. Writes to the data beside the lock follow.
+    /// A write to the store with this token. The writes to the data beside the lock come next.
     Write(Token),
     /// Sleep past the end of the lease, then write with the token, in the same way.
     Pause(Nanos, Token),
@@ -59,7 +60,7 @@ pub struct Client {
     holds: u32,
     /// The mode that it asked for last.
     mode: Mode,
-    /// How long it goes on to wait in slices.
+    /// How long it goes on waiting in slices.
     patience: Nanos,
     /// The lease that it requested last.
     lease: Nanos,
@@ -127,7 +128,7 @@ impl Client {
                 self.choose_lease(workload, random);
                 Action::Call(self.renew(token, workload, random))
             }
-            // Only one who is alone may write. The others stay beside each other for a moment.
+            // Only an owner that holds the lock alone may write. The others keep the lock together for a moment.
             25..50 if self.mode.is_alone() => {
                 self.writes = writes(token);
                 Action::Write(token)
@@ -207,7 +208,7 @@ impl Client {
             lease: self.lease,
             token: named.then_some(token),
             holds: workload.careful.then_some(self.holds),
-            // It may restore the tenure.
+            // The call may restore the tenure.
             mode: named.then_some(self.mode),
         }
     }
@@ -215,7 +216,7 @@ impl Client {
     /// A mode with the same weight that lets more others in.
     fn larger_mode(&self, random: &mut Random) -> Mode {
         let Mode { slots, weight } = self.mode;
-        // SHARED has no weight but 1.
+        // With SHARED, the weight is always 1.
         if weight == 1 && random.percent(50) { Mode::SHARED } else { Mode::of_slots(slots + 3, weight) }
     }
 
@@ -248,7 +249,7 @@ impl Client {
             (Outcome::Granted { .. } | Outcome::Renewed { .. } | Outcome::Written, _) => {}
             (Outcome::NotAcquired, operation) => self.slice_ended(operation, random),
             (Outcome::Error(word), operation) if word == "TRYAGAIN" => self.again = Some(operation.clone()),
-            // The client learns by its next call on the lock whether it holds it.
+            // The client's next call on the lock shows whether it holds the lock.
             (Outcome::Error(_) | Outcome::Unknown, Operation::Write { .. }) => {}
             (Outcome::Error(word), _) => {
                 // The owner has holds that the client does not know. They end with their lease.
@@ -275,7 +276,7 @@ impl Client {
         }
     }
 
-    /// Waits again if it waits in slices. When it gives up, it leaves its place behind or withdraws it.
+    /// Waits again if it waits in slices. When it gives up, it leaves its place or withdraws it.
     fn slice_ended(&mut self, operation: &Operation, random: &mut Random) {
         if let Operation::Acquire { keep: Some(_), wait: Wait::Limit(slice), .. } = *operation {
             self.patience = self.patience.saturating_sub(slice);

@@ -47,7 +47,7 @@ pub struct Call {
     /// The first time at which the wait was seen in the server's queue. `None`: it was not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enqueued: Option<Nanos>,
-    /// A later time at which it was still seen there.
+    /// A later time at which it was still in that queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub still_waiting: Option<Nanos>,
     /// The response: just after the reply was read, or the client gave up. `None`: the call had no reply when the run ended.
@@ -262,7 +262,7 @@ pub fn data_key(lock: &str, guarded: bool) -> String {
     format!("{{{lock}}}{}", if guarded { "guarded" } else { "plain" })
 }
 
-/// The client of a fault to the servers that excuses no late reply, such as the move of a slot.
+/// The client of a fault to the servers that excuses no late reply. The move of a slot is such a fault.
 pub const NOBODY: u32 = u32::MAX - 1;
 
 /// A fault in a server or a client.
@@ -270,7 +270,8 @@ pub const NOBODY: u32 = u32::MAX - 1;
 pub struct Fault {
     /// Its name, such as `pause`, `kill` or `cut`.
     pub name: String,
-    /// The client. `None`: the servers, which affects all clients. [`NOBODY`]: an operation that clients must not notice.
+    /// The client. `None` means the servers: the fault affects all clients. [`NOBODY`] means an operation that clients must not
+    /// notice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<u32>,
     /// Just before the fault began.

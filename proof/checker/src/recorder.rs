@@ -109,12 +109,13 @@ impl OpenCall<'_> {
         self.call.still_waiting = Some(time);
     }
 
-    /// Forgets that the wait was seen in the queue, since it was redirected to another server.
+    /// Forgets that the wait was seen in the queue, because it was redirected to another server.
     pub fn redirected(&mut self) {
         (self.call.enqueued, self.call.still_waiting) = (None, None);
     }
 
-    /// Records an outcome at this time instead of now. For beliefs of a client, which are not calls to the server.
+    /// Records an outcome at this time instead of now. This is for beliefs of a client, which are not calls to the
+    /// server.
     pub fn at(&mut self, instant: Nanos, outcome: Outcome) {
         self.call.start = instant.saturating_sub(1);
         self.call.end = Some(instant);

@@ -17,8 +17,8 @@ pub(crate) fn ms(time: Nanos) -> String {
 }
 
 impl Violation {
-    /// The violation and the lines that show it, with times in milliseconds from the start of the first line. Below stand the faults to
-    /// the servers and the last calls on the same lock in that time.
+    /// The violation and the lines that show it, with times in milliseconds from the start of the first line. Below are the
+    /// faults to the servers and the last calls on the same lock in that time.
     #[must_use]
     pub fn report(&self, history: &History) -> String {
         let violation = self;
@@ -32,7 +32,7 @@ impl Violation {
         if !faults.is_empty() || !calls.is_empty() {
             report += "\n  Meanwhile:";
         }
-        // The last calls are the most useful ones.
+        // The last calls are shown, because they are the most useful ones.
         let left_out = calls.len().saturating_sub(MEANWHILE);
         if left_out > 0 {
             // Writing to a string cannot fail.
@@ -47,8 +47,8 @@ impl Violation {
     }
 }
 
-/// Faults to the servers, and calls that changed the same lock, each with its end. Only those that ended between the first and the
-/// last end of the violation's lines.
+/// Faults to the servers, and calls that changed the same lock, each with its end. Only those that ended between the first and
+/// the last end of the violation's lines.
 fn meanwhile(violation: &Violation, history: &History) -> (Ended, Ended) {
     let shown = || violation.lines.iter().map(|&at| &history.lines[at]);
     let keys: BTreeSet<&str> = shown().filter_map(key).collect();
@@ -82,7 +82,7 @@ fn key(line: &Line) -> Option<&str> {
     }
 }
 
-/// One line: its times, the operation and the outcome.
+/// One line of the report: its times, the operation and the outcome.
 fn row(history: &History, at: usize, begin: Nanos) -> String {
     let line = &history.lines[at];
     let since = |time: Nanos| {

@@ -5,7 +5,7 @@ use crate::history::Nanos;
 /// Time spans. Finds whether one of them overlaps another span.
 #[derive(Debug, Default)]
 pub(crate) struct Spans {
-    /// Sorted by start. The end is the latest end up to here.
+    /// Sorted by start. The end is the latest end of this span and those before it.
     sorted: Vec<(Nanos, Nanos)>,
 }
 
@@ -30,10 +30,10 @@ impl Spans {
     }
 }
 
-/// Values by time. Finds the smallest one from a time on.
+/// Values by time. Finds the smallest value from a given time on.
 #[derive(Debug, Default)]
 pub(crate) struct MinFrom<V> {
-    /// Sorted by time. The value is the smallest from here on.
+    /// Sorted by time. Each value is the smallest of its own time and all later times.
     sorted: Vec<(Nanos, V)>,
 }
 

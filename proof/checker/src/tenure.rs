@@ -8,10 +8,10 @@
 //! - It took at least [`Tenure::weight`] of the lock, and at any time others could take no more beside it than
 //!   [`Tenure::limit_at`] allows.
 //!
-//! The other way round, it never took more than `most_weight`, and never allowed less than `least_limit`.
+//! In addition, it never took more than `most_weight`, and never allowed less than `least_limit`.
 //!
-//! A call without a reply may act at any later time, so it only reduces what is certain. Therefore a workload should not use an owner
-//! again after a call without a reply, unless it names TOKEN or HOLDS.
+//! A call without a reply may act at any later time, so it only reduces what is certain. Therefore, after a call without a reply,
+//! a workload should not use the owner again unless it names TOKEN or HOLDS.
 
 use crate::bounds::Bounds;
 use crate::history::{Call, History, Mode, Nanos, Operation, Outcome, Token};
@@ -63,7 +63,7 @@ impl Tenure<'_> {
         self.larger.iter().map(|&(start, _)| (start, self.limit_at(start)))
     }
 
-    /// Whether it cannot have been held together with another tenure of its lock, up to a time.
+    /// Whether it certainly was not held together with another tenure of its lock, up to a time.
     pub(crate) fn excludes(&self, other: &Tenure<'_>, until: Nanos) -> bool {
         self.weight + other.weight > self.limit_at(until).min(other.limit_at(until))
     }
@@ -78,7 +78,7 @@ pub(crate) struct Held {
     pub(crate) by: usize,
 }
 
-/// A release with a reply that left no holds. The one with the earliest reply is the smallest.
+/// A release with a reply that left no holds. They are ordered by the time of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Released {
     pub(crate) end: Nanos,
@@ -148,8 +148,8 @@ impl OwnerCalls {
     }
 }
 
-/// The mode that a renewal may give to a tenure. One with TOKEN may restore a tenure that the server has forgotten, as an exclusive one
-/// if it names no mode.
+/// The mode that a renewal may give to a tenure. A renewal with TOKEN may restore a tenure that the server has forgotten. The
+/// tenure is exclusive if the renewal names no mode.
 fn claimed(token: Option<Token>, mode: Option<Mode>) -> Option<Mode> {
     mode.or(token.map(|_| Mode::EXCLUSIVE))
 }
@@ -234,13 +234,13 @@ fn tenure<'h>(
     bounds: &Bounds,
 ) -> Tenure<'h> {
     let earliest = settings.grants.iter().map(|(_, call, _)| call.start).min().unwrap_or(first.start);
-    // A release with a reply before the first grant was requested ended an earlier tenure.
+    // If the reply to a release came before the first grant was requested, the release ended an earlier tenure.
     let maybe_released = [None, Some(token)]
         .iter()
         .filter_map(|named| owner_calls.last.get(named)?.get(earliest))
         .min()
         .unwrap_or(Nanos::MAX);
-    // The tenure existed before this release started, and the owner has no holds after it.
+    // The tenure existed before this release started, and its owner has no holds after it.
     let released = owner_calls.nothing_left.get(first.answered());
 
     let (lease_end, by) = certain_lease(token, settings, owner_calls);
@@ -277,8 +277,8 @@ fn tenure<'h>(
 
 /// What is known of the limit and the weight of a tenure.
 ///
-/// A grant names at least the limit that the tenure has, because a smaller one is refused. If it names a weight, the tenure has it. Only
-/// renewals change the limit and, where they restore a tenure, the weight.
+/// A grant names at least the limit of the tenure, because the server refuses a smaller one. If it names a weight, the tenure has
+/// it. Only a renewal changes the limit. A renewal that restores a tenure also changes the weight.
 struct Modes {
     weight: u64,
     limit: u64,
@@ -317,10 +317,10 @@ impl Modes {
 
 /// The time before which the lease cannot have ended, and the call that shows it.
 ///
-/// An acquisition never shortens a lease, so after it the lease reaches at least from its start over its length. A renewal may shorten
-/// the lease, but not below its own start and length. If we knew the last renewal, the lease would reach as far as that renewal, or as
-/// any acquisition that certainly came after it. The last renewal may be one without a reply, or one that no other renewal certainly
-/// followed. The earliest end of all these cases is certain.
+/// An acquisition never shortens a lease. So after it the lease lasts at least until its start plus its length. A renewal may
+/// shorten the lease, but not below its own start plus its length. If the last renewal were known, the lease would last as long
+/// as after that renewal, or after any acquisition that certainly came later. The last renewal may be one without a reply, or one
+/// that certainly no other renewal followed. So the earliest end of all these cases is certain.
 fn certain_lease(token: Token, settings: &Settings<'_>, owner_calls: &Answers) -> (Nanos, usize) {
     let reach = |(line, call, lease): &(usize, &Call, Nanos)| (call.start.saturating_add(*lease), *line);
     let mut grants: Vec<_> =
@@ -344,7 +344,7 @@ fn certain_lease(token: Token, settings: &Settings<'_>, owner_calls: &Answers) -
             })
             .min(),
     };
-    // A renewal without a reply only reduces what is certain. The call that shows the end is one with a reply.
+    // A renewal without a reply only reduces what is certain. The call that shows the end is always one with a reply.
     let (reach, line) = answered.unwrap_or((0, 0));
     (open.fold(reach, Nanos::min), line)
 }

@@ -1,4 +1,4 @@
-//! Tests of the commands that operations stand for.
+//! Tests of the commands that operations are sent as.
 
 use lockward_checker::history::{HoldsReleased, Mode, Nanos, Operation, Wait};
 

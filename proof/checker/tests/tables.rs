@@ -1,8 +1,8 @@
 //! Tests of each check with small histories.
 //!
-//! A line is `start..end owner operation -> outcome`, with times in milliseconds. The end `-` means that there was no reply. A wait has its
-//! limit, and the first and the last time at which it was seen in the queue (`seen`, `still`). There is one lock. Leases are 100 ms by
-//! default, and tenures exclusive.
+//! A line is `start..end owner operation -> outcome`, with times in milliseconds. The end `-` means that there was no reply. A
+//! wait has its limit, and the first and the last time at which it was in the queue (`seen`, `still`). There is one lock. Leases
+//! are 100 ms by default, and tenures exclusive.
 
 use lockward_checker::bounds::{Activity, Bounds};
 use lockward_checker::checker::{
@@ -23,7 +23,7 @@ fn two_tenures_overlap() {
         Check::Overlap,
         &[0, 1],
     );
-    // Until its reply is read, a grant may be any time; from the start of a release, the tenure may be over.
+    // A grant may be at any time until its reply is read. From the start of a release on, the tenure may be over.
     clean("0..1 A acquires -> token 5 holds 1\n 20..110 B acquires wait 200 -> token 6 holds 1");
     clean(
         "0..1 A acquires -> token 5 holds 1\n 10..40 A releases -> left 0\n 20..30 B acquires -> token 6 holds 1",
@@ -40,7 +40,7 @@ fn a_lease_reaches_as_far_as_what_surely_set_it() {
                 150..151 B acquires -> token 6 holds 1";
     violation(kept, Check::Overlap, &[0, 1, 2]);
     clean(&kept.replace("lease 200", "lease 20"));
-    // A renewal without an answer can have cut the lease short; one that names another token cannot.
+    // A renewal without a reply can have shortened the lease. One that names another token cannot.
     let short = "0..1 A acquires -> token 5 holds 1
                  5..9 A renews lease 10 -> ?
                  40..41 B acquires -> token 6 holds 1";
@@ -55,7 +55,7 @@ fn readers_and_a_writer_overlap() {
     clean(readers);
     violation(&format!("{readers}\n 20..30 C acquires -> token 7 holds 1"), Check::Overlap, &[1, 2]);
     violation(&readers.replacen("shared", "", 1), Check::Overlap, &[0, 1]);
-    // It may be over.
+    // The tenure may be over.
     clean(&format!(
         "{readers}\n 10..40 A releases -> left 0\n 10..40 B releases -> left 0\n 20..30 C acquires -> token 7 holds 1"
     ));
@@ -69,7 +69,7 @@ fn weights_exceed_the_limit_of_a_holder() {
     clean(full);
     let above = format!("{full}\n 6..7 D acquires shared -> token 8 holds 1");
     violation(&above, Check::Overlap, &[0, 1, 2, 3]);
-    // Each of them can be the one that does not allow it.
+    // Each of the limits can be the one that is exceeded.
     clean(&above.replace("slots 5", "slots 6"));
     violation(&above.replace("slots 5", "slots 9").replace("slots 9", "slots 4"), Check::Overlap, &[0, 1, 2]);
     clean(&above.replace("slots 5", "shared"));
@@ -91,7 +91,7 @@ fn a_downgrade_lets_others_in() {
     violation(&downgrade.replace("renews shared", "renews"), Check::Overlap, &[0, 1, 2]);
     violation(&downgrade.replace("12..13", "5..9"), Check::Overlap, &[0, 1, 2]);
     violation(&downgrade.replace("B acquires shared", "B acquires"), Check::Overlap, &[0, 1, 2]);
-    // One without a reply may count, and one that was refused does not.
+    // A downgrade without a reply may count. One that was refused does not.
     clean(&downgrade.replace("renews shared -> token 5", "renews shared -> ?"));
     violation(
         &downgrade.replace("renews shared -> token 5", "renews shared -> LIMIT"),
@@ -141,7 +141,7 @@ fn hold_counts_slip() {
     let slip = "0..1 A acquires -> token 5 holds 1\n 2..3 A acquires -> token 5 holds 3";
     violation(slip, Check::Counts, &[0, 1]);
     clean(&slip.replace("holds 3", "holds 2"));
-    // A repeat is not counted; an acquisition without an answer may be.
+    // A repeat is not counted. An acquisition without a reply may be counted.
     clean("0..1 A acquires HOLDS 1 -> token 5 holds 1\n 2..3 A acquires HOLDS 1 -> token 5 holds 1");
     let lost = "0..1 A acquires -> token 5 holds 1
                 2..3 A acquires -> ?
@@ -149,7 +149,7 @@ fn hold_counts_slip() {
     clean(lost);
     clean(&lost.replace("holds 2", "holds 3"));
     violation(&lost.replace("holds 2", "holds 4"), Check::Counts, &[0, 2]);
-    // One that named HOLDS leads to that count and no further.
+    // A request with HOLDS leads to that count and not further.
     let named = "0..1 A acquires HOLDS 1 -> ?
                  2..3 A acquires HOLDS 1 -> token 5 holds 1
                  4..5 A releases -> left 0";
@@ -158,11 +158,11 @@ fn hold_counts_slip() {
     violation("0..1 A acquires -> token 5 holds 1\n 2..3 A releases -> left 1", Check::Counts, &[0, 1]);
     violation("0..1 A releases -> left 0", Check::Counts, &[0]);
     clean("0..1 A acquires -> ?\n 2..3 A releases -> left 0");
-    // Whatever the owner had, its lease may have ended.
+    // The count may be anything, because the lease may have ended.
     clean(
         "0..1 A acquires -> token 5 holds 1\n 2..3 A acquires -> token 5 holds 2\n 200..201 A releases HOLDS 0 -> left 0",
     );
-    // A tenure that the server forgot comes back with the holds that the renewal names, or one.
+    // A renewal restores a forgotten tenure with the holds that it names, or with one.
     let restored = "0..1 A acquires -> token 5 holds 1
                     2..3 A acquires -> token 5 holds 2
                     4..5 A renews token 5 -> token 5
@@ -180,7 +180,7 @@ fn a_waiter_is_passed() {
                   50..51 A releases -> left 0
                   60..61 C releases -> left 0";
     violation(passed, Check::Queue, &[1, 2]);
-    // Nobody saw it in the queue, or not before the other came: either may have been first.
+    // The wait was not seen in the queue, or not before the other arrived: either may have been first.
     clean(&passed.replace(" seen 12", ""));
     clean(&passed.replace("seen 12", "seen 25"));
     // A repeated wait takes the position of the earlier one.
@@ -195,7 +195,7 @@ fn a_reader_passes_a_writer() {
                   150..151 A releases -> left 0
                   150..151 C releases -> left 0";
     violation(passed, Check::Queue, &[1, 2]);
-    // Also if the writer gives up in the end: it would starve.
+    // The claim also holds if the writer gives up in the end: it would starve.
     let starved = passed.replace(
         "10..163 B acquires wait 90 seen 12 -> token 7 holds 1",
         "10..101 B acquires wait 90 seen 12 -> null",
@@ -203,7 +203,7 @@ fn a_reader_passes_a_writer() {
     violation(&starved, Check::Queue, &[1, 2]);
     clean(&starved.replace("20..51 C", "20..99 C"));
     clean(&starved.replace("20..51 C", "11..51 C"));
-    // A re-entry may pass.
+    // A re-entry may pass a waiter.
     clean(
         "0..1 A acquires shared lease 300 -> token 5 holds 1
          10..101 B acquires wait 90 seen 12 -> null
@@ -220,21 +220,21 @@ fn a_kept_place_is_passed() {
                   180..181 A releases -> left 0
                   199..200 C releases -> left 0";
     violation(slices, Check::Queue, &[1, 2, 3]);
-    // The place was not kept, or not for so long, or its owner was not back within 100 ms: it may have been passed over then.
+    // The place was not kept, or not for long enough, or its owner was not back within 100 ms. Then it may have been passed over.
     clean(&slices.replace("B acquires wait 50 keep 300", "B acquires wait 50"));
     clean(&slices.replacen("keep 300", "keep 5", 1));
     clean(&slices.replace("62..203", "155..203").replace("seen 64", "seen 160"));
     clean(&format!("{slices}\n 30..31 B releases HOLDS 0 -> left 0"));
     clean(&format!("{slices}\n 61..62 fault"));
     violation(&format!("{slices}\n 1..2 fault"), Check::Queue, &[1, 2, 3]);
-    // If the other was seen in the queue after that, nothing excuses it.
+    // If the other owner was seen in the queue after that, nothing excuses the order.
     let absent = slices
         .replace("62..203", "155..203")
         .replace("seen 64", "seen 160")
         .replace("seen 22", "seen 22 still 170");
     violation(&absent, Check::Queue, &[1, 2, 3]);
     clean(&absent.replace("still 170", "still 159"));
-    // The same where the connection was closed, for as long as the owner cannot have held the lock meanwhile.
+    // The same if the connection was closed, and the owner certainly did not hold the lock meanwhile.
     let closed =
         slices.replace("10..61 B", "10..30 B").replace("-> null", "-> ?").replace("62..203", "31..203");
     clean(&closed.replace("seen 64", "seen 33"));
@@ -243,7 +243,7 @@ fn a_kept_place_is_passed() {
         Check::Queue,
         &[1, 2, 3],
     );
-    // A slice that is not granted counts too.
+    // A slice that ends without a grant counts too.
     let starved = "0..1 A acquires shared lease 400 -> token 5 holds 1
                    10..61 B acquires wait 50 keep 300 HOLDS 1 seen 12 -> null
                    62..153 B acquires wait 90 keep 300 HOLDS 1 seen 64 -> null
@@ -267,10 +267,10 @@ fn a_freed_lock_is_late() {
                 20..21 A releases -> left 0";
     violation(late, Check::Promptness, &[0, 1, 2]);
     clean(&late.replace("5..90", "5..70"));
-    // An owner without a reply may have held the lock in between, or the server was paused.
+    // An owner whose call had no reply may have held the lock in between, or the server was paused.
     clean(&format!("{late}\n 6..7 C acquires -> ?"));
     clean(&format!("{late}\n 30..60 fault"));
-    // A kept place may have held it back. One that others hold in the same mode is no reason to wait.
+    // A kept place may have held the wait back. A place whose mode fits beside the present holders is no reason to wait.
     clean(&format!("{late}\n 2..8 C acquires wait 5 keep 300 HOLDS 1 -> null"));
     violation(&format!("{late}\n 2..8 C acquires wait 5 HOLDS 1 -> null"), Check::Promptness, &[0, 1, 2]);
     let reader = "0..1 A acquires -> token 5 holds 1
@@ -279,7 +279,7 @@ fn a_freed_lock_is_late() {
                   20..21 A releases -> left 0";
     violation(reader, Check::Promptness, &[0, 1, 2, 3]);
     clean(&reader.replace("C acquires shared", "C acquires lease 60"));
-    // A writer ahead of it may have held it back.
+    // A writer before it in the queue may have held it back.
     clean(&format!("{reader}\n 4..60 D acquires wait 55 -> null"));
     let writer = "0..1 A acquires shared lease 40 -> token 5 holds 1
                   2..3 B acquires shared lease 30 -> token 6 holds 1
@@ -315,7 +315,7 @@ fn the_guard_runs_a_stale_write() {
     clean(&stale.replace("written", "FENCED"));
     clean(&stale.replace("guards", "pushes"));
     clean(&stale.replace("160..161", "60..61"));
-    // A lease that is over and a tenure that was released are enough.
+    // Either is enough: a lease that is over, or a tenure that was released.
     let over = "0..1 A acquires -> token 5 holds 1\n 104..105 A guards 5 -> written";
     violation(over, Check::Guard, &[0, 1]);
     clean(&over.replace("104..105", "102..105"));

@@ -1,4 +1,4 @@
-//! Any bytes where arguments are expected. What is judged is in `core/tests/corpus/mod.rs`, as CI judges the corpus by it.
+//! Passes any bytes as arguments. The checks are in `core/tests/corpus/mod.rs`. CI runs them on the corpus too.
 
 #![no_main]
 

@@ -1,6 +1,7 @@
 //! One server: a lock in its key, and core's [`Store`] around it, as the module has them.
 //!
-//! The state of a node is plain data that can be hashed. For each decision a store is made from it, and its state is taken back.
+//! The state of a node is plain data that can be hashed. For each decision, a store is made from this state, and the state is
+//! updated from the store afterwards.
 
 use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{
@@ -12,7 +13,7 @@ use lockward_core::{
 const DB: Db = Db(0);
 const KEY: &[u8] = b"lock";
 
-/// As many waiters as there are owners.
+/// No limit: there are only as many waiters as owners.
 const NO_LIMITS: Limits = Limits { per_lock: usize::MAX, total: usize::MAX };
 
 /// The right wall time, in ticks, when the world begins.
@@ -39,9 +40,9 @@ pub enum Replicated {
     Apply(Vec<u8>),
     /// A LOCK.RELEASE as the client sent it: owner, the holds to be left if named, token.
     Release(usize, Option<u32>, FencingToken),
-    /// The server's own DEL of a key that it expired or evicted.
+    /// The server's own DEL of a key that expired or was evicted.
     Delete,
-    /// The write that a guard has let pass, with its token.
+    /// A write that a guard has let pass, with its token.
     Write(FencingToken),
 }
 
@@ -54,7 +55,7 @@ pub struct Node {
     pub dropped: bool,
     /// The token of the last write to the data beside the lock.
     pub data: Option<FencingToken>,
-    /// Whether the dropped lock is still to be replicated.
+    /// Whether the dropped lock must still be replicated.
     pub unreplicated: bool,
     /// The owners in the wait queue, next to be served first.
     pub queue: Vec<usize>,
@@ -76,7 +77,7 @@ pub(crate) struct Done<R> {
     pub(crate) answer: R,
     /// Waiters whose wait has ended, each with its grant; `None` for one that was refused.
     pub(crate) completed: Vec<(usize, Option<Grant>)>,
-    /// What is replicated.
+    /// What the primary sends to its replica.
     pub(crate) sent: Option<Replicated>,
 }
 
@@ -95,7 +96,7 @@ pub struct Rules {
     pub names_modes: bool,
     /// Where tokens come from.
     pub tokens: Tokens,
-    /// What becomes of the other tenures when one is claimed in quarantine.
+    /// What happens to the other tenures when one is claimed in quarantine.
     pub claims: Claims,
     /// How a guarded write is checked.
     pub guards: Guards,
@@ -110,10 +111,10 @@ pub enum Tokens {
     FromOne,
 }
 
-/// What becomes of the other tenures when one is claimed in quarantine.
+/// What happens to the other tenures when one is claimed in quarantine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claims {
-    /// Those that fit beside the claim and each other stay, confirmed ones first, as in core.
+    /// The tenures that fit beside the claim and beside each other stay, the confirmed ones first, as in core.
     FitTogether,
     /// The claim is compared with each tenure alone, and not with their sum.
     FitInPairs,
@@ -128,8 +129,8 @@ pub enum Guards {
     TwoSteps,
 }
 
-/// Whether the sum of the weights is at most each of the limits. The model has its own words for the rule, so that it does not check core
-/// by core.
+/// Whether the sum of the weights is at most each of the limits. The model states the rule itself, so that it does not check core
+/// with core.
 pub(crate) fn fit(modes: impl Iterator<Item = Mode> + Clone) -> bool {
     let sum: u32 = modes.clone().map(|mode| mode.weight.number()).sum();
     modes.map(|mode| mode.slots.number()).all(|limit| limit == 0 || sum <= limit)
@@ -195,7 +196,7 @@ impl Node {
         (store, Lock::new())
     }
 
-    /// Takes back the state from the store and from the lock in the key.
+    /// Updates this state from the store and from the lock in the key.
     fn close(&mut self, store: &Store<usize>, in_key: Lock) {
         let dropped = store.dropped_locks.get(DB, KEY).cloned();
         self.dropped = dropped.is_some();
@@ -410,7 +411,7 @@ fn acquire(who: usize, rules: &Rules, mode: Mode, holds: u32) -> AcquireRequest 
     AcquireRequest { owner: owner(who), lease: span(rules.lease), holds, slots, weight: Some(weight) }
 }
 
-/// LOCK.RENEW by a rule that is wrong: in quarantine the decision does not see the tenures that fit beside the claim, each for itself.
+/// LOCK.RENEW by a wrong rule: in quarantine the decision sees only the tenures that alone do not fit beside the claim.
 fn renew_in_pairs(
     decision: &mut Decision<'_, usize>,
     request: &RenewRequest,

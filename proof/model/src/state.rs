@@ -1,4 +1,4 @@
-//! The state of the world: what every server and every owner knows, and what is under way between them.
+//! The state of the world: what every server and every owner knows, and the messages between them.
 
 use crate::actions::Budget;
 use crate::node::{Node, Replicated, fit};
@@ -19,9 +19,9 @@ pub enum Owner {
         token: FencingToken,
         /// Its count of holds.
         holds: u32,
-        /// Its limit and its weight.
+        /// It relies on the lock until this tick: the start of its last answered call plus one lease.
         mode: Mode,
-        /// It relies on the lock before this tick: one lease after the start of its last answered call.
+        /// What has just happened, for the promises.
         until: u64,
     },
 }
@@ -33,7 +33,7 @@ pub enum Happened {
     HandOff,
     /// An owner was granted the lock beside another that relies on it.
     GrantedBeside,
-    /// A live holder restored a tenure that the server had lost.
+    /// A live holder restored its tenure, and an older tenure ended because the two did not fit beside each other.
     Restored,
     /// A live holder restored its tenure, and an older one ended that it does not fit beside.
     RestoredOverAnother,
@@ -47,9 +47,9 @@ pub enum Happened {
     ReloadedStale,
     /// A replica was promoted that does not know a tenure that an owner relies on.
     PromotedStale,
-    /// A tenure was granted by another server than the one before, or after a restart.
+    /// A tenure was granted by another server than the last one, or after a restart.
     GrantedElsewhere,
-    /// An owner was granted the lock, and does not fit beside the others that rely on it.
+    /// An owner was granted the lock and does not fit beside the others that rely on it.
     GrantedOverAnother,
     /// A live holder that renewed with its token was refused.
     LiveHolderRefused,
@@ -57,13 +57,13 @@ pub enum Happened {
     TenureDiffers,
     /// A guarded write was run.
     WriteRun,
-    /// A guarded write was fenced, since a later tenure began before it arrived.
+    /// A guarded write was fenced, because a later tenure began before it arrived.
     StaleWriteFenced,
-    /// A write was run at a server that has data or knows of a tenure with a larger token.
+    /// A write was run at a server that knows of a later tenure, or has data with a larger token.
     StaleWriteRun,
     /// The write of a live holder was fenced at a primary that has confirmed its tenure.
     HolderFenced,
-    /// A new tenure was given a token that is not larger than all before.
+    /// A new tenure was given a token that is not larger than all earlier ones.
     TokensFell,
 }
 
@@ -76,7 +76,7 @@ pub struct State {
     pub nodes: Vec<Node>,
     /// Which is the primary.
     pub primary: usize,
-    /// Since when the first primary has been cut off.
+    /// When the first primary was cut off.
     pub cut: Option<u64>,
     /// The messages that are on their way from the primary to the replica.
     pub link: Vec<Replicated>,

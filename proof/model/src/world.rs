@@ -7,7 +7,8 @@ use crate::state::{Grants, GuardedWrite, Happened, Owner, State};
 use lockward_core::{Acquired, FencingToken, Grant, Instant, Lock, Mode, Quarantine, Slots};
 use stateright::{Model, Property};
 
-/// How far the monotonic clocks of the two servers differ, in ticks. An instant that left its server would then be wrong.
+/// How far the monotonic clocks of the two servers differ, in ticks. An instant that is sent to another server would then
+/// be wrong.
 const MONO_APART: i64 = 500;
 
 /// How many messages may be on the link.
@@ -16,7 +17,7 @@ const LINK_CAPACITY: usize = 4;
 /// What happens to the primary when its replica is promoted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OldPrimary {
-    /// It has crashed, or nobody reaches it.
+    /// It has crashed, or no client can reach it.
     Gone,
     /// It is cut off from its replica, but owners reach it.
     CutOff {
@@ -30,9 +31,9 @@ pub enum OldPrimary {
 /// When the token of a new tenure must be larger than all before it, after a restart or a promotion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenPromise {
-    /// If the server's clock is later than the granting server's clock at the last grant.
+    /// If the server's clock is later than the clock of the granting server at the last grant.
     PastTheLastGrant,
-    /// If it is later than the clock of any granting server at any grant so far.
+    /// If it is later than the clock of every granting server at every grant so far.
     PastEveryGrant,
 }
 
@@ -47,7 +48,7 @@ pub struct World {
     pub waits: bool,
     /// The limit that an owner may raise its own to. `None` if there are no downgrades.
     pub downgrade: Option<Slots>,
-    /// How many ticks after the end of its lease an owner may still renew. 0 for one that follows the rule.
+    /// How many ticks after the end of its lease an owner may still renew. 0 for an owner that follows the rule.
     pub late: u64,
     /// Whether there is a replica.
     pub replica: bool,
@@ -55,7 +56,7 @@ pub struct World {
     pub old_primary: OldPrimary,
     /// When tokens must grow.
     pub token_promise: TokenPromise,
-    /// By how many ticks a wall clock may be set.
+    /// The numbers of ticks by which a wall clock may be set.
     pub clock_steps: &'static [i64],
     /// How often each of these may happen.
     pub budget: Budget,
@@ -103,7 +104,7 @@ impl World {
         Node::start(tick, &self.rules, wall_ahead, apart)
     }
 
-    /// Whether a server takes writes. A primary that knows that it is cut off does not.
+    /// Whether a server takes writes. A primary that knows that it is cut off takes none.
     pub(crate) fn takes_writes(&self, state: &State, node: usize) -> bool {
         let connected = match (state.cut, self.old_primary) {
             (Some(cut), OldPrimary::CutOff { writes_for, .. }) => state.tick <= cut + writes_for,
@@ -112,7 +113,7 @@ impl World {
         node == state.primary && node == 1 || node == 0 && connected && self.is_reached(state, 0)
     }
 
-    /// Whether owners reach a server as a primary.
+    /// Whether owners can reach a server as a primary.
     fn is_reached(&self, state: &State, node: usize) -> bool {
         node == state.primary || (node == 0 && self.old_primary != OldPrimary::Gone)
     }
@@ -211,7 +212,7 @@ impl World {
     fn renew(&self, state: &mut State, owner: usize, node: usize, renewal: Renewal) {
         let Owner::Holds { token, holds, mode, until } = state.owners[owner] else { return };
         let live = state.relies(owner) && node == state.primary;
-        // As soon as it asks for a downgrade, it must expect others beside it.
+        // From its request for a downgrade on, it must expect others beside it.
         let larger = self.downgrade.filter(|_| renewal == Renewal::Downgrade);
         let mode = Mode { slots: larger.unwrap_or(mode.slots), ..mode };
         state.owners[owner] = Owner::Holds { token, holds, mode, until };
@@ -229,7 +230,7 @@ impl World {
         }
     }
 
-    /// What a renewal of a live holder has led to at the primary.
+    /// Checks the result of a live holder's renewal at the primary.
     fn renewed(
         state: &State,
         owner: usize,
@@ -258,7 +259,7 @@ impl World {
     fn release(&self, state: &mut State, owner: usize, node: usize) {
         let Owner::Holds { token, holds, mode, until } = state.owners[owner] else { return };
         let left = holds - 1;
-        // As soon as it releases the innermost hold, it relies only on the outer ones.
+        // From its request to release the innermost hold on, it relies only on the outer ones.
         state.owners[owner] =
             if left > 0 { Owner::Holds { token, holds: left, mode, until } } else { Owner::Idle };
         let (answer, _) =
@@ -268,7 +269,7 @@ impl World {
         }
     }
 
-    /// A guarded write arrives at a server, or the server that has let it pass writes.
+    /// A guarded write arrives at a server. Or the server that has let it pass writes now.
     fn write(&self, state: &mut State, write: usize, node: usize) {
         let GuardedWrite { token, passed } = state.writes[write];
         if passed.is_some_and(|passed| passed != node) {

@@ -15,7 +15,7 @@ use std::time::Instant;
 const WRITER: Mode = Mode::EXCLUSIVE;
 const READER: Mode = Mode { slots: Slots::SHARED, weight: Weight::ONE };
 
-/// So much of a semaphore of three.
+/// A mode of a semaphore of three, with this weight.
 const fn of_three(weight: u32) -> Mode {
     match (Slots::new(3), Weight::new(weight)) {
         (Some(slots), Some(weight)) => Mode { slots, weight },
@@ -27,13 +27,13 @@ const fn of_three(weight: u32) -> Mode {
 const WRITERS: &[Mode] = &[WRITER; 3];
 /// Owners of a read-write lock.
 const READERS: &[Mode] = &[WRITER, READER, READER];
-/// Owners of a weighted semaphore: 2 + 1 of 3 fit, 2 + 2 do not.
+/// Owners of a weighted semaphore of 3. Weights 2 and 1 fit together, 2 and 2 do not.
 const PERMITS: &[Mode] = &[of_three(2), of_three(1), of_three(2)];
 /// All kinds of owners.
 const KINDS: [&[Mode]; 3] = [WRITERS, READERS, PERMITS];
-/// 1 + 1 of 3 fit, and 1 + 2, but not 1 + 1 + 2.
+/// Weights 1 and 1 of 3 fit together, and so do 1 and 2, but not 1, 1 and 2.
 const TWO_LIGHT_ONE_HEAVY: &[Mode] = &[of_three(1), of_three(1), of_three(2)];
-/// The first two of each kind that do not fit beside each other.
+/// For each kind, two owners that do not fit beside each other.
 const PAIRS: [&[Mode]; 3] = [&[WRITER; 2], &[WRITER, READER], &[of_three(2); 2]];
 
 /// No faults.
@@ -126,7 +126,7 @@ fn holds(mut world: World, happened: &[&'static str]) {
     }
 }
 
-/// The promise is broken in this world. Prints and returns a shortest path to that.
+/// The promise is broken in this world. Prints and returns a shortest path to that state.
 #[track_caller]
 fn breaks(world: World, promise: &'static str) -> Vec<Action> {
     let _check = CHECK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -436,9 +436,9 @@ fn a_guard_that_writes_after_its_check_runs_a_stale_write() {
 
 #[test]
 fn a_claim_that_is_compared_with_each_holder_alone_breaks_the_limit() {
-    // A light owner has renewed. Then the heavy one claims, and the file remembers the other light one, which is gone. All three are one too
-    // many, so one must end. The wrong rule does not choose: the lock ends the oldest, which is the one that has renewed. When the
-    // quarantine is over, the server grants what that owner relies on.
+    // A light owner has renewed. Then the heavy one claims. The file still has the other light one, which is gone. All three do
+    // not fit, so one must end. The wrong rule does not see that. The lock then ends the oldest tenure, which is the one that was
+    // renewed. When the quarantine is over, the server grants the lock although that owner relies on it.
     let world = World { waits: false, end: 2, most_tenures: 4, ..older_file(TWO_LIGHT_ONE_HEAVY) };
     breaks(with_rules(|rules| rules.claims = Claims::FitInPairs, world), EXCLUSION);
 }

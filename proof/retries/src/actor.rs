@@ -21,9 +21,9 @@ pub(crate) enum Behavior {
     Acquires,
     /// It starts with a lock that another owner holds, and waits.
     Waits,
-    /// The proxy delivers nothing after its first command. One round.
+    /// After its first command the proxy delivers nothing for a while. It does one round.
     MeetsSilence,
-    /// It waits for a lock longer than its client waits for a reply. One round.
+    /// It waits for a lock longer than its client waits for a reply. It does one round.
     WaitsLong,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Actor<'a> {
     pub(crate) number: usize,
     pub(crate) kind: LockKind,
     pub(crate) behavior: Behavior,
-    /// Longer than the client waits for a reply.
+    /// A time that is longer than the client waits for a reply.
     pub(crate) long: Duration,
     pub(crate) driver: &'a Driver,
     pub(crate) faults: &'a Faults,
@@ -58,7 +58,7 @@ impl Actor<'_> {
     pub(crate) fn run(mut self) -> Vec<String> {
         let mut miscounts = Vec::new();
         for round in 0.. {
-            // Each round has its own lock, so that one miscount is not found twice.
+            // Each round has its own lock, so that one miscount is not found again.
             let key = format!("{}:{}:{round}", self.kind.prefix(), self.number);
             if let Err(miscount) = self.round(&key) {
                 miscounts.push(format!("{key}: {miscount}"));
@@ -124,7 +124,7 @@ impl Actor<'_> {
     fn wait(&mut self, key: &str) -> Result<Value, String> {
         let owner = owner(self.number);
         self.server.acquire(&format!("{key} {HOLDER} PX 36000000 HOLDS 1"));
-        // The holder releases some time after the owner was seen in the queue, or when the request has passed the proxy.
+        // The holder releases some time after the owner was seen in the queue, or after the request has passed the proxy.
         let after = match self.behavior {
             Behavior::WaitsLong => Some(self.long),
             Behavior::Waits | Behavior::Acquires | Behavior::MeetsSilence => {
@@ -168,13 +168,14 @@ impl Actor<'_> {
 
     fn issue(&self, command: &[String], again: bool) -> Receiver<Outcome> {
         self.faults.expect(self.number, again);
-        // Four actors share a connection if the client has no pool, as in applications. Actors that wait or meet silence do not.
+        // As in applications, four actors share a connection if the client has no pool. Actors that wait or meet silence have
+        // their own connection.
         let connection =
             if self.behavior == Behavior::Acquires { self.number / 4 } else { 1_000 + self.number };
         self.driver.issue(connection, command)
     }
 
-    /// The reply, if it comes within `limit`. After a failure the command is issued again, as every program does.
+    /// The reply, if it comes within `limit`. After a failure the command is issued again, as programs do.
     fn reply_within(
         &self,
         attempt: &mut Receiver<Outcome>,

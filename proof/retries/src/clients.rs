@@ -7,9 +7,9 @@ use std::time::Duration;
 pub(crate) struct Client {
     /// Its name.
     pub(crate) name: &'static str,
-    /// The path of its driver and the arguments, from the root of the repository.
+    /// The path of its driver from the root of the repository, and the arguments.
     pub(crate) program: &'static [&'static str],
-    /// How long it waits for a reply. `None`: without limit.
+    /// How long it waits for a reply. `None` means without limit.
     pub(crate) patience: Option<Duration>,
     /// Whether it sends a command again by itself after its connection was lost.
     pub(crate) sends_again: bool,

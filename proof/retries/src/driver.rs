@@ -1,7 +1,7 @@
 //! A program that sends commands with one client library, and reports their outcomes.
 //!
-//! It reads orders from standard input, one line of JSON each, and does not wait for an outcome before the next order. It ends when its
-//! input ends.
+//! It reads orders from standard input, one line of JSON each. It does not wait for an outcome before it reads the next order. It
+//! ends when its input ends.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ struct Line {
     failed: Option<String>,
 }
 
-/// Keeps a null that is present apart from a missing field.
+/// Distinguishes a null from a missing field.
 fn present<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(value).map(Some)
 }
@@ -75,7 +75,7 @@ impl Driver {
     pub(crate) fn start(name: &str, program: &[&str], port: u16) -> Self {
         let root =
             Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the root of the repository");
-        // Some libraries log every lost connection.
+        // Some libraries log every lost connection, so the log goes to a file.
         let log = File::create(root.join(format!("target/retries/{name}.log"))).expect("a log");
         let mut child = Command::new(program[0])
             .args(&program[1..])
@@ -122,7 +122,7 @@ impl Drop for Driver {
 fn pass_on(mut lines: Lines<BufReader<ChildStdout>>, pending: &Pending) {
     while let Some(line) = read::<Line>(&mut lines) {
         let sender = pending.lock().unwrap_or_else(PoisonError::into_inner).remove(&line.id);
-        // The actor may have ended.
+        // The actor may have ended, so an error is ignored.
         let _ = sender.expect("an order that was given").send(line.outcome());
     }
     pending.lock().unwrap_or_else(PoisonError::into_inner).clear();

@@ -66,7 +66,7 @@ pub(crate) fn run(client: &'static Client, goal: u64, seed: u64) -> Finding {
         .filter(|(kind, behavior)| kind.can_wait() || !behavior.waits())
         .collect();
     let mut seeds = Random::from_seed(seed);
-    // Longer than the client waits for a reply, where it does not wait without limit.
+    // This is longer than the client waits for a reply, if the client has such a limit.
     let long = client.patience.unwrap_or(Duration::from_secs(3)) + Duration::from_secs(1);
     let faults = Arc::new(Faults::new(
         actors.iter().map(|&(kind, behavior)| {

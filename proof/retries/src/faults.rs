@@ -44,11 +44,11 @@ struct Traffic {
     silence: Option<Duration>,
     /// How often the actor has issued it.
     issued: u32,
-    /// How often it has arrived.
+    /// How often it has arrived at the proxy.
     arrivals: u32,
-    /// The most repeats of the client seen so far. An issued command may arrive late.
+    /// The most repeats by the client itself so far. An issued command may arrive late.
     unissued: u32,
-    /// Whether the server gets it, so that only its reply can be lost.
+    /// Whether the server gets it. Then only its reply can be lost.
     is_under_way: bool,
 }
 
@@ -70,7 +70,8 @@ fn actor_of(owner: &Reply) -> Option<usize> {
 }
 
 impl Faults {
-    /// Faults for these actors, each with its seed and its silence, until there were `goal` for each kind of lock.
+    /// Makes faults for these actors, each with its seed and its silence, until there are `goal` faults for each
+    /// kind of lock.
     pub(crate) fn new(actors: impl Iterator<Item = (LockKind, u64, Option<Duration>)>, goal: u64) -> Self {
         let traffic = |(kind, seed, silence)| {
             Mutex::new(Traffic {
@@ -103,7 +104,7 @@ impl Faults {
         }
         let (name, fate) = match traffic.silence.take() {
             Some(limit) => (SILENCE, Fate::Silence(limit)),
-            // A command that arrives after its actor has issued it again is no longer in flight.
+            // A command is no longer in flight if it arrives after its actor has issued it again.
             None if counts.hits() >= self.goal || traffic.arrivals < traffic.issued => ("", Fate::Carried),
             None => traffic.next(waits),
         };
@@ -153,7 +154,7 @@ impl Faults {
 }
 
 impl Traffic {
-    /// Hits every second command, and every third repeat.
+    /// Faults hit every second command, and every third repeat.
     fn next(&mut self, waits: bool) -> (&'static str, Fate) {
         if !self.random.once_in(if self.arrivals == 1 { 2 } else { 3 }) {
             return ("", Fate::Carried);

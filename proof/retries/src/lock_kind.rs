@@ -55,7 +55,7 @@ impl LockKind {
         !matches!(self, Self::Hash)
     }
 
-    /// The command that leads from `holds` - 1 to `holds`, with or without BLOCK.
+    /// The command that adds the hold number `holds`, with or without BLOCK.
     pub(crate) fn acquire(self, key: &str, owner: &str, holds: i64, waits: bool) -> Vec<String> {
         let block: &[&str] = if waits { &["BLOCK", "600000"] } else { &[] };
         match self {
@@ -67,7 +67,7 @@ impl LockKind {
         }
     }
 
-    /// The command that leads from `holds` + 1 to `holds`, with TOKEN if there is one.
+    /// The command that releases one hold and leaves `holds`, with TOKEN if there is one.
     pub(crate) fn release(self, key: &str, owner: &str, holds: i64, token: Option<i64>) -> Vec<String> {
         match self {
             Self::Hash => words(&["EVAL", RELEASE_HASH, "1", key, owner]),
@@ -110,7 +110,7 @@ impl LockKind {
         }
     }
 
-    /// The holds at the server. An error if anyone else holds the lock or waits for it.
+    /// The holds at the server. An error if another owner holds the lock or waits for it.
     pub(crate) fn counted(self, server: &mut Client, key: &str, owner: &str) -> Result<i64, String> {
         if self == Self::Hash {
             let reply = server.call(["HGET", key, owner]);

@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     let seed = seed.unwrap_or_else(new_seed);
     println!("Seed {seed}.");
     let begun = Instant::now();
-    // They run at the same time, each with its own server and proxy, because they wait most of the time.
+    // The clients run at the same time, each with its own server and proxy, because they wait most of the time.
     let findings: Vec<Finding> = thread::scope(|scope| {
         let chosen = CLIENTS
             .iter()

@@ -1,4 +1,4 @@
-//! What was found, as a table in Markdown.
+//! The results as a table in Markdown.
 
 use crate::experiment::Finding;
 use crate::faults::KINDS;
@@ -17,7 +17,7 @@ pub(crate) fn write(page: &Path, table: &str) {
     fs::write(page, [before, &table, after].concat()).expect("a page that can be written");
 }
 
-/// The table of what was found with a seed, on whichever server.
+/// The table of the results with a seed.
 pub(crate) fn of(findings: &[Finding], seed: u64) -> String {
     let server = findings.first().map_or("", |finding| &finding.server);
     let head = format!(

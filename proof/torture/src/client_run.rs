@@ -1,7 +1,7 @@
 //! Runs a world with clients that use `lockward-client`.
 //!
-//! What they believe is checked as the server's own grants are: no two beliefs overlap, and tokens grow. When the workers have ended, no
-//! lock and no waiter may remain at the servers.
+//! The beliefs of the clients are checked like grants of the server: no two beliefs overlap, and tokens grow. When the workers
+//! have ended, no lock and no waiter may remain at the servers.
 
 use crate::run::Plan;
 use crate::world::World;

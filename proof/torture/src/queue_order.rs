@@ -1,4 +1,4 @@
-//! Tests the order of the queue: sends waits one after another, each when the one before is in the queue.
+//! Tests the order of the queue: sends waits one after another, each when the wait before it is in the queue.
 //!
 //! The waits have random modes. One of them ends at its limit, another loses its connection. Both owners come back for their places while
 //! the others wait.
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 pub const KEY: &str = "queue";
 const WAITERS: u64 = 6;
 const LEASE: Nanos = 250_000_000;
-/// The lease of the first holder. All waits must be in the queue before it ends, and no quarantine of a world may be shorter.
+/// The lease of the first holder. All waits must be in the queue before this lease ends. No quarantine of a world may be shorter.
 const FIRST_LEASE: Nanos = 850_000_000;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The limit of the wait that ends before the lock is free.
@@ -31,7 +31,7 @@ enum Seen {
     Nowhere,
 }
 
-/// A wait, and what is to be done with it.
+/// A wait, and what happens with it.
 #[derive(Debug)]
 struct Waiter<'r> {
     owner: String,
@@ -49,7 +49,7 @@ struct Prober<'r> {
     observer: Client,
 }
 
-/// Sends one queue of waits and reads all replies. A fault ends the round early. The calls until then are checked all the same.
+/// Sends one queue of waits and reads all replies. A fault ends the round early. The calls until then are still checked.
 pub fn round(recorder: &Recorder, number: u32, round: u64, port: u16, random: &mut Random) {
     let Ok(holder) = RecordingClient::connect(recorder, number, port) else {
         return std::thread::park_timeout(Duration::from_millis(5));
@@ -93,7 +93,7 @@ pub fn round(recorder: &Recorder, number: u32, round: u64, port: u16, random: &m
     }
     prober.see_still_waiting(&mut places);
     if now() >= granted.answered() + FIRST_LEASE / 2 {
-        // A waiter that was granted the lock in the meantime reads its reply late, because this thread was slow.
+        // A waiter that was granted the lock meanwhile reads its reply late, because this thread was slow.
         let (name, client) = ("slow prober".to_owned(), Some(number));
         recorder.record(&Line::Fault(Fault { name, client, start: granted.start, end: now() }));
     }
@@ -118,8 +118,8 @@ impl<'r> Prober<'r> {
         Some(Waiter { owner, mode, id, call })
     }
 
-    /// Ends a wait at its limit, or by closing its connection, and waits again at the same place. If it was granted or refused, `answered`
-    /// gets its connection and its owner.
+    /// Ends a wait at its limit or by closing its connection. Then waits again at the same place. If it was granted or refused,
+    /// `answered` gets its connection and its owner.
     fn come_back(
         &mut self,
         waiter: Waiter<'r>,
@@ -146,8 +146,8 @@ impl<'r> Prober<'r> {
         Some(waiter)
     }
 
-    /// Waits until a wait is in the queue, or its owner holds the lock. Another wait of the same owner may be there, whose connection is
-    /// closed.
+    /// Waits until a wait is in the queue, or its owner holds the lock. The queue may still have another wait of the same owner,
+    /// whose connection is closed.
     fn see(&mut self, waiter: &Waiter<'_>) -> Seen {
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_nanos(LEASE) {

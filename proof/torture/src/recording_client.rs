@@ -65,7 +65,8 @@ impl<'r> RecordingClient<'r> {
         self.key_ports.get(key).copied().unwrap_or(self.port)
     }
 
-    /// Makes a call and waits at most `patience` for the reply. Then it closes the connection, and the outcome is unknown.
+    /// Makes a call and waits at most `patience` for the reply. If there is none, it closes the connection, and the
+    /// outcome is unknown.
     pub fn call(
         self,
         key: &str,
@@ -145,7 +146,7 @@ impl<'r> PendingCall<'r> {
         self.answer_while(patience, || true)
     }
 
-    /// The same, but gives up as soon as `goes_on` is false.
+    /// The same, but gives up when `goes_on` becomes false.
     pub fn answer_while(
         mut self,
         patience: Duration,
@@ -184,7 +185,7 @@ impl<'r> PendingCall<'r> {
     }
 }
 
-/// The outcome that a reply stands for.
+/// The outcome for a reply.
 ///
 /// # Panics
 /// If the operation cannot have this reply.

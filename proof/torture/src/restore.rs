@@ -1,8 +1,8 @@
 //! Rounds in which a server forgets tenures, and their holders restore them.
 //!
-//! In each round owners acquire, re-enter, renew and release some locks, and waiters get them. Then the server forgets all locks, or a
-//! replica that missed changes is promoted. Each owner that still holds a lock by its own clock renews with TOKEN and HOLDS, and
-//! must get the tenure back. Others try to acquire the same locks before and after, and must not get them.
+//! In each round owners acquire, re-enter, renew and release some locks, and waiters are granted them. Then the server forgets
+//! all locks, or a replica that missed changes is promoted. Each owner that still holds a lock by its own clock renews with TOKEN
+//! and HOLDS, and must get the tenure back. Others try to acquire the same locks before and after, and must not get them.
 
 use crate::recording_client::{PendingCall, RecordingClient};
 use lockward_checker::bounds::Bounds;
@@ -38,7 +38,7 @@ enum ServerFailure {
     Isolated,
 }
 
-/// Figures of the rounds.
+/// The counts of the rounds.
 #[derive(Debug, Default)]
 struct Counts {
     wiped: AtomicU32,
@@ -73,7 +73,7 @@ pub struct RestoreReport {
 pub fn run(rounds: u32, seed: u64, file: &Path) -> RestoreReport {
     let recorder = Recorder::create(file).expect("a file for the history");
     let (counts, next) = (Counts::default(), AtomicU32::new(0));
-    // The rounds wait most of the time.
+    // Several rounds run at once, because they wait most of the time.
     thread::scope(|scope| {
         for _ in 0..6 {
             scope.spawn(|| {
@@ -166,7 +166,7 @@ impl<'r> Round<'r> {
         let start = now();
         self.run_workload(primary.port(), 10);
         if how == ServerFailure::Isolated {
-            // It grants locks until it refuses writes.
+            // The primary grants locks until it refuses writes.
             while self.act(primary.port()) != ActResult::Refused {
                 thread::park_timeout(Duration::from_millis(10));
             }
@@ -243,7 +243,7 @@ impl<'r> Round<'r> {
     fn restore(&mut self, port: u16, held: &HeldTenure) -> bool {
         let (token, holds, mode) = (Some(held.token), Some(held.holds), Some(held.mode));
         let operation = Operation::Renew { lease: QUARANTINE, token, holds, mode };
-        // A call that is sent just in time may arrive too late.
+        // A call that is sent shortly before the end may arrive too late.
         while now() + 50 * MS < held.until {
             match self.call(port, &held.key, &held.owner, operation.clone()) {
                 Outcome::Renewed { token } => {
@@ -306,7 +306,7 @@ impl<'r> Round<'r> {
                 ActResult::from(&outcome)
             }
             2 => {
-                // Sometimes it lets others in from now on.
+                // Sometimes it raises its limit, so that others can hold the lock too.
                 let larger = mode.slots != 0 && self.random.percent(50);
                 let mode = if larger { Mode::of_slots(mode.slots + 3, mode.weight) } else { mode };
                 let operation = Operation::Renew { lease, token: Some(token), holds: None, mode: Some(mode) };
@@ -330,7 +330,7 @@ impl<'r> Round<'r> {
                 }
                 ActResult::from(&outcome)
             }
-            // Others would go on to hold the lock.
+            // After the release, the other holders would still hold the lock.
             _ if holders.len() > 1 => ActResult::Done,
             _ => {
                 let waiter = self.wait(port, &key);

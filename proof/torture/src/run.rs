@@ -30,7 +30,7 @@ pub struct Plan {
     pub clients: u32,
     /// The number of worker processes.
     pub workers: u32,
-    /// An own folder for the histories.
+    /// The folder for the histories. No other run uses it.
     pub dir: PathBuf,
 }
 
@@ -51,7 +51,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// How long after the first call, and after how many replies, the history contained the first violation of this check.
+    /// The time from the first call, and the number of replies, until the history contained the first violation of this
+    /// check.
     #[must_use]
     pub fn caught_after(&self, check: Check) -> Option<(Duration, usize)> {
         let violations = self.violations.iter().filter(|violation| violation.check == check);

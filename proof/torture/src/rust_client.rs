@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
-/// Longer than any outage of these worlds and the quarantine after it.
+/// This is longer than any outage of these worlds and the quarantine after it.
 const BOUND: Duration = Duration::from_secs(60);
 /// How long a guard may take to report its loss.
 const LOSS_REPORT_LIMIT: Duration = Duration::from_secs(2);
@@ -41,7 +41,7 @@ pub fn run(args: &WorkerArgs, url: &str) {
         for _ in io::stdin().lines() {}
         is_over.store(true, Ordering::Relaxed);
     });
-    // For another one, a proxy breaks connections before, during and after requests, if the world has one server.
+    // In another one, a proxy breaks connections before, during and after requests, if the world has one server.
     let port = url.strip_prefix("redis://127.0.0.1:").filter(|_| args.first == args.clients);
     let proxy = port.map(|port| {
         let mut random = Random::new(args.seed);
@@ -95,7 +95,7 @@ struct Task {
     recorder: Arc<Recorder>,
 }
 
-/// When the client said that a lock is held.
+/// The time in which the client said that a lock is held.
 #[derive(Clone, Copy)]
 struct Belief {
     from: Nanos,
@@ -134,7 +134,7 @@ impl Task {
         match acquired {
             Ok(guard) => Some((key, guard)),
             Err(Error::Busy { .. } | Error::Unreachable { .. } | Error::Lost { .. }) => None,
-            // Errors of a server that cannot serve. The client returns them when its patience is over.
+            // Errors of a server that cannot serve now. The client returns them when its patience is over.
             Err(Error::Refused { code, .. })
                 if [
                     "CLUSTERDOWN",
@@ -199,7 +199,7 @@ impl Task {
     }
 }
 
-/// Whether the guard is held. If so, it was held at some instant between the two that are noted.
+/// Whether the guard is held. If so, the guard was held at some instant between the two that are recorded.
 fn observe(guard: &Guard, belief: &mut Option<Belief>) -> bool {
     let before = now();
     let is_held = guard.is_held();

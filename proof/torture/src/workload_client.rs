@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// How long a client waits for a reply that is due. Longer than any fault stops a server.
+/// How long a client waits for a reply that is due. It is longer than any fault stops a server.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A client with its connection and its random choices.
@@ -67,7 +67,7 @@ impl<'r> WorkloadClient<'r> {
         }
     }
 
-    /// Releases what it holds, so that waiters need not wait for the end of its lease.
+    /// Releases what it holds, so that waiters need not wait until its lease ends.
     pub fn finish(mut self) {
         if let (Some(caller), Some(operation)) = (self.caller.take(), self.client.final_release(now())) {
             self.call(caller, operation);
@@ -86,7 +86,7 @@ impl<'r> WorkloadClient<'r> {
         Some(caller)
     }
 
-    /// Every fourth client stays with its server after a failover, until its connection ends or a call is refused.
+    /// Every fourth client ignores a failover until its connection ends or a call is refused.
     const fn ignores_moves(&self) -> bool {
         self.client.number.is_multiple_of(4)
     }

@@ -7,20 +7,20 @@
 //! lockward-test-server proxy PORT
 //! ```
 //!
-//! CONFIG is a line of redis.conf. A cluster is three primaries, each with a third of the slots. The proxy stands before the server
+//! CONFIG is a line of redis.conf. A cluster is three primaries, each with a third of the slots. The proxy forwards to the server
 //! on PORT.
 //!
-//! The first line of output is JSON: `{"port": 12345, "log": "/tmp/.../server.log"}`, for a proxy without the log, and for a cluster
-//! `{"ports": [12345, 12346, 12347]}`. After that each line of input is a command, and each is answered by one line of JSON, `{}`
-//! where nothing else is named:
+//! The first line of output is JSON: `{"port": 12345, "log": "/tmp/.../server.log"}`. A proxy has no log. A cluster prints
+//! `{"ports": [12345, 12346, 12347]}`. After that each line of input is a command. Each is answered by one line of JSON, which is
+//! `{}` unless this list says otherwise:
 //!
 //! - a server or a Sentinel takes `kill`, `start`, `restart`, `pause`, `resume`, and `module ARGUMENTS` for the next start;
 //! - a cluster takes the same after the number of a node: `0 kill`;
 //! - a proxy takes these:
-//!   - `plan [STEP[, STEP]...]` says what it does with requests from now on, and without a step that it forwards all. A step is
+//!   - `plan [STEP[, STEP]...]` says what it does with requests from now on. Without a step it forwards all requests. A step is
 //!     `FATE PATTERN [COUNT | until PATTERN]`, where FATE is `request` (the request is lost), `reply` (the reply is lost) or
-//!     `hold` (the request is held back until the next plan). It hits each request that has an argument like PATTERN, where `LOCK.*`
-//!     is any argument that begins with `LOCK.`. The next step follows after COUNT hits, or at a request like the second
+//!     `hold` (the request is held back until the next plan). It hits each request that has an argument like PATTERN, where
+//!     `LOCK.*` is any argument that begins with `LOCK.`. The next step follows after COUNT hits, or at a request like the second
 //!     pattern. After a loss the proxy closes the connection.
 //!   - `random SEED REQUESTS REPLIES PATTERN...` loses about REQUESTS requests and REPLIES replies of 1,000 requests like a PATTERN;
 //!   - `delay MILLISECONDS` delays replies from now on;
@@ -107,7 +107,7 @@ fn forward(port: u16) {
     });
 }
 
-/// What becomes of requests, until the next step.
+/// What happens to requests until the next step.
 struct Step {
     fate: Fate,
     pattern: String,

@@ -8,12 +8,11 @@ use std::time::{Duration, Instant};
 /// Two processes read their clocks, and a TTL counts whole milliseconds.
 const TOLERANCE: Duration = Duration::from_millis(2);
 
-/// How late a reply may be while the server is known to run, where its cron runs ten times a second
-/// or more often.
+/// How late a reply may be while the server is known to run and its cron runs at least ten times a second.
 const LATENESS: Duration = Duration::from_millis(200);
 
-/// Between two checks, the server is assumed to have run for this long at most: on a busy machine the server or the test
-/// may have been stopped.
+/// The longest time for which the server is assumed to have run between two checks. On a busy machine the server or the
+/// test may have been stopped.
 const SEEN_TO_RUN: Duration = Duration::from_millis(20);
 
 const LOCKS: usize = 24;
@@ -27,7 +26,7 @@ enum Used {
     KeyWithTtl,
 }
 
-/// When something is due. The action that started it happened between two instants.
+/// When an action or a lease is due. It was started at some time between two instants.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     earliest: Instant,
@@ -43,9 +42,9 @@ impl Due {
 /// What the client that does not hold the lock does.
 #[derive(Clone, Copy, Debug)]
 enum Asks {
-    /// It waits, until its limit if it has one, for the lock with this lease.
+    /// It waits for the lock with this lease, until the limit if there is one.
     Waits { limit: Option<Due>, lease: Duration },
-    /// It tries from time to time, next at this instant.
+    /// It tries again at this instant.
     Again(Instant),
 }
 
@@ -60,7 +59,7 @@ struct ContendedLock {
     asks: Asks,
     /// All replies sent before this instant have been read.
     replies_read_until: Instant,
-    /// How long the server had been running when something overdue was first noticed.
+    /// How long the server had been running when an overdue action was first noticed.
     overdue_since: Option<Duration>,
 }
 
@@ -132,7 +131,7 @@ impl Trial {
         Duration::from_millis(self.random.within(50..501).unsigned_abs())
     }
 
-    /// Steps the clock so many times, each time by half a second to a day.
+    /// Steps the clock `times` times, each time by half a second to a day.
     fn step(&mut self, times: usize) {
         for _ in 0..times {
             let longest = self.random.one_of(&[1_000, 10_000, 600_000, 10_000_000, 86_400_001]);
@@ -147,7 +146,7 @@ impl Trial {
         }
     }
 
-    /// Steps the clock forward and soon back so many times, and leaves it there for longer than a lease.
+    /// Steps the clock forward and soon back, `times` times. Then leaves it for longer than a lease.
     fn swing(&mut self, times: usize) {
         let step = Duration::from_secs(60);
         for _ in 0..times {
@@ -257,7 +256,7 @@ impl Trial {
         lock.token = grant.token;
     }
 
-    /// The other client holds the lock now, and this one may wait for it.
+    /// The other client holds the lock now, and this client may wait for it.
     fn granted(&mut self, lock: &mut ContendedLock, lease: Due, now: Instant) {
         if now + TOLERANCE < lock.lease.earliest {
             let by = lock.lease.earliest - now;
@@ -292,7 +291,7 @@ impl Trial {
         let asked = Instant::now();
         let ms = lease.as_millis();
         lock.sides[asker].ask(&format!("{} {} PX {ms} BLOCK {limit}", lock.key, ["A", "B"][asker]));
-        // The server has read it once a later call is answered.
+        // Once the server has answered a later call, it has read this request.
         self.pulse.call("PING");
         let limit = (limit > 0).then(|| Due::after(Duration::from_millis(limit), asked, Instant::now()));
         lock.asks = Asks::Waits { limit, lease };
@@ -356,12 +355,12 @@ impl Trial {
         let info = reply.info();
         let fits = |left: i64, due: Due| {
             let left = Duration::from_millis(left.unsigned_abs());
-            // Overdue leases have no time left. Their lateness is judged when the reply arrives.
+            // A lease that is overdue has no time left. Whether it ended too late is checked when the reply arrives.
             let not_more = left.is_zero() || asked + left <= due.latest + TOLERANCE;
             due.earliest <= answered + left + TOLERANCE && not_more
         };
         let holder = &info.holders[0];
-        // Or the other client holds it, and will get the reply.
+        // Otherwise the other client holds the lock, and will get the reply.
         if holder.token == lock.token {
             assert!(fits(holder.lease_left, lock.lease), "{info:?} {:?} {asked:?} {answered:?}", lock.lease);
             if let (Some([waiter]), Some(limit)) = (info.queue.as_deref(), limit) {

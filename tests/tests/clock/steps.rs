@@ -145,7 +145,8 @@ fn a_renewal_right_after_a_step_back_does_not_end_the_lease() {
     let token = a.acquire("lock A PX 600000").token;
     for _ in 0..20 {
         clock.back(HOUR);
-        // A server may read the wall clock only once a millisecond: by that, this lease is over.
+        // A server may read the wall clock only once a millisecond: by that old reading, this lease
+        // is over.
         let replies = a.call_all(["LOCK.RENEW lock A PX 600000", "EXISTS lock"]);
         assert_eq!(replies[0], Reply::Int(token));
         assert_eq!(a.holder("lock").tenure(), ("A", 1, token));
@@ -214,7 +215,7 @@ fn a_replica_whose_clock_is_ahead_counts_a_restored_lease_from_its_arrival() {
     a.acquire("lock A PX 600000");
     let dump = a.call("DUMP lock");
     a.call("DEL lock");
-    // As when a slot moves: the primary replicates the RESTORE verbatim.
+    // The primary replicates the RESTORE verbatim, as when a slot moves.
     assert_eq!(a.call([b"RESTORE".as_slice(), b"lock", b"0", dump.bytes()]), Reply::ok());
     replica.see_in_sync_with(&primary);
     let mut client = replica.promote();

@@ -38,7 +38,7 @@ impl Migrations {
         }
     }
 
-    /// Begins to move it in such a way that the node goes on with it until [`Migrations::finish`].
+    /// Begins to move the slot slowly: the move goes on until [`Migrations::finish`].
     #[track_caller]
     fn begin_slowly(&self, from: &Server, to: &Server) {
         let mut client = from.client();
@@ -47,7 +47,7 @@ impl Migrations {
             self.begin(from, to);
             self.see(from, "waiting-to-pause");
         } else {
-            // The child process waits for 2 seconds in all, and what changes meanwhile goes into the stream behind the snapshot.
+            // The child process waits for 2 seconds in all. Changes in that time go into the stream after the snapshot.
             client.call_all((0..100).map(|number| format!("SET {{lock}}:{number} value")));
             assert_eq!(client.call("CONFIG SET rdb-key-save-delay 20000"), Reply::ok());
             self.begin(from, to);
@@ -82,7 +82,7 @@ impl Migrations {
         }
     }
 
-    /// Waits until the latest migration of the source node has come to a state, or to one whose name begins so.
+    /// Waits until the latest migration of the source node has reached a state, or a state whose name begins so.
     #[track_caller]
     fn see(&self, from: &Server, state: &str) {
         eventually(&format!("the migration: {state}"), || {
@@ -174,7 +174,7 @@ fn changes_made_while_a_slot_is_moved_move_with_it() {
     let mut c = first.waiter("lock C BLOCK 0 PX 600000");
     a.call("LOCK.RELEASE lock A");
     assert_eq!(b.reply().grant().holds, 1);
-    // The end of this lease is noticed in the background.
+    // The module notices the end of this lease in the background.
     a.call("LOCK.RENEW lock B PX 50").int();
     let grant = c.reply().grant();
     assert_eq!(second.client().call("LOCK.INFO lock").error_word(), "MOVED");
@@ -192,7 +192,7 @@ fn a_slot_whose_migration_is_cancelled_keeps_its_waiters() {
     if migrations.is_valkey {
         assert_eq!(second.client().call("DEBUG SLOTMIGRATION PREVENT-FAILOVER 1"), Reply::ok());
         migrations.begin(first, second);
-        // From this state on, the source node pauses writes.
+        // The source node pauses writes from this state on.
         migrations.see(first, "failover-");
     } else {
         migrations.begin_slowly(first, second);

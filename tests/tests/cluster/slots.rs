@@ -13,13 +13,13 @@ fn three_primaries() -> Cluster {
     Cluster::start_without_replicas(Setup::new())
 }
 
-/// The same, with timeouts that bear a machine that stops for some seconds.
+/// The same, with timeouts for a machine that may stop for some seconds.
 #[track_caller]
 fn three_steady_primaries() -> Cluster {
     Cluster::start_without_replicas(Setup::new().config("cluster-node-timeout 20000"))
 }
 
-/// Ends a load when it goes out of scope, so that a test that fails ends, too.
+/// Ends a load when it goes out of scope, so that a failing test ends too.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -51,7 +51,7 @@ fn ask_with_leave(client: &mut Client, command: &str) {
     assert_eq!(client.reply(), Reply::ok());
 }
 
-/// A key that a node serves, of another slot than `key`.
+/// A key in another slot than `key` that the same node serves.
 fn another_key_of(cluster: &Cluster, node: &Server, key: &str) -> String {
     let here = |other: &String| {
         slot_of(other) != slot_of(key) && cluster.owner(slot_of(other)).port() == node.port()
@@ -225,7 +225,7 @@ fn kept_places_end_when_their_slot_moves() {
     cluster.move_slot(slot_of("lock"), to);
     assert_eq!(w.reply().error_word(), "TRYAGAIN");
     here.see_places_kept(0);
-    // The same where nobody waits when the slot moves.
+    // The same when nobody waits at the time of the move.
     let mut there = to.client();
     drop(to.waiter("lock V BLOCK 0 HOLDS 1 KEEP 60000"));
     there.see_places_kept(1);
@@ -240,7 +240,7 @@ fn while_a_slot_migrates_a_lock_that_has_moved_is_granted_only_by_the_target() {
     let (mut here, mut there) = (from.client(), to.client());
     let first = here.acquire("lock A PX 600000");
     let moving = cluster.begin_to_move(slot_of("lock"), to);
-    // As long as the lock is on this node, the node serves it: it hands the lock over and releases it.
+    // While the lock is on this node, the node serves it: it hands the lock over and releases it.
     let mut b = from.waiter("lock B BLOCK 0 PX 600000");
     here.call("LOCK.RELEASE lock A");
     let second = b.reply().grant();
@@ -552,7 +552,7 @@ fn contend(cluster: &Cluster, who: usize, locks: &HashMap<String, Contended>, st
     grants
 }
 
-/// Keys of each of the first slots, `each` of every one.
+/// `each` keys in each of the first slots.
 fn keys_of_first(slots: u16, each: usize) -> BTreeMap<u16, Vec<String>> {
     let mut found = BTreeMap::new();
     for tag in 0.. {
@@ -620,7 +620,8 @@ fn slots_with_held_and_contended_locks_move_under_load() {
         "{slots} slots of {each} locks: {grants} grants meanwhile; the last waiter had its reply {slowest:?} after the move"
     );
     assert!(grants > usize::from(slots), "no load: {grants} grants");
-    // On a busy machine some replies are late; if the module sent none, all of them would be.
+    // On a busy machine some replies are late. If the module sent no replies, all of them would be
+    // late.
     assert!(
         late * 2 <= usize::from(slots) * each,
         "{late} of {} had their reply later than {SOON:?}",
@@ -633,7 +634,7 @@ fn operators_move_slots_with_redis_cli() {
     let slots = rounds(20, 1_000);
     let cluster = three_steady_primaries();
     let (from, to) = (cluster.owner(0), cluster.owner(16_383));
-    // It moves the first ones.
+    // `reshard` moves the first slots.
     let keys = keys_of_first(slots, 1);
     let contended =
         keys.values().take(5).map(|keys| (format!("{}:load", keys[0]), Contended::default())).collect();

@@ -231,7 +231,7 @@ fn a_command_of_the_module_cannot_be_renamed_and_the_server_says_so() {
     for command in ["LOCK.ACQUIRE", "LOCK._APPLY", "LOCK._GATE"] {
         let log = Setup::new().config(&format!("rename-command {command} \"\"")).start_refused();
         assert!(log.contains("No such command in rename-command"), "{log}");
-        // Nor can another command get its name.
+        // No other command can get its name either.
         let log = Setup::new().config(&format!("rename-command GET {command}")).start_refused();
         assert!(log.contains(&command.to_lowercase()), "the log tells which: {log}");
     }
@@ -267,7 +267,7 @@ fn a_user_with_the_right_to_acquire_alone_is_served_in_the_background() {
     for command in ["LOCK._GATE app:lock", "LOCK._APPLY app:lock x", "LOCK.RELEASE app:lock B", "LOCK.TOP"] {
         assert_eq!(worker.call(command).error_word(), "NOPERM", "{command}");
     }
-    // The module's own commands do not run as the user.
+    // The commands that the module itself calls do not run as the user.
     let log = a.call("ACL LOG");
     assert!(log.items().iter().all(|entry| entry.field("context").text() == "toplevel"), "{log:?}");
     assert_eq!(log.items().len(), 4, "{log:?}");

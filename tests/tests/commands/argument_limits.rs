@@ -1,4 +1,4 @@
-//! Every argument of every command, at its limits and beyond them.
+//! Every argument of every command, at its limits and beyond.
 //!
 //! Each row of [`NUMBERS`] says how an option treats numbers, from the smallest on. All [`values`] are tried for each option,
 //! and in place of a key, an owner, an option or the end of the command.
@@ -39,10 +39,11 @@ const OVER_ALL_S: i64 = 18_446_744_073_709_552;
 const OVER_LIMITS: i64 = 31_536_000_000_001;
 const OVER_KEEP: i64 = 60_001;
 
-/// A command up to the value of an option, the error for a value that is no number, and the reply from each number on.
+/// A command up to the value of an option, the error for a value that is no number, and the replies: each one is for numbers
+/// from a least number on.
 type Row = (&'static str, &'static str, &'static [(i64, &'static str)]);
 
-/// Where A holds `lock` twice.
+/// A holds `lock` twice.
 const NUMBERS: [Row; 18] = [
     (
         "LOCK.ACQUIRE lock A PX",
@@ -96,7 +97,7 @@ const NUMBERS: [Row; 18] = [
     ("LOCK.TOP COUNT", NOT_AN_INTEGER, &[(LEAST, COUNT), (1, DONE)]),
 ];
 
-/// Numbers for other programs only, or for none.
+/// Texts that only other programs read as numbers, or none does.
 #[rustfmt::skip]
 const NO_NUMBERS: [&str; 66] = [
     "", " ", "  ", "\0", "\n", "\r\n", "\t1", " 1", "1 ", "1\n", "1\r\n", "1\0", "\x001", "+1", "+", "-", "--1", "- 1", "-0",
@@ -106,7 +107,7 @@ const NO_NUMBERS: [&str; 66] = [
     "18446744073709551616", "18446744073709551617", "340282366920938463463374607431768211456",
 ];
 
-/// Numbers around every limit there is.
+/// Numbers around every limit.
 #[rustfmt::skip]
 const EDGES: [i64; 33] = [
     i64::MIN, i64::MIN + 1, -OVER_TOKENS, -OVER_U32, -2, -1, 0, 1, 2, 3, 4, 5, OVER_KEEP - 1, OVER_KEEP, 999_999, 1_000_000, 1_000_001, OVER_MAX_S - 1,
@@ -114,7 +115,7 @@ const EDGES: [i64; 33] = [
     OVER_LIMITS, OVER_TOKENS - 1, OVER_TOKENS, i64::MAX / 1_000 + 1, OVER_ALL_S, i64::MAX,
 ];
 
-/// The values that are tried in place of a number, and the number that each one is.
+/// The values that are tried in place of a number, and the number that each value means.
 fn values() -> Vec<(Vec<u8>, Option<i64>)> {
     let digits = |digit: &str, count: usize| digit.repeat(count).into_bytes();
     let long = [
@@ -170,7 +171,7 @@ impl Stage {
         let what = shown(command);
         let text =
             if let Reply::Error(text) = &replies[1] { text } else { panic!("{what}: {:?}", replies[1]) };
-        // A token at the end of the error differs from run to run.
+        // The error ends with a token, which differs from run to run.
         let right = if error.ends_with(' ') { text.starts_with(error) } else { text == error };
         assert!(right, "{what}: {text:?}, not {error:?}");
         assert_eq!(replies[0], replies[2], "{what} has changed something");
@@ -263,7 +264,7 @@ fn unknown_repeated_and_incomplete_options_are_refused() {
                 allowed.iter().for_each(|before| refuse(format!("{before} {option}")));
                 continue;
             }
-            // Twice, in upper and lower case, before and after the others.
+            // Each option twice, in upper and lower case, before and after the others.
             let in_between = allowed
                 .iter()
                 .find(|other| **other != option && !exclusive.iter().any(|both| both.contains(&option)));
@@ -316,7 +317,7 @@ fn keys_and_owners_are_any_bytes_within_their_length_limits() {
     stage.see_nothing_sent();
     for name in names.iter().filter(|name| (1..=1_024).contains(&name.len())) {
         stage.done(&[words("LOCK.ACQUIRE"), vec![name.clone(), name.clone()]].concat());
-        // The name of an option in the owner's place is an owner.
+        // In the owner's place, the name of an option is an owner.
         stage.done(
             &[words("LOCK.ACQUIRE"), vec![name.clone(), name.clone()], words("PX 1000 HOLDS 1")].concat(),
         );
@@ -329,7 +330,7 @@ fn an_argument_of_the_largest_size_is_refused_without_a_copy() {
     let size = lockward_tests::rounds(32 * 1024 * 1024, LONGEST);
     let mut stage = Stage::set();
     let value = vec![b'1'; size];
-    // The server's own copies of the request.
+    // The server keeps copies of the request for itself.
     stage.client.call([b"EXISTS", value.as_slice()]);
     stage.client.call([b"EXISTS", value.as_slice()]);
     let before = stage.client.stat("memory", "used_memory_peak");

@@ -1,9 +1,9 @@
-//! Keys and owners of any bytes, through every path that they can take.
+//! Keys and owners of any bytes, in every command and file that contains them.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually, rounds};
 use std::collections::BTreeSet;
 
-/// Every byte alone, first, in the middle and last; and names that have misled programs before.
+/// Every byte alone, first, in the middle and last. Also names that are special in other programs.
 fn names() -> Vec<Vec<u8>> {
     let every = (0..=u8::MAX).flat_map(|byte| {
         [vec![byte], vec![byte, b'a', b'b'], vec![b'a', byte, b'b'], vec![b'a', b'b', byte]]
@@ -29,7 +29,7 @@ fn names() -> Vec<Vec<u8>> {
         b"a name in the log",
     ];
     let long = [vec![0; 1_024], vec![0xff; 1_024], (0..1_024).map(|number| number as u8).collect()];
-    // The server makes up the owner for `*`.
+    // `*` is not an owner: for it the server makes one up.
     let all: BTreeSet<Vec<u8>> = every.chain(odd.map(<[u8]>::to_vec)).chain(long).collect();
     all.into_iter().filter(|name| name != b"*").collect()
 }

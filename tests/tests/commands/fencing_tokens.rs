@@ -2,7 +2,7 @@
 
 use lockward_tests::{Client, Server, Setup};
 
-/// Acquires `lock` anew and returns its token, which must be larger than `before` and exact in every language.
+/// Acquires `lock` again and returns its token. It must be larger than `before` and exact in every language.
 #[track_caller]
 fn next(client: &mut Client, before: i64) -> i64 {
     let grant = client.acquire("lock A");

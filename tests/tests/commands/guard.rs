@@ -15,7 +15,7 @@ fn names(commands: &[Sent]) -> Vec<String> {
     commands.iter().map(|words| String::from_utf8_lossy(&words[0]).to_uppercase()).collect()
 }
 
-/// Ends the lease of the holder of `lock`, without any command that clears it away.
+/// Ends the lease of the holder of `lock`. No command removes the holder afterwards.
 fn end_lease(client: &mut Client, owner: &str) {
     client.call(format!("LOCK.RENEW lock {owner} PX 1"));
     eventually("the lease is over", || client.call("PTTL lock").int() < 0);
@@ -263,7 +263,7 @@ fn a_command_runs_with_the_rights_of_its_client() {
         let refused = guarded(command);
         assert_eq!(refused.error_word(), "NOPERM", "{command}: {refused:?}");
     }
-    // To read the lock is enough, and needed.
+    // The right to read the lock is needed, and it is enough.
     assert_eq!(guarded("SET lock 1").error_word(), "NOPERM");
     let other = client.call(format!("LOCK.GUARD data {token} SET lock 1"));
     assert_eq!(other.error_word(), "NOPERM");
@@ -353,7 +353,7 @@ fn one_guard_protects_what_follows_it_in_a_script() {
     assert!(read_only.error().contains("read-only script"), "{read_only:?}");
 }
 
-/// Runs for much longer than a lease of 1 ms, and reads the lock before and after.
+/// Runs for much longer than a lease of 1 ms. Reads the lock at the beginning and at the end.
 const SLOW: &str = "redis.call('LOCK.RENEW', KEYS[1], 'A', 'PX', 1)
     local began, now = redis.call('TIME')
     repeat now = redis.call('TIME')
@@ -436,7 +436,7 @@ fn a_blocking_command_of_another_module_is_refused() {
     let server = Setup::new().beside_another().start();
     let mut client = server.client();
     let token = client.acquire("lock A PX 600000").token;
-    // Redis 7.0 ends itself when a module's command blocks without having said so.
+    // Redis 7.0 ends itself when a command of a module blocks and does not say that it may block.
     let blocking = if server.has_redis(7, 2) { &["EMPTY.WAIT", "EMPTY.STALL"][..] } else { &["EMPTY.WAIT"] };
     for command in blocking {
         let refused = client.call(format!("LOCK.GUARD lock {token} {command} line"));

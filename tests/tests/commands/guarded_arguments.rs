@@ -1,11 +1,11 @@
-//! LOCK.GUARD with random commands and arguments: the server lives, answers each call, and knows the keys of each.
+//! LOCK.GUARD with random commands and arguments: the server does not crash, answers each call, and knows the keys of each.
 
 use lockward_tests::{Client, Cluster, Random, Reply, Setup, rounds};
 
 /// How many calls are sent at once, with the same data and lock.
 const BATCH: usize = 50;
 
-/// A server that accepts no strings of many megabytes, which random offsets would make.
+/// A server that refuses strings of many megabytes, because random offsets would make such strings.
 fn setup() -> Setup {
     Setup::new().config("proto-max-bulk-len 2mb")
 }
@@ -36,7 +36,7 @@ fn known(command: &Reply) -> Vec<Known> {
 struct Generator {
     random: Random,
     known: Vec<Known>,
-    /// Begins each key.
+    /// Each key begins with it.
     tag: &'static str,
 }
 
@@ -100,7 +100,7 @@ impl Generator {
         "~",
     ];
     const BYTES: [&[u8]; 6] = [b"", b"\0", b"string\0", b"\xff\xfe", b"\r\n", b"|"];
-    /// They would run for long, or leave this machine.
+    /// These would run for long, or connect to other machines.
     const NOT_RUN: [&str; 3] = ["migrate", "pfselftest", "cluster"];
 
     fn new(client: &mut Client, tag: &'static str) -> Self {
@@ -147,7 +147,7 @@ impl Generator {
         words
     }
 
-    /// A command that may be run.
+    /// A command that is safe to run.
     fn harmless_command(&mut self) -> Vec<Vec<u8>> {
         loop {
             let command = self.command();
@@ -315,7 +315,7 @@ fn the_keys_of_commands_that_name_them_anywhere_are_known() {
 fn keys_that_the_server_does_not_tell_modules_are_known() {
     let server = setup().start();
     let mut client = server.client();
-    // Of Redis 8.4 and Valkey 9.1. Other servers know no keys of it.
+    // Only Redis 8.4 and Valkey 9.1 have this command. Other servers know no keys of it.
     for command in ["MSETEX 2 a 1 b 2 EX 10", "MSETEX 1 a 1", "MSETEX 3 a 1", "MSETEX 0 a 1", "MSETEX x a 1"]
     {
         let command: Vec<_> = command.split(' ').map(|word| word.as_bytes().to_vec()).collect();
@@ -324,12 +324,12 @@ fn keys_that_the_server_does_not_tell_modules_are_known() {
     }
 }
 
-/// The keys and flags that the server tells of a command are those that it tells of the guard with it, after the lock.
+/// Checks that the server reports the same keys and flags for a command alone and in a guard, where they follow the lock.
 fn see_same_keys(client: &mut Client, generator: &mut Generator, count: usize) {
     let mut with_keys = 0;
     for _ in 0..count {
         let command = generator.command();
-        // The server sometimes takes a name up to a NUL for that of a command.
+        // If a name contains a NUL, the server sometimes takes the part before it for the name of a command.
         let is_refused = command[0].to_ascii_lowercase().starts_with(b"lock.") || command[0].contains(&0);
         let own = if is_refused { Vec::new() } else { keys_of(client, &command) };
         with_keys += usize::from(!own.is_empty());
@@ -347,9 +347,9 @@ fn keys_beside_lock(client: &mut Client, tag: &str, command: &[Vec<u8>], own: &[
     let lock = Key { name: format!("{tag}lock").into(), flags: vec!["RO".into(), "access".into()] };
     let at = both.iter().position(|key| *key == lock).expect("the lock");
     both.remove(at);
-    // Channels of SPUBLISH have a slot, but the server tells of them only for a module's command.
+    // Channels of SPUBLISH have a slot, but the server reports them only for a module's command.
     both.retain(|key| key.flags != ["not_key"]);
-    // Where the server names no flags for scripts, the guard takes those of their specification.
+    // If the server reports no flags for scripts, the guard takes those of their specification.
     for (key, _) in both.iter_mut().zip(own).filter(|(_, own)| own.flags.is_empty()) {
         assert!(!key.flags.is_empty(), "{command:?}");
         key.flags.clear();
@@ -357,8 +357,8 @@ fn keys_beside_lock(client: &mut Client, tag: &str, command: &[Vec<u8>], own: &[
     both
 }
 
-/// Whether a call may have other keys in the guard: the server tells other keys to a module than to a client where the syntax is wrong,
-/// and it names no key of PFMERGE without sources, although it makes that key.
+/// Whether a call may have other keys in the guard. If the syntax is wrong, the server reports other keys to a module than to a
+/// client. It also reports no key of PFMERGE without sources, although it creates that key.
 fn has_wrong_syntax(client: &mut Client, command: &[Vec<u8>]) -> bool {
     let is = |name: &str| command[0].eq_ignore_ascii_case(name.as_bytes());
     let fails = |client: &mut Client| matches!(client.call(in_script(command.to_vec())), Reply::Error(_));
@@ -380,7 +380,7 @@ fn keys_of(client: &mut Client, command: &[Vec<u8>]) -> Vec<Key> {
         let [name, flags] = key.items() else { panic!("{key:?}") };
         Key { name: name.bytes().to_vec(), flags: flags.items().iter().map(Reply::text).collect() }
     };
-    // The server tells the keys of ZINTERSTORE in another order to modules.
+    // The server reports the keys of ZINTERSTORE in another order to modules.
     let mut keys: Vec<_> = keys.iter().map(key).collect();
     keys.sort();
     keys

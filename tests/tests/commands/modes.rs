@@ -24,7 +24,7 @@ fn assert_refused(client: &mut Client, command: impl Command, error: &str) {
     assert_eq!(client.call("DEBUG DIGEST"), digest, "it has changed something: {error}");
 }
 
-// The rule.
+// The rule of admission.
 
 #[test]
 fn readers_hold_a_lock_together_each_with_its_own_token() {

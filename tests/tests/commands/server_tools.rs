@@ -49,7 +49,7 @@ fn the_slowlog_has_each_command_once_with_its_arguments() {
     a.see_blocked(1);
     a.call("LOCK.RELEASE lock A HOLDS 0");
     assert_eq!(b.reply().grant().holds, 1);
-    // A wait when it ends.
+    // A wait is counted when it ends.
     let expected =
         ["LOCK.ACQUIRE lock A PX 600000", "LOCK.RELEASE lock A HOLDS 0", "LOCK.ACQUIRE lock B BLOCK 0"];
     assert_eq!(slow(&mut a), expected);
@@ -77,7 +77,8 @@ fn errors_are_counted_by_their_first_word_and_null_is_no_error() {
     assert_eq!(b.reply().grant().holds, 1);
     a.call("LOCK.RELEASE lock B");
     assert_eq!(again.reply().grant().holds, 1);
-    // All waits have ended: some servers count them only then. One of A, one of B, two of C and three of D.
+    // Some servers count all waits only when all have ended. One call by A, one by B, two by C and three by
+    // D.
     assert_eq!(counted(&mut a, "lock.acquire", "calls"), 7);
     assert_eq!(counted(&mut a, "lock.acquire", "failed_calls"), 3);
     assert_eq!(counted(&mut a, "lock.acquire", "rejected_calls"), 1);

@@ -188,7 +188,7 @@ fn a_server_starts_with_what_config_rewrite_has_written() {
     for beside in ["", "quarantine 0 default-lease 70000 max-waiters 9"] {
         let server = Setup::new().module(beside).config("lock.max-waiters 8").start();
         let mut client = server.client();
-        // One of them is set back to its default, which the module argument would otherwise override.
+        // One setting is set back to its default. The module argument would otherwise override it.
         let set = "CONFIG SET lock.default-lease 30000 lock.max-lease 3000000 lock.quarantine 1234";
         assert_eq!(client.call(set), Reply::ok());
         assert_eq!(client.call("CONFIG REWRITE"), Reply::ok());
@@ -236,7 +236,7 @@ fn config_set_of_several_settings_sets_all_or_none() {
         "lock.max-waiters 3 lock.no-such-setting 1",
         "lock.max-waiters 3 default-lease 1",
         "lock.max-waiters 3 lock.max-waiters 4",
-        // The error is found only after all settings are set.
+        // The server finds the error only after it has set all settings.
         &taken,
     ] {
         let reply = client.call(format!("CONFIG SET {wrong}"));
@@ -261,7 +261,7 @@ fn a_quarantine_that_config_set_rolls_back_has_granted_nothing() {
         let reply = a.call(format!("CONFIG SET lock.quarantine 0 port {port}"));
         assert_eq!(reply.error_word(), "ERR");
     }
-    // It would have been granted with a lock that is checked later.
+    // B would have been granted this lock if the module had checked a lock that comes later.
     a.call("LOCK.RENEW other A TOKEN 1 PX 50").int();
     let mut c = server.client();
     c.ask("other C BLOCK 300");
@@ -310,7 +310,7 @@ fn a_default_lease_longer_than_a_lease_may_be_is_shortened_and_the_log_says_so()
     assert_eq!(a.call("CONFIG SET lock.max-lease 900000"), Reply::ok());
     a.call("LOCK.RENEW lock A").int();
     assert!(a.holder("lock").lease_left > 500_000);
-    // Once for each change, however many settings are set.
+    // The warning is logged once for each change, however many settings are set.
     let together = "CONFIG SET lock.max-lease 3000 lock.default-lease 5000 lock.quarantine 4000";
     assert_eq!(a.call(together), Reply::ok());
     assert_eq!(a.call("CONFIG SET lock.max-waiters 5"), Reply::ok());
@@ -392,7 +392,7 @@ fn an_unknown_name_in_loadex_fails_as_with_any_module() {
             assert_eq!(reply.error_word(), "ERR");
             assert_eq!(has_lock(&mut client), !server.has_redis(7, 2));
         }
-        // As with every module that has a data type.
+        // This is so for every module that has a data type.
         Err(_) => {
             let log = server.see_crash();
             assert!(log.contains("Loadex configurations were not applied"), "{log}");

@@ -101,7 +101,7 @@ fn a_script_reads_the_section() {
 
 // Gauges: locks and owners that are held.
 
-/// Two locks are held, one of them twice by A. After each of these commands so many are held.
+/// Two locks are held, one of them twice by A. The number is how many are held after the command.
 #[test]
 fn the_count_of_held_locks_follows_every_change_of_the_keyspace() {
     for (commands, held) in [
@@ -427,7 +427,7 @@ fn a_broken_tenure_is_measured_and_a_renamed_one_goes_on() {
         let mut a = server.client();
         a.acquire("lock A PX 600000");
         a.call(command);
-        // The next command notices it.
+        // The next command notices the end of the lease.
         a.acquire("other A PX 600000");
         assert_eq!(durations(&mut a, "hold_usec")[3] > 0, over, "{command}");
         assert_counted(&mut a, [("acquired", 2)]);
@@ -474,7 +474,7 @@ fn a_reset_is_noticed_although_info_is_read_much_later() {
     a.acquire("lock A");
     assert_counted(&mut a, [("acquired", 1)]);
     assert_eq!(a.call("CONFIG RESETSTAT"), Reply::ok());
-    // Ten times a second at least.
+    // The module checks at least ten times a second.
     let time = |a: &mut Client| a.stat("server", "server_time_usec");
     let begin = time(&mut a);
     eventually("the cron has run", || time(&mut a) > begin + 1_000_000);

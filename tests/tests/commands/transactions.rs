@@ -226,7 +226,7 @@ fn a_lease_that_ends_aborts_the_transaction() {
 fn a_client_that_moves_a_key_stays_in_its_database() {
     let server = Server::start();
     let mut a = server.client();
-    // From then on the module listens to EXPIRE, RENAME, MOVE and new keys, where that does no harm.
+    // After this, the module listens to EXPIRE, RENAME, MOVE and new keys, where that does no harm.
     let long = "k".repeat(300);
     a.acquire(&format!("{long} A PX 600000"));
     let _waiting = server.waiter(&format!("{long} B BLOCK 0"));

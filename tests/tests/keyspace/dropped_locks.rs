@@ -1,4 +1,5 @@
-//! Dropped locks: held locks that the server has evicted or expired early. They are on replicas, in files, and found by every command.
+//! Dropped locks: held locks that the server has evicted or expired early. They are on replicas and in files, and every command
+//! finds them.
 
 use super::eviction_policies::POLICIES;
 use lockward_tests::{
@@ -228,7 +229,7 @@ fn a_snapshot_of_dropped_locks_adds_no_key() {
         assert_eq!(a.call(what), Reply::ok());
         assert_eq!(a.call("KEYS *"), Reply::Array(Vec::new()), "{what}");
     }
-    // One that fails at its end, for it cannot take this name.
+    // A load that fails at its end, because it cannot take this name.
     let file = server.dir().join("dump.rdb");
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
@@ -374,15 +375,15 @@ fn a_demoted_primary_keeps_the_dropped_locks_that_its_new_primary_has() {
     assert_eq!((a.info("lock"), kept(&mut a)), (None, 0));
 }
 
-/// Locks that are held while every command evicts what it can.
+/// The locks that are held while every command evicts keys.
 const PRESSED: usize = 60;
 
 fn pressed() -> impl Iterator<Item = String> {
     (0..PRESSED).map(|number| format!("lock-{number}"))
 }
 
-/// Lets A hold locks on a server that evicts with every command, and renews them all, so that each is stored and
-/// evicted again. Then sends a renewal and `last` in one packet, so that both run in one event loop pass.
+/// Lets A hold locks on a server that evicts with every command. A renews all of them, so that each is stored and evicted again.
+/// Then sends a renewal and `last` in one packet, so that both run in one event loop pass.
 #[track_caller]
 fn press(client: &mut Client, last: &str) {
     client.call_all(pressed().map(|lock| format!("LOCK.ACQUIRE {lock} A PX 600000")));
@@ -431,7 +432,7 @@ fn an_overwritten_lock_stays_broken_when_the_new_value_is_evicted_in_the_same_pa
     a.acquire("lock A PX 600000");
     let used = a.stat("memory", "used_memory");
     a.call(format!("CONFIG SET maxmemory {used}"));
-    // So small that the server reads it at once.
+    // The value is so small that the server reads it at once.
     let large = |name: &str| format!("SET {name} {}", "y".repeat(5_000));
     let packet = [
         large("first"),
@@ -441,7 +442,7 @@ fn an_overwritten_lock_stays_broken_when_the_new_value_is_evicted_in_the_same_pa
         "LOCK.INFO lock".to_owned(),
     ];
     let replies = a.call_all(packet);
-    // Valkey 9 does it in the next event loop pass.
+    // Valkey 9 frees them in the next event loop pass.
     if replies[replies.len() - 2] == Reply::Int(0) {
         assert!(replies[replies.len() - 1].is_null(), "{:?}", replies.last());
     }
@@ -473,7 +474,7 @@ fn a_deleted_lock_stays_free_when_the_new_value_is_evicted_in_the_same_pass() {
     let mut a = server.client();
     a.call("CONFIG SET maxmemory-policy volatile-ttl");
     a.call("CONFIG SET maxmemory-samples 64");
-    // So that the server's timer continues what a command has begun.
+    // With this, the server's timer continues what a command has begun.
     a.call("CONFIG SET maxmemory-eviction-tenacity 0");
     let mut evicted = 0;
     for round in 0..20 {
@@ -488,7 +489,7 @@ fn a_deleted_lock_stays_free_when_the_new_value_is_evicted_in_the_same_pass() {
             format!("CONFIG SET maxmemory {less}"),
             "SET lock v PX 800000".to_owned(),
         ]);
-        // Sometimes enough other keys are evicted before it.
+        // Sometimes the server evicts enough other keys first.
         let mut is_gone = false;
         eventually("the server is within its limit", || {
             is_gone = a.call("EXISTS lock") == Reply::Int(0);
@@ -508,7 +509,7 @@ fn a_key_of_the_same_name_in_another_database_does_not_break_a_dropped_lock() {
     a.call("SET string value");
     // Within a transaction Valkey 9 names another database to modules than the one that is written to.
     a.transact(["COPY string lock DB 1", "PING"]);
-    // Valkey 8.1 leaves the client in that other database, if a module hears of new keys.
+    // Valkey 8.1 leaves the client in that other database if a module receives events of new keys.
     a.call("SELECT 0");
     assert_eq!(a.owner("lock").as_deref(), Some("A"));
 }

@@ -33,7 +33,7 @@ impl Audience {
         Self { events, tracker, other }
     }
 
-    /// Everything that they have received.
+    /// Everything that both have received.
     #[track_caller]
     fn observed(mut self) -> Observed {
         assert_eq!(self.other.call("SET the-end reached"), Reply::ok());
@@ -54,7 +54,7 @@ impl Audience {
                 _ => events.push(format!("`{event}` of `{key}`")),
             }
         }
-        // The wall clock, by which the server ends a TTL, may run a little ahead: see below.
+        // The wall clock may run a little ahead, and the server ends a TTL by it: see below.
         events.dedup_by(|again, event| again == event && event == "`expired`");
         if events.is_empty() { "none".to_owned() } else { events.join(", ") }
     }
@@ -103,7 +103,7 @@ fn held(client: &mut Client) {
     client.acquire("lock A PX 600000");
 }
 
-/// Long enough for a client to subscribe.
+/// The lease is long enough for a client to subscribe.
 fn held_briefly(client: &mut Client) {
     client.acquire("lock A PX 2000");
 }
@@ -229,7 +229,7 @@ const CASES: &[Case] = &[
         let server = Server::start();
         let mut a = server.client();
         held_briefly(&mut a);
-        // Without a TTL only the module knows.
+        // Without a TTL only the module knows when the lease ends.
         a.call("PERSIST lock");
         observed_on(&server, |client| {
             eventually("the lease is over", || !client.call("LOCK.ACQUIRE lock B").is_null());

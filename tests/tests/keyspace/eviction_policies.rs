@@ -4,7 +4,7 @@ use lockward_tests::{Client, Reply, Server, Setup, appended_commands, eventually
 use std::collections::HashSet;
 use std::thread;
 
-/// All policies. Only the first one evicts nothing.
+/// All policies. Only the first policy evicts nothing.
 pub(crate) const POLICIES: [&str; 8] = [
     "noeviction",
     "volatile-lru",
@@ -16,7 +16,7 @@ pub(crate) const POLICIES: [&str; 8] = [
     "allkeys-random",
 ];
 
-/// Locks a server.
+/// The number of locks on a server.
 fn locks() -> usize {
     rounds(300, 1_000)
 }
@@ -49,7 +49,7 @@ fn acquire_all(client: &mut Client) -> Vec<i64> {
     replies.iter().map(|reply| reply.grant().token).collect()
 }
 
-/// Another owner tries to acquire every lock, and is granted none.
+/// Another owner tries to acquire every lock. None is granted.
 #[track_caller]
 fn see_no_second_holder(client: &mut Client, policy: &str) {
     let replies = client.call_all(names().map(|name| format!("LOCK.ACQUIRE {name} another PX 600000")));
@@ -118,7 +118,7 @@ fn no_lock_has_two_holders_on_a_replica_promoted_under_memory_pressure() {
         limit_memory(&mut replica.promote(), "allkeys-lru");
         replica
     });
-    // From the replication stream, not by a resync.
+    // The replica gets the locks from the replication stream, not by a resync.
     let primary = Server::start();
     let replica = Server::start_replica_of(&primary);
     let mut client = primary.client();
@@ -149,7 +149,7 @@ fn dropped_in_aof(server: &Server) -> HashSet<Vec<u8>> {
         } else if let [name, key, ..] = &command[..]
             && name.to_ascii_uppercase().starts_with(b"LOCK.")
         {
-            // Not by the server's own DEL, which follows.
+            // The server's own DEL, which follows, does not drop the lock.
             kept.remove(key);
         }
     }
@@ -185,7 +185,8 @@ fn no_lock_has_two_holders_after_a_restart_under_memory_pressure() {
 
 #[test]
 fn a_lock_is_kept_although_the_server_gets_below_its_limit_during_the_eviction() {
-    // This happens when the last step of a rehash frees a table of keys. Each event loop pass runs one command, so that each eviction is the first of its pass.
+    // This happens when the last step of a rehash frees a hash table. Each event loop pass runs one command, so that each
+    // eviction is the first of its pass.
     let server = Server::start();
     let mut client = server.client();
     let filler = "x".repeat(1_000);
@@ -207,7 +208,7 @@ fn a_client_that_touches_no_keys_breaks_a_lock_where_keys_are_evicted() {
     let mut a = server.client();
     a.call("CONFIG SET maxmemory-policy allkeys-lru");
     a.call("CONFIG SET maxmemory 1gb");
-    // Redis 7.0 does not know it.
+    // Redis 7.0 does not have this command.
     a.call("CLIENT NO-TOUCH on");
     for round in 0..3 {
         let packet =

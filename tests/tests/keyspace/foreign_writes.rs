@@ -14,7 +14,7 @@ const WORDS: [&str; 44] = [
     "HOLDS", "ASYNC",
 ];
 
-/// Requests that are correct, so that they have their effect.
+/// Complete requests, so that they have an effect.
 const WHOLE: [&str; 54] = [
     "SET lock value",
     "SET lock value KEEPTTL",
@@ -142,7 +142,7 @@ impl Stage {
                 Err(Silence::Closed) => panic!("{what}: B's connection is closed"),
                 Err(Silence::StillOpen) => {}
             }
-            // Where the key has another type, B is about to get the error.
+            // If the key has another type, B will soon get the error.
             let is_lock = !matches!(self.a.call("LOCK.INFO lock"), Reply::Error(_));
             let waits =
                 is_lock && self.a.queue("lock") == ["B"] && self.a.owner("lock").as_deref() != Some("B");
@@ -151,7 +151,8 @@ impl Stage {
         match &reply {
             None => return true,
             Some(Reply::Array(_)) => {
-                // B has been granted the lock; the same command may have broken or moved the lock since.
+                // B has been granted the lock. The same command may have broken or moved the lock after
+                // that.
                 let holder = self.a.call("LOCK.INFO lock");
                 assert!(matches!(holder, Reply::Array(_) | Reply::NullArray | Reply::Error(_)), "{what}");
             }

@@ -124,12 +124,12 @@ fn a_restored_lock_whose_lease_is_over_is_free() {
     let payload = a.call("DUMP lock");
     eventually("the lease is over", || a.info("lock").is_none());
     restore(&mut a, "lock", payload.bytes());
-    // Files store times in milliseconds: the last millisecond may come back.
+    // Files store times in milliseconds, so the last millisecond of a lease may come back.
     eventually("it is free", || a.info("lock").is_none());
     assert_eq!(a.acquire("lock B").holds, 1);
 }
 
-/// The payload of a DUMP with another token of the same length in it.
+/// A DUMP in which the token is replaced by another token of the same length.
 #[track_caller]
 fn with_token(payload: &[u8], token: i64, other: i64) -> Vec<u8> {
     let (from, to) = (varint(token.cast_unsigned()), varint(other.cast_unsigned()));
@@ -260,7 +260,7 @@ fn locks_stay_intact_during_defragmentation() {
     let server = Server::start();
     let mut a = server.client();
     if a.call("CONFIG SET activedefrag yes") != Reply::ok() {
-        return; // built without the allocator that can do it
+        return; // the server was built without the allocator that can defragment
     }
     let owner = "A".repeat(200);
     a.send_all((0..20_000).map(|number| format!("LOCK.ACQUIRE lock-{number} {owner} PX 600000")));
@@ -273,7 +273,7 @@ fn locks_stay_intact_during_defragmentation() {
     }
     eventually("locks have been moved", || a.stat("stats", "active_defrag_hits") > 1_000);
     a.call("CONFIG SET activedefrag no");
-    // The old memory of a moved lock must not be read: it has other content by now.
+    // The old memory of a moved lock has other content by now, so a read of it would be seen.
     let other = "B".repeat(200);
     a.call_all((0..20_000).map(|number| format!("LOCK.ACQUIRE other-{number} {other} PX 600000")));
     for number in (0..20_000).step_by(5) {

@@ -199,7 +199,7 @@ fn be_busy(port: u16, stop: &AtomicBool, done: &AtomicUsize) {
 fn rewrite_under_load(server: &Server) {
     let (stop, done) = (AtomicBool::new(false), AtomicUsize::new(0));
     let mut client = server.client();
-    // So that the rewrite takes its time.
+    // This makes the rewrite slow.
     assert_eq!(client.call("CONFIG SET rdb-key-save-delay 5000"), Reply::ok());
     thread::scope(|scope| {
         scope.spawn(|| be_busy(server.port(), &stop, &done));

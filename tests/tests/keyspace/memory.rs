@@ -2,8 +2,9 @@
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 
-/// Bytes that a connection takes after its first command, and that a waiter takes beyond those of its connection, before the
-/// server shortens their buffers. Change these figures together with the section Sizing of docs/operating.md.
+/// The bytes of a connection after its first command, and the bytes that a waiter takes beyond those of its connection. Both
+/// are measured before the server shortens their buffers. Change these figures together with the section Sizing of
+/// docs/operating.md.
 fn of_connection_and_wait(server: &Server) -> (i64, i64) {
     let is_valkey = server.client().call("INFO server").text().contains("valkey_version");
     let has_shared_query_buffer = is_valkey || server.has_redis(8, 0);

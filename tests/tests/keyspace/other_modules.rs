@@ -1,4 +1,5 @@
-//! Another module runs commands from event callbacks, while a command of Lockward is under way: no waiter is forgotten, and no lock is lost.
+//! Another module runs commands from event callbacks while a command of Lockward is running. No waiter is forgotten and no lock
+//! is lost.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 
@@ -60,7 +61,7 @@ fn a_waiter_that_is_unblocked_while_it_is_granted_the_lock_has_it_or_passes_it_o
         at(&mut a, event, &format!("CLIENT UNBLOCK {id} {how}"));
         a.call(command);
         let which = format!("{command}, unblocked at {event} with {how}");
-        // Servers that cannot unblock it leave it alone.
+        // A server that cannot unblock it leaves it waiting.
         match b.reply() {
             Reply::NullArray => {}
             Reply::Error(text) => assert!(text.starts_with("UNBLOCKED"), "{which}: {text}"),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// How many hold the lock `crowd`: so many that they are indexed.
+/// The number of holders of the lock `crowd`. It is so large that they are indexed.
 const CROWD: usize = 40;
 
 const KEYS: [&str; 5] = ["readers", "permits", "heavy", "downgraded", "crowd"];
@@ -52,7 +52,8 @@ fn leave(server: &Server) -> Left {
     Left { locks, at: Instant::now() }
 }
 
-/// Asserts that all holders have come back, and that they admit whom they admitted before. Then they release.
+/// Asserts that all holders have come back, and that others can acquire beside them as before. Then the
+/// holders release.
 #[track_caller]
 fn assert_back(client: &mut Client, left: &Left, way: &str) {
     let gone = i64::try_from(left.at.elapsed().as_millis()).expect("a time");
@@ -62,7 +63,7 @@ fn assert_back(client: &mut Client, left: &Left, way: &str) {
         let expected: Vec<_> = before.iter().map(same).collect();
         assert_eq!(after.iter().map(same).collect::<Vec<_>>(), expected, "{key}, {way}");
         for (before, after) in before.iter().zip(&after) {
-            // A replica counts what was left from when it heard of it.
+            // A replica counts what is left from the time when it received the change.
             let most = before.lease_left + 5_000;
             let least = before.lease_left - gone - 20_000;
             assert!(
@@ -139,7 +140,7 @@ fn all_holders_come_back_from_an_aof() {
                 client.stat("persistence", "aof_rewrite_scheduled") == 0
                     && client.stat("persistence", "aof_rewrite_in_progress") == 0
             });
-            // A change after the rewrite.
+            // This change comes after the rewrite.
             client.acquire("permits B SLOTS 9 PX 600000");
             assert_eq!(client.call("LOCK.RELEASE permits B"), Reply::Int(1));
         }
@@ -206,7 +207,7 @@ fn all_holders_of_an_evicted_lock_keep_their_tenures() {
     assert_eq!(client.stat("lock", "lock_tenures_kept"), KEYS.len() as i64);
     for key in KEYS {
         let owner = &left.locks.iter().find(|(other, _)| *other == key).unwrap().1[0].owner;
-        // A change brings the key back, with all its holders.
+        // A change puts the key back, with all its holders.
         client.call(format!("LOCK.RENEW {key} {owner} PX 600000")).int();
         assert_eq!(client.call(["EXISTS", key]), Reply::Int(1));
     }
@@ -288,7 +289,7 @@ fn digests_differ_by_limit_and_weight() {
     let modes = ["", "SHARED", "SLOTS 5", "SLOTS 5 WEIGHT 2", "SLOTS 6 WEIGHT 2"];
     assert_eq!(client.call("CONFIG SET lock.quarantine 600000"), Reply::ok());
     let digest = |(number, mode)| {
-        // One token for all, by a claim in quarantine.
+        // All of them have the same token, by a claim in quarantine.
         client.call(format!("LOCK.RENEW lock-{number} A TOKEN 5 PX 60000 {mode}")).int();
         client.call(format!("DEBUG DIGEST-VALUE lock-{number}")).items()[0].text()
     };
@@ -437,7 +438,7 @@ fn holders_stay_intact_during_defragmentation() {
     let server = Server::start();
     let mut client = server.client();
     if client.call("CONFIG SET activedefrag yes") != Reply::ok() {
-        return; // built without the allocator that can do it
+        return; // the server was built without the allocator that can defragment
     }
     let owner = |number: usize| format!("{}-{number}", "A".repeat(200));
     client
@@ -452,7 +453,7 @@ fn holders_stay_intact_during_defragmentation() {
     }
     eventually("owners have been moved", || client.stat("stats", "active_defrag_hits") > 1_000);
     client.call("CONFIG SET activedefrag no");
-    // The old memory of a moved owner must not be read: it has other content by now.
+    // The old memory of a moved owner has other content by now, so a read of it would be seen.
     let other = "B".repeat(200);
     client.call_all((0..HOLDERS).map(|number| format!("LOCK.ACQUIRE other-{number} {other} PX 600000")));
     let after = holders_of(&mut client, HOLDERS);

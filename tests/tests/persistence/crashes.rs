@@ -1,8 +1,8 @@
 //! Crashes under load: the server is killed, and its disk loses what was not synced.
 //!
 //! With `appendfsync always`, everything that was acknowledged to a client must be there after the restart. A request
-//! without a reply may have been executed or not. With other settings the same load loses acknowledged changes: that
-//! shows that this test would notice a loss.
+//! without a reply may have been executed or not. With other settings the same load loses acknowledged changes. This
+//! shows that the test would notice a loss.
 
 use lockward_tests::{
     Client, Disk, Holder, Random, Reply, Server, Setup, Silence, appended_files, eventually, rounds,
@@ -24,11 +24,11 @@ const SHARED: [&str; 2] = ["shared-0", "shared-1"];
 struct Outcome {
     /// Replies that clients received.
     acknowledged: usize,
-    /// New tenures among them.
+    /// The new tenures in these replies.
     grants: usize,
-    /// Crashes that cost the AOF something.
+    /// The number of crashes in which the AOF lost bytes.
     cuts: usize,
-    /// Acknowledged changes that were not there after the restart.
+    /// Acknowledged changes that were missing after the restart.
     lost: Vec<String>,
     /// Tokens that were given twice.
     repeated: Vec<String>,
@@ -125,7 +125,7 @@ struct Tenure {
     owner: String,
     token: i64,
     holds: i64,
-    /// The holds that are left if the last request was executed.
+    /// The holds that are left if the server has executed the last request.
     asked: i64,
 }
 
@@ -180,11 +180,12 @@ fn check_rivals(key: &str, tenures: &[Tenure], found: Option<&Holder>, outcome: 
     }
 }
 
-/// Removes a transaction that lacks its end, as `redis-check-aof --fix` does.
+/// Removes a transaction at the end that lacks its EXEC, as `redis-check-aof --fix` does.
 ///
-/// The server removes only the torn command at the end, and appends after a MULTI that is never executed: after
-/// the next restart everything written since is gone (https://github.com/valkey-io/valkey/pull/4342). The server writes a
-/// transaction of its own when it drops a key whose TTL has passed for a command that stores it anew.
+/// The server itself removes only the torn command at the end, and then appends after a MULTI that is never executed.
+/// After the next restart, everything written since is gone (https://github.com/valkey-io/valkey/pull/4342). The server
+/// writes such a transaction when a command stores a key anew and the server first drops the old key because its TTL has
+/// passed.
 fn mend(server: &Server) {
     let path = appended_files(server).pop().expect("an AOF");
     let aof = fs::read(&path).expect("an AOF");
@@ -225,7 +226,8 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
                     scope.spawn(move || rival(&owner, port, chance, acknowledged))
                 })
                 .collect();
-            // An AOF that is not synced may lose its middle while it is rewritten. Then the server does not start.
+            // An AOF that is not synced may lose a part in the middle while it is rewritten. Then the server does not
+            // start.
             if appendfsync == "always" && random.once_in(4) {
                 let mut client = server.client();
                 client.call(format!("CONFIG SET aof-use-rdb-preamble {}", random.one_of(&["yes", "no"])));
@@ -266,9 +268,9 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
             };
             outcome.grants += tokens.len();
             if let Some(found) = found {
-                // Its client may not have received the reply.
+                // The client may not have received the reply with this token.
                 tokens.extend((!tokens.contains(&found.token)).then_some(found.token));
-                // The lost change may be the end of an older tenure, which is then not a new tenure.
+                // The lost change may be the end of an older tenure. Then this is not a new tenure.
                 tokens.retain(|token| !given.contains(token) || *token != found.token);
                 assert_eq!(client.call(["LOCK.RELEASE", key, &found.owner, "ALL"]), Reply::Int(0));
             }

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 const KEYS: [&str; 5] = ["lock-0", "lock-1", "lock-2", "lock-3", "lock-4"];
 
-/// The state that the recorded commands change: the locks, except for the time that passes, and a counter that is changed
-/// together with them.
+/// The state that the recorded commands change: the locks without their times, and a counter that is changed together with
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct State {
     tenures: [Option<(String, i64, i64)>; KEYS.len()],
@@ -114,7 +114,8 @@ impl Recorder {
         self.states.push(state);
     }
 
-    /// Several event loop passes. After each but the last, `key` is free or its lease is over by the time of the load.
+    /// Several event loop passes. After each pass but the last, `key` is free, or its lease is over by the time of the
+    /// load.
     #[track_caller]
     fn passes(&mut self, what: &str, key: &str, act: impl FnOnce(&mut Client)) {
         let (units, before, state) = self.after(act);
@@ -133,7 +134,7 @@ impl Recorder {
         (units + 1 - self.states.len(), before, state)
     }
 
-    /// A mixture of everything that happens to locks.
+    /// A mixture of everything that can happen to locks.
     fn round(&mut self, round: usize) {
         let (key, other) = (KEYS[round % KEYS.len()], KEYS[(round + 1) % KEYS.len()]);
         let [a, b, c, d, e, f] = ["a", "b", "c", "d", "e", "f"].map(|owner| format!("{owner}{round}"));
@@ -242,7 +243,7 @@ fn an_aof_cut_anywhere_leaves_no_pass_half_done() {
     let mut recording = recording();
     let length = recording.aof.len();
     let ends = units(&recording.aof);
-    // In the long form, every offset of the last passes: a deletion, ends of leases, a script.
+    // The long form cuts at every offset of the last passes: a deletion, ends of leases, a script.
     let last = rounds(length, ends[ends.len() - 8]);
     let mut cuts: BTreeSet<usize> = (last..length).collect();
     cuts.extend(
@@ -339,7 +340,7 @@ fn ours(aof: &[u8]) -> Vec<(Sent, Range<usize>)> {
 fn bytes_of(command: &Sent, begin: usize) -> Vec<(usize, Range<i64>)> {
     const DIGITS: Range<i64> = 0x30..0x3a;
     const BYTES: Range<i64> = 0..0x100;
-    // Commands of the module have fewer than ten arguments.
+    // The module's commands have fewer than ten arguments.
     let mut bytes = vec![(begin + 1, DIGITS)];
     let mut at = begin + "*3\r\n".len();
     for argument in command {
@@ -371,7 +372,7 @@ fn damaged(aof: &[u8], random: &mut Random) -> (Vec<u8>, String) {
     }
 }
 
-/// Whatever was loaded can be used, saved and loaded again.
+/// Asserts that everything that was loaded can be used, saved and loaded again.
 #[track_caller]
 fn assert_sound(server: &Server, what: &str) {
     let mut client = server.client();
@@ -382,7 +383,7 @@ fn assert_sound(server: &Server, what: &str) {
     let before = look(&mut client);
     assert_eq!(client.try_call("DEBUG RELOAD"), Ok(Reply::ok()), "{what}: {before:?}\n{}", server.log());
     for (before, after) in before.into_iter().zip(look(&mut client)) {
-        // The lease may be over meanwhile.
+        // The lease may have ended meanwhile.
         assert!(after.is_none() || after == before, "{what}: {before:?} {after:?}");
     }
     for key in KEYS {
@@ -397,7 +398,7 @@ fn assert_sound(server: &Server, what: &str) {
 fn no_damage_to_an_aof_crashes_the_server() {
     let mut random = Random::new();
     let mut recording = recording();
-    // As in the server's defaults: commands that fail are logged.
+    // As in the server's defaults, commands that fail are logged.
     recording.server.change_setup(|setup| setup.config("propagation-error-behavior ignore"));
     let (mut loads, mut refusals, mut logged) = (0, 0, 0);
     for _ in 0..rounds(25, 400) {
@@ -465,8 +466,8 @@ fn a_snapshot_that_was_cut_is_refused() {
     let mut random = Random::new();
     let (mut server, path, bytes) = snapshot();
     let length = bytes.len();
-    // Where a module value ends early between two of its parts, the server has already refused the file, but it
-    // hangs in the check that it makes for its log: https://github.com/redis/redis/pull/15034.
+    // If a module value ends early between two of its parts, the server refuses the file. But then it hangs in the check
+    // that it makes for its log: https://github.com/redis/redis/pull/15034.
     let hangs: Vec<usize> = payloads(&bytes)
         .into_iter()
         .flat_map(|payload| {
@@ -492,7 +493,7 @@ fn a_snapshot_that_was_cut_is_refused() {
 fn no_damage_to_a_lock_in_a_snapshot_crashes_the_server() {
     let mut random = Random::new();
     let (mut server, path, bytes) = snapshot();
-    // The bytes before the owner, and a part of them.
+    // The bytes before the owner, and some bytes of the owner.
     let ours: Vec<usize> = payloads(&bytes).into_iter().flat_map(|payload| payload.take(32)).collect();
     let (mut loads, mut refusals) = (0, 0);
     for _ in 0..rounds(20, 400) {

@@ -164,7 +164,7 @@ fn binary_owners_and_keys_survive_a_restart() {
     assert_eq!(reply, Reply::Int(token));
 }
 
-/// Leaves a lease of 300 ms behind, waits until it is over, and starts again.
+/// Leaves a lease of 300 ms on the server, waits until it is over, and restarts the server.
 #[track_caller]
 fn assert_gone_after_a_restart(mut server: Server) {
     let mut a = server.client();

@@ -33,7 +33,7 @@ struct Put {
     token: u64,
     holds: u64,
     slots: u64,
-    /// Written if it is not 1.
+    /// It is written if it is not 1.
     weight: u64,
     left: u64,
     wall_deadline: u64,
@@ -199,7 +199,7 @@ fn a_payload_with_an_impossible_owner_token_or_number_is_refused() {
         }
         assert_eq!(client.call("DBSIZE"), Reply::Int(0), "{what}");
     }
-    // Refused payloads have not raised the tokens either.
+    // Refused payloads have not raised the floor of the tokens either.
     assert!(client.acquire("lock A").token < i64::try_from(day_ahead).unwrap());
 }
 
@@ -229,7 +229,7 @@ fn see_lock_like_any_other(client: &mut Client, key: &str, what: &str) {
 
 #[test]
 fn a_restored_lease_of_any_length_can_be_saved_loaded_renewed_and_replicated() {
-    // Once, a snapshot with the longest lease did not load, and the server did not start.
+    // A regression: a snapshot with the longest lease did not load, and the server did not start.
     let (mut primary, mut client, frame, now) = credulous_with(Setup::new().config("save 3600 1000000"));
     let replica = Server::start_replica_of(&primary);
     assert_eq!(replica.client().call("DEBUG SET-SKIP-CHECKSUM-VALIDATION 1"), Reply::ok());
@@ -251,7 +251,7 @@ fn a_restored_lease_of_any_length_can_be_saved_loaded_renewed_and_replicated() {
     let locks = client.call("DBSIZE");
     replica.see_in_sync_with(&primary);
     assert_eq!(replica.client().call("DEBUG DIGEST"), client.call("DEBUG DIGEST"));
-    // Redis 8 refuses while the child that sent the data to the replica exists.
+    // Redis 8 refuses SAVE while the child that sent the data to the replica exists.
     eventually("a snapshot", || client.call("SAVE") == Reply::ok());
     primary.kill_and_start_again();
     assert_eq!(primary.client().call("DBSIZE"), locks);
@@ -259,7 +259,7 @@ fn a_restored_lease_of_any_length_can_be_saved_loaded_renewed_and_replicated() {
     assert_eq!(late.client().call("DBSIZE"), locks);
 }
 
-/// Valid payloads to damage: some made by the server, some by this test.
+/// Valid payloads to damage. The server made some of them, this test the others.
 #[track_caller]
 fn originals(client: &mut Client, now: u64) -> Vec<Vec<Put>> {
     let put = |number: u64, owner: &[u8]| Put::honest(owner, now * 1_000 + number, now);
@@ -269,7 +269,7 @@ fn originals(client: &mut Client, now: u64) -> Vec<Vec<Put>> {
     };
     assert_eq!(client.call("DBSIZE"), Reply::Int(0));
     vec![
-        // A UUID and a thread: 0 in place of a length, then the bytes, and the thread plus one.
+        // A UUID and a thread: 0 in place of a length, then the bytes of the UUID, then the thread plus one.
         vec![Put {
             owner_length: Some(0),
             ..put(1, b"\x0f\x8f\xad\x5b\xd9\xcb\x46\x9f\xa1\x65\x70\x86\x77\x28\x95\x0e\x2b")
@@ -301,7 +301,7 @@ fn damage(bytes: &mut Vec<u8>, from: usize, random: &mut Random) {
     }
 }
 
-/// A wrong number: at the limits of the range, or any number.
+/// A wrong number: one at the limits of the range, or any number.
 fn lie(random: &mut Random) -> u64 {
     let edges =
         [0, 1, 0x7f, 0x80, 1_000_000, u32::MAX.into(), LARGEST_TOKEN, LONGEST, i64::MAX as u64, u64::MAX];
@@ -465,7 +465,7 @@ fn next_snapshot() -> Vec<u8> {
     restore(&mut client, "lock", &frame.around(&payload(&[Put::honest(b"A", now * 1_000, now)])));
     assert_eq!(client.call("SAVE"), Reply::ok());
     let mut snapshot = std::fs::read(server.dir().join("dump.rdb")).expect("a snapshot");
-    // The module's number follows the type and the key.
+    // The module's number comes after the type and the key.
     let number = &frame.head[1..];
     let at = snapshot.windows(number.len()).position(|window| window == number).expect("the module's number");
     *snapshot.get_mut(at + number.len() - 1).expect("its version") += 1;
@@ -482,7 +482,7 @@ fn a_snapshot_of_the_next_version_is_refused_at_the_start() {
     assert!(refusal.is_clean() && refusal.log.contains(OTHER_VERSION), "{refusal:?}");
 }
 
-/// A primary that sends one replica `snapshot`, and what the replica does then.
+/// Plays a primary that sends `snapshot` to one replica. Returns what the replica does then.
 #[track_caller]
 fn follow_one_that_sends(snapshot: &[u8], replica: &Server) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -556,7 +556,7 @@ fn very_many_holders_come_back_from_an_aof_of_commands() {
     let (_server, mut client, frame, now) =
         credulous_with(Setup::new().config("appendonly yes").config("aof-use-rdb-preamble no"));
     assert_eq!(restore(&mut client, "lock", &frame.around(&crowd(now, HOUR_MS))), Reply::ok());
-    // An AOF of commands gives every lock a TTL.
+    // A lock that is loaded from AOF commands has a TTL.
     client.call("PEXPIRE lock 3000000");
     let before = client.call("DEBUG DIGEST");
     client.call("BGREWRITEAOF");
@@ -568,7 +568,7 @@ fn very_many_holders_come_back_from_an_aof_of_commands() {
     assert_eq!(client.call("DEBUG DIGEST"), before);
 }
 
-/// A copy would take the server a second, in which it serves nobody.
+/// A copy would take the server a second. It would serve no client in that time.
 #[test]
 fn a_lock_with_a_million_holders_is_unlinked_without_a_copy() {
     let count = rounds(300_000, 1_000_000);

@@ -1,8 +1,8 @@
 //! Waits that end at about the time of their grant: in either order the lock goes to the next waiter.
 //!
-//! In each race A holds a lock, B waits for it, and C waits after B. A grant and an ending of B's wait are sent at
-//! instants at most 5 ms apart, in both orders, and about half of them so close that the server reads both in one pass of its
-//! event loop. All leases last ten minutes, so a stalled queue stays stalled for longer than a test waits.
+//! In each race A holds a lock, B waits for it, and C waits after B. A grant and an end of B's wait are sent at instants at
+//! most 5 ms apart, in both orders. In about half of the races they are so close that the server reads both in one pass of
+//! its event loop. All leases last ten minutes, so a stalled queue stays stalled for longer than a test waits.
 
 use lockward_tests::{Client, DEADLINE, Grant, Random, Reply, Server, eventually, rounds};
 use std::collections::HashMap;
@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 /// How the wait of B ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
-    /// B shuts its side of the connection down, and reads what the server still sends.
+    /// B closes its sending side, and reads what the server still sends.
     End,
     /// B's connection breaks (RST).
     BreakOff,
-    /// Another client kills B.
+    /// Another client kills B's connection.
     Kill,
-    /// The user that B has logged in as is deleted.
+    /// B has logged in as a user, and this user is deleted.
     DeleteUser,
     /// Another client unblocks B, as if its limit were reached.
     Unblock,
@@ -56,11 +56,11 @@ const FREEINGS: [Freeing; 6] = [
 struct Outcomes {
     /// The wait ended before the grant: B was never granted the lock.
     before: u32,
-    /// B was granted the lock, and was gone before the reply could be sent.
+    /// B was granted the lock, but had left before the server could send the reply.
     passed_on: u32,
     /// B was granted the lock and received the reply.
     delivered: u32,
-    /// The server sent the reply, but B was gone and did not receive it.
+    /// The server sent the reply, but B had left and did not receive it.
     undelivered: u32,
 }
 
@@ -99,7 +99,7 @@ enum Action {
 }
 
 const BATCH: usize = 50;
-/// The lease and the wait limit that are meant to end at an instant of the batch.
+/// The length of a lease or a wait limit that should end at an instant of the batch.
 const SHORT: Duration = Duration::from_millis(30);
 
 struct Course<'a> {
@@ -176,7 +176,7 @@ impl<'a> Course<'a> {
                 (2, None) => outcomes.before += 1,
                 (3, None) => outcomes.passed_on += 1,
                 (3, Some(true)) => outcomes.delivered += 1,
-                // Whichever of the two calls the server answered with the grant, B holds the lock.
+                // One of the two calls got the grant. In both cases B holds the lock.
                 (3, Some(false)) if self.ending == Ending::Repeat => outcomes.before += 1,
                 (3, Some(false)) => outcomes.undelivered += 1,
                 other => panic!("{}: acquisitions, and whether B holds and knows: {other:?}", race.key),
@@ -317,8 +317,7 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// Waits for the end of one race, in which C must get the lock. Returns whether B held the lock, and
-    /// whether B knows of it.
+    /// Waits until one race is over. C must get the lock. Returns whether B held the lock, and whether B knows of it.
     #[track_caller]
     fn finish(&mut self, race: &mut Race) -> Option<bool> {
         let received = self.grant_received(race);
@@ -359,14 +358,14 @@ impl<'a> Course<'a> {
         held.map(|_| knows)
     }
 
-    /// The holder of the lock once the server has noticed that B is gone and has acted on it.
+    /// The holder of the lock once the server has noticed that B has left and has passed the lock on.
     #[track_caller]
     fn owner_when_settled(&mut self, race: &Race) -> String {
         let gone = format!("CLIENT LIST ID {}", race.b_id);
         eventually("B is gone", || self.a.call(&*gone).bytes().is_empty());
-        // A wait that ends by the module's timer ends after all that was due before.
+        // A wait that ends by the module's timer ends after all work that was due before it.
         assert_eq!(self.a.call(format!("LOCK.ACQUIRE {} D BLOCK 1", race.key)), Reply::NullArray);
-        // A lease that is just over has no owner until the timer passes the lock on.
+        // A lease that has just ended has no owner until the timer passes the lock on.
         let mut owner = None;
         eventually("somebody holds the lock", || {
             owner = self.a.owner(&race.key);
@@ -390,7 +389,7 @@ impl<'a> Course<'a> {
     }
 }
 
-/// Races `ending` against every way to free the lock, and checks that nothing is left behind.
+/// Races `ending` against every way to free the lock. Checks that nothing remains afterwards.
 #[track_caller]
 fn race(ending: Ending) -> Vec<Outcomes> {
     let server = Server::start();
@@ -401,7 +400,7 @@ fn race(ending: Ending) -> Vec<Outcomes> {
     let mut course = Course::new(&server, ending);
     for freeing in FREEINGS {
         let mut outcomes = Outcomes::default();
-        // On a busy machine the timing may fail: then more races are run, until both orders have occurred.
+        // On a busy machine the timing may be wrong. Then more races are run, until both orders have occurred.
         let (least, most) = (rounds(42, 2_000), rounds(42, 2_000) + 20 * BATCH);
         let mut raced = 0;
         let both = |outcomes: &Outcomes| (outcomes.before > 0 || !ends_before) && outcomes.after() > 0;

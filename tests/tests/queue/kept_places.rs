@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How a request asks to keep its place for as long as a test lasts.
+/// The options of a request that keeps its place for the whole test.
 const KEEP: &str = "HOLDS 1 KEEP 60000";
 
 /// A server on which A holds `lock` exclusively, with A's connection.
@@ -39,7 +39,7 @@ fn wait_and_leave(server: &Server, owner: &str) {
     observer.see_places_kept(before + 1);
 }
 
-// A place is kept.
+// How a place is kept.
 
 #[test]
 fn an_owner_that_asks_again_after_its_wait_limit_takes_its_place_and_age() {
@@ -91,7 +91,7 @@ fn an_unblocked_client_keeps_its_place() {
         let mut w = server.waiter(&format!("lock W BLOCK 0 {KEEP}"));
         let id = a.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap()[0].client_id;
         if a.call(format!("CLIENT UNBLOCK {id} {how}")) == Reply::Int(0) {
-            return; // the server cannot do it safely
+            return; // the server cannot unblock the client safely
         }
         w.reply();
         let _c = server.waiter("lock C BLOCK 0");
@@ -211,7 +211,7 @@ fn a_place_whose_wait_reached_its_limit_holds_back_those_behind_it_for_a_while()
         let wait = format!("LOCK.ACQUIRE lock {owner} BLOCK {} {KEEP}", BLOCK.as_millis());
         assert!(a.call(wait).is_null());
         let reply = reader.call("LOCK.ACQUIRE lock R SHARED");
-        // A machine that stands still in between tells nothing.
+        // If the machine stood still in between, the test shows nothing.
         let in_time = begun.elapsed() < HELD_BACK;
         assert!(!in_time || reply.is_null(), "it is overtaken");
         a.call(format!("LOCK.RELEASE lock {owner} HOLDS 0"));
@@ -242,7 +242,7 @@ fn waiters_behind_a_place_that_is_passed_over_are_served() {
 #[test]
 fn a_closed_connection_holds_nobody_back() {
     let (server, mut a) = start_held_with("SHARED");
-    // Without a limit the place would hold back those behind it for ever if it was not passed over.
+    // Without a limit, a place that is not passed over would hold back those behind it for ever.
     let w = server.waiter(&format!("lock W BLOCK 0 {KEEP}"));
     let mut reader = server.waiter("lock R SHARED BLOCK 0");
     drop(w);
@@ -315,7 +315,7 @@ fn a_release_leaves_waits_that_name_no_count() {
 #[test]
 fn giving_up_an_absent_place_lets_those_behind_it_in() {
     let (server, mut a) = start_held_with("SHARED");
-    // A limit just reached holds back others, until the owner says that it gives up.
+    // A wait whose limit was just reached holds back others, until its owner gives up.
     for number in 0..20 {
         let mut w = server.client();
         assert!(w.call(format!("LOCK.ACQUIRE lock W BLOCK 5 {KEEP}")).is_null());
@@ -496,7 +496,7 @@ fn very_many_places_are_kept_and_go() {
     let mut client = server.client();
     for batch in 0..PLACES / 500 {
         let owners = batch * 500..(batch + 1) * 500;
-        // A client that waits is answered before its next request is read.
+        // The server answers a client that waits before it reads the client's next request.
         client.send_all(
             owners.map(|owner| format!("LOCK.ACQUIRE lock owner-{owner} BLOCK 1 HOLDS 1 KEEP 60000")),
         );

@@ -1,9 +1,10 @@
-//! Every way in which a lock can end: its waiters are served at once, by the new content of the key.
+//! Every way in which a lock can end. Its waiters are served at once, from the new content of the
+//! key.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 use std::time::{Duration, Instant};
 
-/// Runs `command` while A holds `lock` and B waits for it: B is to be granted a new tenure.
+/// Runs `command` while A holds `lock` and B waits for it. B must be granted a new tenure.
 #[track_caller]
 fn assert_served_after(command: &str) {
     let (server, mut a, mut b) = Server::start_contended();
@@ -467,7 +468,7 @@ fn an_expiry_set_by_hand_serves_the_first_waiter_of_a_lock_with_a_long_name() {
         let name = "k".repeat(length);
         let server = Server::start();
         if length > 256 && !server.tells_of_renames() {
-            continue; // there the server has to find it by itself
+            continue; // there the server has to find the change by itself
         }
         let mut a = server.client();
         a.call("DEBUG SET-ACTIVE-EXPIRE 0");
@@ -475,7 +476,7 @@ fn an_expiry_set_by_hand_serves_the_first_waiter_of_a_lock_with_a_long_name() {
         let [mut b, mut c] =
             ["B", "C"].map(|owner| server.waiter(&format!("{name} {owner} PX 600000 BLOCK 0")));
         assert_eq!(a.call(format!("PEXPIRE {name} 100")), Reply::Int(1));
-        // Joining or leaving the queue does not change that.
+        // A client that joins or leaves the queue does not change that.
         let mut d = server.client();
         d.ask(&format!("{name} D BLOCK 1"));
         assert_eq!(d.reply(), Reply::NullArray);

@@ -1,14 +1,14 @@
-//! Thousands of waiters: they arrive, disconnect and are served, and nothing is left of them.
+//! Thousands of waiters arrive, disconnect and are served. Nothing of them remains.
 
 use lockward_tests::{Client, Crowd, Reply, Server, Setup, appended_commands, eventually, rounds};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// As many waiters as there may be by default.
+/// The number of waiters that are allowed by default.
 const MOST: usize = 10_000;
 
-/// The number of waiters where it does not matter.
+/// The number of waiters in tests where the number does not matter.
 fn many() -> usize {
     rounds(2_000, MOST)
 }
@@ -18,7 +18,7 @@ fn roomy() -> Setup {
     Setup::new().config("maxclients 10500")
 }
 
-/// A way in which all waiters disconnect, with another client.
+/// A way in which all waiters disconnect, perhaps with the help of another client.
 type Vanish = fn(&mut Client, Vec<Client>);
 
 /// The ways to disconnect.
@@ -30,8 +30,8 @@ const VANISH: [(&str, Vanish); 3] = [
     }),
 ];
 
-/// Waits until the server uses no more memory than `before`, except for what it keeps for the next so many waiters: tables
-/// with spare capacity, and a few internal clients of 18 KB each, one for each blocked client. It frees those
+/// Waits until the server uses no more memory than `before` plus what it keeps for the next waiters: tables with spare
+/// capacity, and a few internal clients of 18 KB each, one for each blocked client. The server frees those clients
 /// gradually, some hundred a second.
 #[track_caller]
 fn see_memory_back(client: &mut Client, before: i64, count: usize) {
@@ -47,7 +47,7 @@ fn see_memory_back(client: &mut Client, before: i64, count: usize) {
     println!("used_memory: {now} again, and {before} before");
 }
 
-/// Runs `work`, and returns the longest PING meanwhile.
+/// Runs `work`, and returns the longest PING in that time.
 fn with_pings<R>(server: &Server, what: &str, work: impl FnOnce() -> R) -> R {
     let done = AtomicBool::new(false);
     let probe = || {
@@ -74,7 +74,7 @@ fn with_pings<R>(server: &Server, what: &str, work: impl FnOnce() -> R) -> R {
     })
 }
 
-/// So many waiters arrive and disconnect in every way, again and again: nothing is left of them.
+/// `waiters` clients arrive and disconnect in every way, again and again. Nothing of them remains.
 #[track_caller]
 fn come_and_vanish(count: usize, crowds: usize, request: fn(usize) -> String) {
     let crowd = Crowd::gather();
@@ -209,7 +209,7 @@ fn a_limit_below_the_number_of_waiters_keeps_them_and_refuses_new_ones() {
         assert_eq!(a.call(["CONFIG", "SET", setting, "2"]), Reply::ok());
         assert_eq!(a.queue("lock"), ["B", "C", "D", "E"], "{setting}");
         for (holder, waiter) in ["A", "B", "C"].iter().zip(&mut waiters) {
-            // Four wait, then three, then two: as many as the limit, or more.
+            // Four wait, then three, then two. The limit is two, three or four.
             assert_eq!(late.call("LOCK.ACQUIRE lock F BLOCK 0").error_word(), "MAXWAITERS", "{setting}");
             a.call(format!("LOCK.RELEASE lock {holder}"));
             assert_eq!(waiter.reply().grant().holds, 1);
@@ -267,7 +267,7 @@ fn the_memory_of_waiters_counts_against_the_memory_limit() {
         answer
     });
     assert_eq!(refused.expect("a refusal").error_word(), "OOM");
-    // The queue keeps the key, and so do the client's arguments: 2 MB each, and more where the key was just read.
+    // The queue keeps the key, and so do the client's arguments: 2 MB each, and more just after the key was read.
     println!("{} waiters of 2 MB within 20 MB", waiters.len() - 1);
     assert!((4..=10).contains(&(waiters.len() - 1)), "{}", waiters.len());
     let first = large_key(0);
@@ -293,7 +293,7 @@ fn waiters_that_the_server_evicts_leave_their_queues() {
         })
         .collect();
     a.see_blocked(41);
-    assert_eq!(a.call("CLIENT NO-EVICT on"), Reply::ok()); // it takes room itself, having read that key
+    assert_eq!(a.call("CLIENT NO-EVICT on"), Reply::ok()); // this client takes room itself, because it has read that key
     assert_eq!(a.call("CONFIG SET maxmemory-clients 20000000"), Reply::ok());
     eventually("some are evicted", || a.stat("stats", "evicted_clients") > 0);
     eventually("those who are left wait", || {

@@ -2,7 +2,7 @@
 
 use lockward_tests::{Client, DEADLINE, Random, Reply, Server, Silence, eventually, rounds};
 
-/// One of the calls by which B waits.
+/// One of the requests with which B waits.
 struct Wait {
     client: Client,
     id: i64,
@@ -37,8 +37,8 @@ enum End {
     Closed,
 }
 
-/// B waits over one to three connections, and C waits after B. One packet frees the lock, and kills and unblocks B's calls
-/// in any order. A client that received a grant holds the lock; otherwise C gets it.
+/// B waits over one to three connections, and C waits after B. One packet frees the lock. It also kills connections of B
+/// and unblocks others, in any order. A client that received a grant holds the lock; otherwise C gets it.
 #[test]
 fn a_lock_freed_among_kills_and_unblocks_goes_to_the_client_that_gets_the_grant() {
     let server = Server::start();
@@ -135,7 +135,7 @@ fn a_lock_freed_among_kills_and_unblocks_goes_to_the_client_that_gets_the_grant(
     }
 }
 
-/// A client that wants no replies is a holder like any other.
+/// A client that has switched replies off is a holder like any other.
 #[test]
 fn with_client_reply_off_a_waiter_is_granted_the_lock_without_a_reply() {
     for ask in [
@@ -210,8 +210,8 @@ fn a_client_that_sends_quit_behind_its_wait_keeps_the_lock_that_it_was_granted()
     assert_eq!(a.holder("lock").tenure(), ("B", 1, grant.token));
 }
 
-/// The transaction that frees the lock also renames or moves it, and kills the waiter that was granted the lock,
-/// before or after that. The first waiter for the new name is next.
+/// The transaction that frees the lock also renames or moves it. It also kills the waiter that was granted the lock,
+/// before or after that. The first waiter for the new name gets the lock.
 #[test]
 fn a_grant_to_a_client_that_has_left_is_passed_on_under_the_new_name_of_the_lock() {
     let moves: [(&[&str], &str, i64); 5] = [
@@ -225,7 +225,7 @@ fn a_grant_to_a_client_that_has_left_is_passed_on_under_the_new_name_of_the_lock
         for killed_first in [true, false] {
             let server = Server::start();
             if !moves[0].starts_with("SWAPDB") && !server.tells_of_renames() {
-                continue; // there it waits for the end of its lease
+                continue; // there the waiter waits until the lease ends
             }
             let mut a = server.client();
             a.acquire("lock A PX 600000");

@@ -298,7 +298,7 @@ fn an_owner_that_is_granted_a_lock_without_a_wait_is_granted_its_waits_too() {
     let mut other = held.server.waiter("lock X BLOCK 0");
     let mut again = held.server.waiter("lock W SHARED BLOCK 0");
     assert!(held.a.call("LOCK.ACQUIRE lock W SHARED").is_null(), "it does not pass its own first wait");
-    // It takes over its first place.
+    // The request takes over the owner's first place.
     assert_eq!(held.a.acquire("lock W SHARED HOLDS 1").holds, 1);
     let reply = held.writer.reply();
     assert_eq!(reply.error_word(), "SUPERSEDED", "{reply:?}");
@@ -307,7 +307,7 @@ fn an_owner_that_is_granted_a_lock_without_a_wait_is_granted_its_waits_too() {
     assert!(other.has_no_reply());
 }
 
-// However a lock ends.
+// Every end of a lock.
 
 #[test]
 fn however_a_shared_lock_ends_its_waiters_are_served() {

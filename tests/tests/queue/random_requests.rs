@@ -11,7 +11,7 @@ const OWNERS: [&str; 6] = ["A", "B", "C", "D", "E", "F"];
 /// A limit, 0 for none, and a weight.
 type Mode = (i64, i64);
 
-/// No limit is the largest.
+/// No limit counts as the largest.
 fn rank(slots: i64) -> i64 {
     if slots == 0 { i64::MAX } else { slots }
 }
@@ -45,7 +45,7 @@ impl Request {
     }
 }
 
-/// What a client is told.
+/// What a client is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Told {
     Holds(i64),
@@ -59,7 +59,7 @@ struct Model {
     holders: Vec<Holder>,
     /// Each with the number of its connection.
     queue: VecDeque<(usize, Request)>,
-    /// What waiters have been told.
+    /// What waiters have been sent.
     told: Vec<(usize, Told)>,
 }
 
@@ -73,7 +73,7 @@ impl Model {
         self.holders.iter_mut().find(|holder| holder.owner == owner)
     }
 
-    /// What becomes of a request, whoever waits before it. `None`: it has to wait.
+    /// What happens to a request, without the waiters before it. `None`: it has to wait.
     fn admit(&mut self, request: &Request) -> Option<Told> {
         if let Some(known) = self.holder(request.owner) {
             let other_weight = request.weight.is_some_and(|weight| weight != known.mode.1);
@@ -116,7 +116,7 @@ impl Model {
         }
     }
 
-    /// The waits of an owner that name more than so many holds are superseded.
+    /// Waits of an owner that name more than `more_than` holds are superseded.
     fn supersede(&mut self, owner: &str, more_than: i64) {
         let is_meant = |request: &Request| {
             request.owner == owner && request.holds.is_some_and(|named| named > more_than)

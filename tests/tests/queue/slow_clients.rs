@@ -2,15 +2,15 @@
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually, rounds};
 
-/// A server that lets replies pile up to 1 MB.
+/// A server that buffers replies up to 1 MB.
 fn limited() -> Setup {
     Setup::new()
         .config("client-output-buffer-limit normal 1mb 0 0")
         .config("client-output-buffer-limit pubsub 1mb 0 0")
 }
 
-/// Lets `silent` send a command up to so many times without reading, until the server disconnects it. Other clients are
-/// served meanwhile. Returns the most memory that the server has used.
+/// Lets `silent` send a command many times without reading, until the server disconnects it. Other clients are served
+/// meanwhile. Returns the most memory that the server has used.
 #[track_caller]
 fn send_and_never_read(server: &Server, silent: &mut Client, command: &str, times: usize) -> i64 {
     const BATCH: usize = 500;
@@ -48,7 +48,7 @@ fn a_client_that_never_reads_is_cut_off_at_the_servers_limit() {
         let before = a.stat("memory", "used_memory");
         let mut silent = server.client();
         let id = silent.call("CLIENT ID").int();
-        // Both ends of a connection may buffer some megabytes before the server has to.
+        // Both ends of a connection may buffer some megabytes before the server must.
         let most = send_and_never_read(&server, &mut silent, command, 2_000_000);
         println!("{command}: at most {} bytes more", most - before);
         eventually("it is cut off", || a.call(format!("CLIENT LIST ID {id}")).text().is_empty());

@@ -177,7 +177,7 @@ fn a_lock_is_free_when_its_last_waiter_disconnects_just_after_the_release() {
     }
 }
 
-/// Releases as A, which grants B the lock, and kills B before its reply can be sent.
+/// Releases as A, so that B is granted the lock. Kills B before its reply can be sent.
 #[track_caller]
 fn release_and_kill(a: &mut Client, b: i64) {
     let results = a.transact(["LOCK.RELEASE lock A", &format!("CLIENT KILL ID {b}")]);
@@ -241,7 +241,7 @@ fn a_grant_that_its_owner_asks_for_again_a_little_later_is_not_taken_back() {
     let kill = format!("CLIENT KILL ID {}", queue[0].client_id);
     let mut again = server.client();
     again.call("PING");
-    // The server is still busy when B has been killed: it reads the request in the next event loop pass.
+    // The server is still busy when B is killed, so it reads the request in the next event loop pass.
     a.send_all(["MULTI", "LOCK.RELEASE lock A", &kill, "DEBUG SLEEP 0.1", "EXEC"]);
     assert!(b.is_closed());
     let grant = again.acquire("lock B HOLDS 1");

@@ -9,7 +9,7 @@ use std::thread;
 /// Number of owners that use locks, each over its own connection.
 const OWNERS: u64 = 6;
 
-/// Locks that they share.
+/// The number of locks that they share.
 const LOCKS: i64 = 40;
 
 /// Clients that use locks, and can be paused.
@@ -133,7 +133,7 @@ impl Locks {
     fn of(server: &Server) -> Self {
         let mut client = server.client();
         let digest = client.call("DEBUG DIGEST");
-        // In one request: the locks do not change, but the clock does.
+        // All in one request: then the locks do not change, but the clock does.
         let infos = client.call_all((0..LOCKS).map(|lock| format!("LOCK.INFO lock-{lock}")));
         let locks = infos.iter().filter(|info| !info.is_null()).map(Reply::info);
         let leases = locks.flat_map(|lock| lock.holders).map(|holder| holder.lease_left).collect();
@@ -142,8 +142,8 @@ impl Locks {
 }
 
 impl PartialEq for Locks {
-    /// Time passes between the requests to two servers, for all leases alike, and leases differ from each other by more than
-    /// a busy machine can delay the requests.
+    /// Time passes between the requests to the two servers, equally for all leases. Leases differ by more than a busy machine
+    /// can delay the requests.
     fn eq(&self, other: &Self) -> bool {
         let meanwhile = |(one, other): (&i64, &i64)| one - other;
         let mut shifts = self.leases.iter().zip(&other.leases).map(meanwhile);
@@ -168,7 +168,7 @@ fn a_replica_that_attaches_while_clients_lock_misses_nothing() {
         let saves = random.once_in(3);
         let replica = while_clients_lock(&primary, random.number(), || {
             if saves {
-                // Its child may still be running when the replica attaches.
+                // The child of the BGSAVE may still be running when the replica attaches.
                 primary.client().call("BGSAVE");
             }
             Setup::new().start_replica_of(&primary)
@@ -180,7 +180,7 @@ fn a_replica_that_attaches_while_clients_lock_misses_nothing() {
 
 /// Waits until no rewrite of the AOF is running or scheduled.
 fn see_no_rewrite(client: &mut Client) {
-    // In this order: a scheduled rewrite may be running a moment later.
+    // The order matters: a scheduled rewrite may be running a moment later.
     eventually("no rewrite of the AOF", || {
         client.stat("persistence", "aof_rewrite_scheduled") == 0
             && client.stat("persistence", "aof_rewrite_in_progress") == 0
@@ -287,7 +287,7 @@ fn a_replica_that_goes_on_from_a_snapshot_saved_by_hand_misses_nothing() {
     let mut client = see_nobody_listen(&primary);
     let mut first = primary.client();
     assert_eq!(first.call("REPLCONF capa eof capa psync2"), Reply::ok());
-    // All three in one event loop pass, between two runs of the cron.
+    // All three are read in one event loop pass, between two runs of the cron.
     primary.freeze();
     first.send("PSYNC ? -1");
     primary.see_unread_from(first.port());
@@ -306,7 +306,7 @@ fn a_replica_that_goes_on_from_a_snapshot_saved_by_hand_misses_nothing() {
     assert_eq!(Locks::of(&replica), Locks::of(&primary));
 }
 
-/// A primary that waits long for more replicas before it sends them a snapshot.
+/// A primary that waits for more replicas for a long time before it sends them a snapshot.
 fn in_no_hurry() -> Server {
     Setup::new()
         .config("hz 100")
@@ -315,14 +315,14 @@ fn in_no_hurry() -> Server {
         .start()
 }
 
-/// Lets the server's cron run, which notices that nothing must be replicated.
+/// Waits until the server's cron has noticed that nothing must be replicated.
 fn see_nobody_listen(server: &Server) -> Client {
     let mut client = server.client();
     let_cron_run(&mut client);
     client
 }
 
-/// The server does overdue work before the next command.
+/// The server does overdue work, such as the cron, before the next command.
 fn let_cron_run(client: &mut Client) {
     for _ in 0..2 {
         assert_eq!(client.call("DEBUG SLEEP 0.01"), Reply::ok());
@@ -349,8 +349,7 @@ fn a_replica_that_attaches_without_a_snapshot_gets_every_change() {
     });
 }
 
-/// Chooses how a primary sends snapshots: over a separate connection where the server can do that, as Valkey since 8.0
-/// and Redis since 8.0 do.
+/// Chooses how a primary sends snapshots. Valkey and Redis from 8.0 on can use a separate connection.
 fn send_snapshots(client: &mut Client, random: &mut Random) {
     for setting in ["repl-diskless-sync", "dual-channel-replication-enabled", "repl-rdb-channel"] {
         client.call(format!("CONFIG SET {setting} {}", random.one_of(&["yes", "yes", "no"])));
@@ -370,7 +369,7 @@ fn stir(client: &mut Client, random: &mut Random) {
         4 => send_snapshots(client, random),
         5 => drop(client.call(format!("CONFIG SET repl-diskless-sync-delay {}", random.within(0..2)))),
         _ => {
-            // Redis itself cannot cope with an AOF that a transaction switches on meanwhile.
+            // Redis itself fails if a transaction switches an AOF on during a rewrite.
             see_no_rewrite(client);
             client.send_all(["MULTI".to_owned(), format!("LOCK.ACQUIRE lock-{lock} C PX 600000"), switch]);
             client.send_all([format!("LOCK.RENEW lock-{lock} C PX 700000"), "BGREWRITEAOF".to_owned()]);
@@ -420,7 +419,7 @@ fn replicas_and_aofs_that_come_and_go_under_load_miss_nothing() {
                 client.call("CONFIG SET appendonly no");
             }
             if random.once_in(4) {
-                // During a BGSAVE the server would count changes wrong, and replicate this.
+                // During a BGSAVE the server would count changes, and replicate this command.
                 eventually("no BGSAVE", || client.stat("persistence", "rdb_bgsave_in_progress") == 0);
                 assert_eq!(client.call("DEBUG RELOAD"), Reply::ok());
             }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What the page names `PASSWORD`.
+/// The value for `PASSWORD` on the page.
 const PASSWORD: &str = "secret";
 
 /// The lines of the two blocks: those of redis.conf, and those of sentinel.conf.
@@ -71,11 +71,11 @@ fn after_the_documented_safe_failover_the_holder_goes_on_and_others_wait() {
     });
 
     let mut alice = primary.client();
-    // It has just started, and would grant nothing during its own quarantine.
+    // It has just started. During its own quarantine it would grant nothing.
     assert_eq!(alice.call("CONFIG SET lock.quarantine 0"), Reply::ok());
     let token = alice.acquire("order:42 alice HOLDS 1").token;
     let renewal = format!("LOCK.RENEW order:42 alice TOKEN {token} HOLDS 1");
-    // From before the call.
+    // The time is read before the call.
     let granted = Instant::now();
     assert_eq!(alice.call(renewal.as_str()), Reply::Int(token));
     primary.kill();

@@ -144,8 +144,8 @@ fn a_renewal_in_quarantine_confirms_the_holder_and_grants_its_waits() {
     assert_eq!(a.acquire("lock A HOLDS 2"), Grant { token, holds: 2 });
 }
 
-/// A server in quarantine after a restart from a file in which A holds `lock`, but which may lack the changes made
-/// after that, and A's token.
+/// A server in quarantine after a restart from a file in which A holds `lock`, and A's token. The file may lack
+/// the changes after it was written.
 #[track_caller]
 fn restarted_from_an_older_file(lease: &str) -> (Server, i64) {
     let mut server = Server::start();

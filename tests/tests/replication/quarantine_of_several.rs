@@ -89,7 +89,7 @@ fn restored_tenures_reach_the_replica_and_the_aof_with_their_modes() {
 }
 
 /// A server in quarantine after a restart from a file that was written before the last changes, and the tokens of A, B and C.
-/// The file has A as a writer of weight 3, before it let readers in.
+/// In the file, A is a writer of weight 3: A had not let readers in yet.
 #[track_caller]
 fn restarted() -> (Server, [i64; 3]) {
     let mut server = Server::start();
@@ -121,7 +121,7 @@ fn after_a_restart_all_holders_come_back_though_the_file_lacks_a_downgrade() {
 fn a_claim_beats_what_is_only_remembered_and_that_may_claim_again() {
     let (server, [a, b, c]) = restarted();
     let mut client = server.client();
-    // A's old mode admits nobody.
+    // No other owner fits beside A's old mode.
     assert_restored(&mut client, "B SHARED", b);
     assert_eq!(client.holders("lock"), ["B x1 SHARED"]);
     assert_restored(&mut client, "C SLOTS 9 WEIGHT 3", c);
@@ -179,7 +179,7 @@ fn after_a_failover_holders_claim_what_the_replica_has_missed() {
     let mut there = replica.promote();
     assert_eq!(there.holders("lock"), ["A x1 SHARED", "X x1 SHARED"], "what it has heard of");
     assert!(there.call("LOCK.ACQUIRE lock Y SHARED").is_null(), "no new tenure");
-    // B was granted after X had released: of the two only one fits, and X does not claim.
+    // B was granted after X had released. Only one of the two fits, and X does not claim.
     assert_restored(&mut there, "A SHARED", a);
     assert_restored(&mut there, "B SLOTS 3 WEIGHT 2", b);
     assert_eq!(there.holders("lock"), ["A x1 SHARED", "B x1 SLOTS 3 WEIGHT 2"]);

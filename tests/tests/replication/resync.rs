@@ -8,15 +8,15 @@ const LOCKS: u64 = 3_000;
 /// How often a transfer is cut.
 const CUTS: u64 = 100;
 
-/// The same where the replica writes the data to its disk on its own thread (Valkey 9): its cron notices that a
-/// transfer has failed, once a second, and the next begins no sooner.
+/// The same for a replica that writes the data to its disk on its own thread (Valkey 9). Its cron notices once
+/// a second that a transfer has failed, and only then the next begins.
 const CUTS_BY_CRON: u64 = 8;
 
-/// The most bytes that come before the data.
+/// The most bytes that are sent before the data.
 const GREETINGS: u64 = 300;
 
 fn primary_with_locks(setup: Setup) -> Server {
-    // Its cron sees the end of a transfer that was cut, and only then begins the next.
+    // The cron of this replica must see the end of a transfer that was cut before it begins the next.
     let primary = setup.config("hz 100").start();
     let mut client = primary.client();
     client.call_all((0..LOCKS).map(|number| format!("LOCK.ACQUIRE lock-{number} A{number} PX 600000")));
@@ -26,9 +26,9 @@ fn primary_with_locks(setup: Setup) -> Server {
 
 /// How a full resync proceeds.
 struct Resync {
-    /// Its bytes, with the handshake.
+    /// The number of its bytes, with the handshake.
     bytes: u64,
-    /// Whether the data come over a connection of their own, the second of two (Redis 8).
+    /// Whether the data come over a second connection (Redis 8).
     has_a_channel: bool,
     /// Whether the replica writes them to its disk on a thread of its own.
     saves_by_cron: bool,
@@ -54,7 +54,8 @@ fn assert_same(primary: &Server, replica: &Server) {
     assert_eq!(replica.client().call("DBSIZE"), primary.client().call("DBSIZE"));
 }
 
-/// Cuts resyncs at many different offsets and checks the replica with `meanwhile`. Then lets one succeed.
+/// Cuts resyncs at many different offsets and checks the replica with `meanwhile`. After that, lets one
+/// succeed.
 #[track_caller]
 fn cut_short(setup: Setup, prepare: impl Fn(&Server), mut meanwhile: impl FnMut(&mut Client)) {
     let primary = primary_with_locks(setup.clone());
@@ -62,7 +63,7 @@ fn cut_short(setup: Setup, prepare: impl Fn(&Server), mut meanwhile: impl FnMut(
     let cuts = if saves_by_cron { CUTS_BY_CRON } else { CUTS };
     let link = Link::to(&primary);
     let cut = |number: u64| GREETINGS + (bytes - GREETINGS) * number / cuts;
-    // At a different offset each time. The connection before the one for the data is not cut.
+    // Each cut is at a different offset. The first connection, which does not carry the data, is not cut.
     let before = if has_a_channel { &[u64::MAX][..] } else { &[] };
     link.cut_after((0..cuts).flat_map(|number| before.iter().copied().chain([cut(number * 37 % cuts)])));
     let replica = setup.start();
@@ -103,7 +104,7 @@ fn still_has_its_old_lock(client: &mut Client) {
 /// Null, or LOADING: never data of a transfer that may still be cut.
 #[track_caller]
 fn has_no_lock_yet(client: &mut Client) {
-    // It may be the last of them, which is not cut.
+    // The connection may be the last one, which the link does not cut.
     if client.server_info("replication", "master_link_status") == "down" {
         let reply = client.call("LOCK.INFO lock-7");
         let loading = matches!(&reply, Reply::Error(text) if text.starts_with("LOADING"));

@@ -1,4 +1,5 @@
-//! Pauses, failovers and shutdowns while contended leases end. A server ends if a module writes in the background meanwhile.
+//! Pauses, failovers and shutdowns while contended leases end. A server ends itself if a module writes in the background
+//! during a pause.
 
 use lockward_tests::{Client, Link, Reply, Server, Setup, eventually, rounds};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +23,7 @@ fn chain() -> [Server; 3] {
 /// Locks whose leases end one after the other, each with a waiter.
 struct Contended {
     waiters: Vec<Client>,
-    /// A wait limit after the end of all these leases.
+    /// Its wait limit is later than the end of all these leases.
     last: Client,
 }
 
@@ -55,7 +56,7 @@ impl Contended {
     #[track_caller]
     fn nobody_is_granted(&mut self) {
         self.see_leases_over();
-        // Reading all of them takes longer than a pause.
+        // To read all of them would take longer than a pause.
         assert!(self.waiters.iter_mut().step_by(33).all(Client::has_no_reply));
     }
 
@@ -77,7 +78,7 @@ fn read_all(client: &mut Client) {
 #[track_caller]
 fn assert_same(primary: &Server, replica: &Server) {
     let digest = |server: &Server| server.client().call("DEBUG DIGEST");
-    // Keys whose leases are over may be deleted on one server before the other.
+    // Two servers may delete a key whose lease is over at different times.
     eventually("the same data", || {
         replica.see_in_sync_with(primary);
         digest(primary) == digest(replica)
@@ -227,7 +228,7 @@ fn a_shutdown_that_waits_for_a_lagging_replica_ends_in_order() {
     assert!(primary.see_end().success());
     let mut client = replica.promote();
     assert_eq!(client.holder("held").token, token);
-    // A lease may have arrived after its begin; the replica counts it from its arrival.
+    // A lease may have arrived some time after its begin. The replica counts it from its arrival.
     assert_eq!(client.acquire("lock-99 C BLOCK 0").holds, 1);
     assert_same(&replica, &last);
 }
@@ -278,7 +279,7 @@ fn changes_on_a_writable_replica_stay_there() {
     }
     replica.see_in_sync_with(&primary);
     last.see_in_sync_with(&replica);
-    // After a full resync it equals its primary again.
+    // After a full resync it has the same data as its primary again.
     let mut a = primary.client();
     a.acquire("lock A PX 600000");
     replica.promote();
@@ -298,7 +299,7 @@ fn without_its_replica_an_isolated_primary_grants_nothing_in_the_background() {
     eventually("the replica counts", || !matches!(client.call(ask), Reply::Error(_)));
     let mut b = primary.waiter("lock B BLOCK 0");
     let mut c = primary.waiter("lock C BLOCK 5500");
-    // The lag is measured in whole seconds: the lease ends when the lag is certainly too long.
+    // The lag is measured in whole seconds. When this lease ends, the lag is certainly too long.
     client.call("LOCK.RENEW lock A PX 5000").int();
     link.swallow();
     assert_eq!(c.reply(), Reply::NullArray, "a wait limit is no write");
@@ -340,7 +341,7 @@ fn servers_that_swap_roles_all_the_time_end_up_identical() {
         }
         let [mut one, mut other] = servers.each_ref().map(Server::client);
         for round in 0..rounds(8, 200) {
-            // In one round of its event loop each, beside what the clients do.
+            // Each server gets its commands in one pass of its event loop, while the clients go on.
             one.call_all([format!("REPLICAOF 127.0.0.1 {}", ports[1]), "PING".to_owned()]);
             if round % 3 > 0 {
                 servers[0].see_in_sync_with(&servers[1]);

@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 /// Why the replica misses grants before its primary is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// The link swallows what is sent.
+    /// The link drops what is sent.
     Swallowed,
-    /// The replica is stopped: what is sent to it waits in its socket.
+    /// The replica is stopped: what is sent to it stays in its socket.
     StandsStill,
 }
 
@@ -35,7 +35,7 @@ fn round(fault: Fault, outcomes: &mut Outcomes) {
         }
     };
     acquire(500);
-    // Only now is it certain that the primary sends at once what it writes.
+    // Only from here on is it certain that the primary sends at once what it writes.
     replica.see_in_sync_with(&primary);
     match fault {
         Fault::Swallowed => link.swallow(),

@@ -18,7 +18,7 @@
 //! Values that differ from run to run are matched like this. A number of 13 digits or more is a fencing token: the same number
 //! is the same token in the whole session, also in commands, and a larger number is a larger token. In an integer reply, a
 //! number of 4 to 12 digits is any number. A UUID is any UUID, and the same one in the whole session. `...` stands for the
-//! rest of a line or, alone on the last line, for everything that follows. Everything else must be equal.
+//! rest of a line. Alone on the last line, it stands for everything that follows. Everything else must be equal.
 
 use lockward_tests::{Client, DEADLINE, Reply, Server};
 use std::collections::{BTreeMap, BTreeSet};
@@ -206,7 +206,7 @@ struct Page {
 }
 
 struct Session {
-    /// Its file and line.
+    /// The file and the line of the session.
     place: String,
     steps: Vec<Step>,
 }
@@ -214,7 +214,7 @@ struct Session {
 struct Step {
     line: usize,
     who: String,
-    /// What is sent; nothing when only a reply is awaited.
+    /// What is sent; nothing if the step only awaits a reply.
     command: Option<String>,
     output: String,
 }

@@ -13,7 +13,8 @@ fn root() -> PathBuf {
 fn run(port: u16) -> Command {
     let mut run = Command::new("scripts/run");
     run.current_dir(root()).arg(port.to_string()).arg(Setup::new().module_path());
-    // SAFETY: prctl is safe to call between fork and exec. The server ends with the test, however that ends.
+    // SAFETY: prctl is safe to call between fork and exec. The server ends with the test, whatever the end
+    // of the test is.
     unsafe {
         run.pre_exec(|| {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);

@@ -1,5 +1,5 @@
-//! The module is loaded, replaced by the next and by the previous version, and removed: as docs/operating.md
-//! describes it, and in wrong ways.
+//! The module is loaded, replaced by the next and by the previous version, and removed, as docs/operating.md describes it and in
+//! wrong ways.
 //!
 //! The next version exists for these tests only, see tests/next-version.patch. It alone can read locks of owners
 //! named `next`.
@@ -25,7 +25,7 @@ fn refuses(server: &mut Server, change: impl FnOnce(Setup) -> Setup, why: &str) 
     assert!(refusal.is_clean() && refusal.log.contains(why), "{refusal:?}");
 }
 
-/// Starts a server again that has refused to.
+/// Starts again a server that has refused to start.
 #[track_caller]
 fn start_after_all(server: &mut Server, change: impl FnOnce(Setup) -> Setup) -> Client {
     server.change_setup(change);
@@ -33,7 +33,7 @@ fn start_after_all(server: &mut Server, change: impl FnOnce(Setup) -> Setup) -> 
     server.client()
 }
 
-/// What the module logs of a lock that only the next version can read.
+/// What the module logs when it cannot read a lock of the next version.
 const WHY: &str = "a lock of encoding 2, by another version of Lockward: this one reads 1";
 
 /// Writes a snapshot, once no child of the server is writing one.
@@ -202,7 +202,8 @@ fn servers_go_to_the_next_version_replica_first_and_back() {
     second.follow(&first);
     first.client().acquire("lock A PX 600000");
     for change in [Setup::next_version as fn(Setup) -> Setup, Setup::this_version] {
-        // First the replica, which then becomes the primary. The old primary replicates from it meanwhile, with its old version.
+        // The replica is replaced first. It then becomes the primary. The old primary replicates from it meanwhile, with the old
+        // version.
         restart(&mut second, change);
         second.follow(&first);
         let token = first.client().holder("lock").token;

@@ -29,7 +29,7 @@ impl<'a> Repeating<'a> {
     }
 }
 
-/// Loses the request or the reply of one request in three, mostly the reply.
+/// Loses the request or the reply of one request in three, usually the reply.
 fn some_lost() -> impl FnMut(&[Reply]) -> Fate + Send + 'static {
     let mut random = Random::new();
     move |_| match random.within(0..12) {
@@ -41,7 +41,7 @@ fn some_lost() -> impl FnMut(&[Reply]) -> Fate + Send + 'static {
     }
 }
 
-/// An owner that follows the contract, and the holds that it believes to have.
+/// An owner that follows the contract, and its own count of holds.
 struct Reckoning<'a> {
     owner: String,
     connection: Repeating<'a>,
@@ -203,7 +203,8 @@ fn a_wait_whose_connection_is_lost_keeps_its_queue_position_for_the_repeat() {
     assert_eq!(c.reply().grant().holds, 1);
 }
 
-/// If B's grant is lost, the repeat finds it. If B is cut off around its grant, the grant is passed on to C or found by the repeat.
+/// If B's grant is lost, the repeat finds it. If B's connection is cut at about the time of the grant, the grant is passed on to
+/// C or found by the repeat.
 #[test]
 fn a_lost_grant_is_found_by_the_repeat_or_passed_on() {
     let server = Server::start();

@@ -2,21 +2,22 @@
 
 use lockward_tests::{Client, Reply, Server, eventually, rounds};
 
-/// As many commands as are sent in one write.
+/// How many commands are sent in one write.
 const BATCH: usize = 500;
 
-/// Cycles of one kind.
+/// The number of cycles of one kind.
 fn cycles() -> usize {
     rounds(20_000, 1_000_000)
 }
 
-/// Runs `batch` for so many cycles, [`BATCH`] at a time, and compares memory before and after.
+/// Runs `batch` until all cycles are done, [`BATCH`] cycles at a time. Compares memory before and
+/// after.
 #[track_caller]
 fn stays_flat(what: &str, a: &mut Client, batch: impl FnMut(&mut Client, usize)) {
     stays_flat_by(BATCH, what, a, batch);
 }
 
-/// As [`stays_flat`], with another number at a time.
+/// As [`stays_flat`], with another number of cycles at a time.
 #[track_caller]
 fn stays_flat_by(size: usize, what: &str, a: &mut Client, mut batch: impl FnMut(&mut Client, usize)) {
     let mut run = |a: &mut Client, cycles: usize| {
@@ -27,7 +28,8 @@ fn stays_flat_by(size: usize, what: &str, a: &mut Client, mut batch: impl FnMut(
         (a.stat("memory", "used_memory"), a.stat("memory", "used_memory_rss"))
     };
     run(a, cycles() / 5);
-    // Memory for the next run may or may not be freed already: the larger value of two runs counts.
+    // The server may or may not have freed the memory of the last run. So the larger value of two
+    // runs counts.
     let before = run(a, cycles() / 10).max(run(a, cycles() / 10));
     let after = run(a, cycles());
     println!(
@@ -38,7 +40,7 @@ fn stays_flat_by(size: usize, what: &str, a: &mut Client, mut batch: impl FnMut(
         before.1,
         after.1
     );
-    // Background work may not be done yet.
+    // Background work may still go on.
     eventually(&format!("{what}: used_memory is below {} + 100,000 again", before.0), || {
         a.stat("memory", "used_memory") < before.0 + 100_000
     });
@@ -68,7 +70,7 @@ fn acquiring_hundreds_and_releasing_or_flushing_uses_no_more_memory() {
         let numbers = || from..from + BATCH;
         a.call_all(numbers().map(|number| format!("LOCK.ACQUIRE lock-{number} A")));
         let flush = ["FLUSHALL ASYNC".to_owned()];
-        // Memory is freed by commands and by a thread of the server at the same time.
+        // Commands free memory, and at the same time so does a thread of the server.
         let release = |number| format!("LOCK.RELEASE lock-{number} A");
         let take_again = |number| format!("LOCK.ACQUIRE lock-{number} B");
         let half = numbers().take(BATCH / 2);

@@ -67,7 +67,8 @@ fn a_panic_in_the_timer_is_caught() {
     assert_contained(&server);
 }
 
-/// The server frees a timer after its callback, so the module must not stop it meanwhile, even if it seems overdue.
+/// The server frees a timer after its callback. So the module must not stop the timer during the callback, even if
+/// it seems overdue.
 #[test]
 fn a_panic_in_a_late_timer_is_caught() {
     let (server, mut a, _b) = probed(setup());

@@ -10,7 +10,7 @@ fn pair() -> (Server, Server) {
     (primary, replica)
 }
 
-/// Evicts `lock`, which has an expiry, and takes the limit away again.
+/// Evicts `lock`, which has an expiry, and then removes the memory limit again.
 #[track_caller]
 fn evict(client: &mut Client) {
     client.call("CONFIG SET maxmemory-policy volatile-random");
@@ -293,7 +293,7 @@ fn a_grant_that_a_later_hold_count_confirms_is_not_taken_back() {
         "LOCK.ACQUIRE lock C HOLDS 2".to_owned(),
     ]);
     assert_eq!(replies[3].grant().holds, 2);
-    // All pending work is done before this waiter's limit is reached.
+    // All pending work is done before the limit of this waiter is reached.
     assert_eq!(a.call("LOCK.ACQUIRE lock D BLOCK 20"), Reply::NullArray);
     assert_eq!(a.holder("lock").holds, 2);
 }
@@ -318,9 +318,9 @@ fn a_full_resync_counts_a_lease_from_its_arrival_although_the_replicas_clock_is_
 fn a_renewal_that_a_promoted_replica_has_missed_can_be_repeated() {
     let server = Server::start_with("quarantine 600000");
     let mut a = server.client();
-    // The tenure as a replica has it that missed the last renewal: with the previous lease.
+    // A replica that missed the last renewal has the tenure with the previous lease.
     assert_eq!(a.call("LOCK.RENEW lock A TOKEN 4711 PX 2000"), Reply::Int(4_711));
-    // So that the module ends the lease, as it does where a client waits.
+    // Without a TTL, the module ends the lease, as it does when a client waits.
     assert_eq!(a.call("PERSIST lock"), Reply::Int(1));
     let mut b = server.waiter("lock B BLOCK 0");
     eventually("the lease is over", || a.info("lock").is_none());

@@ -23,9 +23,9 @@ from .errors import lock_error, lost, readable, refused
 
 Number = Union[int, float]
 Name = Union[str, bytes, memoryview]
-E = TypeVar("E")  # the event
-B = TypeVar("B")  # bool, or what it is awaited from
-N = TypeVar("N")  # None, likewise
+E = TypeVar("E")  # the type of the event
+B = TypeVar("B")  # bool, or an awaitable of it
+N = TypeVar("N")  # None, or an awaitable of it
 L = TypeVar("L", bound="LockBase[Any, Any, Any]")
 #: A client of a server does not know its default lease. A hold limit up to this is the lease, too, if none is named.
 _DEFAULT_LEASE = 30.0
@@ -94,15 +94,16 @@ class LockBase(Generic[E, B, N]):
         ``slots``, ``weight``: acquire one of so many slots (up to 1,000,000), or ``weight`` of them: a semaphore. The number of
         slots should be the same for all.
 
-        ``reentrant``: whether a thread (in asyncio: a task) that holds the lock may acquire it again; with
-        ``thread_local=False``: any. If not, it waits for itself, as with redis-py and threading.Lock.
+        ``reentrant``: whether a thread (in asyncio: a task) that holds the lock may acquire it
+        again. With ``thread_local=False``, any thread or task may. If this is False, it waits for
+        itself, as with redis-py and threading.Lock.
 
         ``auto_renewal``: whether to renew the lease while the lock is held; by default only without a ``timeout``.
 
         ``lease``: the lease of a lock without ``timeout``: how long the lock stays held after this process dies.
         None: the server's default, 30 seconds unless set.
 
-        ``hold_limit``: the lock is lost so long after it was granted, however often its lease is renewed.
+        ``hold_limit``: the lock is lost when this time has passed since it was granted, however often its lease is renewed.
 
         ``owner``: a name for the owner, up to 1,024 bytes. All who use the same name are one owner, and hold the lock together.
 
@@ -111,11 +112,11 @@ class LockBase(Generic[E, B, N]):
 
         ``replicas``: (n, seconds): raise UnreplicatedError unless n replicas confirm the grant in this time.
 
-        ``patience``: how long a request is repeated while no server answers, before UnreachableError.
+        ``patience``: how long a request is repeated while no server answers. Then UnreachableError is raised.
 
-        ``response_limit``: a reply that takes longer is taken for lost, and so is its connection.
+        ``response_limit``: a reply that takes longer counts as lost, and so does its connection.
 
-        ``waiting_connections``: how many acquisitions of this client wait on connections of their own. More than that poll.
+        ``waiting_connections``: how many acquisitions of this client wait on their own connections. Others poll.
         """
         check_client(redis, self._asynchronous)
         self.redis = redis
@@ -154,7 +155,7 @@ class LockBase(Generic[E, B, N]):
         raise NotImplementedError
 
     def _place(self) -> tuple[dict[Any, Holding], Any]:
-        """What is held, by thread, object or task, and who is calling."""
+        """The holdings by thread, object or task, and the caller."""
         raise NotImplementedError
 
     def _run(self, action: Coroutine[Any, Any, Any]) -> Any:
@@ -163,20 +164,21 @@ class LockBase(Generic[E, B, N]):
     # What is held.
 
     def _own(self) -> Holding | None:
-        """What the caller has acquired, in this process."""
+        """The holding that the caller has acquired in this process."""
         holdings, caller = self._place()
         own = holdings.get(caller)
         return own if own is not None and own.pid == os.getpid() else None
 
     def _releasable(self) -> Holding | None:
-        """What the caller may release."""
+        """The holding that the caller may release."""
         holdings, caller = self._place()
         return holdings.get(caller) or next(iter(holdings.values()), None)
 
     def _store(self, holding: Holding) -> None:
         holdings, caller = self._place()
         for former, kept in list(holdings.items()):
-            # What is lost is forgotten if its task has ended, or acquires again, without a release.
+            # A lost holding is forgotten if its task has ended, or acquires again, without a
+            # release.
             if former == caller or (not kept.held and (former is None or former.done())):
                 self._forget(kept)
         holdings[caller] = holding
@@ -198,7 +200,7 @@ class LockBase(Generic[E, B, N]):
                 del holdings[caller]
 
     def _current(self, verb: str) -> Holding:
-        """What the caller holds. LockLostError if it was lost, which the clock may show before the watcher does."""
+        """The holding of the caller. LockLostError if it was lost. The clock may show the loss before the watcher does."""
         holding = self._releasable()
         if holding is None or holding.pid != os.getpid():
             raise lock_error(LockError, f"Cannot {verb} an unlocked lock", self.name)
@@ -207,7 +209,7 @@ class LockBase(Generic[E, B, N]):
             raise lost(verb, self.name)
         return holding
 
-    # Without a request to a server.
+    # Methods that send no request.
 
     @property
     def local(self) -> SimpleNamespace:
@@ -219,7 +221,7 @@ class LockBase(Generic[E, B, N]):
     def fencing_token(self) -> int | None:
         """The fencing token: larger than that of every earlier tenure of this lock. Send it along with every write.
 
-        None before acquire and after release. Of several locks, the first one's.
+        None before acquire and after release. For several locks, the token of the first one.
         """
         tokens = self.fencing_tokens
         return tokens[0] if tokens else None
@@ -244,11 +246,13 @@ class LockBase(Generic[E, B, N]):
 
     @property
     def lost(self) -> E:
-        """An event that is set when the lock is lost: its lease ended before it was renewed, or the key was deleted or
-        overwritten. The client finds the latter at the next renewal.
+        """An event that is set when the lock is lost: its lease ended before it was renewed, or the
+        key was deleted or overwritten. The client notices a deleted or overwritten key at the next
+        renewal.
 
-        Each acquisition has its own event. For a caller that has not acquired the lock, this is the event of the latest
-        acquisition that was not released, or else of the next one.
+        Each acquisition has its own event. For a caller that has not acquired the lock, this is the
+        event of the latest acquisition that was not released. If there is none, it is the event of
+        the next acquisition.
         """
         holding = self._releasable() or self._latest()
         if holding is None or holding.is_over:
@@ -274,7 +278,7 @@ class LockBase(Generic[E, B, N]):
         tokens = f", token {', '.join(map(str, self.fencing_tokens))}" if holding is not None else ""
         return f"<{type(self).__module__}.{type(self).__name__} {readable(self.name)!r}: {state}{tokens}>"
 
-    # With requests. In asyncio, these return coroutines.
+    # Methods that send requests. In asyncio, these return coroutines.
 
     def acquire(
         self,
@@ -283,10 +287,11 @@ class LockBase(Generic[E, B, N]):
         blocking_timeout: Number | None = None,
         token: str | bytes | None = None,
     ) -> B:
-        """Acquire the lock, and wait in the server's queue if it is held. False when the wait limit, in seconds, is over.
+        """Acquire the lock, and wait in the server's queue if it is held. False at the wait limit, in seconds.
 
-        ``sleep`` is ignored. A caller that is interrupted or cancelled leaves the queue, and gives back what was granted
-        meanwhile. LockRefusedError, UnreachableError and UnreplicatedError: nothing is held.
+        ``sleep`` is ignored. A caller that is interrupted or cancelled leaves the queue. The client
+        gives back what was granted meanwhile. After LockRefusedError, UnreachableError or
+        UnreplicatedError, nothing is held.
         """
         return self._run(self._acquire(blocking, blocking_timeout, token))
 
@@ -298,7 +303,7 @@ class LockBase(Generic[E, B, N]):
         return self._run(self._release())
 
     def extend(self, additional_time: Number, replace_ttl: bool = False) -> B:
-        """Add seconds to the lease, or with ``replace_ttl`` set it to so many from now."""
+        """Add seconds to the lease. With ``replace_ttl``, the lease is this number of seconds from now."""
         now = FOREVER if replace_ttl else monotonic()
         return self._run(self._renew("extend", lambda tenure: max(0.0, tenure.deadline - now) + additional_time))
 
@@ -311,7 +316,10 @@ class LockBase(Generic[E, B, N]):
         return self._run(self._renew("renew", lambda tenure: tenure.lease / 1000, needs_timeout=False))
 
     def downgrade(self, shared: bool = False, slots: int | None = None) -> N:
-        """Let others in: from now on the lock is ``shared`` with readers, or one of more ``slots``. The token stays."""
+        """Let other owners hold the lock too: from now on it is ``shared`` with readers, or one of more ``slots``.
+
+        The token does not change.
+        """
         return self._run(self._downgrade(shared, slots))
 
     def guarded(self, *command: Any) -> Any:
@@ -320,9 +328,9 @@ class LockBase(Generic[E, B, N]):
         The data must be on the lock's server, and in a cluster in the lock's slot: name both with the same ``{tag}``. Without
         arguments, this only checks that the lock is held. The reply is that of RESP2, decoded as the client decodes.
 
-        LockLostError if the lock is lost: the command did not run. Errors of the command are redis-py's, and the lock stays
-        held. The command is not repeated when its reply is lost: UnreachableError then means that it may have run, as after
-        a cancelled task.
+        LockLostError if the lock is lost: the command did not run. Errors of the command are
+        redis-py's, and the lock stays held. The command is not repeated when its reply is lost.
+        UnreachableError then means that it may have run. A cancelled task does not know either.
         """
         return self._run(self._guarded(command))
 
@@ -344,7 +352,7 @@ class LockBase(Generic[E, B, N]):
         end = FOREVER if left is None else monotonic() + left
         return lock._run(lock._resume(lock._new_holding(token, is_renewed, end), tenures))
 
-    # The coroutines behind that.
+    # The coroutines that run these methods.
 
     def _call(self, limit: float | None = 0) -> Call:
         return Call(self._runtime, self.patience, self.response_limit, limit)
@@ -367,7 +375,8 @@ class LockBase(Generic[E, B, N]):
         named = token.encode() if isinstance(token, str) else None if token is None else bytes(token)
 
         def owner() -> bytes:
-            # The same token twice makes two owners, so the second has to wait, as with redis-py.
+            # Two acquisitions with the same token have different owners, so the second must wait,
+            # as with redis-py.
             return self._owner or (new_owner() if named is None else named + b":" + new_owner())
 
         lease = self.timeout or self.lease
@@ -375,7 +384,7 @@ class LockBase(Generic[E, B, N]):
             lease = min(lease or self.hold_limit, self.hold_limit)
         first = owner()
         tenures = [Tenure(key, first, kind, millis(lease) if lease else 0) for key, kind in self._parts]
-        # Keys that are granted are renewed at least while later ones are waited for.
+        # Granted keys are renewed at least while later ones are waited for.
         holding = self._new_holding(named, self.auto_renewal or len(tenures) > 1)
         try:
             if not await Acquisition(self, call, holding, tenures, None if self._owner else owner).run():
@@ -413,12 +422,12 @@ class LockBase(Generic[E, B, N]):
                 await call.give_up(requests, None, self.patience)
             raise lost("release", self.name)
         if holding.tenures[0].holds == 1:
-            # Before the request is sent: a renewal after it would find the lock lost.
+            # This comes before the request is sent: a renewal after it would find the lock lost.
             self._forget(holding)
         await protocol.release(holding, call)
 
     async def _renew(self, verb: str, lease_of: Callable[[Tenure], Number], needs_timeout: bool = True) -> bool:
-        """Set the leases to so many seconds."""
+        """Set the leases to this number of seconds."""
         if needs_timeout and self.timeout is None and self._releasable() is not None:
             raise lock_error(LockError, f"Cannot {verb} a lock with no timeout", self.name)
         holding, call = self._current(verb), self._call()
@@ -431,7 +440,7 @@ class LockBase(Generic[E, B, N]):
         for tenure in holding.tenures:
             former = tenure.kind
             weight = former[-1] if "WEIGHT" in former and not shared else None
-            tenure.kind = kind(shared, slots, weight)  # renewals name it from now on, whether a reply arrives or not
+            tenure.kind = kind(shared, slots, weight)  # renewals name the new mode, even if no reply arrives
             try:
                 await protocol.renew(holding, tenure, tenure.lease, call, "downgrade")
             except LockError:
@@ -447,7 +456,7 @@ class LockBase(Generic[E, B, N]):
         return decoded(reply, self.redis.get_encoder().decode)
 
     async def _query(self, key: bytes, command: Command, expected: tuple[str, ...] = ()) -> Any:
-        """Send a command that changes nothing. Return its reply, also if it is an expected error."""
+        """Send a command that changes nothing. Return its reply, even if it is an expected error."""
         request = Request(key, command)
         await self._call().ask([request])
         if request.code and request.code not in expected:
@@ -526,11 +535,11 @@ class SemaphoreBase(_Kinds[L]):
         super().__init__(redis, name, slots=slots, thread_local=False, **options)
 
     def permits(self, permits: int = 1) -> L:
-        """A lock of so many slots, not yet acquired."""
+        """A lock of ``permits`` slots, not yet acquired."""
         return self._lock(weight=None if permits == 1 else permits)
 
     def acquire(self, permits: int = 1, blocking: bool = True, timeout: Number | None = None) -> Any:
-        """Acquire so many slots within `timeout` seconds. Return a held lock, or None."""
+        """Acquire ``permits`` slots within `timeout` seconds. Return a held lock, or None."""
         lock = self.permits(permits)
         lock._enters_held = True
         return lock._run(self._acquire(lock, blocking, timeout))

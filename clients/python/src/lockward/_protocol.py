@@ -1,4 +1,4 @@
-"""All that a lock asks of a server, for threads and for asyncio alike: see clients/README.md.
+"""The requests of a lock to a server, the same for threads and for asyncio: see clients/README.md.
 
 A request may be sent twice: when its reply is lost, the client does not know whether the server has carried it out. So each
 acquisition names the count of holds that it leads to, and each other request the fencing token of its tenure.
@@ -45,7 +45,7 @@ _MAX_REDIRECTS = 5
 class Call:
     """One call of the program: how long it may take, and whether a server has answered.
 
-    `limit` is the wait limit in seconds; 0: it does not wait; None: it waits without limit.
+    `limit` is the wait limit in seconds. 0 means that it does not wait, and None that it waits without limit.
     """
 
     def __init__(self, runtime: Runtime, patience: float, response_limit: float, limit: float | None = 0) -> None:
@@ -53,7 +53,7 @@ class Call:
         self.runtime, self.patience, self._response_limit = runtime, patience, response_limit
         self.waits = limit != 0
         self.wait_until = FOREVER if limit is None else now + limit
-        self.until = FOREVER  # there is no point in asking any longer
+        self.until = FOREVER  # the call cannot succeed any more
         self.answered = False
         self._heard_at = now  # for a call that waits, each answer starts the patience again
 
@@ -65,7 +65,7 @@ class Call:
     ) -> None:
         """Send requests until each has an answer: those for one node in one pipeline. UnreachableError if no server answers.
 
-        A reply may take `extra` seconds longer. `end` is when to stop asking, in place of the end of the patience.
+        A reply may take ``extra`` seconds longer. ``end`` is when to stop asking, instead of at the end of the patience.
         """
         failures = attempt = redirects = 0
         while True:
@@ -75,7 +75,7 @@ class Call:
                 left = (self._end(extra) if end is None else end) + (_GRACE if self.waits else 0.0) - monotonic()
                 try:
                     await self.runtime.send(node, group, max(0.05, min(self._response_limit + extra, left)))
-                except (AuthenticationError, ResponseError) as error:  # from opening a connection
+                except (AuthenticationError, ResponseError) as error:  # the error comes from opening a connection
                     raise refused(error, group[0].key) from error
                 except NETWORK_ERRORS as error:
                     cause = error
@@ -112,17 +112,17 @@ class Call:
         return min(end, max(self.wait_until, monotonic())) if self.waits else end
 
     def lost(self, holding: Holding, verb: str, key: bytes, reply: Any = None) -> Exception:
-        """The error for a loss that this call finds. The program gets the lost signal, too."""
+        """The error for a loss that this call finds. The program gets the lost signal too."""
         self.runtime.lose(holding)
         return lost(verb, key, reply)
 
     async def give_up(self, requests: list[Request], error: BaseException | None, patience: float) -> None:
-        """Give back what may have been granted. `error` is why.
+        """Give back what may have been granted. ``error`` is the reason.
 
-        The caller waits for that for at most 200 ms, and a cancelled task not at all. It goes on in the background, for so
-        many seconds. What does not arrive ends with its lease.
+        The caller waits for that for at most 200 ms. A cancelled task does not wait. It goes on in the
+        background for some seconds. What cannot be given back ends with its lease.
         """
-        if not requests or isinstance(error, GeneratorExit):  # the event loop is gone
+        if not requests or isinstance(error, GeneratorExit):  # the event loop has ended
             return
         limit = 0.05 if isinstance(error, UnreachableError) else GIVE_UP_LIMIT
         if self.waits:
@@ -135,7 +135,7 @@ class Call:
 class Acquisition:
     """One acquisition of one key, or of several as one lock. If the caller leaves, what may have been granted is given back.
 
-    `new_owner` makes another owner; None: the owner is not to be changed.
+    `new_owner` makes another owner. None means that the owner must not change.
     """
 
     def __init__(
@@ -143,11 +143,11 @@ class Acquisition:
     ) -> None:
         self._lock, self._call, self._holding = lock, call, holding
         self._tenures, self._new_owner = tenures, new_owner
-        self._holds = tenures[0].holds + 1  # if it succeeds
+        self._holds = tenures[0].holds + 1  # true if this request succeeds
         self._is_last_slice = False
 
     async def run(self) -> bool:
-        """Acquire within the call's wait limit. False if a lock is busy for longer."""
+        """Acquire within the call's wait limit. False if a lock is still busy at the limit."""
         try:
             is_held = await self._run()
         except BaseException as error:
@@ -197,7 +197,7 @@ class Acquisition:
         return all([r.reply is not None and await self._accept(t, r) for t, r in zip(tenures, requests)])
 
     async def _wait(self, tenure: Tenure) -> bool:
-        """Wait in the server's queue, or while all waiting connections are in use, try again and again."""
+        """Wait in the server's queue. While all waiting connections are in use, try again and again instead."""
         call, pause = self._call, 0.05
         while call.waits and not call.is_late():
             if self._holding.tenures and not self._holding.held:
@@ -231,7 +231,7 @@ class Acquisition:
         return tenure.renew_command(tenure.lease, self._holds)
 
     async def _accept(self, tenure: Tenure, request: Request, is_confirmed: bool = True) -> bool:
-        """Take a grant. A short one, or one that came late, is confirmed. False if it is over."""
+        """Take a grant. A grant with a short lease, or one that came late, is confirmed. False if it is over."""
         tenure.token, _, lease = map(int, request.reply)
         tenure.lease = tenure.lease or lease
         if not is_confirmed or monotonic() >= lease_end(request.sent, tenure.lease):
@@ -255,7 +255,7 @@ class Acquisition:
         end: float | None = None,
         extra: float = 0.0,
     ) -> list[Request]:
-        """Ask about keys, and take the longest lease that the server accepts if theirs is refused."""
+        """Ask about keys. If the server refuses their lease, use the longest one that it accepts."""
         wait: tuple[Command, ...] = ()
         if self._lock.replicas is not None and not extra:
             count, within = self._lock.replicas
@@ -292,7 +292,7 @@ class Acquisition:
 
 
 def shorten(tenure: Tenure, reply: Any) -> bool:
-    """If the server refuses the lease, take the longest one that it accepts. False if there is no such."""
+    """If the server refuses the lease, use the longest one that it accepts. False if it names none."""
     longest = longest_lease(reply)
     if longest is None or longest >= tenure.lease:
         return False
@@ -311,7 +311,8 @@ async def release(holding: Holding, call: Call) -> None:
     except UnreachableError as error:
         failure = error
     except BaseException as interruption:
-        # The caller cannot know how far the release came. So it is carried out, and not left to the lease.
+        # The caller cannot know whether the release was carried out. So it goes on in the background, and
+        # the locks do not wait for the end of their leases.
         for tenure in holding.tenures:
             tenure.holds = left
         unanswered = [request for request in requests if not request.is_answered]
@@ -321,7 +322,7 @@ async def release(holding: Holding, call: Call) -> None:
         if not request.is_answered:
             continue
         if not request.code or (request.code == "NOTHELD" and request.may_have_run and not left):
-            tenure.holds = left  # after NOTHELD: an earlier attempt was carried out, and its reply lost
+            tenure.holds = left  # after NOTHELD: an earlier attempt was carried out, but its reply was lost
         elif request.code in DENIALS:
             raise call.lost(holding, "release", tenure.key, request.reply)
         else:
@@ -355,7 +356,7 @@ async def renew(holding: Holding, tenure: Tenure, lease: int, call: Call, verb: 
 
 
 async def guarded(holding: Holding, command: Command, call: Call) -> Any:
-    """Run a command if the lock is held, also by the server's account. LockLostError if it is not.
+    """Run a command if the lock is held, which the server checks too. LockLostError if it is not.
 
     If the server denies the tenure, it is renewed first: a server in quarantine restores it.
     """

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Request:
-    """Commands about one key, and what became of them. `make` makes them at the time when they are sent."""
+    """Commands about one key, and their outcome. `make` makes the commands at the time when they are sent."""
 
     def __init__(
         self, key: bytes, *commands: Command, make: Callable[[float], tuple[Command, ...]] | None = None
@@ -43,7 +43,7 @@ class Request:
         self.sent = 0.0
         self.replies: list[Any] = []
         self.code = ""  # of the error, if the first reply is one
-        self.asking: Address | None = None  # the cluster node that is importing the key: it is to be asked next
+        self.asking: Address | None = None  # the cluster node that is importing the key: the next request goes there
         self._is_asking = False
         self._lost_replies = 0
 
@@ -53,9 +53,9 @@ class Request:
         self.replies, self.code = [], ""
 
     def commands(self) -> tuple[Command, ...]:
-        """What is sent now. ASKING counts only for the next command."""
+        """The commands that are sent now. ASKING counts only for the next command."""
         self.sent = monotonic()
-        self._lost_replies += 1  # until it is taken
+        self._lost_replies += 1  # until the reply is read
         made = self._make(self.sent)
         return tuple(each for command in made for each in (("ASKING",), command)) if self._is_asking else made
 
@@ -66,7 +66,7 @@ class Request:
 
     @property
     def may_have_run(self) -> bool:
-        """Whether it was sent, and has no reply, or had none when it was sent before."""
+        """Whether the request may have run: a reply is missing now, or was missing at an earlier attempt."""
         return self._lost_replies > 0
 
     @property
@@ -75,7 +75,7 @@ class Request:
 
     @property
     def reply(self) -> Any:
-        """The reply to the first command, which decides."""
+        """The reply to the first command, which decides the outcome."""
         return self.replies[0]
 
     @property
@@ -90,18 +90,18 @@ class Request:
 class Runtime:
     """The connections and holdings of one client's locks in one process, and in asyncio in one event loop.
 
-    A thread or a task watches the leases. It does nothing that could hang.
+    A thread or a task watches the leases. It never does anything that could block for long.
     """
 
     _link: ClassVar[type[LinkBase]]
     waits_when_interrupted: ClassVar[bool]  # until what may have been granted is given back
 
     def __init__(self, client: Any, changed: Any) -> None:
-        self.loop: Any = None  # in asyncio
+        self.loop: Any = None  # only in asyncio
         self._client = weakref.ref(client)
         self._mutex = threading.RLock()
         self._idle: dict[Address | None, list[LinkBase]] = {}
-        self._used_at = 0.0  # a connection, most recently
+        self._used_at = 0.0  # the last time at which a connection was used
         self._waits = 0
         #: References are weak: what the program has dropped is renewed no more.
         self._holdings: weakref.WeakSet[Holding] = weakref.WeakSet()
@@ -119,19 +119,19 @@ class Runtime:
         """Sleep."""
 
     def start(self, action: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine where it delays nothing else. Return a future or a task."""
+        """Run a coroutine where it delays no other work. Return a future or a task."""
 
     async def wait(self, started: Any, limit: float) -> None:
-        """Wait until what was started is done, or for so many seconds."""
+        """Wait until the started work is done, or until the time is over."""
 
     def start_watch(self, watch: Coroutine[Any, Any, None]) -> None:
         """Start the thread or the task that watches the leases."""
 
     async def wait_for_change(self, limit: float) -> None:
-        """Wait until `_wake` is called, or for so many seconds."""
+        """Wait until `_wake` is called, or until the time is over."""
 
     def call_on_lost(self, lock: Any) -> None:
-        """Call the callback where it delays nothing, and log its errors.
+        """Call the callback where it delays no other work, and log its errors.
 
         A coroutine function runs in the event loop, and any other one in a thread of its own.
         """
@@ -155,7 +155,7 @@ class Runtime:
     # Connections.
 
     def take_wait(self, most: int) -> bool:
-        """Take one of so many waiting connections, until `end_wait`. False if all are in use."""
+        """Take one of the waiting connections, until `end_wait`. False if all are in use."""
         with self._mutex:
             is_free = self._waits < most
             self._waits += is_free
@@ -166,7 +166,7 @@ class Runtime:
             self._waits -= 1
 
     async def send(self, node: Address | None, requests: list[Request], limit: float) -> None:
-        """Send requests to a node in one pipeline, and note their replies, within so many seconds."""
+        """Send requests to a node in one pipeline, and note their replies, within a limit of seconds."""
         until = monotonic() + limit
         for request in requests:
             request.reset()
@@ -200,7 +200,7 @@ class Runtime:
     async def connect(self, pool: Any, until: float, address: Address | None = None, **options: Any) -> LinkBase:
         """Open a connection with the options of a pool. If Sentinels know the server, `address` is its address.
 
-        It is opened in the background: names, handshakes and TLS have limits of their own, or none.
+        It is opened in the background: name lookups, handshakes and TLS have other limits, or none.
         """
         limit = max(0.05, until - monotonic())
         theirs = pool.connection_kwargs.items()
@@ -253,7 +253,7 @@ class Runtime:
             self._wake()
 
     def close_idle(self, since: float = FOREVER) -> None:
-        """Close the connections that were not used since then."""
+        """Close the connections that were not used since a time."""
         with self._mutex:
             for links in self._idle.values():
                 while links and links[0].idle_since <= since:
@@ -275,7 +275,7 @@ class Runtime:
     # Leases.
 
     def watch(self, holding: Holding) -> None:
-        """Renew what is held, and tell the program when it is lost."""
+        """Renew what is held. Tell the program when it is lost."""
         if holding.is_over:
             return
         with self._mutex:
@@ -309,7 +309,7 @@ class Runtime:
         try:
             while True:
                 self._changed.clear()
-                self._next = FOREVER  # from here on, `watch` wakes this: it may come too late for this round
+                self._next = FOREVER  # from here on, `watch` wakes this: its change may be too late for this round
                 self._next = self._tick(monotonic())
                 with self._mutex:
                     if not self._holdings and (self._client() is None or monotonic() > self._used_at + IDLE_LIMIT):
@@ -322,7 +322,7 @@ class Runtime:
             raise
 
     def _tick(self, now: float) -> float:
-        """End and renew what is due. Return when to look again."""
+        """End and renew what is due. Return the time of the next call."""
         due: list[tuple[Holding, Tenure]] = []
         then = FOREVER
         for holding in self._watched():
@@ -334,7 +334,7 @@ class Runtime:
                 for tenure in holding.tenures:
                     if tenure.renew_at <= now + min(TOGETHER, tenure.lease / 30_000):
                         due.append((holding, tenure))
-                        tenure.renew_at = now + tenure.lease / 3000  # the outcome sets it anew
+                        tenure.renew_at = now + tenure.lease / 3000  # the outcome of the renewal sets the next time
                 then = min([then, holding.deadline, *[tenure.renew_at for tenure in holding.tenures]])
         for node, pairs in grouped(due, lambda pair: self.servers.node_of(pair[1].key, pair[1].failures)):
             self.start(self._renew(node, pairs, now))
@@ -372,7 +372,7 @@ def grouped(items: Iterable[T], key: Callable[[T], Address | None]) -> Iterable[
 
 
 def finish(action: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine whose awaits all block: it never suspends."""
+    """Run a coroutine that never suspends, because everything that it awaits blocks instead."""
     try:
         action.send(None)
     except StopIteration as end:
@@ -382,7 +382,7 @@ def finish(action: Coroutine[Any, Any, T]) -> T:
 
 
 class _Process:
-    """What the child of a fork begins anew."""
+    """The state that the child of a fork begins with."""
 
     def __init__(self) -> None:
         self.mutex = threading.RLock()
@@ -401,7 +401,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def runtime_of(client: Any, kind: Callable[[Any], Runtime], loop: Any = None) -> Runtime:
-    """The runtime of this client's locks, in asyncio for this event loop."""
+    """The runtime of this client's locks, in asyncio the one for this event loop."""
     with _process.mutex:
         runtime = _process.runtimes.get(client)
         if runtime is None or runtime.loop is not loop:

@@ -1,4 +1,4 @@
-"""Which server is asked about a key: the only one, a node of a cluster, or the primary that Sentinels name."""
+"""Which server gets the requests about a key: the only one, a node of a cluster, or the primary that Sentinels name."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class Server:
         return client
 
     def node_of(self, key: bytes, attempt: int = 0) -> Address | None:
-        """Whom to ask about a key."""
+        """The node to ask about a key."""
         return None
 
     def may_have(self, node: Address | None, key: bytes) -> bool:
-        """Whether a key may be at this node, which was lost."""
+        """Whether a key may be at this node, whose connection was lost."""
         return True
 
     def redirect(self, reply: Exception, node: Address | None) -> Address | None:
-        """Whom to ask next after MOVED or ASK of a node. None: `node_of` knows."""
+        """The node to ask after a node has replied MOVED or ASK. None means that `node_of` knows it."""
         return None
 
     async def connect(self, node: Address | None, until: float) -> tuple[LinkBase, Address | None]:
@@ -55,13 +55,13 @@ class Server:
 class Cluster(Server):
     """The nodes that redis-py's client knows.
 
-    Every second attempt asks any other node, which knows who has the key now. So the client needs no map of the cluster that
-    is up to date, and never waits for one.
+    Every second attempt asks any other node, which redirects to the node that has the key now. So
+    the client needs no current map of the cluster, and never waits for one.
     """
 
     def __init__(self, client: Any, runtime: Runtime) -> None:
         super().__init__(client, runtime)
-        self._moved: dict[int, Address] = {}  # what MOVED has told: newer than the client's map
+        self._moved: dict[int, Address] = {}  # what MOVED has said: it is newer than the client's map
         self._loading: Any = None
 
     def node_of(self, key: bytes, attempt: int = 0) -> Address | None:
@@ -82,7 +82,7 @@ class Cluster(Server):
 
     def redirect(self, reply: Exception, node: Address | None) -> Address | None:
         code, slot, to = str(reply).split()[:3]
-        host, _, port = to.rpartition(":")  # without a host, it is that of the same server
+        host, _, port = to.rpartition(":")  # without a host, it is the host of the same server
         host, port = self.client().nodes_manager.remap_host_port(host or (node[0] if node else ""), int(port))
         if code == "ASK":
             return host, int(port)
@@ -103,7 +103,7 @@ class Cluster(Server):
 
 
 class Sentinels(Server):
-    """The primary that Sentinels name. While they are silent, it is the last that they have named."""
+    """The primary that Sentinels name. While the Sentinels are silent, it is the last one that they have named."""
 
     def __init__(self, client: Any, runtime: Runtime) -> None:
         super().__init__(client, runtime)
@@ -136,7 +136,7 @@ class Sentinels(Server):
         return link, node
 
     def _ask_all(self) -> None:
-        """Ask all Sentinels at once, unless that is under way. The first answer counts."""
+        """Ask all Sentinels at once, unless such a request is in progress. The first answer counts."""
         client, now = self._client(), monotonic()
         if client is None or (self._heard < self._asked and now < self._asked + SENTINEL_LIMIT):
             return

@@ -26,7 +26,7 @@ class Link(LinkBase):
     async def open(self, address: Address | None) -> None:
         self._theirs.connect() if address is None else self._theirs.connect_to(address)
         self._socket, self._poll = self._theirs._sock, None
-        if hasattr(select, "POLLRDHUP"):  # this takes no reply away from a thread that uses the connection
+        if hasattr(select, "POLLRDHUP"):  # this does not take a reply away from a thread that uses the connection
             self._poll = select.poll()
             self._poll.register(self._socket, select.POLLRDHUP)
 
@@ -128,7 +128,7 @@ class ReadWriteLock(ReadWriteLockBase[Lock]):
 
 
 class Semaphore(SemaphoreBase[Lock]):
-    """A semaphore with so many slots, which should be the same for all. The other arguments are those of ``Lock``.
+    """A semaphore with this number of slots, which should be the same for all. The other arguments are those of ``Lock``.
 
     ``acquire(permits=2, timeout=1)`` returns the permit: a held lock, to be released with ``release()`` or by ``with``.
     It returns None if the slots are not free in time.
@@ -140,9 +140,10 @@ class Semaphore(SemaphoreBase[Lock]):
 def lead(redis: Any, name: Name, run: Callable[[Lock], T], **options: Any) -> T:
     """Become the leader, call ``run`` with the lock, and release it when ``run`` returns. Return its result.
 
-    ``lock.fencing_token`` is the term. ``run`` should return soon after ``lock.lost`` is set, or when ``lock.guarded`` raises
-    LockLostError; then this waits to become the leader again. It waits without limit, also while no server answers.
-    The options are those of ``Lock``, without those of its waits.
+    ``lock.fencing_token`` is the term. ``run`` should return soon after ``lock.lost`` is set, or
+    when ``lock.guarded`` raises LockLostError; then this waits to become the leader again. It waits
+    without limit, even while no server answers. The options are those of ``Lock``, without those of
+    its waits.
     """
     while True:
         lock = Lock(redis, name, blocking=True, blocking_timeout=None, thread_local=False, **options)
@@ -158,5 +159,5 @@ def lead(redis: Any, name: Name, run: Callable[[Lock], T], **options: Any) -> T:
             if lock.held:
                 raise
         finally:
-            with suppress(LockError, UnreachableError):  # it is lost, or ends with its lease
+            with suppress(LockError, UnreachableError):  # it was lost, or it ends with its lease
                 lock.release()

@@ -1,10 +1,12 @@
-"""What is held, as this process knows it.
+"""What is held, as far as this process knows.
 
-A *tenure* is one key's, from an owner's first hold to its last. A *holding* is what one acquisition has given the program:
-a tenure, or with several keys one for each. All tenures of a holding are lost together.
+A *tenure* is about one key: from an owner's first hold to its last. A *holding* is the result of
+one acquisition: a tenure, or for several keys one for each. All tenures of a holding are lost
+together.
 
-A lease is counted from before its request was sent, by the monotonic clock of this process. The server starts counting
-later. So the lease ends here before it ends at the server, however long either was paused.
+A lease is counted from before its request was sent, by the monotonic clock of this process. The
+server starts counting later. So the lease ends here before it ends at the server, even if one of
+them was paused.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ class Tenure:
     key: bytes
     owner: bytes
     kind: Command  # the arguments that say with whom the lock is shared
-    lease: int  # milliseconds; 0: the server's default, until a reply tells it
+    lease: int  # milliseconds; 0: the server's default, until a reply names it
     token: int = 0
     holds: int = 0
     deadline: float = 0.0  # when the lease ends, by this process's clock
     granted_at: float = 0.0
-    is_pending: bool = False  # an acquisition leaves something at the server if it ends now
+    is_pending: bool = False  # whether an acquisition leaves something at the server if it ends now
     renew_at: float = FOREVER
-    failures: int = 0  # of renewals, one after the other
+    failures: int = 0  # the number of failed renewals since the last success
     renewals_count_from: float = 0.0  # the reply to a renewal that was sent earlier is ignored
 
     def acquire_command(self, lease: int, holds: int, *wait: Any) -> Command:
@@ -42,7 +44,7 @@ class Tenure:
         return ("LOCK.RENEW", self.key, self.owner, "PX", lease, "TOKEN", self.token, "HOLDS", holds, *self.kind)
 
     def release_command(self) -> Command:
-        """The reply to `HOLDS 0` does not tell whether the lock was lost. The reply to `ALL` with the token does."""
+        """The reply to `HOLDS 0` does not say whether the lock was lost. The reply to `ALL` with the token says it."""
         count = ("HOLDS", self.holds - 1) if self.holds > 1 else ("ALL",)
         return ("LOCK.RELEASE", self.key, self.owner, *count, "TOKEN", self.token)
 
@@ -50,10 +52,10 @@ class Tenure:
         return ("LOCK.RELEASE", self.key, self.owner, "HOLDS", holds)
 
     def expect_lease(self, lease: int) -> None:
-        """Note that the program requests a lease: it may be shorter, and be set though no reply arrives.
+        """Note that the program requests a lease. It may be shorter than before, and the server may set it without a reply.
 
-        If another renewal is under way, the client does not know which of the two the server carries out last. So the reply
-        to that one is ignored.
+        If another renewal is in progress, the client does not know which of the two the server
+        carries out last. So the reply to that one is ignored.
         """
         self.deadline = min(self.deadline, lease_end(monotonic(), lease))
         self.renewals_count_from = FOREVER
@@ -67,7 +69,7 @@ class Holding:
     is_renewed: bool
     end: float = FOREVER  # when the hold limit is reached, by this process's clock
     tenures: list[Tenure] = field(default_factory=list)
-    is_over: bool = False  # given back, or about to be
+    is_over: bool = False  # whether it was released, or the release has begun
     pid: int = field(default_factory=os.getpid)
 
     @property
@@ -79,7 +81,7 @@ class Holding:
         return not (self.is_over or self.lost.is_set() or self.pid != os.getpid()) and monotonic() < self.deadline
 
     def schedule(self, tenure: Tenure) -> None:
-        """Set when the tenure is to be renewed: when a third of its lease is over."""
+        """Set the time of the next renewal: when a third of the lease has passed."""
         if not self.is_renewed:
             tenure.renew_at = FOREVER
         elif tenure.deadline + tenure.lease / 500_000 + 0.005 < self.end:
@@ -88,11 +90,11 @@ class Holding:
             tenure.renew_at = 0.0 if tenure.deadline > self.end + 0.01 else FOREVER
 
     def next_lease(self, tenure: Tenure, now: float) -> int:
-        """The lease to renew with. A tenure that is not renewed gets no more than what is left."""
+        """The lease to renew with. A tenure that is not renewed gets at most what is left."""
         return self.limited(tenure.lease if self.is_renewed else millis(tenure.deadline - now), now)
 
     def limited(self, lease: int, now: float) -> int:
-        """The lease, or what is left of the hold limit."""
+        """The lease, or what is left of the hold limit if that is less."""
         return lease if self.end == FOREVER else min(lease, millis(self.end - now))
 
     def note_lease(self, tenure: Tenure, sent: float, lease: int) -> None:
@@ -101,7 +103,7 @@ class Holding:
         self.schedule(tenure)
 
     def note_renewal(self, tenure: Tenure, sent: float, lease: int, reply: Any) -> bool:
-        """Note the reply to a renewal of the client's own. Return whether the tenure is lost."""
+        """Note the reply to a renewal that the client itself has sent. Return whether the tenure is lost."""
         longest = longest_lease(reply)
         if isinstance(reply, int):
             counts = self.is_renewed and sent >= tenure.renewals_count_from
@@ -124,7 +126,7 @@ class Holding:
 
 
 def unpack(handle: str) -> tuple[float | None, float | None, bool, bytes | None, list[Tenure]]:
-    """The timeout, what is left of the hold limit, whether the leases are renewed, the local token, and the tenures."""
+    """The timeout, the rest of the hold limit, whether the leases are renewed, the local token, and the tenures."""
     try:
         version, timeout, left, is_renewed, token, tenures = ast.literal_eval(base64.urlsafe_b64decode(handle).decode())
         if version != 3:

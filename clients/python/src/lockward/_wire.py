@@ -1,10 +1,11 @@
-"""What goes over a connection: commands, replies in RESP2, what errors mean, and how times are counted.
+"""What is sent over a connection: commands, replies in RESP2, the meaning of errors, and how times are counted.
 
-redis-py opens the connections. What is sent on them is packed and parsed here: redis-py's own connections repeat requests,
-decode replies and rewrite errors, each in its own way for threads and for asyncio.
+redis-py opens the connections. Requests and replies are packed and parsed here. redis-py's own
+connections repeat requests, decode replies and rewrite errors, in different ways for threads and
+for asyncio.
 
-The protocol is written once, in coroutines. In asyncio, the event loop runs them. With threads, what they await blocks instead
-of suspending them, so that they run to their end at once.
+The protocol is written once, in coroutines. In asyncio, the event loop runs them. With threads,
+everything that they await blocks instead of suspending them, so they run to their end at once.
 """
 
 from __future__ import annotations
@@ -34,29 +35,29 @@ class NotSent(ConnectionError):
 
 
 class LinkBase:
-    """A connection that redis-py opens and that is used without it."""
+    """A connection that redis-py opens, but that is then used without redis-py."""
 
     def __init__(self, theirs: Any) -> None:
         self._theirs, self._data, self.idle_since = theirs, bytearray(), 0.0
-        # Without the requests that tell the server the library's name.
+        # The connection does not send the requests that tell the server the library's name.
         for name in ("driver_info", "lib_name", "lib_version"):
             if getattr(theirs, name, None):
                 setattr(theirs, name, None)
 
     async def open(self, address: Address | None) -> None:
-        """Open it; if Sentinels know the server, to this address."""
+        """Open it. If Sentinels know the server, connect to this address."""
 
     def send(self, data: bytes, until: float) -> None:
-        """Send without waiting for the reply. What is read next must come before `until`."""
+        """Send without waiting for the reply. The next read must end before ``until``."""
 
     async def receive(self) -> Any:
-        """The next bytes. None at all if the server has closed the connection."""
+        """The next bytes. Empty bytes if the server has closed the connection."""
 
     def is_cut(self) -> Any:
-        """Whether the server has closed it, as far as that is known."""
+        """Whether the server has closed it, as far as this process knows."""
 
     def close(self) -> None:
-        """Close it, whatever its state."""
+        """Close it in any state."""
 
     async def converse(self, commands: list[Command], until: float) -> list[Any]:
         """Send commands, and read their replies. An error reply is a ResponseError with the server's whole text."""
@@ -105,7 +106,7 @@ def pack(commands: Iterable[Command]) -> bytes:
 
 
 def error_code(reply: Any) -> str:
-    """The first word of an error; otherwise nothing."""
+    """The first word of an error; an empty string for other replies."""
     return str(reply).partition(" ")[0] if isinstance(reply, ResponseError) else ""
 
 
@@ -127,7 +128,7 @@ def millis(seconds: float) -> int:
 
 
 def lease_end(sent: float, lease: int) -> float:
-    """When a lease of so many milliseconds ends whose request was sent at `sent`.
+    """When a lease of ``millis`` milliseconds ends whose request was sent at ``sent``.
 
     The server starts counting later. A thousandth and a millisecond are subtracted, because its clock may be faster.
     """

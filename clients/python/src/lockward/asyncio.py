@@ -67,7 +67,7 @@ class TaskRuntime(Runtime):
 
     def start(self, action: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         task = asyncio.ensure_future(action)
-        self._tasks.add(task)  # an event loop has only weak references
+        self._tasks.add(task)  # an event loop keeps only weak references
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
@@ -89,8 +89,9 @@ class TaskRuntime(Runtime):
 class Lock(LockBase[asyncio.Event, Awaitable[bool], Awaitable[None]]):
     """A lock on a server with Lockward, with the interface of redis.asyncio.lock.Lock. Arguments: see ``Lock.__init__``.
 
-    Tasks that share the object exclude each other, too. A task that has not acquired the lock itself releases what the
-    object has acquired first. So a lock may be acquired in one task, as asyncio.wait_for does, and released in another.
+    Tasks that share the object exclude each other too. A task that has not acquired the lock itself
+    releases the oldest acquisition of the object. So a lock may be acquired in one task, as
+    asyncio.wait_for does, and released in another.
     """
 
     _asynchronous = True
@@ -106,7 +107,7 @@ class Lock(LockBase[asyncio.Event, Awaitable[bool], Awaitable[None]]):
     def _place(self) -> tuple[dict[Any, Any], Any]:
         try:
             return self._holdings, asyncio.current_task() if self.thread_local else None
-        except RuntimeError:  # not in an event loop
+        except RuntimeError:  # the caller is not in an event loop
             return self._holdings, None
 
     def _run(self, action: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
@@ -165,9 +166,9 @@ class Semaphore(SemaphoreBase[Lock]):
 async def lead(redis: Any, name: Name, run: Callable[[Lock], Awaitable[T]], **options: Any) -> T:
     """Become the leader, await ``run(lock)``, and release the lock when it returns. Return its result.
 
-    ``lock.fencing_token`` is the term. When the lock is lost, ``run`` is cancelled, and this waits to become the leader
-    again. It waits without limit, also while no server answers. The options are those of ``Lock``, without those
-    of its waits.
+    ``lock.fencing_token`` is the term. When the lock is lost, ``run`` is cancelled, and this waits to
+    become the leader again. It waits without limit, even while no server answers. The options are those of
+    ``Lock``, without those of its waits.
     """
     while True:
         leads = is_done = False
@@ -179,5 +180,5 @@ async def lead(redis: Any, name: Name, run: Callable[[Lock], Awaitable[T]], **op
         except (LockLostError, UnreachableError) as error:
             if leads and not is_done and isinstance(error, UnreachableError):
                 raise
-        if is_done:  # what could not be released ends with its lease
+        if is_done:  # a lock that could not be released ends with its lease
             return result

@@ -1,4 +1,4 @@
-"""The errors of locks, beside those of redis-py."""
+"""The errors of locks. redis-py's own errors come in addition."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class UnreplicatedError(LockError):
 
 
 class UnreachableError(ConnectionError):
-    """No server has answered for as long as the patience or the wait limit. What may have been granted ends with its
-    lease at the latest. A guarded command may have run."""
+    """No server has answered within the patience or the wait limit. What may have been granted ends
+    with its lease at the latest. A guarded command may have run."""
 
 
 def lock_error(kind: type[LockError], what: str, name: Any) -> LockError:

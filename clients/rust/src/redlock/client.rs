@@ -48,16 +48,16 @@ impl Redlock {
 
     /// Creates a client for the servers at these addresses. It connects at the first request.
     ///
-    /// Within [`Settings::response_limit`] a server has to connect and to reply; otherwise it counts as down. Make it much
-    /// shorter than a lease, and long enough for any server that works. [`Settings::patience`] is how long an acquisition
-    /// without a wait limit tries while there is no majority.
+    /// A server must connect and reply within [`Settings::response_limit`]. Otherwise it counts as down. Make the limit
+    /// much shorter than a lease, and long enough for any server that works. [`Settings::patience`] is how long an
+    /// acquisition without a wait limit tries while there is no majority.
     ///
     /// # Errors
     /// [`Error::Invalid`] when there is no address, when an address names no server, or outside a tokio runtime.
     pub fn new(addresses: impl IntoIterator<Item = Address>, settings: Settings) -> Result<Self, Error> {
         let runtime =
             Handle::try_current().map_err(|_| Error::invalid("create the client in a tokio runtime"))?;
-        // No second attempt at a server that is down, as the others may be enough.
+        // There is no second attempt at a server that is down, because the others may be enough.
         let each = settings.clone().patience(settings.response_limit);
         let clients = addresses.into_iter().map(|address| Client::new(address, each.clone()));
         let clients = clients.collect::<Result<Arc<[_]>, _>>()?;

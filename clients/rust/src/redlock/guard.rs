@@ -13,8 +13,8 @@ use std::time::Duration;
 ///
 /// The client renews the leases while there is a guard. **The lock may be lost all the same**: this process may pause for
 /// longer than the lease, too few servers may answer, or somebody may delete the lock on enough of them.
-/// [`lost`](Self::lost) resolves when that happens, and [`is_held`](Self::is_held) tells it when asked. Neither stops a
-/// write that is in progress, and there is no token by which the resource could refuse it.
+/// [`lost`](Self::lost) resolves when that happens, and [`is_held`](Self::is_held) returns false from then on. Neither stops
+/// a write that is in progress, and there is no token by which the resource could refuse it.
 ///
 /// Dropping a guard releases its hold in the background.
 #[must_use = "a guard that is dropped releases the lock"]
@@ -38,7 +38,7 @@ impl Guard {
         &self.key
     }
 
-    /// How many guards this tenure has. This process counts them; for the servers it is one hold.
+    /// How many guards share this tenure. This process counts them; for the servers it is one hold.
     pub fn holds(&self) -> u32 {
         self.majority.holds.load(Ordering::Acquire)
     }
@@ -65,8 +65,8 @@ impl Guard {
         async move { majority.ended().await }
     }
 
-    /// Enters the lock again: one more guard of this tenure. The lock is released with the last of them. No server is
-    /// asked.
+    /// Enters the lock again: one more guard of this tenure. The lock is released with the last of them. It sends no
+    /// request.
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock is lost.
@@ -76,8 +76,8 @@ impl Guard {
         Ok(Self::new(Arc::clone(&self.majority), self.key.clone()))
     }
 
-    /// Renews the leases at all servers now, and returns when a majority has. It is rarely needed, as the client renews by
-    /// itself unless [`Lock::without_renewal`](super::Lock::without_renewal) was called.
+    /// Renews the leases at all servers now, and returns when a majority has renewed. It is rarely needed, because the
+    /// client renews by itself unless [`Lock::without_renewal`](super::Lock::without_renewal) was called.
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock is lost; [`Error::NoMajority`] if too few servers answer. After that error the lock may
@@ -110,7 +110,7 @@ impl Guard {
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock was lost before, so the work was not protected to its end. [`Error::NoMajority`] if too
-    /// few servers answer: the client tries on in the background until the leases are over.
+    /// few servers answer. The client then goes on trying in the background until the leases are over.
     pub async fn release(mut self) -> Result<(), Error> {
         self.is_released = true;
         let status = self.majority.status();
@@ -139,7 +139,7 @@ impl Guard {
             }
         }
         match last_error {
-            // The servers that did not answer may have held it until now.
+            // The servers that did not answer may have held the lock until now.
             Some(error) if released + unknown >= needed => Err(Error::NoMajority(Box::new(error))),
             _ => Err(lost(loss)),
         }

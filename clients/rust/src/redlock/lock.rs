@@ -15,7 +15,7 @@ use tokio::time::{sleep_until, timeout, timeout_at};
 /// The lease if the caller names none: the servers may have different defaults.
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 
-/// How long a round waits at least for servers that did not answer the last request.
+/// The least time for which a round waits for servers that did not answer the last request.
 const MIN_GRACE: Duration = Duration::from_millis(10);
 
 /// A lock, and the options to acquire it with.
@@ -76,8 +76,8 @@ impl Lock {
     /// # Errors
     /// - [`Error::Busy`] when the wait limit is reached.
     /// - [`Error::NoMajority`] when the wait limit is reached and too few servers answer. Without a wait limit: when too few
-    ///   have answered for the client's patience.
-    /// - [`Error::Refused`] and others when so many servers refuse that no majority is left.
+    ///   servers have answered for the client's patience.
+    /// - [`Error::Refused`] and others when so many servers refuse that the rest is no majority.
     pub async fn acquire(self) -> Result<Guard, Error> {
         let limit = self.wait.map(from_now);
         let patience = self.voters.patience;
@@ -96,7 +96,8 @@ impl Lock {
                 (Error::NoMajority(_), None) if Instant::now() < patience_end => {}
                 _ => return Err(error),
             }
-            // Half less to half more, so that callers that have split the votes do not meet again.
+            // The pause is from half to one and a half of the mean, so that callers that have split the votes do not collide
+            // again.
             let next = Instant::now() + pauses.next_pause().mul_f64(0.5 + fastrand::f64());
             sleep_until(limit.map_or(next, |limit| limit.min(next)).into()).await;
             outcome = match limit {
@@ -143,8 +144,8 @@ impl Lock {
             if busy + failures.len() > self.voters.spare() {
                 break;
             }
-            // Another owner competes, and the majority depends on servers that did not answer the last request. Wait for
-            // these only as long again as the others took, so that their votes are free for the other owner.
+            // Another owner competes for the lock, and the majority depends on servers that did not answer the last request.
+            // Wait for these servers only as long as the others took. Then their votes are free for the other owner.
             if busy > 0 && votes + expected.len() < needed {
                 deadline = deadline.min(Instant::now() + begun.elapsed().max(MIN_GRACE));
             }
@@ -176,8 +177,8 @@ impl Lock {
     }
 }
 
-/// Adds the votes of servers that have not answered yet. Later asks servers again that have lost their tenure. Ends with the
-/// majority.
+/// Adds the votes of servers that have not answered yet. Afterwards asks servers again that have lost their tenure. Ends
+/// with the majority.
 async fn collect_votes(
     lock: Lock,
     majority: Arc<Majority>,

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 /// **It has no gaps.** A vote that is lost stays lost, and a vote is added only while a majority is held. So a majority
 /// that is held now has been held since the beginning.
 pub(super) struct Majority {
-    /// How many votes it takes.
+    /// How many votes are needed.
     pub(super) needed: usize,
     state: Mutex<State>,
     /// Notified when a vote is added, and at the end.
@@ -33,7 +33,7 @@ struct State {
 /// A majority that is held.
 pub(super) struct Status {
     pub(super) votes: usize,
-    /// How long it is held without another renewal.
+    /// How long it stays held without another renewal.
     pub(super) lease_left: Duration,
 }
 
@@ -43,7 +43,7 @@ impl Majority {
         Self { needed, state, changes: watch::Sender::new(()), holds: AtomicU32::new(1) }
     }
 
-    /// Whether it is held. If it is lost, the votes that are left are released, for other owners.
+    /// Whether it is held. If it is lost, the remaining votes are released for other owners.
     pub(super) fn status(&self) -> Result<Status, Loss> {
         let mut state = locked(&self.state);
         let status = state.status(self.needed);
@@ -92,10 +92,10 @@ impl Majority {
         Ok(missing.map(|(server, _)| server).collect())
     }
 
-    /// Resolves when a vote has been added or lost, or the majority has ended, since this was called.
+    /// Resolves when, after this call, a vote is added or lost, or the majority ends.
     pub(super) fn next_change(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut changes = self.changes.subscribe();
-        // Under the mutex: `end` hands out the votes, and nobody else may have a reference to one then.
+        // This is done under the mutex: `end` hands out the votes, and no other reference to them may exist then.
         let mut losses: FuturesUnordered<_> = {
             let state = locked(&self.state);
             let held = state.votes.iter().flatten().filter(|guard| guard.is_held());

@@ -60,8 +60,8 @@ impl Voters {
             .unwrap_or_else(|| Error::invalid("a Redlock needs servers")))
     }
 
-    /// The error when too few servers grant a request, and these have failed. An error that repeating cannot cure comes
-    /// first. `None`: other owners hold the lock.
+    /// The error when too few servers grant a request. `failures` are the errors of the others. An error that a repeat
+    /// cannot cure comes first. `None` means that other owners hold the lock.
     pub(super) fn error_without_majority(&self, failures: Vec<Error>) -> Option<Error> {
         let spare = self.spare();
         let are_too_many = failures.len() > spare;

@@ -8,8 +8,8 @@ use crate::violation::{Check, Violation};
 
 /// Claim: no call is open when the run ends, and each has a reply within the bound after its wait limit.
 ///
-/// A closed connection counts as a reply. The bound does not apply to it, nor to a wait without limit, nor to a call during a fault to the
-/// servers or to its client, because a stopped client reads late.
+/// A closed connection counts as a reply. The bound does not apply to it, nor to a wait without limit, nor to a call during a
+/// fault to the servers or to its client: a stopped client reads late.
 #[must_use]
 pub fn every_call_is_answered(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let faults = FaultSpans::of(history, bounds);

@@ -5,12 +5,13 @@ use crate::bounds::Bounds;
 use crate::history::{Call, History, HoldsReleased, Nanos, Operation, Outcome, Token};
 use crate::violation::{Check, Violation};
 
-/// Claim: each count in a reply follows from the earlier ones. An acquisition adds one, a release removes one or all, and a request with
-/// HOLDS leads to that count from the adjacent one, or finds it already there.
+/// Claim: each count in a reply follows from the earlier ones. An acquisition adds one, and a release removes one or all. A
+/// request with HOLDS leads to that count from the count next to it, or finds it reached.
 ///
-/// Only calls that certainly ran one after another give the exact count. Concurrent calls of an owner widen the range of possible counts,
-/// each by what it may have added or removed. A call without a reply may act once at any later time, so it widens the range from then on. A
-/// renewal with TOKEN may restore a forgotten tenure with the holds that it names. All counts within the range are allowed.
+/// Only calls that certainly ran one after another give the exact count. Concurrent calls of an owner widen the range of possible
+/// counts. Each widens it by what it may have added or removed. A call without a reply may act once at any later time, so it
+/// widens the range from then on. A renewal with TOKEN may restore a forgotten tenure with the holds that it names. All counts
+/// within the range are allowed.
 #[must_use]
 pub fn hold_counts_add_up(history: &History, _: &Bounds) -> Vec<Violation> {
     let mut violations = Vec::new();
@@ -26,7 +27,7 @@ struct Possible {
     token: Option<Token>,
     least: u32,
     most: u32,
-    /// The line that shows it.
+    /// The line that shows this count.
     by: Option<usize>,
 }
 
@@ -34,7 +35,7 @@ struct Possible {
 #[derive(Clone, Copy, Default)]
 struct UnorderedEffects {
     added: u32,
-    /// The largest count that an acquisition names. It leads at most to that count.
+    /// The largest count that an acquisition names. The result is at most that count.
     named: u32,
     taken: bool,
     /// The fewest and the most holds with which a forgotten tenure may have been restored.
@@ -157,7 +158,7 @@ fn bounds_before(call: &Call, now: Possible, unordered: UnorderedEffects) -> (u3
     let (fewest, most) = unordered.restored.unwrap_or((now.least, 0));
     let token = call.granted().map(|(token, _)| token);
     if token.is_some() && token != now.token {
-        // A new tenure. Only calls of unknown order can have added holds.
+        // A new tenure. Only calls whose order is unknown can have added holds.
         return (0, most.max(unordered.named).saturating_add(unordered.added));
     }
     let least =

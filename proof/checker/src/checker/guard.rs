@@ -12,8 +12,9 @@ use std::collections::{BTreeMap, HashMap};
 /// Claim, for each guarded write with the token of a tenure: (1) if it was run, it did not start after the tenure was over, or after a later
 /// tenure was read; (2) if it was answered FENCED, it was not sent and answered while the tenure was certainly held.
 ///
-/// Only owners who hold a lock alone write, so a later tenure cannot stand beside theirs. (1): a tenure is over after a release that left
-/// no holds, or at the end of the last lease that a call may have set. (2): the whole call lies in a definite-hold interval.
+/// Only owners who hold a lock alone write. So a later tenure cannot exist together with theirs. (1): a tenure is over after a
+/// release that left no holds, or at the end of the last lease that a call may have set. (2): the whole call lies in a
+/// definite-hold interval.
 ///
 /// The claim does not hold where a failover may lose a grant, a renewal or a release.
 #[must_use]
@@ -21,8 +22,8 @@ pub fn the_guard_is_right(history: &History, bounds: &Bounds) -> Vec<Violation> 
     wrong_decisions(history, bounds, |_, _| false)
 }
 
-/// The same where servers may forget grants, renewals and releases: it holds for a write without a fault to the servers between the first
-/// grant of its tenure and the reply.
+/// The claim where servers may forget grants, renewals and releases. It then holds for a write without a fault to the servers
+/// between the first grant of its tenure and the reply.
 #[must_use]
 pub fn the_guard_is_right_between_faults(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let faults = FaultSpans::of(history, bounds);
@@ -45,13 +46,13 @@ pub fn guarded_data_is_in_order(history: &History, _: &Bounds) -> Vec<Violation>
 /// Writes to the data beside the locks that the server carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Writes {
-    /// All of them.
+    /// All such writes.
     pub all: usize,
-    /// Those that started after a later tenure of their lock was read.
+    /// The writes that started after a later tenure of their lock was read.
     pub stale: usize,
 }
 
-/// How many guarded or plain writes there were.
+/// Counts the guarded writes or the plain writes.
 #[must_use]
 pub fn count_writes(history: &History, bounds: &Bounds, guarded: bool) -> Writes {
     let tenures = tenures(history, bounds);

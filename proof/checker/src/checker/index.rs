@@ -24,9 +24,9 @@ pub(super) fn group_calls<'h, K: Ord>(
 pub(super) struct FaultSpans {
     /// By client, the spans in which a fault may delay replies.
     delays: HashMap<Option<u32>, Spans>,
-    /// The spans of the faults and operations on the servers themselves.
+    /// The spans of the faults to the servers and of the operations on them.
     servers: Spans,
-    /// The spans of the faults alone.
+    /// The spans of the faults to the servers, without the operations.
     failures: Spans,
 }
 

@@ -11,10 +11,11 @@ use std::collections::BTreeSet;
 /// Claim: at every instant, the weights of the tenures whose definite-hold intervals contain it add up to at most the limit of each of
 /// them. For an exclusive lock this says that no two tenures overlap.
 ///
-/// A definite-hold interval begins when the first grant was read. It ends at the start of the first release that may have ended the tenure,
-/// or at the time before which the lease cannot have ended, whichever is earlier. The server starts a lease after the call started,
-/// so the interval lies within the server's tenure, and those that overlap are holders at the same time. A call without a reply can
-/// end an interval, but cannot begin one. The weight that is counted is the smallest that a tenure can have, and its limit the largest.
+/// A definite-hold interval begins when the first grant was read. It ends at the start of the first release that may have ended
+/// the tenure, or at the time before which the lease cannot have ended, whichever is earlier. The server starts a lease after the
+/// call started, so the interval lies within the server's tenure. Tenures whose intervals overlap are held at the same time. A
+/// call without a reply can end an interval, but cannot begin one. The weight that is counted is the smallest that a tenure can
+/// have, and its limit the largest.
 ///
 /// The claim does not hold where a failover may lose grants.
 #[must_use]
@@ -39,11 +40,11 @@ pub fn tenures_never_overlap(history: &History, bounds: &Bounds) -> Vec<Violatio
     violations
 }
 
-/// What happens to a definite-hold interval. At the same time, intervals end before others begin.
+/// What happens to a definite-hold interval. Of events at the same time, ends come before begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Over,
-    /// The limit may be this from now on.
+    /// From now on the limit of the tenure may be this number.
     Limit(u64),
     Held,
 }
@@ -64,7 +65,7 @@ fn events(of_key: &[Tenure<'_>]) -> Vec<(Nanos, Event, usize)> {
 /// The tenures that are certainly held.
 #[derive(Debug, Default)]
 struct Present {
-    /// By limit. Of those with the same limit, the one that is held longest comes first.
+    /// The tenures in the order of their limits. Of tenures with the same limit, the one that is held longest comes first.
     by_limit: BTreeSet<(u64, Reverse<Nanos>, usize)>,
     weight: u64,
 }
@@ -87,8 +88,8 @@ impl Present {
         self.by_limit.insert(entry(of_key, at, limit));
     }
 
-    /// The fewest tenures that are too much together: the new one, the one with the smallest limit, and the heaviest others. `None` if all
-    /// fit.
+    /// The fewest tenures that exceed the limit together: the new one, the one with the smallest limit, and the heaviest others.
+    /// `None` if all fit.
     fn too_many(&self, of_key: &[Tenure<'_>], new: usize) -> Option<Vec<usize>> {
         let &(limit, _, smallest) = self.by_limit.first().filter(|(limit, ..)| self.weight > *limit)?;
         let mut together = vec![smallest];

@@ -13,16 +13,16 @@ use std::collections::{BTreeSet, HashMap};
 /// Claim: a wait that begins a tenure has its reply within the bound after it fitted beside the earlier tenures, or after the wait was sent,
 /// if that was later.
 ///
-/// The earlier tenures are those with smaller tokens. Each was over at the reply of a release that left no holds, or at the end of the last
-/// lease that a call may have set. The wait fitted when so many of them were over that the largest weights of the others, beside
-/// their smallest limits, leave room for it. Then it was granted, unless
+/// The earlier tenures are those with smaller tokens. Each was over at the reply of a release that left no holds, or at the end
+/// of the last lease that a call may have set. The wait fitted from the time when enough of them were over. Then the largest
+/// weights of the others, and their smallest limits, left room for it. From that time it had to be granted, unless
 ///
-/// - another owner held the lock whose grant is not in the history, which needs an acquisition without a reply;
+/// - another owner held the lock by a grant that is not in the history, which needs an acquisition without a reply;
 /// - a kept place held it back;
 /// - it waited behind another request that did not fit, while others still held the lock;
-/// - a fault came in between.
+/// - a fault happened in between.
 ///
-/// Then nothing is claimed. The first and the last of these depend on [`Bounds::settle`].
+/// In these cases nothing is claimed. The first and the last of these depend on [`Bounds::settle`].
 #[must_use]
 pub fn a_freed_lock_reaches_a_waiter(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let faults = FaultSpans::of(history, bounds);
@@ -78,9 +78,10 @@ fn violation(history: &History, before: &[&Tenure<'_>], tenure: &Tenure<'_>, fit
 /// The tenures of a key with smaller tokens.
 #[derive(Debug, Default)]
 struct Earlier {
-    /// By the time from which each was certainly over. Those that were over when an exclusive one began are left out.
+    /// They are sorted by the time from which each was certainly over. Tenures that were over when an exclusive one began are
+    /// left out.
     freed: BTreeSet<(Nanos, usize)>,
-    /// When the last of them had certainly begun, and which one it is.
+    /// The time when the last of them had certainly begun, and its index.
     latest: Option<(Nanos, usize)>,
 }
 
@@ -94,7 +95,7 @@ impl Earlier {
         self.freed.insert((tenure.freed, at));
     }
 
-    /// The tenures for whose end this one had to wait, the last one first: it fitted when the last one of this list was over.
+    /// The tenures whose end this one had to wait for, the one that ended last comes first. When it was over, this one fitted.
     fn in_the_way_of(&self, of_key: &[Tenure<'_>], tenure: &Tenure<'_>) -> Vec<usize> {
         let (mut weight, mut limit) = (tenure.most_weight, tenure.least_limit);
         let mut those = Vec::new();
@@ -109,7 +110,7 @@ impl Earlier {
         Vec::new()
     }
 
-    /// From which time on this tenure fitted and was the next in the queue.
+    /// The time from which this tenure fitted and was the next in the queue.
     fn fitted(&self, of_key: &[Tenure<'_>], tenure: &Tenure<'_>, in_its_way: &[usize]) -> Nanos {
         let ended = in_its_way.last().map_or(0, |&at| of_key[at].freed);
         let begun = self.latest.map_or(0, |(begun, _)| begun);
@@ -124,9 +125,9 @@ impl Earlier {
 
 /// By key, the spans in which waits that were not granted may have held back those behind them.
 struct HeldBack<'h> {
-    /// On a lock that others hold: while they were in the queue, and their places after that.
+    /// The spans while others held the lock: the waits were in the queue, or their places were kept after that.
     by_waits: HashMap<&'h str, Spans>,
-    /// On a free lock: only their places.
+    /// The spans while the lock was free: only their places count.
     by_places: HashMap<&'h str, Spans>,
 }
 
@@ -142,7 +143,7 @@ impl<'h> HeldBack<'h> {
                 }
                 let end = call.end.unwrap_or(Nanos::MAX);
                 let kept = if call.kept().is_some() { HOLDS_BACK + bounds.tolerance } else { 0 };
-                // The next wait of the owner takes the place, if it names its holds and reached the server.
+                // The owner's next wait takes over the place if it names its holds and reached the server.
                 let takes_it = |next: &Call| {
                     let named = matches!(next.operation, Operation::Acquire { holds: Some(_), .. });
                     named && next.waits() && !next.is_open()

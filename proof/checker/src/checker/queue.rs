@@ -13,19 +13,21 @@ use std::collections::HashMap;
 /// How long a kept place holds back those behind it after its wait limit was reached.
 pub(super) const HOLDS_BACK: Nanos = 100_000_000;
 
-/// How many tenures before a grant are compared with a place that was passed over for a time.
+/// How many tenures before a grant are compared with a place that was passed over for some time.
 const COMPARED: usize = 64;
 
-/// Claim: no tenure of an owner that arrived after a wait was seen in the queue begins before that wait is granted, or has reached its limit.
-/// This holds for all kinds of lock: a reader does not pass a writer, and a light request does not pass a heavy one. So nobody starves.
+/// Claim: after a wait was seen in the queue, no owner that arrives later begins a tenure before that wait is granted or has
+/// reached its limit. This holds for all kinds of lock: a reader does not pass a writer, and a light request does not pass a
+/// heavy one. So nobody starves.
 ///
-/// [`Call::enqueued`] says when a wait was seen, so an owner whose first call started later is behind it. Tokens give the order of
-/// grants. A wait without a grant was in the queue up to its limit, so a grant that was read before passed it.
+/// [`Call::enqueued`] says when a wait was seen. An owner whose first call started after that is behind it. Tokens give the order
+/// of grants. A wait without a grant was in the queue up to its limit. So a grant that was read before the limit passed it.
 ///
-/// With KEEP the next wait of the owner continues the place. If it was back within the time for which a place holds others back, the
-/// claim goes on as if there was one wait. If it came later, or its connection was closed, but the place was still kept, then it may have
-/// been passed meanwhile; but the owners behind it that were seen in the queue afterwards do not begin their tenures before it. Places are
-/// kept in the memory of one server, so nothing is claimed of a place that a fault or an operation on the servers may have ended.
+/// With KEEP the next wait of the owner continues the place. If the owner was back while the place still held others back, the
+/// two waits count as one. The owner may also come back later, or after its connection was closed, while the place is still kept.
+/// Then it may have been passed meanwhile. But the owners behind it that were seen in the queue afterwards do not begin their
+/// tenures before it. Places are kept in the memory of one server. So nothing is claimed of a place that a fault to the servers,
+/// or an operation on them, may have ended.
 ///
 /// Two calls may legally pass a waiter. One is a re-entry, so only calls that began a tenure count. The other continues the place of an
 /// earlier wait, so its owner arrived with that wait. A run that tests the order gives each waiter its own owner.
@@ -68,11 +70,11 @@ pub fn queue_order_is_grant_order(history: &History, bounds: &Bounds) -> Vec<Vio
 #[derive(Clone, Debug)]
 struct Place<'h> {
     call: &'h Call,
-    /// The waits from the first one on that had this place.
+    /// The lines of the waits that had this place, the first one first.
     lines: Vec<usize>,
     /// When the first wait was seen in the queue.
     first: Nanos,
-    /// From this time on, nobody may have passed over the place.
+    /// From this time on, the place was certainly not passed over.
     since: Nanos,
 }
 
@@ -95,7 +97,7 @@ fn places_of<'h>(calls: &[IndexedCall<'h>], faults: &FaultSpans, bounds: &Bounds
     places
 }
 
-/// The place of a call that has taken over an earlier one for certain.
+/// The place of a call that has certainly taken over an earlier one.
 fn continue_place<'h>(
     earlier: &Place<'h>,
     line: usize,
@@ -119,7 +121,7 @@ fn continue_place<'h>(
     };
     let absent = came.saturating_sub(left) + bounds.tolerance;
     let in_order = before.end.is_some_and(|end| end.max(left) <= call.start);
-    // An owner whose connection was closed may have held the lock meanwhile, for as long as its lease. Then it has no place.
+    // An owner whose connection was closed may have held the lock for the length of its lease. In that case it has no place.
     let may_have_held = !reached && (before.outcome != Outcome::Unknown || absent >= *lease);
     if !in_order || may_have_held || absent >= keep || faults.of_servers(earlier.first, came) {
         return None;
@@ -129,8 +131,8 @@ fn continue_place<'h>(
     Some(Place { call, lines, first: earlier.first, since })
 }
 
-/// For each tenure of an owner, the earliest time at which its owner may have come into the queue for it. An earlier wait may have left
-/// its place to it: one without a reply, a superseded one, or one with KEEP.
+/// For each tenure of an owner: the earliest time at which the owner may have joined the queue for it. It may have taken over the
+/// place of an earlier wait: one without a reply, a superseded one, or one with KEEP.
 fn first_arrivals<'h>(
     calls: &[IndexedCall<'h>],
     key: &'h str,
@@ -201,8 +203,8 @@ impl<'t, 'h> Arrivals<'t, 'h> {
         passed.or_else(|| self.that_passed_later(place, token))
     }
 
-    /// A tenure that arrived behind the first wait of a place, and was granted before it although it was seen in the queue after the owner
-    /// was back.
+    /// A tenure of an owner that was behind the first wait of a place and was granted before it, although that owner was seen in
+    /// the queue after the owner of the place was back.
     fn that_passed_later(&self, place: &Place<'_>, token: Token) -> Option<&'t Tenure<'h>> {
         let end = self.tenures.partition_point(|(tenure, _)| tenure.token < token);
         let earlier = self.tenures.get(end.saturating_sub(COMPARED)..end)?;

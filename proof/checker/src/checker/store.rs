@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 /// Claim: the store accepts no write with a token smaller than that of an earlier write.
 ///
-/// A write is earlier if its reply came before the other started. Concurrent writes have no order. This also finds a lock that gives a
-/// later tenure a smaller token, if its owner writes.
+/// A write is earlier if its reply came before the other started. Concurrent writes have no order. This also finds a later tenure
+/// with a smaller token, if its owner writes.
 #[must_use]
 pub fn the_store_accepted_no_stale_write(history: &History, _: &Bounds) -> Vec<Violation> {
     let mut by_key = BTreeMap::<_, Vec<(usize, &Write)>>::new();

@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, HashMap};
 ///
 /// All four depend only on calls with a reply. (2): a tenure began after the first call that may have begun it. The tenure of the
 /// other call existed earlier. Of tenures that are held together, the older one may have the later replies. (3): between two
-/// grants of one token the owner held that tenure, so a release in between that left no holds ended it. (4): the whole call lies in
-/// a definite-hold interval of its owner, so it was a re-entry.
+/// grants of one token the owner held that tenure, so a release in between that left no holds ended it. (4): the whole call lies
+/// in a definite-hold interval of its owner, so it was a re-entry.
 ///
 /// (3) does not hold where a failover may lose a release.
 #[must_use]
@@ -37,7 +37,7 @@ pub fn tokens_grow_and_have_one_owner(history: &History, bounds: &Bounds) -> Vec
     violations
 }
 
-/// Claim (1) only. It holds even while two servers grant the same lock.
+/// Checks claim (1) only. It holds even while two servers grant the same lock.
 #[must_use]
 pub fn each_token_has_one_owner(history: &History, _: &Bounds) -> Vec<Violation> {
     let mut violations = Vec::new();
@@ -142,7 +142,7 @@ fn equal_on_re_entry(history: &History, tenures: &[Tenure<'_>], violations: &mut
         let mut held = held.into_iter().peekable();
         let mut longest = None;
         for tenure in asked {
-            // Its own interval begins when this call is answered: it is never among those taken here.
+            // The interval of this call's own tenure begins when the call is answered, so it is never among those taken here.
             while let Some(next) = held.next_if(|(held, ..)| held.from <= tenure.first.start) {
                 if longest.is_none_or(|(held, ..): (crate::tenure::Held, usize, Token)| held.to < next.0.to) {
                     longest = Some(next);

@@ -52,7 +52,7 @@ pub fn measure_activity(history: &History, bounds: &Bounds) -> Activity {
             if !before.excludes(next, granted) {
                 continue;
             }
-            // A release that was sent before the next grant was read ended this tenure. A later one ended another.
+            // A release that was sent before the next grant was read ended this tenure. A later release ended another tenure.
             let release = before.released.filter(|release| release.start < granted);
             if release.is_some_and(|release| next.first.waits() && next.first.start < release.start) {
                 activity.handoffs += 1;
@@ -65,7 +65,7 @@ pub fn measure_activity(history: &History, bounds: &Bounds) -> Activity {
     activity
 }
 
-/// How many tenures of a key were held while another one was.
+/// How many tenures of a key were held together with another one.
 fn held_beside_another(of_key: &[Tenure<'_>]) -> usize {
     let mut held: Vec<_> = of_key.iter().filter_map(|tenure| tenure.held).collect();
     held.sort_unstable_by_key(|held| held.from);
@@ -78,7 +78,7 @@ fn held_beside_another(of_key: &[Tenure<'_>]) -> usize {
     beside.count()
 }
 
-/// How many waits were granted whose owner's wait before reached its limit, and left a place that was still kept.
+/// How many waits were granted whose owner had waited before: that wait reached its limit, and its place was still kept.
 fn grants_after_a_slice(history: &History) -> usize {
     let by_owner = group_calls(history, |call| (call.key.as_str(), call.owner.as_str()));
     let pairs = by_owner.into_values().map(|mut calls| {

@@ -255,7 +255,7 @@ pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Optio
 
 const LATE: Nanos = 20 * MS;
 
-/// A grant to an owner that is not in the history, of the lock of another call.
+/// A grant of the same lock to an owner that is not in the history.
 fn intruder(of: &Call, mode: Mode, token: Token, start: Nanos, end: Nanos) -> Line {
     Line::Call(Call {
         client: 99,
@@ -271,13 +271,13 @@ fn intruder(of: &Call, mode: Mode, token: Token, start: Nanos, end: Nanos) -> Li
     })
 }
 
-/// A token that no tenure has, larger than those of a lock whose grants were read by then.
+/// A token that no tenure has. It is larger than the tokens of this lock that were read before `time`.
 fn free_token(tenures: &[Tenure<'_>], call: &Call, time: Nanos) -> Option<Token> {
     let of_key = tenures.iter().filter(|tenure| tenure.key == call.key && tenure.first.answered() < time);
     Some(of_key.map(|tenure| tenure.token).max()? + 1)
 }
 
-/// The lines of the guarded writes that fit, each with its tenure.
+/// The lines of the guarded writes that `fit`, each with its tenure.
 fn guarded_writes(
     history: &History,
     tenures: &[Tenure<'_>],
@@ -320,7 +320,7 @@ fn call_at(history: &mut History, line: usize) -> Option<&mut Call> {
     }
 }
 
-/// The pairs of tenures of a key that fit, the earlier one first.
+/// The pairs of tenures of a key that `fit`, the earlier one first.
 fn pairs<'t, 'h>(
     tenures: &'t [Tenure<'h>],
     fit: impl Fn(&Tenure<'h>, &Tenure<'h>) -> bool,
@@ -357,13 +357,13 @@ fn replace_token(history: &mut History, tenure: &Tenure<'_>, by: Token) {
                     | Outcome::Unknown => {}
                 }
             }
-            // Not in writes to the store, because the store would have decided differently.
+            // It stays in writes to the store, because the store would have decided differently.
             Line::Call(_) | Line::Write(_) | Line::Data(_) | Line::Fault(_) => {}
         }
     }
 }
 
-/// Whether every call of the owner has a reply, none was superseded, and none has left a place behind.
+/// Whether every call of the owner has a reply, none was superseded, and none has left a kept place.
 fn all_answered(history: &History, of: &Call) -> bool {
     history.calls().filter(|(_, call)| call.key == of.key && call.owner == of.owner).all(|(_, call)| {
         let superseded = call.outcome == Outcome::Error("SUPERSEDED".to_owned());

@@ -45,9 +45,9 @@ struct Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Waits,
-    /// It is kept, and holds back those behind it up to the first time. It is gone at the second one.
+    /// It is kept, and holds back those behind it until the first time. It is removed at the second time.
     HoldsBack(Nanos, Nanos),
-    /// It is kept up to this time.
+    /// It is kept until this time.
     PassedOver(Nanos),
 }
 
@@ -67,7 +67,7 @@ impl Lock {
         modes().all(|mode| weight <= mode.limit())
     }
 
-    /// Ends what is over: leases, and kept places.
+    /// Ends leases and kept places that are over.
     fn expire(&mut self, now: Nanos) {
         self.holders.retain(|holder| holder.deadline > now);
         for place in &mut self.queue {
@@ -95,7 +95,7 @@ impl Lock {
         Some(Outcome::Granted { token: holder.token, holds: leads_to })
     }
 
-    /// Removes the places of an owner that name more holds. Those that wait are told.
+    /// Removes the places of an owner that name more holds. The waits among them get an error.
     fn remove_places(&mut self, owner: &str, more_than: u32, replies: &mut Vec<Reply>) {
         self.queue.retain(|place| {
             let is_meant = place.owner == owner && place.holds.is_some_and(|named| named > more_than);
@@ -156,8 +156,8 @@ impl Server {
         replies
     }
 
-    /// Puts a request into the queue: at the place of its owner, or at the end. One that does not wait leaves the queue again if it is not
-    /// served at once.
+    /// Puts a request into the queue: at the place of its owner, or at the end. A request that does not wait leaves the queue
+    /// again if it is not served at once.
     fn enqueue(&mut self, call: &Call, request: Place, replies: &mut Vec<Reply>) {
         let Some(lock) = self.locks.get_mut(&call.key) else { return };
         let own = lock
@@ -187,7 +187,7 @@ impl Server {
                 break;
             }
             let first = lock.queue.remove(at);
-            // At least two apart, so that some numbers are no token.
+            // Tokens are at least two apart, so that some numbers are no token.
             self.token += self.random.between(2, 1_000);
             let (token, deadline) = (self.token, now + first.lease);
             replies.push((first.call, Outcome::Granted { token, holds: 1 }));

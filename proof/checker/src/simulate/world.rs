@@ -11,7 +11,7 @@ use std::collections::BinaryHeap;
 /// The modes of tenures.
 const MODES: [Mode; 4] = [Mode::EXCLUSIVE, Mode::SHARED, Mode::of_slots(3, 1), Mode::of_slots(4, 2)];
 const CLIENTS: u32 = 6;
-/// After so many calls, clients start nothing new.
+/// After this number of calls, clients start nothing new.
 const CALLS: usize = 250;
 
 /// A scheduled event.
@@ -23,7 +23,7 @@ enum Event {
     Write(usize, Token),
     /// A call reaches the server.
     Arrive(usize),
-    /// A lease may end, or a kept place.
+    /// A lease or a kept place may end.
     Due(String),
     /// A waiter reaches its wait limit, or the server notices that it has disconnected.
     WaitEnd(usize),

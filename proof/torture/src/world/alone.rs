@@ -27,7 +27,7 @@ impl World for Alone {
             0..3 => nemesis.fault("kill", |_| self.server.kill_and_start_again()),
             3..6 => freeze(&self.server, nemesis),
             6 => nemesis.fault("rewrite", |_| {
-                // An error means that a rewrite already runs.
+                // An error means that a rewrite is already running.
                 self.server.client().call("BGREWRITEAOF");
             }),
             7..9 => nemesis.stop_clients(),

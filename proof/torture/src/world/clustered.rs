@@ -16,7 +16,7 @@ pub(super) struct Clustered {
 
 impl Clustered {
     pub(super) fn start(keys: &[String]) -> Self {
-        // On a slow machine no replica may take its primary for dead.
+        // On a slow machine no replica may believe that its primary is dead.
         let setup =
             Setup::new().config("cluster-replica-no-failover yes").config("cluster-node-timeout 3000");
         let keys = keys.iter().map(String::as_str).chain([queue_order::KEY]);
@@ -25,7 +25,7 @@ impl Clustered {
         Self { cluster, slots: keys.map(slot_of).collect(), moves_whole_slots }
     }
 
-    /// Moves the slot of a lock to another primary. Clients may notice only redirections.
+    /// Moves the slot of a lock to another primary. The only difference that clients may see is redirections.
     fn move_slot(&self, nemesis: &mut Nemesis<'_>) {
         let slot = *nemesis.random.one_of(&self.slots).expect("a slot");
         let owner = self.cluster.owner(slot).port();

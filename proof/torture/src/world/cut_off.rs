@@ -66,7 +66,7 @@ impl CutOff {
         }
     }
 
-    /// The control: changes for a stopped replica wait in its socket, so none is lost.
+    /// The control: changes for a stopped replica wait in its socket, so no change is lost.
     fn take_over_from_frozen(&mut self, nemesis: &mut Nemesis<'_>) {
         self.stale.freeze();
         nemesis.sleep(50..300);

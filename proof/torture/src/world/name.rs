@@ -9,7 +9,7 @@ use std::time::Duration;
 
 pub(super) const MS: Nanos = 1_000_000;
 
-/// The modes of tenures. All of them meet on each lock.
+/// The modes of tenures. Each lock is used with all of them.
 pub(super) const MODES: [Mode; 6] = [
     Mode::EXCLUSIVE,
     Mode::EXCLUSIVE,
@@ -25,7 +25,7 @@ pub(super) const QUARANTINE: Nanos = 900 * MS;
 /// A world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum WorldName {
-    /// One server with an AOF. It is killed and restarted, and stopped past leases.
+    /// One server with an AOF. It is killed and restarted, or stopped for longer than leases.
     Alone,
     /// One server whose wall clock is stepped.
     Clocks,
@@ -37,7 +37,7 @@ pub enum WorldName {
     CutOff,
     /// The same without a quarantine. Grants are lost.
     Lossy,
-    /// As `CutOff`, but the replica is stopped, so changes wait in its socket as far as they fit.
+    /// As `CutOff`, but the replica is stopped. Changes wait in its socket, as many as fit.
     Frozen,
     /// A primary, two replicas and Sentinels, with a quarantine. The primary dies.
     Sentinels,

@@ -1,4 +1,4 @@
-//! The servers of a world, and what injects their faults.
+//! The servers of a world, and the code that injects their faults.
 
 use super::name::MS;
 use crate::worker_process::Worker;
@@ -59,7 +59,8 @@ impl<'r> Nemesis<'r> {
         done
     }
 
-    /// The same for an operation that clients must not notice. It is recorded as a fault to no client, so it excuses no late reply.
+    /// The same for an operation that clients must not notice. It is recorded as a fault of [`NOBODY`], so it excuses no late
+    /// reply.
     pub fn maintenance<T>(&mut self, name: &str, operation: impl FnOnce(&mut Self) -> T) -> T {
         let start = now();
         let done = operation(self);

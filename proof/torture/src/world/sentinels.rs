@@ -85,7 +85,8 @@ impl World for Sleeping {
     fn fault(&mut self, nemesis: &mut Nemesis<'_>) {
         nemesis.fault("sleep of the primary", |nemesis| {
             let wake = |nemesis: &mut Nemesis<'_>, server: &mut Server| {
-                // Sometimes longer than the quarantine, so that others hold what this server takes for held.
+                // Sometimes this is longer than the quarantine. Then others hold locks that this server believes to be held by
+                // the old holders.
                 nemesis.sleep(100..6_000);
                 server.thaw();
             };

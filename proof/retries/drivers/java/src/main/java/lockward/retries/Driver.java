@@ -39,7 +39,7 @@ final class Driver {
     }
 
     private static Map<String, Object> call(Library library, Order order) {
-        var outcome = new LinkedHashMap<String, Object>(); // which may hold null
+        var outcome = new LinkedHashMap<String, Object>(); // a value may be null
         outcome.put("id", order.id);
         try {
             var command = order.command;
