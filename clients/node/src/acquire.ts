@@ -114,17 +114,18 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, waits: boolean, signal
   /** Waits until the lock is held, or the wait limit is over. */
   async function wait(): Promise<boolean> {
     const turn = connections.enter();
+    const begun = () => new Promise<void>((resolve) => Object.assign(turn, { onBegin: resolve }));
     try {
       for (let pause = FIRST_PAUSE; now() < deadline; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
         if (turn.hasBegun) {
           if (!(await waitInQueue())) return false;
           if (await confirm()) return true;
           await rest(Math.min(pause, deadline - now()), signal); // the lease may be shorter than a round trip
-          continue;
+        } else {
+          // Callers that wait for a lock which this caller holds may use all connections: so try again now and then.
+          await within(begun(), Math.min(pause, deadline - now()), signal).catch(() => {});
+          if (!turn.hasBegun && now() < deadline && (await tryOnce(Number.POSITIVE_INFINITY))) return true;
         }
-        // Callers that wait for a lock which this caller holds may use all connections: so try again now and then.
-        await within(turn.begun(), Math.min(pause, deadline - now()), signal).catch(() => {});
-        if (!turn.hasBegun && now() < deadline && (await tryOnce(Number.POSITIVE_INFINITY))) return true;
       }
       return false;
     } finally {

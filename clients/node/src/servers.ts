@@ -4,8 +4,8 @@
 // So each acquisition names the count of holds that it leads to, and each other request the fencing token of its tenure.
 
 import calculateSlot from "cluster-key-slot";
-import type { Adapter, Address, Command, Endpoint, RedisClient } from "./adapters.js";
-import { adapterOf, ServerError } from "./adapters.js";
+import type { Adapter, Address, Command, RedisClient } from "./adapters.js";
+import { adapterOf, nameOf, ServerError } from "./adapters.js";
 import { LockRefusedError, UnreachableError } from "./errors.js";
 import { Leases } from "./leases.js";
 import { Node } from "./node.js";
@@ -107,8 +107,8 @@ export class Servers {
       if (this.#adapter.isEnded()) throw unreachable(key, new Error("Connection is closed."));
       if (cause !== undefined && begun >= end) throw unreachable(key, cause);
       try {
-        const endpoint = this.#adapter.locate(slot, failures, redirect ?? this.#moved.get(slot));
-        const node = this.#node(endpoint);
+        const address = this.#adapter.locate(slot, failures, redirect ?? this.#moved.get(slot));
+        const node = this.#node(address);
         const asking: Command[] = redirect?.isAsk ? [["ASKING"]] : [];
         const commands = () => {
           progress.isSent = true;
@@ -123,7 +123,7 @@ export class Servers {
         const error = replies.find((reply) => reply instanceof ServerError);
         if (error === undefined) return { sent, replies };
         progress.isReplyLost ||= error !== replies[0]; // the first command was carried out
-        redirect = redirectOf(error, endpoint);
+        redirect = redirectOf(error, address);
         if (redirect === undefined && !TRANSIENT.has(error.code)) throw error;
         cause = new Error(error.message);
         answeredAt = now();
@@ -150,12 +150,15 @@ export class Servers {
     }
   }
 
-  #node(endpoint: Endpoint): Node {
-    let node = this.#nodes.get(endpoint.name);
-    if (node === undefined) {
-      node = new Node(endpoint, () => this.leases.renewAll());
-      this.#nodes.set(endpoint.name, node);
-    }
+  #node(address: Address): Node {
+    const name = nameOf(address);
+    const known = this.#nodes.get(name);
+    if (known !== undefined) return known;
+    const node = new Node(
+      () => this.#adapter.open(address),
+      () => this.leases.renewAll(),
+    );
+    this.#nodes.set(name, node);
     return node;
   }
 }
@@ -171,7 +174,7 @@ function unreachable(key: Buffer, cause: Error): UnreachableError {
 }
 
 /** Where MOVED or ASK leads. A node that does not know its own host leaves it out. */
-function redirectOf({ code, message }: ServerError, asked: Endpoint): Redirect | undefined {
+function redirectOf({ code, message }: ServerError, asked: Address): Redirect | undefined {
   if (code !== "MOVED" && code !== "ASK") return undefined;
   const [, , address = ""] = message.split(" ");
   const colon = address.lastIndexOf(":");

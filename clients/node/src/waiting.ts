@@ -1,20 +1,8 @@
 /** A caller's turn to wait on a connection of its own. */
-export class Turn {
-  hasBegun = false;
-  #begin: () => void = () => {};
-
-  /** Resolves when the turn begins. Call it again only when the promise of the call before is not needed any more. */
-  begun(): Promise<void> {
-    return new Promise((resolve) => {
-      if (this.hasBegun) resolve();
-      else this.#begin = resolve;
-    });
-  }
-
-  begin(): void {
-    this.hasBegun = true;
-    this.#begin();
-  }
+export interface Turn {
+  hasBegun: boolean;
+  /** Called when the turn begins, unless it has begun when `enter` returns. */
+  onBegin(): void;
 }
 
 /** Bounds how many callers wait on connections of their own. Further callers get a turn first come, first served. */
@@ -27,24 +15,24 @@ export class WaitingConnections {
   }
 
   enter(): Turn {
-    const turn = new Turn();
+    const turn = { hasBegun: false, onBegin: () => {} };
     this.#queue.add(turn);
-    this.#beginTurns();
+    this.#beginNext();
     return turn;
   }
 
   /** Ends the turn, whether it has begun or not. */
   leave(turn: Turn): void {
     if (!this.#queue.delete(turn)) this.#left += 1;
-    this.#beginTurns();
+    this.#beginNext();
   }
 
-  #beginTurns(): void {
-    for (const turn of this.#queue) {
-      if (this.#left === 0) return;
-      this.#left -= 1;
-      this.#queue.delete(turn);
-      turn.begin();
-    }
+  #beginNext(): void {
+    const [next] = this.#queue;
+    if (next === undefined || this.#left === 0) return;
+    this.#left -= 1;
+    this.#queue.delete(next);
+    next.hasBegun = true;
+    next.onBegin();
   }
 }
