@@ -3,7 +3,7 @@
 import { randomUUID } from "node:crypto";
 import type { Command } from "./adapters.js";
 import { UnreachableError, UnreplicatedError } from "./errors.js";
-import { FIRST_PAUSE, LONGEST_PAUSE, Progress } from "./servers.js";
+import { FIRST_PAUSE, LONGEST_PAUSE, type Progress } from "./servers.js";
 import { isDenial, type Kind, type Plan, Tenure } from "./tenure.js";
 import { now, rest, within } from "./time.js";
 import type { WaitingConnections } from "./waiting.js";
@@ -87,7 +87,7 @@ async function giveBack(tenures: Tenure[]): Promise<void> {
 /** Whether the lock is granted before the wait limit. A caller that gives up leaves nothing behind. */
 async function acquire(tenure: Tenure, plan: AcquirePlan, waits: boolean, signal?: AbortSignal): Promise<boolean> {
   const { deadline, patience, responseLimit, replicas, connections } = plan;
-  const progress = new Progress(plan);
+  const progress: Progress = { call: plan, isReplyLost: false };
   /** Whether the server keeps a place in the queue, or a grant that is not confirmed. */
   let isKept = false;
   /** A call that does not wait ends within the patience, whatever servers answer. */
@@ -99,7 +99,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, waits: boolean, signal
     if (!isHeld && isKept) void tenure.giveUp();
     return isHeld;
   } catch (error) {
-    if (isKept || progress.isSent || progress.isReplyLost) void tenure.giveUp();
+    if (isKept || progress.isReplyLost) void tenure.giveUp();
     if (waits && plan.isAnswered && now() >= deadline && error instanceof UnreachableError) return false;
     throw error;
   }

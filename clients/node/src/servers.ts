@@ -35,17 +35,11 @@ export interface Request {
 }
 
 /** What has become of the attempts of a request, or of several of one call. */
-export class Progress {
-  readonly call: { isAnswered: boolean };
-  /** Whether an attempt is under way, and sent. */
-  isSent = false;
+export interface Progress {
+  /** It is told when a server has answered. */
+  readonly call?: { isAnswered: boolean };
   /** Whether an attempt was sent and had no reply: the server may have carried it out. */
-  isReplyLost = false;
-
-  /** `call` is told when a server has answered. */
-  constructor(call = { isAnswered: false }) {
-    this.call = call;
-  }
+  isReplyLost: boolean;
 }
 
 export interface Answer {
@@ -93,7 +87,7 @@ export class Servers {
 
   /** Sends a request until a server answers. Throws if that is an error. */
   async ask(request: Request): Promise<Answer> {
-    const { key, signal, progress = new Progress(), patience = Number.POSITIVE_INFINITY } = request;
+    const { key, signal, progress = { isReplyLost: false }, patience = Number.POSITIVE_INFINITY } = request;
     const slot = this.#adapter.isCluster ? calculateSlot(key) : 0;
     let answeredAt = now();
     let redirect: Redirect | undefined;
@@ -103,6 +97,7 @@ export class Servers {
       request.check?.();
       const begun = now();
       let sent = begun;
+      let isSent = false;
       const end = Math.min(request.until, answeredAt + patience);
       if (this.#adapter.isEnded()) throw unreachable(key, new Error("Connection is closed."));
       if (cause !== undefined && begun >= end) throw unreachable(key, cause);
@@ -111,14 +106,14 @@ export class Servers {
         const node = this.#node(address);
         const asking: Command[] = redirect?.isAsk ? [["ASKING"]] : [];
         const commands = () => {
-          progress.isSent = true;
+          isSent = true;
           sent = now();
           return [...asking, ...request.commands(sent)];
         };
         const exchange = request.isAlone ? node.exchangeAlone : node.exchange;
         const all = await exchange.call(node, request, Math.min(request.limit(begun), end - begun), commands);
-        progress.isSent = false;
-        progress.call.isAnswered = true;
+        isSent = false;
+        if (progress.call !== undefined) progress.call.isAnswered = true;
         const replies = all.slice(asking.length);
         const error = replies.find((reply) => reply instanceof ServerError);
         if (error === undefined) return { sent, replies };
@@ -131,15 +126,13 @@ export class Servers {
         if (error.code === "READONLY") node.closeUnused();
         if (redirect?.isAsk === false) this.#moved.set(slot, redirect);
       } catch (error) {
+        progress.isReplyLost ||= isSent;
         signal?.throwIfAborted();
         if (error instanceof ServerError) throw new LockRefusedError(error.message, key);
         if (!(error instanceof Error)) throw error;
         // Why no server can be reached says more than that the time is over.
         if (cause === undefined || !(error instanceof NoReply)) cause = error;
-        const wasSent = progress.isSent;
-        progress.isSent = false;
-        progress.isReplyLost ||= wasSent;
-        if (wasSent && request.isSentOnce) throw unreachable(key, error);
+        if (isSent && request.isSentOnce) throw unreachable(key, error);
         redirect = undefined;
         failures += 1;
         this.#moved.delete(slot);
