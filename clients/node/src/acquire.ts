@@ -3,9 +3,10 @@
 import { randomUUID } from "node:crypto";
 import type { Command } from "./adapters.js";
 import { UnreachableError, UnreplicatedError } from "./errors.js";
-import { FIRST_PAUSE, LONGEST_PAUSE, Progress } from "./servers.js";
+import { FIRST_PAUSE, LONGEST_PAUSE, type Progress } from "./servers.js";
 import { isDenial, type Kind, type Plan, Tenure } from "./tenure.js";
-import { now, rest } from "./time.js";
+import { now, rest, within } from "./time.js";
+import type { WaitingConnections } from "./waiting.js";
 
 /** The longest lease of a grant that the client has not confirmed, in milliseconds. */
 const SHORT_LEASE = 3_000;
@@ -32,8 +33,7 @@ export interface AcquirePlan extends Plan {
   readonly waits: boolean;
   readonly signal: AbortSignal | undefined;
   readonly replicas: { readonly count: number; readonly within: number };
-  /** How many more connections may wait. */
-  readonly connections: { left: number };
+  readonly connections: WaitingConnections;
   /** Whether a server has answered during the call. */
   isAnswered: boolean;
 }
@@ -87,7 +87,7 @@ async function giveBack(tenures: Tenure[]): Promise<void> {
 /** Whether the lock is granted before the wait limit. A caller that gives up leaves nothing behind. */
 async function acquire(tenure: Tenure, plan: AcquirePlan, waits: boolean, signal?: AbortSignal): Promise<boolean> {
   const { deadline, patience, responseLimit, replicas, connections } = plan;
-  const progress = new Progress(plan);
+  const progress: Progress = { call: plan, isReplyLost: false };
   /** Whether the server keeps a place in the queue, or a grant that is not confirmed. */
   let isKept = false;
   /** A call that does not wait ends within the patience, whatever servers answer. */
@@ -99,7 +99,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, waits: boolean, signal
     if (!isHeld && isKept) void tenure.giveUp();
     return isHeld;
   } catch (error) {
-    if (isKept || progress.isSent || progress.isReplyLost) void tenure.giveUp();
+    if (isKept || progress.isReplyLost) void tenure.giveUp();
     if (waits && plan.isAnswered && now() >= deadline && error instanceof UnreachableError) return false;
     throw error;
   }
@@ -113,23 +113,24 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, waits: boolean, signal
 
   /** Waits until the lock is held, or the wait limit is over. */
   async function wait(): Promise<boolean> {
-    for (let pause = FIRST_PAUSE; now() < deadline; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
-      if (connections.left > 0) {
-        connections.left -= 1;
-        try {
+    const turn = connections.enter();
+    const begun = () => new Promise<void>((resolve) => Object.assign(turn, { onBegin: resolve }));
+    try {
+      for (let pause = FIRST_PAUSE; now() < deadline; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
+        if (turn.hasBegun) {
           if (!(await waitInQueue())) return false;
           if (await confirm()) return true;
-        } finally {
-          connections.left += 1;
+          await rest(Math.min(pause, deadline - now()), signal); // the lease may be shorter than a round trip
+        } else {
+          // Callers that wait for a lock which this caller holds may use all connections: so try again now and then.
+          await within(begun(), Math.min(pause, deadline - now()), signal).catch(() => {});
+          if (!turn.hasBegun && now() < deadline && (await tryOnce(Number.POSITIVE_INFINITY))) return true;
         }
-        await rest(Math.min(pause, deadline - now()), signal); // the lease may be shorter than a round trip
-      } else {
-        // Callers that wait for a lock which this caller holds may use all connections: so try again now and then.
-        await rest(Math.min(pause, deadline - now()), signal);
-        if (now() < deadline && (await tryOnce(Number.POSITIVE_INFINITY))) return true;
       }
+      return false;
+    } finally {
+      connections.leave(turn);
     }
-    return false;
   }
 
   /** Waits in slices for a grant, until the wait limit. */
@@ -176,15 +177,15 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, waits: boolean, signal
 
   /** Sends a request that may grant the lock, and in the same pipeline one for the replicas, if they are to confirm it. */
   async function ask(command: () => Command, patience: number, isAlone: boolean) {
-    const within = waits ? Math.min(replicas.within, Math.max(1, Math.ceil(deadline - now()))) : replicas.within;
+    const limit = waits ? Math.min(replicas.within, Math.max(1, Math.ceil(deadline - now()))) : replicas.within;
     const { sent, replies } = await tenure.ask({
-      commands: () => (within > 0 ? [command(), ["WAIT", replicas.count, within]] : [command()]),
-      limit: () => responseLimit + within,
+      commands: () => (limit > 0 ? [command(), ["WAIT", replicas.count, limit]] : [command()]),
+      limit: () => responseLimit + limit,
       until,
-      patience: patience + within,
+      patience: patience + limit,
       signal,
       progress,
-      isAlone: isAlone || within > 0, // WAIT would hold up others on a shared connection
+      isAlone: isAlone || limit > 0, // WAIT would hold up others on a shared connection
     });
     const [reply, reached = 0] = replies;
     isKept ||= reply !== null;

@@ -57,32 +57,25 @@ export interface Address {
   readonly port: number;
 }
 
-/** Where connections lead: a server, or whichever is the primary now. */
-export interface Endpoint {
-  /** Endpoints of one name are the same. */
-  readonly name: string;
-  readonly host: string;
-  /** Takes a bounded time. Rejects with a `ServerError` when the server refuses the login. */
-  open(): Promise<Connection>;
-}
-
-/** Whether the caller has closed the client. */
-interface End {
-  isEnded(): boolean;
-  onEnd(listener: () => void): void;
-}
-
 /** What the locks need of a library's client. */
-export interface Adapter extends End {
+export interface Adapter {
   /** The prefix of all keys. */
   readonly prefix: string | Buffer;
   readonly isCluster: boolean;
+  /** Whether the caller has closed the client. */
+  isEnded(): boolean;
+  onEnd(listener: () => void): void;
   /**
-   * The node of a slot: at `address`, if that is given. After `failures` attempts have failed, another node, which may know
-   * where the slot is. It asks no server.
+   * The node of a slot: at `named`, if that is given. After `failures` attempts have failed, another node, which may know
+   * where the slot is. It asks no server. Without a cluster, it is always the same address, which stands for the primary.
    */
-  locate(slot: number, failures: number, address?: Address): Endpoint;
+  locate(slot: number, failures: number, named?: Address): Address;
+  /** Takes a bounded time. Rejects with a `ServerError` when the server refuses the login. */
+  open(address: Address): Promise<Connection>;
 }
+
+type Opener = () => Promise<Connection>;
+type End = Pick<Adapter, "isEnded" | "onEnd">;
 
 /** How long opening a connection may take, in milliseconds. */
 const CONNECT_LIMIT = 2_000;
@@ -120,15 +113,16 @@ const IO_OVERRIDES: RedisOptions = {
 };
 
 function ioRedisAdapter(client: Redis): Adapter {
-  const { keyPrefix = "", host = "", sentinels, enableTLSForSentinelMode, tls } = client.options;
-  if (!sentinels?.length) return singleNode(ioEnd(client), keyPrefix, () => openIo(client, {}), host);
-  let last: RedisOptions | undefined;
+  const { keyPrefix, sentinels, enableTLSForSentinelMode, tls } = client.options;
+  if (!sentinels?.length) return singleNode(ioEnd(client), keyPrefix, () => openIo(client, {}));
+  let reopen: Opener | undefined;
   const ask = async () => {
     const connection = await openIo(client, {}, CONNECT_LIMIT * (sentinels.length + 1));
-    last = { ...connection.address, sentinels: null, tls: enableTLSForSentinelMode ? tls : undefined } as object;
+    const primary = { ...connection.address, sentinels: null, tls: enableTLSForSentinelMode ? tls : undefined };
+    reopen = () => openIo(client, primary as object);
     return connection;
   };
-  return singleNode(ioEnd(client), keyPrefix, () => openPrimary(ask, last && (() => openIo(client, last as object))));
+  return singleNode(ioEnd(client), keyPrefix, () => openPrimary(ask, reopen));
 }
 
 function ioClusterAdapter(client: Cluster): Adapter {
@@ -139,7 +133,7 @@ function ioClusterAdapter(client: Cluster): Adapter {
     return client.nodes("master").map((node) => node.options as Address);
   };
   const owner = (slot: number) => nodes().find((node) => nameOf(node) === client.slots[slot]?.[0]);
-  const open = (address: Address) => openIo(client.nodes("master")[0] as Redis, { ...address });
+  const open = async ({ host, port }: Address) => openIo(client.nodes("master")[0] as Redis, { host, port });
   return clusterAdapter(ioEnd(client), prefix, natMap as NatMap, { nodes, owner, open });
 }
 
@@ -198,15 +192,14 @@ function nodeRedisAdapter(client: NodeRedis): Adapter {
 }
 
 function nodeSentinelAdapter(client: NodeSentinel): Adapter {
-  let last: NodeRedis | undefined;
+  let reopen: Opener | undefined;
   // The library hides the options of a Sentinel client. So the connection to the primary is duplicated.
   const open = (primary: unknown) => {
-    last = primary as NodeRedis;
-    return openNode(last);
+    reopen = () => openNode(primary as NodeRedis);
+    return reopen();
   };
   const ask = () => bounded(client._execute(false, open));
-  const reopen = () => openNode(last as NodeRedis);
-  return singleNode(nodeEnd(client as never), client._keyPrefix, () => openPrimary(ask, last && reopen));
+  return singleNode(nodeEnd(client as never), client._keyPrefix, () => openPrimary(ask, reopen));
 }
 
 function nodeClusterAdapter(client: NodeCluster): Adapter {
@@ -261,33 +254,30 @@ async function openNode(template: NodeRedis, { host, port }: Partial<Address> = 
 
 // Both.
 
-function singleNode(end: End, prefix: string | Buffer = "", open: Endpoint["open"], host = ""): Adapter {
-  const endpoint: Endpoint = { name: "", host, open };
-  return { ...end, prefix, isCluster: false, locate: () => endpoint };
+function singleNode(end: End, prefix: string | Buffer = "", open: Adapter["open"]): Adapter {
+  const primary = { host: "", port: 0 };
+  return { ...end, prefix, isCluster: false, locate: () => primary, open };
 }
 
-interface ClusterNodes {
+interface ClusterNodes extends Pick<Adapter, "open"> {
   nodes(): Address[];
   owner(slot: number): Address | undefined;
-  open(address: Address): Promise<Connection>;
 }
 
 function clusterAdapter(end: End, prefix: string | Buffer = "", map: NatMap, cluster: ClusterNodes): Adapter {
-  const locate = (slot: number, failures: number, named?: Address): Endpoint => {
+  const locate = (slot: number, failures: number, named?: Address): Address => {
     const nodes = cluster.nodes();
     const address = named ?? (failures === 0 ? cluster.owner(slot) : undefined) ?? nodes[failures % nodes.length];
     if (address === undefined) throw new Error("no node of the cluster is known");
-    const mapped = typeof map === "function" ? map(nameOf(address)) : map?.[nameOf(address)];
-    const { host, port } = mapped ?? address;
-    return { name: nameOf({ host, port }), host, open: () => cluster.open({ host, port }) };
+    return (typeof map === "function" ? map(nameOf(address)) : map?.[nameOf(address)]) ?? address;
   };
-  return { ...end, prefix, isCluster: true, locate };
+  return { ...end, prefix, isCluster: true, locate, open: cluster.open };
 }
 
 /** At which address a node is reached. */
 type NatMap = Record<string, Address> | ((address: string) => Address | null | undefined) | undefined;
 
-function nameOf({ host, port }: Address): string {
+export function nameOf({ host, port }: Address): string {
   return `${host}:${port}`;
 }
 
@@ -295,7 +285,7 @@ function nameOf({ host, port }: Address): string {
  * Opens a connection to the primary that the Sentinels name. If they are silent, to the last known one, if its role is that
  * of a primary.
  */
-async function openPrimary(ask: Endpoint["open"], reopen: Endpoint["open"] | undefined): Promise<Connection> {
+async function openPrimary(ask: Opener, reopen: Opener | undefined): Promise<Connection> {
   const asked = ask();
   if (reopen === undefined) return asked;
   const kept = reopen().then(async (connection) => {

@@ -1,11 +1,12 @@
 import { setMaxListeners } from "node:events";
-import { type AcquirePlan, acquireAll } from "./acquire.js";
+import { acquireAll } from "./acquire.js";
 import type { RedisClient } from "./adapters.js";
 import { LockBusyError } from "./errors.js";
 import { checkOption, type KindOptions, kindArguments, Lock } from "./lock.js";
 import { Servers } from "./servers.js";
 import { type Kind, type Plan, Tenure } from "./tenure.js";
 import { now } from "./time.js";
+import { WaitingConnections } from "./waiting.js";
 
 /** Settings of a `Lockward`. Times are in milliseconds. */
 export interface LockwardOptions {
@@ -14,8 +15,8 @@ export interface LockwardOptions {
   /** How long a server may take for a reply before the request is sent again: 2,000 unless given. */
   responseLimit?: number;
   /**
-   * How many connections may wait for locks at a time: 256 by default. Further callers ask for their locks again and again,
-   * at least once a second. A caller that gets the lock at once needs no such connection.
+   * How many connections may wait for locks at a time: 256 by default. Further callers get one in turn. Until then they ask
+   * for their locks again and again, at least once a second. A caller that gets the lock at once needs no such connection.
    */
   waitingConnections?: number;
 }
@@ -64,7 +65,7 @@ const UNLIMITED = Number.POSITIVE_INFINITY;
  */
 export class Lockward {
   readonly #settings: Pick<Plan, "servers" | "patience" | "responseLimit">;
-  readonly #connections: AcquirePlan["connections"];
+  readonly #connections: WaitingConnections;
 
   /** Throws a `TypeError` for any other client, and a `RangeError` for options out of range. */
   constructor(client: RedisClient, options: LockwardOptions = {}) {
@@ -73,7 +74,7 @@ export class Lockward {
     checkOption("responseLimit", responseLimit);
     checkOption("waitingConnections", waitingConnections);
     this.#settings = { servers: Servers.of(client), patience, responseLimit };
-    this.#connections = { left: waitingConnections };
+    this.#connections = new WaitingConnections(waitingConnections);
   }
 
   /**

@@ -1,6 +1,6 @@
 // The connections to one node: a shared one for short requests, and others for requests that wait.
 
-import type { Command, Connection, Endpoint } from "./adapters.js";
+import type { Command, Connection } from "./adapters.js";
 import type { Request } from "./servers.js";
 import { NoReply, now, within } from "./time.js";
 
@@ -18,7 +18,7 @@ interface SharedConnection {
 }
 
 export class Node {
-  readonly #endpoint: Endpoint;
+  readonly #connect: () => Promise<Connection>;
   readonly #onBroken: () => void;
   readonly #connections = new Set<Connection>();
   /** Connections for waits, and the timers that close them. */
@@ -26,8 +26,8 @@ export class Node {
   #shared: SharedConnection | undefined;
 
   /** `onBroken` is called when the shared connection breaks. */
-  constructor(endpoint: Endpoint, onBroken: () => void) {
-    this.#endpoint = endpoint;
+  constructor(connect: () => Promise<Connection>, onBroken: () => void) {
+    this.#connect = connect;
     this.#onBroken = onBroken;
   }
 
@@ -116,7 +116,7 @@ export class Node {
   }
 
   async #open(): Promise<Connection> {
-    const connection = await this.#endpoint.open();
+    const connection = await this.#connect();
     this.#connections.add(connection);
     void connection.closed.then(() => this.#connections.delete(connection));
     return connection;

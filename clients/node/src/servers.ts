@@ -4,8 +4,8 @@
 // So each acquisition names the count of holds that it leads to, and each other request the fencing token of its tenure.
 
 import calculateSlot from "cluster-key-slot";
-import type { Adapter, Address, Command, Endpoint, RedisClient } from "./adapters.js";
-import { adapterOf, ServerError } from "./adapters.js";
+import type { Adapter, Address, Command, RedisClient } from "./adapters.js";
+import { adapterOf, nameOf, ServerError } from "./adapters.js";
 import { LockRefusedError, UnreachableError } from "./errors.js";
 import { Leases } from "./leases.js";
 import { Node } from "./node.js";
@@ -35,17 +35,11 @@ export interface Request {
 }
 
 /** What has become of the attempts of a request, or of several of one call. */
-export class Progress {
-  readonly call: { isAnswered: boolean };
-  /** Whether an attempt is under way, and sent. */
-  isSent = false;
+export interface Progress {
+  /** It is told when a server has answered. */
+  readonly call?: { isAnswered: boolean };
   /** Whether an attempt was sent and had no reply: the server may have carried it out. */
-  isReplyLost = false;
-
-  /** `call` is told when a server has answered. */
-  constructor(call = { isAnswered: false }) {
-    this.call = call;
-  }
+  isReplyLost: boolean;
 }
 
 export interface Answer {
@@ -93,7 +87,7 @@ export class Servers {
 
   /** Sends a request until a server answers. Throws if that is an error. */
   async ask(request: Request): Promise<Answer> {
-    const { key, signal, progress = new Progress(), patience = Number.POSITIVE_INFINITY } = request;
+    const { key, signal, progress = { isReplyLost: false }, patience = Number.POSITIVE_INFINITY } = request;
     const slot = this.#adapter.isCluster ? calculateSlot(key) : 0;
     let answeredAt = now();
     let redirect: Redirect | undefined;
@@ -103,27 +97,28 @@ export class Servers {
       request.check?.();
       const begun = now();
       let sent = begun;
+      let isSent = false;
       const end = Math.min(request.until, answeredAt + patience);
       if (this.#adapter.isEnded()) throw unreachable(key, new Error("Connection is closed."));
       if (cause !== undefined && begun >= end) throw unreachable(key, cause);
       try {
-        const endpoint = this.#adapter.locate(slot, failures, redirect ?? this.#moved.get(slot));
-        const node = this.#node(endpoint);
+        const address = this.#adapter.locate(slot, failures, redirect ?? this.#moved.get(slot));
+        const node = this.#node(address);
         const asking: Command[] = redirect?.isAsk ? [["ASKING"]] : [];
         const commands = () => {
-          progress.isSent = true;
+          isSent = true;
           sent = now();
           return [...asking, ...request.commands(sent)];
         };
         const exchange = request.isAlone ? node.exchangeAlone : node.exchange;
         const all = await exchange.call(node, request, Math.min(request.limit(begun), end - begun), commands);
-        progress.isSent = false;
-        progress.call.isAnswered = true;
+        isSent = false;
+        if (progress.call !== undefined) progress.call.isAnswered = true;
         const replies = all.slice(asking.length);
         const error = replies.find((reply) => reply instanceof ServerError);
         if (error === undefined) return { sent, replies };
         progress.isReplyLost ||= error !== replies[0]; // the first command was carried out
-        redirect = redirectOf(error, endpoint);
+        redirect = redirectOf(error, address);
         if (redirect === undefined && !TRANSIENT.has(error.code)) throw error;
         cause = new Error(error.message);
         answeredAt = now();
@@ -131,15 +126,13 @@ export class Servers {
         if (error.code === "READONLY") node.closeUnused();
         if (redirect?.isAsk === false) this.#moved.set(slot, redirect);
       } catch (error) {
+        progress.isReplyLost ||= isSent;
         signal?.throwIfAborted();
         if (error instanceof ServerError) throw new LockRefusedError(error.message, key);
         if (!(error instanceof Error)) throw error;
         // Why no server can be reached says more than that the time is over.
         if (cause === undefined || !(error instanceof NoReply)) cause = error;
-        const wasSent = progress.isSent;
-        progress.isSent = false;
-        progress.isReplyLost ||= wasSent;
-        if (wasSent && request.isSentOnce) throw unreachable(key, error);
+        if (isSent && request.isSentOnce) throw unreachable(key, error);
         redirect = undefined;
         failures += 1;
         this.#moved.delete(slot);
@@ -150,12 +143,15 @@ export class Servers {
     }
   }
 
-  #node(endpoint: Endpoint): Node {
-    let node = this.#nodes.get(endpoint.name);
-    if (node === undefined) {
-      node = new Node(endpoint, () => this.leases.renewAll());
-      this.#nodes.set(endpoint.name, node);
-    }
+  #node(address: Address): Node {
+    const name = nameOf(address);
+    const known = this.#nodes.get(name);
+    if (known !== undefined) return known;
+    const node = new Node(
+      () => this.#adapter.open(address),
+      () => this.leases.renewAll(),
+    );
+    this.#nodes.set(name, node);
     return node;
   }
 }
@@ -171,7 +167,7 @@ function unreachable(key: Buffer, cause: Error): UnreachableError {
 }
 
 /** Where MOVED or ASK leads. A node that does not know its own host leaves it out. */
-function redirectOf({ code, message }: ServerError, asked: Endpoint): Redirect | undefined {
+function redirectOf({ code, message }: ServerError, asked: Address): Redirect | undefined {
   if (code !== "MOVED" && code !== "ASK") return undefined;
   const [, , address = ""] = message.split(" ");
   const colon = address.lastIndexOf(":");

@@ -5,7 +5,7 @@
 
 import type { Command } from "./adapters.js";
 import { LockLostError, LockRefusedError, UnreachableError } from "./errors.js";
-import { type Answer, Progress, type Request, type Servers } from "./servers.js";
+import type { Answer, Request, Servers } from "./servers.js";
 import { now } from "./time.js";
 
 /** With whom a lock is shared, as arguments of a command. */
@@ -169,7 +169,7 @@ export class Tenure {
     this.checkHeld();
     this.abandon();
     const { patience, responseLimit } = this.plan;
-    const progress = new Progress();
+    const progress = { isReplyLost: false };
     try {
       await this.ask({
         commands: () => [["LOCK.RELEASE", this.key, this.owner, "ALL", "TOKEN", this.token]],

@@ -53,6 +53,23 @@ for (const library of LIBRARIES) {
       assert.deepEqual(served, [0, 1, 2]);
     });
 
+    test("300 callers that want one lock again and again take turns", async () => {
+      const holder = await lockward.acquire("crowd");
+      const grants = new Array<number>(300).fill(0);
+      const until = performance.now() + 30_000;
+      const callers = grants.map(async (_, caller) => {
+        while (Math.min(...grants) < 3 && performance.now() < until) {
+          await lockward.using("crowd", () => {
+            grants[caller] = (grants[caller] as number) + 1;
+          });
+        }
+      });
+      await eventually(async () => /blocked_clients:256\r/.test(`${await server.ask(["INFO", "clients"])}`));
+      await holder.release();
+      await Promise.all(callers);
+      assert(Math.min(...grants) >= 3 && Math.max(...grants) <= 5, `${grants}`);
+    });
+
     test("renew sets another lease", async () => {
       const lock = await lockward.acquire("longer", { lease: 1_000 });
       await lock.renew(100_000);
