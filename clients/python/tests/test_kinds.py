@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 import threading
@@ -492,3 +493,26 @@ def test_a_cut_connection_has_all_locks_renewed_also_after_a_while(client: redis
     client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     eventually(lambda: calls(client, "lock.renew") > renewals, within=3)
     lock.release()
+
+
+def test_a_connection_that_comes_back_while_the_watcher_ends_is_closed(server: Any) -> None:
+    client = server.client()
+    lock = lockward.Lock(client, "a")
+    assert lock.acquire()
+    lock.release()
+    runtime = lock._runtime
+    link = runtime._take_idle(None)
+    assert link is not None
+    tick, come_back = runtime._tick, [link]
+
+    def tick_and_come_back(now: float) -> float:
+        then = tick(now)
+        if runtime._client() is None and come_back:
+            runtime._keep_idle(None, come_back.pop())
+        return then
+
+    runtime._tick = tick_and_come_back
+    client.close()
+    del lock, client
+    gc.collect()
+    eventually(lambda: not come_back and link._theirs._sock is None)

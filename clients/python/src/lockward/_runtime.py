@@ -310,9 +310,10 @@ class Runtime:
             while True:
                 self._changed.clear()
                 self._next = FOREVER  # from here on, `watch` wakes this: its change may be too late for this round
-                self._next = self._tick(monotonic())
-                with self._mutex:
-                    if not self._holdings and (self._client() is None or monotonic() > self._used_at + IDLE_LIMIT):
+                self._next = self._tick(now := monotonic())
+                with self._mutex:  # a connection may have come back meanwhile, and nobody else closes it
+                    is_idle = not self._holdings and not any(self._idle.values())
+                    if is_idle and (self._client() is None or now > self._used_at + IDLE_LIMIT):
                         self._is_watched = False
                         return
                 await self.wait_for_change(max(0.0, min(self._next - monotonic(), 3600.0)))
