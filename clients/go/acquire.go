@@ -198,22 +198,23 @@ func (t *tenure) giveBack(ctx context.Context, failure error) {
 	}
 }
 
-// acquire waits until the key is held: in the server's queue, as soon as a connection for that is free. Until then it tries again
-// now and then.
+// acquire waits until the key is held: in the server's queue, as soon as a connection for that is free. The connections are given in
+// turn, first come, first served. Until then acquire tries again now and then: those who wait for a lock that this caller holds may
+// use all connections.
 func (p *part) acquire(ctx context.Context) error {
-	c := p.client
 	for pause := firstPause; ; pause = min(2*pause, time.Second) {
 		var isHeld bool
 		var err error
+		turn, cancel := context.WithTimeout(ctx, pause)
 		select {
-		case c.waitPermits <- struct{}{}:
+		case p.client.waitPermits <- struct{}{}:
 			if isHeld, err = p.wait(ctx); !isHeld && err == nil {
 				sleep(ctx, time.Now().Add(pause)) // the lease may be shorter than a round trip
 			}
-		default:
-			sleep(ctx, time.Now().Add(pause))
+		case <-turn.Done():
 			isHeld, err = p.try(ctx, 0, p)
 		}
+		cancel()
 		if isHeld || err != nil {
 			return err
 		}

@@ -18,6 +18,7 @@ mod script;
 mod scripted_server;
 mod self_test;
 mod stage;
+mod waiting_line;
 mod worker;
 
 use std::{env, process};

@@ -2,6 +2,7 @@
 //! and with a defect that the suite finds it.
 
 use crate::log::locked;
+use crate::waiting_line::WaitingLine;
 use lockward_tests::{Client, Reply, Silence};
 use std::collections::HashMap;
 use std::io;
@@ -42,10 +43,12 @@ pub(crate) enum Defect {
     OneRelease,
     /// The lease counts from the reply.
     LateLease,
+    /// A caller that asks again takes a waiting connection before those that wait for one.
+    NoTurns,
 }
 
 impl Defect {
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::NoKeep,
         Self::NeverRenews,
         Self::RenewsOneByOne,
@@ -60,6 +63,7 @@ impl Defect {
         Self::NoWaitLimit,
         Self::OneRelease,
         Self::LateLease,
+        Self::NoTurns,
     ];
 }
 
@@ -82,8 +86,8 @@ pub(crate) fn serve(mut words: Vec<String>) {
         port: plain.unwrap_or(0),
         patience: Duration::from_millis(setting("patience", 5_000)),
         response_limit: Duration::from_millis(setting("response-limit", 2_000)),
-        waiting_connections: setting("waiting-connections", 256),
-        waiting: AtomicU64::new(0),
+        waiting_connections: usize::try_from(setting("waiting-connections", 256)).expect("a count"),
+        turns: Mutex::default(),
         defect,
         process: fs::read_to_string("/proc/sys/kernel/random/uuid").expect("a UUID").trim().to_owned(),
         tenures: AtomicU64::new(0),
@@ -154,8 +158,8 @@ struct Lockward {
     port: u16,
     patience: Duration,
     response_limit: Duration,
-    waiting_connections: u64,
-    waiting: AtomicU64,
+    waiting_connections: usize,
+    turns: Mutex<WaitingLine>,
     defect: Option<Defect>,
     process: String,
     tenures: AtomicU64,
@@ -554,12 +558,10 @@ impl Lockward {
         }
         // The wait goes on until its limit.
         loop {
-            let granted = if self.waiting.fetch_add(1, Ordering::SeqCst) < self.waiting_connections {
-                self.wait(key, owner, holds, &kind, lease, attempt)
-            } else {
-                self.poll(key, owner, holds, &kind, lease, attempt)
-            };
-            self.waiting.fetch_sub(1, Ordering::SeqCst);
+            let turn = locked(&self.turns).enter();
+            let polled = self.poll(key, owner, holds, &kind, lease, attempt, turn).transpose();
+            let granted = polled.unwrap_or_else(|| self.wait(key, owner, holds, &kind, lease, attempt));
+            locked(&self.turns).end(turn);
             let (token, sent, left) = granted?;
             let lease = lease.unwrap_or(left);
             let part = Part { key: key.to_owned(), owner: owner.to_owned(), token };
@@ -665,11 +667,16 @@ impl Lockward {
         kind: &str,
         lease: Option<u128>,
         attempt: &mut Attempt<'_>,
-    ) -> Result<(i64, Instant, u128), End> {
+        turn: u64,
+    ) -> Result<Option<(i64, Instant, u128)>, End> {
         let px = lease.map(|lease| format!(" PX {lease}")).unwrap_or_default();
         let request = format!("LOCK.ACQUIRE {key} {owner}{px} HOLDS {holds}{kind}");
         attempt.pause = Duration::from_millis(50);
         loop {
+            let is_fair = !self.has(Defect::NoTurns);
+            if locked(&self.turns).has_begun(turn, self.waiting_connections, is_fair) {
+                return Ok(None);
+            }
             attempt.pause()?;
             let sent = Instant::now();
             match self
@@ -677,7 +684,7 @@ impl Lockward {
                 .as_deref()
             {
                 Some([Reply::Array(grant)]) => {
-                    return Ok((grant[0].int(), sent, grant[2].int().unsigned_abs().into()));
+                    return Ok(Some((grant[0].int(), sent, grant[2].int().unsigned_abs().into())));
                 }
                 Some([Reply::Error(text)]) if !is_transient(text) => return Err(End::Refused(text.clone())),
                 Some(_) => {}

@@ -5,7 +5,7 @@ use crate::runner::{self, Options};
 use std::{env, thread};
 
 /// The defects, each with a scenario that finds it.
-const FOUND: [(Defect, &str); 14] = [
+const FOUND: [(Defect, &str); 15] = [
     (Defect::NoKeep, "a_waiter_keeps_its_place_over_a_cut_connection"),
     (Defect::NeverRenews, "a_cut_connection_costs_no_lock"),
     (Defect::RenewsOneByOne, "locks_are_renewed_in_one_pipeline"),
@@ -20,6 +20,7 @@ const FOUND: [(Defect, &str); 14] = [
     (Defect::NoWaitLimit, "a_wait_limit_is_kept_by_a_server_that_hangs_during_the_wait"),
     (Defect::OneRelease, "a_release_whose_reply_is_lost_is_sent_again"),
     (Defect::LateLease, "a_lease_counts_from_the_request"),
+    (Defect::NoTurns, "calls_beyond_the_waiting_connections_take_turns"),
 ];
 
 /// Returns the exit code: 1 if a defect is not found.

@@ -12,6 +12,7 @@ struct Actor {
     keys: String,
     weight: u64,
     phase: Phase,
+    grants: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,9 +38,10 @@ pub(super) struct Turns<'t> {
 }
 
 impl Turns<'_> {
-    /// Lets all take turns. `during` is called while one holds the lock, with the number of the acquisition.
+    /// Lets all take turns. `during` is called while one holds the lock, with the number of the acquisition. Returns how often each
+    /// actor got the lock.
     #[track_caller]
-    pub(super) fn play(&self, stage: &Stage, workers: &mut [Worker], mut during: impl FnMut(usize)) {
+    pub(super) fn play(&self, stage: &Stage, workers: &mut [Worker], mut during: impl FnMut(usize)) -> Vec<usize> {
         let mut actors: Vec<Actor> = (0..workers.len() * self.actors)
             .map(|number| Actor {
                 worker: number % workers.len(),
@@ -47,6 +49,7 @@ impl Turns<'_> {
                 keys: self.keys[number % self.keys.len()].to_owned(),
                 weight: if self.limit == 1 { 1 } else { 1 + number as u64 % 3 },
                 phase: Phase::Done,
+                grants: 0,
             })
             .collect();
         for actor in &mut actors {
@@ -86,6 +89,7 @@ impl Turns<'_> {
                         assert!(token > latest, "token {token} comes after {latest}");
                         latest = token;
                     }
+                    actor.grants += 1;
                     during(acquired);
                     acquired += 1;
                 }
@@ -99,6 +103,7 @@ impl Turns<'_> {
             }
         }
         assert_eq!(acquired, self.rounds);
+        actors.iter().map(|actor| actor.grants).collect()
     }
 
     fn ask(&self, actor: &mut Actor, workers: &mut [Worker]) {

@@ -1,6 +1,7 @@
 //! Waits keep their place, and calls keep their bounds.
 
 use super::named::{Named, named};
+use super::turns::Turns;
 use crate::stage::Stage;
 use lockward_tests::{Fate, Server, Setup, eventually};
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ pub(super) const ALL: &[Named] = named![
     a_server_that_comes_back_within_the_patience_is_used,
     a_wait_outlasts_a_server_that_is_away_for_longer_than_the_patience,
     calls_beyond_the_waiting_connections_poll,
+    calls_beyond_the_waiting_connections_take_turns,
     a_grant_that_ends_while_the_program_is_paused_is_waited_for_again,
     a_release_ends_with_the_lease,
 ];
@@ -233,6 +235,16 @@ fn calls_beyond_the_waiting_connections_poll(stage: &Stage) {
         assert_eq!(client.call(format!("LOCK.RELEASE k{number} H")).int(), 0);
         worker.held_reply(id);
     }
+}
+
+fn calls_beyond_the_waiting_connections_take_turns(stage: &Stage) {
+    const ACTORS: usize = 6;
+    const ROUNDS: usize = 60;
+    let server = Server::start();
+    let mut workers = [stage.worker_with(server.port(), &["waiting-connections=2"])];
+    let turns = Turns { keys: &["k"], options: "lease=10000", limit: 1, actors: ACTORS, rounds: ROUNDS };
+    let grants = turns.play(stage, &mut workers, |_| {});
+    assert!(grants.iter().all(|grants| *grants >= ROUNDS / ACTORS / 2), "grants of each call: {grants:?}");
 }
 
 fn a_grant_that_ends_while_the_program_is_paused_is_waited_for_again(stage: &Stage) {

@@ -198,23 +198,31 @@ class Acquisition:
 
     async def _wait(self, tenure: Tenure) -> bool:
         """Wait in the server's queue. While all waiting connections are in use, try again and again instead."""
-        call, pause = self._call, 0.05
+        runtime = self._call.runtime
+        turn = runtime.new_event()
+        runtime.turns.enter(turn)
+        try:
+            return await self._wait_for_turn(tenure, turn)
+        finally:
+            runtime.turns.end(turn)
+
+    async def _wait_for_turn(self, tenure: Tenure, turn: Any) -> bool:
+        call, runtime, pause = self._call, self._call.runtime, 0.05
         while call.waits and not call.is_late():
             if self._holding.tenures and not self._holding.held:
                 raise call.lost(self._holding, "acquire", tenure.key)
-            if call.runtime.take_wait(self._lock.waiting_connections):
-                try:
-                    [request] = await self._ask([tenure], self._slice_command, call.wait_until, SLICE)
-                finally:
-                    call.runtime.end_wait()
+            turn.clear()
+            if runtime.turns.has_begun(turn, self._lock.waiting_connections):
+                [request] = await self._ask([tenure], self._slice_command, call.wait_until, SLICE)
                 if request.reply is None:
                     tenure.is_pending = not self._is_last_slice
                     if self._is_last_slice:
                         return False
                 elif await self._accept(tenure, request, is_confirmed=False):
                     return True
-            else:
-                await call.runtime.sleep(max(0.0, min(pause, call.wait_until - monotonic())))
+                continue
+            await runtime.wait_for(turn, max(0.0, min(pause, call.wait_until - monotonic())))
+            if not runtime.turns.has_begun(turn, self._lock.waiting_connections):
                 pause = min(1.0, pause * 2)
                 if await self._try([tenure], call.wait_until):
                     return True

@@ -87,6 +87,41 @@ class Request:
         return bool(self.replies) and not self.is_redirected and self.code not in TRANSIENT
 
 
+class Turns:
+    """The turns of those who want a waiting connection, first come, first served. A turn is an event, set when it may begin."""
+
+    def __init__(self, mutex: threading.RLock) -> None:
+        self._mutex, self._begun = mutex, 0
+        self._line: dict[Any, None] = {}
+
+    def enter(self, turn: Any) -> None:
+        with self._mutex:
+            self._line[turn] = None
+
+    def has_begun(self, turn: Any, most: int) -> bool:
+        """Whether the turn has begun, or begins now. At most `most` have begun at a time."""
+        with self._mutex:
+            if turn in self._line:
+                before = next(place for place, other in enumerate(self._line) if other is turn)
+                if self._begun + before >= most:
+                    return False
+                self._begun += 1
+                self._leave_line(turn)
+            return True
+
+    def end(self, turn: Any) -> None:
+        """End a turn, or give it up before it has begun."""
+        with self._mutex:
+            self._begun -= turn not in self._line
+            self._leave_line(turn)
+
+    def _leave_line(self, turn: Any) -> None:
+        self._line.pop(turn, None)
+        for first in self._line:
+            first.set()
+            break
+
+
 class Runtime:
     """The connections and holdings of one client's locks in one process, and in asyncio in one event loop.
 
@@ -102,7 +137,7 @@ class Runtime:
         self._mutex = threading.RLock()
         self._idle: dict[Address | None, list[LinkBase]] = {}
         self._used_at = 0.0  # the last time at which a connection was used
-        self._waits = 0
+        self.turns = Turns(self._mutex)
         #: References are weak: what the program has dropped is renewed no more.
         self._holdings: weakref.WeakSet[Holding] = weakref.WeakSet()
         #: When the watcher wakes next. A holding that is due later need not wake it.
@@ -127,8 +162,8 @@ class Runtime:
     def start_watch(self, watch: Coroutine[Any, Any, None]) -> None:
         """Start the thread or the task that watches the leases."""
 
-    async def wait_for_change(self, limit: float) -> None:
-        """Wait until `_wake` is called, or until the time is over."""
+    async def wait_for(self, event: Any, limit: float) -> None:
+        """Wait until the event is set, or until the time is over."""
 
     def call_on_lost(self, lock: Any) -> None:
         """Call the callback where it delays no other work, and log its errors.
@@ -154,16 +189,9 @@ class Runtime:
 
     # Connections.
 
-    def take_wait(self, most: int) -> bool:
-        """Take one of the waiting connections, until `end_wait`. False if all are in use."""
-        with self._mutex:
-            is_free = self._waits < most
-            self._waits += is_free
-        return is_free
-
-    def end_wait(self) -> None:
-        with self._mutex:
-            self._waits -= 1
+    def new_event(self) -> Any:
+        """An event for `wait_for`."""
+        return type(self._changed)()
 
     async def send(self, node: Address | None, requests: list[Request], limit: float) -> None:
         """Send requests to a node in one pipeline, and note their replies, within a limit of seconds."""
@@ -316,7 +344,7 @@ class Runtime:
                     if is_idle and (self._client() is None or now > self._used_at + IDLE_LIMIT):
                         self._is_watched = False
                         return
-                await self.wait_for_change(max(0.0, min(self._next - monotonic(), 3600.0)))
+                await self.wait_for(self._changed, max(0.0, min(self._next - monotonic(), 3600.0)))
         except BaseException:  # the event loop ends
             self._is_watched, self._is_closed = False, True
             self.close_idle()

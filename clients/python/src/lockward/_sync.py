@@ -79,8 +79,8 @@ class ThreadRuntime(Runtime):
     def start_watch(self, watch: Coroutine[Any, Any, None]) -> None:
         threading.Thread(target=finish, args=(watch,), name="lockward", daemon=True).start()
 
-    async def wait_for_change(self, limit: float) -> None:
-        self._changed.wait(limit)
+    async def wait_for(self, event: threading.Event, limit: float) -> None:
+        event.wait(limit)
 
 
 class Lock(LockBase[threading.Event, bool, None]):

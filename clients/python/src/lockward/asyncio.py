@@ -78,10 +78,10 @@ class TaskRuntime(Runtime):
     def start_watch(self, watch: Coroutine[Any, Any, None]) -> None:
         self._watcher = self.loop.create_task(watch, name="lockward")
 
-    async def wait_for_change(self, limit: float) -> None:
-        timer = self.loop.call_later(limit, self._changed.set)
+    async def wait_for(self, event: asyncio.Event, limit: float) -> None:
+        timer = self.loop.call_later(limit, event.set)
         try:
-            await self._changed.wait()
+            await event.wait()
         finally:
             timer.cancel()
 

@@ -43,7 +43,8 @@ final class KeyAcquisition {
     private boolean isShortened;
     private boolean isLastSlice;
     private boolean isLeftBehind;
-    private boolean hasPermit;
+    private @Nullable CompletableFuture<Void> turn;
+    private volatile @Nullable CompletableFuture<Void> pause;
     private int polls;
 
     /** @param isWaiting whether to wait until the end of the wait limit */
@@ -91,13 +92,39 @@ final class KeyAcquisition {
             end(false, null);
             return;
         }
-        hasPermit = hasPermit || client.waitPermits.tryAcquire();
-        if (hasPermit) {
+        CompletableFuture<Void> turn = this.turn;
+        if (turn == null) {
+            turn = this.turn = client.waitingConnections.enter();
+            turn.thenRun(this::endPause);
+        }
+        if (turn.isDone()) {
             waitForSlice();
-        } else {
-            then(
-                    call.pause(Math.min(Clock.left(all.waitEnd), Clock.backOff(++polls))),
-                    paused -> tryOnce(Clock.FOREVER));
+            return;
+        }
+        // Callers that wait for a lock which this caller holds may use all connections: so try again now and then.
+        CompletableFuture<Void> pause = call.pause(Math.min(Clock.left(all.waitEnd), Clock.backOff(++polls)));
+        this.pause = pause;
+        if (turn.isDone()) {
+            endPause();
+        }
+        then(pause, paused -> {
+            if (hasTurn()) {
+                waitForSlice();
+            } else {
+                tryOnce(Clock.FOREVER);
+            }
+        });
+    }
+
+    private boolean hasTurn() {
+        CompletableFuture<Void> turn = this.turn;
+        return turn != null && turn.isDone();
+    }
+
+    private void endPause() {
+        CompletableFuture<Void> pause = this.pause;
+        if (pause != null) {
+            pause.complete(null);
         }
     }
 
@@ -227,8 +254,9 @@ final class KeyAcquisition {
     private void end(boolean isGranted, @Nullable Throwable failure) {
         isLeftBehind |= failure != null && call.mayHaveRun;
         call.closeOwn(!isLeftBehind);
-        if (hasPermit) {
-            client.waitPermits.release();
+        CompletableFuture<Void> turn = this.turn;
+        if (turn != null) {
+            client.waitingConnections.end(turn);
         }
         if (isLeftBehind) {
             gaveUp = giveUp();

@@ -20,7 +20,6 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Executor;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
-import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.Lock;
@@ -40,7 +39,7 @@ public final class LockwardClient implements AutoCloseable {
 
     final Timer timer = new Timer();
     final Servers servers;
-    final Semaphore waitPermits;
+    final WaitingConnections waitingConnections;
 
     /** In nanoseconds. */
     final long patience;
@@ -67,7 +66,7 @@ public final class LockwardClient implements AutoCloseable {
         patience = builder.patience;
         replicas = builder.replicas;
         onLost = builder.onLost;
-        waitPermits = new Semaphore(builder.waitingConnections);
+        waitingConnections = new WaitingConnections(builder.waitingConnections);
         servers = new Servers(
                 builder.uris, builder.resources, builder.options, builder.responseLimit, timer, node -> List.copyOf(
                                 live)
