@@ -559,7 +559,9 @@ impl Lockward {
         // The wait goes on until its limit.
         loop {
             let turn = locked(&self.turns).enter();
-            let polled = self.poll(key, owner, holds, &kind, lease, attempt, turn).transpose();
+            let px = lease.map(|lease| format!(" PX {lease}")).unwrap_or_default();
+            let try_again = format!("LOCK.ACQUIRE {key} {owner}{px} HOLDS {holds}{kind}");
+            let polled = self.poll(&try_again, attempt, turn).transpose();
             let granted = polled.unwrap_or_else(|| self.wait(key, owner, holds, &kind, lease, attempt));
             locked(&self.turns).end(turn);
             let (token, sent, left) = granted?;
@@ -661,28 +663,28 @@ impl Lockward {
     /// Waits without a connection of its own.
     fn poll(
         &self,
-        key: &str,
-        owner: &str,
-        holds: u64,
-        kind: &str,
-        lease: Option<u128>,
+        request: &str,
         attempt: &mut Attempt<'_>,
         turn: u64,
     ) -> Result<Option<(i64, Instant, u128)>, End> {
-        let px = lease.map(|lease| format!(" PX {lease}")).unwrap_or_default();
-        let request = format!("LOCK.ACQUIRE {key} {owner}{px} HOLDS {holds}{kind}");
-        attempt.pause = Duration::from_millis(50);
+        let mut pause = Duration::from_millis(50);
+        let mut next_try = Instant::now() + pause;
+        let mut is_due = true;
         loop {
             let is_fair = !self.has(Defect::NoTurns);
-            if locked(&self.turns).has_begun(turn, self.waiting_connections, is_fair) {
+            if (is_fair || is_due) && locked(&self.turns).has_begun(turn, self.waiting_connections, is_fair) {
                 return Ok(None);
             }
+            attempt.pause = TICK;
             attempt.pause()?;
+            is_due = Instant::now() >= next_try;
+            if !is_due {
+                continue;
+            }
+            next_try = Instant::now() + pause;
+            pause = (2 * pause).min(Duration::from_secs(1));
             let sent = Instant::now();
-            match self
-                .exchange_shared(std::slice::from_ref(&request), self.response_limit, Some(attempt))
-                .as_deref()
-            {
+            match self.exchange_shared(&[request.to_owned()], self.response_limit, Some(attempt)).as_deref() {
                 Some([Reply::Array(grant)]) => {
                     return Ok(Some((grant[0].int(), sent, grant[2].int().unsigned_abs().into())));
                 }

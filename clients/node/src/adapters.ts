@@ -164,7 +164,13 @@ async function openIo(template: Redis, override: RedisOptions, limit = CONNECT_L
   const stream = redis.stream as typeof redis.stream & { servername?: string };
   return {
     address: { host: stream.servername || stream.remoteAddress, port: stream.remotePort },
-    send: (command: Command) => redis.call(...command).catch(toServerError),
+    send: (command: Command) => {
+      if (stream.writableCorked === 0) {
+        stream.cork(); // what the callbacks of one event send is written together
+        process.nextTick(() => stream.uncork());
+      }
+      return redis.call(...command).catch(toServerError);
+    },
     isClosed: () => redis.status === "end",
     closed,
     addRef: refCounter(stream),

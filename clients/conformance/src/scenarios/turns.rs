@@ -41,7 +41,12 @@ impl Turns<'_> {
     /// Lets all take turns. `during` is called while one holds the lock, with the number of the acquisition. Returns how often each
     /// actor got the lock.
     #[track_caller]
-    pub(super) fn play(&self, stage: &Stage, workers: &mut [Worker], mut during: impl FnMut(usize)) -> Vec<usize> {
+    pub(super) fn play(
+        &self,
+        stage: &Stage,
+        workers: &mut [Worker],
+        mut during: impl FnMut(usize),
+    ) -> Vec<usize> {
         let mut actors: Vec<Actor> = (0..workers.len() * self.actors)
             .map(|number| Actor {
                 worker: number % workers.len(),
