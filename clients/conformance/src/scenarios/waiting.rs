@@ -244,7 +244,10 @@ fn calls_beyond_the_waiting_connections_take_turns(stage: &Stage) {
     let mut workers = [stage.worker_with(server.port(), &["waiting-connections=2"])];
     let turns = Turns { keys: &["k"], options: "lease=10000", limit: 1, actors: ACTORS, rounds: ROUNDS };
     let grants = turns.play(stage, &mut workers, |_| {});
-    assert!(grants.iter().all(|grants| *grants >= ROUNDS / ACTORS * 3 / 4), "grants of each call: {grants:?}");
+    assert!(
+        grants.iter().all(|grants| *grants >= ROUNDS / ACTORS * 3 / 4),
+        "grants of each call: {grants:?}"
+    );
 }
 
 fn a_grant_that_ends_while_the_program_is_paused_is_waited_for_again(stage: &Stage) {

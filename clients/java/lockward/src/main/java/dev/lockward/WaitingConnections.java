@@ -34,7 +34,7 @@ final class WaitingConnections {
     }
 
     private synchronized @Nullable CompletableFuture<Void> endTurn(CompletableFuture<Void> turn) {
-        if (line.remove(turn)) {
+        if (line.removeIf(each -> each == turn)) {
             return null;
         }
         CompletableFuture<Void> next = line.poll();
