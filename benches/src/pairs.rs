@@ -139,12 +139,12 @@ pub(crate) fn load(client: &mut Client, script: &str) -> String {
     client.call(&["SCRIPT", "LOAD", script]).text()
 }
 
-/// The costs at the server, in the order of the pairs.
+/// The costs at a server, and at its replica if it has one: nanoseconds of CPU for each pair, one number for each round.
 #[derive(Debug)]
 struct Costs {
-    /// The costs at the replica.
+    /// The costs at the server, in the order of the pairs.
     server: Vec<Series>,
-    /// Those of the replica.
+    /// The costs at the replica.
     replica: Option<Vec<Series>>,
 }
 

@@ -230,7 +230,7 @@ pub struct Store<W> {
     unlinked: Option<UnlinkedLock>,
     /// Locks with many holders that have ended. They are dropped in parts.
     discarded: VecDeque<Discarded>,
-    /// Their memory is freed in parts.
+    /// Dropped locks that go back into the keyspace at once: their memory was not needed.
     to_put_back: VecDeque<LockName>,
     /// The dropped locks of a data set that is loaded beside the old one.
     async_loaded: Option<DroppedLocks>,

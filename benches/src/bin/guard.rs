@@ -57,7 +57,7 @@ benches/src/bin/guard.rs. Build first: make bench-builds
 
 LOCKWARD_SERVER names the server (redis-server), LOCKWARD_MODULE and LOCKWARD_EMPTY_MODULE the modules (target/release).";
 
-/// Batches of commands in a round.
+/// Commands in flight on a connection.
 const DEPTH: usize = 16;
 /// Batches in a round.
 const BATCHES: usize = 4;

@@ -222,10 +222,10 @@ fn summed<'a>(counts: impl Iterator<Item = (&'a str, &'a str)>) -> BTreeMap<Stri
     sums
 }
 
-/// # Errors As the socket reports.
+/// A connection to a server on this machine.
 ///
 /// # Errors
-/// As the socket tells.
+/// As the socket reports.
 pub fn connect(port: u16) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(ANSWER))?;

@@ -19,9 +19,9 @@ pub enum Owner {
         token: FencingToken,
         /// Its count of holds.
         holds: u32,
-        /// It relies on the lock until this tick: the start of its last answered call plus one lease.
+        /// Its limit and its weight.
         mode: Mode,
-        /// What has just happened, for the promises.
+        /// It relies on the lock until this tick: the start of its last answered call plus one lease.
         until: u64,
     },
 }
@@ -33,9 +33,9 @@ pub enum Happened {
     HandOff,
     /// An owner was granted the lock beside another that relies on it.
     GrantedBeside,
-    /// A live holder restored its tenure, and an older tenure ended because the two did not fit beside each other.
+    /// A live holder restored a tenure that the server had lost.
     Restored,
-    /// A live holder restored its tenure, and an older one ended that it does not fit beside.
+    /// A live holder restored its tenure, and an older tenure ended because the two did not fit beside each other.
     RestoredOverAnother,
     /// A live holder restored its tenure beside others.
     RestoredBeside,
