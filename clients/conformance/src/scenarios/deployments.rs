@@ -26,14 +26,15 @@ fn sentinel_address(sentinels: &Sentinels) -> String {
 /// A lock lives on over a failover.
 #[track_caller]
 fn lives_on(stage: &Stage, stop: impl FnOnce(&mut Server)) {
-    let setup = Setup::new().module("default-lease 8000");
+    let setup = Setup::new().module("default-lease 30000");
     let mut primary = setup.clone().start();
     let replica = setup.start_replica_of(&primary);
-    // The quarantine of the promotion lasts for longer than the failover.
-    assert_eq!(replica.client().call("CONFIG SET lock.quarantine 8000"), Reply::ok());
+    // The lease and the quarantine of the promotion last for longer than the failover. Sentinels that do not agree vote again after
+    // some seconds.
+    assert_eq!(replica.client().call("CONFIG SET lock.quarantine 30000"), Reply::ok());
     let sentinels = Sentinels::watch(&primary, 1);
     let mut worker = stage.worker_at(&sentinel_address(&sentinels), &[]);
-    let token = worker.acquire("a k wait=5000 lease=8000");
+    let token = worker.acquire("a k wait=5000 lease=30000");
     eventually("the replica knows the lock", || replica.client().info("k").is_some());
     stop(&mut primary);
     stage.note("the primary is gone");
