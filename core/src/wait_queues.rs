@@ -189,8 +189,9 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     /// waited.
     pub fn contended(&self, db: Db) -> impl Iterator<Item = (&Rc<[u8]>, usize, Instant)> {
         self.by_name.get(&db).into_iter().flatten().filter_map(|(key, queue)| {
-            let first = self.waiters_in(*queue).next()?;
-            Some((key, self.len(*queue), first.since))
+            let queue = self.queues.get(queue)?;
+            let first = queue.in_order().next()?;
+            Some((key, queue.waiters(), first.since))
         })
     }
 
