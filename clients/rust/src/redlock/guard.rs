@@ -139,7 +139,7 @@ impl Guard {
             }
         }
         match last_error {
-            // The servers that did not answer may have held the lock until now.
+            // A server that did not answer may still have had the tenure until now.
             Some(error) if released + unknown >= needed => Err(Error::NoMajority(Box::new(error))),
             _ => Err(lost(loss)),
         }
