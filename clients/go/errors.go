@@ -82,8 +82,11 @@ func contextError(ctx context.Context, key string, failure error) error {
 
 // errorCode is the first word of an error that a server has replied. It is empty for a null reply, and for any other error.
 func errorCode(err error) string {
-	var reply redis.Error
-	if err == nil || errors.Is(err, redis.Nil) || !errors.As(err, &reply) {
+	if err == nil || errors.Is(err, redis.Nil) {
+		return ""
+	}
+	var reply redis.Error // it escapes, so only an error costs an allocation
+	if !errors.As(err, &reply) {
 		return ""
 	}
 	code, _, _ := strings.Cut(reply.Error(), " ")

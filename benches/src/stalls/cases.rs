@@ -79,7 +79,7 @@ pub fn deletes(side: Side, by_one: bool) -> Vec<f64> {
     vec![scene.longest_ping(|scene| scene.control.pipeline(&requests))]
 }
 
-/// The CPU time of the server for each deleted lock. Both sides have Lockward here, but only one has a memory limit.
+/// How much CPU time the server needs to delete one lock. Both servers run Lockward. Only one of them has a memory limit.
 pub fn cost_of_deletes(side: Side, by_one: bool) -> Vec<f64> {
     let mut scene = Scene::start(Side::Lockward, &[]);
     limit_memory(&mut scene, if side == Side::Lockward { FAR_AWAY } else { "0" });

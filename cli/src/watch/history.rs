@@ -235,7 +235,7 @@ impl<'a> Comparison<'a> {
         self.changes().get(first..=last)?.last().copied()
     }
 
-    /// The positions of the first and of the last end.
+    /// The positions of the first and the last change that ends a tenure.
     fn exclusive_ends(&self) -> Option<(usize, usize)> {
         let ends = |(change, _): &(Change, SystemTime)| change.is_end();
         let first = self.changes().iter().position(ends)?;

@@ -74,6 +74,10 @@ pub(crate) fn serve(mut words: Vec<String>) {
         let name = words.drain(..2).next_back();
         defect = Defect::ALL.into_iter().find(|defect| Some(format!("{defect:?}")) == name);
     }
+    // The first command opens the client. On `close` this process ends, so it is not used again.
+    let mut lines = io::stdin().lines().map_while(Result::ok);
+    let opening = lines.next().unwrap_or_default();
+    words.extend(opening.split(' ').skip(2).map(str::to_owned));
     let settings: HashMap<String, u64> = words
         .iter()
         .filter_map(|word| word.split_once('='))
@@ -101,11 +105,14 @@ pub(crate) fn serve(mut words: Vec<String>) {
         let watching = Arc::clone(&lockward);
         thread::spawn(move || watching.watch_all());
         thread::spawn(move || lockward.renew_all());
-        println!("ready");
+        println!("0 ok");
     }
     let calls: Calls = Arc::default();
-    for line in io::stdin().lines().map_while(Result::ok) {
+    for line in lines {
         let (id, command) = line.split_once(' ').expect("an ID");
+        if command == "close" {
+            return;
+        }
         let (id, command) = (id.to_owned(), command.to_owned());
         let call = Arc::new(Call::default());
         locked(&calls).insert(id.clone(), Arc::clone(&call));
@@ -221,6 +228,8 @@ enum Phase {
 /// The bounds of one call, and what it has heard.
 struct Attempt<'c> {
     call: &'c Call,
+    /// The keys that are held while the next one is waited for. The attempt is over when one is lost.
+    held: Vec<Arc<Tenure>>,
     /// When the patience ends. `None`: it waits until its limit.
     patience: Option<Instant>,
     /// When the wait limit ends, with what it may take beyond.
@@ -236,6 +245,9 @@ impl Attempt<'_> {
         let now = Instant::now();
         if self.call.is_cancelled.load(Ordering::SeqCst) {
             return Some(End::Cancelled);
+        }
+        if self.held.iter().any(|tenure| locked(&tenure.state).phase != Phase::Held) {
+            return Some(End::Lost);
         }
         if self.limit.is_some_and(|limit| now >= limit) {
             return Some(if self.has_heard { End::Busy } else { End::Unreachable });
@@ -380,6 +392,7 @@ impl Lockward {
     fn attempt<'c>(&self, call: &'c Call, limit: Option<Duration>) -> Attempt<'c> {
         Attempt {
             call,
+            held: Vec::new(),
             patience: Some(Instant::now() + self.patience),
             limit: limit.map(|limit| Instant::now() + limit),
             has_heard: false,
@@ -483,7 +496,13 @@ impl Lockward {
             let owner = request.owner.clone().unwrap_or_else(|| self.new_owner());
             self.acquire_one(key, &owner, 1, &request, &mut attempt).map(|granted| vec![granted])
         } else {
-            self.acquire_several(&request, &mut attempt)
+            loop {
+                match self.acquire_several(&request, &mut attempt) {
+                    // One was lost before all were held.
+                    Err(End::Lost) if request.wait != Some(Duration::ZERO) => attempt.held.clear(),
+                    ended => break ended,
+                }
+            }
         };
         let granted = granted?;
         let hold_limit = request.hold_limit.map(|limit| began + limit);
@@ -745,12 +764,11 @@ impl Lockward {
         }
         let mut granted: Vec<(Part, Instant, u128)> = Vec::new();
         let mut result = Ok(());
-        let mut renewed = Vec::new();
         for (key, owner) in request.keys.iter().zip(&owners) {
             match self.acquire_one(key, owner, 1, request, attempt) {
                 Ok(one) => {
                     // The keys before are kept while the next ones are waited for.
-                    renewed.push(self.hold(&format!("{key} {owner}"), vec![one.clone()], request, None));
+                    attempt.held.push(self.hold(&format!("{key} {owner}"), vec![one.clone()], request, None));
                     granted.push(one);
                 }
                 Err(end) => {
@@ -759,7 +777,7 @@ impl Lockward {
                 }
             }
         }
-        for (tenure, one) in renewed.iter().zip(&mut granted) {
+        for (tenure, one) in attempt.held.iter().zip(&mut granted) {
             locked(&self.held).remove(&tenure.name);
             let mut state = locked(&tenure.state);
             if state.phase != Phase::Held {
@@ -1057,7 +1075,11 @@ impl Tenure {
         let mut state = locked(&self.state);
         if state.phase == Phase::Held {
             state.phase = Phase::Lost;
-            println!("event lost {}", self.name);
+            // A tenure whose name has a space is one of several keys, and others are still waited for. The program does not
+            // know of it.
+            if !self.name.contains(' ') {
+                println!("event lost {}", self.name);
+            }
             let slow = self.slow_lost;
             thread::spawn(move || thread::sleep(slow));
         }

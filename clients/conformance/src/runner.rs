@@ -130,6 +130,7 @@ pub(crate) fn run(options: &Options) -> Summary {
         }
     };
     let play_all = || {
+        let idle = Arc::default(); // they end with this thread
         loop {
             let Some(mut scenario) = locked(&left).pop_front() else { return };
             let stage = Stage {
@@ -138,6 +139,7 @@ pub(crate) fn run(options: &Options) -> Summary {
                 log: Log::new(),
                 latenesses: Arc::clone(&latenesses),
                 is_long: options.is_long,
+                idle: Arc::clone(&idle),
                 workers: Mutex::default(),
             };
             let begun = Instant::now();

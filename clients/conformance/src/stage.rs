@@ -1,7 +1,7 @@
 //! What a scenario has: servers, workers, a proxy that sees all requests, and measurements.
 
 use crate::log::{Log, locked};
-use crate::worker::Worker;
+use crate::worker::{Idle, Worker};
 use lockward_tests::{Client, Fate, Proxy, Reply, Server};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -22,6 +22,8 @@ pub(crate) struct Stage {
     pub(crate) log: Log,
     pub(crate) latenesses: Arc<Latenesses>,
     pub(crate) is_long: bool,
+    /// Processes of earlier scenarios.
+    pub(crate) idle: Arc<Idle>,
     /// How many workers have been started.
     pub(crate) workers: Mutex<u32>,
 }
@@ -60,10 +62,8 @@ impl Stage {
             *workers += 1;
             format!("worker{workers}")
         };
-        let mut words = self.worker.clone();
-        words.push(address.to_owned());
-        words.extend(settings.iter().map(|each| (*each).to_owned()));
-        Worker::start(&name, &words, &self.log)
+        let address: Vec<String> = [&[address], settings].concat().into_iter().map(str::to_owned).collect();
+        Worker::open(&name, &self.worker, &address, &self.idle, &self.log)
     }
 
     /// Writes a line to the log.

@@ -1,12 +1,16 @@
-//! A worker process: the client under test, driven by lines.
+//! A worker: the client under test, driven by lines.
+//!
+//! The start of a process costs up to a second of CPU time. So one process serves many scenarios, one after the other. Each scenario
+//! opens a client, and closes it at its end.
 
 use crate::log::{Log, locked};
 use lockward_tests::{DEADLINE, ProcessGroup, eventually};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::panic::panic_any;
 use std::process::{ChildStdin, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,37 +27,118 @@ pub(crate) struct Line {
     pub(crate) text: String,
 }
 
-/// A worker process. It is killed when this goes out of scope.
+/// A process that serves one worker after the other.
+#[derive(Debug)]
+struct Process {
+    group: ProcessGroup,
+    input: Option<ChildStdin>,
+    output: Arc<Mutex<Output>>,
+}
+
+/// What a process prints.
+#[derive(Debug)]
+struct Output {
+    lines: Vec<Line>,
+    /// The IDs of the commands that it has not answered.
+    unanswered: BTreeSet<u64>,
+    /// The process has ended, so no more lines come.
+    is_over: bool,
+    /// The name of the current worker, for the log.
+    name: String,
+    log: Log,
+}
+
+impl Process {
+    #[track_caller]
+    fn start(words: &[String], name: &str, log: &Log) -> Self {
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut group = ProcessGroup::start(&mut command)
+            .unwrap_or_else(|error| panic!("{} does not run: {error}", words[0]));
+        let (input, lines, errors) = group.take_pipes();
+        let output = Output {
+            lines: Vec::new(),
+            unanswered: BTreeSet::new(),
+            is_over: false,
+            name: name.to_owned(),
+            log: log.clone(),
+        };
+        let output = Arc::new(Mutex::new(output));
+        read_lines(lines.expect("a pipe"), "<", &output, |output, text| {
+            if let Some(id) = text.split(' ').next().and_then(|id| id.parse().ok()) {
+                output.unanswered.remove(&id);
+            }
+            output.lines.push(Line { at: Instant::now(), text });
+        });
+        read_lines(errors.expect("a pipe"), "stderr:", &output, |_, _| {});
+        Self { group, input, output }
+    }
+
+    /// Waits until the process has closed the client of the previous worker. False if the process has ended instead.
+    fn has_closed(&self) -> bool {
+        let log = locked(&self.output).log.clone();
+        let closed = log.wait(START, || {
+            let output = locked(&self.output);
+            (output.is_over || output.unanswered.is_empty()).then_some(!output.is_over)
+        });
+        closed == Some(true)
+    }
+}
+
+/// The processes that no worker uses at the moment.
+#[derive(Debug, Default)]
+pub(crate) struct Idle(Mutex<Vec<Process>>);
+
+/// A worker. Its client is closed when this goes out of scope.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    process: ProcessGroup,
+    /// `None` after `drop` has given the process back.
+    process: Option<Process>,
     name: String,
-    input: Option<ChildStdin>,
-    output: Arc<Mutex<Vec<Line>>>,
     log: Log,
     latest: u64,
+    /// The process must not be used again.
+    is_spent: bool,
+    idle: Arc<Idle>,
 }
 
 impl Worker {
-    /// Starts a worker. Its log lines begin with `name`.
+    /// Opens a worker: `words` start its process, `address` has its address and settings. Its log lines begin with `name`.
     #[track_caller]
-    pub(crate) fn start(name: &str, words: &[String], log: &Log) -> Self {
-        let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut process = ProcessGroup::start(&mut command)
-            .unwrap_or_else(|error| panic!("{} does not run: {error}", words[0]));
-        log.add(format_args!("{name} is started: {}", words.join(" ")));
-        let (input, lines, errors) = process.take_pipes();
-        let output = Arc::new(Mutex::new(Vec::new()));
-        let keep = Arc::clone(&output);
-        read_lines(lines.expect("a pipe"), log, &format!("{name} <"), move |text| {
-            locked(&keep).push(Line { at: Instant::now(), text });
-        });
-        read_lines(errors.expect("a pipe"), log, &format!("{name} stderr:"), |_| {});
-        let mut worker = Self { process, name: name.to_owned(), input, output, log: log.clone(), latest: 0 };
-        let ready = worker.take(START, |line| line == "ready");
-        assert!(ready.is_some(), "{name} does not print \"ready\"");
+    pub(crate) fn open(
+        name: &str,
+        words: &[String],
+        address: &[String],
+        idle: &Arc<Idle>,
+        log: &Log,
+    ) -> Self {
+        let kept = locked(&idle.0).pop().filter(Process::has_closed);
+        let process = kept.unwrap_or_else(|| Process::start(words, name, log));
+        {
+            let mut output = locked(&process.output);
+            output.lines.clear();
+            (output.name, output.log) = (name.to_owned(), log.clone());
+        }
+        let mut worker = Self {
+            process: Some(process),
+            name: name.to_owned(),
+            log: log.clone(),
+            latest: 0,
+            is_spent: false,
+            idle: Arc::clone(idle),
+        };
+        worker.send_as(0, &format!("open {}", address.join(" ")));
+        let reply = worker.reply_within(0, START);
+        assert!(reply.is_some_and(|line| line.text == "ok"), "{name} opens no client");
         worker
+    }
+
+    fn process(&mut self) -> &mut Process {
+        self.process.as_mut().expect("a worker in scope")
+    }
+
+    fn output(&self) -> MutexGuard<'_, Output> {
+        locked(&self.process.as_ref().expect("a worker in scope").output)
     }
 
     /// Sends a command, and returns its ID.
@@ -69,7 +154,8 @@ impl Worker {
     pub(crate) fn send_as(&mut self, id: u64, command: &str) {
         self.latest = self.latest.max(id);
         self.log.add(format_args!("{} > {id} {command}", self.name));
-        let input = self.input.as_mut().expect("an open input");
+        self.output().unanswered.insert(id);
+        let input = self.process().input.as_mut().expect("an open input");
         let sent = input.write_all(format!("{id} {command}\n").as_bytes()).and_then(|()| input.flush());
         assert!(sent.is_ok(), "{} has ended before {command:?}", self.name);
     }
@@ -155,25 +241,25 @@ impl Worker {
 
     /// Whether an event that begins with `text` has come and was not taken.
     pub(crate) fn has_event(&self, text: &str) -> bool {
-        locked(&self.output).iter().any(|line| line.text.starts_with(&format!("event {text}")))
+        self.output().lines.iter().any(|line| line.text.starts_with(&format!("event {text}")))
     }
 
     /// Takes the first line of its output that fits, if there is one yet.
     pub(crate) fn take_now(&self, fits: impl Fn(&str) -> bool) -> Option<Line> {
-        let mut lines = locked(&self.output);
+        let lines = &mut self.output().lines;
         let place = lines.iter().position(|line| fits(&line.text))?;
         Some(lines.remove(place))
     }
 
     /// The lines that nobody has taken.
     pub(crate) fn untaken(&self) -> Vec<String> {
-        locked(&self.output).iter().map(|line| line.text.clone()).collect()
+        self.output().lines.iter().map(|line| line.text.clone()).collect()
     }
 
     fn take(&mut self, limit: Duration, fits: impl Fn(&str) -> bool) -> Option<Line> {
         let log = self.log.clone();
         log.wait(limit, || {
-            let ended = self.process.ended();
+            let ended = self.process().group.ended();
             let line = self.take_now(&fits);
             assert!(line.is_some() || ended.is_none(), "{} has ended: {ended:?}", self.name);
             line
@@ -184,14 +270,17 @@ impl Worker {
     #[track_caller]
     pub(crate) fn kill(&mut self) {
         self.log.add(format_args!("{} is killed", self.name));
-        self.process.kill().expect("a running worker");
+        self.is_spent = true;
+        self.process().group.kill().expect("a running worker");
     }
 
     /// Stops it with SIGSTOP, and waits until each of its threads has stopped: until then one may still read a reply.
     #[track_caller]
-    pub(crate) fn freeze(&self) {
-        self.process.signal_all(libc::SIGSTOP).expect("a running worker");
-        let threads = format!("/proc/{}/task", self.process.id());
+    pub(crate) fn freeze(&mut self) {
+        self.is_spent = true;
+        let group = &self.process().group;
+        group.signal_all(libc::SIGSTOP).expect("a running worker");
+        let threads = format!("/proc/{}/task", group.id());
         eventually("the worker stands still", || {
             fs::read_dir(&threads).expect("a running worker").flatten().all(|thread| {
                 // A thread that has ended meanwhile has no file.
@@ -204,9 +293,9 @@ impl Worker {
 
     /// Lets it go on.
     #[track_caller]
-    pub(crate) fn thaw(&self) {
+    pub(crate) fn thaw(&mut self) {
         self.log.add(format_args!("{} goes on", self.name));
-        self.process.signal_all(libc::SIGCONT).expect("a running worker");
+        self.process().group.signal_all(libc::SIGCONT).expect("a running worker");
     }
 
     /// Ends its input, and waits for its end.
@@ -214,29 +303,46 @@ impl Worker {
     pub(crate) fn end(&mut self) {
         const LIMIT: Duration = Duration::from_secs(10);
         self.log.add(format_args!("the input of {} ends", self.name));
-        self.input = None;
+        self.is_spent = true;
+        self.process().input = None;
         let log = self.log.clone();
         let ended = log.wait(LIMIT, || {
             thread::park_timeout(Duration::from_millis(2));
-            self.process.ended()
+            self.process().group.ended()
         });
         assert!(ended.is_some(), "{} goes on for {LIMIT:?} after the end of its input", self.name);
+    }
+}
+
+impl Drop for Worker {
+    /// Closes the client, so that another worker can use the process. A process with unanswered commands is killed.
+    fn drop(&mut self) {
+        self.is_spent |= thread::panicking() || !self.output().unanswered.is_empty();
+        if !self.is_spent {
+            self.latest += 1;
+            self.send_as(self.latest, "close");
+            locked(&self.idle.0).extend(self.process.take());
+        }
     }
 }
 
 /// Reads lines on a thread of its own until the process ends.
 fn read_lines(
     from: impl Read + Send + 'static,
-    log: &Log,
-    mark: &str,
-    keep: impl Fn(String) + Send + 'static,
+    mark: &'static str,
+    output: &Arc<Mutex<Output>>,
+    keep: impl Fn(&mut Output, String) + Send + 'static,
 ) {
-    let (log, mark) = (log.clone(), mark.to_owned());
+    let output = Arc::clone(output);
     thread::spawn(move || {
+        let add = |text: &str, output: &Output| output.log.add(format_args!("{} {mark} {text}", output.name));
         for line in BufReader::new(from).lines().map_while(Result::ok) {
-            keep(line.clone());
-            log.add(format_args!("{mark} {line}"));
+            let mut output = locked(&output);
+            keep(&mut output, line.clone());
+            add(&line, &output);
         }
-        log.add(format_args!("{mark} (end)"));
+        let mut output = locked(&output);
+        output.is_over = true;
+        add("(end)", &output);
     });
 }

@@ -22,16 +22,22 @@ import (
 
 func main() {
 	redis.SetLogger(noLog{})
-	settings := readSettings(os.Args[2:])
-	rdb := connect(os.Args[1], settings)
+	lines := bufio.NewScanner(os.Stdin)
+	lines.Scan()
+	opening := strings.Split(lines.Text(), " ")
+	settings := readSettings(opening[3:])
+	rdb := connect(opening[2], settings)
 	client, err := lockward.New(rdb, settings.options()...)
 	if err != nil {
 		panic(err)
 	}
 	w := &worker{client: client, leading: make(map[string]chan struct{})}
-	say("ready")
-	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+	say(opening[0], "ok")
+	for lines.Scan() {
 		words := strings.Split(lines.Text(), " ")
+		if words[1] == "close" {
+			return
+		}
 		if words[1] == "cancel" { // nothing may overtake it
 			if cancel, ok := w.cancels.Load(words[2]); ok {
 				cancel.(context.CancelFunc)()

@@ -154,6 +154,7 @@ export class Lockward {
 
   async #acquire(keys: Keys, options: AcquireOptions, patience = this.#settings.patience): Promise<Lock | null> {
     const { waitLimit = UNLIMITED, holdLimit = UNLIMITED, lease = 0, signal } = options;
+    const { servers, responseLimit } = this.#settings;
     const replicas = options.replicas ?? { count: 0, within: 0 };
     checkOption("waitLimit", waitLimit, 0);
     checkOption("lease", options.lease ?? 1);
@@ -163,8 +164,10 @@ export class Lockward {
     signal?.throwIfAborted();
     // Many callers may wait with one signal. Node.js would take that for a leak, and warn.
     if (signal !== undefined) setMaxListeners(UNLIMITED, signal);
+    // Without a spread: that takes as long as sending the request.
     const tenures = await acquireAll({
-      ...this.#settings,
+      servers,
+      responseLimit,
       patience,
       owner: options.owner,
       renewal: options.renewal ?? true,

@@ -12,7 +12,6 @@ import { Node } from "./node.js";
 import { NoReply, now, rest } from "./time.js";
 
 export interface Request {
-  readonly key: Buffer;
   /** The commands for an attempt that is sent now. */
   commands(sent: number): Command[];
   /** How long an attempt that begins now may take, in milliseconds. */
@@ -86,8 +85,8 @@ export class Servers {
   }
 
   /** Sends a request until a server answers. Throws if that is an error. */
-  async ask(request: Request): Promise<Answer> {
-    const { key, signal, progress = { isReplyLost: false }, patience = Number.POSITIVE_INFINITY } = request;
+  async ask(key: Buffer, request: Request): Promise<Answer> {
+    const { signal, progress = { isReplyLost: false }, patience = Number.POSITIVE_INFINITY } = request;
     const slot = this.#adapter.isCluster ? calculateSlot(key) : 0;
     let answeredAt = now();
     let redirect: Redirect | undefined;

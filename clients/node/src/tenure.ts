@@ -101,16 +101,16 @@ export class Tenure {
   }
 
   /** Sends a request. If the server refuses the lease as too long, sends it again with the longest that it accepts. */
-  async ask(request: Omit<Request, "key">): Promise<Answer> {
-    const ask = () => this.plan.servers.ask({ ...request, key: this.key });
+  async ask(request: Request): Promise<Answer> {
+    const { servers } = this.plan;
     try {
-      return await ask();
+      return await servers.ask(this.key, request);
     } catch (error) {
       const longest =
         error instanceof LockRefusedError && /^ERR invalid expire time .*: at most (\d+) /.exec(error.reply);
       if (!longest) throw error;
       this.lease = Number(longest[1]);
-      return ask();
+      return servers.ask(this.key, request);
     }
   }
 

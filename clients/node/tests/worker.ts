@@ -17,32 +17,49 @@ import {
 
 type Settings = Record<string, string>;
 
-const words = process.argv.slice(2);
-const isNodeRedis = words.includes("--node-redis");
-const [address = "", ...rest] = words.filter((word) => word !== "--node-redis");
-const settings = settingsOf(rest);
-const tls: Settings = {};
-for (const name of ["ca", "cert", "key"]) if (settings[name]) tls[name] = readFileSync(settings[name], "utf8");
-
-const client = isNodeRedis ? nodeRedis() : ioredis();
-const lockward = new Lockward(client, {
-  ...number("patience", "patience"),
-  ...number("response-limit", "responseLimit"),
-  ...number("waiting-connections", "waitingConnections"),
-});
-const locks = new Map<string, Lock>();
-const calls = new Map<string, AbortController>();
-const resignations = new Map<string, () => void>();
+const isNodeRedis = process.argv.includes("--node-redis");
+let lockward: Lockward;
+let locks: Map<string, Lock>;
+let calls: Map<string, AbortController>;
+let resignations: Map<string, () => void>;
+let closeClient: () => void;
+/** Counts the clients that were opened. What belongs to an earlier one prints nothing. */
+let latest = 0;
 
 createInterface({ input: process.stdin })
   .on("line", (line) => void answer(line.split(" ")))
   .on("close", () => process.exit());
-print("ready");
 
-function ioredis(): RedisClient {
+function open([address = "", ...rest]: string[]): string {
+  const settings = settingsOf(rest);
+  const number = (word: string, name: string) => (settings[word] ? { [name]: Number(settings[word]) } : {});
+  lockward = new Lockward(isNodeRedis ? nodeRedis(address, settings) : ioredis(address, settings), {
+    ...number("patience", "patience"),
+    ...number("response-limit", "responseLimit"),
+    ...number("waiting-connections", "waitingConnections"),
+  });
+  [locks, calls, resignations] = [new Map(), new Map(), new Map()];
+  latest += 1;
+  return "ok";
+}
+
+function close(): string {
+  latest += 1;
+  closeClient();
+  return "ok";
+}
+
+function certificates(settings: Settings): Settings {
+  const tls: Settings = {};
+  for (const name of ["ca", "cert", "key"]) if (settings[name]) tls[name] = readFileSync(settings[name], "utf8");
+  return tls;
+}
+
+function ioredis(address: string, settings: Settings): RedisClient {
   const onError = { retryStrategy: () => 100 };
   const [, scheme, hosts = "", name] = /^(\w+):\/\/([^/]*)\/?(.*)$/.exec(address) ?? [];
   const each = addresses(hosts);
+  const tls = certificates(settings);
   const redis =
     scheme === "cluster"
       ? new Cluster(each)
@@ -50,12 +67,14 @@ function ioredis(): RedisClient {
         ? new Redis({ sentinels: each, name: name ?? "", ...onError })
         : new Redis(address, { ...onError, ...(scheme === "rediss" ? { tls } : {}) });
   redis.on("error", () => {});
+  closeClient = () => redis.disconnect();
   return redis;
 }
 
-function nodeRedis(): RedisClient {
+function nodeRedis(address: string, settings: Settings): RedisClient {
   const [, scheme, hosts = "", name] = /^(\w+):\/\/([^/]*)\/?(.*)$/.exec(address) ?? [];
   const each = addresses(hosts);
+  const tls = certificates(settings);
   const redis =
     scheme === "cluster"
       ? createCluster({ rootNodes: each.map((socket) => ({ socket })) })
@@ -63,7 +82,8 @@ function nodeRedis(): RedisClient {
         ? createSentinel({ name: name ?? "", sentinelRootNodes: each, scanInterval: 500 })
         : createClient({ url: address, socket: scheme === "rediss" ? { tls: true, ...tls } : {} });
   redis.on("error", () => {});
-  redis.connect().catch(() => {});
+  const connecting = redis.connect().catch(() => {});
+  closeClient = () => void connecting.then(() => redis.destroy());
   return redis as RedisClient;
 }
 
@@ -75,6 +95,11 @@ function addresses(hosts: string): { host: string; port: number }[] {
 }
 
 async function answer([id = "", command = "", ...words]: string[]): Promise<void> {
+  if (command === "open" || command === "close") {
+    process.stdout.write(`${id} ${command === "open" ? open(words) : close()}\n`);
+    return;
+  }
+  const print = printer();
   try {
     print(`${id} ${await run(id, command, words)}`);
   } catch (error) {
@@ -84,6 +109,7 @@ async function answer([id = "", command = "", ...words]: string[]): Promise<void
 
 async function run(id: string, command: string, words: string[]): Promise<string> {
   const [name = "", text = "", ...rest] = words;
+  const print = printer();
   const lock = () => {
     const found = locks.get(name);
     if (found === undefined) throw new Error(`there is no lock ${name}`);
@@ -155,6 +181,7 @@ async function acquire(id: string, keys: Keys, words: Settings): Promise<Lock | 
 }
 
 function hold(name: string, lock: Lock, slowness = 0): string {
+  const print = printer();
   locks.set(name, lock);
   // A listener that blocked the event loop would hold up everything in this process.
   const onLost = async () => {
@@ -205,11 +232,10 @@ function settingsOf(words: string[]): Settings {
   );
 }
 
-function number(word: string, name: string): Record<string, number> {
-  return settings[word] === undefined ? {} : { [name]: Number(settings[word]) };
-}
-
-/** Without a buffer: the process may end at once. */
-function print(line: string): void {
-  process.stdout.write(`${line}\n`);
+/** Prints a line, unless another client has been opened since. Without a buffer: the process may end at once. */
+function printer(): (line: string) => void {
+  const client = latest;
+  return (line) => {
+    if (client === latest) process.stdout.write(`${line}\n`);
+  };
 }

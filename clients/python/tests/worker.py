@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 import time
@@ -28,11 +29,6 @@ KINDS = {
     redis.ResponseError: "refused",
 }
 writing = threading.Lock()
-
-
-def say(*words: Any) -> None:
-    with writing:
-        print(*words, flush=True)
 
 
 def options(words: list[str]) -> dict[str, str]:
@@ -76,6 +72,19 @@ class Worker:
             self.settings["waiting_connections"] = int(settings["waiting-connections"])
         self.locks: dict[str, Any] = {}
         self.events: dict[str, Any] = {}
+        self.is_closed = False
+
+    def say(self, *words: Any) -> None:
+        with writing:
+            if not self.is_closed:
+                print(*words, flush=True)
+
+    def forget(self) -> None:
+        """Print nothing more, and renew nothing more."""
+        with writing:
+            self.is_closed = True
+        self.locks.clear()
+        gc.collect()
 
     def acquire(self, name: str, keys: str, *words: str) -> Any:
         given = options(list(words))
@@ -92,7 +101,7 @@ class Worker:
             arguments["auto_renewal"] = False
 
         def on_lost(_: Any) -> None:
-            say("event lost", name)
+            self.say("event lost", name)
             time.sleep(int(given.get("slow-lost", 0)) / 1000)
 
         arguments.update(self.settings, on_lost=on_lost, reentrant="," not in keys, thread_local=False)
@@ -142,7 +151,7 @@ class Worker:
 
     def resume(self, name: str, handle: str) -> Any:
         def on_lost(_: Any) -> None:
-            say("event lost", name)
+            self.say("event lost", name)
 
         self.locks[name] = yield self.module.Lock.resume(
             self.client, handle, on_lost=on_lost, thread_local=False, **self.settings
@@ -181,16 +190,26 @@ def outcome(error: BaseException) -> str:
 
 
 class Threads(Worker):
-    def run(self) -> None:
-        say("ready")
+    @classmethod
+    def run(cls) -> None:
+        worker: Threads | None = None
         for line in sys.stdin:
-            threading.Thread(target=self.obey, args=self.start(line.rstrip("\n")), daemon=True).start()
+            number, command, *words = line.rstrip("\n").split(" ")
+            if command == "open":
+                worker = cls(lockward, client_of(words[0], options(words[1:]), False), options(words[1:]))
+            elif worker is not None and command == "close":
+                worker.forget()
+                worker.client.close()
+            elif worker is not None:
+                threading.Thread(target=worker.obey, args=worker.start(line.rstrip("\n")), daemon=True).start()
+                continue
+            print(number, "ok", flush=True)
 
     def obey(self, number: str, command: Any, words: list[str]) -> None:
         try:
-            say(number, "unsupported" if command is None else self.finish(command(*words)))
+            self.say(number, "unsupported" if command is None else self.finish(command(*words)))
         except Exception as error:
-            say(number, outcome(error))
+            self.say(number, outcome(error))
 
     @staticmethod
     def finish(steps: Any) -> Any:
@@ -204,19 +223,23 @@ class Threads(Worker):
     def led(self, name: str) -> Callable[[Any], Any]:
         def run(lock: Any) -> None:
             resigned = self.events[name] = threading.Event()
-            say("event leading", name, lock.fencing_token)
+            self.say("event leading", name, lock.fencing_token)
             while not resigned.wait(0.005):
                 if lock.lost.is_set():
-                    say("event deposed", name)
+                    self.say("event deposed", name)
                     return
 
         return run
 
 
 class Tasks(Worker):
-    async def run(self) -> None:
+    def __init__(self, client: Any, settings: dict[str, str]) -> None:
+        super().__init__(lockward.asyncio, client, settings)
         self.tasks: dict[str, asyncio.Task[None]] = {}
-        say("ready")
+
+    @classmethod
+    async def run(cls) -> None:
+        worker: Tasks | None = None
         lines: asyncio.Queue[str] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -227,16 +250,24 @@ class Tasks(Worker):
 
         threading.Thread(target=read, daemon=True).start()
         while line := await lines.get():
-            number, command, words = self.start(line)
-            self.tasks[number] = asyncio.create_task(self.obey(number, command, words))
+            number, command, *words = line.split(" ")
+            if command == "open":
+                worker = cls(client_of(words[0], options(words[1:]), True), options(words[1:]))
+            elif worker is not None and command == "close":
+                worker.forget()
+                await worker.client.aclose()
+            elif worker is not None:
+                worker.tasks[number] = asyncio.create_task(worker.obey(*worker.start(line)))
+                continue
+            print(number, "ok", flush=True)
 
     async def obey(self, number: str, command: Any, words: list[str]) -> None:
         try:
-            say(number, "unsupported" if command is None else await self.finish(command(*words)))
+            self.say(number, "unsupported" if command is None else await self.finish(command(*words)))
         except asyncio.CancelledError:
-            say(number, "cancelled")
+            self.say(number, "cancelled")
         except Exception as error:
-            say(number, outcome(error))
+            self.say(number, outcome(error))
 
     @staticmethod
     async def finish(steps: Any) -> Any:
@@ -260,28 +291,18 @@ class Tasks(Worker):
     def led(self, name: str) -> Callable[[Any], Any]:
         async def run(lock: Any) -> None:
             resigned = self.events[name] = asyncio.Event()
-            say("event leading", name, lock.fencing_token)
+            self.say("event leading", name, lock.fencing_token)
             try:
                 await resigned.wait()
             except asyncio.CancelledError:
-                say("event deposed", name)
+                self.say("event deposed", name)
                 raise
 
         return run
 
 
-def main() -> None:
-    words = [word for word in sys.argv[1:] if word != "--asyncio"]
-    settings = options(words[1:])
-    if "--asyncio" in sys.argv:
-
-        async def run() -> None:
-            await Tasks(lockward.asyncio, client_of(words[0], settings, True), settings).run()
-
-        asyncio.run(run())
-    else:
-        Threads(lockward, client_of(words[0], settings, False), settings).run()
-
-
 if __name__ == "__main__":
-    main()
+    if "--asyncio" in sys.argv:
+        asyncio.run(Tasks.run())
+    else:
+        Threads.run()

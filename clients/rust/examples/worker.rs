@@ -242,25 +242,30 @@ impl Worker {
 
 #[tokio::main(worker_threads = 4)]
 async fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let worker = Arc::new(Worker {
-        client: connect(&arguments),
-        guards: Mutex::default(),
-        watchers: Mutex::default(),
-        acquiring: Mutex::default(),
-        leading: Mutex::default(),
-    });
     let (lines, mut commands) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
             let _ = lines.send(line);
         }
     });
-    print("ready");
+    let opening = commands.recv().await.unwrap_or_default();
+    let words: Vec<String> = opening.split(' ').map(str::to_owned).collect();
+    let worker = Arc::new(Worker {
+        client: connect(&words[2..]),
+        guards: Mutex::default(),
+        watchers: Mutex::default(),
+        acquiring: Mutex::default(),
+        leading: Mutex::default(),
+    });
+    print(&format!("{} ok", words[0]));
     while let Some(line) = commands.recv().await {
         let mut words = line.split(' ').map(str::to_owned);
         let id = words.next().unwrap_or_default();
-        tokio::spawn(Arc::clone(&worker).answer(id, words.collect()));
+        let words: Vec<String> = words.collect();
+        if words[0] == "close" {
+            break;
+        }
+        tokio::spawn(Arc::clone(&worker).answer(id, words));
     }
     std::process::exit(0);
 }

@@ -6,11 +6,14 @@ use crate::error::Error;
 use crate::guard::Guard;
 use crate::servers::Inner;
 use crate::time::{FAR_FUTURE, from_now, until};
-use futures_util::future::{FutureExt, join_all};
+use futures_util::future::{FutureExt, join_all, pending, select_all};
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::time::timeout;
+use std::time::{Duration, Instant};
+use tokio::time::{sleep, timeout};
+
+/// How long to wait before the client starts over. Without a pause it would never rest if the lease is shorter than a round trip.
+const PAUSE_AFTER_LOSS: Duration = Duration::from_millis(50);
 
 /// A lock, and the options to acquire it with; or several locks that are acquired as one.
 ///
@@ -107,6 +110,7 @@ impl Lock {
     ///
     /// The client repeats the request when a reply is lost. No grant counts twice, and the waiter keeps its position in the
     /// queue. If another server takes over, the client sends the request to that one and waits at the end of its queue.
+    /// If one of several locks is lost before the last one is acquired, the client gives all back and starts over.
     ///
     /// **If the future is dropped**, the client leaves the queue and gives back what the server may have granted, in the
     /// background.
@@ -115,7 +119,7 @@ impl Lock {
     /// - [`Error::Busy`] when the wait limit is reached.
     /// - [`Error::Unreachable`] when no server answers for the client's patience, or until the wait limit if that is earlier. A
     ///   caller that is already waiting goes on until its wait limit.
-    /// - [`Error::Lost`] when one of several locks was lost before the last one was acquired.
+    /// - [`Error::Lost`] when the lock is lost at the moment it is acquired.
     /// - [`Error::Unreplicated`] when too few [`replicas`](Self::replicas) confirm the grant.
     /// - [`Error::Invalid`] when an option is out of range.
     /// - [`Error::Refused`] with the server's own error, such as `MAXWAITERS` or `OOM`.
@@ -123,11 +127,10 @@ impl Lock {
         self.options.check()?;
         let Self { client, keys, options } = &self;
         let limit = from_now(options.wait.filter(|wait| !wait.is_zero()).unwrap_or(FAR_FUTURE));
-        let new_owner = || options.owner.clone().unwrap_or_else(|| client.unique_owner());
         let mut held = Vec::new();
         // If there are several keys, all are first tried together.
         if keys.len() > 1 {
-            let (owner, mut busy) = (new_owner(), None);
+            let (owner, mut busy) = (self.new_owner(), None);
             let tries = keys.iter().map(|key| Acquire::new(client, key, &owner, options, limit).run(true));
             for tried in join_all(tries).await {
                 match tried {
@@ -138,19 +141,47 @@ impl Lock {
             }
             if let Some(busy) = busy {
                 // A caller that waits for one key must not hold another one: the next waiter for the first key may need it.
-                let _ = timeout(until(limit), join_all(held.iter().map(Guard::release_all))).await;
-                held.clear();
+                give_back(&mut held, limit).await;
                 if options.waits_not() {
                     return Err(busy);
                 }
             }
         }
-        // This is another owner than before: a release without a reply must not end what is acquired from here on.
-        let owner = new_owner();
-        for key in keys.iter().skip(held.len()) {
-            held.push(Acquire::new(client, key, &owner, options, limit).run(options.waits_not()).await?);
+        loop {
+            match self.acquire_in_turn(&mut held, limit).await {
+                // A server has answered the first request.
+                Err(Error::Unreachable { key, .. }) if keys.len() > 1 && until(limit).is_zero() => {
+                    return Err(Error::Busy { key });
+                }
+                acquired => acquired?,
+            }
+            if options.waits_not() || held.iter().all(Guard::is_held) {
+                return Guard::join(held, options.hold_limit);
+            }
+            give_back(&mut held, limit).await;
+            sleep(PAUSE_AFTER_LOSS).await;
         }
-        Guard::join(held, options.hold_limit)
+    }
+
+    /// Acquires the keys that are not held yet, one after the other. Ends early when one that is held is lost.
+    async fn acquire_in_turn(&self, held: &mut Vec<Guard>, limit: Instant) -> Result<(), Error> {
+        let Self { client, keys, options } = self;
+        // This is another owner than before: a release without a reply must not end what is acquired from here on.
+        let owner = self.new_owner();
+        for key in keys.iter().skip(held.len()) {
+            let acquired = Acquire::new(client, key, &owner, options, limit).run(options.waits_not());
+            let losses = held.iter().map(|guard| guard.lost().boxed()).chain([pending().boxed()]);
+            tokio::select! {
+                biased;
+                _ = select_all(losses) => return Ok(()),
+                acquired = acquired => held.push(acquired?),
+            }
+        }
+        Ok(())
+    }
+
+    fn new_owner(&self) -> Vec<u8> {
+        self.options.owner.clone().unwrap_or_else(|| self.client.unique_owner())
     }
 
     /// Acquires the lock, runs `work` and releases the lock, even if `work` returns an error or panics. When the lock is lost,
@@ -230,4 +261,10 @@ impl Lock {
             }
         }
     }
+}
+
+/// Releases what is held of several locks. What is not released by the wait limit is released in the background.
+async fn give_back(held: &mut Vec<Guard>, limit: Instant) {
+    let _ = timeout(until(limit), join_all(held.iter().map(Guard::release_all))).await;
+    held.clear();
 }

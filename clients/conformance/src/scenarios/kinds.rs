@@ -2,7 +2,7 @@
 
 use super::named::{Named, named};
 use crate::stage::Stage;
-use lockward_tests::{Reply, Server, eventually};
+use lockward_tests::{Client, Fate, Reply, Server, eventually};
 use std::time::Duration;
 
 pub(super) const ALL: &[Named] = named![
@@ -12,6 +12,8 @@ pub(super) const ALL: &[Named] = named![
     several_keys_are_lost_together,
     several_keys_are_given_back_at_the_wait_limit,
     several_keys_are_kept_while_the_last_one_is_waited_for,
+    several_keys_are_acquired_anew_when_one_is_lost_during_the_wait,
+    several_keys_are_busy_at_the_wait_limit_though_the_server_answers_no_more,
     a_leader_is_deposed_and_leads_again_with_a_larger_term,
     a_guarded_command_runs_only_while_the_lock_is_held,
     a_handle_is_resumed_by_another_process,
@@ -112,6 +114,47 @@ fn several_keys_are_kept_while_the_last_one_is_waited_for(stage: &Stage) {
     assert_eq!(client.holder("k").token, token);
     worker.expect("release a", "ok");
     assert_eq!((client.info("k"), client.info("l")), (None, None));
+}
+
+fn several_keys_are_acquired_anew_when_one_is_lost_during_the_wait(stage: &Stage) {
+    let server = Server::start();
+    let mut client = server.client();
+    let mut worker = stage.worker(server.port());
+    for (name, [first, last], owner) in [("a", ["k", "l"], ""), ("b", ["m", "n"], " owner=me")] {
+        client.acquire(&format!("{last} H PX 60000"));
+        let id = worker.send(&format!("acquire {name} {first},{last} wait=60000 lease=900{owner}"));
+        client.see_waiters(last, 1);
+        let lost = client.holder(first).token;
+        assert_eq!(client.call(format!("DEL {first}")).int(), 1);
+        let token = |client: &mut Client| client.info(first).map(|lock| lock.holders[0].token);
+        eventually("the first key is acquired again", || {
+            token(&mut client).is_some_and(|token| token > lost)
+        });
+        client.see_waiters(last, 1);
+        assert_eq!(client.call(format!("LOCK.RELEASE {last} H")).int(), 0);
+        let tokens = worker.expect_reply(id, "held ");
+        assert_eq!(tokens.split(',').next().and_then(|token| token.parse().ok()), token(&mut client));
+        worker.expect(&format!("release {name}"), "ok");
+        assert_eq!((client.info(first), client.info(last)), (None, None));
+    }
+    assert!(!worker.has_event("lost"), "the program has not had the lock, so it has not lost it");
+}
+
+fn several_keys_are_busy_at_the_wait_limit_though_the_server_answers_no_more(stage: &Stage) {
+    let server = Server::start();
+    let mut client = server.client();
+    client.acquire("k H PX 60000");
+    let gate = stage.gate(&server);
+    let mut requests_for_last = 0;
+    gate.plan("silence from the second request for the last key on", move |request| {
+        requests_for_last += u32::from(request.starts_with(&["LOCK.ACQUIRE".to_owned(), "l".to_owned()]));
+        if requests_for_last > 1 { Fate::Held } else { Fate::Carried }
+    });
+    let mut worker = stage.worker(gate.port());
+    let id = worker.send("acquire a k,l wait=3000 lease=30000");
+    client.see_waiters("k", 1);
+    assert_eq!(client.call("LOCK.RELEASE k H").int(), 0);
+    worker.expect_reply(id, "busy");
 }
 
 fn a_leader_is_deposed_and_leads_again_with_a_larger_term(stage: &Stage) {

@@ -19,7 +19,7 @@ from ._protocol import Acquisition, Call
 from ._runtime import Request, Runtime, logger, new_owner
 from ._tenure import Holding, Tenure, unpack
 from ._wire import FOREVER, Command, decoded, error_code, millis
-from .errors import lock_error, lost, readable, refused
+from .errors import LockLostError, lock_error, lost, readable, refused
 
 Number = Union[int, float]
 Name = Union[str, bytes, memoryview]
@@ -182,6 +182,7 @@ class LockBase(Generic[E, B, N]):
             if former == caller or (not kept.held and (former is None or former.done())):
                 self._forget(kept)
         holdings[caller] = holding
+        self._runtime.report_loss_to(self, holding)
         self._latest = weakref.ref(holding)
         event, self._next_lost = self._next_lost, None
         if event is not None:
@@ -358,7 +359,7 @@ class LockBase(Generic[E, B, N]):
         return Call(self._runtime, self.patience, self.response_limit, limit)
 
     def _new_holding(self, token: bytes | None, is_renewed: bool, end: float = FOREVER) -> Holding:
-        return Holding(self._make_event(), weakref.ref(self), token, is_renewed, end)
+        return Holding(self._make_event(), token, is_renewed, end)
 
     async def _acquire(self, blocking: bool | None, blocking_timeout: Number | None, token: str | bytes | None) -> bool:
         limit: Number | None = self.blocking_timeout if blocking_timeout is None else blocking_timeout
@@ -382,17 +383,22 @@ class LockBase(Generic[E, B, N]):
         lease = self.timeout or self.lease
         if self.hold_limit is not None and (lease or self.hold_limit <= _DEFAULT_LEASE):
             lease = min(lease or self.hold_limit, self.hold_limit)
-        first = owner()
-        tenures = [Tenure(key, first, kind, millis(lease) if lease else 0) for key, kind in self._parts]
-        # Granted keys are renewed at least while later ones are waited for.
-        holding = self._new_holding(named, self.auto_renewal or len(tenures) > 1)
-        try:
-            if not await Acquisition(self, call, holding, tenures, None if self._owner else owner).run():
-                holding.is_over = True
-                return False
-        except BaseException:
-            holding.is_over = True
-            raise
+        is_held = None
+        while is_held is None:
+            first = owner()
+            tenures = [Tenure(key, first, kind, millis(lease) if lease else 0) for key, kind in self._parts]
+            # Granted keys are renewed at least while later ones are waited for.
+            holding = self._new_holding(named, self.auto_renewal or len(tenures) > 1)
+            try:
+                is_held = await Acquisition(self, call, holding, tenures, None if self._owner else owner).run()
+            except LockLostError:  # before all keys were held, so the program has lost nothing
+                if not call.waits:
+                    raise
+                await self._runtime.sleep(0.05)  # the lease may be shorter than a round trip
+            finally:
+                holding.is_over = not is_held
+        if not is_held:
+            return False
         holding.is_renewed = self.auto_renewal
         if self.hold_limit is not None:
             holding.end = tenures[-1].granted_at + self.hold_limit

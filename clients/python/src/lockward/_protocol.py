@@ -147,7 +147,10 @@ class Acquisition:
         self._is_last_slice = False
 
     async def run(self) -> bool:
-        """Acquire within the call's wait limit. False if a lock is still busy at the limit."""
+        """Acquire within the call's wait limit. False if a lock is still busy at the limit.
+
+        LockLostError if a key was lost before all were held. A wait notices it at the end of a slice.
+        """
         try:
             is_held = await self._run()
         except BaseException as error:
@@ -179,7 +182,7 @@ class Acquisition:
             if has_several:  # it is renewed while the next key is waited for
                 self._call.runtime.watch(self._holding)
             if not self._holding.held:
-                raise self._call.lost(self._holding, "acquire", tenure.key)
+                raise lost("acquire", tenure.key)
         return True
 
     async def _give_back(self, error: BaseException | None = None) -> None:
@@ -210,7 +213,7 @@ class Acquisition:
         call, runtime, pause = self._call, self._call.runtime, 0.05
         while call.waits and not call.is_late():
             if self._holding.tenures and not self._holding.held:
-                raise call.lost(self._holding, "acquire", tenure.key)
+                raise lost("acquire", tenure.key)
             turn.clear()
             if runtime.turns.has_begun(turn, self._lock.waiting_connections):
                 [request] = await self._ask([tenure], self._slice_command, call.wait_until, SLICE)
@@ -230,10 +233,12 @@ class Acquisition:
 
     def _slice_command(self, tenure: Tenure, now: float) -> Command:
         left = max(0.0, self._call.wait_until - now)
-        self._is_last_slice = left <= SLICE
+        # A loss of the keys that are granted is noticed between two slices.
+        most = min([SLICE, *[granted.lease / 1000 for granted in self._holding.tenures]])
+        self._is_last_slice = left <= most
         keep = () if self._is_last_slice else ("KEEP", KEEP)
         lease = min(tenure.lease, SHORT_LEASE)
-        return tenure.acquire_command(lease, self._holds, "BLOCK", millis(min(SLICE, left)), *keep)
+        return tenure.acquire_command(lease, self._holds, "BLOCK", millis(min(most, left)), *keep)
 
     def _confirm_command(self, tenure: Tenure, _: float) -> Command:
         return tenure.renew_command(tenure.lease, self._holds)

@@ -317,8 +317,16 @@ class Runtime:
             if holding.is_over or holding.lost.is_set() or holding.pid != os.getpid():
                 return
             holding.lost.set()
-        lock = holding.lock()
+            lock = holding.lock()
         if lock is not None and lock.on_lost is not None:
+            self.call_on_lost(lock)
+
+    def report_loss_to(self, lock: Any, holding: Holding) -> None:
+        """Call the lock's callback when the holding is lost; now, if it is lost already."""
+        with self._mutex:
+            holding.lock = weakref.ref(lock)
+            is_lost = holding.lost.is_set()
+        if is_lost and lock.on_lost is not None:
             self.call_on_lost(lock)
 
     def _watched(self) -> list[Holding]:

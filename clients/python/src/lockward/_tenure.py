@@ -64,10 +64,10 @@ class Tenure:
 @dataclass(eq=False)
 class Holding:
     lost: Any  # a `threading.Event` or an `asyncio.Event`
-    lock: Callable[[], Any]  # a weak reference
     local_token: bytes | None  # redis-py's `lock.local.token`, if the program has named it
     is_renewed: bool
     end: float = FOREVER  # when the hold limit is reached, by this process's clock
+    lock: Callable[[], Any] = lambda: None  # a weak reference, once the program has the lock
     tenures: list[Tenure] = field(default_factory=list)
     is_over: bool = False  # whether it was released, or the release has begun
     pid: int = field(default_factory=os.getpid)

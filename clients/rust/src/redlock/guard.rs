@@ -139,7 +139,7 @@ impl Guard {
             }
         }
         match last_error {
-            // A server that did not answer may still have had the tenure until now.
+            // A server that did not answer may hold the tenure until now.
             Some(error) if released + unknown >= needed => Err(Error::NoMajority(Box::new(error))),
             _ => Err(lost(loss)),
         }

@@ -8,11 +8,15 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * The acquisition of one or several keys as one lock. Several are tried together first. If that fails, they are acquired one after
- * the other, in the same order by all clients, so that no two wait for each other.
+ * the other, in the same order by all clients, so that no two wait for each other. If one key is lost before all are held, the client
+ * gives all keys back and starts over.
  */
 final class Acquisition {
     /** True: granted; false: busy. */
     final CompletableFuture<Boolean> result = new CompletableFuture<>();
+
+    /** How long to wait before starting over. Without a pause it would never rest if the lease is shorter than a round trip. */
+    private static final long PAUSE_AFTER_LOSS = TimeUnit.MILLISECONDS.toNanos(50);
 
     /** The tenures that are held when the result is true. */
     final List<Tenure> tenures;
@@ -23,11 +27,13 @@ final class Acquisition {
     final boolean isRenewed;
     final long waitEnd;
     private final boolean isWaiting;
+    private final boolean isReentry;
 
     // The following is guarded by this object's monitor.
     private final List<KeyAcquisition> begun = new ArrayList<>();
     private final List<Tenure> granted = new ArrayList<>();
     private boolean isCancelled;
+    private boolean hasLostOne;
 
     /**
      * Begins the acquisition.
@@ -43,15 +49,16 @@ final class Acquisition {
         this.lease = lease;
         this.isRenewed = isRenewed;
         isWaiting = wait > 0;
+        isReentry = tenures.stream().anyMatch(tenure -> tenure.holds() > 0);
         waitEnd = Clock.now() + (isWaiting ? wait : client.patience);
     }
 
     Acquisition start() {
         client.servers.checkOpen();
-        if (tenures.size() == 1) {
-            acquireNext(0);
-        } else {
+        if (hasSeveral()) {
             tryTogether();
+        } else {
+            acquireNext(0);
         }
         return this;
     }
@@ -70,15 +77,25 @@ final class Acquisition {
         }
     }
 
+    boolean hasSeveral() {
+        return tenures.size() > 1;
+    }
+
     /** Leaves. The future completes when what was granted has been given back, or after 200 ms. */
     CompletableFuture<?> cancel() {
-        List<KeyAcquisition> open;
         synchronized (this) {
             isCancelled = true;
+        }
+        cancelBegun();
+        return result.handle((isGranted, error) -> giveBack(false)).thenCompose(given -> given);
+    }
+
+    private void cancelBegun() {
+        List<KeyAcquisition> open;
+        synchronized (this) {
             open = List.copyOf(begun);
         }
         open.forEach(KeyAcquisition::cancel);
-        return result.handle((isGranted, error) -> giveBack(false)).thenCompose(given -> given);
     }
 
     private CompletableFuture<Boolean> acquire(Tenure tenure, boolean waits) {
@@ -114,20 +131,50 @@ final class Acquisition {
             } else if (tries.stream().allMatch(CompletableFuture::join)) {
                 succeed();
             } else if (isWaiting) {
-                giveBack(false).thenRun(() -> {
-                    renameOwner();
-                    acquireNext(0);
-                });
+                acquireAnew();
             } else {
                 fail(null);
             }
         });
     }
 
-    /** A new owner for the keys that were given back: a release that arrives late must not end the next grant. */
-    private void renameOwner() {
-        String owner = request.newOwner();
-        tenures.replaceAll(tenure -> tenure.holds() > 0 ? tenure : request.newTenure(tenure.key, owner, tenure.thread));
+    /** Gives all keys back, and acquires them one after the other. */
+    private void acquireAnew() {
+        giveBack(true).thenRun(() -> {
+            // A release that arrives late must not end the next grant.
+            String owner = request.newOwner();
+            synchronized (this) {
+                begun.clear();
+                hasLostOne = false;
+                tenures.replaceAll(
+                        tenure -> tenure.holds() > 0 ? tenure : request.newTenure(tenure.key, owner, tenure.thread));
+            }
+            if (!isReentry) {
+                tenures.forEach(tenure -> tenure.onLost(loss -> loseOne(tenure)));
+            }
+            acquireNext(0);
+        });
+    }
+
+    private void startOver() {
+        new CompletableFuture<Void>()
+                .completeOnTimeout(null, PAUSE_AFTER_LOSS, TimeUnit.NANOSECONDS)
+                .thenRun(this::acquireAnew);
+    }
+
+    /** One key is lost. If that is so before all are held, the wait for the next one ends. */
+    private void loseOne(Tenure tenure) {
+        synchronized (this) {
+            if (!tenures.contains(tenure)) {
+                return; // it has been given back
+            }
+            hasLostOne = true;
+        }
+        cancelBegun();
+    }
+
+    private synchronized boolean isToBeAcquiredAnew() {
+        return hasLostOne && !isCancelled;
     }
 
     private void acquireNext(int index) {
@@ -136,7 +183,9 @@ final class Acquisition {
             return;
         }
         acquire(tenures.get(index), isWaiting).whenComplete((isGranted, error) -> {
-            if (error == null && isGranted) {
+            if (isToBeAcquiredAnew()) {
+                startOver();
+            } else if (error == null && isGranted) {
                 acquireNext(index + 1);
             } else {
                 fail(error);
@@ -146,14 +195,24 @@ final class Acquisition {
 
     private void succeed() {
         try {
-            if (tenures.size() > 1) {
+            if (hasSeveral()) {
                 tenures.forEach(Tenure::checkHeld); // one may be lost while the next one is waited for
             }
-            Tenure.loseTogether(tenures);
-            result.complete(true);
         } catch (LockLostException lost) {
-            fail(lost);
+            if (isWaiting && !isReentry) {
+                startOver();
+            } else {
+                fail(lost);
+            }
+            return;
         }
+        List<Tenure> begunNow =
+                tenures.stream().filter(tenure -> tenure.holds() == 1).toList();
+        if (!begunNow.isEmpty()) {
+            Tenure.loseTogether(tenures);
+            request.watchLoss(begunNow);
+        }
+        result.complete(true);
     }
 
     /** Ends without a grant: busy, if there is no error. */

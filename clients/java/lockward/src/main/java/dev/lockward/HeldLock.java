@@ -7,7 +7,6 @@ import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.stream.Collectors;
@@ -65,12 +64,7 @@ public final class HeldLock implements AutoCloseable {
      * in a thread of its own, at most 50 ms after the end of the lease.
      */
     public void onLost(Consumer<LockLostException> listener) {
-        AtomicBoolean isTold = new AtomicBoolean();
-        tenures.forEach(tenure -> tenure.onLost(loss -> {
-            if (!isTold.getAndSet(true)) {
-                listener.accept(loss);
-            }
-        }));
+        Tenure.onLost(tenures, listener);
     }
 
     /** Renews the lock now. That is rarely needed. */
@@ -133,6 +127,7 @@ public final class HeldLock implements AutoCloseable {
                 .map(part -> tenure(client, part))
                 .toList();
         Tenure.loseTogether(tenures);
+        client.request(tenures.get(0).key).watchLoss(tenures);
         HeldLock held = new HeldLock(client, tenures);
         try {
             held.renew();

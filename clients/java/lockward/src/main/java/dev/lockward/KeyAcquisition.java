@@ -265,7 +265,7 @@ final class KeyAcquisition {
         boolean isBusy = failure instanceof LockUnreachableException
                 && isWaiting
                 && isLimited
-                && call.isHeard
+                && (call.isHeard || all.hasSeveral()) // all were tried before
                 && Clock.left(all.waitEnd) <= 0;
         Clock.complete(result, isGranted, isBusy ? null : failure);
     }

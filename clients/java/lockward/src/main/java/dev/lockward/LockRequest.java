@@ -214,11 +214,14 @@ public final class LockRequest {
     }
 
     Tenure newTenure(String key, String ofOwner, @Nullable Thread thread) {
-        Tenure tenure = new Tenure(client, key, ofOwner, holdLimit, thread);
+        return new Tenure(client, key, ofOwner, holdLimit, thread);
+    }
+
+    /** Tells the program when one of these is lost. */
+    void watchLoss(List<Tenure> tenures) {
         if (onLost != null) {
-            tenure.onLost(onLost);
+            Tenure.onLost(tenures, onLost);
         }
-        return tenure;
     }
 
     private Acquisition acquisition(long wait) {

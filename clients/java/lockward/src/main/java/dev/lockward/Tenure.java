@@ -6,6 +6,7 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
@@ -138,6 +139,16 @@ final class Tenure {
         if (known != null) {
             client.notifyLost(listener, new LockLostException(key, token(), known));
         }
+    }
+
+    /** Calls the listener once when one of several is lost. */
+    static void onLost(List<Tenure> tenures, Consumer<LockLostException> listener) {
+        AtomicBoolean isTold = new AtomicBoolean();
+        tenures.forEach(tenure -> tenure.onLost(loss -> {
+            if (!isTold.getAndSet(true)) {
+                listener.accept(loss);
+            }
+        }));
     }
 
     /** Makes several keys one lock: when one is lost, the others are renewed no more. */

@@ -30,6 +30,7 @@ final class Worker {
     private final Map<String, Named> names = new ConcurrentHashMap<>();
     private final Map<String, Future<?>> running = new ConcurrentHashMap<>();
     private final ExecutorService threads = Executors.newCachedThreadPool(Worker::daemon);
+    private boolean isClosed;
 
     /** What the suite names: a lock, and the thread that holds it. */
     private static final class Named {
@@ -55,11 +56,19 @@ final class Worker {
 
     public static void main(String[] args) throws Exception {
         warmUp();
-        Worker worker = new Worker(client(args[0], options(Arrays.asList(args).subList(1, args.length))));
-        print("ready");
+        Worker worker = null;
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = input.readLine(); line != null; line = input.readLine()) {
-            worker.accept(List.of(line.split(" ")));
+            List<String> words = List.of(line.split(" "));
+            switch (words.get(1)) {
+                case "open" -> worker = new Worker(client(words.get(2), options(words.subList(3, words.size()))));
+                case "close" -> worker.close();
+                default -> {
+                    worker.accept(words);
+                    continue;
+                }
+            }
+            System.out.println(words.get(0) + " ok");
         }
         System.exit(0);
     }
@@ -150,9 +159,20 @@ final class Worker {
         return builder.build();
     }
 
-    private static synchronized void print(String line) {
-        System.out.println(line);
-        System.out.flush();
+    private synchronized void print(String line) {
+        if (!isClosed) {
+            System.out.println(line);
+        }
+    }
+
+    /** Prints nothing more, and ends the client. */
+    private void close() {
+        synchronized (this) {
+            isClosed = true;
+        }
+        client.close();
+        threads.shutdownNow();
+        names.values().forEach(named -> named.thread.shutdownNow());
     }
 
     private void accept(List<String> words) {
