@@ -173,9 +173,9 @@ func (t *tenure) try(ctx context.Context, patience time.Duration, parts ...*part
 // giveBack ends the waits of all keys, and gives back what may have been granted. It goes on in the background when the caller
 // leaves, and soon in any case.
 func (t *tenure) giveBack(ctx context.Context, failure error) {
-	limit := t.client.patience
+	limit, left := t.client.patience, ctx.Done()
 	if t.isOwnerNamed { // it may acquire the lock again, and must not be released then
-		limit = leaveLimit
+		limit, left = leaveLimit, nil
 	}
 	var calls []*call
 	for _, p := range t.parts {
@@ -193,7 +193,7 @@ func (t *tenure) giveBack(ctx context.Context, failure error) {
 	}
 	select {
 	case <-done:
-	case <-ctx.Done():
+	case <-left:
 	case <-time.After(leaveLimit):
 	}
 }

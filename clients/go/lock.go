@@ -265,6 +265,11 @@ func (l *Lock) Release(ctx context.Context) error {
 	if ctx.Err() == nil || len(undone) == 0 {
 		return cmp.Or(lost, err)
 	}
+	if l.isOwnerNamed { // it may acquire the lock again, and must not be released then
+		for _, r := range undone {
+			r.until = earliest(r.until, time.Now().Add(leaveLimit))
+		}
+	}
 	select {
 	case late := <-l.client.finish(undone...):
 		return cmp.Or(lost, late)

@@ -140,6 +140,9 @@ impl<'a> Acquire<'a> {
     }
 
     async fn acquire(&mut self, only_tries: bool) -> Result<Arc<Tenure>, Error> {
+        if self.options.owner.is_some() {
+            self.let_releases_end().await?;
+        }
         let mut polls = Pauses::new(50, 1_000);
         loop {
             let waits = self.permit.is_some();
@@ -163,6 +166,18 @@ impl<'a> Acquire<'a> {
                 self.permit = permit.ok().and_then(Result::ok);
             }
         }
+    }
+
+    /// Waits until this client has no release of a named owner in the background. It may be sent again, and would then end the
+    /// new tenure: the token is the same if the earlier requests were lost.
+    async fn let_releases_end(&self) -> Result<(), Error> {
+        let Request { client, name, deadline, patience_end, .. } = &self.request;
+        let mut releases = client.releases.subscribe();
+        let ended = releases.wait_for(|releases| !releases.contains(name));
+        timeout(until(*deadline.min(patience_end)), ended).await.map(drop).map_err(|_| Error::Unreachable {
+            key: name.shown(),
+            cause: "an earlier release of this owner has had no reply".to_owned(),
+        })
     }
 
     /// Sends ACQUIRE until the lock is granted or the server says that it is busy. It first sends it without waiting, because

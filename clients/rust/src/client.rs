@@ -99,7 +99,7 @@ impl Client {
     /// ends with its lease. Call it before a program ends. Locks whose guards still exist are not released.
     pub async fn close(&self) -> bool {
         let mut releases = self.inner.releases.subscribe();
-        timeout(self.inner.settings.patience, releases.wait_for(|count| *count == 0)).await.is_ok()
+        timeout(self.inner.settings.patience, releases.wait_for(Vec::is_empty)).await.is_ok()
     }
 
     /// Waits until a server answers, as long as the client's patience.

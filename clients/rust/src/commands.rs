@@ -7,7 +7,7 @@ use redis::{Arg, Cmd, Value, cmd};
 const KEEP: u64 = 5_000;
 
 /// A lock and an owner of it. Most lock commands begin with these two.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OwnedKey {
     pub(crate) key: Vec<u8>,
     pub(crate) owner: Vec<u8>,

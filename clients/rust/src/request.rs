@@ -240,7 +240,7 @@ impl<'a> Request<'a> {
         let (client, name) = (Arc::clone(self.client), Arc::clone(&self.name));
         let earlier = self.shared.take().filter(|_| self.may_have_run);
         let sent = client.send_now(self.slot, earlier, release.clone());
-        self.client.releases.send_modify(|count| *count += 1);
+        self.client.releases.send_modify(|releases| releases.push(Arc::clone(&name)));
         // Timers are created inside the task, because there may be no runtime here.
         self.client.runtime.spawn(async move {
             let limit = client.settings.response_limit.min(until(end));
@@ -253,7 +253,10 @@ impl<'a> Request<'a> {
                 (request.deadline, request.patience_end) = (end, end);
                 let _ = request.repeat(&release).await;
             }
-            client.releases.send_modify(|count| *count -= 1);
+            client.releases.send_modify(|releases| {
+                let done = releases.iter().position(|release| Arc::ptr_eq(release, &name));
+                done.map(|done| releases.swap_remove(done));
+            });
         });
     }
 }

@@ -4,6 +4,7 @@
 //! waiter has one of its own.
 
 use crate::address::{Address, slot_of, with_host_and_port};
+use crate::commands::OwnedKey;
 use crate::error::Error;
 use crate::mutex::locked;
 use crate::settings::Settings;
@@ -42,8 +43,8 @@ pub(crate) struct Inner {
     pub(crate) runtime: Handle,
     /// One permit for each connection that may wait in a queue.
     pub(crate) wait_permits: Semaphore,
-    /// How many releases are in progress in the background.
-    pub(crate) releases: watch::Sender<usize>,
+    /// The releases that are in progress in the background.
+    pub(crate) releases: watch::Sender<Vec<Arc<OwnedKey>>>,
     /// Work that will begin in a moment.
     soon: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
     address: Address,
@@ -83,7 +84,7 @@ impl Inner {
             wait_permits: Semaphore::new(settings.waiting_connections.min(Semaphore::MAX_PERMITS)),
             settings,
             runtime,
-            releases: watch::Sender::new(0),
+            releases: watch::Sender::default(),
             soon: Mutex::default(),
             address,
             id: Uuid::new_v4(),

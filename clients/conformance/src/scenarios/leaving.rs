@@ -2,7 +2,7 @@
 
 use super::named::{Named, named};
 use crate::stage::Stage;
-use lockward_tests::{Server, eventually};
+use lockward_tests::{Fate, Server, eventually};
 use std::time::{Duration, Instant};
 
 pub(super) const ALL: &[Named] = named![
@@ -11,6 +11,7 @@ pub(super) const ALL: &[Named] = named![
     a_cancelled_wait_leaves_nothing_behind,
     a_cancel_returns_while_the_server_hangs,
     a_wait_that_reaches_its_limit_leaves_nothing_behind,
+    a_named_owner_keeps_what_it_acquires_after_a_lost_release,
     a_worker_ends_with_its_input_while_it_waits_and_holds,
 ];
 
@@ -92,6 +93,24 @@ fn a_wait_that_reaches_its_limit_leaves_nothing_behind(stage: &Stage) {
     assert_eq!(worker.call("acquire a k wait=300 lease=60000"), "busy");
     holder.see_waiters("k", 0);
     holder.see_places_kept(0);
+}
+
+fn a_named_owner_keeps_what_it_acquires_after_a_lost_release(stage: &Stage) {
+    let server = Server::start();
+    let gate = stage.gate(&server);
+    let mut worker = stage.worker_with(gate.port(), &["patience=200"]);
+    worker.acquire("a k lease=1500 owner=me");
+    gate.plan("no release arrives", |request| {
+        if request[0] == "LOCK.RELEASE" { Fate::RequestLost } else { Fate::Carried }
+    });
+    worker.expect("release a", "error unreachable");
+    gate.plan("all is well", |_| Fate::Carried);
+    worker.acquire("b k lease=1500 owner=me");
+    // A client may go on with the release until the lease is over.
+    let renewals = gate.count("LOCK.RENEW k");
+    eventually("renewals for longer than the lease", || gate.count("LOCK.RENEW k") > renewals + 4);
+    worker.expect("status b", "held");
+    worker.expect("release b", "ok");
 }
 
 fn a_worker_ends_with_its_input_while_it_waits_and_holds(stage: &Stage) {

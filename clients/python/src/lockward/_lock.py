@@ -430,7 +430,7 @@ class LockBase(Generic[E, B, N]):
         if holding.tenures[0].holds == 1:
             # This comes before the request is sent: a renewal after it would find the lock lost.
             self._forget(holding)
-        await protocol.release(holding, call)
+        await protocol.release(holding, call, self._owner is not None)
 
     async def _renew(self, verb: str, lease_of: Callable[[Tenure], Number], needs_timeout: bool = True) -> bool:
         """Set the leases to this number of seconds."""

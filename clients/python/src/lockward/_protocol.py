@@ -120,7 +120,8 @@ class Call:
         """Give back what may have been granted. ``error`` is the reason.
 
         The caller waits for that for at most 200 ms. A cancelled task does not wait. It goes on in the
-        background for some seconds. What cannot be given back ends with its lease.
+        background for the patience. What cannot be given back ends with its lease. If the patience is not
+        longer than 200 ms, the owner may acquire again what is given back now. Then a cancelled task waits, too.
         """
         if not requests or isinstance(error, GeneratorExit):  # the event loop has ended
             return
@@ -128,7 +129,8 @@ class Call:
         if self.waits:
             limit = max(0.05, min(limit, self.wait_until + 0.19 - monotonic()))
         giving_up = self.runtime.start(Call(self.runtime, patience, self._response_limit).ask(requests))
-        if self.runtime.waits_when_interrupted or error is None or isinstance(error, Exception):
+        is_interrupted = error is not None and not isinstance(error, Exception)
+        if self.runtime.waits_when_interrupted or not is_interrupted or patience <= GIVE_UP_LIMIT:
             await self.runtime.wait(giving_up, limit)
 
 
@@ -313,7 +315,7 @@ def shorten(tenure: Tenure, reply: Any) -> bool:
     return True
 
 
-async def release(holding: Holding, call: Call) -> None:
+async def release(holding: Holding, call: Call, is_owner_named: bool) -> None:
     """Give one hold of each key back. The tenures were held when the release began."""
     requests = [Request(tenure.key, tenure.release_command()) for tenure in holding.tenures]
     call.until = max(tenure.deadline for tenure in holding.tenures)
@@ -329,7 +331,7 @@ async def release(holding: Holding, call: Call) -> None:
         for tenure in holding.tenures:
             tenure.holds = left
         unanswered = [request for request in requests if not request.is_answered]
-        await call.give_up(unanswered, interruption, GIVE_UP_LIMIT if left else call.patience)
+        await call.give_up(unanswered, interruption, GIVE_UP_LIMIT if left or is_owner_named else call.patience)
         raise
     for tenure, request in zip(holding.tenures, requests):
         if not request.is_answered:
