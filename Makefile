@@ -50,9 +50,10 @@ test-packages: deb dist ## Install the packages on clean Debians as in docs/inst
 	@scripts/test-packages
 	@scripts/check-dockerfile
 
-test-clients: test-java ## Run test-python, test-java, test-go, test-node and test-retries.
+test-clients: test-java ## Run test-python, test-java, test-go, test-node, test-retries and test-published.
 	cargo build --release -p lockward-retries
 	@$(MAKE) --no-print-directory -j2 -Otarget test-retries test-python test-go test-node
+	@$(MAKE) --no-print-directory test-published
 
 test-python: test-server ## Lint and test the Python client.
 	@scripts/test-python
@@ -65,6 +66,9 @@ test-go: test-server ## Lint and test the Go client.
 
 test-node: test-server ## Lint and test the Node client.
 	@scripts/test-node
+
+test-published: test-server ## Build the clients' packages as they would be published, and try each from a clean folder.
+	@scripts/test-published
 
 conformance: build ## Play the conformance suite with all clients, or only CLIENT.
 	@scripts/conformance $(CLIENT)
