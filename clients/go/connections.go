@@ -79,7 +79,7 @@ func (r redirect) resolve(asked string) string {
 }
 
 // nodeFor is the node that has a key. rdb finds the nodes of a cluster for the first time without a limit.
-func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (n *node, err error) {
+func (c *Client) nodeFor(ctx context.Context, deadline time.Time, key string, to redirect) (n *node, err error) {
 	master, _ := c.rdb.(*redis.Client)
 	if cluster, ok := c.rdb.(*redis.ClusterClient); ok {
 		if to != (redirect{}) {
@@ -89,7 +89,7 @@ func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (n *node,
 			key = strconv.FormatInt(time.Now().UnixNano(), 36)
 		}
 		find := func(ctx context.Context) (*redis.Client, error) { return cluster.MasterForKey(ctx, key) }
-		if master, err = bounded(ctx, find, func(*redis.Client) {}); err != nil {
+		if master, err = bounded(ctx, deadline, find, func(*redis.Client) {}); err != nil {
 			return nil, err
 		}
 	}
@@ -124,7 +124,7 @@ func ownOptions(theirs *redis.Options, addr string) *redis.Options {
 }
 
 // connection returns an idle connection to a node, or a new one.
-func (c *Client) connection(ctx context.Context, n *node, isNew bool) (*connection, error) {
+func (c *Client) connection(ctx context.Context, deadline time.Time, n *node, isNew bool) (*connection, error) {
 	for !isNew {
 		cn := c.takeIdle(n)
 		if cn == nil {
@@ -136,7 +136,7 @@ func (c *Client) connection(ctx context.Context, n *node, isNew bool) (*connecti
 		}
 		c.discard(n, cn, err)
 	}
-	conn, isLastKnown, err := n.dial(ctx)
+	conn, isLastKnown, err := n.dial(ctx, deadline)
 	if err != nil {
 		return nil, err
 	}
@@ -241,14 +241,12 @@ func (c *Client) discard(n *node, cn *connection, failure error) {
 
 // dial opens a connection, and tells whether it leads to the last known primary, because no Sentinel has answered in time. The
 // dialer of go-redis asks Sentinels without a limit.
-func (n *node) dial(ctx context.Context) (conn net.Conn, isLastKnown bool, err error) {
-	asking, primary := ctx, n.primary.Load()
-	if deadline, _ := ctx.Deadline(); primary != nil {
-		limited, cancel := context.WithTimeout(ctx, min(sentinelPatience, time.Until(deadline)/4))
-		defer cancel()
-		asking = limited
+func (n *node) dial(ctx context.Context, deadline time.Time) (conn net.Conn, isLastKnown bool, err error) {
+	asking, primary := deadline, n.primary.Load()
+	if primary != nil {
+		asking = time.Now().Add(min(sentinelPatience, time.Until(deadline)/4))
 	}
-	conn, err = bounded(asking, func(ctx context.Context) (net.Conn, error) {
+	conn, err = bounded(ctx, asking, func(ctx context.Context) (net.Conn, error) {
 		return n.options.Dialer(ctx, n.options.Network, n.options.Addr)
 	}, func(late net.Conn) { _ = late.Close() })
 	if err == nil && n.options.Addr == "FailoverClient" { // so go-redis calls a server that Sentinels name
@@ -258,16 +256,21 @@ func (n *node) dial(ctx context.Context) (conn net.Conn, isLastKnown bool, err e
 	if err == nil || primary == nil || ctx.Err() != nil {
 		return conn, false, err
 	}
-	dial := new(net.Dialer).DialContext
+	dialer := &net.Dialer{Deadline: deadline}
+	dial := dialer.DialContext
 	if n.options.TLSConfig != nil {
-		dial = (&tls.Dialer{Config: n.options.TLSConfig}).DialContext
+		dial = (&tls.Dialer{NetDialer: dialer, Config: n.options.TLSConfig}).DialContext
 	}
 	conn, err = dial(ctx, n.options.Network, *primary)
 	return conn, true, err
 }
 
 // bounded runs a task that may take longer than its context. Then it goes on, and drop gets its late result.
-func bounded[T any](ctx context.Context, task func(ctx context.Context) (T, error), drop func(T)) (value T, err error) {
+func bounded[T any](
+	ctx context.Context, deadline time.Time, task func(ctx context.Context) (T, error), drop func(T),
+) (value T, err error) {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
 	type result struct {
 		value T
 		err   error
@@ -291,14 +294,26 @@ func bounded[T any](ctx context.Context, task func(ctx context.Context) (T, erro
 	}
 }
 
-// exchange sends commands and reads all replies. The connection is closed when the context ends.
-func (cn *connection) exchange(ctx context.Context, commands []command) ([]*redis.Cmd, error) {
-	defer context.AfterFunc(ctx, func() { _ = cn.net.Close() })()
-	replies, pipe, background := make([]*redis.Cmd, len(commands)), cn.conn.Pipeline(), context.Background()
-	for i, command := range commands {
-		replies[i] = pipe.Do(background, command...)
+// exchange sends commands and reads all replies until the deadline. The connection is closed when the context ends.
+func (cn *connection) exchange(ctx context.Context, deadline time.Time, commands []command) ([]*redis.Cmd, error) {
+	if ctx.Done() != nil { // otherwise AfterFunc allocates for nothing
+		defer context.AfterFunc(ctx, func() { _ = cn.net.Close() })()
 	}
-	_, err := pipe.Exec(background)
+	if err := cn.net.SetDeadline(deadline); err != nil {
+		return nil, err
+	}
+	var err error
+	replies := make([]*redis.Cmd, len(commands))
+	if len(commands) == 1 { // a pipeline costs more
+		replies[0] = cn.conn.Do(context.Background(), commands[0]...)
+		err = replies[0].Err()
+	} else {
+		pipe := cn.conn.Pipeline()
+		for i, command := range commands {
+			replies[i] = pipe.Do(context.Background(), command...)
+		}
+		_, err = pipe.Exec(context.Background())
+	}
 	if !cn.isReady { // maybe the server has refused the login, with the error of all replies
 		return nil, cmp.Or(err, io.ErrUnexpectedEOF)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -46,10 +47,9 @@ func (c *Client) ask(ctx context.Context, calls ...*call) error {
 		return calls[0].ask()
 	}
 	byNode := make(map[*node][]*call)
-	finding, cancel := context.WithTimeout(ctx, c.responseLimit)
-	defer cancel()
+	deadline := time.Now().Add(c.responseLimit)
 	for _, r := range calls {
-		n, _ := c.nodeFor(finding, r.part.key, redirect{})
+		n, _ := c.nodeFor(ctx, deadline, r.part.key, redirect{})
 		byNode[n] = append(byNode[n], r)
 	}
 	var asking sync.WaitGroup
@@ -58,9 +58,7 @@ func (c *Client) ask(ctx context.Context, calls ...*call) error {
 		go func() {
 			if n != nil {
 				shortest := slices.MinFunc(together, func(a, b *call) int { return cmp.Compare(a.limit, b.limit) })
-				limited, cancel := context.WithTimeout(ctx, shortest.limit)
-				c.send(limited, n, false, false, together...)
-				cancel()
+				c.send(ctx, time.Now().Add(shortest.limit), n, false, false, together...)
 			}
 			for _, r := range together {
 				go func() {
@@ -148,32 +146,44 @@ func (r *call) shorten(refusal error) bool {
 
 // sendAlone sends a request once, to the node that has its key.
 func (r *call) sendAlone(to redirect, deadline time.Time, isNew bool) {
-	ctx, cancel := context.WithDeadline(r.ctx, deadline)
-	defer cancel()
 	c := r.part.client
-	n, err := c.nodeFor(ctx, r.part.key, to)
+	n, err := c.nodeFor(r.ctx, deadline, r.part.key, to)
 	if err == nil && !r.isUnlimited {
 		permits := n.permits
 		if r.isRenewal {
 			permits = n.renewals
 		}
-		select {
-		case permits <- struct{}{}:
+		if err = take(r.ctx, deadline, permits); err == nil {
 			defer func() { <-permits }()
-		case <-ctx.Done():
-			err = ctx.Err()
 		}
 	}
 	if r.replies, r.failure = nil, err; err == nil {
-		c.send(ctx, n, to.isAsk, isNew, r)
+		c.send(r.ctx, deadline, n, to.isAsk, isNew, r)
 	}
 }
 
-// send sends the requests of calls to a node, in one pipeline. If one reply is missing at the deadline of the context, all are.
-func (c *Client) send(ctx context.Context, n *node, isAsk, isNew bool, calls ...*call) {
+// take takes a permit. It makes no timer if one is free.
+func take(ctx context.Context, deadline time.Time, permits chan struct{}) error {
+	select {
+	case permits <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case permits <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(time.Until(deadline)):
+		return os.ErrDeadlineExceeded
+	}
+}
+
+// send sends the requests of calls to a node, in one pipeline. If one reply is missing at the deadline, all are.
+func (c *Client) send(ctx context.Context, deadline time.Time, n *node, isAsk, isNew bool, calls ...*call) {
 	var commands []command
 	var replies []*redis.Cmd
-	cn, err := c.connection(ctx, n, isNew)
+	cn, err := c.connection(ctx, deadline, n, isNew)
 	if err == nil {
 		sent := time.Now()
 		for _, r := range calls {
@@ -186,7 +196,7 @@ func (c *Client) send(ctx context.Context, n *node, isAsk, isNew bool, calls ...
 				commands = append(commands, command{"WAIT", r.part.replicas, r.part.within.Milliseconds()})
 			}
 		}
-		replies, err = cn.exchange(ctx, commands)
+		replies, err = cn.exchange(ctx, deadline, commands)
 	}
 	broken, count := err, len(commands)/len(calls)
 	for i, r := range calls {
@@ -207,7 +217,7 @@ func (c *Client) send(ctx context.Context, n *node, isAsk, isNew bool, calls ...
 	}
 	switch {
 	case cn == nil:
-	case ctx.Err() != nil:
+	case ctx.Err() != nil || errors.Is(err, os.ErrDeadlineExceeded):
 		c.discard(n, cn, nil)
 	case broken != nil:
 		c.discard(n, cn, broken)
