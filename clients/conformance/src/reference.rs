@@ -9,7 +9,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use std::{fs, thread};
+use std::{fs, slice, thread};
 
 /// How often a thread looks whether there is something to do.
 const TICK: Duration = Duration::from_millis(2);
@@ -45,10 +45,12 @@ pub(crate) enum Defect {
     LateLease,
     /// A caller that asks again takes a waiting connection before those that wait for one.
     NoTurns,
+    /// A release without a reply is sent again after the next acquisition.
+    LateRelease,
 }
 
 impl Defect {
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::NoKeep,
         Self::NeverRenews,
         Self::RenewsOneByOne,
@@ -64,6 +66,7 @@ impl Defect {
         Self::OneRelease,
         Self::LateLease,
         Self::NoTurns,
+        Self::LateRelease,
     ];
 }
 
@@ -98,6 +101,7 @@ pub(crate) fn serve(mut words: Vec<String>) {
         idle: Mutex::default(),
         held: Mutex::default(),
         renewals: Mutex::default(),
+        late_release: Mutex::default(),
     });
     let is_supported = plain.is_some() && !has_certificates;
     {
@@ -174,6 +178,8 @@ struct Lockward {
     held: Mutex<HashMap<String, Arc<Tenure>>>,
     /// Set when a connection has broken: all locks are renewed at once.
     renewals: Mutex<bool>,
+    /// For `Defect::LateRelease`.
+    late_release: Mutex<Option<String>>,
 }
 
 /// What a request for a lock names.
@@ -505,6 +511,9 @@ impl Lockward {
             }
         };
         let granted = granted?;
+        if let Some(late) = locked(&self.late_release).take() {
+            self.ask(&[late], &mut attempt)?;
+        }
         let hold_limit = request.hold_limit.map(|limit| began + limit);
         Ok(self.hold(name, granted, &request, hold_limit))
     }
@@ -992,7 +1001,7 @@ impl Lockward {
                 attempt.pause = self.response_limit;
             }
             let is_blind = self.has(Defect::BlindRelease);
-            match self.ask(&[request], &mut attempt) {
+            match self.ask(slice::from_ref(&request), &mut attempt) {
                 Ok(replies) => match &replies[0] {
                     Reply::Error(text) if text.starts_with("NOTHELD") && (attempt.has_lost || is_blind) => {}
                     Reply::Error(text) if text.starts_with("NOTHELD") => result = Err(End::Lost),
@@ -1000,7 +1009,12 @@ impl Lockward {
                     _ => {}
                 },
                 Err(_) if Instant::now() >= lease_end => {}
-                Err(end) => result = Err(end),
+                Err(end) => {
+                    if self.has(Defect::LateRelease) {
+                        *locked(&self.late_release) = Some(request);
+                    }
+                    result = Err(end);
+                }
             }
         }
         result

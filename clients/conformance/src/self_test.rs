@@ -5,7 +5,7 @@ use crate::runner::{self, Options};
 use std::{env, thread};
 
 /// The defects, each with a scenario that finds it.
-const FOUND: [(Defect, &str); 15] = [
+const FOUND: [(Defect, &str); 16] = [
     (Defect::NoKeep, "a_waiter_keeps_its_place_over_a_cut_connection"),
     (Defect::NeverRenews, "a_cut_connection_costs_no_lock"),
     (Defect::RenewsOneByOne, "locks_are_renewed_in_one_pipeline"),
@@ -21,6 +21,7 @@ const FOUND: [(Defect, &str); 15] = [
     (Defect::OneRelease, "a_release_whose_reply_is_lost_is_sent_again"),
     (Defect::LateLease, "a_lease_counts_from_the_request"),
     (Defect::NoTurns, "calls_beyond_the_waiting_connections_take_turns"),
+    (Defect::LateRelease, "a_named_owner_keeps_what_it_acquires_after_a_lost_release"),
 ];
 
 /// Returns the exit code: 1 if a defect is not found.
