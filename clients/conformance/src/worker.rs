@@ -39,7 +39,7 @@ struct Process {
 #[derive(Debug)]
 struct Output {
     lines: Vec<Line>,
-    /// The IDs of the commands that it has not answered.
+    /// The IDs of the commands without an answer.
     unanswered: BTreeSet<u64>,
     /// The process has ended, so no more lines come.
     is_over: bool,

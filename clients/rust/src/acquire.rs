@@ -168,8 +168,8 @@ impl<'a> Acquire<'a> {
         }
     }
 
-    /// Waits until this client has no release of a named owner in the background. It may be sent again, and would then end the
-    /// new tenure: the token is the same if the earlier requests were lost.
+    /// Waits until no release by this owner is in progress in the background. Such a release may be sent again. If it arrived after
+    /// the acquisition, it would end the new tenure: the token is the same if the earlier requests were lost.
     async fn let_releases_end(&self) -> Result<(), Error> {
         let Request { client, name, deadline, patience_end, .. } = &self.request;
         let mut releases = client.releases.subscribe();

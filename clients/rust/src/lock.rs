@@ -83,9 +83,9 @@ impl Lock {
     }
 
     /// The name of the owner: 1 to 1,024 bytes, but not `*`. All callers that use this name, in any process, are one owner. When
-    /// one of them releases the lock, it is released for all. Use it to take a lock again after a crash. If this client still
-    /// releases the lock for this owner in the background, [`acquire`](Self::acquire) waits for the end of that first. Without this
-    /// call each acquisition has its own owner.
+    /// one of them releases the lock, it is released for all. Use it to take a lock again after a crash. If a release by
+    /// this owner is still in progress in the background, [`acquire`](Self::acquire) first waits until it has ended. Without this call
+    /// each acquisition has its own owner.
     pub fn owner(mut self, owner: impl AsRef<[u8]>) -> Self {
         self.options.owner = Some(owner.as_ref().to_vec());
         self
