@@ -138,7 +138,8 @@ fn the_count_of_held_locks_follows_every_change_of_the_keyspace() {
         for command in commands.split(" | ") {
             a.call(command);
         }
-        assert_eq!(read(&mut a, "held"), held, "{commands}");
+        // Valkey frees the locks of before a reload in the background.
+        eventually(&format!("{held} are held after {commands}"), || read(&mut a, "held") == held);
     }
 }
 
