@@ -1,6 +1,6 @@
 //! No panic leaves the module: it would end the server's process.
 
-use crate::server::{Level, log};
+use crate::server::{Level, in_use, log};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -61,8 +61,13 @@ pub enum Callback {
     Config,
 }
 
-/// Runs a callback. When it panics, says so in the log and returns `fallback`.
+/// Runs a callback. When it panics, says so in the log and returns `fallback`. So it does when the module has made the call
+/// itself while a shared value was in use. A lock may be freed at any time, also on another thread.
 pub fn catch_panic<R>(kind: Callback, fallback: R, callback: impl FnOnce() -> R) -> R {
+    if kind != Callback::Free && in_use() {
+        log(Level::Warning, &format!("{kind:?} ignored: it came while the module's state was in use"));
+        return fallback;
+    }
     let run = || {
         #[cfg(feature = "panic-probe")]
         probe::panic_if_armed(kind);
@@ -111,6 +116,9 @@ pub mod probe {
         (b"statistics", Callback::Statistics),
         (b"config", Callback::Config),
     ];
+
+    /// The name that does not make a callback panic, but has it come while the state is in use.
+    pub const NESTED: &[u8] = b"nested";
 
     /// Makes the next callback of the kind named `callback` panic. False when there is none of that name.
     pub fn arm(callback: &[u8]) -> bool {

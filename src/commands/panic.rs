@@ -1,12 +1,15 @@
 //! LOCK._PANIC callback
 //!
-//! For the test suite alone: makes the next callback of the named kind panic.
+//! For the test suite alone: makes the next callback of the named kind panic. With the name `nested`, the server calls the module
+//! while its state is in use.
 
 use super::command::Command;
 use crate::arguments::Arguments;
 use crate::errors::Error;
 use crate::panics::probe;
-use crate::server::{Argument, CommandInfo, Context};
+use crate::server::{Argument, CommandInfo, Context, KeyName, subscriptions};
+use crate::state;
+use lockward_core::Event;
 use lockward_core::arguments::ParseError;
 
 pub struct Panic;
@@ -26,7 +29,11 @@ impl Command for Panic {
 
     fn run(context: Context, mut arguments: Arguments<'_>) -> Result<(), Error> {
         let callback = arguments.required()?;
-        if !probe::arm(callback) {
+        if callback == probe::NESTED {
+            subscriptions::subscribe_expired_evicted();
+            let name = KeyName::copied(context.db(), callback);
+            state::with(|_| context.notify(Event::LeaseOver, &name));
+        } else if !probe::arm(callback) {
             return Err(ParseError::Syntax.into());
         }
         context.reply_simple(c"OK");

@@ -1,7 +1,14 @@
 //! Values that the module keeps from one call of the server to the next.
+//!
+//! A value is used in short closures, and nothing in a closure uses a shared value again. `make lint` checks that
+//! (`scripts/check-layers`). If the server calls the module during a closure all the same, `catch_panic` turns the call away.
 
 use redis_module::{RedisGILGuard, RedisLockIndicator};
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether a shared value is in use. Set and read only under the server's lock.
+static IN_USE: AtomicBool = AtomicBool::new(false);
 
 /// A value that the server's calls into the module share. The server makes these calls one at a time, under a lock of its own.
 /// They are not all on one thread: another module may call our commands on a thread of its own.
@@ -24,6 +31,28 @@ impl<T> Shared<T> {
 
     /// Uses the value. Must not be called within `use_value`.
     pub fn with<R>(&self, use_value: impl FnOnce(&mut T) -> R) -> R {
+        let _in_use = InUse::begin();
         use_value(&mut self.0.lock(&ServerLock).borrow_mut())
+    }
+}
+
+/// Whether a shared value is in use, so that a call of the server must not use one.
+pub fn in_use() -> bool {
+    IN_USE.load(Ordering::Relaxed)
+}
+
+/// The time in which a shared value is in use. It ends when this is dropped, also by a panic.
+struct InUse(());
+
+impl InUse {
+    fn begin() -> Self {
+        IN_USE.store(true, Ordering::Relaxed);
+        Self(())
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        IN_USE.store(false, Ordering::Relaxed);
     }
 }
