@@ -102,11 +102,12 @@ fn a_late_request_of_a_client_that_has_left_takes_over_no_place() {
     let mut a = server.client();
     a.acquire("lock A");
     let mut late = server.client();
-    let id = late.id();
+    let (id, port) = (late.id(), late.port());
     let mut repeat = server.waiter("lock B HOLDS 1 BLOCK 0");
     server.freeze();
     late.ask("lock B HOLDS 1 BLOCK 0");
     drop(late);
+    server.see_left(port);
     server.thaw();
     eventually("it has left", || a.call(format!("CLIENT LIST ID {id}")).text().is_empty());
     a.call("LOCK.RELEASE lock A");
