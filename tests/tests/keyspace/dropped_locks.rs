@@ -139,6 +139,18 @@ fn a_write_that_breaks_an_evicted_lock_breaks_it_on_the_replica_too() {
 }
 
 #[test]
+fn a_write_on_a_writable_replica_does_not_break_a_dropped_lock() {
+    let (primary, mut a, _) = start_evicted(Setup::new());
+    let replica = Setup::new().config("replica-read-only no").start_replica_of(&primary);
+    let mut there = replica.client();
+    see_replicated(&mut a, &mut there);
+    assert_eq!(there.call("SET lock value"), Reply::ok());
+    assert_eq!(there.call("LOCK.INFO lock").error_word(), "WRONGTYPE");
+    assert_eq!(there.call("DEL lock"), Reply::Int(1));
+    assert_eq!(there.owner("lock").as_deref(), Some("A"));
+}
+
+#[test]
 fn a_full_resync_transfers_dropped_locks() {
     for (load, diskless) in
         [("disabled", "no"), ("disabled", "yes"), ("on-empty-db", "yes"), ("swapdb", "yes")]

@@ -252,6 +252,20 @@ fn a_grant_that_its_owner_asks_for_again_a_little_later_is_not_taken_back() {
 }
 
 #[test]
+fn a_grant_is_taken_back_when_the_server_allows_writes_again() {
+    let (server, mut a, _b) = Server::start_contended();
+    let queue = a.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap();
+    let kill = format!("CLIENT KILL ID {}", queue[0].client_id);
+    let mut limited = server.waiter("lock C BLOCK 500");
+    a.transact(["LOCK.RELEASE lock A", &kill, "CONFIG SET min-replicas-to-write 1"]);
+    // The background work ends this wait, and then tries to take the grant back.
+    assert_eq!(limited.reply(), Reply::NullArray);
+    assert_eq!(a.owner("lock").as_deref(), Some("B"));
+    a.call("CONFIG SET min-replicas-to-write 0");
+    eventually("the lock is free", || a.info("lock").is_none());
+}
+
+#[test]
 fn a_grant_that_is_taken_back_keeps_the_owners_other_holds() {
     let server = Server::start();
     let (mut a, mut b) = (server.client(), server.client());
