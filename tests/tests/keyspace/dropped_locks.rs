@@ -481,6 +481,35 @@ fn a_value_stored_in_place_of_a_dropped_lock_breaks_it_even_if_it_is_deleted_at_
 }
 
 #[test]
+fn a_value_that_is_stored_and_deleted_breaks_a_dropped_lock_after_a_restart() {
+    for aof in ["no", "yes"] {
+        let setup = Setup::new().config(&format!("appendonly {aof}")).config("aof-use-rdb-preamble no");
+        let (mut server, mut a, _) = start_evicted(setup);
+        a.send("SHUTDOWN SAVE");
+        server.see_end();
+        server.start_again();
+        let mut a = server.client();
+        assert_eq!(a.owner("lock").as_deref(), Some("A"), "appendonly {aof}");
+        a.call_all(["SET lock value", "DEL lock"]);
+        assert_eq!(a.info("lock"), None, "appendonly {aof}");
+    }
+}
+
+#[test]
+fn a_value_that_is_stored_and_deleted_breaks_a_dropped_lock_after_a_promotion() {
+    let primary = Server::start();
+    let replica = Server::start_replica_of(&primary);
+    let (mut a, mut there) = (primary.client(), replica.client());
+    a.acquire("lock A PX 600000");
+    a.evict("lock");
+    see_replicated(&mut a, &mut there);
+    let mut there = replica.promote();
+    assert_eq!(there.owner("lock").as_deref(), Some("A"));
+    there.call_all(["SET lock value", "DEL lock"]);
+    assert_eq!(there.info("lock"), None);
+}
+
+#[test]
 fn a_deleted_lock_stays_free_when_the_new_value_is_evicted_in_the_same_pass() {
     let server = Server::start();
     let mut a = server.client();
