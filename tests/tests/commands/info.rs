@@ -139,6 +139,34 @@ fn top_lists_the_most_contended_locks_first() {
 }
 
 #[test]
+fn of_locks_with_equally_many_waiters_top_lists_the_longest_wait_first() {
+    let server = Server::start();
+    let mut a = server.client();
+    let names = ["d", "b", "e", "a", "f", "c"];
+    let mut waiters = Vec::new();
+    for name in names {
+        a.acquire(&format!("{name} A"));
+        waiters.push(server.waiter(&format!("{name} B BLOCK 0")));
+    }
+    for count in [6, 3] {
+        let top = a.call(format!("LOCK.TOP COUNT {count}"));
+        let listed: Vec<String> = top.items().iter().map(|row| row.field("key").text()).collect();
+        assert_eq!(listed, names[..count]);
+    }
+}
+
+#[test]
+fn top_shows_a_holder_whose_lease_ends_while_the_script_runs() {
+    let (_server, mut a, _b) = Server::start_contended();
+    let script = "redis.call('LOCK.RENEW', 'lock', 'A', 'PX', 1) \
+                  local began = redis.call('TIME') local now repeat now = redis.call('TIME') \
+                  until (now[1] - began[1]) * 1000000 + now[2] - began[2] > 20000 \
+                  return redis.call('LOCK.TOP')";
+    let top = a.call(["EVAL", script, "1", "lock"]);
+    assert_eq!(top.items()[0].field("holder"), &Reply::bulk("A"), "{top:?}");
+}
+
+#[test]
 fn the_longest_wait_is_that_of_the_first_waiter() {
     let server = Server::start();
     let mut a = server.client();

@@ -139,6 +139,18 @@ fn a_write_that_breaks_an_evicted_lock_breaks_it_on_the_replica_too() {
 }
 
 #[test]
+fn a_write_on_a_writable_replica_does_not_break_a_dropped_lock() {
+    let (primary, mut a, _) = start_evicted(Setup::new());
+    let replica = Setup::new().config("replica-read-only no").start_replica_of(&primary);
+    let mut there = replica.client();
+    see_replicated(&mut a, &mut there);
+    assert_eq!(there.call("SET lock value"), Reply::ok());
+    assert_eq!(there.call("LOCK.INFO lock").error_word(), "WRONGTYPE");
+    assert_eq!(there.call("DEL lock"), Reply::Int(1));
+    assert_eq!(there.owner("lock").as_deref(), Some("A"));
+}
+
+#[test]
 fn a_full_resync_transfers_dropped_locks() {
     for (load, diskless) in
         [("disabled", "no"), ("disabled", "yes"), ("on-empty-db", "yes"), ("swapdb", "yes")]
@@ -466,6 +478,35 @@ fn a_value_stored_in_place_of_a_dropped_lock_breaks_it_even_if_it_is_deleted_at_
         see_replicated(&mut a, &mut replica.client());
         assert_eq!(kept(&mut a), 0, "{made}");
     }
+}
+
+#[test]
+fn a_value_that_is_stored_and_deleted_breaks_a_dropped_lock_after_a_restart() {
+    for aof in ["no", "yes"] {
+        let setup = Setup::new().config(&format!("appendonly {aof}")).config("aof-use-rdb-preamble no");
+        let (mut server, mut a, _) = start_evicted(setup);
+        a.send("SHUTDOWN SAVE");
+        server.see_end();
+        server.start_again();
+        let mut a = server.client();
+        assert_eq!(a.owner("lock").as_deref(), Some("A"), "appendonly {aof}");
+        a.call_all(["SET lock value", "DEL lock"]);
+        assert_eq!(a.info("lock"), None, "appendonly {aof}");
+    }
+}
+
+#[test]
+fn a_value_that_is_stored_and_deleted_breaks_a_dropped_lock_after_a_promotion() {
+    let primary = Server::start();
+    let replica = Server::start_replica_of(&primary);
+    let (mut a, mut there) = (primary.client(), replica.client());
+    a.acquire("lock A PX 600000");
+    a.evict("lock");
+    see_replicated(&mut a, &mut there);
+    let mut there = replica.promote();
+    assert_eq!(there.owner("lock").as_deref(), Some("A"));
+    there.call_all(["SET lock value", "DEL lock"]);
+    assert_eq!(there.info("lock"), None);
 }
 
 #[test]

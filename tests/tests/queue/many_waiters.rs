@@ -326,3 +326,17 @@ fn the_waits_of_one_owner_are_replicated_as_one_change() {
         appended.iter().filter(|command| is_hand_off(command)).map(|command| command[2].len()).collect();
     assert!(changes.iter().all(|length| *length < 100), "{changes:?}");
 }
+
+#[test]
+fn many_waiters_for_a_long_key_that_holds_another_value_all_get_the_error() {
+    let crowd = Crowd::gather();
+    let (server, key) = (Server::start(), "long".repeat(100));
+    let mut a = server.client();
+    a.acquire(&format!("{key} A"));
+    let mut waiters = crowd.ask(&server, 3_000, |number| format!("{key} B{number} BLOCK 0"));
+    a.see_waiters(&key, 3_000);
+    a.call(format!("SET {key} value"));
+    for waiter in &mut waiters {
+        assert_eq!(waiter.reply().error_word(), "WRONGTYPE");
+    }
+}

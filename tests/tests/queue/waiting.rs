@@ -252,6 +252,49 @@ fn a_grant_that_its_owner_asks_for_again_a_little_later_is_not_taken_back() {
 }
 
 #[test]
+fn a_grant_is_taken_back_when_the_server_allows_writes_again() {
+    let (server, mut a, _b) = Server::start_contended();
+    let queue = a.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap();
+    let kill = format!("CLIENT KILL ID {}", queue[0].client_id);
+    let mut limited = server.waiter("lock C BLOCK 500");
+    a.transact(["LOCK.RELEASE lock A", &kill, "CONFIG SET min-replicas-to-write 1"]);
+    // The background work ends this wait, and then tries to take the grant back.
+    assert_eq!(limited.reply(), Reply::NullArray);
+    assert_eq!(a.owner("lock").as_deref(), Some("B"));
+    a.call("CONFIG SET min-replicas-to-write 0");
+    eventually("the lock is free", || a.info("lock").is_none());
+}
+
+#[test]
+fn a_grant_that_its_owner_confirms_before_or_after_its_client_is_killed_is_not_taken_back() {
+    for confirm in ["LOCK.ACQUIRE lock B HOLDS 1", "LOCK.RENEW lock B", "LOCK.RELEASE lock B HOLDS 1"] {
+        for is_killed_first in [true, false] {
+            let (server, mut a, _b) = Server::start_contended();
+            let queue = a.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap();
+            let kill = format!("CLIENT KILL ID {}", queue[0].client_id);
+            let then = if is_killed_first { [&kill, confirm] } else { [confirm, &kill] };
+            a.transact(["LOCK.RELEASE lock A", then[0], then[1]]);
+            let past = server.client().call("LOCK.ACQUIRE lock C BLOCK 200");
+            assert_eq!(past, Reply::NullArray, "{confirm}, killed first: {is_killed_first}");
+            assert_eq!(a.holder("lock").holds, 1, "{confirm}, killed first: {is_killed_first}");
+        }
+    }
+}
+
+#[test]
+fn a_renewal_of_two_holds_does_not_confirm_the_one_whose_client_was_killed() {
+    let (server, mut a, mut b) = Server::start_contended();
+    let queue = a.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap();
+    let kill = format!("CLIENT KILL ID {}", queue[0].client_id);
+    let mut again = server.waiter("lock B BLOCK 0");
+    a.see_waiters("lock", 2);
+    a.transact(["LOCK.RELEASE lock A", &kill, "LOCK.RENEW lock B PX 600000"]);
+    assert!(b.is_closed());
+    assert_eq!(again.reply().grant().holds, 2);
+    eventually("the hold is taken back", || a.holder("lock").holds == 1);
+}
+
+#[test]
 fn a_grant_that_is_taken_back_keeps_the_owners_other_holds() {
     let server = Server::start();
     let (mut a, mut b) = (server.client(), server.client());
