@@ -142,10 +142,8 @@ impl Store {
         let batch =
             |store: &mut Self| Batch::of(&(0..each).flat_map(|_| commands(store)).collect::<Vec<_>>(), DEPTH);
         let batches: Vec<Batch> = (0..CONNECTIONS).map(|_| batch(self)).collect();
-        let cpu = self.server.cpu();
-        let begin = cpu.settled();
-        self.pipeline.run(&batches, 1);
-        (cpu.settled() - begin).as_nanos() as f64 / (CONNECTIONS * each) as f64
+        let Self { server, pipeline, .. } = self;
+        server.cost(CONNECTIONS * each, || pipeline.run(&batches, 1))
     }
 
     /// Saves a snapshot in a child process, and loads it into another server.
@@ -186,17 +184,10 @@ pub fn measure(report: &mut Report) {
             store.fill(count);
             measured.memory.push(store.memory());
         }
-        for round in 0..=ROUNDS {
-            let mut order = [0, 1];
-            order.rotate_left(round % 2);
-            for which in order {
-                let [pair, renewal] = [stores[which].pair(), stores[which].renewal()];
-                // The first round is for warming up.
-                if round > 0 {
-                    measured[which].pair.push(pair);
-                    measured[which].renewal.push(renewal);
-                }
-            }
+        let costs =
+            report.alternate(ROUNDS, stores.len(), |which| [stores[which].pair(), stores[which].renewal()]);
+        for (measured, [pair, renewal]) in measured.iter_mut().zip(costs) {
+            (measured.pair, measured.renewal) = (pair, renewal);
         }
         let snapshots = if count == COUNTS[COUNTS.len() - 1] { 1 } else { SNAPSHOTS };
         for _ in 0..snapshots {
