@@ -8,10 +8,11 @@ use crate::latencies::Latencies;
 use crate::pipeline::Expected;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
-use crate::request::{LEASE, Numbers, owner, request};
+use crate::request::{LEASE, numbers, owner, request};
 use crate::results::{Row, Target, Unit};
 use crate::rounds::Series;
 use crate::server::{Loaded, Server};
+use lockward_tests::Random;
 use std::time::{Duration, Instant};
 
 /// Other keys with a TTL, as the titles say.
@@ -43,7 +44,7 @@ pub fn measure(report: &mut Report) {
     let mut all = Latencies::default();
     let (mut medians, mut lates) = (Series::default(), Series::default());
     let mut clients = server.clients(2 * LOCKS);
-    let mut numbers = Numbers::default();
+    let mut numbers = numbers();
     for round in 0..ROUNDS {
         report.progress(round, ROUNDS);
         let mut latencies = Latencies::default();
@@ -77,12 +78,12 @@ fn with_others() -> Server {
 }
 
 /// Lets leases end until the time of the round is over.
-fn leases(clients: &mut Clients, numbers: &mut Numbers, mut late: impl FnMut(Duration)) {
+fn leases(clients: &mut Clients, numbers: &mut Random, mut late: impl FnMut(Duration)) {
     let key = |lock: usize| format!("expiry:{lock:04}");
     let mut steps = [Step::Idle; LOCKS];
     let over = Instant::now() + ROUND;
-    let acquire = |clients: &mut Clients, numbers: &mut Numbers, lock: usize| {
-        let lease = 20 + numbers.draw() % (LONGEST - 20);
+    let acquire = |clients: &mut Clients, numbers: &mut Random, lock: usize| {
+        let lease = 20 + numbers.number() % (LONGEST - 20);
         let bytes = request(&["LOCK.ACQUIRE", &key(lock), &owner(lock), "PX", &lease.to_string()]);
         let ends = Instant::now() + Duration::from_millis(lease);
         clients.send(lock, &bytes);

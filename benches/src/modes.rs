@@ -6,10 +6,11 @@ use crate::handoff::{Kind, Queues};
 use crate::pipeline::{Batch, Expected, Part, Pipeline};
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
-use crate::request::{Numbers, owner, request};
+use crate::request::{numbers, owner, request};
 use crate::results::{Row, Target, Unit, whole};
 use crate::rounds::Series;
 use crate::server::Server;
+use lockward_tests::Random;
 
 /// The name of the stage. The names of its rows begin with it.
 pub const STAGE: &str = "modes";
@@ -146,14 +147,14 @@ impl Sending {
         pipeline: &mut Pipeline,
         work: Work,
         holders: usize,
-        numbers: &mut Numbers,
+        numbers: &mut Random,
     ) -> f64 {
         let (batches, units) = self.batches(work, holders, numbers);
         server.cost(units, || pipeline.run(&batches, 1))
     }
 
     /// What each connection sends, and the number of commands or pairs in it.
-    fn batches(self, work: Work, holders: usize, numbers: &mut Numbers) -> (Vec<Batch>, usize) {
+    fn batches(self, work: Work, holders: usize, numbers: &mut Random) -> (Vec<Batch>, usize) {
         let connections = self.connections();
         let key = key(holders);
         let mut units = 0;
@@ -161,7 +162,7 @@ impl Sending {
             let mut commands = || {
                 units += 1;
                 // A holder that only this connection uses.
-                let drawn = numbers.draw() as usize % (holders / connections);
+                let drawn = numbers.number() as usize % (holders / connections);
                 work.commands(&key, drawn * connections + connection, holders + connection)
             };
             Batch(match self {
@@ -208,7 +209,7 @@ fn beside_holders(report: &mut Report) {
     for holders in HOLDERS {
         hold(&mut client, &key(holders), holders);
     }
-    let mut numbers = Numbers::default();
+    let mut numbers = numbers();
     for sending in Sending::ALL {
         let mut pipeline = Pipeline::open(&server, sending.connections());
         let costs = report.alternate(ROUNDS, Work::ALL.len() * HOLDERS.len(), |which| {

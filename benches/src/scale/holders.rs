@@ -6,7 +6,7 @@ use crate::modes::{Sending, Work, hold, key, memory_of_holder};
 use crate::pipeline::Pipeline;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
-use crate::request::Numbers;
+use crate::request::numbers;
 use crate::results::Unit;
 use crate::server::Server;
 
@@ -25,7 +25,7 @@ pub fn measure(report: &mut Report) {
     COUNTS.into_iter().for_each(|holders| hold(&mut client, &key(holders), holders));
     let sending = Sending::OneByOne;
     let mut pipeline = Pipeline::open(&server, sending.connections());
-    let mut numbers = Numbers::default();
+    let mut numbers = numbers();
     let costs = report.alternate(ROUNDS, COUNTS.len(), |which| {
         WORKS.map(|(work, _)| sending.cost(&server, &mut pipeline, work, COUNTS[which], &mut numbers))
     });
