@@ -4,6 +4,7 @@ use crate::clients::{Client, Clients};
 use crate::cpu::CpuClock;
 use crate::placement::Place;
 use lockward_tests::{self as tests, Directory, Setup, built_file, eventually};
+use rustix::param::page_size;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -129,8 +130,7 @@ impl Server {
     pub fn resident(&self) -> f64 {
         let statm = fs::read_to_string(format!("/proc/{}/statm", self.pid())).expect("a server that runs");
         let pages: f64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("its pages");
-        // SAFETY: returns a number.
-        pages * unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as f64
+        pages * page_size() as f64
     }
 
     /// Its directory.
