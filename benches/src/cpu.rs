@@ -1,5 +1,6 @@
 //! The CPU time that a server process has used.
 
+use rustix::param::clock_ticks_per_second;
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
@@ -89,7 +90,5 @@ pub fn of_machine() -> Duration {
 }
 
 fn ticks(count: u64) -> Duration {
-    // SAFETY: takes and returns a number.
-    let a_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
-    Duration::from_millis(count * 1_000 / a_second.unsigned_abs().max(1))
+    Duration::from_millis(count * 1_000 / clock_ticks_per_second())
 }

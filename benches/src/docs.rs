@@ -1,74 +1,63 @@
-//! Writes results into docs/performance.md.
+//! Writes the results of `make bench` into docs/performance.md.
 
+use crate::markdown::{Page, table};
 use crate::results::{Results, Row, Unit, Verdict};
 use crate::{modes, stalls};
-use std::fmt::Write;
-use std::fs;
 use std::path::Path;
-
-/// The places of the results of a run in the page: most stages together, `modes`, and `stalls`.
-const MARKS: [[&str; 2]; 3] = [
-    ["<!-- results: written by `make bench-docs` -->", "<!-- end of results -->"],
-    ["<!-- modes: written by `make bench-docs` -->", "<!-- end of modes -->"],
-    ["<!-- stalls: written by `make bench-docs` -->", "<!-- end of stalls -->"],
-];
+use std::{fs, io};
 
 /// A column of a table: its head, and the text for a row.
 type Column<'a> = (&'a str, &'a dyn Fn(&Row) -> String);
 
-/// Writes results between the marks of `performance.md` in a directory, and the plots of the first results into `performance/`.
-/// Parts for which the first results have no rows stay as they are.
-pub fn write(docs: &Path, first: &Results, others: &[Results]) {
-    let page = docs.join("performance.md");
-    let mut text = fs::read_to_string(&page).expect("docs/performance.md");
-    let (stalls, rows): (Vec<&Row>, Vec<&Row>) =
-        first.rows.iter().partition(|row| stage(row) == stalls::STAGE);
-    let (modes, rows): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| stage(row) == modes::STAGE);
-    for ([begin, end], rows, tables) in [
-        (MARKS[0], &rows, tables as fn(&[&Row], &Results, &[Results]) -> String),
-        (MARKS[1], &modes, modes_tables),
-        (MARKS[2], &stalls, stalls_table),
-    ] {
-        if rows.is_empty() {
-            continue;
-        }
-        let runs: Vec<String> =
-            [first].into_iter().chain(others).map(|run| format!("- {}\n", run.circumstances())).collect();
-        let written = format!("{}\n{}", runs.concat(), tables(rows, first, others));
-        text = between(&text, begin, end, &written);
-    }
-    fs::write(&page, text).expect("a page that can be written");
-    write_plots(&docs.join("performance"), first);
-}
+/// The text of a part, with the rows of the first run.
+type Tables = fn(&[&Row], &[Results]) -> String;
 
-/// The page with this text between two marks.
-pub(crate) fn between(page: &str, begin: &str, end: &str, text: &str) -> String {
-    let (before, rest) = page.split_once(begin).expect("a mark where results begin");
-    let (_, after) = rest.split_once(end).expect("a mark where they end");
-    format!("{before}{begin}\n{text}\n{end}{after}")
+/// The parts of the page for the rows of most stages together, of `modes`, and of `stalls`.
+const PARTS: [(&str, Tables); 3] =
+    [("results", most_stages), (modes::STAGE, modes_tables), (stalls::STAGE, stalls_table)];
+
+/// Writes results into `performance.md` in a directory, a column for each run, and the plots of the first run into `performance/`.
+/// Parts for which the first run has no rows stay as they are.
+///
+/// # Errors
+/// If a file cannot be read or written.
+pub fn write(docs: &Path, runs: &[Results]) -> io::Result<()> {
+    let mut page = Page::read(docs, "performance.md")?;
+    let first = &runs[0];
+    for (part, tables) in PARTS {
+        let is_of_part = |row: &&Row| match stage(row) {
+            modes::STAGE => part == modes::STAGE,
+            stalls::STAGE => part == stalls::STAGE,
+            _ => part == "results",
+        };
+        let rows: Vec<&Row> = first.rows.iter().filter(is_of_part).collect();
+        if !rows.is_empty() {
+            let circumstances: String =
+                runs.iter().map(|run| format!("- {}\n", run.circumstances())).collect();
+            page.put(part, &format!("{circumstances}\n{}\n", tables(&rows, runs)));
+        }
+    }
+    page.write()?;
+    write_plots(&docs.join("performance"), first)
 }
 
 /// Writes the plots of a run into a directory.
-pub fn write_plots(into: &Path, results: &Results) {
-    fs::create_dir_all(into).expect("a directory for the plots");
+///
+/// # Errors
+/// If a file cannot be written.
+pub fn write_plots(into: &Path, results: &Results) -> io::Result<()> {
+    fs::create_dir_all(into)?;
     for plot in &results.plots {
-        let file = into.join(format!("{}.svg", plot.name));
-        fs::write(file, plot.draw(&results.short_circumstances())).expect("a plot that can be written");
+        fs::write(into.join(format!("{}.svg", plot.name)), plot.draw(&results.short_circumstances()))?;
     }
+    Ok(())
 }
 
 pub(crate) fn stage(row: &Row) -> &str {
     row.name.split('/').next().unwrap_or_default()
 }
 
-/// Whether the page leaves out a figure that has no target. `results.json` has all figures.
-fn is_omitted(row: &Row) -> bool {
-    matches!(stage(row), "pairs" | "memory" | "expiry")
-        || row.what.starts_with("a module that ")
-        || row.what.starts_with("hand-off and waiting again")
-}
-
-/// Whether the page leaves out a figure of [`STAGE`]: it meets its target, and it is small. The page says that it leaves such
+/// Whether the page leaves out a figure of [`stalls::STAGE`]: it meets its target, and it is small. The page says that it leaves such
 /// figures out.
 fn is_small(row: &Row) -> bool {
     let limit = match row.unit {
@@ -79,85 +68,73 @@ fn is_small(row: &Row) -> bool {
     row.verdict() == Some(Verdict::Met) && row.measured < limit
 }
 
-/// The figures with targets, the others, the series of the first results, and the plots.
-fn tables(rows: &[&Row], first: &Results, others: &[Results]) -> String {
-    let shown = rows.iter().filter(|row| !is_omitted(row)).copied();
-    let rest: Vec<&Row> = shown.clone().filter(|row| row.target.is_none() && row.at.is_none()).collect();
-    let mut text = format!("### Targets\n\n{}\n### Other figures\n\n", targets_table(rows, first, others));
+/// The figures with targets, the others, the series of the first run, and the plots.
+fn most_stages(rows: &[&Row], runs: &[Results]) -> String {
+    let server = &runs[0].server;
+    let (series, single): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.at.is_some());
+    let rest: Vec<&Row> = single.into_iter().filter(|row| row.target.is_none()).collect();
     let columns: [Column<'_>; 3] =
-        [("figure", &Row::title), (&first.server, &Row::shown), ("± noise", &Row::noise_shown)];
-    table(&mut text, &rest, &columns, others);
-    let mut series: Vec<&Row> = shown.filter(|row| row.at.is_some()).collect();
-    while let Some(row) = series.first() {
-        let name = stage(row);
-        let (these, later): (Vec<&Row>, Vec<&Row>) = series.iter().partition(|row| stage(row) == name);
-        text.push('\n');
-        series_table(&mut text, &these, &first.server);
-        series = later;
+        [("figure", &Row::title), (server, &Row::shown), ("± noise", &Row::noise_shown)];
+    let others = table_of_runs(&rest, &columns, runs);
+    let mut text = format!("### Targets\n\n{}\n### Other figures\n\n{others}", targets_table(rows, runs));
+    for stages in series.chunk_by(|one, other| stage(one) == stage(other)) {
+        text += &format!("\n{}", series_table(stages, server));
     }
-    for plot in &first.plots {
-        let _ = write!(text, "\n![{}](performance/{}.svg)\n", plot.title, plot.name);
+    for plot in &runs[0].plots {
+        text += &format!("\n![{}](performance/{}.svg)\n", plot.title, plot.name);
     }
     text
 }
 
 /// The figures with targets.
-fn targets_table(rows: &[&Row], first: &Results, others: &[Results]) -> String {
+fn targets_table(rows: &[&Row], runs: &[Results]) -> String {
     let judged: Vec<&Row> = rows.iter().filter(|row| row.target.is_some()).copied().collect();
     let columns: [Column<'_>; 5] = [
         ("figure", &Row::title),
         ("target", &Row::target_shown),
-        (&first.server, &Row::shown),
+        (&runs[0].server, &Row::shown),
         ("± noise", &Row::noise_shown),
         ("met?", &|row| row.verdict_shown().to_owned()),
     ];
-    let mut text = String::new();
-    table(&mut text, &judged, &columns, others);
-    text
+    table_of_runs(&judged, &columns, runs)
 }
 
 /// The figures with targets, and the series of all that are compared with few holders, and of bytes.
-fn modes_tables(rows: &[&Row], first: &Results, others: &[Results]) -> String {
-    let mut text = targets_table(rows, first, others);
+fn modes_tables(rows: &[&Row], runs: &[Results]) -> String {
     let (bytes, ratios): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.unit == Unit::Bytes);
     let beside = ratios.into_iter().filter(|row| row.at.as_ref().is_some_and(|at| at.starts_with("beside")));
-    for series in [beside.collect(), bytes] {
-        text.push('\n');
-        series_table(&mut text, &series, &first.server);
-    }
-    text
+    let [beside, bytes] = [beside.collect(), bytes].map(|rows| series_table(&rows, &runs[0].server));
+    format!("{}\n{beside}\n{bytes}", targets_table(rows, runs))
 }
 
-fn stalls_table(rows: &[&Row], first: &Results, others: &[Results]) -> String {
+fn stalls_table(rows: &[&Row], runs: &[Results]) -> String {
     let columns: [Column<'_>; 6] = [
         ("what happens", &|row| row.what.clone()),
         ("compared with", &|row| row.against.clone().unwrap_or_default()),
         ("which takes", &|row| row.theirs_shown().unwrap_or_default()),
         ("at most", &|row| row.target_shown().trim_start_matches("at most ").to_owned()),
-        (&first.server, &Row::shown),
+        (&runs[0].server, &Row::shown),
         ("met?", &|row| row.verdict_shown().to_owned()),
     ];
-    let is_small_in_all =
-        |row: &Row| is_small(row) && others.iter().filter_map(|other| other.row(&row.name)).all(is_small);
+    let is_small_in_all = |row: &Row| runs.iter().filter_map(|run| run.row(&row.name)).all(is_small);
     let rows: Vec<&Row> = rows.iter().filter(|row| !is_small_in_all(row)).copied().collect();
-    let mut text = String::new();
-    table(&mut text, &rows, &columns, others);
-    text
+    table_of_runs(&rows, &columns, runs)
 }
 
-/// One row for each figure, and one column for each other run.
-fn table(text: &mut String, rows: &[&Row], columns: &[Column<'_>], others: &[Results]) {
+/// One row for each figure, with these columns for the first run, and one column for each other run.
+fn table_of_runs(rows: &[&Row], columns: &[Column<'_>], runs: &[Results]) -> String {
+    let others = &runs[1..];
     let heads = columns.iter().map(|(head, _)| *head).chain(others.iter().map(|other| other.server.as_str()));
-    head(text, &heads.collect::<Vec<_>>());
-    for row in rows {
-        let cells = columns.iter().map(|(_, cell)| cell(row));
+    let heads: Vec<&str> = heads.collect();
+    let cells = rows.iter().map(|row| {
         let same = others.iter().map(|other| other.row(&row.name).map(Row::shown).unwrap_or_default());
-        line(text, &cells.chain(same).collect::<Vec<_>>());
-    }
+        columns.iter().map(|(_, cell)| cell(row)).chain(same).collect()
+    });
+    table(&heads, heads.len(), cells)
 }
 
 /// One row for each series, with its members side by side.
-pub(crate) fn series_table(text: &mut String, rows: &[&Row], server: &str) {
+pub(crate) fn series_table(rows: &[&Row], server: &str) -> String {
     let mut places: Vec<&str> = Vec::new();
     let mut titles: Vec<String> = Vec::new();
     for row in rows {
@@ -170,24 +147,15 @@ pub(crate) fn series_table(text: &mut String, rows: &[&Row], server: &str) {
         }
     }
     let first = format!("figure, {server}");
-    head(text, &[&[first.as_str()][..], &places].concat());
-    for title in titles {
+    let heads = [&[first.as_str()][..], &places].concat();
+    let lines = titles.iter().map(|title| {
         let cell = |place: &&str| {
-            let row =
-                rows.iter().find(|row| row.at.as_deref() == Some(*place) && row.series_title() == title);
-            row.map(|row| format!("{} ± {}", row.shown(), row.noise_shown())).unwrap_or_default()
+            let is_here = |row: &&&Row| row.at.as_deref() == Some(*place) && row.series_title() == *title;
+            let cell =
+                rows.iter().find(is_here).map(|row| format!("{} ± {}", row.shown(), row.noise_shown()));
+            cell.unwrap_or_default().trim_end_matches(" ± ").to_owned()
         };
-        let cells = places.iter().map(cell).map(|cell| cell.trim_end_matches(" ± ").to_owned());
-        line(text, &std::iter::once(title.clone()).chain(cells).collect::<Vec<_>>());
-    }
-}
-
-pub(crate) fn head(text: &mut String, heads: &[&str]) {
-    line(text, heads);
-    let _ = writeln!(text, "|{}", " --- |".repeat(heads.len()));
-}
-
-pub(crate) fn line<Cell: AsRef<str>>(text: &mut String, cells: &[Cell]) {
-    let cells: Vec<&str> = cells.iter().map(AsRef::as_ref).collect();
-    let _ = writeln!(text, "| {} |", cells.join(" | "));
+        [title.clone()].into_iter().chain(places.iter().map(cell)).collect()
+    });
+    table(&heads, heads.len(), lines)
 }

@@ -3,14 +3,16 @@
 //! Lateness counts from the time when the acquisition was sent, plus the lease. So it includes the transfer of that command and
 //! of the grant.
 
+use crate::clients::Clients;
 use crate::latencies::Latencies;
 use crate::pipeline::Expected;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
-use crate::request::{LEASE, Numbers, owner, request};
+use crate::request::{LEASE, numbers, owner, request};
 use crate::results::{Row, Target, Unit};
 use crate::rounds::Series;
 use crate::server::{Loaded, Server};
+use lockward_tests::Random;
 use std::time::{Duration, Instant};
 
 /// Other keys with a TTL, as the titles say.
@@ -21,10 +23,6 @@ const LOCKS: usize = 50;
 const LONGEST: u64 = 200;
 const ROUNDS: usize = 16;
 const ROUND: Duration = Duration::from_secs(1);
-/// How long the benchmark waits for the events of expired keys.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Keys that expire on a server without the module.
-const ASKED: usize = 300;
 
 /// The state of a lock.
 #[derive(Clone, Copy)]
@@ -39,16 +37,16 @@ enum Step {
     Idle,
 }
 
-/// Measures with the module and without it.
+/// Measures the lateness of many leases.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Apart);
-    let server = with_others(Loaded::Lockward);
+    let server = with_others();
     let mut all = Latencies::default();
     let (mut medians, mut lates) = (Series::default(), Series::default());
     let mut clients = server.clients(2 * LOCKS);
-    let mut numbers = Numbers::default();
+    let mut numbers = numbers();
     for round in 0..ROUNDS {
-        report.progress(round, ROUNDS + 10);
+        report.progress(round, ROUNDS);
         let mut latencies = Latencies::default();
         leases(&mut clients, &mut numbers, |late| {
             latencies.record(late);
@@ -66,21 +64,10 @@ pub fn measure(report: &mut Report) {
         row.measured = all.quantile(part) / 1e6; // the quantile of all rounds together, rather than the median of their quantiles
         report.row(row.target(Target::AtMost(limit)));
     }
-    let part = 100.0 * events_missing_without_module() as f64 / ASKED as f64;
-    let row = Row::figure(
-        "expiry/redis",
-        &format!(
-            "without the module: of {ASKED} expired keys, those without an event within {} s",
-            PATIENCE.as_secs()
-        ),
-        Unit::Percent,
-        &Series::once(part),
-    );
-    report.row(row);
 }
 
-fn with_others(loaded: Loaded) -> Server {
-    let server = Server::start_with(loaded, Place::Apart, &["notify-keyspace-events Ex"]);
+fn with_others() -> Server {
+    let server = Server::start_with(Loaded::Lockward, Place::Apart, &[]);
     let mut client = server.client();
     let keys: Vec<usize> = (0..OTHERS).collect();
     for keys in keys.chunks(1_000) {
@@ -91,12 +78,12 @@ fn with_others(loaded: Loaded) -> Server {
 }
 
 /// Lets leases end until the time of the round is over.
-fn leases(clients: &mut crate::clients::Clients, numbers: &mut Numbers, mut late: impl FnMut(Duration)) {
+fn leases(clients: &mut Clients, numbers: &mut Random, mut late: impl FnMut(Duration)) {
     let key = |lock: usize| format!("expiry:{lock:04}");
     let mut steps = [Step::Idle; LOCKS];
     let over = Instant::now() + ROUND;
-    let acquire = |clients: &mut crate::clients::Clients, numbers: &mut Numbers, lock: usize| {
-        let lease = 20 + numbers.draw() % (LONGEST - 20);
+    let acquire = |clients: &mut Clients, numbers: &mut Random, lock: usize| {
+        let lease = 20 + numbers.number() % (LONGEST - 20);
         let bytes = request(&["LOCK.ACQUIRE", &key(lock), &owner(lock), "PX", &lease.to_string()]);
         let ends = Instant::now() + Duration::from_millis(lease);
         clients.send(lock, &bytes);
@@ -136,25 +123,4 @@ fn leases(clients: &mut crate::clients::Clients, numbers: &mut Numbers, mut late
             Step::Idle => panic!("nothing was asked: {:?}", arrival.reply),
         };
     }
-}
-
-/// The number of expired keys for which a server without the module publishes no event in time.
-fn events_missing_without_module() -> usize {
-    let server = with_others(Loaded::Nothing);
-    let mut subscriber = server.clients(1);
-    subscriber.call(0, &["SUBSCRIBE", "__keyevent@0__:expired"]);
-    let mut client = server.client();
-    let mut numbers = Numbers::default();
-    for key in 0..ASKED {
-        let ttl = 20 + numbers.draw() % (LONGEST - 20);
-        client.call(&["SET", &format!("{key}"), "x", "PX", &ttl.to_string()]);
-    }
-    let over = Instant::now() + PATIENCE;
-    let mut published = 0;
-    while published < ASKED
-        && subscriber.arrival_within(over.saturating_duration_since(Instant::now())).is_some()
-    {
-        published += 1;
-    }
-    ASKED - published
 }

@@ -56,18 +56,7 @@ fn costs(report: &mut Report, connections: usize, depth: usize) -> [Series; 3] {
     });
     let mut pipeline = Pipeline::open(&server, connections);
     let times = COMMANDS / (connections * depth);
-    batches.iter().for_each(|batches| pipeline.run(batches, times));
-    let mut costs = [(); 3].map(|()| Series::default());
-    let cpu = server.cpu();
-    for round in 0..ROUNDS {
-        report.progress(round, ROUNDS);
-        for turn in 0..costs.len() {
-            let which = (round + turn) % costs.len();
-            let before = cpu.settled();
-            pipeline.run(&batches[which], times);
-            let count = (connections * depth * times) as f64;
-            costs[which].push((cpu.settled() - before).as_nanos() as f64 / count);
-        }
-    }
-    costs
+    report.compare(ROUNDS, |which| {
+        server.cost(connections * depth * times, || pipeline.run(&batches[which], times))
+    })
 }

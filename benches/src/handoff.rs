@@ -15,16 +15,14 @@ use crate::rounds::Series;
 use crate::server::{Loaded, Server};
 use lockward_tests::raise_open_files;
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Hand-offs in one measurement.
 const HANDOFFS: usize = 400;
 
-/// The number of waiters, and of rounds. Long queues have fewer rounds, spread over the same time.
-const SIZES: [(usize, usize); 5] = [(2, 32), (10, 16), (100, 16), (1_000, 16), (10_000, 8)];
-
-/// The least that any module of this kind could cost.
-const BARE: &str = "a module that only unblocks a client";
+/// The numbers of waiters.
+const SIZES: [usize; 5] = [2, 10, 100, 1_000, 10_000];
+const ROUNDS: usize = 16;
 
 /// What the clients wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,14 +88,14 @@ impl Kind {
     }
 }
 
-/// What a hand-off costs, a number for each round.
-#[derive(Debug, Default)]
+/// What a hand-off costs in one round.
+#[derive(Debug)]
 pub struct Costs {
     /// The server's CPU for a hand-off, in nanoseconds.
-    pub cpu: Series,
+    pub alone: f64,
     /// The server's CPU for a hand-off and the next wait of the former holder, in nanoseconds.
-    pub cpu_with_wait: Series,
-    /// The time from sending the command until the next client has its reply.
+    pub with_wait: f64,
+    /// The times from sending the command until the next client has its reply.
     pub latencies: Latencies,
 }
 
@@ -133,28 +131,28 @@ impl Queues {
     }
 
     /// Lets all clients wait, measures, and then serves them all.
-    pub fn round(&mut self, kind: Kind, costs: &mut Costs) {
+    pub fn round(&mut self, kind: Kind) -> Costs {
         let mut queues = self.gather(kind);
         let cpu = self.server.cpu();
         let begin = cpu.settled();
         for (queue, members) in queues.iter_mut().enumerate() {
             for _ in 0..HANDOFFS / self.count {
-                let former = self.hand_over(kind, queue, members, true, &mut Latencies::default());
+                let (former, _) = self.hand_over(kind, queue, members, true);
                 members.push_back(former);
             }
         }
         self.settle_queue();
         let middle = cpu.settled();
+        let mut latencies = Latencies::default();
         for (queue, members) in queues.iter_mut().enumerate() {
             for _ in 0..HANDOFFS / self.count {
-                self.hand_over(kind, queue, members, false, &mut costs.latencies);
+                latencies.record(self.hand_over(kind, queue, members, false).1);
             }
         }
         let end = cpu.settled();
-        let handoffs = (HANDOFFS / self.count * self.count) as f64;
-        costs.cpu_with_wait.push((middle - begin).as_nanos() as f64 / handoffs);
-        costs.cpu.push((end - middle).as_nanos() as f64 / handoffs);
         self.dismiss(kind, queues);
+        let each = |spent: Duration| spent.as_nanos() as f64 / (HANDOFFS / self.count * self.count) as f64;
+        Costs { alone: each(end - middle), with_wait: each(middle - begin), latencies }
     }
 
     /// The server.
@@ -167,7 +165,7 @@ impl Queues {
         let mut queues = self.gather(kind);
         while goes_on() {
             for (queue, members) in queues.iter_mut().enumerate() {
-                let former = self.hand_over(kind, queue, members, true, &mut Latencies::default());
+                let (former, _) = self.hand_over(kind, queue, members, true);
                 members.push_back(former);
             }
         }
@@ -197,15 +195,15 @@ impl Queues {
         self.control.call(&["PING"]);
     }
 
-    /// Lets the first member pass on to the second. Returns the first, which waits again if `wait_again` is set.
+    /// Lets the first member pass on to the second. Returns the first, which waits again if `wait_again` is set, and how long it took
+    /// until the second had its reply.
     fn hand_over(
         &mut self,
         kind: Kind,
         queue: usize,
         members: &mut VecDeque<usize>,
         wait_again: bool,
-        latencies: &mut Latencies,
-    ) -> usize {
+    ) -> (usize, Duration) {
         let from = members.pop_front().expect("a holder");
         let to = *members.front().expect("a waiter");
         let mut requests = kind.pass_on(queue, from);
@@ -213,18 +211,19 @@ impl Queues {
             requests.extend(kind.wait(queue, from));
         }
         let sent = Instant::now();
+        let mut took = Duration::ZERO;
         self.members.send(from, &requests);
         for _ in [from, to] {
             let arrival = self.members.arrival();
             if arrival.who == to {
                 kind.received().check(&arrival.reply);
-                latencies.record(arrival.at - sent);
+                took = arrival.at - sent;
             } else {
                 assert_eq!(arrival.who, from, "nobody else is served: {:?}", arrival.reply);
                 kind.passed().check(&arrival.reply);
             }
         }
-        from
+        (from, took)
     }
 
     /// A writer releases the lock, and all others, which wait as readers, are granted it together. Returns the server's CPU for each
@@ -244,26 +243,26 @@ impl Queues {
             ask(&mut self.members, reader, &["SHARED"]);
             self.settle_queue();
         }
-        let cpu = self.server.cpu();
-        let begin = cpu.settled();
-        self.members.send(0, &release(0));
-        for _ in 0..=self.waiters {
-            let arrival = self.members.arrival();
-            let expected = if arrival.who == 0 { Expected::Number(0) } else { Expected::Grant };
-            expected.check(&arrival.reply);
-        }
-        let spent = cpu.settled() - begin;
+        let members = &mut self.members;
+        let each = self.server.cost(self.waiters, || {
+            members.send(0, &release(0));
+            for _ in 0..=self.waiters {
+                let arrival = members.arrival();
+                let expected = if arrival.who == 0 { Expected::Number(0) } else { Expected::Grant };
+                expected.check(&arrival.reply);
+            }
+        });
         for reader in readers {
             self.members.send(reader, &release(reader));
             Expected::Number(0).check(&self.members.reply_to(reader));
         }
-        spent.as_nanos() as f64 / self.waiters as f64
+        each
     }
 
     fn dismiss(&mut self, kind: Kind, mut queues: Vec<VecDeque<usize>>) {
         for (queue, members) in queues.iter_mut().enumerate() {
             while members.len() > 1 {
-                self.hand_over(kind, queue, members, false, &mut Latencies::default());
+                self.hand_over(kind, queue, members, false);
             }
             if kind == Kind::Lock {
                 self.members.send(members[0], &kind.pass_on(queue, members[0]));
@@ -273,81 +272,40 @@ impl Queues {
     }
 }
 
-struct Measured {
-    queues: Queues,
-    rounds: usize,
-    lock: Costs,
-    list: Costs,
-    bare: Costs,
-}
-
-/// Measures lock, list and bare clients, in queues from 2 waiters to 10,000.
+/// Measures locks and lists, in queues from 2 waiters to 10,000.
 pub fn measure(report: &mut Report) {
     for place in [Place::Together, Place::Apart] {
-        let all = measure_in(report, place);
-        add_rows(report, &all, place);
+        be_client_of(place);
+        let wanted = SIZES.map(Queues::open_files).iter().sum::<usize>() as u64;
+        let open_files = raise_open_files(wanted);
+        assert!(
+            open_files >= wanted,
+            "10,000 waiters need {wanted} open files: raise `ulimit -n` from {open_files}"
+        );
+        let mut queues = SIZES.map(|waiters| Queues::start(waiters, place));
+        let costs = report.alternate(ROUNDS, 2 * SIZES.len(), |which| {
+            [queues[which / 2].round([Kind::Lock, Kind::List][which % 2]).alone]
+        });
+        let costs: Vec<Series> = costs.into_iter().map(|[cost]| cost).collect();
+        add_rows(report, &costs, place);
     }
 }
 
-fn measure_in(report: &mut Report, place: Place) -> Vec<Measured> {
-    be_client_of(place);
-    let wanted: usize = SIZES.iter().map(|(waiters, _)| Queues::open_files(*waiters)).sum();
-    let open_files = raise_open_files(wanted as u64);
-    assert!(
-        open_files >= wanted as u64,
-        "10,000 waiters need {wanted} open files: raise `ulimit -n` from {open_files}"
-    );
-    let mut all: Vec<Measured> = SIZES
-        .iter()
-        .map(|&(waiters, rounds)| Measured {
-            queues: Queues::start(waiters, place),
-            rounds,
-            lock: Costs::default(),
-            list: Costs::default(),
-            bare: Costs::default(),
-        })
-        .collect();
-    let most = SIZES[0].1;
-    for round in 0..most {
-        report.progress(round, most);
-        for measured in all.iter_mut().filter(|measured| (round * measured.rounds) % most < measured.rounds) {
-            let Measured { queues, lock, list, bare, .. } = measured;
-            // The order changes, so that no kind always comes after the same one.
-            let mut order = [(Kind::Lock, lock), (Kind::List, list), (Kind::Bare, bare)];
-            order.rotate_left(round % 3);
-            for (kind, costs) in order {
-                queues.round(kind, costs);
-            }
-        }
-    }
-    all
-}
-
-fn add_rows(report: &mut Report, all: &[Measured], place: Place) {
+/// The costs are those of a lock and of a list, for each size.
+fn add_rows(report: &mut Report, costs: &[Series], place: Place) {
     let mark = if place == Place::Apart { "-apart" } else { "" };
     // Holder and waiter are usually on other machines than the server. So targets are for separate CPUs.
     let judged =
         |row: Row, limit: f64| if place == Place::Apart { row.target(Target::AtMost(limit)) } else { row };
-    let at = |measured: &Measured| format!("{} waiters", whole(measured.queues.waiters as f64));
-    for measured @ Measured { queues: Queues { waiters, .. }, lock, list, .. } in all {
-        let (name, what) = (format!("handoff/{waiters}{mark}"), format!("hand-off, {place}"));
-        let row = Row::ratio(&name, &what, &lock.cpu, "LPUSH waking BLPOP", &list.cpu).at(&at(measured));
-        report.row(if [2, 1_000, 10_000].contains(waiters) { judged(row, 1.1) } else { row });
+    let at = |waiters: usize| format!("{} waiters", whole(waiters as f64));
+    let what = format!("hand-off, {place}");
+    for (waiters, sides) in SIZES.into_iter().zip(costs.chunks(2)) {
+        let name = format!("handoff/{waiters}{mark}");
+        let row = Row::ratio(&name, &what, &sides[0], "LPUSH waking BLPOP", &sides[1]).at(&at(waiters));
+        report.row(if [2, 1_000, 10_000].contains(&waiters) { judged(row, 1.1) } else { row });
     }
-    for measured @ Measured { queues: Queues { waiters, .. }, list, bare, .. } in all {
-        let (name, what) = (format!("handoff/{waiters}-bare{mark}"), format!("{BARE}, {place}"));
-        let row = Row::ratio(&name, &what, &bare.cpu, "LPUSH waking BLPOP", &list.cpu);
-        report.row(row.at(&at(measured)));
-    }
-    for measured @ Measured { queues: Queues { waiters, .. }, lock, list, .. } in all {
-        let name = format!("handoff/{waiters}-again{mark}");
-        let what = format!("hand-off and waiting again, {place}");
-        let row = Row::ratio(&name, &what, &lock.cpu_with_wait, "LPUSH + BLPOP", &list.cpu_with_wait);
-        report.row(row.at(&at(measured)));
-    }
-    let (first, last) = (&all[0], &all[all.len() - 1]);
-    let short = first.lock.cpu.thinned(last.rounds);
-    let what = format!("hand-off, {place}, {}", at(last));
-    let row = Row::ratio(&format!("handoff/flat{mark}"), &what, &last.lock.cpu, &at(first), &short);
-    report.row(judged(row, 1.2));
+    let (shortest, longest) = (SIZES[0], SIZES[SIZES.len() - 1]);
+    let what = format!("{what}, {}", at(longest));
+    let (short, long) = (&costs[0], &costs[costs.len() - 2]);
+    report.row(judged(Row::ratio(&format!("handoff/flat{mark}"), &what, long, &at(shortest), short), 1.2));
 }

@@ -12,10 +12,9 @@
 //! The processor's own counter (`perf stat -e instructions:u`) would not need callgrind, but most virtual machines
 //! have none.
 
-use crate::connection::Connection;
 use crate::placement::Place;
 use crate::server::{Loaded, Server};
-use lockward_tests::{compiled, repository};
+use lockward_tests::{Client, Reply, compiled, repository};
 use std::cell::Cell;
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -31,7 +30,7 @@ const WARM_UP: usize = 2;
 #[derive(Debug)]
 pub struct CountedServer {
     server: Server,
-    control: Connection,
+    control: Client,
     /// How often the stopped clock was advanced by ten milliseconds.
     passed: Cell<u8>,
     parts: usize,
@@ -89,10 +88,13 @@ impl CountedServer {
         &self.server
     }
 
-    /// Sends requests on a connection, reads replies of `lines` lines, and waits until the server sleeps.
-    pub fn exchange(&self, connection: &mut Connection, requests: &[u8], lines: usize) {
-        connection.send(requests);
-        connection.expect_nulls(lines);
+    /// Sends requests on a connection, reads so many replies, and waits until the server sleeps.
+    pub fn exchange(&self, connection: &mut Client, requests: &[u8], replies: usize) {
+        connection.send_bytes(requests);
+        for _ in 0..replies {
+            let reply = connection.reply();
+            assert!(!matches!(reply, Reply::Error(_)), "{reply:?}");
+        }
         self.settle();
     }
 
@@ -134,7 +136,7 @@ impl CountedServer {
     /// The count since the last call.
     fn part(&mut self) -> (u64, String) {
         self.settle();
-        self.control.call(&["ECHO", "part"], 2);
+        self.control.call("ECHO part");
         self.settle();
         self.parts += 1;
         let file = self.server.dir().join(format!("counted.{}.{}", self.server.pid(), self.parts));

@@ -21,9 +21,9 @@ impl Latencies {
         self.histogram.record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)).expect("room for it");
     }
 
-    /// The number of latencies.
-    pub fn count(&self) -> u64 {
-        self.histogram.len()
+    /// Adds the latencies of another set.
+    pub fn add(&mut self, other: &Self) {
+        self.histogram.add(&other.histogram).expect("room for them");
     }
 
     /// The quantile of a `part`, in nanoseconds.

@@ -1,7 +1,7 @@
 //! How long clients wait for the reply to a command or for a hand-off. Also, how many commands a second a server executes at
 //! each depth of the pipeline.
 
-use crate::handoff::{Costs, Kind, Queues};
+use crate::handoff::{Kind, Queues};
 use crate::latencies::Latencies;
 use crate::pairs::{CONNECTIONS, Pair};
 use crate::pipeline::Pipeline;
@@ -30,31 +30,19 @@ pub fn throughput(report: &mut Report) {
     let mut pipeline = Pipeline::open(&server, CONNECTIONS);
     let kinds = [Pair::Lock, Pair::Set, Pair::Hash];
     let batches = DEPTHS.map(|depth| kinds.map(|pair| pair.batches(&server, CONNECTIONS, depth)));
-    let mut seconds = DEPTHS.map(|_| kinds.map(|_| Series::default()));
-    for round in 0..=ROUNDS {
-        report.progress(round, ROUNDS);
-        for (at, depth) in DEPTHS.into_iter().enumerate() {
-            for offset in 0..kinds.len() {
-                let which = (round + offset) % kinds.len();
-                let times = PAIRS / CONNECTIONS / (depth / 2).max(1);
-                let begin = Instant::now();
-                pipeline.run(&batches[at][which], times);
-                let pairs = (CONNECTIONS * times * (depth / 2).max(1)) as f64;
-                if round > 0 {
-                    // The first round is for warming up.
-                    seconds[at][which].push(begin.elapsed().as_nanos() as f64 / pairs);
-                }
-            }
-        }
-    }
-    for (depth, [lock, set, _]) in DEPTHS.iter().zip(&seconds) {
-        let row = Row::ratio(
-            &format!("throughput/{depth}"),
-            "time of acquire + release",
-            lock,
-            "SET NX PX + DEL",
-            set,
-        );
+    let seconds = report.alternate(ROUNDS, DEPTHS.len() * kinds.len(), |which| {
+        let (depth, kind) = (which / kinds.len(), which % kinds.len());
+        let in_batch = (DEPTHS[depth] / 2).max(1);
+        let times = PAIRS / CONNECTIONS / in_batch;
+        let begin = Instant::now();
+        pipeline.run(&batches[depth][kind], times);
+        [begin.elapsed().as_nanos() as f64 / (CONNECTIONS * times * in_batch) as f64]
+    });
+    let seconds: Vec<Series> = seconds.into_iter().map(|[time]| time).collect();
+    let of_depths = || DEPTHS.into_iter().zip(seconds.chunks(kinds.len()));
+    for (depth, of_depth) in of_depths() {
+        let (name, what) = (format!("throughput/{depth}"), "time of acquire + release");
+        let row = Row::ratio(&name, what, &of_depth[0], "SET NX PX + DEL", &of_depth[1]);
         report.row(row.at(&format!("depth {depth}")));
     }
     let lines = ["LOCK.ACQUIRE + LOCK.RELEASE", "SET NX PX + DEL", "the hash lock in Lua"];
@@ -69,10 +57,8 @@ pub fn throughput(report: &mut Report) {
             .enumerate()
             .map(|(which, name)| Line {
                 name: (*name).to_owned(),
-                points: DEPTHS
-                    .iter()
-                    .zip(&seconds)
-                    .map(|(depth, series)| (*depth as f64, 1e6 / series[which].median()))
+                points: of_depths()
+                    .map(|(depth, of_depth)| (depth as f64, 1e6 / of_depth[which].median()))
                     .collect(),
             })
             .collect(),
@@ -87,7 +73,7 @@ pub fn distribution(report: &mut Report) {
     let kinds = [Pair::Lock, Pair::Set, Pair::Ping];
     let mut alone = kinds.map(|_| Latencies::default());
     let mut queues = Queues::start(WAITERS, Place::Apart);
-    let mut handed = [(Kind::Lock, Costs::default()), (Kind::List, Costs::default())];
+    let mut handed = [Kind::Lock, Kind::List].map(|kind| (kind, Latencies::default()));
     for round in 0..ROUNDS {
         report.progress(round, ROUNDS);
         for (pair, latencies) in kinds.iter().zip(&mut alone) {
@@ -100,8 +86,8 @@ pub fn distribution(report: &mut Report) {
                 part.expected[0].check(&arrival.reply);
             }
         }
-        for (kind, costs) in &mut handed {
-            queues.round(*kind, costs);
+        for (kind, latencies) in &mut handed {
+            latencies.add(&queues.round(*kind).latencies);
         }
     }
     let [lock, set, ping] = &alone;
@@ -110,8 +96,8 @@ pub fn distribution(report: &mut Report) {
         ("uncontended", "latency of LOCK.ACQUIRE or LOCK.RELEASE, uncontended", lock),
         ("set", "latency of SET NX PX or DEL", set),
         ("ping", "latency of PING", ping),
-        ("handoff", "latency from LOCK.RELEASE to the next grant", &lock_handed.latencies),
-        ("list", "latency from LPUSH to the next BLPOP", &list_handed.latencies),
+        ("handoff", "latency from LOCK.RELEASE to the next grant", lock_handed),
+        ("list", "latency from LPUSH to the next BLPOP", list_handed),
     ];
     for (name, what, latencies) in all {
         for (part, short, percent) in [(0.5, "median", "median"), (0.99, "p99", "99th percentile")] {

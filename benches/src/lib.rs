@@ -13,11 +13,9 @@
 )]
 
 pub mod clients;
-pub mod connection;
 pub mod cpu;
 pub mod docs;
 pub mod expiry;
-pub mod flame;
 pub mod guarded;
 pub mod handoff;
 pub mod instructions;
@@ -25,6 +23,7 @@ pub mod latencies;
 pub mod latency;
 pub mod load;
 pub mod machine;
+pub mod markdown;
 pub mod memory;
 pub mod modes;
 pub mod others;
@@ -41,3 +40,4 @@ pub mod rounds;
 pub mod scale;
 pub mod server;
 pub mod stalls;
+pub mod suite;

@@ -2,14 +2,15 @@
 //! many readers; and the memory of a holder.
 
 use crate::clients::Client;
-use crate::handoff::{Costs, Kind, Queues};
+use crate::handoff::{Kind, Queues};
 use crate::pipeline::{Batch, Expected, Part, Pipeline};
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
-use crate::request::{Numbers, owner, request};
+use crate::request::{numbers, owner, request};
 use crate::results::{Row, Target, Unit, whole};
 use crate::rounds::Series;
 use crate::server::Server;
+use lockward_tests::Random;
 
 /// The name of the stage. The names of its rows begin with it.
 pub const STAGE: &str = "modes";
@@ -139,8 +140,21 @@ impl Sending {
         }
     }
 
+    /// The server's CPU for one work beside so many holders, in nanoseconds.
+    pub fn cost(
+        self,
+        server: &Server,
+        pipeline: &mut Pipeline,
+        work: Work,
+        holders: usize,
+        numbers: &mut Random,
+    ) -> f64 {
+        let (batches, units) = self.batches(work, holders, numbers);
+        server.cost(units, || pipeline.run(&batches, 1))
+    }
+
     /// What each connection sends, and the number of commands or pairs in it.
-    pub fn batches(self, work: Work, holders: usize, numbers: &mut Numbers) -> (Vec<Batch>, usize) {
+    fn batches(self, work: Work, holders: usize, numbers: &mut Random) -> (Vec<Batch>, usize) {
         let connections = self.connections();
         let key = key(holders);
         let mut units = 0;
@@ -148,7 +162,7 @@ impl Sending {
             let mut commands = || {
                 units += 1;
                 // A holder that only this connection uses.
-                let drawn = numbers.draw() as usize % (holders / connections);
+                let drawn = numbers.number() as usize % (holders / connections);
                 work.commands(&key, drawn * connections + connection, holders + connection)
             };
             Batch(match self {
@@ -195,31 +209,18 @@ fn beside_holders(report: &mut Report) {
     for holders in HOLDERS {
         hold(&mut client, &key(holders), holders);
     }
-    let mut numbers = Numbers::default();
+    let mut numbers = numbers();
     for sending in Sending::ALL {
         let mut pipeline = Pipeline::open(&server, sending.connections());
-        let mut costs = Work::ALL.map(|_| HOLDERS.map(|_| Series::default()));
-        for round in 0..=ROUNDS {
-            report.progress(round, ROUNDS);
-            for (work, costs) in Work::ALL.into_iter().zip(&mut costs) {
-                for turn in 0..HOLDERS.len() {
-                    let which = (round + turn) % HOLDERS.len();
-                    let (batches, units) = sending.batches(work, HOLDERS[which], &mut numbers);
-                    let cpu = server.cpu();
-                    let begin = cpu.settled();
-                    pipeline.run(&batches, 1);
-                    let cost = (cpu.settled() - begin).as_nanos() as f64 / units as f64;
-                    // The first round is for warming up.
-                    if round > 0 {
-                        costs[which].push(cost);
-                    }
-                }
-            }
-        }
-        for (work, [few, more @ ..]) in Work::ALL.into_iter().zip(&costs) {
-            for (holders, cost) in HOLDERS.into_iter().skip(1).zip(more) {
+        let costs = report.alternate(ROUNDS, Work::ALL.len() * HOLDERS.len(), |which| {
+            let (work, holders) = (Work::ALL[which / HOLDERS.len()], HOLDERS[which % HOLDERS.len()]);
+            [sending.cost(&server, &mut pipeline, work, holders, &mut numbers)]
+        });
+        for (work, costs) in Work::ALL.into_iter().zip(costs.chunks(HOLDERS.len())) {
+            for (holders, [cost]) in HOLDERS.into_iter().zip(costs).skip(1) {
                 let name = format!("{STAGE}/{}-{holders}{}", work.name(), sending.mark());
                 let what = format!("{}, {}", work.what(), sending.words());
+                let [few] = &costs[0];
                 let row = Row::ratio(&name, &what, cost, &format!("beside {}", HOLDERS[0]), few);
                 let row = row.at(&format!("beside {} holders", whole(holders as f64)));
                 let judged = holders == JUDGED && sending == Sending::OneByOne;
@@ -243,18 +244,16 @@ pub fn hold(client: &mut Client, key: &str, holders: usize) {
 fn admit_readers(report: &mut Report) {
     for (waiters, rounds) in READERS {
         let mut queues = Queues::start(waiters, Place::Together);
-        let (mut admitted, mut handed) = (Series::default(), Costs::default());
-        for round in 0..rounds {
-            report.progress(round, rounds);
-            admitted.push(queues.admit_readers());
-            queues.round(Kind::Lock, &mut handed);
-        }
+        let [admitted, handed] = report.compare(rounds, |which| match which {
+            0 => queues.admit_readers(),
+            _ => queues.round(Kind::Lock).alone,
+        });
         let row = Row::ratio(
             &format!("{STAGE}/readers-{waiters}"),
             "a reader that waits, when a release admits all readers",
             &admitted,
             "a hand-off",
-            &handed.cpu,
+            &handed,
         );
         let row = row.at(&format!("{} waiters", whole(waiters as f64)));
         report.row(row.target(Target::AtMost(ALLOWED_FOR_READER)));

@@ -9,7 +9,6 @@ use crate::results::{Row, Target};
 use crate::rounds::Series;
 use crate::server::{Loaded, Server};
 use lockward_tests::Reply;
-use std::time::Duration;
 
 /// The number of connections.
 pub const CONNECTIONS: usize = 50;
@@ -17,10 +16,9 @@ pub const CONNECTIONS: usize = 50;
 pub const DEPTH: usize = 16;
 
 const ROUNDS: usize = 23;
-/// Batches of a connection in a round: 40,000 pairs.
+/// Batches of a connection in a round, and the pairs of all connections in it.
 const TIMES: usize = 100;
-/// Batches before anything is measured.
-const WARM_UP: usize = 40;
+const PAIRS: usize = CONNECTIONS * TIMES * DEPTH / 2;
 
 /// The least that any module of this kind could cost.
 const BARE: &str = "a module that makes the same server calls and decides nothing";
@@ -50,8 +48,6 @@ return 1";
 pub enum Pair {
     /// LOCK.ACQUIRE with PX and HOLDS, LOCK.RELEASE with HOLDS: the form that is safe to repeat.
     Lock,
-    /// The same without HOLDS.
-    Unnamed,
     /// SET with NX and PX, and the release that checks the owner: DELIFEQ of Valkey 9, DELEX of Redis 8.4, or a script.
     Checked,
     /// SET with NX and PX, then DEL.
@@ -81,10 +77,6 @@ impl Pair {
             Self::Lock => [
                 (request(&["LOCK.ACQUIRE", key, owner, "PX", LEASE, "HOLDS", "1"]), Expected::Grant),
                 (request(&["LOCK.RELEASE", key, owner, "HOLDS", "0"]), Expected::Number(0)),
-            ],
-            Self::Unnamed => [
-                (request(&["LOCK.ACQUIRE", key, owner, "PX", LEASE]), Expected::Grant),
-                (request(&["LOCK.RELEASE", key, owner]), Expected::Number(0)),
             ],
             Self::Checked => [
                 (request(&["SET", key, owner, "NX", "PX", LEASE]), Expected::Status),
@@ -139,54 +131,30 @@ pub(crate) fn load(client: &mut Client, script: &str) -> String {
     client.call(&["SCRIPT", "LOAD", script]).text()
 }
 
-/// The costs at a server, and at its replica if it has one: nanoseconds of CPU for each pair, one number for each round.
-#[derive(Debug)]
-struct Costs {
-    /// The costs at the server, in the order of the pairs.
-    server: Vec<Series>,
-    /// The costs at the replica.
-    replica: Option<Vec<Series>>,
-}
-
 /// Measures without a replica or an AOF.
 pub fn plain(report: &mut Report) {
-    let pairs = [Pair::Lock, Pair::Unnamed, Pair::Checked, Pair::Set, Pair::Hash, Pair::Ping, Pair::Bare];
-    for (place, mark) in [(Place::Together, ""), (Place::Apart, "-apart")] {
-        let (what, unnamed) = ("acquire + release", "acquire + release without HOLDS");
-        be_client_of(place);
-        let server = started(place, &[&Loaded::Empty.line_of_config()]);
-        let costs = measure_on(report, &server, None, &pairs).server;
-        let cost = |pair| &costs[pairs.iter().position(|other| *other == pair).expect("it is measured")];
-        let (lock, set, bare) = (cost(Pair::Lock), cost(Pair::Set), cost(Pair::Bare));
-        let mut rows = [
-            Row::ratio(&format!("pairs/checked{mark}"), what, lock, CHECKED, cost(Pair::Checked)),
-            Row::ratio(&format!("pairs/lock-bare{mark}"), what, lock, BARE, bare),
-            Row::cheaper(&format!("pairs/hash{mark}"), what, lock, "the hash lock in Lua", cost(Pair::Hash)),
-            Row::ratio(&format!("pairs/set{mark}"), what, lock, "SET NX PX + DEL", set),
-            Row::ratio(&format!("pairs/unnamed{mark}"), unnamed, cost(Pair::Unnamed), "SET NX PX + DEL", set),
-            Row::ratio(&format!("pairs/ping{mark}"), what, lock, "PING + PING", cost(Pair::Ping)),
-            Row::ratio(&format!("pairs/bare{mark}"), BARE, bare, "SET NX PX + DEL", set),
-        ];
-        if place == Place::Together {
-            let is_valkey = server.version().starts_with("Valkey");
-            rows[0].target = Some(Target::AtMost(if is_valkey { 1.1 } else { 1.2 }));
-            rows[0].stretch = (!is_valkey).then_some(1.1);
-            rows[1].target = Some(Target::AtMost(1.08));
-            rows[2].target = Some(Target::AtLeast(3.5));
-        }
-        for row in rows {
-            report.row(row.at(&place.to_string()));
-        }
-    }
+    be_client_of(Place::Together);
+    let server = started(&[&Loaded::Empty.line_of_config()]);
+    let pairs = [Pair::Lock, Pair::Checked, Pair::Set, Pair::Hash, Pair::Bare];
+    let [lock, checked, set, hash, bare] = costs_at(report, &server, pairs);
+    let what = &format!("acquire + release, {}", Place::Together);
+    let is_valkey = server.version().starts_with("Valkey");
+    let row = Row::ratio("pairs/checked", what, &lock, CHECKED, &checked);
+    let row = row.target(Target::AtMost(if is_valkey { 1.1 } else { 1.2 }));
+    report.row(if is_valkey { row } else { row.stretch(1.1) });
+    let row = Row::ratio("pairs/lock-bare", what, &lock, BARE, &bare);
+    report.row(row.target(Target::AtMost(1.08)));
+    let row = Row::cheaper("pairs/hash", what, &lock, "the hash lock in Lua", &hash);
+    report.row(row.target(Target::AtLeast(3.5)));
+    report.row(Row::ratio("pairs/set", what, &lock, "SET NX PX + DEL", &set));
 }
 
 /// Measures with an AOF that is synced every second.
 pub fn aof(report: &mut Report) {
     be_client_of(Place::Together);
-    let server = started(Place::Together, &["appendonly yes", "appendfsync everysec"]);
-    let costs = measure_on(report, &server, None, &[Pair::Lock, Pair::Checked]).server;
-    let row =
-        Row::ratio("aof/checked", "acquire + release with an AOF", &costs[0], &with("an AOF"), &costs[1]);
+    let server = started(&["appendonly yes", "appendfsync everysec"]);
+    let [lock, checked] = costs_at(report, &server, [Pair::Lock, Pair::Checked]);
+    let row = Row::ratio("aof/checked", "acquire + release with an AOF", &lock, &with("an AOF"), &checked);
     report.row(row.target(Target::AtMost(1.2)));
 }
 
@@ -197,58 +165,64 @@ fn with(what: &str) -> String {
 /// Measures with a replica.
 pub fn replica(report: &mut Report) {
     be_client_of(Place::Together);
-    let primary = started(Place::Together, &[]);
+    let primary = started(&[]);
     let replica = primary.start_replica();
-    let costs = measure_on(report, &primary, Some(&replica), &[Pair::Lock, Pair::Checked]);
-    let (what, against) = ("acquire + release with a replica", &with("a replica"));
-    let row = Row::ratio("replica/checked", what, &costs.server[0], against, &costs.server[1]);
-    report.row(row.target(Target::AtMost(1.2)));
-    if let Some(applied) = &costs.replica {
-        report.row(Row::ratio(
-            "replica/applied",
-            "acquire + release, applied by that replica",
-            &applied[0],
-            against,
-            &applied[1],
-        ));
-    }
-}
-
-fn started(place: Place, config: &[&str]) -> Server {
-    Server::start_with(Loaded::Lockward, place, config)
-}
-
-/// Measures `pairs` alternately.
-fn measure_on(report: &mut Report, server: &Server, replica: Option<&Server>, pairs: &[Pair]) -> Costs {
-    let mut pipeline = Pipeline::open(server, CONNECTIONS);
-    let batches: Vec<_> = pairs.iter().map(|pair| pair.batches(server, CONNECTIONS, DEPTH)).collect();
-    let mut control = server.client();
-    for batches in &batches {
-        pipeline.run(batches, WARM_UP);
-    }
-    let none = vec![Series::default(); pairs.len()];
-    let mut costs = Costs { server: none.clone(), replica: replica.map(|_| none) };
-    let clocks = (server.cpu(), replica.map(Server::cpu));
-    let read_clocks = || (clocks.0.settled(), clocks.1.map(|clock| clock.settled()));
-    for round in 0..ROUNDS {
-        report.progress(round, ROUNDS);
-        for turn in 0..pairs.len() {
-            let which = (round + turn) % pairs.len(); // the order changes, so that none always comes after the same one
-            let before = read_clocks();
-            pipeline.run(&batches[which], TIMES);
-            if replica.is_some() {
+    let mut load = PairLoad::new(&primary, [Pair::Lock, Pair::Checked]);
+    let mut control = primary.client();
+    let costs = report.alternate(ROUNDS, 2, |which| {
+        let mut at_primary = 0.0;
+        let applied = replica.cost(PAIRS, || {
+            at_primary = primary.cost(PAIRS, || {
+                load.run(which);
                 wait_for_replica(&mut control);
-            }
-            let after = read_clocks();
-            let count = (CONNECTIONS * TIMES * DEPTH / 2) as f64;
-            let cost = |before: Duration, after: Duration| (after - before).as_nanos() as f64 / count;
-            costs.server[which].push(cost(before.0, after.0));
-            if let (Some(costs), Some(before), Some(after)) = (&mut costs.replica, before.1, after.1) {
-                costs[which].push(cost(before, after));
-            }
-        }
+            });
+        });
+        [at_primary, applied]
+    });
+    let against = with("a replica");
+    for ((name, what), number) in [
+        ("checked", "acquire + release with a replica"),
+        ("applied", "acquire + release, applied by that replica"),
+    ]
+    .into_iter()
+    .zip(0..)
+    {
+        let (lock, checked): (&Series, &Series) = (&costs[0][number], &costs[1][number]);
+        let row = Row::ratio(&format!("replica/{name}"), what, lock, &against, checked);
+        report.row(if name == "checked" { row.target(Target::AtMost(1.2)) } else { row });
     }
-    costs
+}
+
+fn started(config: &[&str]) -> Server {
+    Server::start_with(Loaded::Lockward, Place::Together, config)
+}
+
+/// Connections that send pairs.
+struct PairLoad<const COUNT: usize> {
+    pipeline: Pipeline,
+    batches: [Vec<Batch>; COUNT],
+}
+
+impl<const COUNT: usize> PairLoad<COUNT> {
+    fn new(server: &Server, pairs: [Pair; COUNT]) -> Self {
+        let batches = pairs.map(|pair| pair.batches(server, CONNECTIONS, DEPTH));
+        Self { pipeline: Pipeline::open(server, CONNECTIONS), batches }
+    }
+
+    /// Sends the pairs of a round.
+    fn run(&mut self, which: usize) {
+        self.pipeline.run(&self.batches[which], TIMES);
+    }
+}
+
+/// The server's CPU for each of these pairs, in nanoseconds.
+fn costs_at<const COUNT: usize>(
+    report: &mut Report,
+    server: &Server,
+    pairs: [Pair; COUNT],
+) -> [Series; COUNT] {
+    let mut load = PairLoad::new(server, pairs);
+    report.compare(ROUNDS, |which| server.cost(PAIRS, || load.run(which)))
 }
 
 /// Waits until the replica has received everything, including one more write, which it confirms.

@@ -2,11 +2,9 @@
 //!
 //! A *peer* is a lock of another library, with the server that it needs. A *contestant* is the program that runs a job with a
 //! peer; benches/peers/README.md describes its input and output. The driver starts servers and contestants one
-//! after the other, and measures the CPU time of the servers meanwhile.
+//! after the other, and measures the CPU time of the servers meanwhile. If the driver is killed, they are killed too.
 
-pub mod children;
 pub mod contest;
-pub mod interrupts;
 pub mod meter;
 pub mod monitor;
 pub mod programs;

@@ -9,9 +9,11 @@
 //! Where it is allowed, both have priority over other processes, and neither interrupts the other (`SCHED_RR`). So the numbers
 //! are repeatable, even on a busy machine.
 
+use rustix::process::setpriority_process;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fmt::{self, Display};
 use std::sync::OnceLock;
-use std::{fs, io, mem};
+use std::{fs, io};
 
 /// Where a server runs, relative to its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +29,7 @@ pub enum Place {
 /// The CPUs and the scheduling policy of a process.
 #[derive(Clone, Copy)]
 pub(crate) struct Confinement {
-    cpus: libc::cpu_set_t,
+    cpus: CpuSet,
     /// Whether it has priority over other processes, where that is allowed.
     first: bool,
     /// The scheduling policy if it has no priority.
@@ -77,11 +79,8 @@ impl Place {
             Self::Together => libc::SCHED_BATCH,
             Self::Apart | Self::Anywhere => libc::SCHED_OTHER,
         };
-        let mut cpus = no_cpus();
-        for cpu in self.cpus() {
-            // SAFETY: the number comes from the kernel.
-            unsafe { libc::CPU_SET(*cpu, &mut cpus) };
-        }
+        let mut cpus = CpuSet::new();
+        self.cpus().iter().for_each(|cpu| cpus.set(*cpu));
         Confinement { cpus, first: self != Self::Anywhere, policy }
     }
 }
@@ -89,15 +88,9 @@ impl Place {
 impl Confinement {
     /// Confines the calling process. It allocates nothing, so that it may be called after a fork.
     pub(crate) fn enter(&self) -> io::Result<()> {
-        // SAFETY: reads a set of the given size, which outlives the call.
-        let confined =
-            unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const self.cpus) };
+        sched_setaffinity(None, &self.cpus)?;
         let first = || self.first && schedule(libc::SCHED_RR, 1);
-        if confined == 0 && (first() || schedule(self.policy, 0)) {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
-        }
+        if first() || schedule(self.policy, 0) { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }
 
@@ -138,24 +131,13 @@ pub fn goes_before_others() -> bool {
 fn allowed() -> &'static [usize] {
     static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
     ALLOWED.get_or_init(|| {
-        let mut set = no_cpus();
-        // SAFETY: writes a set of the given size, which outlives the call.
-        let status = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
-        assert_eq!(status, 0, "the CPUs of this process: {}", io::Error::last_os_error());
-        let size = usize::try_from(libc::CPU_SETSIZE).unwrap_or(0);
-        // SAFETY: the numbers are within the set.
-        (0..size).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect()
+        let set = sched_getaffinity(None).expect("the CPUs of this process");
+        (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
     })
-}
-
-fn no_cpus() -> libc::cpu_set_t {
-    // SAFETY: a set of bits, all of them zero.
-    unsafe { mem::zeroed() }
 }
 
 /// Gives this process, and all that it starts from now on, a high priority, if that is allowed. Returns whether it was. Unlike
 /// [`be_client_of`] it leaves the choice of CPUs to the scheduler, and some CPU time to other processes.
 pub fn go_first() -> bool {
-    // SAFETY: has no conditions; 0 is this process.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) == 0 }
+    setpriority_process(None, -20).is_ok()
 }

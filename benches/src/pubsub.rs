@@ -5,13 +5,12 @@
 //! once. In both cases the former holder wants the lock again.
 
 use crate::clients::Clients;
-use crate::handoff::{Costs, Kind, Queues};
+use crate::handoff::{Kind, Queues};
 use crate::pairs::load;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
 use crate::request::{LEASE, owner, request};
 use crate::results::{Row, Target, whole};
-use crate::rounds::Series;
 use crate::server::{Loaded, Server};
 use lockward_tests::Reply;
 
@@ -110,18 +109,13 @@ pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     for (waiters, handoffs, target) in [(50, 100, 15.0), (1_000, 10, 400.0)] {
         let (mut herd, mut queues) = (Herd::start(waiters), Queues::start(waiters, Place::Together));
-        let (mut published, mut lock) = (Series::default(), Costs::default());
-        herd.round(handoffs);
-        for round in 0..ROUNDS {
-            report.progress(round, ROUNDS);
-            published.push(herd.round(handoffs));
-            queues.round(Kind::Lock, &mut lock);
-        }
-        let (name, what) = (
-            format!("pubsub/{waiters}"),
-            format!("hand-off and waiting again, {} waiters", whole(waiters as f64)),
-        );
-        let row = Row::cheaper(&name, &what, &lock.cpu_with_wait, "pub/sub wake-up + Lua retry", &published);
+        let [published, lock] = report.compare(ROUNDS, |which| match which {
+            0 => herd.round(handoffs),
+            _ => queues.round(Kind::Lock).with_wait,
+        });
+        let what = format!("hand-off and waiting again, {} waiters", whole(waiters as f64));
+        let against = "pub/sub wake-up + Lua retry";
+        let row = Row::cheaper(&format!("pubsub/{waiters}"), &what, &lock, against, &published);
         report.row(row.target(Target::AtLeast(target)));
     }
 }

@@ -1,8 +1,8 @@
-//! The figures and plots of a run, and the progress that it shows.
+//! The figures and plots of a run, the progress that it shows, and the rounds of its measurements.
 
 use crate::plot::Plot;
 use crate::results::Row;
-use std::collections::BTreeMap;
+use crate::rounds::Series;
 use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,6 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// The plots.
     pub plots: Vec<Plot>,
-    /// Limits that replace those of rows, by the name of the row.
-    limits: BTreeMap<String, f64>,
     /// The stages to run: `STAGE` or `STAGE/CASE`. All of them if this is empty.
     asked: Vec<String>,
     begin: Instant,
@@ -26,19 +24,10 @@ pub struct Report {
 }
 
 impl Report {
-    /// An empty report. `limits` replace the targets of the rows that they name. `asked` are the stages to run
-    /// (`STAGE`), or single cases of them (`STAGE/CASE`); all stages if it is empty.
-    pub fn new(limits: BTreeMap<String, f64>, asked: Vec<String>) -> Self {
+    /// An empty report. `asked` are the stages to run (`STAGE`), or single cases of them (`STAGE/CASE`); all stages if it is empty.
+    pub fn new(asked: Vec<String>) -> Self {
         let now = Instant::now();
-        Self {
-            rows: Vec::new(),
-            plots: Vec::new(),
-            limits,
-            asked,
-            begin: now,
-            stage: String::new(),
-            shown: now,
-        }
+        Self { rows: Vec::new(), plots: Vec::new(), asked, begin: now, stage: String::new(), shown: now }
     }
 
     /// Whether to run a stage, or a case of it.
@@ -72,11 +61,43 @@ impl Report {
         }
     }
 
-    /// Adds a figure.
-    pub fn row(&mut self, mut row: Row) {
-        if let (Some(target), Some(limit)) = (row.target, self.limits.get(&row.name)) {
-            row.target = Some(target.with_limit(*limit));
+    /// Measures `count` things alternately, `rounds` times each. `measure` gets the number of a thing, and returns some numbers, of
+    /// which each becomes a series. The order changes from round to round, so that none always comes after the same one. The first
+    /// round is for warming up, and does not count.
+    pub fn alternate<const N: usize>(
+        &mut self,
+        rounds: usize,
+        count: usize,
+        mut measure: impl FnMut(usize) -> [f64; N],
+    ) -> Vec<[Series; N]> {
+        let mut all: Vec<[Series; N]> =
+            (0..count).map(|_| std::array::from_fn(|_| Series::default())).collect();
+        for round in 0..=rounds {
+            self.progress(round, rounds);
+            for turn in 0..count {
+                let which = (round + turn) % count;
+                let numbers = measure(which);
+                if round > 0 {
+                    all[which].iter_mut().zip(numbers).for_each(|(series, number)| series.push(number));
+                }
+            }
         }
+        all
+    }
+
+    /// As [`Report::alternate`], with a fixed number of things and one series of each.
+    pub fn compare<const COUNT: usize>(
+        &mut self,
+        rounds: usize,
+        mut measure: impl FnMut(usize) -> f64,
+    ) -> [Series; COUNT] {
+        let all = self.alternate(rounds, COUNT, |which| [measure(which)]);
+        let all: Vec<Series> = all.into_iter().map(|[series]| series).collect();
+        all.try_into().expect("a series of each")
+    }
+
+    /// Adds a figure.
+    pub fn row(&mut self, row: Row) {
         let target = row
             .target
             .map_or_else(String::new, |_| format!(" ({}: {})", row.target_shown(), row.verdict_shown()));

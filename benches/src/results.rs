@@ -1,10 +1,10 @@
 //! The results of a run, as written to `results.json`, and whether they meet their targets.
 
+use crate::markdown::table;
 use crate::plot::Plot;
 pub use crate::plot::whole;
 use crate::rounds::Series;
 use serde::{Deserialize, Serialize};
-use std::fmt::Write;
 
 /// A target that is missed by less than this part of it may be missed by noise. A larger miss never counts as noise.
 const FORGIVEN: f64 = 0.03;
@@ -141,14 +141,6 @@ impl Target {
     pub const fn limit(self) -> f64 {
         match self {
             Self::AtMost(limit) | Self::AtLeast(limit) => limit,
-        }
-    }
-
-    /// The same with another number.
-    pub const fn with_limit(self, limit: f64) -> Self {
-        match self {
-            Self::AtMost(_) => Self::AtMost(limit),
-            Self::AtLeast(_) => Self::AtLeast(limit),
         }
     }
 
@@ -340,11 +332,6 @@ impl Unit {
 }
 
 impl Results {
-    /// Whether every target was met, within noise.
-    pub fn all_met(&self) -> bool {
-        self.missed().is_empty()
-    }
-
     /// The names of the figures that do not meet their targets.
     pub fn missed(&self) -> Vec<&str> {
         let good = [None, Some(Verdict::Met), Some(Verdict::WithinNoise)];
@@ -359,27 +346,17 @@ impl Results {
 
     /// A table of one run.
     pub fn table(&self) -> String {
-        let mut table = String::from(
-            "| what | target | measured | met? | ± noise | middle half of the rounds | the two sides |\n\
-             | --- | --- | --- | --- | --- | --- | --- |\n",
-        );
-        for row in &self.rows {
+        let heads =
+            ["what", "target", "measured", "met?", "± noise", "middle half of the rounds", "the two sides"];
+        let rows = self.rows.iter().map(|row| {
             let [low, high] = row.middle_half.map(|end| row.unit.show(end).replace(" times cheaper", ""));
             let spread =
                 if row.ours.rounds() > 1 { format!("{low} to {high}") } else { "one round".to_owned() };
-            writeln!(
-                table,
-                "| {} | {} | {} | {} | {} | {spread} | {} |",
-                row.title(),
-                row.target_shown(),
-                row.shown(),
-                row.verdict_shown(),
-                row.noise_shown(),
-                row.sides_shown(),
-            )
-            .expect("text takes more text");
-        }
-        table
+            let met = row.verdict_shown().to_owned();
+            let (target, sides) = (row.target_shown(), row.sides_shown());
+            vec![row.title(), target, row.shown(), met, row.noise_shown(), spread, sides]
+        });
+        table(&heads, heads.len(), rows)
     }
 
     /// Server, day and machine, for the foot of a plot.

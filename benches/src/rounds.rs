@@ -48,15 +48,9 @@ impl Series {
         1.57 * (self.quantile(0.75) - self.quantile(0.25)) / (self.rounds() as f64).sqrt()
     }
 
-    /// `rounds` of its rounds, spread evenly, to match the length of another series.
-    pub fn thinned(&self, rounds: usize) -> Self {
-        Self((0..rounds).map(|round| self.0[round * self.0.len() / rounds]).collect())
-    }
-
-    /// This series minus the other, round by round.
-    pub fn less(&self, other: &Self) -> Self {
-        assert_eq!(self.0.len(), other.0.len(), "as many rounds of one as of the other");
-        Self(self.0.iter().zip(&other.0).map(|(one, other)| one - other).collect())
+    /// Adds the rounds of another series.
+    pub fn extend(&mut self, other: Self) {
+        self.0.extend(other.0);
     }
 
     /// This series divided by the other, round by round.

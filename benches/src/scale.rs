@@ -10,10 +10,7 @@ pub mod sizing;
 pub mod slots;
 pub mod waiters;
 
-use crate::report::Report;
-
-/// A curve, or several over the same numbers: its name, what it shows, and the function that measures it.
-pub type Stage = (&'static str, &'static str, fn(&mut Report));
+use crate::suite::Stage;
 
 /// All curves, in the order of the page.
 pub const STAGES: [Stage; 6] = [

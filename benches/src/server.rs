@@ -1,17 +1,12 @@
 //! A server that is measured, with a copy of the module.
 
 use crate::clients::{Client, Clients};
-use crate::connection::Connection;
 use crate::cpu::CpuClock;
 use crate::placement::Place;
-use lockward_tests::{self as tests, Directory, Setup, built_file, repository};
+use lockward_tests::{self as tests, Directory, Setup, built_file, eventually};
+use rustix::param::page_size;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
-
-/// The time limit for anything that a server does.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The settings of every server. Lines that come later override them.
 const SETTINGS: [&str; 5] = [
@@ -87,7 +82,9 @@ impl Server {
         let primary = format!("replicaof 127.0.0.1 {}", self.port());
         let replica = Self::start_with(Loaded::Lockward, Place::Apart, &[&primary]);
         let mut client = replica.client();
-        wait_for("the link to the primary", || client.info("replication").contains("master_link_status:up"));
+        eventually("the link to the primary", || {
+            client.info("replication").contains("master_link_status:up")
+        });
         replica
     }
 
@@ -101,9 +98,9 @@ impl Server {
         self.server.port()
     }
 
-    /// A connection that counts lines of replies, for requests whose instructions are counted.
-    pub fn connect(&self) -> Connection {
-        Connection::open(self.port())
+    /// A connection that waits for each reply.
+    pub fn connect(&self) -> tests::Client {
+        tests::Client::connect(self.port()).expect("a connection")
     }
 
     /// A client of its own.
@@ -121,12 +118,19 @@ impl Server {
         CpuClock::of(self.pid())
     }
 
+    /// Its CPU time for each of so many units of work, in nanoseconds.
+    pub fn cost(&self, units: usize, work: impl FnOnce()) -> f64 {
+        let cpu = self.cpu();
+        let begin = cpu.settled();
+        work();
+        (cpu.settled() - begin).as_nanos() as f64 / units as f64
+    }
+
     /// Its resident memory, in bytes.
     pub fn resident(&self) -> f64 {
         let statm = fs::read_to_string(format!("/proc/{}/statm", self.pid())).expect("a server that runs");
         let pages: f64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("its pages");
-        // SAFETY: returns a number.
-        pages * unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as f64
+        pages * page_size() as f64
     }
 
     /// Its directory.
@@ -168,32 +172,5 @@ impl Loaded {
             panic!("{} cannot be read ({error}): run `make bench-builds`", path.display());
         }
         Some(copy)
-    }
-
-    /// Checks that the module has been built.
-    ///
-    /// # Errors
-    /// What the user must do.
-    pub fn is_built(self) -> Result<(), String> {
-        match self.path() {
-            Some(path) if !path.is_file() => {
-                Err(format!("There is no {}: run `make bench-builds`.", path.display()))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Where `make` builds.
-pub fn target_dir() -> PathBuf {
-    repository().join("target")
-}
-
-/// Waits until a condition is met. Yields to other processes meanwhile, but does not sleep.
-pub fn wait_for(what: &str, mut met: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !met() {
-        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
-        thread::yield_now();
     }
 }

@@ -62,35 +62,3 @@ impl Server {
         }
     }
 }
-
-/// The number of commands that the server has executed for all clients, including calls inside scripts. INFO is not counted,
-/// because this function calls it.
-pub(crate) fn commands_executed(connection: &mut Connection) -> Result<u64, Failure> {
-    let stats: String = redis::cmd("INFO").arg("commandstats").query(connection)?;
-    Ok(sum_of_calls(&stats))
-}
-
-fn sum_of_calls(stats: &str) -> u64 {
-    stats
-        .lines()
-        .filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(':'))
-        .filter(|(command, _)| *command != "info")
-        .filter_map(|(_, fields)| fields.strip_prefix("calls=")?.split(',').next()?.parse::<u64>().ok())
-        .sum()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn calls_are_summed_without_info() {
-        let stats = "# Commandstats\r\n\
-            cmdstat_get:calls=5000,usec=7,usec_per_call=1.40,rejected_calls=0,failed_calls=0\r\n\
-            cmdstat_client|setinfo:calls=2,usec=1,usec_per_call=0.50,rejected_calls=0,failed_calls=2\r\n\
-            cmdstat_lock.acquire:calls=40,usec=1,usec_per_call=0.50,rejected_calls=0,failed_calls=0\r\n\
-            cmdstat_info:calls=9,usec=1,usec_per_call=0.50,rejected_calls=0,failed_calls=0\r\n";
-        assert_eq!(sum_of_calls(stats), 5_042);
-        assert_eq!(sum_of_calls("# Commandstats\r\n"), 0);
-    }
-}

@@ -26,6 +26,14 @@ fn escape(shown: &mut String, bytes: &[u8]) {
     }
 }
 
+/// A count, in groups of three digits: `12,345`.
+pub(crate) fn grouped(count: u64) -> String {
+    match count {
+        0..1_000 => count.to_string(),
+        _ => format!("{},{:03}", grouped(count / 1_000), count % 1_000),
+    }
+}
+
 /// A table. Each column is as wide as its widest cell, and aligned to the right where `right` is true.
 pub(crate) fn table<const N: usize>(head: [&str; N], right: [bool; N], rows: &[[String; N]]) -> String {
     let width = |column: usize| {
@@ -59,6 +67,11 @@ mod tests {
     #[test]
     fn control_characters_and_invalid_utf8_are_escaped() {
         assert_eq!(show(b"a\x1b[2J\n\xff\xc2\x9b"), r"a\x1b[2J\x0a\xff\xc2\x9b");
+    }
+
+    #[test]
+    fn counts_are_in_groups_of_three_digits() {
+        assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
     }
 
     #[test]

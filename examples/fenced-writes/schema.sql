@@ -1,3 +1,4 @@
+-- The table of the example for PostgreSQL.
 CREATE TABLE IF NOT EXISTS stock (
     item  text PRIMARY KEY,
     pairs integer NOT NULL,

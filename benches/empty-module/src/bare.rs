@@ -16,8 +16,8 @@ use std::{mem, ptr, slice};
 static KIND: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
-    /// The waiters, by key. The server calls the module on one thread.
-    static LINES: RefCell<HashMap<Vec<u8>, VecDeque<Handle>>> = RefCell::new(HashMap::new());
+    /// The wait queues, by key. The server calls the module on one thread.
+    static QUEUES: RefCell<HashMap<Vec<u8>, VecDeque<Handle>>> = RefCell::new(HashMap::new());
 }
 
 type Handle = *mut raw::RedisModuleBlockedClient;
@@ -56,14 +56,21 @@ pub fn register_all(context: Context) -> bool {
         && register(context, c"empty.pass", c"write fast", pass)
 }
 
+/// The handlers of commands, each of which replies with an error if a function of the API is missing.
+macro_rules! handlers {
+    ($($handler:ident => $try:ident),*) => {$(
+        unsafe extern "C" fn $handler(context: Context, argv: Strings, argc: c_int) -> c_int {
+            // SAFETY: the server's context and arguments of this very call.
+            unsafe { $try(context, argv, argc) }.map_or(ERR, |()| OK)
+        }
+    )*};
+}
+
+handlers!(take => try_take, give => try_give, wait => try_wait, pass => try_pass);
+
 unsafe extern "C" fn free(value: *mut c_void) {
     // SAFETY: stored by `try_take`, and freed once.
     drop(unsafe { Box::from_raw(value.cast::<Value>()) });
-}
-
-unsafe extern "C" fn take(context: Context, argv: Strings, argc: c_int) -> c_int {
-    // SAFETY: the server's context and arguments of this very call.
-    unsafe { try_take(context, argv, argc) }.map_or(ERR, |()| OK)
 }
 
 /// SAFETY: the server's context and arguments of this very call, here and below.
@@ -86,11 +93,6 @@ unsafe fn try_take(context: Context, argv: Strings, argc: c_int) -> Option<()> {
         raw::RedisModule_ReplyWithLongLong?(context, 30_000);
     }
     Some(())
-}
-
-unsafe extern "C" fn give(context: Context, argv: Strings, argc: c_int) -> c_int {
-    // SAFETY: the server's context and arguments of this very call.
-    unsafe { try_give(context, argv, argc) }.map_or(ERR, |()| OK)
 }
 
 unsafe fn try_give(context: Context, argv: Strings, argc: c_int) -> Option<()> {
@@ -123,11 +125,6 @@ unsafe fn tell(context: Context, name: *mut raw::RedisModuleString) -> Option<()
     Some(())
 }
 
-unsafe extern "C" fn wait(context: Context, argv: Strings, argc: c_int) -> c_int {
-    // SAFETY: the server's context and arguments of this very call.
-    unsafe { try_wait(context, argv, argc) }.map_or(ERR, |()| OK)
-}
-
 unsafe fn try_wait(context: Context, argv: Strings, argc: c_int) -> Option<()> {
     // SAFETY: the strings live through the call; nobody leaves before the end of the server.
     let (name, handle) = unsafe {
@@ -136,20 +133,15 @@ unsafe fn try_wait(context: Context, argv: Strings, argc: c_int) -> Option<()> {
             raw::RedisModule_BlockClient?(context, Some(crate::reply), None, None, 0),
         )
     };
-    LINES.with_borrow_mut(|lines| lines.entry(name.to_vec()).or_default().push_back(handle));
+    QUEUES.with_borrow_mut(|queues| queues.entry(name.to_vec()).or_default().push_back(handle));
     Some(())
-}
-
-unsafe extern "C" fn pass(context: Context, argv: Strings, argc: c_int) -> c_int {
-    // SAFETY: the server's context and arguments of this very call.
-    unsafe { try_pass(context, argv, argc) }.map_or(ERR, |()| OK)
 }
 
 unsafe fn try_pass(context: Context, argv: Strings, argc: c_int) -> Option<()> {
     // SAFETY: the strings live through the call; who has been taken out of the line is unblocked once.
     unsafe {
         let name = bytes(*arguments(argv, argc).get(1)?)?;
-        let first = LINES.with_borrow_mut(|lines| lines.get_mut(name)?.pop_front());
+        let first = QUEUES.with_borrow_mut(|queues| queues.get_mut(name)?.pop_front());
         if let Some(first) = first {
             raw::RedisModule_UnblockClient?(first, ptr::null_mut());
         }

@@ -1,7 +1,7 @@
 //! A module that does nothing: the cost of any module, with which Lockward is compared.
 //!
-//! Its commands take whatever arguments they are given. EMPTY.REPLY answers 0. EMPTY.BLOCK blocks its client as
-//! LOCK.ACQUIRE does, for good, and keeps nothing. EMPTY.CALL gives the command in its arguments, on a thread of its own.
+//! Its commands take whatever arguments they are given. EMPTY.BLOCK blocks its client as LOCK.ACQUIRE does, for good, and keeps
+//! nothing. EMPTY.CALL gives the command in its arguments, on a thread of its own.
 //! EMPTY.MEDDLE runs a command when it receives an event. The commands in `bare` make the API calls that a lock needs.
 
 mod bare;
@@ -29,7 +29,6 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     // SAFETY: the server's context of this very call.
     let known = unsafe { raw::Export_RedisModule_Init(context, c"empty".as_ptr(), 1, api_version) };
     let registered = known == OK
-        && register(context, c"empty.reply", c"readonly fast", reply)
         && register(context, c"empty.block", c"write deny-oom blocking", block)
         && register(context, c"empty.call", c"write deny-oom blocking", call)
         && register(context, c"empty.meddle", c"write", meddle::meddle)
@@ -112,8 +111,7 @@ unsafe extern "C" fn release(_context: *mut raw::RedisModuleCtx, handle: *mut ra
 /// What a thread needs to give a command for a client that is blocked meanwhile.
 struct Elsewhere {
     handle: *mut raw::RedisModuleBlockedClient,
-    command: CString,
-    arguments: Vec<Vec<u8>>,
+    command: Vec<Vec<u8>>,
 }
 
 // SAFETY: the handle is used by that thread alone, and the rest are bytes.
@@ -126,13 +124,12 @@ unsafe extern "C" fn call(
 ) -> c_int {
     // SAFETY: the server's arguments of this very call.
     let given = unsafe { copied(argv, argc) };
-    let Some((command, arguments)) = given.get(1..).and_then(<[_]>::split_first) else { return ERR };
+    let Some(command) = given.get(1..) else { return ERR };
     // SAFETY: the server's context of this very call. Whoever is blocked is unblocked by the thread.
     let handle = unsafe {
         raw::RedisModule_BlockClient.map_or(ptr::null_mut(), |block| block(context, None, None, None, 0))
     };
-    let command = CString::new(command.as_slice()).unwrap_or_default();
-    let elsewhere = Elsewhere { handle, command, arguments: arguments.to_vec() };
+    let elsewhere = Elsewhere { handle, command: command.to_vec() };
     thread::spawn(move || elsewhere.run());
     OK
 }
@@ -141,26 +138,42 @@ impl Elsewhere {
     fn run(self) -> Option<()> {
         // SAFETY:
         // - between lock and unlock this thread may do what a command may;
-        // - strings, reply and context are freed once, after their last use; the client is unblocked once.
+        // - reply and context are freed once, after their last use; the client is unblocked once.
         unsafe {
             let context = raw::RedisModule_GetThreadSafeContext?(self.handle);
             raw::RedisModule_ThreadSafeContextLock?(context);
-            let mut strings = Vec::new();
-            for bytes in &self.arguments {
-                strings.push(raw::RedisModule_CreateString?(context, bytes.as_ptr().cast(), bytes.len()));
-            }
-            let (command, format) = (self.command.as_ptr(), c"v".as_ptr());
-            let answer =
-                raw::RedisModule_Call?(context, command, format, strings.as_mut_ptr(), strings.len());
+            let answer = give(context, &self.command)?;
             raw::RedisModule_ReplyWithCallReply?(context, answer);
             raw::RedisModule_FreeCallReply?(answer);
-            for string in strings {
-                raw::RedisModule_FreeString?(context, string);
-            }
             raw::RedisModule_ThreadSafeContextUnlock?(context);
             raw::RedisModule_FreeThreadSafeContext?(context);
             raw::RedisModule_UnblockClient?(self.handle, ptr::null_mut());
         }
         Some(())
+    }
+}
+
+/// Gives a command to the server, and returns its reply, which may be null.
+///
+/// # Safety
+/// The context is the server's, and its call is not over.
+unsafe fn give(
+    context: *mut raw::RedisModuleCtx,
+    command: &[Vec<u8>],
+) -> Option<*mut raw::RedisModuleCallReply> {
+    let (name, arguments) = command.split_first()?;
+    let name = CString::new(name.as_slice()).ok()?;
+    // SAFETY: the format names an array of strings and their number, which follow; each string is freed once.
+    unsafe {
+        let mut strings = Vec::new();
+        for bytes in arguments {
+            strings.push(raw::RedisModule_CreateString?(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len()));
+        }
+        let (strings_at, count) = (strings.as_mut_ptr(), strings.len());
+        let reply = raw::RedisModule_Call?(context, name.as_ptr(), c"v".as_ptr(), strings_at, count);
+        for string in strings {
+            raw::RedisModule_FreeString?(ptr::null_mut(), string);
+        }
+        Some(reply)
     }
 }

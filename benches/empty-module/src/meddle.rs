@@ -1,9 +1,8 @@
 //! A module that runs a command from the callback of an event.
 
-use crate::{ERR, OK, copied};
+use crate::{ERR, OK, copied, give};
 use redis_module::raw;
-use std::ffi::{CStr, CString, c_char, c_int};
-use std::ptr;
+use std::ffi::{CStr, c_char, c_int};
 use std::sync::Mutex;
 
 /// A command that is run when an event is received.
@@ -52,30 +51,13 @@ unsafe extern "C" fn heard(
     let event = unsafe { CStr::from_ptr(event) }.to_bytes();
     let due = ORDER.lock().ok().and_then(|mut order| order.take_if(|order| order.event == event));
     let Some(Order { command, .. }) = due else { return OK };
-    // SAFETY: the server's context of this very call.
-    unsafe { run(context, &command) };
-    OK
-}
-
-/// SAFETY: the server's context of a call that is not over.
-unsafe fn run(context: *mut raw::RedisModuleCtx, command: &[Vec<u8>]) -> Option<()> {
-    let (name, arguments) = command.split_first()?;
-    let name = CString::new(name.as_slice()).ok()?;
-    // SAFETY: the format names an array of strings and their number, which follow; strings and reply are freed once.
+    // SAFETY: the server's context of this very call; the reply is freed once.
     unsafe {
-        let mut strings = Vec::new();
-        for bytes in arguments {
-            strings.push(raw::RedisModule_CreateString?(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len()));
-        }
-        let format = c"v".as_ptr();
-        let reply =
-            raw::RedisModule_Call?(context, name.as_ptr(), format, strings.as_mut_ptr(), strings.len());
-        if !reply.is_null() {
-            raw::RedisModule_FreeCallReply?(reply);
-        }
-        for string in strings {
-            raw::RedisModule_FreeString?(ptr::null_mut(), string);
+        if let (Some(reply), Some(free)) = (give(context, &command), raw::RedisModule_FreeCallReply)
+            && !reply.is_null()
+        {
+            free(reply);
         }
     }
-    Some(())
+    OK
 }

@@ -1,13 +1,13 @@
+// The clients of a peer, and what they count.
+
 package main
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,16 +45,16 @@ type contest struct {
 
 // What one client has seen.
 type tally struct {
-	grants, gaveUp int64
+	gaveUp int64
 	// Grants after another client's.
 	handoffs int64
-	waits    []time.Duration
+	// For each grant that counts, in microseconds.
+	waits []int64
 }
 
-func (c *contest) run(count int) (*outcome, error) {
+func (c *contest) run(count int) (*answer, error) {
 	ctx, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
-	go watch(ctx, stop, c.address)
 	var clients []client
 	err := within(ctx, func() (err error) {
 		clients, err = c.connect(ctx, count)
@@ -91,11 +91,7 @@ func (c *contest) run(count int) (*outcome, error) {
 	if err != nil {
 		return nil, err
 	}
-	result := c.outcome()
-	if result.Operations == 0 {
-		return nil, errors.New("no client got a lock while it counted")
-	}
-	return result, nil
+	return c.answer(), nil
 }
 
 func (c *contest) connect(ctx context.Context, count int) ([]client, error) {
@@ -147,8 +143,7 @@ func (c *contest) loop(ctx context.Context, client client, index int) error {
 			c.count(index)
 		}
 		if isCounted {
-			tally.grants++
-			tally.waits = append(tally.waits, granted.Sub(asked))
+			tally.waits = append(tally.waits, granted.Sub(asked).Microseconds())
 		}
 		// Not with ctx, which may end meanwhile.
 		if err := client.release(context.Background()); err != nil {
@@ -187,50 +182,19 @@ func (c *contest) counts(now time.Time) bool {
 	return !now.Before(c.from) && now.Before(c.to)
 }
 
-func (c *contest) outcome() *outcome {
-	result := &outcome{
-		Clients:   len(c.tallies),
-		BeganMs:   c.from.UnixMilli(),
-		ElapsedMs: c.duration.Milliseconds(),
-	}
-	var waits, writers []time.Duration
+func (c *contest) answer() *answer {
+	result := &answer{BeganMs: c.from.UnixMilli(), WaitsUs: make([][]int64, len(c.tallies))}
 	for index := range c.tallies {
 		tally := &c.tallies[index]
-		result.Operations += tally.grants
+		result.WaitsUs[index] = append([]int64{}, tally.waits...)
 		result.Counter += c.counters[index]
-		result.Grants = append(result.Grants, tally.grants)
 		result.Handoffs += tally.handoffs
 		result.GaveUp += tally.gaveUp
-		if shareOf(c.job, index).isWriter {
-			writers = append(writers, tally.waits...)
-		} else {
-			waits = append(waits, tally.waits...)
-		}
 	}
-	result.AcquireUs = percentilesOf(waits)
 	if isShared(c.job) {
 		result.Counter = c.allowed.Load()
 	}
-	if c.job == readers {
-		times := percentilesOf(writers)
-		result.WritersUs = &times
-	}
 	return result
-}
-
-// Watch ends the contest when the server is gone. Libraries that try again and again would take long to say so.
-func watch(ctx context.Context, stop context.CancelCauseFunc, address string) {
-	for failures := 0; ctx.Err() == nil; time.Sleep(time.Second) {
-		connection, err := net.DialTimeout("tcp", address, time.Second)
-		if err == nil {
-			connection.Close()
-			failures = 0
-			continue
-		}
-		if failures++; failures == 2 {
-			stop(fmt.Errorf("the server is gone: %w", err))
-		}
-	}
 }
 
 // Within lets work be done while the context lasts, but not for ever.
@@ -245,20 +209,4 @@ func within(ctx context.Context, work func() error) error {
 	case <-time.After(patience):
 		return fmt.Errorf("the clients do not connect, or end, within %v", patience)
 	}
-}
-
-// How long grants took, in microseconds from asking to having.
-type percentiles struct {
-	P50 int64 `json:"p50"`
-	P99 int64 `json:"p99"`
-	Max int64 `json:"max"`
-}
-
-func percentilesOf(waits []time.Duration) percentiles {
-	if len(waits) == 0 {
-		return percentiles{}
-	}
-	slices.Sort(waits)
-	at := func(percent int) int64 { return waits[(len(waits)-1)*percent/100].Microseconds() }
-	return percentiles{P50: at(50), P99: at(99), Max: at(100)}
 }

@@ -1,3 +1,5 @@
+// The lock of etcd.
+
 package main
 
 import (

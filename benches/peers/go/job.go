@@ -1,3 +1,5 @@
+// The jobs, and what each client asks for.
+
 package main
 
 import (

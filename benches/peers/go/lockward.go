@@ -1,3 +1,5 @@
+// Lockward's Go client.
+
 package main
 
 import (

@@ -3,7 +3,7 @@
 //	peers <peer> <job> <address> --clients N --seconds S
 //
 // The peer is lockward-go, redsync, etcd, mariadb or postgres, and its server listens at the address. ../README.md has the jobs.
-// The outcome is one line of JSON. Whatever goes wrong ends the program, with a reason on standard error.
+// The answer is one line of JSON. Whatever goes wrong ends the program, with a reason on standard error.
 package main
 
 import (
@@ -44,23 +44,15 @@ var peers = map[string]peer{
 	"postgres":    postgresPeer,
 }
 
-// What the program prints. Times are in microseconds where nothing else is said.
-type outcome struct {
-	Peer       string  `json:"peer"`
-	Version    string  `json:"version"`
-	Job        string  `json:"job"`
-	Clients    int     `json:"clients"`
-	BeganMs    int64   `json:"began_unix_ms"`
-	ElapsedMs  int64   `json:"elapsed_ms"`
-	Operations int64   `json:"operations"`
-	Counter    int64   `json:"counter"`
-	Grants     []int64 `json:"grants"`
-	// Grants of the shared lock to another client than the last: the other grants cost nobody a wait.
-	Handoffs  int64        `json:"handoffs"`
-	GaveUp    int64        `json:"gave_up"`
-	AcquireUs percentiles  `json:"acquire_us"`
-	WritersUs *percentiles `json:"writers_us,omitempty"`
-	Notes     string       `json:"notes"`
+// What the program prints: see ../README.md.
+type answer struct {
+	Version  string    `json:"version"`
+	Notes    string    `json:"notes"`
+	BeganMs  int64     `json:"began_unix_ms"`
+	WaitsUs  [][]int64 `json:"waits_us"`
+	Counter  int64     `json:"counter"`
+	Handoffs int64     `json:"handoffs"`
+	GaveUp   int64     `json:"gave_up"`
 }
 
 func main() {
@@ -74,7 +66,7 @@ func main() {
 	}
 }
 
-func run(arguments []string) (*outcome, error) {
+func run(arguments []string) (*answer, error) {
 	if len(arguments) < 3 {
 		return nil, fmt.Errorf("usage: peers <peer> <job> <address> --clients N --seconds S")
 	}
@@ -105,7 +97,7 @@ func run(arguments []string) (*outcome, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s at %s: %w", name, address, err)
 	}
-	result.Peer, result.Version, result.Job, result.Notes = name, peer.version(), job, peer.defaults
+	result.Version, result.Notes = peer.version(), peer.defaults
 	return result, nil
 }
 

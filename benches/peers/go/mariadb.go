@@ -1,3 +1,5 @@
+// The locks of MariaDB.
+
 package main
 
 import (

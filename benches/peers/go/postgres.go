@@ -1,3 +1,5 @@
+// The advisory locks of PostgreSQL.
+
 package main
 
 import (

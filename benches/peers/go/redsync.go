@@ -1,3 +1,5 @@
+// The lock of redsync.
+
 package main
 
 import (

@@ -2,7 +2,7 @@
 //
 //   peers.js <peer> <job> <address> --clients N --seconds S
 //
-// The peer is lockward-node or node-redlock, and a server of Redis listens at the address. ../README.md has the jobs. The outcome is
+// The peer is lockward-node or node-redlock, and a server of Redis listens at the address. ../README.md has the jobs. The answer is
 // one line of JSON. Whatever goes wrong ends the program, with a reason on standard error.
 //
 // All clients are in one process, and share a connection of ioredis, as callers of a program do.
@@ -134,16 +134,8 @@ async function run(peer, client, begin) {
       else if (job === "contended") await count(client, counts);
     }
     await lock.release();
-    if (counts) tallies[client].waits.push(granted - asked);
+    if (counts) tallies[client].waits.push(Math.round(1_000 * (granted - asked)));
   }
-}
-
-/** Some of the times that clients waited, in microseconds. */
-function quantiles(isOne) {
-  const waits = tallies.filter((_, client) => isOne(client)).flatMap(({ waits }) => waits);
-  waits.sort((a, b) => a - b);
-  const at = (percent) => Math.round(1_000 * (waits[Math.floor(((waits.length - 1) * percent) / 100)] ?? 0));
-  return { p50: at(50), p99: at(99), max: at(100) };
 }
 
 async function main() {
@@ -155,24 +147,14 @@ async function main() {
   const begin = performance.now() + WARM_UP;
   const began = Date.now() + WARM_UP;
   await Promise.all(tallies.map((_, client) => run(peer, client, begin)));
-  const grants = tallies.map(({ waits }) => waits.length);
-  const operations = grants.reduce((sum, each) => sum + each);
-  if (operations === 0) throw new Error("no client got a lock while it counted");
   return {
-    peer: name,
     version: peer.version,
-    job,
-    clients,
-    began_unix_ms: began,
-    elapsed_ms: duration,
-    operations,
-    counter: SHARED.includes(job) ? allowed : job === "contended" ? counter : operations,
-    grants,
-    ...(job === "contended" ? { handoffs } : {}),
-    gave_up: tallies.reduce((sum, { gaveUp }) => sum + gaveUp, 0),
-    acquire_us: quantiles((client) => !writes(client)),
-    ...(job === "readers" ? { writers_us: quantiles(writes) } : {}),
     notes: peer.notes,
+    began_unix_ms: began,
+    waits_us: tallies.map(({ waits }) => waits),
+    ...(SHARED.includes(job) ? { counter: allowed } : {}),
+    ...(job === "contended" ? { counter, handoffs } : {}),
+    gave_up: tallies.reduce((sum, { gaveUp }) => sum + gaveUp, 0),
   };
 }
 

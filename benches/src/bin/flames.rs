@@ -1,8 +1,12 @@
-//! Draws where the server's CPU time goes: `make flames`.
+//! Draws where the server's CPU time goes, as flame graphs: `make flames`.
+//!
+//! `perf` takes samples of the server's stack, and inferno draws them.
 
 #![allow(clippy::expect_used, reason = "a benchmark that cannot go on ends, and says why")]
 
-use lockward_bench::flame::{Recording, Samples};
+use inferno::collapse::Collapse;
+use inferno::collapse::perf::Folder;
+use inferno::flamegraph::{self, Options, TextTruncateDirection};
 use lockward_bench::handoff::{Kind, Queues};
 use lockward_bench::machine::{machine, today};
 use lockward_bench::pairs::{CONNECTIONS, DEPTH, Pair};
@@ -10,8 +14,10 @@ use lockward_bench::pipeline::{Batch, Expected, Part, Pipeline};
 use lockward_bench::placement::{Place, be_client_of};
 use lockward_bench::request::{LEASE, owner, request};
 use lockward_bench::server::Server;
-use std::fs;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long each job is sampled.
@@ -19,65 +25,128 @@ const SAMPLED: Duration = Duration::from_secs(10);
 /// Other holders of the semaphore.
 const HOLDERS: usize = 1_000;
 const WAITERS: usize = 50;
-/// The smallest part of the samples that the table names.
+/// The smallest part of the samples that is printed for a function, with the functions that it calls.
 const NAMED: f64 = 0.05;
+
+/// The stacks of a server, a line each: the functions from the outermost, separated by semicolons, and how many samples there are.
+type Stacks = String;
 
 fn main() {
     be_client_of(Place::Together);
-    let into = Path::new("docs/performance");
     for (name, title, job) in [
         (
             "flame-pair",
             "LOCK.ACQUIRE + LOCK.RELEASE, 50 connections, 16 commands in flight on each",
-            pair as fn() -> Samples,
+            pair as fn() -> Stacks,
         ),
         ("flame-handoff", "Hand-offs among 50 clients that wait for one lock", handoff),
         ("flame-semaphore", "A permit acquired and released beside 1,000 holders", semaphore),
     ] {
-        let samples = job();
-        let hint = format!(
-            "Each frame is as wide as its part of the server's CPU time ({} samples, {}, {}).",
-            samples.count(),
-            machine().processor,
-            today()
-        );
-        fs::write(into.join(format!("{name}.svg")), samples.draw(title, &hint)).expect("docs/performance");
+        let stacks = job();
+        draw(&Path::new("docs/performance").join(format!("{name}.svg")), title, &stacks);
         println!("{title}:");
-        for (function, part) in samples.at_least(NAMED) {
+        for (function, part) in largest(&stacks) {
             println!("  {:5.1} %  {function}", part * 100.0);
         }
     }
 }
 
+fn draw(file: &Path, title: &str, stacks: &str) {
+    let mut options = Options::default();
+    title.clone_into(&mut options.title);
+    options.subtitle = Some(format!(
+        "Each frame is as wide as its part of the server's CPU time ({}, {}).",
+        machine().processor,
+        today()
+    ));
+    options.text_truncate_direction = TextTruncateDirection::Right;
+    options.no_javascript = true;
+    let file = File::create(file).expect("docs/performance");
+    flamegraph::from_lines(&mut options, stacks.lines(), file).expect("a flame graph");
+}
+
+/// The functions with at least [`NAMED`] of the samples, the largest first. A function that is called along several paths counts once.
+fn largest(stacks: &str) -> Vec<(String, f64)> {
+    let mut counts: BTreeMap<String, f64> = BTreeMap::new();
+    let mut all = 0.0;
+    for (functions, samples) in stacks.lines().filter_map(|line| line.rsplit_once(' ')) {
+        let samples: f64 = samples.parse().expect("a number of samples");
+        all += samples;
+        for function in functions.split(';').collect::<BTreeSet<_>>() {
+            *counts.entry(function.to_owned()).or_default() += samples;
+        }
+    }
+    let mut large: Vec<(String, f64)> =
+        counts.into_iter().map(|(function, samples)| (function, samples / all)).collect();
+    large.retain(|(_, part)| *part >= NAMED);
+    large.sort_by(|one, other| other.1.total_cmp(&one.1));
+    large
+}
+
+/// A running `perf record` of a server.
+struct Recording {
+    perf: Child,
+    file: PathBuf,
+}
+
+impl Recording {
+    fn start(server: &Server) -> Self {
+        let file = server.dir().join("samples");
+        let mut perf = Command::new("perf");
+        perf.args([
+            "record",
+            "--quiet",
+            "--event",
+            "cpu-clock",
+            "--freq",
+            "997",
+            "--call-graph",
+            "dwarf,16384",
+        ]);
+        perf.arg("--output").arg(&file).args(["--pid", &server.pid().to_string()]);
+        Self { perf: perf.stderr(Stdio::null()).spawn().expect("perf: install linux-perf"), file }
+    }
+
+    /// Ends the recording and reads it.
+    fn end(mut self) -> Stacks {
+        let pid = self.perf.id().to_string();
+        let _ = Command::new("kill").args(["-INT", &pid]).status();
+        let _ = self.perf.wait();
+        let script = Command::new("perf").args(["script", "--no-inline", "--input"]).arg(&self.file).output();
+        let mut stacks = Vec::new();
+        let script = script.expect("perf").stdout;
+        Folder::default().collapse(&script[..], &mut stacks).expect("the output of perf script");
+        String::from_utf8(stacks).expect("names of functions")
+    }
+}
+
 /// Samples a server while some work is done again and again.
-fn sampled(server: &Server, mut work: impl FnMut()) -> Samples {
-    let file = server.dir().join("samples");
+fn sampled(server: &Server, mut work: impl FnMut()) -> Stacks {
     work();
-    let recording = Recording::start(server.pid(), &file);
+    let recording = Recording::start(server);
     let begin = Instant::now();
     while begin.elapsed() < SAMPLED {
         work();
     }
-    recording.end(&file)
+    recording.end()
 }
 
-fn pair() -> Samples {
+fn pair() -> Stacks {
     let server = Server::start(&[]);
     let mut pipeline = Pipeline::open(&server, CONNECTIONS);
     let batches = Pair::Lock.batches(&server, CONNECTIONS, DEPTH);
     sampled(&server, || pipeline.run(&batches, 50))
 }
 
-fn handoff() -> Samples {
+fn handoff() -> Stacks {
     let mut queues = Queues::start(WAITERS, Place::Together);
-    let file = queues.server().dir().join("samples");
-    let recording = Recording::start(queues.server().pid(), &file);
+    let recording = Recording::start(queues.server());
     let begin = Instant::now();
     queues.pass_on_while(Kind::Lock, || begin.elapsed() < SAMPLED);
-    recording.end(&file)
+    recording.end()
 }
 
-fn semaphore() -> Samples {
+fn semaphore() -> Stacks {
     let server = Server::start(&[]);
     let mut client = server.client();
     let acquire = |who: usize| {

@@ -8,10 +8,11 @@
     reason = "a check that cannot go on ends, and says why"
 )]
 
-use lockward_bench::connection::Connection;
+use clap::Parser;
 use lockward_bench::instructions::{self, Count, CountedServer};
 use lockward_bench::request::{LEASE, owner, request};
-use lockward_bench::server::{Loaded, Server, target_dir, wait_for};
+use lockward_bench::server::{Loaded, Server};
+use lockward_tests::{Client, eventually, repository};
 use std::fs;
 use std::ops::Range;
 use std::process::ExitCode;
@@ -48,14 +49,16 @@ const ROOM: f64 = 0.025;
 /// Other commands cost the same with the module as without.
 const ROOM_OF_OTHERS: f64 = 0.005;
 
-const USAGE: &str = "\
-Counts the instructions of the server for each kind of request, and fails where they are more than the limits in
-benches/src/bin/guard.rs. Build first: make bench-builds
-
-  guard            count and judge
-  guard --record   count, and print the limits anew
-
-LOCKWARD_SERVER names the server (redis-server), LOCKWARD_MODULE and LOCKWARD_EMPTY_MODULE the modules (target/release).";
+/// Counts the instructions of the server for each kind of request, and fails where they are more than the limits in
+/// benches/src/bin/guard.rs.
+///
+/// LOCKWARD_SERVER names the server (redis-server), LOCKWARD_MODULE and LOCKWARD_EMPTY_MODULE the modules (target/release).
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Print the limits anew instead of judging.
+    #[arg(long)]
+    record: bool,
+}
 
 /// Commands in flight on a connection.
 const DEPTH: usize = 16;
@@ -72,6 +75,7 @@ const READERS: usize = 50;
 /// Locks with waiters, and locks that the server has dropped early.
 const LOCKS: usize = 100;
 
+#[derive(Clone)]
 struct Row {
     name: &'static str,
     against: &'static str,
@@ -81,24 +85,12 @@ struct Row {
 }
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let record = match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => false,
-        ["--record"] => true,
-        ["--help" | "-h"] => {
-            println!("{USAGE}");
-            return ExitCode::SUCCESS;
-        }
-        _ => {
-            eprintln!("{USAGE}");
-            return ExitCode::from(2);
-        }
-    };
+    let Arguments { record } = Arguments::parse();
     if !instructions::can_be_counted() {
         eprintln!("Instructions are counted by callgrind: install valgrind.");
         return ExitCode::FAILURE;
     }
-    let rows = count();
+    let rows = [locks(), guarded(), many_holders(), top(), others()].concat();
     if record {
         println!("const LIMITS: &[(&str, f64)] = &[");
         for row in &rows {
@@ -110,248 +102,221 @@ fn main() -> ExitCode {
     judge(&rows)
 }
 
-fn count() -> Vec<Row> {
-    let mut rows = Vec::new();
-    count_locks(&mut rows);
-    count_guarded(&mut rows);
-    count_modes(&mut rows);
-    count_top(&mut rows);
-    count_others(&mut rows);
-    rows
+impl Row {
+    /// A lock command, compared with another.
+    fn new(name: &'static str, ours: Count, against: &'static str, theirs: Count) -> Self {
+        Self { name, against, ours, theirs, room: ROOM }
+    }
+
+    /// Something that must cost the same as the other.
+    fn equal(name: &'static str, ours: Count, against: &'static str, theirs: Count) -> Self {
+        Self { name, against, ours, theirs, room: ROOM_OF_OTHERS }
+    }
+
+    fn ratio(&self) -> f64 {
+        self.ours.each / self.theirs.each
+    }
 }
 
 /// The cost of lock commands, each compared with a plain command.
-fn count_locks(rows: &mut Vec<Row>) {
-    let mut add = |name, against, ours, theirs| rows.push(Row { name, against, ours, theirs, room: ROOM });
+fn locks() -> Vec<Row> {
     let owner = owner(0);
     let acquire = ["LOCK.ACQUIRE", "lock", &owner, "PX", LEASE, "HOLDS", "1"];
     let set = ["SET", "plain", &owner, "NX", "PX", LEASE];
-    let lock_pair = Load::pair(&acquire, 4, &["LOCK.RELEASE", "lock", &owner, "HOLDS", "0"]);
-    let set_pair = Load::pair(&set, 1, &["DEL", "plain"]);
+    let lock_pair = Load::pair(&acquire, &["LOCK.RELEASE", "lock", &owner, "HOLDS", "0"]);
+    let set_pair = Load::pair(&set, &["DEL", "plain"]);
 
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
     println!("{}, {DEPTH} commands on the way on one connection.\n", server.server().version());
-    add("acquire + release", "SET NX PX + DEL", lock_pair.count(&mut server), set_pair.count(&mut server));
+    let pair = lock_pair.count(&mut server);
+    let pair = Row::new("acquire + release", pair, "SET NX PX + DEL", set_pair.count(&mut server));
 
     let mut holder = server.server().connect();
-    holder.call(&acquire, 4);
-    holder.call(&set, 1);
-    let mut add_single = |name, ours: &[&str], lines, against, theirs: &[&str], their_lines| {
-        let ours = Load::single(ours, lines).count(&mut server);
-        add(name, against, ours, Load::single(theirs, their_lines).count(&mut server));
-    };
-    add_single(
-        "renew",
-        &["LOCK.RENEW", "lock", &owner, "PX", LEASE],
-        1,
-        "PEXPIRE",
-        &["PEXPIRE", "plain", LEASE],
-        1,
-    );
-    let refused = ["LOCK.ACQUIRE", "lock", "another", "PX", LEASE];
-    add_single("acquire, refused", &refused, 1, "SET NX PX, refused", &set, 1);
-    add_single("info", &["LOCK.INFO", "lock"], 39, "GET", &["GET", "plain"], 2);
+    holder.call_all([&acquire[..], &set]);
+    let mut single = |command: &[&str]| Load::single(command).count(&mut server);
+    let renewal = single(&["LOCK.RENEW", "lock", &owner, "PX", LEASE]);
+    let renewal = Row::new("renew", renewal, "PEXPIRE", single(&["PEXPIRE", "plain", LEASE]));
+    let refused = single(&["LOCK.ACQUIRE", "lock", "another", "PX", LEASE]);
+    let refused = Row::new("acquire, refused", refused, "SET NX PX, refused", single(&set));
+    let info = Row::new("info", single(&["LOCK.INFO", "lock"]), "GET", single(&["GET", "plain"]));
 
-    let wait = |member: usize| {
-        request(&["LOCK.ACQUIRE", "ring", &format!("{owner}:{member}"), "PX", LEASE, "BLOCK", "0"])
-    };
-    let release = |member: usize| request(&["LOCK.RELEASE", "ring", &format!("{owner}:{member}")]);
-    holder.send(&wait(0));
-    holder.expect(4);
-    let ours = passed_round(&mut server, 4, wait, release);
+    let handed = lock_passed_round(&mut server, &mut holder);
     let pop = |_| request(&["BLPOP", "list", "0"]);
-    let theirs = passed_round(&mut server, 5, pop, |_| request(&["LPUSH", "list", "element"]));
-    add("hand-off, wait again", "LPUSH to a BLPOP, BLPOP again", ours, theirs);
+    let popped = passed_round(&mut server, pop, |_| request(&["LPUSH", "list", "element"]));
+    let handed = Row::new("hand-off, wait again", handed, "LPUSH to a BLPOP, BLPOP again", popped);
 
     let mut server = CountedServer::start(Loaded::Lockward, &[&Loaded::Empty.line_of_config()]);
     let take = ["EMPTY.TAKE", "bare", &owner, "PX", LEASE, "HOLDS", "1"];
-    let bare = Load::pair(&take, 4, &["EMPTY.GIVE", "bare", &owner, "HOLDS", "0"]).count(&mut server);
-    let ours = lock_pair.count(&mut server);
-    add("acquire + release, beside bare calls", "the same server calls, without a decision", ours, bare);
+    let bare = Load::pair(&take, &["EMPTY.GIVE", "bare", &owner, "HOLDS", "0"]).count(&mut server);
+    let (name, against) =
+        ("acquire + release, beside bare calls", "the same server calls, without a decision");
+    let beside_bare = Row::new(name, lock_pair.count(&mut server), against, bare);
 
     let mut server = CountedServer::start(Loaded::Lockward, &["appendonly yes", "appendfsync no"]);
-    let (ours, theirs) = (lock_pair.count(&mut server), set_pair.count(&mut server));
-    add("acquire + release, AOF on", "SET NX PX + DEL, AOF on", ours, theirs);
+    let appended = lock_pair.count(&mut server);
+    let (name, against) = ("acquire + release, AOF on", "SET NX PX + DEL, AOF on");
+    let appended = Row::new(name, appended, against, set_pair.count(&mut server));
+    vec![pair, beside_bare, renewal, refused, info, handed, appended]
 }
 
 /// The cost of LOCK.GUARD with a SET, compared with that SET, and with a script that compares the token with a string.
-fn count_guarded(rows: &mut Vec<Row>) {
-    /// Takes the lock. It is a script, because its reply must be a text.
-    const TAKE: &str =
-        "return string.format('%.0f', redis.call('LOCK.ACQUIRE', KEYS[1], 'owner', 'PX', ARGV[1])[1])";
+fn guarded() -> Vec<Row> {
     const CHECK: &str = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return redis.error_reply('FENCED') end \
                          return redis.call('SET', KEYS[2], ARGV[2])";
-    let mut add = |name, against, ours, theirs| rows.push(Row { name, against, ours, theirs, room: ROOM });
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
     let mut holder = server.server().connect();
-    let token = holder.bulk(&["EVAL", TAKE, "1", "lock", LEASE]);
-    holder.call(&["SET", "token", &token], 1);
-    let script = holder.bulk(&["SCRIPT", "LOAD", CHECK]);
-    let guarded = Load::single(&["LOCK.GUARD", "lock", &token, "SET", "data", "value"], 1);
-    let (guarded, plain, scripted) = (
-        guarded.count(&mut server),
-        Load::single(&["SET", "data", "value"], 1).count(&mut server),
-        Load::single(&["EVALSHA", &script, "2", "token", "data", &token, "value"], 1).count(&mut server),
-    );
-    add("guarded SET", "SET", guarded.clone(), plain);
-    add("guarded SET, not in Lua", "a script that checks the token", guarded, scripted);
+    let token = holder.call(["LOCK.ACQUIRE", "lock", "owner", "PX", LEASE]).grant().token.to_string();
+    holder.call(["SET", "token", &token]);
+    let script = holder.call(["SCRIPT", "LOAD", CHECK]).text();
+    let mut single = |command: &[&str]| Load::single(command).count(&mut server);
+    let guarded = single(&["LOCK.GUARD", "lock", &token, "SET", "data", "value"]);
+    let plain = single(&["SET", "data", "value"]);
+    let scripted = single(&["EVALSHA", &script, "2", "token", "data", &token, "value"]);
+    vec![
+        Row::new("guarded SET", guarded.clone(), "SET", plain),
+        Row::new("guarded SET, not in Lua", guarded, "a script that checks the token", scripted),
+    ]
 }
 
 /// The cost of lock commands beside many holders, compared with few, and of a grant to a reader, compared with a hand-off.
-fn count_modes(rows: &mut Vec<Row>) {
-    let mut add = |name, against, ours, theirs| rows.push(Row { name, against, ours, theirs, room: ROOM });
+fn many_holders() -> Vec<Row> {
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
     let mut holder = server.server().connect();
     for (key, holders) in [("few", FEW), ("many", MANY)] {
         for who in 0..holders {
-            holder.call(&["LOCK.ACQUIRE", key, &owner(who), "PX", LEASE, "SLOTS", SLOTS], 4);
+            holder.call(["LOCK.ACQUIRE", key, &owner(who), "PX", LEASE, "SLOTS", SLOTS]).grant();
         }
     }
-    let mut beside = |key: &str, load: fn(&str) -> Load| load(key).count(&mut server);
-    for (name, load) in [
+    let loads = [
         ("acquire + release, 10,000 holders", acquire_and_release as fn(&str) -> Load),
         ("re-entry + release, 10,000 holders", re_enter_and_release),
         ("renew + renew, 10,000 holders", renew_twice),
-        ("info, 10,000 holders", first_holder),
-    ] {
-        let ours = beside("many", load);
-        add(name, "the same, 10 holders", ours, beside("few", load));
-    }
-    add("wait to read, release", "hand-off, wait again", readers(), {
-        let mut server = CountedServer::start(Loaded::Lockward, &[]);
-        let ask =
-            |member: usize| request(&["LOCK.ACQUIRE", "ring", &owner(member), "PX", LEASE, "BLOCK", "0"]);
-        let mut holder = server.server().connect();
-        holder.send(&ask(0));
-        holder.expect(4);
-        passed_round(&mut server, 4, ask, |member| request(&["LOCK.RELEASE", "ring", &owner(member)]))
+        ("info, 10,000 holders", |key| Load::single(&["LOCK.INFO", key, "HOLDERS", "1"])),
+    ];
+    let beside = loads.map(|(name, load)| {
+        let [ours, theirs] = ["many", "few"].map(|key| load(key).count(&mut server));
+        Row::new(name, ours, "the same, 10 holders", theirs)
     });
+    let mut server = CountedServer::start(Loaded::Lockward, &[]);
+    let mut holder = server.server().connect();
+    let handed = lock_passed_round(&mut server, &mut holder);
+    let reader = Row::new("wait to read, release", readers(), "hand-off, wait again", handed);
+    beside.into_iter().chain([reader]).collect()
 }
 
 /// A new owner acquires and releases a slot.
 fn acquire_and_release(key: &str) -> Load {
     let new = owner(MANY);
     let acquire = ["LOCK.ACQUIRE", key, &new, "PX", LEASE, "SLOTS", SLOTS];
-    Load::pair(&acquire, 4, &["LOCK.RELEASE", key, &new])
+    Load::pair(&acquire, &["LOCK.RELEASE", key, &new])
 }
 
 /// A holder acquires its slot again, and releases that hold.
 fn re_enter_and_release(key: &str) -> Load {
     let holder = owner(FEW / 2);
     let acquire = ["LOCK.ACQUIRE", key, &holder, "PX", LEASE, "SLOTS", SLOTS];
-    Load::pair(&acquire, 4, &["LOCK.RELEASE", key, &holder])
+    Load::pair(&acquire, &["LOCK.RELEASE", key, &holder])
 }
 
 /// A holder renews its lease twice. The clock stands still, so the two leases have different lengths.
 fn renew_twice(key: &str) -> Load {
     let holder = owner(FEW / 2);
     let renew = |lease| ["LOCK.RENEW", key, holder.as_str(), "PX", lease];
-    Load::pair(&renew(LEASE), 1, &renew("50000"))
-}
-
-fn first_holder(key: &str) -> Load {
-    Load::single(&["LOCK.INFO", key, "HOLDERS", "1"], 39)
+    Load::pair(&renew(LEASE), &renew("50000"))
 }
 
 /// Readers wait for a writer, are granted the lock together, and release it.
 fn readers() -> Count {
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
     let mut writer = server.server().connect();
-    let mut readers: Vec<Connection> = (0..READERS).map(|_| server.server().connect()).collect();
+    let mut readers: Vec<Client> = (0..READERS).map(|_| server.server().connect()).collect();
     let release = |who: usize| request(&["LOCK.RELEASE", "readers", &owner(who)]);
     server.count(READERS, |server| {
-        server.exchange(&mut writer, &request(&["LOCK.ACQUIRE", "readers", &owner(READERS), "PX", LEASE]), 4);
+        server.exchange(&mut writer, &request(&["LOCK.ACQUIRE", "readers", &owner(READERS), "PX", LEASE]), 1);
         for (who, reader) in readers.iter_mut().enumerate() {
             let ask = ["LOCK.ACQUIRE", "readers", &owner(who), "PX", LEASE, "BLOCK", "0", "SHARED"];
             server.exchange(reader, &request(&ask), 0);
         }
         server.exchange(&mut writer, &release(READERS), 1);
         for (who, reader) in readers.iter_mut().enumerate() {
-            reader.expect(4);
+            reader.reply().grant();
             server.exchange(reader, &release(who), 1);
         }
     })
 }
 
 /// The cost of LOCK.TOP: it grows with the number of contended locks, and not with the number of other locks.
-fn count_top(rows: &mut Vec<Row>) {
-    const LINES: usize = 1 + 10 * 18;
-    let mut add = |name, against, ours, theirs| {
-        rows.push(Row { name, against, ours, theirs, room: ROOM_OF_OTHERS });
-    };
+fn top() -> Vec<Row> {
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
-    let acquire = ["LOCK.ACQUIRE", "", "holder", "PX", LEASE];
-    let top = Load::single(&["LOCK.TOP"], LINES);
-    let mut waiting = wait_for_keys(server.server(), 0..LOCKS, &acquire, 4, "LOCK.ACQUIRE");
+    let top = Load::single(&["LOCK.TOP"]);
+    let mut waiting = wait_for_keys(server.server(), 0..LOCKS, "LOCK.ACQUIRE", "LOCK.ACQUIRE");
     let few = top.count(&mut server);
-    waiting.extend(wait_for_keys(server.server(), LOCKS..2 * LOCKS, &acquire, 4, "LOCK.ACQUIRE"));
+    waiting.extend(wait_for_keys(server.server(), LOCKS..2 * LOCKS, "LOCK.ACQUIRE", "LOCK.ACQUIRE"));
     let many = top.count(&mut server);
-    add("top, twice as many waited for", "top", many.clone(), few);
     let mut holder = server.server().connect();
     for i in 0..10 * LOCKS {
-        holder.call(&["LOCK.ACQUIRE", &format!("held:{i}"), "holder", "PX", LEASE], 4);
+        holder.acquire(&format!("held:{i} holder PX {LEASE}"));
     }
     let beside = top.count(&mut server);
-    add("top, 1,000 more locks held", "top", beside, many);
+    vec![
+        Row::equal("top, twice as many waited for", many.clone(), "top", few),
+        Row::equal("top, 1,000 more locks held", beside, "top", many),
+    ]
 }
 
 /// The cost of other commands, compared with a server with a module that does nothing.
-fn count_others(rows: &mut Vec<Row>) {
-    let mut add = |name, ours, theirs| {
-        rows.push(Row { name, against: "with an empty module", ours, theirs, room: ROOM_OF_OTHERS });
-    };
+fn others() -> Vec<Row> {
     let start = |loaded| CountedServer::start(loaded, &[]);
-    let pair = Load::pair(&["SET", "plain", "value"], 1, &["DEL", "plain"]);
+    let pair = Load::pair(&["SET", "plain", "value"], &["DEL", "plain"]);
     let one_by_one = Load { depth: 1, ..pair.clone() };
 
-    let (mut ours, mut theirs) = (start(Loaded::Lockward), start(Loaded::Empty));
-    let with_empty = pair.count(&mut theirs);
-    add("SET + DEL", pair.count(&mut ours), with_empty.clone());
-    add("SET + DEL, one by one", one_by_one.count(&mut ours), one_by_one.count(&mut theirs));
-    add("SET PX, GET when it is over", expiring(&mut ours), expiring(&mut theirs));
-    add("SET + DEL, keys have expired", pair.count(&mut ours), pair.count(&mut theirs));
-    drop_early(ours.server());
-    add("SET + DEL, locks were evicted", pair.count(&mut ours), pair.count(&mut theirs));
+    let mut servers = [Loaded::Lockward, Loaded::Empty].map(start);
+    let mut rows = Vec::new();
+    let mut add = |name, [ours, theirs]: [Count; 2]| {
+        rows.push(Row::equal(name, ours, "with an empty module", theirs));
+    };
+    let on_both =
+        |servers: &mut [CountedServer; 2], load: &Load| servers.each_mut().map(|server| load.count(server));
+    let both = on_both(&mut servers, &pair);
+    let with_empty = both[1].each;
+    add("SET + DEL", both);
+    add("SET + DEL, one by one", on_both(&mut servers, &one_by_one));
+    add("SET PX, GET when it is over", servers.each_mut().map(expiring));
+    add("SET + DEL, keys have expired", on_both(&mut servers, &pair));
+    drop_early(servers[0].server());
+    add("SET + DEL, locks were evicted", on_both(&mut servers, &pair));
 
-    let (mut ours, mut theirs) = (start(Loaded::Lockward), start(Loaded::Empty));
+    let mut servers = [Loaded::Lockward, Loaded::Empty].map(start);
     let _waiting = [
-        wait_for_keys(
-            ours.server(),
-            0..LOCKS,
-            &["LOCK.ACQUIRE", "", "holder", "PX", LEASE],
-            4,
-            "LOCK.ACQUIRE",
-        ),
-        wait_for_keys(theirs.server(), 0..LOCKS, &["SET", "", "holder", "PX", LEASE], 1, "EMPTY.BLOCK"),
+        wait_for_keys(servers[0].server(), 0..LOCKS, "LOCK.ACQUIRE", "LOCK.ACQUIRE"),
+        wait_for_keys(servers[1].server(), 0..LOCKS, "SET", "EMPTY.BLOCK"),
     ];
-    add("SET + DEL, locks waited for", pair.count(&mut ours), pair.count(&mut theirs));
+    add("SET + DEL, locks waited for", on_both(&mut servers, &pair));
 
     let bare = pair.count(&mut start(Loaded::Nothing)).each;
     println!(
-        "SET + DEL without a module: {bare:.0}; with an empty module: {:.0}, {:.3} times as many.\n",
-        with_empty.each,
-        with_empty.each / bare
+        "SET + DEL without a module: {bare:.0}; with an empty module: {with_empty:.0}, {:.3} times as many.\n",
+        with_empty / bare
     );
+    rows
 }
 
 /// Requests that are sent over and over.
 #[derive(Clone)]
 struct Load {
     requests: Vec<u8>,
-    /// The lines of the replies to them.
-    lines: usize,
+    replies: usize,
     /// How many times they are in flight at once.
     depth: usize,
 }
 
 impl Load {
-    fn single(command: &[&str], lines: usize) -> Self {
-        Self { requests: request(command), lines, depth: DEPTH }
+    fn single(command: &[&str]) -> Self {
+        Self { requests: request(command), replies: 1, depth: DEPTH }
     }
 
-    /// Two commands, the second with a reply of one line.
-    fn pair(first: &[&str], lines: usize, second: &[&str]) -> Self {
-        Self { requests: [request(first), request(second)].concat(), lines: lines + 1, depth: DEPTH / 2 }
+    fn pair(first: &[&str], second: &[&str]) -> Self {
+        Self { requests: [request(first), request(second)].concat(), replies: 2, depth: DEPTH / 2 }
     }
 
     fn count(&self, server: &mut CountedServer) -> Count {
@@ -359,7 +324,7 @@ impl Load {
         let batch = self.requests.repeat(self.depth);
         server.count(BATCHES * self.depth, |server| {
             for _ in 0..BATCHES {
-                server.exchange(&mut connection, &batch, self.lines * self.depth);
+                server.exchange(&mut connection, &batch, self.replies * self.depth);
             }
         })
     }
@@ -368,7 +333,7 @@ impl Load {
 /// Keys that expire and are deleted when they are read.
 fn expiring(server: &mut CountedServer) -> Count {
     let mut connection = server.server().connect();
-    connection.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"], 1);
+    connection.call("DEBUG SET-ACTIVE-EXPIRE 0");
     let requests =
         |name: &dyn Fn(&str) -> Vec<u8>| (0..DEPTH).flat_map(|i| name(&format!("brief:{i}"))).collect();
     let sets: Vec<u8> = requests(&|key| request(&["SET", key, "value", "PX", "1"]));
@@ -380,26 +345,19 @@ fn expiring(server: &mut CountedServer) -> Count {
     })
 }
 
-/// Creates keys, then waits for each. Both commands have an empty argument, which is replaced by the key.
-fn wait_for_keys(
-    server: &Server,
-    numbers: Range<usize>,
-    fill: &[&str],
-    lines: usize,
-    wait: &str,
-) -> Vec<Connection> {
+/// Creates keys with one command, then waits for each with another.
+fn wait_for_keys(server: &Server, numbers: Range<usize>, fill: &str, wait: &str) -> Vec<Client> {
     let mut holder = server.connect();
-    let blocked = format!("blocked_clients:{}\r", numbers.end);
+    let blocked = numbers.end as i64;
     let waiting = numbers.map(|i| {
         let key = format!("waited-for:{i}");
-        let fill: Vec<&str> = fill.iter().map(|word| if word.is_empty() { &key } else { *word }).collect();
-        holder.call(&fill, lines);
+        holder.call([fill, &key, "holder", "PX", LEASE]);
         let mut waiter = server.connect();
-        waiter.send(&request(&[wait, &key, "waiter", "PX", LEASE, "BLOCK", "0"]));
+        waiter.send([wait, &key, "waiter", "PX", LEASE, "BLOCK", "0"]);
         waiter
     });
     let waiting = waiting.collect();
-    wait_for("the waiters", || holder.info("clients").contains(&blocked));
+    holder.see_blocked(blocked);
     waiting
 }
 
@@ -407,37 +365,41 @@ fn wait_for_keys(
 fn drop_early(server: &Server) {
     let mut client = server.connect();
     for i in 0..LOCKS {
-        client.call(&["LOCK.ACQUIRE", &format!("dropped:{i}"), "holder", "PX", LEASE], 4);
+        client.acquire(&format!("dropped:{i} holder PX {LEASE}"));
     }
-    client.call(&["CONFIG", "SET", "maxmemory-policy", "allkeys-random", "maxmemory", "1"], 1);
-    wait_for("the eviction", || client.info("keyspace").trim_end() == "# Keyspace");
-    client.call(&["CONFIG", "SET", "maxmemory", "0"], 1);
+    client.call("CONFIG SET maxmemory-policy allkeys-random maxmemory 1");
+    eventually("the eviction", || client.call("DBSIZE").int() == 0);
+    client.call("CONFIG SET maxmemory 0");
+}
+
+/// The cost of a hand-off of a lock after which the former holder waits again.
+fn lock_passed_round(server: &mut CountedServer, holder: &mut Client) -> Count {
+    let wait = |member: usize| request(&["LOCK.ACQUIRE", "ring", &owner(member), "PX", LEASE, "BLOCK", "0"]);
+    server.exchange(holder, &wait(0), 1);
+    passed_round(server, wait, |member| request(&["LOCK.RELEASE", "ring", &owner(member)]))
 }
 
 /// A ring of clients: one client holds, the others wait. The holder passes the lock on to the next client and waits again.
-/// `lines` is the number of lines of the reply to the new holder.
 fn passed_round(
     server: &mut CountedServer,
-    lines: usize,
     wait: impl Fn(usize) -> Vec<u8>,
     pass_on: impl Fn(usize) -> Vec<u8>,
 ) -> Count {
-    let mut clients: Vec<Connection> = (0..RING).map(|_| server.server().connect()).collect();
+    let mut clients: Vec<Client> = (0..RING).map(|_| server.server().connect()).collect();
     for (member, client) in clients.iter_mut().enumerate().skip(1) {
         server.exchange(client, &wait(member), 0);
     }
     server.count(RING, |server| {
         for from in 0..RING {
             server.exchange(&mut clients[from], &pass_on(from), 1);
-            clients[(from + 1) % RING].expect(lines);
-            server.settle();
+            server.exchange(&mut clients[(from + 1) % RING], &[], 1);
             server.exchange(&mut clients[from], &wait(from), 0);
         }
     })
 }
 
 fn judge(rows: &[Row]) -> ExitCode {
-    let profiles = target_dir().join("guard");
+    let profiles = repository().join("target/guard");
     fs::create_dir_all(&profiles).expect("a directory for profiles");
     println!("| instructions | | against | | ratio | at most |");
     println!("| --- | --- | --- | --- | --- | --- |");
@@ -477,10 +439,4 @@ fn judge(rows: &[Row]) -> ExitCode {
     }
     println!("{} passed, {} failed", rows.len() - dearer.len(), dearer.len());
     if dearer.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-impl Row {
-    fn ratio(&self) -> f64 {
-        self.ours.each / self.theirs.each
-    }
 }

@@ -4,7 +4,6 @@
 
 use clap::Parser;
 use lockward_bench::peers::contest::{self, Job, Request};
-use lockward_bench::peers::interrupts::{self, Stopped};
 use lockward_bench::peers::meter::Meter;
 use lockward_bench::peers::monitor::Monitor;
 use lockward_bench::peers::programs::Program;
@@ -55,7 +54,6 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    interrupts::note_signals();
     let arguments = Arguments::parse();
     if let Some(docs) = &arguments.docs {
         return write_docs(docs);
@@ -74,31 +72,21 @@ fn main() -> ExitCode {
         eprintln!("{} ({} of {})", peer.title, number + 1, peers.len());
         let jobs: Vec<(Job, usize)> =
             jobs.iter().filter(|(job, _)| peer.jobs.contains(job)).copied().collect();
-        if jobs.is_empty() {
-            continue;
-        }
-        if compete(peer, &jobs, &mut programs, &mut report).is_err() {
-            eprintln!("Interrupted.");
-            return ExitCode::FAILURE;
+        if !jobs.is_empty() {
+            compete(peer, &jobs, &mut programs, &mut report);
         }
     }
     let tables = report.tables(&[]);
     println!("{tables}");
     write(RESULTS, &serde_json::to_string_pretty(&report).expect("numbers and text"));
-    write("peers.md", &tables);
     if let Some(plot) = report.plot() {
         write("handoffs.svg", &plot);
     }
-    let wrong =
-        report.results.iter().any(|entry| entry.result.as_ref().is_ok_and(|measured| measured.lost != 0));
-    if wrong {
+    if report.results.iter().any(|entry| entry.result.as_ref().is_ok_and(|measured| measured.lost != 0)) {
         eprintln!("A lock let two in at once: see the names in the tables.");
     }
     ExitCode::SUCCESS
 }
-
-/// The driver was told to end.
-struct Interrupted;
 
 /// Lets a peer do its jobs.
 fn compete(
@@ -106,37 +94,22 @@ fn compete(
     jobs: &[(Job, usize)],
     programs: &mut BTreeMap<Program, Result<Vec<String>, String>>,
     report: &mut Report,
-) -> Result<(), Interrupted> {
+) {
     let begun = Instant::now();
-    let program = match programs.get(&peer.program) {
-        Some(program) => program.clone(),
-        None => settled(peer.program.build())?,
-    };
-    programs.insert(peer.program, program.clone());
+    let program = programs.entry(peer.program).or_insert_with(|| peer.program.build());
     eprintln!("  {:<16} {:>3.0} s", "program", begun.elapsed().as_secs_f64());
     let mut server = None;
     for &(job, clients) in jobs {
         let begun = Instant::now();
-        let result = match &program {
-            Err(reason) => Err(reason.clone()),
-            Ok(program) => settled(do_job(peer, program, job, clients, report.seconds, &mut server))?,
-        };
+        let result = program
+            .clone()
+            .and_then(|program| do_job(peer, &program, job, clients, report.seconds, &mut server));
         if result.is_err() {
             server = None; // the state of the server after this contestant is not known
         }
         let entry = Entry::new(peer, job, clients, result);
         eprintln!("  {:<16} {:>3.0} s: {entry}", format!("{job} {clients}"), begun.elapsed().as_secs_f64());
         report.results.push(entry);
-    }
-    Ok(())
-}
-
-/// A failure is a result, but an interruption is not.
-fn settled<T>(result: Result<T, Stopped>) -> Result<Result<T, String>, Interrupted> {
-    match result {
-        Ok(value) => Ok(Ok(value)),
-        Err(Stopped::Failed(reason)) => Ok(Err(reason)),
-        Err(Stopped::Interrupted) => Err(Interrupted),
     }
 }
 
@@ -147,7 +120,7 @@ fn do_job(
     clients: usize,
     seconds: u64,
     server: &mut Option<Server>,
-) -> Result<Measured, Stopped> {
+) -> Result<Measured, String> {
     let server = match server {
         Some(server) => server,
         none => none.insert(Server::start(peer.server)?),
@@ -155,13 +128,13 @@ fn do_job(
     let address = format!("127.0.0.1:{}", server.port());
     let meter = Meter::start(server);
     let monitor = server.kind().has_monitor().then(|| Monitor::start(server.port()));
-    let outcome =
+    let answer =
         contest::run(&Request { program, peer: peer.name, job, address: &address, clients, seconds });
     let parts = monitor.map(Monitor::end);
     let looks = meter.end();
-    let outcome = outcome?;
-    let spent = looks.between(outcome.began_unix_ms, outcome.began_unix_ms + outcome.elapsed_ms);
-    Ok(Measured::new(outcome, server.version(), spent, parts.as_ref()))
+    let answer = answer?;
+    let spent = looks.between(answer.began_unix_ms, answer.began_unix_ms + 1e3 * seconds as f64);
+    Ok(Measured::new(job, seconds, answer, server.version(), spent, parts.as_ref()))
 }
 
 fn write_docs(docs: &Path) -> ExitCode {

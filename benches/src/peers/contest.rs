@@ -1,9 +1,8 @@
-//! The request to a contestant and its result.
+//! The request to a contestant and its answer.
 
-use crate::peers::children::{Group, last_lines};
-use crate::peers::interrupts::Stopped;
+use crate::peers::programs::{last_lines, wait};
 use clap::ValueEnum;
-use lockward_tests::Directory;
+use lockward_tests::{Directory, ProcessGroup};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::{self, File};
@@ -32,7 +31,7 @@ pub enum Job {
 /// The permits of a semaphore.
 pub const PERMITS: u64 = 10;
 /// In [`Job::Readers`], every client whose number is a multiple of this is a writer.
-pub const WRITERS: usize = 10;
+const WRITERS: usize = 10;
 
 impl Job {
     /// Whether several clients may hold the lock at once.
@@ -41,6 +40,11 @@ impl Job {
             Self::Uncontended | Self::Contended => false,
             Self::Readers | Self::Permits | Self::Weights => true,
         }
+    }
+
+    /// Whether a client writes, while others read.
+    pub fn is_writer(self, client: usize) -> bool {
+        self == Self::Readers && client.is_multiple_of(WRITERS)
     }
 }
 
@@ -56,63 +60,27 @@ impl fmt::Display for Job {
     }
 }
 
-/// The result of a contestant, in one line of JSON.
+/// The answer of a contestant, in one line of JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Outcome {
-    /// The name of the peer, from the request.
-    pub peer: String,
+pub struct Answer {
     /// The version of the library.
     pub version: String,
-    /// The job, from the request.
-    pub job: Job,
-    /// The number of clients.
-    pub clients: usize,
-    /// How long the clients were counted, in milliseconds.
-    pub elapsed_ms: f64,
-    /// How often the lock was acquired and released in that time.
-    pub operations: u64,
-    /// By how much the number under the lock grew in that time: each acquisition adds 1. If several clients may hold the lock,
-    /// this is the number of acquisitions after which not more was held than allowed.
-    pub counter: u64,
-    /// How often each client has acquired the lock in that time.
-    pub grants: Vec<u64>,
-    /// How long acquisitions took. In [`Job::Readers`], those of readers.
-    pub acquire_us: Quantiles,
-    /// In [`Job::Readers`], how long acquisitions of writers took.
-    #[serde(default)]
-    pub writers_us: Option<Quantiles>,
     /// Which settings are the defaults, and what is special.
     pub notes: String,
     /// When the counted time began, in milliseconds since 1970.
     pub began_unix_ms: f64,
-    /// How many of the grants went to another client than the grant before.
+    /// How long each acquisition took in the counted time, in microseconds, for each client.
+    pub waits_us: Vec<Vec<u32>>,
+    /// By how much the number under the lock grew in that time: each acquisition adds 1. If several clients may hold the lock,
+    /// this is the number of acquisitions after which not more was held than allowed. Not in [`Job::Uncontended`].
+    #[serde(default)]
+    pub counter: Option<u64>,
+    /// How many of the grants went to another client than the grant before, in [`Job::Contended`].
     #[serde(default)]
     pub handoffs: Option<u64>,
     /// How often the library gave up waiting, without a grant.
     #[serde(default)]
     pub gave_up: u64,
-}
-
-/// Some of the times that something took, in microseconds.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Quantiles {
-    /// The median.
-    pub p50: f64,
-    /// The 99th percentile.
-    pub p99: f64,
-    /// The longest.
-    pub max: f64,
-}
-
-impl Quantiles {
-    /// The quantiles of these times.
-    pub fn of(mut times: Vec<u32>) -> Self {
-        times.sort_unstable();
-        let part = |hundredths: usize| {
-            times.get(times.len().saturating_sub(1) * hundredths / 100).copied().map_or(0.0, f64::from)
-        };
-        Self { p50: part(50), p99: part(99), max: part(100) }
-    }
 }
 
 /// The request to a contestant.
@@ -135,8 +103,8 @@ pub struct Request<'a> {
 /// Runs a contestant.
 ///
 /// # Errors
-/// The contestant's own words when it fails, or that the driver is told to end.
-pub fn run(request: &Request<'_>) -> Result<Outcome, Stopped> {
+/// The contestant's own words when it fails.
+pub fn run(request: &Request<'_>) -> Result<Answer, String> {
     let dir = Directory::new();
     let (answer, complaints) = (dir.path().join("answer"), dir.path().join("complaints"));
     let file = |path| File::create(path).expect("a writable directory");
@@ -145,13 +113,10 @@ pub fn run(request: &Request<'_>) -> Result<Outcome, Stopped> {
     command.args(first).args([request.peer, &request.job.to_string(), request.address]);
     command.args(["--clients", &request.clients.to_string(), "--seconds", &request.seconds.to_string()]);
     command.stdin(Stdio::null()).stdout(file(&answer)).stderr(file(&complaints));
-    let mut process = Group::start(&mut command)?;
-    let failed = |what| Stopped::failed(format!("{what}: {}", last_lines(&complaints)));
-    let status = process.wait(BESIDE + Duration::from_secs(request.seconds));
-    let status = status.map_err(|stopped| match stopped {
-        Stopped::Failed(reason) => failed(reason),
-        Stopped::Interrupted => Stopped::Interrupted,
-    })?;
+    let mut process =
+        ProcessGroup::start(&mut command).map_err(|error| format!("{program} does not run: {error}"))?;
+    let failed = |what| format!("{what}: {}", last_lines(&complaints));
+    let status = wait(&mut process, BESIDE + Duration::from_secs(request.seconds)).map_err(failed)?;
     if !status.success() {
         return Err(failed(status.to_string()));
     }

@@ -1,12 +1,12 @@
 //! The contestants: built when they are needed, each in the language of its libraries.
 
-use crate::peers::children::{Group, last_lines};
-use crate::peers::interrupts::Stopped;
-use lockward_tests::repository;
+use lockward_tests::{ProcessGroup, repository};
 use std::env;
 use std::fs::{self, File};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// How long a build may take, with its downloads.
 const BUILD: Duration = Duration::from_secs(600);
@@ -56,8 +56,8 @@ impl Program {
     /// Builds it, and returns the program with the arguments that come first.
     ///
     /// # Errors
-    /// The tool's own words when the build fails, or that the driver is told to end.
-    pub fn build(self) -> Result<Vec<String>, Stopped> {
+    /// The tool's own words when the build fails.
+    pub fn build(self) -> Result<Vec<String>, String> {
         let folder = repository().join("benches/peers");
         let built = repository().join("target/peers");
         let path = |path: &str| built.join(path).display().to_string();
@@ -101,7 +101,7 @@ impl Program {
 
 /// Checks that a tool is installed. If it is missing, these Debian packages are installed, if that is
 /// allowed.
-fn need(tool: &str, packages: &[&str]) -> Result<(), Stopped> {
+fn need(tool: &str, packages: &[&str]) -> Result<(), String> {
     let path = env::var_os("PATH").unwrap_or_default();
     if env::split_paths(&path).any(|folder| folder.join(tool).is_file()) {
         return Ok(());
@@ -113,23 +113,42 @@ fn need(tool: &str, packages: &[&str]) -> Result<(), Stopped> {
 /// Runs a tool to its end. Its output goes to this log in `target/peers`.
 ///
 /// # Errors
-/// The tool's own words when it fails, or that the driver is told to end.
-pub(crate) fn run(log: &str, command: &[&str]) -> Result<(), Stopped> {
+/// The tool's own words when it fails.
+pub(crate) fn run(log: &str, command: &[&str]) -> Result<(), String> {
     let folder = repository().join("target/peers");
-    let failed = |error| Stopped::failed(format!("{} cannot be written: {error}", folder.display()));
+    let failed = |error| format!("{} cannot be written: {error}", folder.display());
     fs::create_dir_all(&folder).map_err(failed)?;
     let log = folder.join(format!("{log}.log"));
     let file = File::create(&log).map_err(failed)?;
-    let mut process = Group::start(
-        Command::new(command[0])
-            .args(&command[1..])
-            .stdin(Stdio::null())
-            .stdout(file.try_clone().map_err(failed)?)
-            .stderr(file),
-    )?;
-    let status = process.wait(BUILD)?;
-    if status.success() {
+    let mut tool = Command::new(command[0]);
+    tool.args(&command[1..]).stdin(Stdio::null()).stdout(file.try_clone().map_err(failed)?).stderr(file);
+    let process = ProcessGroup::start(&mut tool);
+    let mut process = process.map_err(|error| format!("{} does not run: {error}", command[0]))?;
+    if wait(&mut process, BUILD)?.success() {
         return Ok(());
     }
-    Err(Stopped::failed(format!("{} fails: {}", command[0], last_lines(&log))))
+    Err(format!("{} fails: {}", command[0], last_lines(&log)))
+}
+
+/// Waits until a process ends by itself.
+///
+/// # Errors
+/// When it does not end within `limit`.
+pub(crate) fn wait(process: &mut ProcessGroup, limit: Duration) -> Result<ExitStatus, String> {
+    let deadline = Instant::now() + limit;
+    while Instant::now() < deadline {
+        if let Some(status) = process.ended() {
+            return Ok(status);
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Err(format!("it had not ended after {} s", limit.as_secs()))
+}
+
+/// The last lines of a file, joined to one line.
+pub(crate) fn last_lines(file: &Path) -> String {
+    let text = String::from_utf8_lossy(&fs::read(file).unwrap_or_default()).into_owned();
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let last = lines[lines.len().saturating_sub(5)..].join(" / ");
+    if last.is_empty() { "it says nothing".to_owned() } else { last }
 }

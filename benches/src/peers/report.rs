@@ -1,23 +1,20 @@
 //! The results as JSON and as tables.
 
 use crate::machine::{machine, today};
-use crate::peers::contest::{Job, Outcome, PERMITS, Quantiles, WRITERS};
+use crate::markdown::{Page, table};
+use crate::peers::contest::{Answer, Job, PERMITS};
 use crate::peers::meter::Spent;
 use crate::peers::monitor::Parts;
 use crate::peers::roster::Peer;
 use crate::plot::{Bar, Bars};
 use crate::results::{Machine, whole};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write};
 use std::path::Path;
 use std::{fs, io};
 
-/// The places of the results in the page: exclusive locks, and read-write locks and semaphores.
-const MARKS: [[&str; 2]; 2] = [
-    ["<!-- measured: written by `make bench-peers-docs` -->", "<!-- end of what was measured -->"],
-    ["<!-- shared: written by `make bench-peers-docs` -->", "<!-- end of shared -->"],
-];
+/// The parts of the page: exclusive locks, and read-write locks and semaphores.
+const PARTS: [(&str, bool); 2] = [("measured", false), ("shared", true)];
 
 /// If other processes use more than this share of the CPUs, in per cent, they disturb the measurement.
 const BUSY: f64 = 20.0;
@@ -72,8 +69,6 @@ pub struct Measured {
     pub a_second: f64,
     /// How many of these, for each second, went to another client than the one before; if the contestant reports it.
     pub handoffs_a_second: Option<f64>,
-    /// By how much the number under the lock grew.
-    pub counter: u64,
     /// Acquisitions that the number does not contain.
     pub lost: i64,
     /// How often the library gave up waiting.
@@ -98,41 +93,72 @@ pub struct Measured {
     pub commands_in_scripts: Option<f64>,
     /// The part of the machine's CPU time that other programs used, from 0 to 1.
     pub others: f64,
-    /// How often each command was executed in the whole time, including those in scripts.
-    pub commands_by_name: BTreeMap<String, f64>,
     /// The contestant's notes.
     pub notes: String,
 }
 
+/// Some of the times that something took, in microseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Quantiles {
+    /// The median.
+    pub p50: f64,
+    /// The 99th percentile.
+    pub p99: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+impl Quantiles {
+    fn of<'a>(times: impl Iterator<Item = &'a u32>) -> Self {
+        let mut times: Vec<u32> = times.copied().collect();
+        times.sort_unstable();
+        let part = |hundredths: usize| {
+            times.get(times.len().saturating_sub(1) * hundredths / 100).copied().map_or(0.0, f64::from)
+        };
+        Self { p50: part(50), p99: part(99), max: part(100) }
+    }
+}
+
 impl Measured {
     /// Combines what the contestant reports and what the server used.
-    pub fn new(outcome: Outcome, server: &str, spent: Spent, parts: Option<&Parts>) -> Self {
-        let a_second = 1e3 / outcome.elapsed_ms;
-        let an_operation = 1.0 / outcome.operations.max(1) as f64;
+    pub fn new(
+        job: Job,
+        seconds: u64,
+        answer: Answer,
+        server: &str,
+        spent: Spent,
+        parts: Option<&Parts>,
+    ) -> Self {
+        let grants = || answer.waits_us.iter().map(|waits| waits.len() as u64);
+        let (writers, others): (Vec<_>, Vec<_>) =
+            answer.waits_us.iter().enumerate().partition(|(client, _)| job.is_writer(*client));
+        let quantiles = |of: &[(usize, &Vec<u32>)]| Quantiles::of(of.iter().flat_map(|(_, waits)| *waits));
+        let writes: usize = writers.iter().map(|(_, waits)| waits.len()).sum();
+        let operations: u64 = grants().sum();
+        let an_operation = 1.0 / operations.max(1) as f64;
         let all: f64 = spent.commands.values().sum();
         let scripted: Option<f64> = parts
             .map(|parts| spent.commands.iter().map(|(name, count)| count * parts.in_scripts(name)).sum());
         let counted = !spent.commands.is_empty();
+        let counter = answer.counter.unwrap_or(operations);
         Self {
-            version: outcome.version,
             server: server.to_owned(),
-            operations: outcome.operations,
-            a_second: outcome.operations as f64 * a_second,
-            handoffs_a_second: outcome.handoffs.map(|handoffs| handoffs as f64 * a_second),
-            counter: outcome.counter,
-            lost: outcome.grants.iter().sum::<u64>().cast_signed() - outcome.counter.cast_signed(),
-            gave_up: outcome.gave_up,
-            fewest: outcome.grants.iter().copied().min().unwrap_or(0),
-            most: outcome.grants.iter().copied().max().unwrap_or(0),
-            acquire_us: outcome.acquire_us,
-            writers_us: outcome.writers_us,
-            writes_a_second: outcome.grants.iter().step_by(WRITERS).sum::<u64>() as f64 * a_second,
+            operations,
+            a_second: operations as f64 / seconds as f64,
+            handoffs_a_second: answer.handoffs.map(|handoffs| handoffs as f64 / seconds as f64),
+            lost: operations.cast_signed() - counter.cast_signed(),
+            gave_up: answer.gave_up,
+            fewest: grants().min().unwrap_or(0),
+            most: grants().max().unwrap_or(0),
+            acquire_us: quantiles(&others),
+            writers_us: (!writers.is_empty()).then(|| quantiles(&writers)),
+            writes_a_second: writes as f64 / seconds as f64,
             server_cpu_us: spent.cpu.as_secs_f64() * 1e6 * an_operation,
             commands: counted.then(|| (all - scripted.unwrap_or(0.0)) * an_operation),
             commands_in_scripts: scripted.filter(|_| counted).map(|scripted| scripted * an_operation),
             others: spent.others,
-            commands_by_name: spent.commands,
-            notes: outcome.notes,
+            version: answer.version,
+            notes: answer.notes,
         }
     }
 
@@ -253,17 +279,10 @@ impl Report {
         if median.is_some_and(|median| *median > BUSY) {
             let _ = writeln!(text, "{WARNING}\n");
         }
-        self.peers(&mut text);
+        text += &self.peers();
         for (job, clients) in self.kinds() {
-            if left_out.contains(&(job, clients)) && self.all_right(job, clients) {
-                continue;
-            }
-            text.push('\n');
-            match job {
-                Job::Uncontended => self.uncontended(&mut text, clients),
-                Job::Contended => self.contended(&mut text, clients),
-                Job::Readers => self.readers(&mut text, clients),
-                Job::Permits | Job::Weights => self.permits(&mut text, job, clients),
+            if !(left_out.contains(&(job, clients)) && self.all_right(job, clients)) {
+                text += &format!("\n{}\n{}", title(job, clients), self.table(job, clients));
             }
         }
         self.ahead(&mut text);
@@ -321,11 +340,13 @@ impl Report {
         bars.iter().any(|bar| bar.is_ours).then(|| Bars { title, hint, bars }.draw(&self.circumstances))
     }
 
-    /// Writes the tables between their marks of `peers.md` in a directory, and the plot into `peers/`. A part without results stays as it is.
+    /// Writes the tables into `peers.md` in a directory, and the plot into `peers/`. A part without results stays as it is.
+    ///
+    /// # Errors
+    /// If a file cannot be read or written.
     pub fn write_docs(&self, docs: &Path) -> io::Result<()> {
-        let page = docs.join("peers.md");
-        let mut text = fs::read_to_string(&page)?;
-        for ([begin, end], shared) in MARKS.into_iter().zip([false, true]) {
+        let mut page = Page::read(docs, "peers.md")?;
+        for (name, shared) in PARTS {
             let results = self.results.iter().filter(|entry| entry.job.is_shared() == shared).cloned();
             let part = Self { results: results.collect(), ..self.clone() };
             if part.results.is_empty() {
@@ -339,12 +360,9 @@ impl Report {
                 tables =
                     format!("![Grants to another client a second, by lock](peers/handoffs.svg)\n\n{tables}");
             }
-            let marks =
-                text.split_once(begin).and_then(|(before, rest)| Some((before, rest.split_once(end)?.1)));
-            let (before, after) = marks.ok_or_else(|| io::Error::other("no marks where the tables go"))?;
-            text = format!("{before}{begin}\n{tables}{end}{after}");
+            page.put(name, &tables);
         }
-        fs::write(page, text)
+        page.write()
     }
 
     fn measured(&self) -> impl Iterator<Item = (&Entry, &Measured)> {
@@ -370,251 +388,116 @@ impl Report {
         self.of(job, clients).all(|entry| entry.result.as_ref().is_ok_and(is_right))
     }
 
-    fn peers(&self, text: &mut String) {
-        line(text, ["lock", "client in", "version", "server", "as it was used"]);
-        line(text, ["---"; 5]);
-        let mut named = Vec::new();
+    /// The table of the peers, each as it was measured last.
+    fn peers(&self) -> String {
+        let mut named: Vec<&Entry> = Vec::new();
         for entry in &self.results {
-            if named.contains(&&entry.peer) {
-                continue;
-            }
-            let of_peer = self.results.iter().filter(|other| other.peer == entry.peer);
-            let measured = of_peer.filter_map(|entry| entry.result.as_ref().ok()).next_back();
-            match (measured, &entry.result) {
-                (Some(measured), _) => {
-                    let Measured { version, server, notes, .. } = measured;
-                    line(text, [&entry.title, entry.language(), version, server, notes]);
-                }
-                (None, Err(reason)) => {
-                    let reason = format!("did not run: {reason}");
-                    line(text, [&entry.title, entry.language(), "", "", &reason]);
-                }
-                (None, Ok(_)) => continue,
-            }
-            named.push(&entry.peer);
-        }
-    }
-
-    fn uncontended(&self, text: &mut String, clients: usize) {
-        let _ = writeln!(text, "Uncontended, {clients} client{}:\n", if clients == 1 { "" } else { "s" });
-        line(
-            text,
-            [
-                "lock",
-                "client in",
-                "pairs a second",
-                "acquire p50",
-                "p99",
-                "server CPU a pair",
-                "commands a pair",
-            ],
-        );
-        line(text, ["---", "---", "---:", "---:", "---:", "---:", "---:"]);
-        for entry in self.of(Job::Uncontended, clients) {
-            match &entry.result {
-                Err(reason) => {
-                    let reason = format!("did not run: {reason}");
-                    line(text, [&entry.title, entry.language(), "-", "-", "-", "-", &reason]);
-                }
-                Ok(measured) => line(
-                    text,
-                    [
-                        &entry.title,
-                        entry.language(),
-                        &whole(measured.a_second),
-                        &time(measured.acquire_us.p50),
-                        &time(measured.acquire_us.p99),
-                        &time(measured.server_cpu_us),
-                        &measured.sent(),
-                    ],
-                ),
+            match named.iter_mut().find(|known| known.peer == entry.peer) {
+                Some(known) if entry.result.is_ok() => *known = entry,
+                Some(_) => {}
+                None => named.push(entry),
             }
         }
+        let rows = named.into_iter().map(|entry| {
+            let details = match &entry.result {
+                Ok(Measured { version, server, notes, .. }) => [version, server, notes].map(String::clone),
+                Err(reason) => [String::new(), String::new(), format!("did not run: {reason}")],
+            };
+            [entry.title.clone(), entry.language().to_owned()].into_iter().chain(details).collect()
+        });
+        table(&["lock", "client in", "version", "server", "as it was used"], 5, rows)
     }
 
-    fn contended(&self, text: &mut String, clients: usize) {
-        let _ = writeln!(text, "Contended, {clients} clients:\n");
-        line(
-            text,
-            [
-                "lock",
-                "client in",
-                "grants a second",
-                "to another client",
-                "wait p50",
-                "p99",
-                "longest",
-                "most / fewest grants",
-                "server CPU a grant",
-                "commands a grant",
-            ],
-        );
-        line(text, ["---", "---", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:"]);
-        for entry in self.of(Job::Contended, clients) {
-            match &entry.result {
-                Err(reason) => {
-                    let reason = format!("did not run: {reason}");
-                    line(text, [&entry.title, entry.language(), "-", "-", "-", "-", "-", "-", "-", &reason]);
-                }
-                Ok(measured) if measured.operations == 0 => {
-                    line(text, [&entry.title, entry.language(), "0", "0", "-", "-", "-", "-", "-", "-"]);
-                }
-                Ok(measured) => line(
-                    text,
-                    [
-                        &format!("{}{}", entry.title, measured.miscount()),
-                        entry.language(),
-                        &whole(measured.a_second),
-                        &measured.handoffs_a_second.map_or("-".to_owned(), whole),
-                        &time(measured.acquire_us.p50),
-                        &time(measured.acquire_us.p99),
-                        &time(measured.acquire_us.max),
-                        &measured.unfairness(),
-                        &time(measured.server_cpu_us),
-                        &measured.sent(),
-                    ],
-                ),
-            }
-        }
-    }
-
-    fn readers(&self, text: &mut String, clients: usize) {
-        let writers = clients.div_ceil(WRITERS);
-        let _ = writeln!(
-            text,
-            "Readers: {} clients read and {writers} write, each for 1 ms:\n",
-            clients - writers
-        );
-        line(
-            text,
-            [
-                "lock",
-                "client in",
-                "reads a second",
-                "writes a second",
-                "readers wait p50",
-                "p99",
-                "longest",
-                "writers wait p50",
-                "p99",
-                "longest",
-                "most / fewest grants",
-                "server CPU a grant",
-                "commands a grant",
-            ],
-        );
-        line(
-            text,
-            [
-                "---", "---", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:",
-                "---:",
-            ],
-        );
-        for entry in self.of(Job::Readers, clients) {
-            match &entry.result {
-                Err(reason) => {
-                    let reason = format!("did not run: {reason}");
-                    line(
-                        text,
-                        [
-                            &entry.title,
-                            entry.language(),
-                            "-",
-                            "-",
-                            "-",
-                            "-",
-                            "-",
-                            "-",
-                            "-",
-                            "-",
-                            "-",
-                            "-",
-                            &reason,
-                        ],
-                    );
-                }
+    fn table(&self, job: Job, clients: usize) -> String {
+        let columns = columns(job);
+        let heads = ["lock", "client in"].into_iter().chain(columns.iter().map(|(head, _)| *head));
+        let rows = self.of(job, clients).map(|entry| {
+            let (mut title, cells) = (entry.title.clone(), columns.iter());
+            let cells: Vec<String> = match &entry.result {
                 Ok(measured) => {
-                    let readers = measured.acquire_us.shown();
-                    let writers = measured.writers_us.unwrap_or_default().shown();
-                    line(
-                        text,
-                        [
-                            &format!("{}{}", entry.title, measured.miscount()),
-                            entry.language(),
-                            &whole(measured.a_second - measured.writes_a_second),
-                            &whole(measured.writes_a_second),
-                            &readers[0],
-                            &readers[1],
-                            &readers[2],
-                            &writers[0],
-                            &writers[1],
-                            &writers[2],
-                            &measured.unfairness(),
-                            &time(measured.server_cpu_us),
-                            &measured.sent(),
-                        ],
-                    );
+                    title += &measured.miscount();
+                    cells.map(|(_, cell)| cell(measured)).collect()
                 }
-            }
-        }
-    }
-
-    fn permits(&self, text: &mut String, job: Job, clients: usize) {
-        let each = if job == Job::Weights { "1, 2 or 3" } else { "1" };
-        let _ = writeln!(text, "{PERMITS} permits, {clients} clients that take {each} for 1 ms:\n");
-        line(
-            text,
-            [
-                "lock",
-                "client in",
-                "grants a second",
-                "wait p50",
-                "p99",
-                "longest",
-                "most / fewest grants",
-                "server CPU a grant",
-                "commands a grant",
-            ],
-        );
-        line(text, ["---", "---", "---:", "---:", "---:", "---:", "---:", "---:", "---:"]);
-        for entry in self.of(job, clients) {
-            match &entry.result {
                 Err(reason) => {
-                    let reason = format!("did not run: {reason}");
-                    line(text, [&entry.title, entry.language(), "-", "-", "-", "-", "-", "-", &reason]);
+                    let dashes = cells.skip(1).map(|_| "-".to_owned());
+                    dashes.chain([format!("did not run: {reason}")]).collect()
                 }
-                Ok(measured) => {
-                    let [median, late, longest] = measured.acquire_us.shown();
-                    line(
-                        text,
-                        [
-                            &format!("{}{}", entry.title, measured.miscount()),
-                            entry.language(),
-                            &whole(measured.a_second),
-                            &median,
-                            &late,
-                            &longest,
-                            &measured.unfairness(),
-                            &time(measured.server_cpu_us),
-                            &measured.sent(),
-                        ],
-                    );
-                }
-            }
+            };
+            [title, entry.language().to_owned()].into_iter().chain(cells).collect()
+        });
+        table(&heads.collect::<Vec<_>>(), 2, rows)
+    }
+}
+
+/// A column of a table: its head, and the text for a result.
+type Column = (&'static str, fn(&Measured) -> String);
+
+/// The columns of the table of a job, after the lock and its language.
+fn columns(job: Job) -> Vec<Column> {
+    let a_grant: [Column; 3] = [
+        ("most / fewest grants", Measured::unfairness),
+        ("server CPU a grant", |measured| time(measured.server_cpu_us)),
+        ("commands a grant", Measured::sent),
+    ];
+    let waits: [Column; 3] = [
+        ("wait p50", |measured| wait(measured.acquire_us.p50)),
+        ("p99", |measured| wait(measured.acquire_us.p99)),
+        ("longest", |measured| wait(measured.acquire_us.max)),
+    ];
+    match job {
+        Job::Uncontended => vec![
+            ("pairs a second", |measured| whole(measured.a_second)),
+            ("acquire p50", |measured| wait(measured.acquire_us.p50)),
+            ("p99", |measured| wait(measured.acquire_us.p99)),
+            ("server CPU a pair", |measured| time(measured.server_cpu_us)),
+            ("commands a pair", Measured::sent),
+        ],
+        Job::Contended => {
+            let grants: [Column; 2] = [
+                ("grants a second", |measured| whole(measured.a_second)),
+                ("to another client", |measured| measured.handoffs_a_second.map_or("-".to_owned(), whole)),
+            ];
+            [&grants[..], &waits, &a_grant].concat()
+        }
+        Job::Readers => {
+            let grants: [Column; 2] = [
+                ("reads a second", |measured| whole(measured.a_second - measured.writes_a_second)),
+                ("writes a second", |measured| whole(measured.writes_a_second)),
+            ];
+            let readers: [Column; 3] = [("readers wait p50", waits[0].1), waits[1], waits[2]];
+            let writers: [Column; 3] = [
+                ("writers wait p50", |measured| wait(measured.writers_us.unwrap_or_default().p50)),
+                ("p99", |measured| wait(measured.writers_us.unwrap_or_default().p99)),
+                ("longest", |measured| wait(measured.writers_us.unwrap_or_default().max)),
+            ];
+            [&grants[..], &readers, &writers, &a_grant].concat()
+        }
+        Job::Permits | Job::Weights => {
+            let grants: [Column; 1] = [("grants a second", |measured| whole(measured.a_second))];
+            [&grants[..], &waits, &a_grant].concat()
         }
     }
 }
 
-fn line<const N: usize>(text: &mut String, cells: [&str; N]) {
-    let cells = cells.map(|cell| cell.replace('|', "\\|"));
-    let _ = writeln!(text, "| {} |", cells.join(" | "));
+/// The line above the table of a job.
+fn title(job: Job, clients: usize) -> String {
+    let writers = (0..clients).filter(|client| job.is_writer(*client)).count();
+    let plural = if clients == 1 { "" } else { "s" };
+    let text = match job {
+        Job::Uncontended => format!("Uncontended, {clients} client{plural}"),
+        Job::Contended => format!("Contended, {clients} clients"),
+        Job::Readers => {
+            format!("Readers: {} clients read and {writers} write, each for 1 ms", clients - writers)
+        }
+        Job::Permits => format!("{PERMITS} permits, {clients} clients that take 1 for 1 ms"),
+        Job::Weights => format!("{PERMITS} permits, {clients} clients that take 1, 2 or 3 for 1 ms"),
+    };
+    text + ":\n"
 }
 
-impl Quantiles {
-    /// The three quantiles in words; a dash if no client has acquired the lock.
-    fn shown(&self) -> [String; 3] {
-        [self.p50, self.p99, self.max].map(|us| if us > 0.0 { time(us) } else { "-".to_owned() })
-    }
+/// A time that a client waited; a dash if no client has acquired the lock.
+fn wait(us: f64) -> String {
+    if us > 0.0 { time(us) } else { "-".to_owned() }
 }
 
 /// Microseconds in a suitable unit, with two or three significant digits.

@@ -1,10 +1,8 @@
 //! The servers of the peers, each on a free port of 127.0.0.1 and with its data in a temporary directory.
 
-use crate::peers::children::{Group, last_lines};
-use crate::peers::interrupts::{self, Stopped};
-use crate::peers::programs::run;
+use crate::peers::programs::{last_lines, run};
 use crate::server::Loaded;
-use lockward_tests::{Directory, free_port, repository, server_program};
+use lockward_tests::{Directory, ProcessGroup, free_port, repository, server_program};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -56,7 +54,7 @@ impl Kind {
         matches!(self, Self::Redis { .. })
     }
 
-    fn command(self, dir: &Path, port: u16) -> Result<Command, Stopped> {
+    fn command(self, dir: &Path, port: u16) -> Result<Command, String> {
         let Self::Redis { server, is_loaded } = self else {
             let mut command = Command::new(repository().join("scripts/peer-server"));
             command.args(self.name()).arg(dir.join("data")).arg(port.to_string());
@@ -81,7 +79,7 @@ impl Kind {
 /// A running server. It ends when this goes out of scope.
 #[derive(Debug)]
 pub struct Server {
-    process: Group,
+    process: ProcessGroup,
     /// Removed after the server has ended.
     _dir: Directory,
     kind: Kind,
@@ -93,8 +91,8 @@ impl Server {
     /// Starts a server, and waits until it serves.
     ///
     /// # Errors
-    /// The server's own words when it does not start, or that the driver is told to end.
-    pub fn start(kind: Kind) -> Result<Self, Stopped> {
+    /// The server's own words when it does not start.
+    pub fn start(kind: Kind) -> Result<Self, String> {
         let dir = Directory::new();
         let port = free_port();
         let log = dir.path().join("log");
@@ -102,21 +100,18 @@ impl Server {
         std::fs::create_dir(dir.path().join("data")).expect("a writable directory");
         let mut command = kind.command(dir.path(), port)?;
         command.stdin(Stdio::null()).stderr(file.try_clone().expect("a file")).stdout(file);
-        let mut process = Group::start(&mut command)?;
+        let process = ProcessGroup::start(&mut command);
+        let mut process = process.map_err(|error| format!("its server does not run: {error}"))?;
         let deadline = Instant::now() + START;
         loop {
             if let Some(version) = version(kind, port) {
                 return Ok(Self { process, _dir: dir, kind, port, version });
             }
-            interrupts::check()?;
             if let Some(status) = process.ended() {
-                return Err(Stopped::failed(format!(
-                    "its server does not start, {status}: {}",
-                    last_lines(&log)
-                )));
+                return Err(format!("its server does not start, {status}: {}", last_lines(&log)));
             }
             if Instant::now() > deadline {
-                return Err(Stopped::failed(format!("its server does not serve: {}", last_lines(&log))));
+                return Err(format!("its server does not serve: {}", last_lines(&log)));
             }
             thread::sleep(Duration::from_millis(50));
         }

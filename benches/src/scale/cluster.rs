@@ -120,23 +120,11 @@ impl Node {
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     let mut all = NODES.map(Nodes::start);
-    let mut costs = NODES.map(|_| WORKS.map(|_| Series::default()));
-    let mut rates = NODES.map(|_| Series::default());
-    for round in 0..=ROUNDS {
-        report.progress(round, ROUNDS);
-        for turn in 0..NODES.len() {
-            let which = (round + turn) % NODES.len();
-            for (work, costs) in costs[which].iter_mut().enumerate() {
-                let cost = all[which].cost(work);
-                // The first round is for warming up.
-                if round > 0 {
-                    costs.push(cost);
-                }
-            }
-            rates[which].push(all[which].rate());
-        }
-    }
-    for ((nodes, [lock, set, renewal]), rate) in NODES.into_iter().zip(&costs).zip(&rates) {
+    let measured = report.alternate(ROUNDS, NODES.len(), |which| {
+        let nodes = &mut all[which];
+        [nodes.cost(0), nodes.cost(1), nodes.cost(2), nodes.rate()]
+    });
+    for (nodes, [lock, set, renewal, rate]) in NODES.into_iter().zip(&measured) {
         let point = Point::new(STAGE, nodes, "node");
         let pair = ("pair", "server CPU for a pair", Unit::Nanoseconds);
         point.compared(report, pair, "SET NX PX + DEL", [lock, set]);

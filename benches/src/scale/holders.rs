@@ -6,9 +6,8 @@ use crate::modes::{Sending, Work, hold, key, memory_of_holder};
 use crate::pipeline::Pipeline;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
-use crate::request::Numbers;
+use crate::request::numbers;
 use crate::results::Unit;
-use crate::rounds::Series;
 use crate::server::Server;
 
 /// The name of the stage.
@@ -26,25 +25,10 @@ pub fn measure(report: &mut Report) {
     COUNTS.into_iter().for_each(|holders| hold(&mut client, &key(holders), holders));
     let sending = Sending::OneByOne;
     let mut pipeline = Pipeline::open(&server, sending.connections());
-    let mut numbers = Numbers::default();
-    let mut costs = COUNTS.map(|_| WORKS.map(|_| Series::default()));
-    for round in 0..=ROUNDS {
-        report.progress(round, ROUNDS);
-        for turn in 0..COUNTS.len() {
-            let which = (round + turn) % COUNTS.len();
-            for (work, cost) in WORKS.iter().zip(&mut costs[which]) {
-                let (batches, units) = sending.batches(work.0, COUNTS[which], &mut numbers);
-                let cpu = server.cpu();
-                let begin = cpu.settled();
-                pipeline.run(&batches, 1);
-                let spent = (cpu.settled() - begin).as_nanos() as f64 / units as f64;
-                // The first round is for warming up.
-                if round > 0 {
-                    cost.push(spent);
-                }
-            }
-        }
-    }
+    let mut numbers = numbers();
+    let costs = report.alternate(ROUNDS, COUNTS.len(), |which| {
+        WORKS.map(|(work, _)| sending.cost(&server, &mut pipeline, work, COUNTS[which], &mut numbers))
+    });
     for (holders, costs) in COUNTS.into_iter().zip(&costs) {
         let point = Point::new(STAGE, holders, "holder");
         for ((work, name), cost) in WORKS.iter().zip(costs) {

@@ -7,10 +7,11 @@ use crate::pairs::{CONNECTIONS, DEPTH, Pair};
 use crate::pipeline::{Batch, Expected, Pipeline};
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
-use crate::request::{Numbers, owner, request};
+use crate::request::{numbers, owner, request};
 use crate::results::Unit;
 use crate::rounds::Series;
 use crate::server::Server;
+use lockward_tests::Random;
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -83,7 +84,7 @@ struct Store {
     server: Server,
     control: Client,
     pipeline: Pipeline,
-    numbers: Numbers,
+    numbers: Random,
     empty: f64,
     count: usize,
 }
@@ -96,7 +97,7 @@ impl Store {
         let pipeline = Pipeline::open(&server, CONNECTIONS);
         let mut control = server.client();
         let empty = control.info_number("memory", "used_memory");
-        Self { kept, server, control, pipeline, numbers: Numbers::default(), empty, count: 0 }
+        Self { kept, server, control, pipeline, numbers: numbers(), empty, count: 0 }
     }
 
     fn fill(&mut self, count: usize) {
@@ -124,7 +125,7 @@ impl Store {
     /// The CPU for a pair on a key that nobody holds.
     fn pair(&mut self) -> f64 {
         self.cost(EACH, |store| {
-            let number = store.numbers.draw() as usize % 100_000_000;
+            let number = store.numbers.number() as usize % 100_000_000;
             let key = format!("free:{number:08}");
             store.kept.pair().commands(&mut store.control, &key, &owner(number)).to_vec()
         })
@@ -133,7 +134,7 @@ impl Store {
     /// The CPU for the renewal of one of the leases.
     fn renewal(&mut self) -> f64 {
         self.cost(2 * EACH, |store| {
-            let number = store.numbers.draw() as usize % store.count;
+            let number = store.numbers.number() as usize % store.count;
             vec![store.kept.renew(&key(number), &owner(number))]
         })
     }
@@ -142,10 +143,8 @@ impl Store {
         let batch =
             |store: &mut Self| Batch::of(&(0..each).flat_map(|_| commands(store)).collect::<Vec<_>>(), DEPTH);
         let batches: Vec<Batch> = (0..CONNECTIONS).map(|_| batch(self)).collect();
-        let cpu = self.server.cpu();
-        let begin = cpu.settled();
-        self.pipeline.run(&batches, 1);
-        (cpu.settled() - begin).as_nanos() as f64 / (CONNECTIONS * each) as f64
+        let Self { server, pipeline, .. } = self;
+        server.cost(CONNECTIONS * each, || pipeline.run(&batches, 1))
     }
 
     /// Saves a snapshot in a child process, and loads it into another server.
@@ -186,17 +185,10 @@ pub fn measure(report: &mut Report) {
             store.fill(count);
             measured.memory.push(store.memory());
         }
-        for round in 0..=ROUNDS {
-            let mut order = [0, 1];
-            order.rotate_left(round % 2);
-            for which in order {
-                let [pair, renewal] = [stores[which].pair(), stores[which].renewal()];
-                // The first round is for warming up.
-                if round > 0 {
-                    measured[which].pair.push(pair);
-                    measured[which].renewal.push(renewal);
-                }
-            }
+        let costs =
+            report.alternate(ROUNDS, stores.len(), |which| [stores[which].pair(), stores[which].renewal()]);
+        for (measured, [pair, renewal]) in measured.iter_mut().zip(costs) {
+            (measured.pair, measured.renewal) = (pair, renewal);
         }
         let snapshots = if count == COUNTS[COUNTS.len() - 1] { 1 } else { SNAPSHOTS };
         for _ in 0..snapshots {

@@ -9,7 +9,6 @@ use crate::placement::{Place, be_client_of};
 use crate::report::Report;
 use crate::request::{owner, request};
 use crate::results::Unit;
-use crate::rounds::Series;
 use crate::server::{Loaded, Server};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,41 +27,26 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Pairs of a connection between two checks whether the round is over.
 const TIMES: usize = 5;
 
-/// The measurements of one kind of pair: a number for each round.
-#[derive(Debug, Default)]
-struct Measured {
-    median: Series,
-    late: Series,
-    pairs: Series,
-}
-
 /// Measures all numbers of connections.
 pub fn measure(report: &mut Report) {
     // The replica has a CPU whenever it wants one, as if it had its own machine. The primary and its clients share the rest.
     be_client_of(Place::Anywhere);
     let primary = Server::start_with(Loaded::Lockward, Place::Anywhere, &[]);
     let _replica = primary.start_replica();
-    for (done, connections) in CONNECTIONS.into_iter().enumerate() {
-        report.progress(done, CONNECTIONS.len());
-        let mut measured = [(Pair::Lock, Measured::default()), (Pair::Set, Measured::default())];
-        for round in 0..ROUNDS {
-            for turn in 0..measured.len() {
-                let which = (round + turn) % measured.len();
-                let (pair, measured) = &mut measured[which];
-                let (lag, pairs) = lag_beside(&primary, *pair, connections);
-                measured.median.push(lag.quantile(0.5));
-                measured.late.push(lag.quantile(0.99));
-                measured.pairs.push(pairs);
-            }
-        }
-        let [(_, lock), (_, set)] = &measured;
+    for connections in CONNECTIONS {
+        let measured = report.alternate(ROUNDS, 2, |which| {
+            let (lag, pairs) = lag_beside(&primary, [Pair::Lock, Pair::Set][which], connections);
+            [lag.quantile(0.5), lag.quantile(0.99), pairs]
+        });
+        let measured: [_; 2] = measured.try_into().expect("two kinds of pairs");
+        let [[lock_median, lock_late, lock_pairs], [set_median, set_late, set_pairs]] = &measured;
         let point = Point::new(STAGE, connections, "connection");
         let against = "SET NX PX + DEL";
         let median = ("median", "replica lag, median", Unit::Nanoseconds);
-        point.compared(report, median, against, [&lock.median, &set.median]);
+        point.compared(report, median, against, [lock_median, set_median]);
         let late = ("late", "replica lag, 99th percentile", Unit::Nanoseconds);
-        point.compared(report, late, against, [&lock.late, &set.late]);
-        point.compared(report, ("pairs", "pairs meanwhile", Unit::Rate), against, [&lock.pairs, &set.pairs]);
+        point.compared(report, late, against, [lock_late, set_late]);
+        point.compared(report, ("pairs", "pairs meanwhile", Unit::Rate), against, [lock_pairs, set_pairs]);
     }
     let axes = axes(
         &format!("{STAGE}-lag"),
@@ -98,12 +82,12 @@ fn lag_beside(primary: &Server, pair: Pair, connections: usize) -> (Latencies, f
     let take = [take, request(&["WAIT", "1", "60000"])].concat();
     let begin = Instant::now();
     while begin.elapsed() < ROUND {
-        sampler.send(&take);
+        sampler.send_bytes(&take);
         sampler.reply();
         let granted = Instant::now();
         assert_eq!(sampler.reply().int(), 1, "replicas");
         lag.record(granted.elapsed());
-        sampler.send(&give);
+        sampler.send_bytes(&give);
         sampler.reply();
         thread::sleep(PAUSE);
     }

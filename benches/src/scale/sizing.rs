@@ -1,7 +1,7 @@
 //! What a million clients need: computed from the measured figures, by the formulas of docs/scale.md.
 
 use super::{cluster, locks, waiters};
-use crate::docs::{head, line};
+use crate::markdown::table;
 use crate::plot::whole;
 use crate::results::Results;
 
@@ -57,11 +57,9 @@ impl Figures {
 /// The figures that the formulas use, and the table. `None` if the run has not measured them all.
 pub fn tables(results: &Results) -> Option<String> {
     let figures = Figures::of(results)?;
-    let mut text = String::new();
-    head(&mut text, &["in the formulas", "measured", "where"]);
     let bytes = |number: f64| format!("{} bytes", whole(number));
     let time = |number: f64| format!("{:.1} µs", number / 1e3);
-    for (name, measured, place) in [
+    let terms = [
         ("LOCK", bytes(figures.lock), "memory for each lock"),
         ("CONNECTION", bytes(figures.connection), "memory of a connection that has been idle for 6 seconds"),
         (
@@ -76,31 +74,27 @@ pub fn tables(results: &Results) -> Option<String> {
             time(figures.handoff + figures.wait),
             "server CPU for a wait that begins and a hand-off, each waits for its own lock",
         ),
-    ] {
-        line(&mut text, &[&format!("`{name}`"), &measured, place]);
-    }
-    text.push('\n');
-    head(
-        &mut text,
-        &[
-            "pairs a client a minute",
-            "clients that wait",
-            "memory",
-            "CPU",
-            "connections",
-            "nodes",
-            "of a node: CPU",
-            "memory",
-            "connections",
-            "`maxclients`",
-            "`lock.max-waiters-total`",
-        ],
-    );
-    for (pairs, waiting) in WORKLOADS {
-        line(&mut text, &figures.needs(pairs, waiting));
-    }
-    Some(text)
+    ];
+    let terms = terms.map(|(name, measured, place)| vec![format!("`{name}`"), measured, place.to_owned()]);
+    let terms = table(&["in the formulas", "measured", "where"], 3, terms);
+    let needs = WORKLOADS.map(|(pairs, waiting)| figures.needs(pairs, waiting));
+    Some(format!("{terms}\n{}", table(&NEEDS, NEEDS.len(), needs)))
 }
+
+/// The columns of the table of needs.
+const NEEDS: [&str; 11] = [
+    "pairs a client a minute",
+    "clients that wait",
+    "memory",
+    "CPU",
+    "connections",
+    "nodes",
+    "of a node: CPU",
+    "memory",
+    "connections",
+    "`maxclients`",
+    "`lock.max-waiters-total`",
+];
 
 impl Figures {
     fn needs(&self, pairs: f64, waiting: f64) -> Vec<String> {

@@ -8,8 +8,8 @@ use crate::placement::{Place, be_client_of};
 use crate::report::Report;
 use crate::results::Unit;
 use crate::rounds::Series;
-use crate::server::{Loaded, Server, wait_for};
-use lockward_tests::{own_files, raise_open_files};
+use crate::server::{Loaded, Server};
+use lockward_tests::{eventually, own_files, raise_open_files};
 use std::net::Ipv4Addr;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -159,11 +159,11 @@ impl Crowd {
         }
         self.waiting = count;
         let control = &mut self.control;
-        wait_for("clients that wait", || control.info_number("clients", "blocked_clients") == count as f64);
+        eventually("clients that wait", || control.info_number("clients", "blocked_clients") == count as f64);
     }
 
     /// The server's CPU for a hand-off, and for a wait that begins, in nanoseconds.
-    fn round(&mut self) -> (f64, f64) {
+    fn round(&mut self) -> [f64; 2] {
         let cpu = self.server.cpu();
         let at_once = HANDOFFS.min(self.waiting);
         let (mut handing, mut waiting) = (Duration::ZERO, Duration::ZERO);
@@ -186,7 +186,7 @@ impl Crowd {
             waiting += cpu.settled() - begin;
         }
         let handed = (HANDOFFS.div_ceil(at_once) * at_once) as f64;
-        (handing.as_nanos() as f64 / handed, waiting.as_nanos() as f64 / handed)
+        [handing, waiting].map(|spent| spent.as_nanos() as f64 / handed)
     }
 
     /// Serves one waiter. Returns the client that no longer waits.
@@ -285,16 +285,9 @@ pub fn measure(report: &mut Report) {
             }
             let mut measured = <[Measured; KINDS.len()]>::default();
             grow(&workers, shape, &mut measured, before, count);
-            for round in 0..=ROUNDS {
-                for turn in 0..workers.len() {
-                    let which = (round + turn) % workers.len();
-                    let (handoff, wait) = workers[which].ask(Crowd::round);
-                    // The first round is for warming up.
-                    if round > 0 {
-                        measured[which].handoff.push(handoff);
-                        measured[which].wait.push(wait);
-                    }
-                }
+            let costs = report.alternate(ROUNDS, workers.len(), |which| workers[which].ask(Crowd::round));
+            for (measured, [handoff, wait]) in measured.iter_mut().zip(costs) {
+                (measured.handoff, measured.wait) = (handoff, wait);
             }
             add_rows(report, shape, count, &measured);
             before = count;

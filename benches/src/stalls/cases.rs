@@ -4,8 +4,7 @@ use super::scene::{
     HOLDER, MANY, POLLED, Scene, Side, expect, key, left_until, owner, release_slot, take_slot,
 };
 use crate::request::{LEASE, request};
-use crate::server::wait_for;
-use lockward_tests::{Reply, encode, free_port};
+use lockward_tests::{Reply, encode, eventually, free_port};
 use std::time::{Duration, Instant};
 use std::{slice, thread};
 
@@ -85,10 +84,8 @@ pub fn cost_of_deletes(side: Side, by_one: bool) -> Vec<f64> {
     limit_memory(&mut scene, if side == Side::Lockward { FAR_AWAY } else { "0" });
     scene.take(DELETED, None);
     let requests = deletes_of_all(by_one);
-    let cpu = scene.server.cpu();
-    let begin = cpu.settled();
-    scene.control.pipeline(&requests);
-    vec![(cpu.settled() - begin).as_nanos() as f64 / DELETED as f64]
+    let Scene { server, control, .. } = &mut scene;
+    vec![server.cost(DELETED, || control.pipeline(&requests))]
 }
 
 fn limit_memory(scene: &mut Scene, limit: &str) {
@@ -190,10 +187,7 @@ pub fn leases(side: Side) -> Vec<f64> {
     scene.take(LEASES, Some(end));
     vec![scene.longest_ping(|scene| {
         thread::sleep(left_until(end));
-        wait_for("no key that has expired is left", || {
-            thread::sleep(POLLED);
-            scene.control.call(&["DBSIZE"]) == Reply::Int(0)
-        });
+        scene.until_empty();
     })]
 }
 
@@ -259,10 +253,7 @@ pub fn leases_of_one(side: Side, within_a_second: bool, beside: Beside) -> Vec<f
         if beside == Beside::Waiter {
             scene.until_blocked(0);
         } else {
-            wait_for("no key that has expired is left", || {
-                thread::sleep(POLLED);
-                scene.control.call(&["DBSIZE"]) == Reply::Int(0)
-            });
+            scene.until_empty();
         }
     });
     expect(&mut waiter, is_granted);
@@ -314,10 +305,7 @@ pub fn million_holders_expire(side: Side) -> Vec<f64> {
     }
     vec![scene.longest_ping(|scene| {
         thread::sleep(left_until(end));
-        wait_for("the key has expired", || {
-            thread::sleep(POLLED);
-            scene.control.call(&["DBSIZE"]) == Reply::Int(0)
-        });
+        scene.until_empty();
         thread::sleep(FREED);
     })]
 }
@@ -401,9 +389,8 @@ pub fn move_slot(side: Side, moved: usize, by_server: bool) -> Option<Moved> {
     source.call(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
     source.call(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
     for node in [&mut source, &mut target] {
-        wait_for("the nodes agree", || {
+        eventually("the nodes agree", || {
             let info = node.control.call(&["CLUSTER", "INFO"]).text();
-            thread::sleep(POLLED);
             info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:2")
         });
     }

@@ -1,11 +1,10 @@
 //! A server for one case, the clients that wait on it, and the thread that times PING.
 
 use crate::clients::Client;
-use crate::connection::Connection;
 use crate::placement::{Place, go_before_own_threads, put_main_thread_first};
 use crate::request::{LEASE, request};
-use crate::server::{Loaded, Server, wait_for};
-use lockward_tests::Reply;
+use crate::server::{Loaded, Server};
+use lockward_tests::{self as tests, Reply, eventually};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -191,14 +190,14 @@ impl Scene {
     }
 
     /// Opens `count` connections.
-    pub fn connect(&self, count: usize) -> Vec<Connection> {
+    pub fn connect(&self, count: usize) -> Vec<tests::Client> {
         (0..count).map(|_| self.server.connect()).collect()
     }
 
     /// Lets each connection send its request, and returns once all of them wait.
-    pub fn wait(&mut self, clients: &mut [Connection], request: impl Fn(usize) -> Vec<u8>) {
+    pub fn wait(&mut self, clients: &mut [tests::Client], request: impl Fn(usize) -> Vec<u8>) {
         for (who, client) in clients.iter_mut().enumerate() {
-            client.send(&request(who));
+            client.send_bytes(&request(who));
             if who % UNREAD == 0 {
                 self.control.call(&["PING"]);
             }
@@ -207,7 +206,7 @@ impl Scene {
     }
 
     /// `count` clients that wait without limit: all for one key, or each for its own key.
-    pub fn crowd(&mut self, count: usize, keys: usize) -> Vec<Connection> {
+    pub fn crowd(&mut self, count: usize, keys: usize) -> Vec<tests::Client> {
         self.hold(keys, None);
         let side = self.side;
         let mut clients = self.connect(count);
@@ -222,13 +221,13 @@ impl Scene {
 
     /// Waits until a field of INFO has this value.
     pub fn until(&mut self, section: &str, field: &str, wanted: f64) {
-        wait_for(&format!("{field} {wanted}"), || {
-            let there = self.control.info_number(section, field) == wanted;
-            if !there {
-                thread::sleep(POLLED);
-            }
-            there
-        });
+        let control = &mut self.control;
+        eventually(&format!("{field} {wanted}"), || control.info_number(section, field) == wanted);
+    }
+
+    /// Waits until all keys have expired.
+    pub fn until_empty(&mut self) {
+        eventually("no key is left", || self.control.call(&["DBSIZE"]) == Reply::Int(0));
     }
 
     /// The used memory without keys, after all other clients have disconnected.
@@ -257,7 +256,7 @@ impl Scene {
 }
 
 /// Reads a reply of each, which must be of this kind.
-pub fn expect(clients: &mut [Connection], expected: fn(&Reply) -> bool) {
+pub fn expect(clients: &mut [tests::Client], expected: fn(&Reply) -> bool) {
     for client in clients {
         let reply = client.reply();
         assert!(expected(&reply), "not the expected reply: {reply:?}");
@@ -271,16 +270,16 @@ struct Pinger {
 }
 
 impl Pinger {
-    fn start(mut connection: Connection) -> Self {
+    fn start(mut connection: tests::Client) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        connection.call(&["PING"], 1);
+        connection.call("PING");
         let thread = thread::spawn(move || {
             go_before_own_threads();
             let mut longest = Duration::ZERO;
             while !stopped.load(Ordering::Relaxed) {
                 let sent = Instant::now();
-                connection.call(&["PING"], 1);
+                connection.call("PING");
                 longest = longest.max(sent.elapsed());
             }
             longest

@@ -8,14 +8,11 @@ use std::io::{self, Write};
 use redis::{Cmd, Connection, RedisError};
 use uuid::Uuid;
 
-use super::lock_kind::REPLY_LIMIT;
+use super::counting::{LEASE_MS, REPLY_LIMIT, WAIT_LIMIT_MS};
 use crate::failure::Failure;
 use crate::server::Server;
 
 const SHORT_LEASE_MS: u64 = 200;
-/// Much longer than a sale takes.
-const LEASE_MS: u64 = 30_000;
-const WAIT_LIMIT_MS: u64 = 60_000;
 /// The expiry of the stock, in case the demo is killed.
 const STOCK_EXPIRY_S: u64 = 60;
 const STOCK: i64 = 10;

@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use indicatif::HumanCount;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
@@ -81,7 +80,7 @@ fn draw_totals(frame: &mut Frame<'_>, area: Rect, state: &State) {
         state
             .rates
             .as_ref()
-            .map_or_else(|| "-".to_owned(), |rates| format!("{}/s", HumanCount(round(pick(rates)))))
+            .map_or_else(|| "-".to_owned(), |rates| format!("{}/s", text::grouped(round(pick(rates)))))
     };
     let figure = |name: &str, value: String, style: Style| {
         vec![Span::from(format!(" {name} ")).dim(), Span::styled(value, style.bold()), Span::from("  ")]
@@ -90,8 +89,8 @@ fn draw_totals(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let ended = state.rates.as_ref().is_some_and(|rates| rates.leases_ended > 0.0);
     let ended = if ended { Style::new().fg(Color::Red) } else { Style::new() };
     let held = [
-        figure("held", HumanCount(sample.totals.held).to_string(), Style::new()),
-        figure("waiting", HumanCount(sample.totals.waiting).to_string(), waiting),
+        figure("held", text::grouped(sample.totals.held), Style::new()),
+        figure("waiting", text::grouped(sample.totals.waiting), waiting),
     ];
     let rates = [
         figure("hand-offs", rate(|rates| rates.handed_off), Style::new().fg(Color::Cyan)),
@@ -114,7 +113,7 @@ fn draw_curve(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let width = usize::from(area.width.saturating_sub(2));
     let shown: Vec<u64> = state.curve.iter().rev().take(width).rev().copied().collect();
     let most = shown.iter().copied().max().unwrap_or(0);
-    let title = format!(" hand-offs per second, {} at most ", HumanCount(most));
+    let title = format!(" hand-offs per second, {} at most ", text::grouped(most));
     let block = Block::new().borders(Borders::TOP).border_style(Style::new().dim()).title(title);
     let [_, inner] = Layout::horizontal([Constraint::Length(1), Constraint::Min(1)]).areas(block.inner(area));
     frame.render_widget(block, area);
@@ -131,7 +130,7 @@ fn draw_locks(frame: &mut Frame<'_>, area: Rect, state: &mut State, now: Instant
         Some(sample) if sample.locks.is_empty() => {
             let line = error.unwrap_or_else(|| match sample.totals.held {
                 0 => "No lock is held.".to_owned(),
-                held => format!("{} held, and nobody waits.", HumanCount(held)),
+                held => format!("{} held, and nobody waits.", text::grouped(held)),
             });
             frame.render_widget(titled(LOCKS_TITLE), area);
             let [_, inner] = Layout::vertical([Constraint::Length(2), Constraint::Min(1)]).areas(area);
@@ -173,13 +172,13 @@ fn lock_table(title: &str, state: &State, sample: &Sample, age: u64, is_wide: bo
         let owner = holder.map(|holder| &holder.owner).or(lock.holder.as_ref());
         let holders = match held.as_ref().map_or(1, |lock| lock.holding) {
             1 => owner.map(|owner| text::show(owner)),
-            holding => Some(format!("{} owners", HumanCount(holding))),
+            holding => Some(format!("{} owners", text::grouped(holding))),
         };
         let mode = held.as_ref().map_or_else(|| "-".to_owned(), |lock| lock.mode.to_string());
         let wait = lock.longest_wait.saturating_add(age);
         [
             Some(left(text::show(&lock.key))),
-            Some(right(Line::from(HumanCount(lock.waiters).to_string()).bold())),
+            Some(right(Line::from(text::grouped(lock.waiters)).bold())),
             Some(right(Line::from(show_ms(wait)).style(wait_style(wait)))),
             is_wide.then(|| left(holders.unwrap_or_else(|| "-".to_owned()))),
             has_modes.then(|| left(mode)),
@@ -260,7 +259,7 @@ fn waiter_table(lock: &Lock, age: u64, is_wide: bool) -> Table<'static> {
             is_wide.then(|| right(waiter.client_id.to_string())),
         ]
     });
-    table(&format!("{} waiting, next first", HumanCount(lock.waiters)), columns, rows)
+    table(&format!("{} waiting, next first", text::grouped(lock.waiters)), columns, rows)
 }
 
 /// A table. `None` means that the column is not shown at this width.

@@ -39,6 +39,17 @@ fn a_server_without_the_module_is_one_error_line() {
 }
 
 #[test]
+fn the_lock_commands_lose_no_update() {
+    let server = Server::start();
+    let output = demo(&["--url", &url(&server)]);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let row = text.lines().find(|line| line.starts_with("LOCK.ACQUIRE BLOCK")).unwrap();
+    assert_eq!(row.split_whitespace().nth(2), Some("5000"), "{text}");
+    assert_eq!(server.client().call("DBSIZE"), Reply::Int(0));
+}
+
+#[test]
 fn a_late_write_is_lost_with_set_and_refused_with_guard() {
     let server = Server::start();
     let output = demo(&["--paused", "--url", &url(&server)]);
@@ -53,5 +64,5 @@ fn a_late_write_is_lost_with_set_and_refused_with_guard() {
 
 #[test]
 fn usage_errors_exit_with_2() {
-    assert_eq!(demo(&["--clients", "1"]).status.code(), Some(2));
+    assert_eq!(demo(&["here"]).status.code(), Some(2));
 }

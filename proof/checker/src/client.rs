@@ -307,24 +307,16 @@ fn writes(token: Token) -> Vec<Operation> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::Outcome::Granted;
+
+    fn answered(operation: Operation, outcome: Outcome) -> Call {
+        Call { end: Some(6), outcome, ..Call::sent(0, 0, "k", "A", operation, 5) }
+    }
 
     #[test]
     fn a_call_refused_with_tryagain_is_repeated() {
         let mut client = Client::new(0);
         let operation = Operation::exclusive(10, Wait::Unlimited);
-        let sent_away = Call {
-            client: 0,
-            node: 0,
-            key: "k".to_owned(),
-            owner: "A".to_owned(),
-            operation: operation.clone(),
-            start: 5,
-            enqueued: None,
-            still_waiting: None,
-            end: Some(6),
-            outcome: Outcome::Error("TRYAGAIN".to_owned()),
-        };
+        let sent_away = answered(operation.clone(), Outcome::Error("TRYAGAIN".to_owned()));
         client.handle_outcome(&sent_away, &mut Random::new(1));
         assert_eq!(client.again, Some(operation));
     }
@@ -333,23 +325,10 @@ mod tests {
     fn the_final_release_needs_a_running_lease() {
         let mut client = Client::new(0);
         assert_eq!(client.final_release(0), None);
-        let granted = Call {
-            client: 0,
-            node: 0,
-            key: "k".to_owned(),
-            owner: "A".to_owned(),
-            operation: Operation::exclusive(10, Wait::No),
-            start: 5,
-            enqueued: None,
-            still_waiting: None,
-            end: Some(6),
-            outcome: Granted { token: 7, holds: 1 },
-        };
+        let granted = answered(Operation::exclusive(10, Wait::No), Outcome::Granted { token: 7, holds: 1 });
         client.handle_outcome(&granted, &mut Random::new(1));
-        assert_eq!(
-            client.final_release(14),
-            Some(Operation::Release { released: HoldsReleased::All, token: Some(7) })
-        );
+        let release = Operation::Release { released: HoldsReleased::All, token: Some(7) };
+        assert_eq!(client.final_release(14), Some(release));
         assert_eq!(client.final_release(15), None);
     }
 }

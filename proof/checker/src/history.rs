@@ -387,6 +387,23 @@ impl Line {
 }
 
 impl Call {
+    /// A call that was sent at a time, and has no reply yet.
+    #[must_use]
+    pub fn sent(client: u32, node: u32, key: &str, owner: &str, operation: Operation, start: Nanos) -> Self {
+        Self {
+            client,
+            node,
+            key: key.to_owned(),
+            owner: owner.to_owned(),
+            operation,
+            start,
+            enqueued: None,
+            still_waiting: None,
+            end: None,
+            outcome: Outcome::Unknown,
+        }
+    }
+
     /// Whether the outcome is unknown.
     #[must_use]
     pub fn is_open(&self) -> bool {
@@ -408,37 +425,31 @@ impl Call {
     /// The mode that it names, if it is an acquisition.
     #[must_use]
     pub const fn mode(&self) -> Option<Mode> {
-        match self.operation {
-            Operation::Acquire { mode, .. } => Some(mode),
-            Operation::Release { .. } | Operation::Renew { .. } | Operation::Write { .. } => None,
+        if let Operation::Acquire { mode, .. } = self.operation { Some(mode) } else { None }
+    }
+
+    /// Its wait limit, if it has one.
+    #[must_use]
+    pub const fn wait_limit(&self) -> Option<Nanos> {
+        if let Operation::Acquire { wait: Wait::Limit(limit), .. } = self.operation {
+            Some(limit)
+        } else {
+            None
         }
     }
 
     /// For how long its place in the queue is kept, and after which wait; `None` if it is not.
     #[must_use]
     pub const fn kept(&self) -> Option<(Nanos, Wait)> {
-        match self.operation {
-            Operation::Acquire { keep: Some(keep), wait, .. } => Some((keep, wait)),
-            Operation::Acquire { .. }
-            | Operation::Release { .. }
-            | Operation::Renew { .. }
-            | Operation::Write { .. } => None,
-        }
+        let Operation::Acquire { keep: Some(keep), wait, .. } = self.operation else { return None };
+        Some((keep, wait))
     }
 
     /// The token and the holds, if it was granted.
     #[must_use]
     pub fn granted(&self) -> Option<(Token, u32)> {
-        match self.outcome {
-            Outcome::Granted { token, holds } if self.end.is_some() => Some((token, holds)),
-            Outcome::Granted { .. }
-            | Outcome::NotAcquired
-            | Outcome::Left { .. }
-            | Outcome::Renewed { .. }
-            | Outcome::Written
-            | Outcome::Error(_)
-            | Outcome::Unknown => None,
-        }
+        let Outcome::Granted { token, holds } = self.outcome else { return None };
+        self.end.map(|_| (token, holds))
     }
 }
 
@@ -480,33 +491,29 @@ impl History {
 
     /// The calls, each with the index of its line.
     pub fn calls(&self) -> impl Iterator<Item = (usize, &Call)> {
-        self.lines.iter().enumerate().filter_map(|(at, line)| match line {
-            Line::Call(call) => Some((at, call)),
-            Line::Write(_) | Line::Data(_) | Line::Fault(_) => None,
-        })
+        self.pick(|line| if let Line::Call(call) = line { Some(call) } else { None })
     }
 
     /// The writes to the store, each with the index of its line.
     pub fn writes(&self) -> impl Iterator<Item = (usize, &Write)> {
-        self.lines.iter().enumerate().filter_map(|(at, line)| match line {
-            Line::Write(write) => Some((at, write)),
-            Line::Call(_) | Line::Data(_) | Line::Fault(_) => None,
-        })
+        self.pick(|line| if let Line::Write(write) = line { Some(write) } else { None })
     }
 
     /// The data beside the locks, each with the index of its line.
     pub fn data(&self) -> impl Iterator<Item = (usize, &Data)> {
-        self.lines.iter().enumerate().filter_map(|(at, line)| match line {
-            Line::Data(data) => Some((at, data)),
-            Line::Call(_) | Line::Write(_) | Line::Fault(_) => None,
-        })
+        self.pick(|line| if let Line::Data(data) = line { Some(data) } else { None })
     }
 
     /// The faults.
     pub fn faults(&self) -> impl Iterator<Item = &Fault> {
-        self.lines.iter().filter_map(|line| match line {
-            Line::Fault(fault) => Some(fault),
-            Line::Call(_) | Line::Write(_) | Line::Data(_) => None,
-        })
+        self.pick(|line| if let Line::Fault(fault) = line { Some(fault) } else { None })
+            .map(|(_, fault)| fault)
+    }
+
+    fn pick<'h, T: 'h>(
+        &'h self,
+        pick: fn(&'h Line) -> Option<&'h T>,
+    ) -> impl Iterator<Item = (usize, &'h T)> {
+        self.lines.iter().enumerate().filter_map(move |(at, line)| Some((at, pick(line)?)))
     }
 }

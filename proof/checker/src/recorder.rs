@@ -63,19 +63,7 @@ impl Recorder {
         owner: &str,
         operation: Operation,
     ) -> OpenCall<'_> {
-        let call = Call {
-            client,
-            node,
-            key: key.to_owned(),
-            owner: owner.to_owned(),
-            operation,
-            start: now(),
-            enqueued: None,
-            still_waiting: None,
-            end: None,
-            outcome: Outcome::Unknown,
-        };
-        OpenCall { recorder: self, call }
+        OpenCall { recorder: self, call: Call::sent(client, node, key, owner, operation, now()) }
     }
 
     /// Closes the file.

@@ -21,14 +21,13 @@ impl Violation {
     /// faults to the servers and the last calls on the same lock in that time.
     #[must_use]
     pub fn report(&self, history: &History) -> String {
-        let violation = self;
-        let mut report = violation.to_string();
-        let lines: Vec<&Line> = violation.lines.iter().map(|&at| &history.lines[at]).collect();
+        let mut report = self.to_string();
+        let lines: Vec<&Line> = self.lines.iter().map(|&at| &history.lines[at]).collect();
         let Some(begin) = lines.first().map(|line| line.start()) else { return report };
-        for &at in &violation.lines {
+        for &at in &self.lines {
             report += &row(history, at, begin);
         }
-        let (faults, calls) = meanwhile(violation, history);
+        let (faults, calls) = meanwhile(self, history);
         if !faults.is_empty() || !calls.is_empty() {
             report += "\n  Meanwhile:";
         }
@@ -54,17 +53,13 @@ fn meanwhile(violation: &Violation, history: &History) -> (Ended, Ended) {
     let keys: BTreeSet<&str> = shown().filter_map(key).collect();
     let from = shown().filter_map(Line::end).min().unwrap_or(Nanos::MAX);
     let to = shown().filter_map(Line::end).max().unwrap_or(Nanos::MAX);
-    let faults = history.lines.iter().enumerate().filter_map(|(at, line)| match line {
-        Line::Fault(fault) if fault.client.is_none() => {
-            (fault.start <= to && fault.end >= from).then_some((fault.end, at))
-        }
-        Line::Fault(_) | Line::Call(_) | Line::Write(_) | Line::Data(_) => None,
+    let faults = history.lines.iter().enumerate().filter_map(|(at, line)| {
+        let Line::Fault(fault) = line else { return None };
+        (fault.client.is_none() && fault.start <= to && fault.end >= from).then_some((fault.end, at))
     });
     let calls = history.calls().filter(|(at, call)| {
-        let changed = match call.outcome {
-            Outcome::Granted { .. } | Outcome::Left { .. } | Outcome::Renewed { .. } => true,
-            Outcome::NotAcquired | Outcome::Written | Outcome::Error(_) | Outcome::Unknown => false,
-        };
+        let changed =
+            matches!(call.outcome, Outcome::Granted { .. } | Outcome::Left { .. } | Outcome::Renewed { .. });
         let between = (from..=to).contains(&call.answered());
         changed && between && keys.contains(call.key.as_str()) && !violation.lines.contains(at)
     });
@@ -86,8 +81,8 @@ fn key(line: &Line) -> Option<&str> {
 fn row(history: &History, at: usize, begin: Nanos) -> String {
     let line = &history.lines[at];
     let since = |time: Nanos| {
-        let (sign, group_calls) = if time < begin { ("-", begin - time) } else { ("", time - begin) };
-        format!("{sign}{}.{:03}", group_calls / 1_000_000, group_calls / 1_000 % 1_000)
+        let (sign, time) = if time < begin { ("-", begin - time) } else { ("", time - begin) };
+        format!("{sign}{}.{:03}", time / 1_000_000, time / 1_000 % 1_000)
     };
     let text = match line {
         Line::Call(Call { key, owner, operation, enqueued, outcome, .. }) => {

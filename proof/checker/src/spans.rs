@@ -30,28 +30,44 @@ impl Spans {
     }
 }
 
-/// Values by time. Finds the smallest value from a given time on.
-#[derive(Debug, Default)]
+/// Values by time. Finds the smallest value from a given time on, once it is [indexed](MinFrom::index).
+#[derive(Debug)]
 pub(crate) struct MinFrom<V> {
     /// Sorted by time. Each value is the smallest of its own time and all later times.
     sorted: Vec<(Nanos, V)>,
 }
 
+impl<V> Default for MinFrom<V> {
+    fn default() -> Self {
+        Self { sorted: Vec::new() }
+    }
+}
+
 impl<V: Ord + Copy> FromIterator<(Nanos, V)> for MinFrom<V> {
     fn from_iter<I: IntoIterator<Item = (Nanos, V)>>(values: I) -> Self {
-        let mut sorted: Vec<_> = values.into_iter().collect();
-        sorted.sort_unstable();
+        let mut all = Self { sorted: values.into_iter().collect() };
+        all.index();
+        all
+    }
+}
+
+impl<V: Ord + Copy> MinFrom<V> {
+    /// Adds a value.
+    pub(crate) fn push(&mut self, time: Nanos, value: V) {
+        self.sorted.push((time, value));
+    }
+
+    /// After the last value was added.
+    pub(crate) fn index(&mut self) {
+        self.sorted.sort_unstable();
         let mut least = None;
-        for (_, value) in sorted.iter_mut().rev() {
+        for (_, value) in self.sorted.iter_mut().rev() {
             let now = least.map_or(*value, |least: V| least.min(*value));
             *value = now;
             least = Some(now);
         }
-        Self { sorted }
     }
-}
 
-impl<V: Copy> MinFrom<V> {
     /// The smallest value at this time or later.
     pub(crate) fn get(&self, from: Nanos) -> Option<V> {
         let index = self.sorted.partition_point(|&(at, _)| at < from);

@@ -90,9 +90,9 @@ pub(crate) struct Released {
 #[derive(Default)]
 struct OwnerCalls {
     /// Releases that may have ended a tenure, by the token that they name: the times of the reply and of the start.
-    last: HashMap<Option<Token>, Vec<(Nanos, Nanos)>>,
+    last: HashMap<Option<Token>, MinFrom<Nanos>>,
     /// Releases that left no holds, by start.
-    nothing_left: Vec<(Nanos, Released)>,
+    nothing_left: MinFrom<Released>,
     /// The earliest end of a lease that a renewal without a reply may have set, by the token that it names.
     open_renewal: HashMap<Option<Token>, Nanos>,
     /// The latest end of a lease that a call without a reply may have set.
@@ -118,11 +118,11 @@ impl OwnerCalls {
                 Operation::Release { token, .. } => {
                     let left_nothing = call.outcome == Outcome::Left { holds: 0 };
                     if call.is_open() || left_nothing {
-                        owner_calls.last.entry(token).or_default().push((call.answered(), call.start));
+                        owner_calls.last.entry(token).or_default().push(call.answered(), call.start);
                     }
                     if left_nothing {
                         let released = Released { end: call.answered(), start: call.start, line };
-                        owner_calls.nothing_left.push((call.start, released));
+                        owner_calls.nothing_left.push(call.start, released);
                     }
                 }
                 Operation::Renew { lease, token, mode, .. } if call.is_open() => {
@@ -144,6 +144,10 @@ impl OwnerCalls {
                 Operation::Renew { .. } | Operation::Acquire { .. } | Operation::Write { .. } => {}
             }
         }
+        for owner_calls in all.values_mut() {
+            owner_calls.last.values_mut().for_each(MinFrom::index);
+            owner_calls.nothing_left.index();
+        }
         all
     }
 }
@@ -152,35 +156,6 @@ impl OwnerCalls {
 /// tenure is exclusive if the renewal names no mode.
 fn claimed(token: Option<Token>, mode: Option<Mode>) -> Option<Mode> {
     mode.or(token.map(|_| Mode::EXCLUSIVE))
-}
-
-/// The same, indexed by time.
-struct Answers {
-    last: HashMap<Option<Token>, MinFrom<Nanos>>,
-    nothing_left: MinFrom<Released>,
-    open_renewal: HashMap<Option<Token>, Nanos>,
-    latest_open: Nanos,
-    open_acquire: Option<Nanos>,
-    open_modes: Vec<Mode>,
-    open_claims: Vec<(Option<Token>, Nanos, Mode)>,
-}
-
-impl From<OwnerCalls> for Answers {
-    fn from(owner_calls: OwnerCalls) -> Self {
-        Self {
-            last: owner_calls
-                .last
-                .into_iter()
-                .map(|(token, all)| (token, all.into_iter().collect()))
-                .collect(),
-            nothing_left: owner_calls.nothing_left.into_iter().collect(),
-            open_renewal: owner_calls.open_renewal,
-            latest_open: owner_calls.latest_open,
-            open_acquire: owner_calls.open_acquire,
-            open_modes: owner_calls.open_modes,
-            open_claims: owner_calls.open_claims,
-        }
-    }
 }
 
 /// The calls with a reply that set the lease of a tenure.
@@ -201,20 +176,10 @@ pub(crate) fn tenures<'h>(history: &'h History, bounds: &Bounds) -> Vec<Tenure<'
             (Operation::Renew { lease, .. }, None, Outcome::Renewed { token }) => {
                 found.entry((&call.key, *token)).or_default().renewals.push((line, call, *lease));
             }
-            (
-                Operation::Acquire { .. }
-                | Operation::Release { .. }
-                | Operation::Renew { .. }
-                | Operation::Write { .. },
-                _,
-                _,
-            ) => {}
+            _ => {}
         }
     }
-    let owner_calls: HashMap<_, Answers> = OwnerCalls::of(history, bounds)
-        .into_iter()
-        .map(|(who, owner_calls)| (who, owner_calls.into()))
-        .collect();
+    let owner_calls = OwnerCalls::of(history, bounds);
     found
         .into_iter()
         .filter_map(|((key, token), settings)| {
@@ -230,7 +195,7 @@ fn tenure<'h>(
     token: Token,
     (line, first): (usize, &'h Call),
     settings: &Settings<'h>,
-    owner_calls: &Answers,
+    owner_calls: &OwnerCalls,
     bounds: &Bounds,
 ) -> Tenure<'h> {
     let earliest = settings.grants.iter().map(|(_, call, _)| call.start).min().unwrap_or(first.start);
@@ -288,11 +253,11 @@ struct Modes {
 }
 
 impl Modes {
-    fn of(token: Token, first: &Call, settings: &Settings<'_>, owner_calls: &Answers) -> Self {
+    fn of(token: Token, first: &Call, settings: &Settings<'_>, owner_calls: &OwnerCalls) -> Self {
         let named = first.mode().unwrap_or_default();
-        let answered = settings.renewals.iter().filter_map(|(_, call, _)| match call.operation {
-            Operation::Renew { token, mode, .. } => Some((call.start, claimed(token, mode)?)),
-            Operation::Acquire { .. } | Operation::Release { .. } | Operation::Write { .. } => None,
+        let answered = settings.renewals.iter().filter_map(|(_, call, _)| {
+            let Operation::Renew { token, mode, .. } = call.operation else { return None };
+            Some((call.start, claimed(token, mode)?))
         });
         let open = owner_calls.open_claims.iter();
         let open = open.filter(|(named, ..)| named.is_none_or(|named| named == token));
@@ -321,7 +286,7 @@ impl Modes {
 /// shorten the lease, but not below its own start plus its length. If the last renewal were known, the lease would last as long
 /// as after that renewal, or after any acquisition that certainly came later. The last renewal may be one without a reply, or one
 /// that certainly no other renewal followed. So the earliest end of all these cases is certain.
-fn certain_lease(token: Token, settings: &Settings<'_>, owner_calls: &Answers) -> (Nanos, usize) {
+fn certain_lease(token: Token, settings: &Settings<'_>, owner_calls: &OwnerCalls) -> (Nanos, usize) {
     let reach = |(line, call, lease): &(usize, &Call, Nanos)| (call.start.saturating_add(*lease), *line);
     let mut grants: Vec<_> =
         settings.grants.iter().map(|grant| (grant.1.start, std::cmp::Reverse(reach(grant)))).collect();

@@ -1,11 +1,14 @@
 //! Broken promises.
 
 use crate::history::{History, Nanos};
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
 use std::fmt;
 use std::str::FromStr;
 
 /// The checks. Each tests one promise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Check {
     /// Two tenures of a lock never overlap.
     Overlap,
@@ -28,23 +31,10 @@ pub enum Check {
 }
 
 impl FromStr for Check {
-    type Err = String;
+    type Err = serde::de::value::Error;
 
-    fn from_str(name: &str) -> Result<Self, String> {
-        [
-            Self::Overlap,
-            Self::Tokens,
-            Self::Counts,
-            Self::Queue,
-            Self::Promptness,
-            Self::Answers,
-            Self::Store,
-            Self::Guard,
-            Self::Vacuity,
-        ]
-        .into_iter()
-        .find(|check| format!("{check:?}").eq_ignore_ascii_case(name))
-        .ok_or_else(|| format!("there is no check {name}"))
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::deserialize(name.into_deserializer())
     }
 }
 

@@ -3,44 +3,34 @@
 use lockward_checker::history::{History, HoldsReleased, Line, Operation, Outcome, Wait};
 use lockward_checker::recorder::Recorder;
 use lockward_checker::simulate::correct_history;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-/// A file that is removed when the test ends.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        Self(std::env::temp_dir().join(format!("lockward-checker-{}-{name}", std::process::id())))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
+/// A file in Cargo's directory for the files of tests.
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
 #[test]
 fn a_written_history_is_read_back() {
-    let file = Scratch::new("written");
+    let file = file("written");
     let history = correct_history(3);
-    history.write(&file.0).unwrap();
-    assert_eq!(History::read(&file.0).unwrap(), history);
+    history.write(&file).unwrap();
+    assert_eq!(History::read(&file).unwrap(), history);
 }
 
 #[test]
 fn an_invalid_line_is_reported_with_its_number() {
-    let file = Scratch::new("broken");
-    std::fs::write(&file.0, "{\"fault\":{\"name\":\"kill\",\"start\":1,\"end\":2}}\n{\"call\":{\"cli\n")
+    let file = file("broken");
+    std::fs::write(&file, "{\"fault\":{\"name\":\"kill\",\"start\":1,\"end\":2}}\n{\"call\":{\"cli\n")
         .unwrap();
-    let error = History::read(&file.0).unwrap_err().to_string();
+    let error = History::read(&file).unwrap_err().to_string();
     assert!(error.starts_with("line 2: "), "{error}");
 }
 
 #[test]
 fn many_threads_share_a_recorder() {
-    let file = Scratch::new("shared");
-    let recorder = Recorder::create(&file.0).unwrap();
+    let file = file("shared");
+    let recorder = Recorder::create(&file).unwrap();
     std::thread::scope(|threads| {
         for client in 0..8 {
             let recorder = &recorder;
@@ -57,7 +47,7 @@ fn many_threads_share_a_recorder() {
     });
     recorder.finish().unwrap();
 
-    let history = History::read(&file.0).unwrap();
+    let history = History::read(&file).unwrap();
     assert_eq!(history.calls().count(), 8 * 101);
     for client in 0..8 {
         let own = history.lines.iter().filter_map(|line| match line {

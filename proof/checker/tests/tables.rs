@@ -488,16 +488,11 @@ fn line(text: &str) -> Line {
     };
     let [enqueued, still_waiting] = ["seen", "still"].map(|word| after(word).map(|seen| seen * MS));
     Line::Call(Call {
-        client: 0,
-        node: 0,
-        key,
-        owner,
-        operation,
-        start,
         enqueued,
         still_waiting,
         end,
         outcome,
+        ..Call::sent(0, 0, &key, &owner, operation, start)
     })
 }
 

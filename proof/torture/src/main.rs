@@ -1,11 +1,11 @@
 //! `torture`: clients and faults against real servers.
 
+use clap::ValueEnum;
 use clap::{Args, Parser, Subcommand};
 use lockward_checker::violation::Check;
 use lockward_torture::restore;
 use lockward_torture::run::Plan;
 use lockward_torture::worker;
-use lockward_torture::worker_process::WorkerArgs;
 use lockward_torture::world::WorldName;
 use std::env;
 use std::fs;
@@ -28,7 +28,10 @@ struct Cli {
 enum Command {
     /// Runs some of the clients.
     #[command(hide = true)]
-    Worker(WorkerArgs),
+    Worker {
+        /// What they do, as JSON.
+        args: String,
+    },
     /// Lets servers forget tenures, in rounds, and holders restore them.
     Restore(Restore),
 }
@@ -71,8 +74,8 @@ struct Run {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     match &cli.command {
-        Some(Command::Worker(args)) => {
-            worker::run(args);
+        Some(Command::Worker { args }) => {
+            worker::run(&serde_json::from_str(args).expect("the arguments of a worker"));
             ExitCode::SUCCESS
         }
         Some(Command::Restore(restore)) => restore_in_rounds(restore),
@@ -96,7 +99,11 @@ fn new_seed() -> u64 {
 }
 
 fn run(&Run { seconds, world, seed, pace, clients, through_client, expect }: &Run) -> ExitCode {
-    let all = if through_client { WorldName::THROUGH_CLIENT.to_vec() } else { WorldName::ALL.to_vec() };
+    let all = if through_client {
+        WorldName::THROUGH_CLIENT.to_vec()
+    } else {
+        WorldName::value_variants().to_vec()
+    };
     let worlds = world.map_or(all, |world| vec![world]);
     let share = seconds / u64::try_from(worlds.len()).unwrap_or(1);
     let seed = seed.unwrap_or_else(new_seed);

@@ -2,6 +2,7 @@
 
 use crate::world::WorldName;
 use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
 use std::env;
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -12,32 +13,24 @@ use std::time::{Duration, Instant};
 /// How long clients may wait for their last replies after the end of a run.
 const LAST_REPLIES: Duration = Duration::from_secs(45);
 
-/// The arguments of a worker.
-#[derive(Clone, Debug, clap::Args)]
+/// What a worker does. It is its argument, as JSON.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerArgs {
     /// The world, which determines the workload.
-    #[arg(long)]
     pub world: WorldName,
     /// The seed of the clients' random choices.
-    #[arg(long)]
     pub seed: u64,
     /// The number of its first client.
-    #[arg(long)]
     pub first: u32,
     /// The number of clients.
-    #[arg(long)]
     pub clients: u32,
     /// The port of the store.
-    #[arg(long)]
     pub store: u16,
     /// The port of the primary at the start.
-    #[arg(long)]
     pub port: u16,
     /// The URL of the servers, for clients that use `lockward-client`.
-    #[arg(long)]
     pub url: Option<String>,
     /// The file for its history.
-    #[arg(long)]
     pub file: PathBuf,
 }
 
@@ -62,12 +55,7 @@ impl Worker {
         let program = env::current_exe().expect("this program");
         let mut child = Command::new(program)
             .arg("worker")
-            .args(["--world", args.world.name(), "--seed", &args.seed.to_string()])
-            .args(["--first", &args.first.to_string(), "--clients", &args.clients.to_string()])
-            .args(["--store", &args.store.to_string(), "--port", &args.port.to_string()])
-            .args(args.url.iter().flat_map(|url| ["--url", url]))
-            .arg("--file")
-            .arg(&args.file)
+            .arg(serde_json::to_string(args).expect("numbers and text"))
             .stdin(Stdio::piped())
             .spawn()
             .expect("a worker");

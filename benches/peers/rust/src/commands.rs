@@ -3,9 +3,7 @@
 use crate::contest::{Contest, HOLD, Limit, key, limit, microseconds};
 use lockward_bench::peers::contest::{Job, PERMITS};
 use lockward_bench::request::{owner, request};
-use lockward_tests::{Grant, Reply, decode};
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use lockward_tests::{Client, Reply};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,37 +21,6 @@ pub enum Commands {
     Delex,
     /// SET NX PX, and DELIFEQ of Valkey 9.
     Delifeq,
-}
-
-/// A connection that waits for each reply.
-#[derive(Debug)]
-pub struct Connection {
-    stream: TcpStream,
-    input: Vec<u8>,
-}
-
-impl Connection {
-    /// Opens one.
-    pub fn open(address: &str) -> Self {
-        let stream = TcpStream::connect(address).expect("a connection");
-        stream.set_nodelay(true).expect("no delay");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a read deadline");
-        Self { stream, input: Vec::new() }
-    }
-
-    fn call(&mut self, request: &[u8]) -> Reply {
-        self.stream.write_all(request).expect("the server takes what is sent");
-        loop {
-            if let Some((reply, length)) = decode(&self.input).expect("a reply") {
-                self.input.drain(..length);
-                return reply;
-            }
-            let mut chunk = [0; 1024];
-            let length = self.stream.read(&mut chunk).expect("a reply");
-            assert!(length > 0, "the server has closed a connection");
-            self.input.extend(chunk.iter().take(length));
-        }
-    }
 }
 
 /// The requests of a client.
@@ -87,14 +54,13 @@ impl Requests {
     }
 
     /// Acquires the lock and returns the request that releases it, or nothing if the time was up meanwhile.
-    fn acquire(&self, connection: &mut Connection, contest: &Contest) -> Option<Vec<u8>> {
+    fn acquire(&self, connection: &mut Client, contest: &Contest) -> Option<Vec<u8>> {
         let (key, owner) = (&self.key, &self.owner);
         loop {
-            let reply = connection.call(&self.acquire);
+            let reply = call(connection, &self.acquire);
             match self.commands {
                 Commands::Lockward => {
-                    let Grant { token, .. } = reply.grant();
-                    let token = token.to_string();
+                    let token = reply.grant().token.to_string();
                     return Some(request(&["LOCK.RELEASE", key, owner, "HOLDS", "0", "TOKEN", &token]));
                 }
                 Commands::Delex | Commands::Delifeq if reply == Reply::NullBulk => {}
@@ -137,7 +103,7 @@ impl Commands {
     }
 
     /// Does the job with a client for each connection. Returns how long each client's acquisitions took, in microseconds.
-    pub fn compete(self, connections: Vec<Connection>, contest: &Contest) -> Vec<Vec<u32>> {
+    pub fn compete(self, connections: Vec<Client>, contest: &Contest) -> Vec<Vec<u32>> {
         thread::scope(|scope| {
             let clients: Vec<_> = connections
                 .into_iter()
@@ -153,7 +119,7 @@ impl Commands {
     }
 }
 
-fn run(mut connection: Connection, requests: &Requests, client: usize, contest: &Contest) -> Vec<u32> {
+fn run(mut connection: Client, requests: &Requests, client: usize, contest: &Contest) -> Vec<u32> {
     let mut times = Vec::new();
     loop {
         let asked = Instant::now();
@@ -177,9 +143,18 @@ fn run(mut connection: Connection, requests: &Requests, client: usize, contest: 
                 contest.write(client, read, is_counted);
             }
         }
-        assert_eq!(connection.call(&release), requests.released(), "the lock was held until its release");
+        assert_eq!(
+            call(&mut connection, &release),
+            requests.released(),
+            "the lock was held until its release"
+        );
         if is_counted {
             times.push(microseconds(asked, granted));
         }
     }
+}
+
+fn call(connection: &mut Client, request: &[u8]) -> Reply {
+    connection.send_bytes(request);
+    connection.reply_within(PATIENCE).expect("a reply")
 }

@@ -1,6 +1,6 @@
-//! What the clients of a job share, and its outcome.
+//! What the clients of a job share, and the answer.
 
-use lockward_bench::peers::contest::{Job, Outcome, PERMITS, Quantiles, WRITERS};
+use lockward_bench::peers::contest::{Answer, Job, PERMITS};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -20,10 +20,10 @@ pub enum Limit {
 }
 
 /// The limit that a client asks for in a job.
-pub const fn limit(job: Job, client: usize) -> Limit {
+pub fn limit(job: Job, client: usize) -> Limit {
     match job {
         Job::Uncontended | Job::Contended => Limit::Exclusive,
-        Job::Readers if client.is_multiple_of(WRITERS) => Limit::Exclusive,
+        Job::Readers if job.is_writer(client) => Limit::Exclusive,
         Job::Readers => Limit::Shared,
         Job::Permits => Limit::Permits(1),
         Job::Weights => Limit::Permits(client as u64 % 3 + 1),
@@ -115,7 +115,7 @@ impl Contest {
     }
 
     /// How much a client holds, and how much all may hold at once.
-    const fn share(&self, client: usize) -> (u64, u64) {
+    fn share(&self, client: usize) -> (u64, u64) {
         const READERS: u64 = u32::MAX as u64;
         match limit(self.job, client) {
             Limit::Exclusive => (READERS, READERS),
@@ -124,36 +124,19 @@ impl Contest {
         }
     }
 
-    /// The outcome, from the times in microseconds that each client's acquisitions took.
-    pub fn outcome(&self, peer: String, version: &str, notes: &str, times: &[Vec<u32>]) -> Outcome {
-        let grants: Vec<u64> = times.iter().map(|times| times.len() as u64).collect();
-        let operations = grants.iter().sum();
-        let is_writer = |client: usize| self.job == Job::Readers && client.is_multiple_of(WRITERS);
-        let times_of = |writers: bool| {
-            let times = times.iter().enumerate().filter(|(client, _)| is_writer(*client) == writers);
-            Quantiles::of(times.flat_map(|(_, times)| times).copied().collect())
-        };
-        Outcome {
-            peer,
+    /// The answer, with the times in microseconds that each client's acquisitions took.
+    pub fn answer(&self, version: &str, notes: &str, waits_us: Vec<Vec<u32>>) -> Answer {
+        let counted = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        Answer {
             version: version.to_owned(),
-            job: self.job,
-            clients: times.len(),
+            notes: notes.to_owned(),
             began_unix_ms: self
                 .began
                 .duration_since(UNIX_EPOCH)
                 .map_or(0.0, |since| since.as_secs_f64() * 1e3),
-            elapsed_ms: (self.end - self.begin).as_millis() as f64,
-            operations,
-            counter: if self.job == Job::Uncontended {
-                operations
-            } else {
-                self.counter.load(Ordering::Relaxed)
-            },
-            grants,
-            acquire_us: times_of(false),
-            writers_us: (self.job == Job::Readers).then(|| times_of(true)),
-            notes: notes.to_owned(),
-            handoffs: (self.job == Job::Contended).then(|| self.handoffs.load(Ordering::Relaxed)),
+            waits_us,
+            counter: (self.job != Job::Uncontended).then(|| counted(&self.counter)),
+            handoffs: (self.job == Job::Contended).then(|| counted(&self.handoffs)),
             gave_up: 0,
         }
     }

@@ -8,9 +8,10 @@ mod contest;
 mod library;
 
 use clap::Parser;
-use commands::{Commands, Connection};
+use commands::Commands;
 use contest::Contest;
-use lockward_bench::peers::contest::{Job, Outcome};
+use lockward_bench::peers::contest::{Answer, Job};
+use lockward_tests::Client;
 use std::sync::Arc;
 use tokio::runtime::Runtime;
 
@@ -28,28 +29,29 @@ struct Arguments {
 
 fn main() {
     let arguments = Arguments::parse();
-    let outcome = match arguments.peer.as_str() {
+    let answer = match arguments.peer.as_str() {
         "lockward-rust" => use_library(arguments),
         "set-delex" => use_commands(Commands::Delex, arguments),
         "set-delifeq" => use_commands(Commands::Delifeq, arguments),
         _ => use_commands(Commands::Lockward, arguments),
     };
-    println!("{}", serde_json::to_string(&outcome).expect("plain numbers"));
+    println!("{}", serde_json::to_string(&answer).expect("plain numbers"));
 }
 
-fn use_commands(commands: Commands, arguments: Arguments) -> Outcome {
-    let connections = (0..arguments.clients).map(|_| Connection::open(&arguments.address)).collect();
+fn use_commands(commands: Commands, arguments: Arguments) -> Answer {
+    let port = arguments.address.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+    let connections = (0..arguments.clients).map(|_| Client::connect(port).expect("a connection")).collect();
     let contest = Contest::new(arguments.job, arguments.seconds);
     let times = commands.compete(connections, &contest);
-    contest.outcome(arguments.peer, commands.version(), commands.notes(), &times)
+    contest.answer(commands.version(), commands.notes(), times)
 }
 
-fn use_library(arguments: Arguments) -> Outcome {
+fn use_library(arguments: Arguments) -> Answer {
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let client = library::connect(&arguments.address).await;
         let contest = Arc::new(Contest::new(arguments.job, arguments.seconds));
         let times = library::compete(&client, &contest, arguments.clients).await;
-        contest.outcome(arguments.peer, env!("CARGO_PKG_VERSION"), library::NOTES, &times)
+        contest.answer(env!("CARGO_PKG_VERSION"), library::NOTES, times)
     })
 }

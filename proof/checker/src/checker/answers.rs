@@ -2,7 +2,7 @@
 
 use super::index::FaultSpans;
 use crate::bounds::Bounds;
-use crate::history::{History, Operation, Outcome, Wait};
+use crate::history::{History, Outcome};
 use crate::report::ms;
 use crate::violation::{Check, Violation};
 
@@ -20,14 +20,10 @@ pub fn every_call_is_answered(history: &History, bounds: &Bounds) -> Vec<Violati
             violations.push(Violation::new(Check::Answers, history, [line], what));
             continue;
         };
-        let wait = match call.operation {
-            Operation::Acquire { wait: Wait::Limit(limit), .. } => limit,
-            Operation::Acquire { wait: Wait::Unlimited, .. } => continue,
-            Operation::Acquire { wait: Wait::No, .. }
-            | Operation::Release { .. }
-            | Operation::Renew { .. }
-            | Operation::Write { .. } => 0,
-        };
+        if call.waits() && call.wait_limit().is_none() {
+            continue;
+        }
+        let wait = call.wait_limit().unwrap_or(0);
         let due = call.start.saturating_add(wait).saturating_add(bounds.answer);
         let excused = faults.overlap(call.client, call.start, end);
         if end > due && call.outcome != Outcome::Unknown && !excused {

@@ -64,12 +64,9 @@ pub fn count_writes(history: &History, bounds: &Bounds, guarded: bool) -> Writes
 
 /// The guarded or the plain writes, each with the index of its line and its token.
 fn writes(history: &History, those: bool) -> impl Iterator<Item = (usize, &Call, Token)> {
-    history.calls().filter_map(move |(line, call)| match call.operation {
-        Operation::Write { token, guarded } if guarded == those => Some((line, call, token)),
-        Operation::Write { .. }
-        | Operation::Acquire { .. }
-        | Operation::Release { .. }
-        | Operation::Renew { .. } => None,
+    history.calls().filter_map(move |(line, call)| {
+        let Operation::Write { token, guarded } = call.operation else { return None };
+        (guarded == those).then_some((line, call, token))
     })
 }
 
@@ -84,15 +81,12 @@ fn wrong_decisions(
     let mut violations = Vec::new();
     for (line, write, token) in writes(history, true) {
         let Some(tenure) = by_token.get(&(write.key.as_str(), token)) else { continue };
-        let wrong = match &write.outcome {
-            Outcome::Written => wrongly_run(tenure, &later, write, bounds),
-            Outcome::Error(word) if word == "FENCED" => wrongly_fenced(tenure, write),
-            Outcome::Granted { .. }
-            | Outcome::NotAcquired
-            | Outcome::Left { .. }
-            | Outcome::Renewed { .. }
-            | Outcome::Error(_)
-            | Outcome::Unknown => None,
+        let wrong = if write.outcome == Outcome::Written {
+            wrongly_run(tenure, &later, write, bounds)
+        } else if write.outcome == Outcome::Error("FENCED".to_owned()) {
+            wrongly_fenced(tenure, write)
+        } else {
+            None
         };
         if let Some((what, other)) = wrong.filter(|_| !excused(tenure, write)) {
             let lines = other.into_iter().chain([tenure.line, line]);

@@ -175,15 +175,14 @@ fn unseen_tenures<'h>(history: &'h History, bounds: &Bounds) -> HashMap<&'h str,
     };
     let mut spans = HashMap::<_, Vec<_>>::new();
     for ((key, _), calls) in group_calls(history, |call| (call.key.as_str(), call.owner.as_str())) {
+        let is_open = |call: &Call| call.mode().is_some() && call.is_open();
         let leases = calls.iter().filter_map(|(_, call)| match call.operation {
-            Operation::Renew { lease, .. } => Some((call, lease)),
-            Operation::Acquire { lease, .. } if call.is_open() => Some((call, lease)),
-            Operation::Acquire { .. } | Operation::Release { .. } | Operation::Write { .. } => None,
+            Operation::Renew { lease, .. } => Some(reach(call, lease)),
+            Operation::Acquire { lease, .. } => is_open(call).then(|| reach(call, lease)),
+            Operation::Release { .. } | Operation::Write { .. } => None,
         });
-        let over = leases.map(|(call, lease)| reach(call, lease)).max().unwrap_or(0);
-        let open = calls
-            .iter()
-            .filter(|(_, call)| matches!(call.operation, Operation::Acquire { .. }) && call.is_open());
+        let over = leases.max().unwrap_or(0);
+        let open = calls.iter().filter(|(_, call)| is_open(call));
         if let Some(start) = open.map(|(_, call)| call.start).min() {
             spans.entry(key).or_default().push((start, over));
         }

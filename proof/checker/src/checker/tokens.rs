@@ -50,14 +50,8 @@ pub fn each_token_has_one_owner(history: &History, _: &Bounds) -> Vec<Violation>
 
 fn token_of(call: &Call) -> Option<Token> {
     call.end?;
-    match call.outcome {
-        Outcome::Granted { token, .. } | Outcome::Renewed { token } => Some(token),
-        Outcome::NotAcquired
-        | Outcome::Left { .. }
-        | Outcome::Written
-        | Outcome::Error(_)
-        | Outcome::Unknown => None,
-    }
+    let (Outcome::Granted { token, .. } | Outcome::Renewed { token }) = call.outcome else { return None };
+    Some(token)
 }
 
 fn one_owner(

@@ -130,14 +130,9 @@ pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Optio
             let places: Vec<_> =
                 history.calls().filter(|(_, call)| counts_for_certain(history, call)).collect();
             let &(line, _) = random.one_of(&places)?;
-            match &mut call_at(&mut broken, line)?.outcome {
-                Outcome::Granted { holds, .. } | Outcome::Left { holds } => *holds += 1,
-                Outcome::NotAcquired
-                | Outcome::Renewed { .. }
-                | Outcome::Written
-                | Outcome::Error(_)
-                | Outcome::Unknown => return None,
-            }
+            let outcome = &mut call_at(&mut broken, line)?.outcome;
+            let (Outcome::Granted { holds, .. } | Outcome::Left { holds }) = outcome else { return None };
+            *holds += 1;
         }
         Corruption::QueueSwap => {
             let places = pairs(&tenures, |one, other| {
@@ -153,19 +148,16 @@ pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Optio
                     && behind < one.first.answered()
             });
             let (one, other) = random.one_of(&places)?;
-            let (one, other) = (one.line, other.line);
-            let first = (call_at(&mut broken, one)?.start, call_at(&mut broken, one)?.enqueued);
-            let second = (call_at(&mut broken, other)?.start, call_at(&mut broken, other)?.enqueued);
-            let moved = call_at(&mut broken, one)?;
-            (moved.start, moved.enqueued) = second;
-            let moved = call_at(&mut broken, other)?;
-            (moved.start, moved.enqueued) = first;
+            for (moved, to) in [(one, other), (other, one)] {
+                let call = call_at(&mut broken, moved.line)?;
+                (call.start, call.enqueued) = (to.first.start, to.first.enqueued);
+            }
         }
         Corruption::WriterPassed => {
             let waits: Vec<_> = history
                 .calls()
                 .filter_map(|(_, call)| {
-                    let (seen, end) = (call.enqueued?, call.start + limit_of(call)?);
+                    let (seen, end) = (call.enqueued?, call.start + call.wait_limit()?);
                     let long = call.outcome == Outcome::NotAcquired && seen + 5 * MS < end;
                     long.then_some((call, seen))
                 })
@@ -180,7 +172,7 @@ pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Optio
             };
             let places: Vec<_> = pairs_of_slices(history)
                 .filter_map(|(before, next)| {
-                    let (seen, end) = (before.enqueued?, before.start + limit_of(before)?);
+                    let (seen, end) = (before.enqueued?, before.start + before.wait_limit()?);
                     let back = next.enqueued?;
                     let (token, _) = next.granted()?;
                     let is_new =
@@ -257,18 +249,10 @@ const LATE: Nanos = 20 * MS;
 
 /// A grant of the same lock to an owner that is not in the history.
 fn intruder(of: &Call, mode: Mode, token: Token, start: Nanos, end: Nanos) -> Line {
-    Line::Call(Call {
-        client: 99,
-        node: 0,
-        key: of.key.clone(),
-        owner: "intruder".to_owned(),
-        operation: Operation::Acquire { lease: 100 * MS, wait: Wait::No, keep: None, holds: None, mode },
-        start,
-        enqueued: None,
-        still_waiting: None,
-        end: Some(end),
-        outcome: Outcome::Granted { token, holds: 1 },
-    })
+    let operation = Operation::Acquire { lease: 100 * MS, wait: Wait::No, keep: None, holds: None, mode };
+    let outcome = Outcome::Granted { token, holds: 1 };
+    let sent = Call::sent(99, 0, &of.key, "intruder", operation, start);
+    Line::Call(Call { end: Some(end), outcome, ..sent })
 }
 
 /// A token that no tenure has. It is larger than the tokens of this lock that were read before `time`.
@@ -291,16 +275,6 @@ fn guarded_writes(
     writes.map(|(line, _)| line).collect()
 }
 
-fn limit_of(call: &Call) -> Option<Nanos> {
-    match call.operation {
-        Operation::Acquire { wait: Wait::Limit(limit), .. } => Some(limit),
-        Operation::Acquire { .. }
-        | Operation::Release { .. }
-        | Operation::Renew { .. }
-        | Operation::Write { .. } => None,
-    }
-}
-
 /// Waits of one owner with KEEP, each with the owner's next call on the lock.
 fn pairs_of_slices(history: &History) -> impl Iterator<Item = (&Call, &Call)> {
     let waits = history.calls().filter(|(_, call)| call.kept().is_some());
@@ -314,10 +288,7 @@ fn pairs_of_slices(history: &History) -> impl Iterator<Item = (&Call, &Call)> {
 }
 
 fn call_at(history: &mut History, line: usize) -> Option<&mut Call> {
-    match history.lines.get_mut(line)? {
-        Line::Call(call) => Some(call),
-        Line::Write(_) | Line::Data(_) | Line::Fault(_) => None,
-    }
+    if let Line::Call(call) = history.lines.get_mut(line)? { Some(call) } else { None }
 }
 
 /// The pairs of tenures of a key that `fit`, the earlier one first.
@@ -338,27 +309,21 @@ fn replace_token(history: &mut History, tenure: &Tenure<'_>, by: Token) {
             *token = by;
         }
     };
+    // It stays in writes to the store, because the store would have decided differently.
     for line in &mut history.lines {
-        match line {
-            Line::Call(call) if call.key == tenure.key => {
-                match &mut call.operation {
-                    Operation::Release { token, .. } | Operation::Renew { token, .. } => {
-                        token.iter_mut().for_each(change)
-                    }
-                    Operation::Write { token, .. } => change(token),
-                    Operation::Acquire { .. } => {}
-                }
-                match &mut call.outcome {
-                    Outcome::Granted { token, .. } | Outcome::Renewed { token } => change(token),
-                    Outcome::NotAcquired
-                    | Outcome::Left { .. }
-                    | Outcome::Written
-                    | Outcome::Error(_)
-                    | Outcome::Unknown => {}
-                }
+        let Line::Call(call) = line else { continue };
+        if call.key != tenure.key {
+            continue;
+        }
+        match &mut call.operation {
+            Operation::Release { token, .. } | Operation::Renew { token, .. } => {
+                token.iter_mut().for_each(change)
             }
-            // It stays in writes to the store, because the store would have decided differently.
-            Line::Call(_) | Line::Write(_) | Line::Data(_) | Line::Fault(_) => {}
+            Operation::Write { token, .. } => change(token),
+            Operation::Acquire { .. } => {}
+        }
+        if let Outcome::Granted { token, .. } | Outcome::Renewed { token } = &mut call.outcome {
+            change(token);
         }
     }
 }
@@ -404,7 +369,7 @@ fn can_be_late(history: &History, earlier: &[Tenure<'_>], tenure: &Tenure<'_>) -
     });
     let no_place = of_key().filter(|call| call.kept().is_some()).all(|call| {
         let end = call.answered().saturating_add(105 * MS);
-        call.granted().is_some() || end < from || to + 3 * MS < call.start + limit_of(call).unwrap_or(0)
+        call.granted().is_some() || end < from || to + 3 * MS < call.start + call.wait_limit().unwrap_or(0)
     });
     let one_after_another = before.excludes(tenure, to)
         && before.first.answered() <= from

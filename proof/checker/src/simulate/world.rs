@@ -3,7 +3,7 @@
 use super::MS;
 use super::server::{Reply, Server};
 use crate::client::{Action, Client, Workload};
-use crate::history::{Call, Data, Fault, History, Line, Mode, Nanos, Operation, Outcome, Token, Wait, Write};
+use crate::history::{Call, Data, Fault, History, Line, Mode, Nanos, Operation, Outcome, Token, Write};
 use crate::random::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -173,9 +173,8 @@ impl World {
         self.at(end + 1, Event::Act(client));
     }
 
-    fn call(&mut self, now: Nanos, client: usize, operation: Operation) {
-        let Client { number: client, ref key, ref owner, .. } = self.clients[client];
-        let (key, owner) = (key.clone(), owner.clone());
+    fn call(&mut self, now: Nanos, at: usize, operation: Operation) {
+        let client = self.clients[at].number;
         let number = self.calls.len();
         let (fate, end, arrival) = match self.random.between(0, 100) {
             0 => (Fate::ReplyLost, None, Some(now + self.latency())),
@@ -183,19 +182,8 @@ impl World {
             2 => (Fate::Late, Some(now + 5 * MS), Some(now + self.random.between(5, 60) * MS)),
             _ => (Fate::Delivered, None, Some(now + self.latency())),
         };
-        let call = Call {
-            client,
-            node: 0,
-            key,
-            owner,
-            operation,
-            start: now,
-            enqueued: None,
-            still_waiting: None,
-            end,
-            outcome: Outcome::Unknown,
-        };
-        self.calls.push((call, fate));
+        let call = Call::sent(client, 0, &self.clients[at].key, &self.clients[at].owner, operation, now);
+        self.calls.push((Call { end, ..call }, fate));
         if let Some(end) = end {
             self.at(end, Event::Answer(number));
         }
@@ -207,13 +195,7 @@ impl World {
     fn arrive(&mut self, now: Nanos, number: usize) {
         let (call, fate) = &self.calls[number];
         let (fate, key) = (*fate, call.key.clone());
-        let limit = match call.operation {
-            Operation::Acquire { wait: Wait::Limit(limit), .. } => Some(limit),
-            Operation::Acquire { .. }
-            | Operation::Release { .. }
-            | Operation::Renew { .. }
-            | Operation::Write { .. } => None,
-        };
+        let limit = call.wait_limit();
         let replies = self.server.handle_call(now, number, call);
         if self.server.is_waiting(&key, number) {
             self.calls[number].0.enqueued = Some(now);

@@ -6,7 +6,6 @@ import java.util.List;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.stream.Collectors;
-import java.util.stream.IntStream;
 
 /** Clients of a peer that acquire and release for a while. */
 final class Contest {
@@ -40,7 +39,7 @@ final class Contest {
         this.seconds = seconds;
     }
 
-    /** Lets so many clients do their job, and tells the outcome as fields of a JSON object. */
+    /** Lets so many clients do their job, and returns the answer as fields of a JSON object. */
     String run(int count) throws Exception {
         // A name that no earlier run has left behind in the server.
         String name = "lock-" + ProcessHandle.current().pid();
@@ -58,7 +57,7 @@ final class Contest {
         if (failure.get() != null) {
             throw new Exception("a client failed: " + failure.get(), failure.get());
         }
-        return outcome();
+        return answer();
     }
 
     private void sleepUntil(long instant) throws InterruptedException {
@@ -73,32 +72,12 @@ final class Contest {
         }
     }
 
-    private String outcome() {
-        long operations = clients.stream().mapToLong(client -> client.grants).sum();
-        String grants = clients.stream().map(client -> Long.toString(client.grants)).collect(Collectors.joining(",", "[", "]"));
-        return "\"clients\":" + clients.size()
-                + ",\"began_unix_ms\":" + began
-                + ",\"elapsed_ms\":" + seconds * 1_000
-                + ",\"operations\":" + operations
-                + ",\"counter\":" + (job.isShared() ? allowed.get() : job == Job.CONTENDED ? counter : operations)
-                + (job == Job.CONTENDED ? ",\"handoffs\":" + handOffs : "")
-                + ",\"grants\":" + grants
-                + ",\"acquire_us\":" + times(false)
-                + (job == Job.READERS ? ",\"writers_us\":" + times(true) : "");
-    }
-
-    /** How long acquiring took, as a JSON object. */
-    private String times(boolean writers) {
-        int[] times = clients.stream()
-                .filter(client -> job.isWriter(client.index) == writers)
-                .flatMapToInt(Client::times)
-                .sorted()
-                .toArray();
-        return "{\"p50\":" + part(times, 50) + ",\"p99\":" + part(times, 99) + ",\"max\":" + part(times, 100) + "}";
-    }
-
-    private static int part(int[] sorted, int hundredths) {
-        return sorted.length == 0 ? 0 : sorted[(int) ((sorted.length - 1L) * hundredths / 100)];
+    private String answer() {
+        String waits = clients.stream().map(Client::waits).collect(Collectors.joining(",", "[", "]"));
+        return "\"began_unix_ms\":" + began
+                + ",\"waits_us\":" + waits
+                + (job.isShared() ? ",\"counter\":" + allowed.get() : "")
+                + (job == Job.CONTENDED ? ",\"counter\":" + counter + ",\"handoffs\":" + handOffs : "");
     }
 
     /** What a client does while it holds what others may hold too. */
@@ -184,8 +163,9 @@ final class Contest {
             grants = place + 1;
         }
 
-        IntStream times() {
-            return Arrays.stream(times, 0, (int) grants);
+        /** How long its acquisitions took, as a JSON array. */
+        String waits() {
+            return Arrays.stream(times, 0, (int) grants).mapToObj(Integer::toString).collect(Collectors.joining(",", "[", "]"));
         }
     }
 }

@@ -30,9 +30,8 @@ public final class Main {
         int clients = Integer.parseInt(arguments[4]);
         Peer peer = connect(name, arguments[2], clients);
         Contest contest = new Contest(peer, job, Long.parseLong(arguments[6]));
-        String outcome = contest.run(clients);
-        System.out.println("{\"peer\":\"" + name + "\",\"version\":\"" + peer.version() + "\",\"job\":\"" + job + "\","
-                + outcome + ",\"notes\":\"" + peer.notes() + "\"}");
+        String answer = contest.run(clients);
+        System.out.println("{\"version\":\"" + peer.version() + "\",\"notes\":\"" + peer.notes() + "\"," + answer + "}");
     }
 
     private static Peer connect(String name, String address, int clients) throws Exception {

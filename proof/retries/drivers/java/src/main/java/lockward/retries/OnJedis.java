@@ -6,6 +6,7 @@ import java.util.Properties;
 import redis.clients.jedis.RedisClient;
 import redis.clients.jedis.exceptions.JedisDataException;
 
+/** The retries of Jedis. */
 final class OnJedis implements Driver.Library {
     private final RedisClient client;
 

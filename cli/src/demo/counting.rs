@@ -1,0 +1,208 @@
+//! Many clients add 1 to the same number, with GET, an addition and SET. Without a lock, two of them read the same number and one
+//! update is lost.
+//!
+//! The clients take their increments from one pool, so all of them compete until the end. The number of increments of each client
+//! shows how fair the lock is.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redis::{Connection, Script};
+use uuid::Uuid;
+
+use crate::duration;
+use crate::failure::Failure;
+use crate::server::Server;
+
+/// How long a client waits for a lock, in milliseconds.
+pub(super) const WAIT_LIMIT_MS: u64 = 60_000;
+/// How long a connection waits for a reply. LOCK.ACQUIRE blocks for a shorter time.
+pub(super) const REPLY_LIMIT: Duration = Duration::from_millis(WAIT_LIMIT_MS + 5_000);
+/// Much longer than a step of the demo takes, in milliseconds.
+pub(super) const LEASE_MS: u64 = 30_000;
+
+const CLIENTS: usize = 50;
+const INCREMENTS: u64 = 5_000;
+/// How long a client sleeps before it tries SET NX PX again.
+const RETRY: Duration = Duration::from_millis(50);
+/// The expiry of the number, in case the demo is killed. Every lock has a lease for the same reason.
+const NUMBER_EXPIRY_S: u64 = 60;
+
+/// Deletes a key only for its owner.
+const RELEASE: &str =
+    "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end return redis.call('DEL', KEYS[1])";
+
+/// A kind of lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    NoLock,
+    SetNx,
+    LockCommands,
+}
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::NoLock => "no lock",
+            Self::SetNx => "SET NX PX, retry 50 ms",
+            Self::LockCommands => "LOCK.ACQUIRE BLOCK",
+        }
+    }
+}
+
+/// A client of the demo. It stands for one thread of an application.
+struct Client {
+    connection: Connection,
+    owner: String,
+}
+
+/// The increments of one client, and the longest time that it waited for one.
+#[derive(Clone, Copy, Default)]
+struct Share {
+    increments: u64,
+    longest_wait: Duration,
+}
+
+/// Lets the clients count with each kind of lock, and prints a table. Fails if the lock commands lost an update.
+pub(super) fn run(server: &Server) -> Result<(), Failure> {
+    // The convention for owners: a UUID for the process, and a number for the thread.
+    let process = Uuid::new_v4();
+    let connect = |thread| {
+        Ok(Client { connection: server.connect(REPLY_LIMIT)?, owner: format!("{process}:{thread}") })
+    };
+    let mut clients = (0..CLIENTS).map(connect).collect::<Result<Vec<_>, Failure>>()?;
+    let mut control = server.connect(REPLY_LIMIT)?;
+    println!(
+        "{CLIENTS} clients together add 1 to one number {INCREMENTS} times, always in three steps: GET, add 1, SET.\n\
+         Done right, it ends at {INCREMENTS}, and each client adds 1 about {} times. Server: {}\n",
+        INCREMENTS / CLIENTS as u64,
+        server.address()
+    );
+    let line = |cells: [&str; 6]| {
+        let [lock, number, lost, time, wait, each] = cells;
+        println!("{lock:<24}{number:>8}{lost:>14}{time:>9}{wait:>14}{each:>16}");
+    };
+    line(["lock", "number", "lost updates", "time", "longest wait", "of each client"]);
+    for kind in [Kind::NoLock, Kind::SetNx, Kind::LockCommands] {
+        let round = Round::new(kind);
+        let result = round.run(&mut control, &mut clients);
+        redis::cmd("DEL").arg(&round.number).arg(&round.lock).exec(&mut control)?;
+        let (number, took, shares) = result?;
+        let increments = || shares.iter().map(|share| share.increments);
+        let longest = shares.iter().map(|share| share.longest_wait).max().unwrap_or_default();
+        line([
+            kind.name(),
+            &number.to_string(),
+            &INCREMENTS.saturating_sub(number).to_string(),
+            &duration::show(took),
+            &if kind == Kind::NoLock { "-".to_owned() } else { duration::show(longest) },
+            &format!("{} to {}", increments().min().unwrap_or(0), increments().max().unwrap_or(0)),
+        ]);
+        if kind == Kind::LockCommands && number != INCREMENTS {
+            return Err(Failure::new(format!(
+                "LOCK.ACQUIRE led to {number} instead of {INCREMENTS}: two owners held the lock at once. Please report this."
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// One round, with its own keys.
+struct Round {
+    kind: Kind,
+    number: String,
+    lock: String,
+    /// The increments that a client has taken from the pool.
+    taken: AtomicU64,
+}
+
+impl Round {
+    fn new(kind: Kind) -> Self {
+        let name = format!("lockward:demo:{}", Uuid::new_v4());
+        Self {
+            kind,
+            number: format!("{name}:number"),
+            lock: format!("{name}:lock"),
+            taken: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the number at the end, how long the round took, and the share of each client.
+    fn run(
+        &self,
+        control: &mut Connection,
+        clients: &mut [Client],
+    ) -> Result<(u64, Duration, Vec<Share>), Failure> {
+        self.write_number(control, 0)?;
+        let begun = Instant::now();
+        let shares = thread::scope(|scope| {
+            let threads: Vec<_> =
+                clients.iter_mut().map(|client| scope.spawn(|| self.count(client))).collect();
+            let ended = |thread: thread::ScopedJoinHandle<'_, _>| {
+                thread.join().unwrap_or_else(|_| Err(Failure::new("a client of the demo has ended")))
+            };
+            threads.into_iter().map(ended).collect::<Result<Vec<_>, Failure>>()
+        })?;
+        Ok((self.read_number(control)?, begun.elapsed(), shares))
+    }
+
+    fn count(&self, client: &mut Client) -> Result<Share, Failure> {
+        let mut share = Share::default();
+        while self.taken.fetch_add(1, Relaxed) < INCREMENTS {
+            let asked = Instant::now();
+            self.acquire(client)?;
+            share.longest_wait = share.longest_wait.max(asked.elapsed());
+            // An application without INCR increments in three steps. Another client can change the number between these steps.
+            let number = self.read_number(&mut client.connection)?;
+            self.write_number(&mut client.connection, number.saturating_add(1))?;
+            self.release(client)?;
+            share.increments = share.increments.saturating_add(1);
+        }
+        Ok(share)
+    }
+
+    fn acquire(&self, Client { connection, owner }: &mut Client) -> Result<(), Failure> {
+        match self.kind {
+            Kind::NoLock => Ok(()),
+            Kind::SetNx => {
+                let mut set = redis::cmd("SET");
+                set.arg(&self.lock).arg(owner).arg("NX").arg("PX").arg(LEASE_MS);
+                while set.query::<Option<String>>(connection)?.is_none() {
+                    thread::sleep(RETRY);
+                }
+                Ok(())
+            }
+            Kind::LockCommands => {
+                // With HOLDS a repeated call does not count twice.
+                let mut acquire = redis::cmd("LOCK.ACQUIRE");
+                acquire.arg(&self.lock).arg(owner).arg("PX").arg(LEASE_MS);
+                acquire.arg("BLOCK").arg(WAIT_LIMIT_MS).arg("HOLDS").arg(1);
+                let granted: Option<(u64, u64, u64)> = acquire.query(connection)?;
+                granted.map(drop).ok_or_else(|| Failure::new("a client waited too long for the lock"))
+            }
+        }
+    }
+
+    fn release(&self, Client { connection, owner }: &mut Client) -> Result<(), Failure> {
+        let released = match self.kind {
+            Kind::NoLock => true,
+            Kind::SetNx => Script::new(RELEASE).key(&self.lock).arg(owner).invoke(connection)?,
+            Kind::LockCommands => {
+                redis::cmd("LOCK.RELEASE").arg(&self.lock).arg(owner).arg("HOLDS").arg(0).exec(connection)?;
+                true
+            }
+        };
+        if released { Ok(()) } else { Err(Failure::new("a lease ended before its owner released the lock")) }
+    }
+
+    fn read_number(&self, connection: &mut Connection) -> Result<u64, Failure> {
+        let number: Option<u64> = redis::cmd("GET").arg(&self.number).query(connection)?;
+        number.ok_or_else(|| Failure::new("the demo's number disappeared from the server during the round"))
+    }
+
+    fn write_number(&self, connection: &mut Connection, number: u64) -> Result<(), Failure> {
+        redis::cmd("SET").arg(&self.number).arg(number).arg("EX").arg(NUMBER_EXPIRY_S).exec(connection)?;
+        Ok(())
+    }
+}
