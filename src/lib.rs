@@ -71,6 +71,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
             log(Level::Warning, "Lockward needs Redis 7.0 or later, or Valkey");
             return raw::REDISMODULE_ERR as c_int;
         }
+        server::set_main_thread();
         context.set_options();
         server::set_entry_points(callbacks::ENTRY_POINTS);
         let registered = data_type::register(context)

@@ -11,6 +11,8 @@ pub enum Callback {
     Load,
     /// A command.
     Command,
+    /// The server asks for the keys of a command, perhaps on one of its I/O threads.
+    Keys,
     /// The reply to a client that was blocked.
     Reply,
     /// CLIENT UNBLOCK of a blocked client.
@@ -61,10 +63,12 @@ pub enum Callback {
     Config,
 }
 
-/// Runs a callback. When it panics, says so in the log and returns `fallback`. So it does when the module has made the call
-/// itself while a shared value was in use. A lock may be freed at any time, also on another thread.
+/// Runs a callback. If it panics, the log says so, and this returns `fallback`.
+///
+/// If a shared value is in use, the module has caused the call itself. Then the callback does not run: the log says so, and this
+/// returns `fallback`. Two kinds of callback run all the same, because other threads may be in them meanwhile.
 pub fn catch_panic<R>(kind: Callback, fallback: R, callback: impl FnOnce() -> R) -> R {
-    if kind != Callback::Free && in_use() {
+    if !matches!(kind, Callback::Free | Callback::Keys) && in_use() {
         log(Level::Warning, &format!("{kind:?} ignored: it came while the module's state was in use"));
         return fallback;
     }
@@ -117,7 +121,7 @@ pub mod probe {
         (b"config", Callback::Config),
     ];
 
-    /// The name that does not make a callback panic, but has it come while the state is in use.
+    /// With this name no callback panics. The server calls the module while its state is in use.
     pub const NESTED: &[u8] = b"nested";
 
     /// Makes the next callback of the kind named `callback` panic. False when there is none of that name.

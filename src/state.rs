@@ -116,11 +116,11 @@ pub fn own_write() -> bool {
     OWN_WRITE.load(Ordering::Relaxed)
 }
 
-/// The time in which the module changes the keyspace.
+/// Marks that the module changes the keyspace. The mark ends when this is dropped.
 pub struct OwnWrite(());
 
 impl OwnWrite {
-    /// Begins it. It ends when the value is dropped.
+    /// Sets the mark.
     pub fn begin() -> Self {
         OWN_WRITE.store(true, Ordering::Relaxed);
         Self(())

@@ -35,7 +35,7 @@ unsafe extern "C" fn on_command<C: Command>(
     argc: c_int,
 ) -> c_int {
     if let Some(at) = C::INFO.key.and_then(KeyUse::inner_command) {
-        let reported = catch_panic(Callback::Command, true, || {
+        let reported = catch_panic(Callback::Keys, true, || {
             let count = usize::try_from(argc).unwrap_or_default();
             // SAFETY: the server's context and strings, valid for this call.
             unsafe { report_keys(context, slice::from_raw_parts(argv, count), at) }

@@ -4,6 +4,7 @@ use super::call_reply::CallReply;
 use super::command::KeyUse;
 use super::context::Context;
 use super::known_commands::{known_command, known_command_or_sub};
+use super::shared::on_main_thread;
 use super::strings::{ArgumentStrings, string_bytes};
 use redis_module::raw;
 use std::ffi::{CStr, c_int, c_void};
@@ -144,6 +145,9 @@ fn is_own(name: &[u8]) -> bool {
 /// Tells the server the keys of a command with an inner command at position `at`: its own first argument, and those of the inner
 /// command. Returns false if the server does not ask for keys, but runs the command.
 ///
+/// From Redis 8.4 on, the server asks on its I/O threads, without its lock. There the module must not call a command, so it does
+/// not know the flags of most keys. The rights are checked by the right flags when the inner command runs.
+///
 /// # Safety
 /// The server's context and strings, of the running call.
 pub unsafe fn report_keys(
@@ -151,9 +155,7 @@ pub unsafe fn report_keys(
     argv: &[*mut raw::RedisModuleString],
     at: usize,
 ) -> bool {
-    // SAFETY:
-    // - the context is valid, as the caller promises; these functions need no client;
-    // - both lists have `count` entries, or are null, and are the server's, freed once.
+    // SAFETY: the context is valid, as the caller promises; these functions need no client; the strings are valid.
     unsafe {
         if api!(RedisModule_IsKeysPositionRequest(context)) == 0 {
             return false;
@@ -170,40 +172,67 @@ pub unsafe fn report_keys(
         if inner.first().is_none_or(|name| is_own(string_bytes(*name))) {
             return true;
         }
-        let words: Vec<&[u8]> = inner.iter().take(2).map(|word| string_bytes(*word)).collect();
-        // A call with a wrong number of words has no keys: it ends with an error.
-        let command = known_command_or_sub(&words).filter(|command| command.takes(inner.len()));
-        let Some(command) = command else { return true };
-        if let Some(keys) = command.keys(inner.len()) {
-            keys.into_iter().for_each(|(position, flags)| report(position.saturating_add(at), flags));
-            return true;
-        }
-        let (mut count, mut flags) = (0, ptr::null_mut());
+        let keys = if on_main_thread() { known_keys(context, inner) } else { keys_by_server(context, inner) };
+        keys.into_iter().for_each(|(position, flags)| report(position.saturating_add(at), flags));
+        true
+    }
+}
+
+/// The positions and flags of the keys of a command.
+///
+/// # Safety
+/// As [`report_keys`], and the server's lock is held.
+unsafe fn known_keys(
+    context: *mut raw::RedisModuleCtx,
+    argv: &[*mut raw::RedisModuleString],
+) -> Vec<(usize, c_int)> {
+    // SAFETY: the strings are valid, as the caller promises.
+    let words: Vec<&[u8]> = argv.iter().map(|word| unsafe { string_bytes(*word) }).collect();
+    // A call with a wrong number of words has no keys: it ends with an error.
+    let command = known_command_or_sub(&words).filter(|command| command.takes(words.len()));
+    let Some(command) = command else { return Vec::new() };
+    if let Some(keys) = command.keys(words.len()) {
+        return keys;
+    }
+    // SAFETY: as the caller promises.
+    let keys = unsafe { keys_by_server(context, argv) };
+    if keys.is_empty() {
+        return command.counted_keys(&words);
+    }
+    // The server names no flags where it has not looked at the command's key specifications.
+    let flags = |(position, flags)| (position, if flags == 0 { command.flags_at(position) } else { flags });
+    keys.into_iter().map(flags).collect()
+}
+
+/// The positions of the keys of a command, as the server finds them, and their flags or 0. The server does not need its lock for that.
+///
+/// # Safety
+/// As [`report_keys`].
+unsafe fn keys_by_server(
+    context: *mut raw::RedisModuleCtx,
+    argv: &[*mut raw::RedisModuleString],
+) -> Vec<(usize, c_int)> {
+    let (mut count, mut flags) = (0, ptr::null_mut());
+    // SAFETY: both lists have `count` entries, or are null, and are the server's, freed once.
+    unsafe {
         let positions = api!(RedisModule_GetCommandKeysWithFlags(
             context,
-            inner.as_ptr().cast_mut(),
-            c_int::try_from(inner.len()).unwrap_or_default(),
+            argv.as_ptr().cast_mut(),
+            c_int::try_from(argv.len()).unwrap_or_default(),
             &raw mut count,
             &raw mut flags,
         ));
+        let count = usize::try_from(count).unwrap_or_default();
+        let mut keys = Vec::new();
         if !positions.is_null() && !flags.is_null() {
-            for key in 0..usize::try_from(count).unwrap_or_default() {
-                let position = usize::try_from(*positions.add(key)).unwrap_or_default();
-                // The server names no flags where it has not looked at the command's key specifications.
-                let flags = Some(*flags.add(key)).filter(|flags| *flags != 0);
-                report(position.saturating_add(at), flags.unwrap_or_else(|| command.flags_at(position)));
-            }
-        }
-        if count == 0 {
-            let words: Vec<&[u8]> = inner.iter().map(|word| string_bytes(*word)).collect();
-            let keys = command.counted_keys(&words).into_iter();
-            keys.for_each(|(position, flags)| report(position.saturating_add(at), flags));
+            let position = |key| usize::try_from(*positions.add(key)).unwrap_or_default();
+            keys.extend((0..count).map(|key| (position(key), *flags.add(key))));
         }
         for list in [positions, flags] {
             if !list.is_null() {
                 api!(RedisModule_Free(list.cast::<c_void>()));
             }
         }
-        true
+        keys
     }
 }

@@ -42,7 +42,7 @@ pub use key::{Content, OpenKey, WrongType, set_lock_type, set_snapshot_key_type}
 pub use key_name::KeyName;
 pub use log::{Level, log};
 pub use module_context::{create as create_module_context, module_context};
-pub use shared::{Shared, in_use};
+pub use shared::{Shared, in_use, set_main_thread};
 pub use socket::Socket;
 pub use strings::{ArgumentStrings, string_bytes};
 pub use write_gate::WriteGate;

@@ -2,10 +2,27 @@
 //!
 //! A value is used in short closures, and nothing in a closure uses a shared value again. `make lint` checks that
 //! (`scripts/check-layers`). If the server calls the module during a closure all the same, `catch_panic` turns the call away.
+//!
+//! Two calls may come without the server's lock: the one that frees a value, and the one that asks for the keys of a command.
+//! They use shared values only on the main thread, where the lock is held.
 
 use redis_module::{RedisGILGuard, RedisLockIndicator};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, Ordering};
+
+thread_local! {
+    static IS_MAIN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Notes that this is the server's main thread: the one that loads the module.
+pub fn set_main_thread() {
+    IS_MAIN.set(true);
+}
+
+/// Whether this is the server's main thread.
+pub fn on_main_thread() -> bool {
+    IS_MAIN.get()
+}
 
 /// Whether a shared value is in use. Set and read only under the server's lock.
 static IN_USE: AtomicBool = AtomicBool::new(false);
@@ -13,8 +30,7 @@ static IN_USE: AtomicBool = AtomicBool::new(false);
 /// A value that the server's calls into the module share. The server makes these calls one at a time, under a lock of its own.
 /// They are not all on one thread: another module may call our commands on a thread of its own.
 ///
-/// It is used only in calls that the server makes under its lock. The call that frees a value may come without that lock. It
-/// uses shared values only after a check that the lock is held.
+/// It is used only in calls that the server makes under its lock.
 pub struct Shared<T>(RedisGILGuard<RefCell<T>>);
 
 /// The server's lock, which is held during a call of the server.
@@ -41,7 +57,7 @@ pub fn in_use() -> bool {
     IN_USE.load(Ordering::Relaxed)
 }
 
-/// The time in which a shared value is in use. It ends when this is dropped, also by a panic.
+/// Marks that a shared value is in use. The mark ends when this is dropped, also by a panic.
 struct InUse(());
 
 impl InUse {

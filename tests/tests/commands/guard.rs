@@ -1,6 +1,7 @@
 //! LOCK.GUARD: a command runs only while its token is that of a present holder.
 
 use lockward_tests::{Client, Cluster, ReplicationStream, Reply, Sent, Server, Setup, eventually};
+use std::thread;
 
 /// A server, a client, and the token of A, who holds `lock`.
 fn held() -> (Server, Client, i64) {
@@ -270,6 +271,61 @@ fn a_command_runs_with_the_rights_of_its_client() {
     admin.call("ACL SETUSER worker resetkeys ~data");
     assert_eq!(client.call(format!("LOCK.GUARD lock {token} SET data 2")).error_word(), "NOPERM");
     assert_eq!(admin.call("GET data"), Reply::bulk("1"));
+}
+
+/// From Redis 8.4 on, I/O threads ask the module for the keys of a command, several at once and beside the main thread.
+#[test]
+fn the_rights_to_a_guarded_command_do_not_depend_on_the_thread_that_reads_it() {
+    let server = Setup::new().config("io-threads 4").start();
+    let mut admin = server.client();
+    let token = admin.acquire("lock A PX 600000").token;
+    admin.call("ACL SETUSER reader on nopass +@all %R~lock ~data*");
+    admin.call("ACL SETUSER stranger on nopass +@all ~data*");
+    let commands = [
+        "SET data 1",
+        "GET data",
+        "MSET data 1 data2 2",
+        "TTL data",
+        "STRLEN data",
+        "EXISTS data data2",
+        "SADD data3 x",
+        "SUNIONSTORE data4 data3",
+        "ZADD data5 1 x",
+        "XLEN data6",
+        "PFADD data7 x",
+        "HGET data8 x",
+    ];
+    let call_as = |user: &str, from: usize, judge: fn(&Reply) -> bool| {
+        let mut client = server.client();
+        client.call(["AUTH", user, ""]);
+        for round in 0..40 {
+            let guarded = (0..24).map(|number| commands[(from + round + number) % commands.len()]);
+            let replies =
+                client.call_all(guarded.map(|command| format!("LOCK.GUARD lock {token} {command}")));
+            assert!(replies.iter().all(judge), "{user}: {replies:?}");
+        }
+    };
+    thread::scope(|scope| {
+        for from in 0..4 {
+            let call_as = &call_as;
+            scope.spawn(move || call_as("reader", from, |reply| !matches!(reply, Reply::Error(_))));
+            scope.spawn(move || {
+                call_as("stranger", from, |reply| {
+                    matches!(reply, Reply::Error(_)) && reply.error_word() == "NOPERM"
+                });
+            });
+        }
+        for pair in 0..2 {
+            let mut client = server.client();
+            scope.spawn(move || {
+                for _ in 0..40 {
+                    let acquire = format!("LOCK.ACQUIRE free{pair} B");
+                    let replies = client.call_all([acquire, format!("LOCK.RELEASE free{pair} B")]);
+                    assert_eq!(replies[1], Reply::Int(0));
+                }
+            });
+        }
+    });
 }
 
 #[test]
