@@ -30,6 +30,8 @@ struct State {
     swallows_after: AtomicU64,
     connections: AtomicU64,
     latest: Mutex<Arc<Connection>>,
+    /// The link is dropped, and closes connections that were accepted meanwhile.
+    is_dropped: AtomicBool,
 }
 
 /// One connection over the link.
@@ -52,6 +54,7 @@ impl Link {
             swallows_after: AtomicU64::new(u64::MAX),
             connections: AtomicU64::new(0),
             latest: Mutex::default(),
+            is_dropped: AtomicBool::new(false),
         });
         let accepting = Arc::clone(&state);
         let listener = Listener::start(move |near| accepting.accept(near));
@@ -109,6 +112,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
+        self.state.is_dropped.store(true, Ordering::SeqCst);
         self.cut();
     }
 }
@@ -135,7 +139,13 @@ impl State {
             let _ = end.set_nodelay(true);
             end.try_clone().expect("another handle")
         };
-        held(&self.ends).extend([copy(&near), copy(&far)]);
+        {
+            let mut ends = held(&self.ends);
+            if self.is_dropped.load(Ordering::SeqCst) {
+                return;
+            }
+            ends.extend([copy(&near), copy(&far)]);
+        }
         let (from, to, state, one) = (copy(&near), copy(&far), Arc::clone(self), Arc::clone(&connection));
         thread::spawn(move || state.carry(&one, from, to, |length| length));
         let state = Arc::clone(self);
