@@ -215,7 +215,7 @@ impl<const COUNT: usize> PairLoad<COUNT> {
     }
 }
 
-/// The server's CPU for each of these pairs, in nanoseconds.
+/// Measures the server's CPU time for one pair of each kind, in nanoseconds.
 fn costs_at<const COUNT: usize>(
     report: &mut Report,
     server: &Server,

@@ -24,7 +24,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// An empty report. `asked` are the stages to run (`STAGE`), or single cases of them (`STAGE/CASE`); all stages if it is empty.
+    /// An empty report. `asked` names the stages to run (`STAGE`), and single cases of stages (`STAGE/CASE`). If it is empty, all
+    /// stages run.
     pub fn new(asked: Vec<String>) -> Self {
         let now = Instant::now();
         Self { rows: Vec::new(), plots: Vec::new(), asked, begin: now, stage: String::new(), shown: now }
@@ -61,9 +62,8 @@ impl Report {
         }
     }
 
-    /// Measures `count` things alternately, `rounds` times each. `measure` gets the number of a thing, and returns some numbers, of
-    /// which each becomes a series. The order changes from round to round, so that none always comes after the same one. The first
-    /// round is for warming up, and does not count.
+    /// Measures `count` things alternately, `rounds` times each. `measure` gets the number of a thing, and returns `N` figures of it.
+    /// Each figure becomes a series. Each round begins with another thing. The first round is for warming up, and does not count.
     pub fn alternate<const N: usize>(
         &mut self,
         rounds: usize,

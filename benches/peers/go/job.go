@@ -1,4 +1,4 @@
-// The jobs, and what each client asks for.
+// The jobs, and how each client asks for the lock in a job.
 
 package main
 

@@ -2,8 +2,9 @@
 //
 //	peers <peer> <job> <address> --clients N --seconds S
 //
-// The peer is lockward-go, redsync, etcd, mariadb or postgres, and its server listens at the address. ../README.md has the jobs.
-// The answer is one line of JSON. Whatever goes wrong ends the program, with a reason on standard error.
+// The peer is lockward-go, redsync, etcd, mariadb or postgres, and its server listens at the address.
+// ../README.md describes the jobs. The program prints its answer as one line of JSON. If anything goes wrong, it ends with the
+// reason on standard error.
 package main
 
 import (

@@ -2,8 +2,8 @@
 //
 //   peers.js <peer> <job> <address> --clients N --seconds S
 //
-// The peer is lockward-node or node-redlock, and a server of Redis listens at the address. ../README.md has the jobs. The answer is
-// one line of JSON. Whatever goes wrong ends the program, with a reason on standard error.
+// The peer is lockward-node or node-redlock. A Redis server listens at the address. ../README.md describes the jobs.
+// The program prints its answer as one line of JSON. If anything goes wrong, it ends with the reason on standard error.
 //
 // All clients are in one process, and share a connection of ioredis, as callers of a program do.
 

@@ -2,8 +2,8 @@
 
     peers.py <peer> <job> <address> --clients N --seconds S
 
-The peer is lockward-python or redis-py, and a server of Redis listens at the address. ../README.md has the jobs. The answer is
-one line of JSON. Whatever goes wrong ends the program, with a reason on standard error.
+The peer is lockward-python or redis-py. A Redis server listens at the address. ../README.md describes the jobs.
+The program prints its answer as one line of JSON. If anything goes wrong, it ends with the reason on standard error.
 
 Clients are threads, each with a connection of its own. One process would run one thread at a time, and be measured rather
 than the library: so the threads are spread over as many processes as there are CPUs, and count in memory that these share.

@@ -65,7 +65,8 @@ fn draw(file: &Path, title: &str, stacks: &str) {
     flamegraph::from_lines(&mut options, stacks.lines(), file).expect("a flame graph");
 }
 
-/// The functions with at least [`NAMED`] of the samples, the largest first. A function that is called along several paths counts once.
+/// The functions with at least [`NAMED`] of the samples, the largest first. The samples of all calls of a function are added up. A
+/// function that calls itself counts once for each sample.
 fn largest(stacks: &str) -> Vec<(String, f64)> {
     let mut counts: BTreeMap<String, f64> = BTreeMap::new();
     let mut all = 0.0;

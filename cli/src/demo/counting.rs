@@ -1,8 +1,8 @@
 //! Many clients add 1 to the same number, with GET, an addition and SET. Without a lock, two of them read the same number and one
 //! update is lost.
 //!
-//! The clients take their increments from one pool, so all of them compete until the end. The number of increments of each client
-//! shows how fair the lock is.
+//! All clients together make a fixed number of increments. No client is done before the others, so all of them compete until the
+//! end. How many increments each client has made shows how fair the lock is.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
@@ -113,7 +113,7 @@ struct Round {
     kind: Kind,
     number: String,
     lock: String,
-    /// The increments that a client has taken from the pool.
+    /// How many increments have begun.
     taken: AtomicU64,
 }
 
@@ -128,7 +128,7 @@ impl Round {
         }
     }
 
-    /// Returns the number at the end, how long the round took, and the share of each client.
+    /// Runs the round. Returns the number that the clients have counted to, how long that took, and the share of each client.
     fn run(
         &self,
         control: &mut Connection,

@@ -309,7 +309,7 @@ fn replace_token(history: &mut History, tenure: &Tenure<'_>, by: Token) {
             *token = by;
         }
     };
-    // It stays in writes to the store, because the store would have decided differently.
+    // Writes to the store keep their token: with another one, the store would have given another answer.
     for line in &mut history.lines {
         let Line::Call(call) = line else { continue };
         if call.key != tenure.key {
