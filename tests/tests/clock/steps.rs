@@ -225,6 +225,21 @@ fn a_replica_whose_clock_is_ahead_counts_a_restored_lease_from_its_arrival() {
 }
 
 #[test]
+fn a_replica_whose_clock_is_days_behind_takes_a_restored_lock() {
+    let mut clock = WallClock::new();
+    clock.forward(72 * HOUR);
+    let primary = Setup::new().clock(&clock).start();
+    let mut a = primary.client();
+    let token = a.acquire("lock A PX 600000").token;
+    let dump = a.call("DUMP lock");
+    a.call("DEL lock");
+    let replica = Server::start_replica_of(&primary);
+    assert_eq!(a.call([b"RESTORE".as_slice(), b"lock", b"0", dump.bytes()]), Reply::ok());
+    replica.see_in_sync_with(&primary);
+    assert_eq!(replica.client().holder("lock").token, token);
+}
+
+#[test]
 fn a_replica_whose_clock_is_behind_never_extends_a_lease_and_gives_larger_tokens() {
     let primary = Server::start();
     let mut clock = WallClock::new();
