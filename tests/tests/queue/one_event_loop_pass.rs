@@ -274,3 +274,46 @@ fn a_grant_whose_owner_asks_again_is_kept_although_the_key_was_renamed() {
     a.see_waiters("other", 1);
     assert_eq!(a.owner("other").as_deref(), Some("B"));
 }
+
+/// Starts a wait of A for the key "other", and returns the command that ends its connection.
+#[track_caller]
+fn wait_for_other(server: &Server, request: &str) -> (Client, String) {
+    let mut client = server.client();
+    let kill = format!("CLIENT KILL ID {}", client.id());
+    client.ask(request);
+    server.client().see_waiters("other", 1);
+    (client, kill)
+}
+
+#[test]
+fn a_repeated_request_whose_client_has_left_ends_no_hold_of_a_renamed_lock() {
+    let server = Server::start();
+    if !server.tells_of_renames() {
+        return; // there the waiter waits until the lease ends
+    }
+    let mut a = server.client();
+    let token = a.acquire("lock A PX 600000").token;
+    a.acquire("other B PX 600000");
+    let (_waiter, kill) = wait_for_other(&server, "other A PX 600000 BLOCK 0 HOLDS 1");
+    assert_eq!(a.transact(["RENAME lock other", &kill]), [Reply::ok(), Reply::Int(1)]);
+    a.see_blocked(0);
+    assert_eq!(a.holder("other").tenure(), ("A", 1, token));
+}
+
+#[test]
+fn a_hold_that_was_granted_after_the_owner_repeated_another_request_is_passed_on() {
+    let server = Server::start();
+    if !server.tells_of_renames() {
+        return; // there the waiter waits until the lease ends
+    }
+    let mut a = server.client();
+    a.acquire("lock B PX 600000");
+    a.acquire("other B PX 600000");
+    let mut first = server.waiter("lock A PX 600000 BLOCK 0 HOLDS 1");
+    let (_waiter, kill) = wait_for_other(&server, "other A PX 600000 BLOCK 0");
+    let repeat = "LOCK.ACQUIRE lock A PX 600000 HOLDS 1";
+    let replies = a.transact(["LOCK.RELEASE lock B", repeat, "RENAME lock other", &kill]);
+    let token = replies[1].grant().token;
+    assert_eq!(first.reply().grant().token, token);
+    eventually("the hold of the client that left is over", || a.holder("other").tenure() == ("A", 1, token));
+}
