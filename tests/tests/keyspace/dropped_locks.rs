@@ -337,6 +337,23 @@ fn a_lock_that_a_step_of_the_clock_has_dropped_goes_back_into_the_keyspace() {
 }
 
 #[test]
+fn a_transaction_that_watches_the_key_fails_when_the_lock_goes_back_into_the_keyspace() {
+    let mut clock = WallClock::new();
+    let server = Setup::new().clock(&clock).start();
+    let (mut a, mut b) = (server.client(), server.client());
+    a.acquire("lock A PX 600000");
+    // As long as the server refuses writes, the lock does not go back.
+    a.call("CONFIG SET min-replicas-to-write 1");
+    clock.forward(Duration::from_secs(3_600));
+    eventually("the key was dropped", || kept(&mut a) == 1 && a.call("EXISTS lock") == Reply::Int(0));
+    b.call("WATCH lock");
+    a.call("CONFIG SET min-replicas-to-write 0");
+    eventually("the key is back", || a.call("EXISTS lock") == Reply::Int(1));
+    b.call_all(["MULTI", "PING"]);
+    assert!(b.call("EXEC").is_null());
+}
+
+#[test]
 fn dropped_locks_are_counted() {
     let (_server, mut a, _) = start_evicted(Setup::new());
     a.acquire("other A PX 600000");

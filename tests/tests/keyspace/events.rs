@@ -103,6 +103,17 @@ fn a_lease_end_found_by_a_command_is_published_as_expired_once() {
 }
 
 #[test]
+fn the_end_of_one_of_several_leases_found_by_info_is_published_as_expired_once() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.acquire("lock A SHARED PX 600000");
+    a.acquire("lock B SHARED PX 50");
+    let mut listener = listener(&server);
+    eventually("the lease is over", || a.holders("lock").len() == 1);
+    assert_events(&mut listener, &mut a, &["expired lock"]);
+}
+
+#[test]
 fn a_downgrade_is_a_renewal_and_the_acquisitions_that_it_lets_in() {
     let server = Server::start();
     let mut a = server.client();
