@@ -204,7 +204,7 @@ const CASES: &[Case] = &[
             });
         })
     }),
-    ("Hand-off to a client that has just left, and passes it on.", || {
+    ("Hand-off to a client that has just left: the next waiter gets the lock.", || {
         let (server, mut a, b) = Server::start_contended();
         let mut c = server.waiter("lock C BLOCK 0");
         observed_on(&server, |_| {
@@ -276,7 +276,7 @@ const CASES: &[Case] = &[
             assert_eq!(client.call([b"RESTORE", b"lock".as_slice(), b"0", payload.bytes()]), Reply::ok());
         })
     }),
-    ("EXPIRE by hand, and then that time.", || {
+    ("EXPIRE by hand, and the new TTL ends.", || {
         observed(held, |client| {
             client.call("PEXPIRE lock 20");
             see_dropped(client);
@@ -302,7 +302,7 @@ const CASES: &[Case] = &[
             eventually("nothing is kept", || client.stat("lock", "lock_tenures_kept") == 0);
         })
     }),
-    ("The wall clock steps past the lease: the tenure is kept, and put back.", || {
+    ("The wall clock steps past the lease: the module puts the lock back.", || {
         let mut clock = WallClock::new();
         let server = Setup::new().clock(&clock).start();
         held(&mut server.client());
@@ -316,7 +316,7 @@ const CASES: &[Case] = &[
         let server = Server::start_with("quarantine 600000");
         observed_on(&server, |client| _ = client.call("LOCK.RENEW lock A TOKEN 4711").int())
     }),
-    ("Quarantine: a larger token takes the place of a restored tenure.", || {
+    ("Quarantine: LOCK.RENEW with a larger token replaces a restored tenure.", || {
         let server = Server::start_with("quarantine 600000");
         server.client().call("LOCK.RENEW lock A TOKEN 4711").int();
         observed_on(&server, |client| _ = client.call("LOCK.RENEW lock B TOKEN 4712").int())
