@@ -55,8 +55,11 @@ pub fn measure(report: &mut Report) {
         medians.push(latencies.quantile(0.5) / 1e6);
         lates.push(latencies.quantile(0.99) / 1e6);
     }
-    let what =
-        |which: &str| format!("expired lease to the first waiter, 50,000 other keys with a TTL, {which}");
+    let what = |which: &str| {
+        format!(
+            "time from the end of a lease to the grant of the first waiter, 50,000 other keys with a TTL, {which}"
+        )
+    };
     for (name, which, part, rounds, limit) in
         [("median", "median", 0.5, medians, 2.0), ("p99", "99th percentile", 0.99, lates, 10.0)]
     {

@@ -221,7 +221,8 @@ fn beside_holders(report: &mut Report) {
                 let name = format!("{STAGE}/{}-{holders}{}", work.name(), sending.mark());
                 let what = format!("{}, {}", work.what(), sending.words());
                 let [few] = &costs[0];
-                let row = Row::ratio(&name, &what, cost, &format!("beside {}", HOLDERS[0]), few);
+                let row =
+                    Row::ratio(&name, &what, cost, &format!("the same beside {} holders", HOLDERS[0]), few);
                 let row = row.at(&format!("beside {} holders", whole(holders as f64)));
                 let judged = holders == JUDGED && sending == Sending::OneByOne;
                 report.row(if judged { row.target(Target::AtMost(ALLOWED)) } else { row });

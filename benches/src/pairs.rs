@@ -182,7 +182,7 @@ pub fn replica(report: &mut Report) {
     let against = with("a replica");
     for ((name, what), number) in [
         ("checked", "acquire + release with a replica"),
-        ("applied", "acquire + release, applied by that replica"),
+        ("applied", "CPU of the replica for acquire + release"),
     ]
     .into_iter()
     .zip(0..)

@@ -96,31 +96,31 @@ const CASES: &[Case] = &[
         Figure(Stall, "10,000 waiters of one lock close their connections", "10,000 BLPOPs of one list"),
     ]),
     Case("flushed", 3, cases::flushed, &[
-        Figure(Stall, "FLUSHALL ends 10,000 locks: the waiter of each is granted it", "a script that serves 10,000 BLPOPs"),
+        Figure(Stall, "FLUSHALL deletes 10,000 locks, and the waiter of each lock gets it", "a script that serves 10,000 BLPOPs"),
     ]),
     Case("overwritten", 2, cases::overwritten, &[
-        Figure(Stall, "SET overwrites a lock: its 10,000 waiters get an error", "a stream, and 10,000 XREADGROUPs"),
+        Figure(Stall, "SET overwrites a lock, and its 10,000 waiters get an error", "a stream, and 10,000 XREADGROUPs"),
     ]),
     Case("leases", 2, cases::leases, &[
         Figure(Stall, "100,000 leases end together", "the TTLs of 100,000 strings"),
     ]),
     Case("leases-waited-for", 2, cases::leases_waited_for, &[
-        Figure(Stall, "10,000 leases end together: the waiter of each lock is granted it", "a script that serves 10,000 BLPOPs"),
+        Figure(Stall, "10,000 leases end together, and the waiter of each lock gets it", "a script that serves 10,000 BLPOPs"),
     ]),
     Case("script-releases", 3, cases::script_of_releases, &[
         Figure(Stall, "a script releases 10,000 locks that have a waiter each", "a script that serves 10,000 BLPOPs"),
     ]),
     Case("script-renewals", 3, cases::script_of_renewals, &[
-        Figure(Stall, "a script releases 9,000 locks to a waiter each, and renews the new leases", "9,000 LPUSH that serve BLPOPs, and 9,000 PEXPIRE"),
+        Figure(Stall, "a script releases 9,000 locks, each to a waiter, and renews the new leases", "9,000 LPUSH that serve BLPOPs, and 9,000 PEXPIRE"),
     ]),
     Case("holders-second-waiter", 2, |side| cases::leases_of_one(side, true, Beside::Waiter), &[
-        Figure(StallUpTo(LEASES_OF_ONE), "100,000 leases of one lock end within a second: a client that waits is granted it", "the TTLs of 100,000 strings"),
+        Figure(StallUpTo(LEASES_OF_ONE), "100,000 leases of one lock end within a second, and a client that waits gets the lock", "the TTLs of 100,000 strings"),
     ]),
     Case("holders-second-client", 2, |side| cases::leases_of_one(side, true, Beside::Client), &[
         Figure(StallUpTo(LEASES_OF_ONE), "100,000 leases of one lock end within a second, while a client acquires and releases a slot over and over", "the TTLs of 100,000 strings"),
     ]),
     Case("holders-at-once-waiter", 2, |side| cases::leases_of_one(side, false, Beside::Waiter), &[
-        Figure(StallUpTo(LEASES_OF_ONE), "100,000 leases of one lock end together: a client that waits is granted it", "the TTLs of 100,000 strings"),
+        Figure(StallUpTo(LEASES_OF_ONE), "100,000 leases of one lock end together, and a client that waits gets the lock", "the TTLs of 100,000 strings"),
     ]),
     Case("holders-at-once", 2, |side| cases::leases_of_one(side, false, Beside::Nobody), &[
         Figure(StallUpTo(LEASES_OF_ONE), "100,000 leases of one lock end together, and nobody waits", "the TTLs of 100,000 strings"),
@@ -144,7 +144,7 @@ const CASES: &[Case] = &[
         Figure(StallOf("flush"), "FLUSHALL ASYNC of 1,000,000 locks", "1,000,000 strings with a TTL"),
     ]),
     Case("reentries", 2, cases::reentries, &[
-        Figure(Stall, "an owner that waits 10,000 times for one lock is granted it", "10,000 BLPOPs, and one LPUSH of 10,000 elements"),
+        Figure(Stall, "an owner gets a lock for which it has 10,000 waiting requests", "10,000 BLPOPs, and one LPUSH of 10,000 elements"),
         Figure(Memory, "memory still in use after these clients have left", "the BLPOPs"),
     ]),
     Case("replica", 2, cases::replica, &[

@@ -322,7 +322,8 @@ impl Report {
         if !lines.is_empty() {
             let _ = write!(
                 text,
-                "\nBetter than Lockward in the same language, or on the same server, by job and number of clients:\n\n{lines}"
+                "\nThese locks are better than Lockward in the same language, or on the same server. Each line begins with the job, the number \
+                 of clients and the figure. Lockward's value is in parentheses:\n\n{lines}"
             );
         }
     }
