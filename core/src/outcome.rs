@@ -28,7 +28,7 @@ pub enum NotHeld {
     OtherToken(FencingToken),
 }
 
-/// Why a request gets an error. It changes nothing.
+/// Why a request gets an error. A refused request changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The owner does not hold the lock.

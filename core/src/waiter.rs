@@ -13,8 +13,8 @@ pub struct WaitRequest<H> {
     pub request: AcquireRequest,
     /// The instant at which it stops waiting.
     pub limit: Option<Instant>,
-    /// How long the place is kept when the wait ends and the owner does not know whether it holds the lock. A request with
-    /// it must name its count of holds.
+    /// How long the place is kept after the wait limit is reached or the client leaves. A request with this value must
+    /// name its count of holds.
     pub keep: Option<Span>,
     /// How the caller finds the blocked client again.
     pub handle: H,
@@ -25,7 +25,7 @@ pub struct WaitRequest<H> {
 pub struct Waiter<H> {
     /// What it brought.
     pub wait_request: WaitRequest<H>,
-    /// Since when it has waited. A waiter that took over a position has waited since the earlier wait began.
+    /// Since when it has waited. If it took over a position, this is when the earlier wait began.
     pub since: Instant,
     pub(crate) position: Position,
 }
