@@ -78,9 +78,9 @@ fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, Shown), Error
 pub struct Holding {
     /// The first holders, as many as were asked for.
     pub first: Vec<Holder>,
-    /// How many there are.
+    /// How many holders there are.
     pub count: usize,
-    /// What they take together.
+    /// What all holders take together.
     load: Load,
 }
 

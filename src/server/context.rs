@@ -249,8 +249,8 @@ impl Context {
         unsafe { api!(RedisModule_NotifyKeyspaceEvent(self.raw, class, text.as_ptr(), name.as_ptr())) };
     }
 
-    /// Whether writes must wait: clients are paused, by hand, for a failover or for a shutdown. A module that writes in the
-    /// background then would crash the server.
+    /// Whether writes must wait: clients are paused, by hand, for a failover or for a shutdown. If a module writes in
+    /// the background during a pause, the server crashes.
     pub fn paused() -> bool {
         // SAFETY: takes nothing.
         unsafe { api!(RedisModule_AvoidReplicaTraffic()) != 0 }

@@ -80,7 +80,7 @@ impl<'a> OpenKey<'a> {
 
     /// What the key holds.
     pub fn content(&mut self) -> Content<'_> {
-        // SAFETY: the key is open, or null where it was opened to be read and does not exist, which the API allows.
+        // SAFETY: the key is open, or null if it was opened for reading and does not exist; the API allows null.
         let kind = unsafe { api!(RedisModule_KeyType(self.key)) };
         if kind == raw::REDISMODULE_KEYTYPE_EMPTY as c_int {
             return Content::Missing;
@@ -102,7 +102,7 @@ impl<'a> OpenKey<'a> {
         }
     }
 
-    /// Stores `lock`, and its TTL, in a key that holds nothing. A free lock is not stored.
+    /// Stores `lock` and its TTL in a key that holds nothing. A free lock is not stored.
     #[inline(always)]
     pub fn create(&mut self, lock: Box<Lock>) {
         if lock.is_free() {
