@@ -19,7 +19,7 @@ pub fn of(context: Context) -> Now {
     state::with(|state| *state.transaction_time.get_or_insert(now))
 }
 
-/// A command begins. If it is in no transaction or script, the last one is over.
+/// A command begins. If it is in no transaction or script, the last transaction or script is over.
 pub fn command_begins() {
     if state::with(|state| state.transaction_time.is_some()) && !global_flags().in_transaction_or_script() {
         forget();

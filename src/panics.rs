@@ -1,4 +1,4 @@
-//! No panic leaves the module: it would end the server's process.
+//! No panic leaves the module, because it would end the server's process.
 
 use crate::server::{Level, in_use, log};
 use std::any::Any;

@@ -59,9 +59,9 @@ impl PendingReply {
 
 /// A hold whose client left before the reply was sent.
 pub struct Undelivered {
-    /// Where the lock is now.
+    /// The present name of the lock.
     pub lock: LockName,
-    /// The owner that was granted it.
+    /// The owner that was granted the hold.
     pub owner: Owner,
     /// The tenure.
     pub token: FencingToken,
@@ -79,7 +79,7 @@ pub struct PendingReplies {
     /// For each tenure: the number of the last reply when the owner claimed its holds. Holds up to that reply are not
     /// passed on.
     claimed: HashMap<FencingToken, u64, ById>,
-    /// For a tenure: where its lock is now.
+    /// For each tenure whose lock was renamed or moved: the present name of the lock.
     moved: HashMap<FencingToken, LockName, ById>,
 }
 

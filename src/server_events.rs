@@ -39,8 +39,8 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     });
 }
 
-/// A command begins. A key that is evicted from now on is not the last unlinked lock, unless another module has called this
-/// command from its own callback for that eviction.
+/// A command begins. So a key that is evicted from now on is not the last unlinked lock, unless another module has
+/// called this command from its own callback for that eviction.
 ///
 /// If the server does not name the caller, the module opens the key. If the key holds another value now or later, a
 /// command has put it there. On servers that name the caller, the module must not open a key in this call. With CLIENT

@@ -109,7 +109,7 @@ pub fn put_back(context: Context, name: &KeyName<'_>) {
     context.signal_modified(name);
 }
 
-/// Replicates the dropped lock of this name, or that there is none.
+/// Replicates the dropped lock of this name, or its end.
 pub fn replicate_dropped(context: Context, name: &KeyName<'_>) {
     let mut payload = Vec::new();
     let now = now();

@@ -18,7 +18,7 @@ pub struct Wait {
     pub request: AcquireRequest,
     /// The wait limit; `None` for no limit.
     pub limit: Option<Span>,
-    /// How long the place in the queue is kept afterwards.
+    /// How long the place in the queue is kept after the wait.
     pub keep: Option<Span>,
     /// Whether the server minted the owner, so that the reply must name it.
     pub minted: bool,

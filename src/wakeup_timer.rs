@@ -41,8 +41,8 @@ pub struct WakeupTimer {
 }
 
 impl WakeupTimer {
-    /// Sets the timer for the next work, or for the next slice of a sweep that has keys to check. A timer that fires early enough
-    /// and is not overdue stays as it is.
+    /// Sets the timer for the next work, or for the next slice of a sweep that has keys to check. If the timer is set
+    /// early enough and is not overdue, it stays as it is.
     pub fn rearm(&mut self, work: Option<Instant>, has_queues: bool, has_dropped: bool, now: Instant) {
         let queues = has_queues.then_some(self.queues.next);
         let dropped_locks = has_dropped.then_some(self.dropped_locks.next);

@@ -47,7 +47,7 @@ fn hash_tag(key: &[u8]) -> &[u8] {
 #[must_use]
 pub fn slot_key(key: &[u8]) -> SlotKey {
     let slot = slot_of(hash_tag(key));
-    // Each of the 65,536 keys of two bytes has its own CRC, so each slot has four of them.
+    // Each of the 65,536 keys of two bytes has its own CRC, so each slot has four such keys.
     (0..=u16::MAX).map(u16::to_be_bytes).find(|key| slot_of(key) == slot).unwrap_or_default()
 }
 

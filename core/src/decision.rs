@@ -45,7 +45,7 @@ const MOST_ENDED: usize = 4_096;
 pub enum Acquired {
     /// The owner holds the lock.
     Granted(Grant),
-    /// The owner does not hold it. It may wait.
+    /// The owner does not hold the lock, and may wait.
     Busy,
 }
 
@@ -54,7 +54,7 @@ pub enum Acquired {
 pub struct Decision<'a, H> {
     /// The lock: as it is stored, or the dropped lock, or a free one.
     pub lock: &'a mut Lock,
-    /// Its wait queue, if it has one.
+    /// The wait queue of the lock, if there is one.
     pub queue: Option<QueueId>,
     /// All wait queues.
     pub queues: &'a mut WaitQueues<H>,
@@ -76,7 +76,7 @@ pub struct Decision<'a, H> {
 enum Admission {
     /// The owner holds the lock. The request adds a hold or repeats an earlier request.
     ReEnter {
-        /// Its tenure.
+        /// The owner's tenure.
         known: Holder<()>,
         /// The count of holds after the request.
         holds: u32,
@@ -201,8 +201,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         Ok(left)
     }
 
-    /// Sets a new lease, and a larger limit if the request names one. In quarantine it also restores the tenure with the named token, or
-    /// its count of holds and its mode.
+    /// Sets a new lease, and a larger limit if the request names one. In quarantine it can also restore the tenure with
+    /// the named token, or correct the count of holds and the mode of a stored tenure.
     ///
     /// # Errors
     /// [`Refusal::NotHeld`], [`Refusal::Mode`] for a smaller limit or another weight, or [`Refusal::TokenFarAhead`].

@@ -4,10 +4,11 @@
 //! is *unreplicated* from the moment at which its lock is kept or forgotten until this is sent to replicas and the AOF.
 //! A decision that replicates the change at once marks the name as replicated.
 //!
-//! Memory is short when locks are evicted, so an entry is small: a hash, a key, a lock, and a short key in the same cluster slot.
-//! Nothing is indexed by time. A lock that clients wait for gets a decision when its lease ends. The others are visited by
-//! sweeps, in the order of the hashes of their keys. A sweep remembers only the hash at its last position and goes on
-//! [`after`](DroppedLocks::after) it. So its memory does not depend on the length of the keys.
+//! Memory is short when locks are evicted, so an entry is small: a hash, a key, a lock, and a short key in the same
+//! cluster slot. Nothing is indexed by time. A lock that clients wait for gets a decision when its lease ends. The
+//! others are visited by sweeps, in the order of the hashes of their keys. A sweep remembers only the hash at its last
+//! position and goes on [`after`](DroppedLocks::after) it. So the memory of a sweep does not depend on the length of
+//! the keys.
 
 use crate::cluster_slot::{SlotKey, slot_key};
 use crate::lock::Lock;
@@ -48,13 +49,13 @@ impl DroppedLocks {
         Self::default()
     }
 
-    /// Whether there are none.
+    /// Whether there are no dropped locks.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many there are.
+    /// How many dropped locks there are.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
@@ -124,7 +125,7 @@ impl DroppedLocks {
         !self.unreplicated.is_empty()
     }
 
-    /// Removes and returns one unreplicated name. The caller replicates the dropped lock, or that there is none.
+    /// Removes and returns one unreplicated name. The caller replicates the dropped lock of this name, or its end.
     pub fn pop_unreplicated(&mut self) -> Option<LockName> {
         self.unreplicated.pop_first()
     }

@@ -42,9 +42,9 @@ pub struct Effects<H> {
 #[derive(Debug)]
 struct LastRecords {
     token: FencingToken,
-    /// Where the first of them begins.
+    /// Where the first record begins.
     begin: usize,
-    /// Where the last of them begins, if it is a count.
+    /// Where the last record begins, if it is a count.
     count: Option<usize>,
 }
 

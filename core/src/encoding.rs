@@ -188,7 +188,8 @@ pub fn decode(payload: &[u8], origin: Origin, now: Now) -> Result<Vec<Change>, M
     if changes.is_empty() { Err(Malformed) } else { Ok(changes) }
 }
 
-/// Decodes a stored lock. The TTL of its key is the last wall deadline in it, by the wall clock of the writer.
+/// Decodes a stored lock. The TTL of its key is the latest wall deadline in the payload, by the wall clock of the
+/// writer.
 ///
 /// # Errors
 /// [`Malformed`] when it is not a payload of this version, or when no lock can have these holders: they do not fit beside each

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_percentile_is_the_duration_that_so_many_did_not_exceed() {
+    fn a_percentile_is_not_exceeded_by_its_share_of_the_durations() {
         let thousand = of(1..=1_000);
         for (part, exact) in [(0, 1), (1, 1), (500, 500), (990, 990), (999, 999), (1_000, 1_000)] {
             let percentile = thousand.per_mille(part);

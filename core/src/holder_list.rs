@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | which tenure has this token, and which were granted first | `by_token` |
 //! | which tenure has this owner | [`ByOwner`] |
-//! | whose lease ends first, and whose last | `by_deadline` |
+//! | which lease ends first, and which last | `by_deadline` |
 //! | the smallest limit | `limits`: how many holders have each |
 //! | the sum of the weights | `weight` |
 
@@ -34,7 +34,7 @@ const FEW_AGAIN: usize = FEW / 2;
 pub enum HolderList {
     /// Sorted by token.
     Few(Vec<Holder>),
-    /// A copy of the lock shares this memory until one of the two changes. So a copy is as cheap as one of a few
+    /// A copy of the lock shares this memory until one of the two changes. So a copy is as cheap as a copy of a few
     /// holders.
     Many(Arc<Indexed>),
 }

@@ -42,8 +42,8 @@ pub enum Fencing {
     Held,
     /// The token is not valid, and nobody holds the lock.
     Free,
-    /// The token is not valid, and others hold the lock. The value is the largest of their tokens. If the 4,096 latest
-    /// tenures that are stored are all over, it is the token of the holder whose lease ends last.
+    /// The token is not valid, and others hold the lock. The value is the largest of their tokens. If the leases of the
+    /// 4,096 latest tenures are over but still stored, the value is the token of the holder whose lease ends last.
     HeldWith(FencingToken),
 }
 

@@ -24,7 +24,7 @@ pub enum NotHeld {
     Free,
     /// Other owners hold it. The value is the largest of their tokens.
     ByAnother(FencingToken),
-    /// The owner holds it with this token, but the request named another.
+    /// The owner holds the lock with this token, but the request named another token.
     OtherToken(FencingToken),
 }
 

@@ -22,7 +22,7 @@ const SUFFIX: usize = 7;
 /// The longest name that is not stored on the heap. With this size, a lock with one holder is a single small allocation.
 const INLINE: usize = UUID + SUFFIX;
 
-/// The digits and the characters of a written UUID, and the digits of the longest number behind it.
+/// The digits and the characters of a written UUID, and the digits of the longest number after it.
 const DIGITS: usize = 2 * UUID;
 const UUID_TEXT: usize = DIGITS + 4;
 const THREAD_DIGITS: usize = 17;

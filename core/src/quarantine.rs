@@ -1,8 +1,9 @@
 //! The quarantine: a time after a start or a promotion in which the server grants no new tenure.
 //!
-//! A server that has just started, and a replica that has just been promoted, may lack grants that were made before. The
-//! quarantine is set to at least the longest lease. During the quarantine, holders can re-enter, renew and release, and can
-//! restore a lost tenure by its token. When the quarantine is over, the leases of all lost tenures are over too.
+//! A server that has just started, and a replica that has just been promoted, may lack grants that were made before.
+//! The server grants no lease that is longer than the quarantine. During the quarantine, holders can re-enter, renew
+//! and release, and can restore a lost tenure by its token. When the quarantine is over, the leases of all lost tenures
+//! are over too.
 
 use crate::change::End;
 use crate::holder::{Load, Mode};
@@ -70,7 +71,7 @@ pub struct QuarantineMemory {
     /// No tenure with this token or a smaller one can be restored.
     ended_up_to: Option<FencingToken>,
     /// What is known of single tenures; `None` when nothing is known. There may be very many locks of which only the
-    /// token above is known, and so each takes little memory.
+    /// token above is known. Each of these takes little memory.
     tenures: Option<Box<Tenures>>,
 }
 

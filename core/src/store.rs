@@ -16,7 +16,7 @@
 //! ```
 //!
 //! The store has no clock and knows no server. Times are arguments, and so is the count of locks that the server has
-//! freed. The count tells a deletion from RENAME and MOVE, which unlink a lock but free nothing.
+//! freed. The count distinguishes a deletion from RENAME and MOVE, which unlink a lock but free nothing.
 
 use crate::change::{Change, End};
 use crate::counters::Counters;
@@ -102,7 +102,7 @@ impl<W> Default for Decided<W> {
 /// What is known of a lock that has just left the keyspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unlinked {
-    /// Whether a lease in it was still running.
+    /// Whether a lease of the lock was still running.
     pub held: bool,
     /// Whether the server may have evicted it.
     pub may_be_evicted: bool,

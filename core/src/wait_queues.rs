@@ -63,7 +63,7 @@ const HOLDS_BACK: Span = match Span::from_millis(100) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(u64);
 
-/// How many clients may wait. Kept places count too.
+/// How many clients may wait. Kept places also count, but give way to clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// For one lock.
@@ -243,8 +243,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         ]
     }
 
-    /// Whether a request has to wait behind others. It does not if it takes over the first place, or a place that was
-    /// passed over before the first place.
+    /// Whether a request has to wait behind others. It does not if it takes over the first place, or a passed-over
+    /// place before the first one.
     #[must_use]
     pub fn is_behind(&self, queue: QueueId, request: &AcquireRequest) -> bool {
         let Some(entry) = self.queues.get(&queue) else { return false };
@@ -387,7 +387,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         entry.at(entry.first_of(owner, self.hash(owner), is_wait)?)?.waiter()
     }
 
-    /// Removes the first place of `owner` in a queue. Returns the wait that stood there; `None` for a kept place.
+    /// Removes the first place of `owner` in a queue. Returns the wait in that place; `None` for a kept place.
     pub fn pop_first_place(&mut self, queue: QueueId, owner: &Owner) -> Option<Waiter<H>> {
         let position = self.first_place_of(queue, owner)?;
         match self.remove(queue, position)?.who {
@@ -401,7 +401,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.pop_where(queue, owner, |_| true)
     }
 
-    /// Removes the earliest wait of `owner` that names a count of holds above `holds`, and such kept places before it.
+    /// Removes the earliest wait of `owner` that names a count of holds above `holds`. Kept places of the owner before
+    /// that wait that name such a count are removed too.
     pub fn pop_naming_more(&mut self, queue: QueueId, owner: &Owner, holds: u32) -> Option<Waiter<H>> {
         self.pop_where(queue, owner, |queued| queued.holds().is_some_and(|named| named > holds))
     }

@@ -85,7 +85,7 @@ pub struct Holding {
 }
 
 impl Holding {
-    /// `None` when nobody holds the lock. A holder whose lease is over does not count, though it may still be stored.
+    /// `None` when nobody holds the lock. A holder whose lease is over does not count, although it may still be stored.
     fn of(lock: &Lock, most: usize, now: Instant) -> Option<Self> {
         let present = || lock.holders().filter(|holder| !holder.is_over(now));
         let count = lock.count_present(now);

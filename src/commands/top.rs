@@ -36,8 +36,8 @@ impl Command for Top {
                 _ => return Err(ParseError::Syntax.into()),
             }
         }
-        // From Redis 7.4 and Valkey 8 on, the server looks up every key that is opened in a transaction in the slot of
-        // the transaction's own keys. So it does not find keys of other slots.
+        // In a transaction, Redis from 7.4 on and Valkey from 8 on look up every key in the slot of the transaction's
+        // own keys. So they do not find keys of other slots.
         let flags = context.flags();
         if flags.cluster() && flags.must_not_block() {
             return Err(Error::TopInTransaction);
@@ -47,7 +47,7 @@ impl Command for Top {
         context.reply_array(top.len());
         for contended in top {
             let name = KeyName::copied(context.db(), &contended.key);
-            // A key that holds something else by now has no holder. Its waiters get an error soon.
+            // If the key holds another type by now, it has no holder. Its waiters get an error soon.
             let holding = holding(context, &name, 1, now).unwrap_or_default();
             context.reply_map(5);
             context.reply_bytes(b"key");

@@ -1,8 +1,8 @@
 //! Clients that the server holds blocked for the module.
 //!
-//! A handle is unblocked exactly once, by the code that takes the waiter out of its wait queue. The server frees the handle some
-//! time after that. Before that, exactly one callback takes the pending reply: the one that replies, or the one that reports that
-//! the client is gone.
+//! A handle is unblocked exactly once, by the code that takes the waiter out of its wait queue. The server frees the
+//! handle some time after that. Before that, exactly one callback takes the pending reply: either the callback that
+//! replies, or the callback that reports that the client is gone.
 //!
 //! The module does not use the server's own time limit. It passes a timeout callback only from Redis 7.4 and Valkey 8
 //! on. Older versions lose the reply or crash when a timeout and an unblock happen in the same pass of the event loop.
@@ -20,7 +20,7 @@ use std::ptr::{self, NonNull};
 /// same pass of the event loop. Valkey's numbers begin at 8.
 const TIMEOUT_SAFE_SINCE: c_int = 0x0007_0400;
 
-/// A client that the server holds blocked for the module. Two are equal when their handles are.
+/// A client that the server holds blocked for the module. Two values are equal if their handles are equal.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockedClient {
     handle: NonNull<raw::RedisModuleBlockedClient>,

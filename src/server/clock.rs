@@ -5,7 +5,7 @@ use redis_module::raw;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How far the wall clock was ahead of the monotonic one when it was last read, in microseconds.
+/// How far the wall clock was ahead of the monotonic clock when both were last read, in microseconds.
 static AHEAD: AtomicI64 = AtomicI64::new(0);
 
 /// Both clocks for a decision, at the cost of reading only the monotonic clock: the wall clock is computed from it with

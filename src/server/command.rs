@@ -91,7 +91,7 @@ impl Argument {
         Self { name, kind: Kind::Together(arguments), option: None, optional: true, multiple: false }
     }
 
-    /// The argument as the server wants it. `held` keeps alive what it points to.
+    /// The argument as the server wants it. `held` owns the memory that the result points to.
     fn raw(
         &self,
         chosen: bool,

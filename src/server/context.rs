@@ -203,7 +203,8 @@ impl Context {
         unsafe { api!(RedisModule_WrongArity(self.raw)) };
     }
 
-    /// Passes on the reply of a command that the module has called in the client's version of the protocol.
+    /// Sends the client the reply of a command that the module has called. The module must have called the command in
+    /// the client's version of the protocol.
     pub fn reply_with(self, reply: &CallReply) {
         // SAFETY: context and reply are valid.
         unsafe { api!(RedisModule_ReplyWithCallReply(self.raw, reply.as_ptr())) };

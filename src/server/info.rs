@@ -14,7 +14,8 @@ use std::ptr;
 ///   command.
 /// - A new replica: `canFeedReplicaReplBuffer` leaves it out until `replicationSetupSlaveForFullResync`. That runs with
 ///   `redisFork`, which fires FORK_CHILD.
-/// - A replica that joins another's snapshot: it can join only after the fork (`SLAVE_STATE_WAIT_BGSAVE_END`).
+/// - A replica that joins the snapshot of another replica: it can join only after the fork
+///   (`SLAVE_STATE_WAIT_BGSAVE_END`).
 /// - A replica with a second connection for the snapshot: the main connection waits too (Redis 8,
 ///   `SLAVE_STATE_WAIT_RDB_CHANNEL`), or is no replica before the fork (Valkey 8, `addRdbReplicaToPsyncWait`).
 /// - A replica that continues without a snapshot: it needs the id of a backlog (`masterTryPartialResynchronization`). A new

@@ -77,9 +77,9 @@ impl<'a> InnerCommand<'a> {
     }
 
     /// In a transaction or script the server lets no command block. Otherwise the server aborts when a module's command
-    /// blocks a client that must not be blocked. So commands of modules that say that they block are refused. Those
-    /// that do not say so are called in a mode that lets them block, where the server has one: Redis from 7.2 on, and
-    /// Valkey.
+    /// blocks a client that must not be blocked. So a module's command that says that it blocks is refused. A module's
+    /// command that does not say so is called in a mode that lets it block, if the server has this mode: Redis from 7.2
+    /// on, and Valkey.
     fn call(&self, context: Context) -> Result<CallReply, InnerRefused> {
         let may_block = known_command(self.name())
             .filter(|command| command.of_module && !context.flags().in_transaction_or_script());
@@ -170,7 +170,7 @@ pub unsafe fn report_keys(
             report(1, c_int::try_from(KeyUse::Read.flags()).unwrap_or_default());
         }
         let inner = argv.get(at..).unwrap_or_default();
-        // An inner command of this module may have an inner command again.
+        // An inner command of this module is refused when it runs, so its keys are not reported.
         if inner.first().is_none_or(|name| is_own(string_bytes(*name))) {
             return true;
         }

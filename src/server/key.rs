@@ -35,8 +35,8 @@ pub enum Content<'a> {
     WrongType,
 }
 
-/// A key that stands open until this is dropped. Opening a key for writing makes the server drop it first if its TTL
-/// has passed, and so calls back into the module.
+/// An open key, which is closed when this is dropped. When a key is opened for writing and its TTL has passed, the
+/// server deletes it first, and so calls back into the module.
 pub struct OpenKey<'a> {
     key: *mut raw::RedisModuleKey,
     /// The lock in it, once [`Self::content`] has found one.

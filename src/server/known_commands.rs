@@ -1,4 +1,4 @@
-//! What the server reports of its commands. It is asked once for each command.
+//! What the server reports of its commands. The module asks once for each command.
 
 use super::call_reply::{CallReply, ReplyPart};
 use super::module_context::module_context;

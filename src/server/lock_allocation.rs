@@ -23,7 +23,7 @@ static GIVEN: AtomicU64 = AtomicU64::new(0);
 /// frees in the background.
 static FREED: AtomicU64 = AtomicU64::new(0);
 
-/// The value that the module is deleting now. Another thread frees other values meanwhile.
+/// The value that the module is deleting now. Another thread may free other values meanwhile.
 static DELETED: AtomicPtr<Lock> = AtomicPtr::new(ptr::null_mut());
 
 lazy_static! {

@@ -1,7 +1,8 @@
 //! Whether a client is still connected.
 //!
 //! The server notices that a client has left when it reads from its connection, once in each pass of its event loop.
-//! The reply to a grant is sent at the end of the pass. By then the socket itself may know more.
+//! The reply to a grant is sent at the end of the pass. By then the operating system may already know that the client
+//! has left.
 
 use super::call_reply::CallReply;
 use super::context::Context;

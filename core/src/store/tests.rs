@@ -464,7 +464,7 @@ fn a_replica_drops_its_own_work_and_a_primary_begins_a_quarantine() {
 }
 
 #[test]
-fn a_server_that_loads_follows() {
+fn a_server_that_loads_data_decides_nothing() {
     let mut store = store();
     for from in [Loading::File, Loading::Primary] {
         store.begin_loading(from);
@@ -502,7 +502,7 @@ fn a_replica_keeps_the_dropped_locks_of_its_primary() {
 }
 
 #[test]
-fn the_tokens_of_others_are_observed_and_those_far_ahead_are_known() {
+fn the_tokens_of_other_servers_are_observed_and_tokens_far_ahead_are_recognised() {
     let mut store = store();
     store.observe_change(&Change::Count(token(9), 1));
     assert_eq!(store.tokens.last(), None);
@@ -543,7 +543,7 @@ fn join(store: &mut Store<u32>, key: &str, handle: u32, holds: Option<u32>) {
 }
 
 #[test]
-fn a_new_key_concerns_those_who_wait_for_a_name_that_the_sweeps_do_not_open() {
+fn a_new_key_concerns_the_waiters_for_a_name_that_the_sweeps_do_not_open() {
     let mut store = store();
     let (short, long) = ("k".repeat(LONGEST_SWEPT_KEY), "k".repeat(LONGEST_SWEPT_KEY + 1));
     assert!(!store.concerns_new_key(&name(&short)) && !store.concerns_new_key(&name(&long)));
