@@ -9,7 +9,7 @@ use lockward_core::arguments::{self, ParseError};
 use lockward_core::{Db, Span};
 use std::ops::{Deref, DerefMut};
 
-/// A cursor over the arguments behind the command's name.
+/// A cursor over the arguments after the command's name.
 pub struct Arguments<'a> {
     db: Db,
     rest: arguments::Arguments<ArgumentStrings<'a>>,

@@ -1,8 +1,9 @@
 //! The work that no command asks for: leases that end while a client waits, wait limits, keys that vanished, grants
 //! that could not be delivered, dropped locks that are not replicated.
 //!
-//! Done when the timer fires. A grant to a waiter is a write here, and is refused when a client's write would be. It is then
-//! tried again. The end of a wait is not a write, and is never refused.
+//! The timer starts this work. A grant to a waiter is a write that no client has sent. The server refuses it whenever
+//! it would refuse a client's write, and then the module tries again later. The end of a wait is not a write, so it is
+//! never refused.
 
 use crate::command_time;
 use crate::info_section;
@@ -20,11 +21,11 @@ use lockward_core::{Completion, Db, Instant, LimitReached, Outcome, QueueId, Spa
 /// piece of work depends on names, on the server and on its replicas.
 const WORK_SLICE: i64 = 1_000;
 
-/// How long keys in a cluster and dropped locks are checked before clients are served again, in microseconds. The slice is
-/// shorter because each check asks the server more.
+/// How long keys in a cluster and dropped locks are checked before clients are served again, in microseconds. The slice
+/// is shorter because each check calls the server more often.
 const SWEEP_SLICE: i64 = 300;
 
-/// After so many refused writes in one slice, the work pauses for [`RETRY`].
+/// After this many refused writes in one slice, the work pauses for [`RETRY`].
 const REFUSED_IN_SLICE: usize = 100;
 
 /// How long to wait before work that the server does not allow now is tried again.
@@ -38,8 +39,9 @@ pub fn timer_fired() {
     state::with(|state| state.wakeup_timer.fired());
 }
 
-/// Called by the server's cron. Reads the wall clock for later decisions. Checks for CONFIG RESETSTAT and for anyone who receives
-/// what is replicated. Sets the timer, because the server's timers stand still after the wall clock was set back.
+/// Called by the server's cron. Reads the wall clock for later decisions. Checks for CONFIG RESETSTAT, and whether
+/// anyone receives what is replicated. Sets the timer, because the server's timers stand still after the wall clock was
+/// set back.
 pub fn tick() {
     clock::read();
     if state::with(|state| !state.store.has_unlinked()) {
@@ -60,7 +62,7 @@ pub fn rearm() {
     state::with(|state| state.rearm(now));
 }
 
-/// Does what is due, for one slice of time. The rest is due in the next pass of the event loop.
+/// Does the work that is due, for one slice of time. The rest is due in the next pass of the event loop.
 pub fn work(context: Context) {
     let now = mono();
     let slice = Slice::of_micros(WORK_SLICE);
@@ -104,7 +106,7 @@ fn hold_back(now: Instant) {
     state::with(|state| state.wakeup_timer.hold_back(now.after(RETRY)));
 }
 
-/// The name of a lock whose database is selected, and whether the server would let a client write to it now.
+/// Selects the database of a lock. Returns the lock's name, and whether the server would let a client write to it now.
 fn name_and_gate(context: Context, db: Db, key: &[u8]) -> (KeyName<'static>, WriteGate) {
     let name = KeyName::copied(db, key);
     context.select(db);
@@ -124,13 +126,13 @@ fn end_waits(now: Instant, slice: Slice) {
     }
 }
 
-/// Passes on holds whose clients have left.
+/// Passes on the holds whose clients have left.
 fn pass_on(context: Context, now: Instant, slice: Slice) {
     while let Some(undelivered) = state::with(|state| state.pending.next_undelivered()) {
         let (name, gate) = name_and_gate(context, undelivered.lock.0, &undelivered.lock.1);
         match gate {
             WriteGate::Open => {
-                // If the key holds something else now, the tenure is over.
+                // If the key holds another type now, the tenure is over.
                 let passed_on = transaction::run(context, &name, |decision| {
                     decision.pass_on(&undelivered.owner, undelivered.token)
                 });
@@ -151,7 +153,7 @@ fn pass_on(context: Context, now: Instant, slice: Slice) {
     }
 }
 
-/// Puts locks back into the keyspace that the server has dropped because its wall clock has jumped.
+/// Puts locks back into the keyspace. The server dropped them because its wall clock jumped.
 fn put_back(context: Context, now: Instant, slice: Slice) {
     while let Some((db, key)) = state::with(|state| state.store.pop_to_put_back()) {
         let (name, gate) = name_and_gate(context, db, &key);
@@ -169,8 +171,8 @@ fn put_back(context: Context, now: Instant, slice: Slice) {
     }
 }
 
-/// Replicates dropped locks that are new or gone. That is no new write: it only adds what the server's own DEL lacks. So it waits
-/// only for the end of a pause.
+/// Replicates dropped locks that are new or gone. This is not a new write: it only completes the server's own DEL. So
+/// nothing but a pause delays it.
 fn replicate_dropped_locks(context: Context, slice: Slice) {
     while let Some((db, key)) = state::with(|state| state.store.dropped_locks.pop_unreplicated()) {
         context.select(db);
@@ -198,7 +200,7 @@ fn serve_due(context: Context, now: Instant, slice: Slice) {
     }
 }
 
-/// Serves a wait queue, or ends its waits. False while the server allows no write.
+/// Serves a wait queue, or ends its waits. False when the server allows no write now.
 fn expire_and_serve(context: Context, queue: QueueId, changed: bool, now: Instant, slice: Slice) -> bool {
     let Some((db, key)) = state::with(|state| state.store.queues.name(queue)) else { return true };
     let (name, gate) = name_and_gate(context, db, &key);
@@ -230,7 +232,7 @@ fn expire_and_serve(context: Context, queue: QueueId, changed: bool, now: Instan
     }
 }
 
-/// Clients cannot wait at a replica.
+/// Ends the waits on a replica, because clients cannot wait there.
 fn end_waits_at_replica(slice: Slice) {
     let now = mono();
     let queues: Vec<QueueId> = state::with(|state| {

@@ -1,8 +1,9 @@
 //! The instant by which a command judges leases.
 //!
-//! All commands of one transaction, script or function judge leases by the instant of the first, so that no lease ends while it
-//! runs. The server does the same with TTLs. It does not tell the module that a transaction or script is over. So the module
-//! watches for the next command that is in no transaction or script.
+//! All commands of one transaction, script or function judge leases by the instant of the first command. So no lease
+//! ends while the transaction, script or function runs. The server does the same with TTLs. It does not tell the module
+//! that a transaction or script is over. So the module watches for the next command that is in no transaction or
+//! script.
 
 use crate::server::{Context, global_flags, now, stop_watching_commands, watch_commands};
 use crate::state;
@@ -18,7 +19,7 @@ pub fn of(context: Context) -> Now {
     state::with(|state| *state.transaction_time.get_or_insert(now))
 }
 
-/// A command begins. If it is in no transaction or script, the last one is over.
+/// A command begins. If it is in no transaction or script, the last transaction or script is over.
 pub fn command_begins() {
     if state::with(|state| state.transaction_time.is_some()) && !global_flags().in_transaction_or_script() {
         forget();

@@ -1,9 +1,9 @@
-//! What one decision leaves to be carried out. The buffer is used again for the next decision.
+//! What must be carried out after one decision. The buffer is used again for the next decision.
 
 use crate::server::BlockedClient;
 use lockward_core::Decided;
 
-/// What one decision leaves to be carried out.
+/// What must be carried out after one decision.
 #[derive(Default)]
 pub struct EffectsBuffer {
     /// What core has decided.

@@ -1,5 +1,5 @@
-//! Every error reply, each with its text in one place. Programs look at the first word. No text contains anything that a
-//! client sent.
+//! All error replies and their texts. Programs look only at the first word. No text contains anything that a client
+//! sent.
 
 use crate::server::{Context, InnerRefused, WrongType};
 use crate::statistics;
@@ -22,7 +22,7 @@ pub enum Error {
     TopInTransaction,
     /// KEEP without BLOCK or HOLDS, or for a minted owner.
     KeepNeeds,
-    /// The key holds something else.
+    /// The key holds another type.
     WrongType,
     /// A replica was asked to change a lock.
     ReadOnly,
@@ -31,7 +31,7 @@ pub enum Error {
     /// The token of LOCK.GUARD is not that of a present holder. The value is the largest token of the present holders,
     /// if there are any.
     Fenced(Option<FencingToken>),
-    /// The inner command of LOCK.GUARD.
+    /// The inner command of LOCK.GUARD is refused.
     Inner(InnerRefused),
     /// Refused by the decision on the lock.
     Refused(Refusal),
@@ -115,7 +115,8 @@ impl fmt::Display for Error {
             Self::Full(Full::Total) => {
                 f.write_str("MAXWAITERS too many clients wait on this server (lock.max-waiters-total)")
             }
-            // Valkey 8.1.1 and later: clients that have subscribed. Only RESP3 lets them send commands.
+            // From Valkey 8.1.1 on, a client that has subscribed may not wait. Such a client can send commands only
+            // with RESP3.
             Self::MayNotWait => f.write_str("ERR this server does not let a subscriber wait"),
             Self::Superseded => f.write_str(
                 "SUPERSEDED a later request of the same owner has taken over this place in the queue",

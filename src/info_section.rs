@@ -6,7 +6,7 @@ use crate::{state, statistics};
 use lockward_core::{Counters, Histogram};
 use std::ffi::CStr;
 
-/// A field of the section, in this order. docs/metrics.md says what each field means.
+/// A field of the section. docs/metrics.md says what each field means.
 #[derive(Clone, Copy)]
 pub enum Field {
     /// A number.
@@ -15,7 +15,7 @@ pub enum Field {
     Durations(&'static CStr, [(&'static CStr, u64); 4]),
 }
 
-/// The fields, after a check for CONFIG RESETSTAT.
+/// The fields in the order of the section. Checks for CONFIG RESETSTAT first.
 pub fn fields() -> [Field; 20] {
     notice_reset();
     state::with(|state| {

@@ -1,7 +1,7 @@
 //! Lockward: native distributed locks for Redis and Valkey, as a module that the server loads.
 //!
-//! This file only registers. The lock itself is in the crate `lockward-core`; this crate has what depends on the
-//! server. See docs/design.md for the whole.
+//! This file only registers the parts of the module. The lock itself is in the crate `lockward-core`. This crate has
+//! what depends on the server. docs/design.md describes the whole.
 
 mod arguments;
 mod background;
@@ -38,8 +38,8 @@ use replication_audience::ReplicationAudience;
 use server::{Context, Level, clock, global_flags, log};
 use std::ffi::{CStr, c_int};
 
-/// The server allocates the memory, so that it counts in the server's statistics. Before the module is loaded, that
-/// is not possible.
+/// The server's allocator, so that the server's statistics count the memory. It cannot be used before the module is
+/// loaded.
 #[global_allocator]
 static ALLOCATOR: RedisAlloc = RedisAlloc;
 

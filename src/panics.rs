@@ -1,4 +1,4 @@
-//! No panic leaves the module: it would end the server's process.
+//! No panic leaves the module, because it would end the server's process.
 
 use crate::server::{Level, in_use, log};
 use std::any::Any;
@@ -49,9 +49,9 @@ pub enum Callback {
     AofRewrite,
     /// A lock is freed.
     Free,
-    /// How large a lock is.
+    /// The server asks for the size of a lock.
     MemUsage,
-    /// The digest of a lock.
+    /// The server asks for the digest of a lock.
     Digest,
     /// A lock is moved in memory.
     Defrag,
@@ -65,8 +65,9 @@ pub enum Callback {
 
 /// Runs a callback. If it panics, the log says so, and this returns `fallback`.
 ///
-/// If a shared value is in use, the module has caused the call itself. Then the callback does not run: the log says so, and this
-/// returns `fallback`. Two kinds of callback run all the same, because other threads may be in them meanwhile.
+/// If a shared value is in use, the module has caused the call itself. Then the callback does not run: the log says so,
+/// and this returns `fallback`. Two kinds of callback run even then, because the server may call them on another thread
+/// while the main thread uses a shared value.
 pub fn catch_panic<R>(kind: Callback, fallback: R, callback: impl FnOnce() -> R) -> R {
     if !matches!(kind, Callback::Free | Callback::Keys) && in_use() {
         log(Level::Warning, &format!("{kind:?} ignored: it came while the module's state was in use"));
@@ -88,7 +89,7 @@ fn reason(cause: &(dyn Any + Send)) -> &str {
     text.or_else(|| cause.downcast_ref::<&str>().copied()).unwrap_or("for no known reason")
 }
 
-/// For the test suite alone: panics on demand, to show that they are caught.
+/// Panics on demand, only for the test suite: it shows that panics are caught.
 #[cfg(feature = "panic-probe")]
 pub mod probe {
     use crate::panics::Callback;
@@ -121,7 +122,7 @@ pub mod probe {
         (b"config", Callback::Config),
     ];
 
-    /// With this name no callback panics. The server calls the module while its state is in use.
+    /// With this name no callback panics. Instead, the server calls the module while its state is in use.
     pub const NESTED: &[u8] = b"nested";
 
     /// Makes the next callback of the kind named `callback` panic. False when there is none of that name.

@@ -14,8 +14,9 @@
 //! A reply is added within the decision, so at every moment a client is either in its wait queue or here. A reply is found by the
 //! handle of its client, which the server frees only after the reply has been taken out.
 //!
-//! Two events are recorded by fencing token until no reply is pending: the owner repeats its request (it keeps the hold, though
-//! the client that asked first has left), and RENAME or MOVE (the hold is passed on under the new name).
+//! Two kinds of event are recorded by fencing token until no reply is pending. If the owner repeats its request, it
+//! keeps the hold, although the client that asked first has left. After RENAME or MOVE, the hold is passed on under the
+//! new name.
 
 use crate::server::BlockedClient;
 use lockward_core::{ById, Completion, Db, FencingToken, Lock, LockName, Outcome, Owner, Place};
@@ -34,7 +35,7 @@ pub struct PendingReply {
     lock: Option<LockName>,
     /// The place in the queue, if it is to be kept for an owner whose client has left.
     place: Option<Place>,
-    /// How many decisions were made before this one.
+    /// The number of this reply, in the order in which the waits ended.
     number: u64,
 }
 
@@ -58,9 +59,9 @@ impl PendingReply {
 
 /// A hold whose client left before the reply was sent.
 pub struct Undelivered {
-    /// Where the lock is now.
+    /// The present name of the lock.
     pub lock: LockName,
-    /// The owner that was granted it.
+    /// The owner that was granted the hold.
     pub owner: Owner,
     /// The tenure.
     pub token: FencingToken,
@@ -75,15 +76,16 @@ pub struct PendingReplies {
     replies: HashMap<BlockedClient, PendingReply, ById>,
     undelivered: VecDeque<Undelivered>,
     decisions: u64,
-    /// For each tenure: the number of the last decision whose holds the owner has confirmed. These holds are not passed on.
+    /// For each tenure: the number of the last reply when the owner claimed its holds. Holds up to that reply are not
+    /// passed on.
     claimed: HashMap<FencingToken, u64, ById>,
-    /// For a tenure: where its lock is now.
+    /// For each tenure whose lock was renamed or moved: the present name of the lock.
     moved: HashMap<FencingToken, LockName, ById>,
 }
 
 impl PendingReplies {
-    /// A client that has left its wait queue gets a reply. The client must be unblocked afterwards, once. `lock` is the lock that
-    /// it may have been granted.
+    /// Adds the reply to a client that has left its wait queue. The caller must unblock the client afterwards, once.
+    /// `lock` is the lock that the client may have been granted.
     pub fn add(&mut self, completion: Completion<BlockedClient>, lock: Option<LockName>) -> BlockedClient {
         self.decisions = self.decisions.wrapping_add(1);
         let Completion { waiter, outcome } = completion;
@@ -112,7 +114,7 @@ impl PendingReplies {
         Some(reply)
     }
 
-    /// The client of a reply that was taken has left: a hold that it grants is to be passed on.
+    /// The client of a reply that was taken has left. If the reply grants a hold, the hold is to be passed on.
     pub fn leave_undelivered(&mut self, reply: PendingReply) {
         if let (Some(token), Some(lock)) = (reply.granted(), reply.lock) {
             let PendingReply { owner, place, number, .. } = reply;
@@ -156,8 +158,8 @@ impl PendingReplies {
         self.replies.is_empty() && self.undelivered.is_empty()
     }
 
-    /// The owner of a tenure has repeated its request and got the reply that it holds the lock. It keeps every hold that was granted
-    /// so far, though the client that asked for it has left without a reply.
+    /// The owner of a tenure has repeated its request and got the reply that it holds the lock. It keeps every hold
+    /// that was granted so far, even if the client that asked for the hold has left without a reply.
     #[inline]
     pub fn claim(&mut self, token: FencingToken) {
         if !self.is_empty() {

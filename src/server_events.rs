@@ -12,8 +12,8 @@ use crate::statistics::count;
 use crate::transaction;
 use lockward_core::{Db, Expired, LONGEST_SWEPT_KEY, Loading, Lock, NameRef, Now, QueueId};
 
-/// A lock leaves the keyspace under `name`, and the module did not take it: deleted, overwritten, renamed, moved, expired or
-/// evicted. Its waiters are then served from what the key holds.
+/// Something other than the module removes the lock in `name` from the keyspace: the key is deleted, overwritten,
+/// renamed, moved, expired or evicted. Afterwards its waiters are served according to what the key then holds.
 pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     let now = Now { mono: mono(), wall: latest_wall() };
     state::with(|state| {
@@ -39,12 +39,12 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     });
 }
 
-/// A command begins. A key that is evicted from now on is not the last unlinked lock, unless another module has called this
-/// command from its own callback for that eviction.
+/// A command begins. So a key that is evicted from now on is not the last unlinked lock, unless another module has
+/// called this command from its own callback for that eviction.
 ///
-/// Where the server does not name the caller, the module looks at the key. If the key holds another value now or later, a
-/// command has put it there. On servers that name the caller, the module must not open a key here (Redis 7.2 to 8.0 and Valkey
-/// 8: with CLIENT NO-TOUCH they look into the command, which is not known yet).
+/// If the server does not name the caller, the module opens the key. If the key holds another value now or later, a
+/// command has put it there. On servers that name the caller, the module must not open a key in this call. With CLIENT
+/// NO-TOUCH, Redis 7.2 to 8.0 and Valkey 8 would then look at the running command, which is not set yet.
 pub fn command_begins(caller: Caller) {
     let now = mono();
     match caller {
@@ -58,7 +58,8 @@ pub fn command_begins(caller: Caller) {
             let name = KeyName::copied(unlinked.name().db(), unlinked.name().key());
             context.select(name.db());
             let is_replaced = !matches!(OpenKey::for_write(context, &name).content(), Content::Missing);
-            // This command may store a new value there. The server's timer may evict that value before the next command begins.
+            // This command may store a new value in the key. The server's timer may evict that value before the next
+            // command begins.
             subscriptions::subscribe_new_keys();
             let freed = lock_allocation::freed();
             state::with(|state| state.store.return_unlinked(unlinked, is_replaced, now, freed));
@@ -66,7 +67,7 @@ pub fn command_begins(caller: Caller) {
     }
 }
 
-/// A TTL has been set by hand. Waited-for keys with short names are swept all the time, and need no check here.
+/// A client has set a TTL. Waited-for keys with short names need no check here, because the sweeps visit them.
 pub fn ttl_set(name: &KeyName<'_>) {
     if name.bytes().len() > LONGEST_SWEPT_KEY {
         let now = mono();
@@ -74,7 +75,8 @@ pub fn ttl_set(name: &KeyName<'_>) {
     }
 }
 
-/// A key has come here from another name or database. If it is a lock, holds of it are passed on here.
+/// A key has got this name by RENAME or MOVE. If it holds a lock, undelivered holds of the lock are passed on under
+/// this name.
 pub fn arrived(context: Context, name: &KeyName<'_>) {
     if state::with(|state| state.pending.is_empty()) {
         return;

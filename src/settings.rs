@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 /// One setting: a number with a range.
 pub struct Setting {
-    /// Its name, behind `lock.`.
+    /// Its name without the prefix `lock.`.
     pub name: &'static std::ffi::CStr,
     /// The default.
     pub default: i64,
@@ -75,7 +75,7 @@ pub fn waiter_limits() -> Limits {
     Limits { per_lock: MAX_WAITERS.count(), total: MAX_WAITERS_TOTAL.count() }
 }
 
-/// How long nothing new is granted after a start or promotion; `None` without a quarantine.
+/// How long no new tenure is granted after a start or promotion; `None` without a quarantine.
 pub fn quarantine() -> Option<Span> {
     Some(QUARANTINE.span()).filter(|span| *span > Span::default())
 }

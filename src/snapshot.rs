@@ -1,13 +1,13 @@
 //! How dropped locks are written to snapshots and read from them.
 //!
-//! A snapshot holds what is in the keyspace. So while a snapshot is written, each database with dropped locks has one more key,
-//! a *snapshot key*. Its value is written as all of these locks. Usually the key exists only in the child process that writes
-//! the snapshot, where no client sees it. For SAVE and at a shutdown it exists in the server itself, which serves no client
-//! meanwhile. When a snapshot key is read, its locks become dropped locks at once, before the AOF or the primary sends changes
-//! of them. The key itself is deleted when the data set is loaded.
+//! A snapshot holds what is in the keyspace. So while a snapshot is written, each database with dropped locks has one
+//! more key, a *snapshot key*. All dropped locks of the database are written as its value. Usually the key exists only
+//! in the child process that writes the snapshot, where no client sees it. For SAVE and at a shutdown it exists in the
+//! server itself, which serves no client meanwhile. When a snapshot key is read, its locks become dropped locks at
+//! once, before the AOF or the primary sends changes of them. The key itself is deleted when the data set is loaded.
 //!
-//! The locks are not written as keys of their own. With one key more than the primary, a replica or an AOF would give another
-//! result for the next SETNX.
+//! The locks are not written as keys of their own. A replica or an AOF would then have more keys than the primary, and
+//! the next SETNX could have another result.
 
 use crate::server::{Context, KeyName, OpenKey, clock, global_flags, subscriptions};
 use crate::{state, stored};
@@ -26,7 +26,8 @@ pub struct Carried {
 pub fn begins(context: Context) {
     let databases: Vec<Db> = state::with(|state| state.store.dropped_locks.databases().collect());
     for db in databases {
-        // The name is new each time: under a fixed name, a key whose TTL has passed could exist unseen.
+        // The name is new each time: under a fixed name, there could be a key whose TTL has passed but that still
+        // exists.
         let key = format!("lockward:shadows:{}", Uuid::new_v4()).into_bytes();
         let name = KeyName::copied(db, &key);
         context.select(db);
@@ -55,8 +56,8 @@ pub fn carried(db: Db, append: impl Fn(&mut Vec<u8>, &Lock, Now)) -> Vec<Carried
     state::with(|state| state.store.dropped_locks.of(db).map(carry).collect())
 }
 
-/// A snapshot key has been read, under this name. False when it is refused: outside of loading, or when its value is not
-/// locks.
+/// A snapshot key has been read, under this name. False when it is refused, because the server is not loading or the
+/// value does not consist of locks.
 pub fn load(db: Db, name: &[u8], all: &[Carried]) -> bool {
     if !global_flags().loading_or_async_loading() {
         return false;

@@ -1,7 +1,7 @@
 //! What the module remembers from one call of the server to the next.
 //!
-//! What it remembers about locks is in the [`Store`] of core; the rest is here. It is used only in calls that the server makes
-//! under its lock.
+//! What it remembers about locks is in the [`Store`] of core; the rest is here. The state is used only in calls that
+//! the server makes under its lock.
 //!
 //! The state is borrowed only while no function of the server runs that could call back into the module. Code decides under the
 //! borrow, ends the borrow, and then acts.
@@ -20,15 +20,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Everything but the settings.
 #[derive(Default)]
 pub struct State {
-    /// Wait queues, dropped locks, tokens, quarantine: what is decided without a server.
+    /// Wait queues, dropped locks, tokens and quarantine: what core needs for decisions.
     pub store: Store<BlockedClient>,
-    /// Replies to clients whose wait has ended, and grants to those that have left meanwhile.
+    /// Replies to clients whose wait has ended, and grants to clients that have left meanwhile.
     pub pending: PendingReplies,
     /// What INFO counts, without the counts of core.
     pub statistics: Statistics,
     /// The module's one timer.
     pub wakeup_timer: WakeupTimer,
-    /// Where the sweeps through waited-for and dropped locks are.
+    /// The positions of the sweeps through waited-for and dropped locks.
     pub sweeps: Sweeps,
     /// Whether anyone receives what is replicated.
     pub replication_audience: ReplicationAudience,
@@ -74,7 +74,7 @@ impl State {
         self.recheck(queue.as_slice(), now);
     }
 
-    /// Makes wait queues due for a check at once: their keys may have changed without the module's doing.
+    /// Makes wait queues due for a check at once, because something other than the module may have changed their keys.
     pub fn recheck(&mut self, queues: &[QueueId], now: Instant) {
         for queue in queues {
             self.store.queues.set_changed(*queue, now);
@@ -82,7 +82,8 @@ impl State {
         self.rearm(now);
     }
 
-    /// The tenures of a dropped lock have ended: its key holds another value, or this node does not serve it any more.
+    /// Ends the tenures of a dropped lock, because its key holds another value or this node does not serve the key any
+    /// more.
     #[inline]
     pub fn break_dropped(&mut self, name: &KeyName<'_>, now: Instant) {
         if self.store.break_dropped(name, now) {

@@ -3,8 +3,9 @@
 //! A replica does not count the decisions of its primary. Core's `Counters` counts the results of decisions; the rest is
 //! here.
 //!
-//! The server does not report CONFIG RESETSTAT to modules. It resets counts of its own. So the module compares these when
-//! INFO is asked for, and ten times a second. Counts from between the reset and that check are lost.
+//! The server does not report CONFIG RESETSTAT to modules, but the command also resets counts of the server. So the
+//! module checks the server's counts when INFO is asked for, and ten times a second. What the module counts between the
+//! reset and this check is lost.
 
 use crate::server::info::MonotonicStats;
 use lockward_core::{Instant, Span};
@@ -17,7 +18,7 @@ pub struct Statistics {
     pub busy: u64,
     /// Waits that ended with null: at their limit, or by CLIENT UNBLOCK.
     pub wait_limits_reached: u64,
-    /// Waits of clients that left, or that the server sent away.
+    /// Waits that ended because the client disconnected or the server ended the wait.
     pub disconnected: u64,
     /// Waits whose place a later request of the same owner took over.
     pub superseded: u64,
@@ -29,7 +30,8 @@ pub struct Statistics {
     next_look: Option<Instant>,
 }
 
-/// How many errors were replied. It is apart from the state, because errors are counted also while the state is borrowed.
+/// How many errors were replied. This count is not in the state, because errors are also counted while the state is
+/// borrowed.
 static ERRORS: AtomicU64 = AtomicU64::new(0);
 
 /// An error is replied.
@@ -47,8 +49,8 @@ pub const fn count(count: &mut u64) {
     *count = count.wrapping_add(1);
 }
 
-/// How long the cron waits between two checks. To read the server's counts takes some 20 µs. A little less than a tenth of a
-/// second, which is how often the cron runs by default.
+/// How long the cron waits between two checks, because to read the server's counts takes some 20 µs. This is a little
+/// less than the default interval of the cron, a tenth of a second.
 const BETWEEN_LOOKS: Span = match Span::from_millis(90) {
     Some(span) => span,
     None => Span::MAX,

@@ -6,10 +6,10 @@ use lockward_core::encoding::{self, Origin};
 use lockward_core::{Loading, Lock};
 use std::fmt::Display;
 
-/// Reads a stored lock; `None` when it is refused. Its tokens are noted, so that every new one is larger.
+/// Reads a stored lock; `None` when it is refused. Its tokens are observed, so that every new token is larger.
 ///
-/// A token that lies more than a day ahead is refused in a RESTORE, which a client sends. It is accepted from our own file or
-/// primary: there the clock is wrong, and a server that does not start would be worse.
+/// A token that lies more than a day ahead is refused in a RESTORE, which a client sends. It is accepted from this
+/// server's own file or primary: it means that a clock was wrong, and a server that does not start would be worse.
 pub fn load(payload: &[u8]) -> Option<Lock> {
     let now = clock::read();
     let (origin, trusted) = match state::with(|state| state.store.loading()) {
@@ -17,8 +17,9 @@ pub fn load(payload: &[u8]) -> Option<Lock> {
         Loading::File => (Origin::Loaded, true),
         Loading::No => {
             let flags = global_flags();
-            // The primary passes a RESTORE on, as when a slot moves. If the clock of this replica is ahead, the lease would
-            // end here before it ends at the primary. The time between DUMP and RESTORE is added to the lease, which is safe.
+            // A replica receives RESTORE from its primary, for example when a slot moves. With `Loaded`, if the
+            // replica's clock is ahead, the lease would end on the replica before it ends on the primary. With `Live`,
+            // the time between DUMP and RESTORE is added to the lease, which is safe.
             let origin = if flags.replica() { Origin::Live } else { Origin::Loaded };
             (origin, flags.loading_or_async_loading() || flags.replica())
         }

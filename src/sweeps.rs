@@ -6,19 +6,20 @@ use crate::state::{self, State};
 use crate::{transaction, waiters};
 use lockward_core::{Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, Span, SweepPosition};
 
-/// How many waited-for keys are checked before clients are served again: they take some 0.4 ms, as their names are short. By
-/// default there may be at most 10,000 waited-for keys. A round through them takes 20 slices and 0.17 seconds.
+/// How many waited-for keys are checked before clients are served again. This takes some 0.4 ms, because the sweep
+/// opens only keys with short names. By default there may be at most 10,000 waited-for keys. A round through them takes
+/// 20 slices and 0.17 seconds.
 const KEYS_IN_SLICE: usize = 500;
 
-/// Leases that end later than this are left to the next round.
+/// Leases that end later than this from now are left to the next round.
 const SOON: Span = match Span::from_millis(1_000) {
     Some(span) => span,
     None => Span::MAX,
 };
 
-/// Looks for keys that changed without an event: opens waited-for keys one after the other, in slices. In a cluster it also asks
-/// whether this node still serves a key that is missing: its slot may have moved without an event. Returns whether the round is
-/// over.
+/// Looks for keys that changed without an event: opens waited-for keys one after the other, in slices. In a cluster it
+/// also asks whether this node still serves a missing key, because its slot may have moved without an event. Returns
+/// whether the round is over.
 pub fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
     let queues: Vec<(QueueId, LockName)> = state::with(|state| {
         let queues: Vec<_> = state.store.queues.after(state.sweeps.queue).take(KEYS_IN_SLICE).collect();
@@ -27,8 +28,8 @@ pub fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
     });
     let cluster = context.flags().cluster().then(|| cluster_state(context));
     if cluster == Some(ClusterState::Down) {
-        // Not every server ends the waits itself. The waits end even if the lock may be free again soon, because another node may
-        // serve it then.
+        // Not every server ends these waits itself. The waits end even if the cluster may be up again soon, because
+        // another node may serve the key then.
         let all: Vec<QueueId> = state::with(|state| state.store.queues.queues().collect());
         waiters::end_waits_in_queues(all, Outcome::NotServed, now, slice);
         return false;
@@ -52,8 +53,8 @@ pub fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
     state::with(|state| state.sweeps.queue.is_none())
 }
 
-/// Whether a wait queue must be checked before it is due: the key holds another value, the lease ends earlier, or this node does
-/// not serve the key.
+/// Whether a wait queue must be checked before it is due: because the key holds another value, a lease ends before the
+/// queue is due, or this node does not serve the key.
 fn has_changed(
     context: Context,
     queue: QueueId,
@@ -62,7 +63,7 @@ fn has_changed(
     cluster: Option<ClusterState>,
 ) -> bool {
     let not_served = || context.slot_gate(name) == WriteGate::NotServed;
-    // If the key's TTL was set by hand and has passed, opening the key makes the server drop it.
+    // If a client has set a TTL and it has passed, the server deletes the key when it is opened.
     match OpenKey::for_write(context, name).content() {
         Content::Missing => cluster.is_some() && not_served(),
         Content::WrongType => true,
@@ -74,8 +75,8 @@ fn has_changed(
     }
 }
 
-/// The same check for a long key. It asks the server only about the slot, with a short key of that slot. A lock that is here
-/// while its slot moves to this node keeps its waiters.
+/// The same check for a long key. It asks the server only about the slot, with a short key of that slot. If the lock is
+/// here already while its slot still moves to this node, its waiters stay.
 fn has_long_key_left(context: Context, queue: QueueId, db: Db, key: &[u8], cluster: ClusterState) -> bool {
     let Some(slot_key) = state::with(|state| state.store.queues.slot_key(queue)) else { return false };
     let missing =
@@ -84,9 +85,9 @@ fn has_long_key_left(context: Context, queue: QueueId, db: Db, key: &[u8], clust
         && (cluster == ClusterState::SlotsMissing || missing())
 }
 
-/// Checks dropped locks one after the other, in slices: whether a lease is over, the key holds another value, or another node
-/// serves the key now. A dropped lock with a long key is checked before its lease is over only in a cluster, by a short key of
-/// its slot. Returns whether the round is over.
+/// Checks dropped locks one after the other, in slices: whether a lease is over, the key holds another value, or
+/// another node serves the key now. Before its lease is over, a dropped lock with a long key is checked only in a
+/// cluster, by a short key of its slot. Returns whether the round is over.
 pub fn sweep_dropped_locks(context: Context, now: Instant, slice: Slice) -> bool {
     let in_cluster = context.flags().cluster();
     while let Some((db, key)) = next_dropped_lock(context, in_cluster, now, slice) {
@@ -101,7 +102,7 @@ pub fn sweep_dropped_locks(context: Context, now: Instant, slice: Slice) -> bool
         if !stands || in_cluster {
             match context.write_gate(&name) {
                 WriteGate::Open if stands => {}
-                // Any value in its place ends it, a lock or not.
+                // Any value under its key ends the dropped lock, even another lock.
                 WriteGate::Open => {
                     let (Ok(()) | Err(WrongType)) =
                         transaction::run(context, &name, |decision| decision.expire_and_serve());

@@ -1,8 +1,8 @@
 //! One decision on one lock with all its effects. A command, the timer and an event all change locks in this one way.
 //!
-//! The lock is in the keyspace or, when the server has dropped its key early, among the dropped locks. Core decides. The
-//! effects are then carried out in one order: store, replicate, set the timer for those who still wait, notify, and unblock.
-//! A module that is notified may do anything. Its changes come back to this module as events.
+//! The lock is in the keyspace or, when the server has dropped its key early, among the dropped locks. Core decides.
+//! The effects are then carried out in one order: store, replicate, set the timer for the clients that still wait,
+//! notify, and unblock. Another module that is notified may do anything. Its changes reach this module as events.
 
 use crate::command_time;
 use crate::effects_buffer::EffectsBuffer;
@@ -19,7 +19,7 @@ use lockward_core::{
 /// Runs `decide` on the lock in `name`, and carries out the effects.
 ///
 /// # Errors
-/// [`WrongType`] when the key holds something else; then nothing was decided.
+/// [`WrongType`] when the key holds another type; then nothing was decided.
 pub fn run<R>(
     context: Context,
     name: &KeyName<'_>,
@@ -35,7 +35,7 @@ pub fn run<R>(
         Content::Lock(lock) => {
             let before = lock.expires_at();
             let decided = state::with(|state| {
-                // A lock that was stored in its place, as by RESTORE, ends the one that the server has dropped.
+                // A lock that was stored under the key, for example by RESTORE, ends the dropped lock.
                 state.break_dropped(name, now.mono);
                 let mut buffer = buffer(context, state);
                 let freed = lock_allocation::freed();
@@ -84,7 +84,8 @@ pub fn clear_away(context: Context, name: &KeyName<'_>) {
     }
 }
 
-/// Another value has been stored in the place of a dropped lock. A replica leaves that to its primary.
+/// Another value has been stored under the key of a dropped lock: ends the tenures of the dropped lock. Does nothing on
+/// a replica, where the primary decides.
 pub fn break_dropped(name: &KeyName<'_>, now: Instant) {
     state::with(|state| {
         if !state.store.follows() {
@@ -93,11 +94,11 @@ pub fn break_dropped(name: &KeyName<'_>, now: Instant) {
     });
 }
 
-/// Puts a dropped lock back into the keyspace: the server did not need its memory.
+/// Puts a dropped lock back into the keyspace, because the server did not need its memory.
 pub fn put_back(context: Context, name: &KeyName<'_>) {
     let now = now();
     let mut key = OpenKey::for_write(context, name);
-    // The sweep deals with anything that stands there instead.
+    // If the key holds another value, the sweep ends the dropped lock.
     let Content::Missing = key.content() else { return };
     let Some(lock) = state::with(|state| state.store.take_to_put_back(name, now)) else { return };
     let mut payload = Vec::new();
@@ -108,7 +109,7 @@ pub fn put_back(context: Context, name: &KeyName<'_>) {
     context.signal_modified(name);
 }
 
-/// Replicates the dropped lock of this name, or that there is none.
+/// Replicates the dropped lock of this name, or its end.
 pub fn replicate_dropped(context: Context, name: &KeyName<'_>) {
     let mut payload = Vec::new();
     let now = now();
@@ -131,15 +132,17 @@ pub fn replicate(context: Context, name: &KeyName<'_>, payload: &[u8]) {
 #[inline]
 fn buffer(context: Context, state: &mut State) -> Box<EffectsBuffer> {
     let mut buffer = state.effects_buffer.take().unwrap_or_default();
-    // The server replicates the command instead of the changes, so a command must be running.
+    // If replication is skipped, the server replicates the command instead of the changes, so a command must be
+    // running.
     if context.is_of_command() && state.replication_audience.none() {
         buffer.decided.effects.skip_replication();
     }
     buffer
 }
 
-/// Adds the replies of the waits that a decision has ended to the pending replies. That happens before any event is sent. An
-/// event may let another module end the connection of a client that has just been granted the lock.
+/// Adds the replies of the waits that a decision has ended to the pending replies. This happens before any event is
+/// sent, because another module may react to an event and close the connection of a client that has just been granted
+/// the lock.
 #[inline]
 fn end_waits(state: &mut State, buffer: &mut EffectsBuffer) {
     if let Some(waits) = &buffer.decided.waits {

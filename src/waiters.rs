@@ -18,7 +18,7 @@ pub struct Wait {
     pub request: AcquireRequest,
     /// The wait limit; `None` for no limit.
     pub limit: Option<Span>,
-    /// How long the place in the queue is kept afterwards.
+    /// How long the place in the queue is kept after the wait.
     pub keep: Option<Span>,
     /// Whether the server minted the owner, so that the reply must name it.
     pub minted: bool,
@@ -36,7 +36,7 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
         .map_err(Error::Full)?;
     let id = context.client_id();
     let socket = socket_of(context, id);
-    // With I/O threads, the server may read this request after the repeat that the client has sent on its next connection.
+    // With I/O threads, the server may read this request after the client has repeated it on its next connection.
     if request.holds.is_some() && is_waiting(name, &request.owner) && socket.is_some_and(Socket::is_left) {
         return Err(Error::Superseded);
     }
@@ -75,7 +75,7 @@ fn is_waiting(name: &KeyName<'_>, owner: &Owner) -> bool {
     })
 }
 
-/// The socket of a client. It is kept: a client that waits is likely to wait again.
+/// The socket of a client. It is remembered, because a client that waits is likely to wait again.
 fn socket_of(context: Context, id: u64) -> Option<Socket> {
     const MOST_KEPT: usize = 65_536;
     if let Some(known) = state::with(|state| state.sockets.get(&id).copied()) {
@@ -119,8 +119,8 @@ pub fn end_waits_in(queue: QueueId, outcome: Outcome, now: Instant, slice: Slice
     }
 }
 
-/// Answers a client whose wait has ended. If the client has left and the server does not know it yet, its hold is passed on.
-/// False when no reply is pending for it.
+/// Answers a client whose wait has ended. If the client has left but the server does not know it yet, its hold is
+/// passed on. False when no reply is pending for the client.
 pub fn reply(context: Context, client: BlockedClient) -> bool {
     let Some(reply) = state::with(|state| state.pending.take(client)) else { return false };
     if reply.may_be_passed_on() && reply.client.socket.is_some_and(Socket::is_left) {
@@ -140,8 +140,8 @@ pub fn reply(context: Context, client: BlockedClient) -> bool {
     true
 }
 
-/// A client whose wait has ended cannot be answered any more: a hold that it was granted is passed on. True when a reply was
-/// pending for it.
+/// Drops the pending reply of a client that cannot be answered any more. If the reply grants a hold, the hold is passed
+/// on. True when a reply was pending for the client.
 pub fn drop_reply(client: BlockedClient) -> bool {
     let reply = state::with(|state| state.pending.take(client));
     reply.map(leave_undelivered).is_some()
@@ -155,7 +155,7 @@ fn leave_undelivered(reply: PendingReply) {
     });
 }
 
-/// Replies a grant, with the owner when the server has minted it.
+/// Replies a grant, with the owner if the server has minted the owner.
 pub fn reply_grant(context: Context, grant: Grant, minted: Option<&Owner>) {
     context.reply_array(if minted.is_some() { 4 } else { 3 });
     context.reply_integer(grant.token.get());
@@ -175,7 +175,7 @@ pub enum Leaving {
     Unblocked,
 }
 
-/// The client leaves its wait queue. True when it was in one.
+/// The client leaves its wait queue. True when the client was in a queue.
 pub fn leave(client: BlockedClient, leaving: Leaving) -> bool {
     let now = mono();
     state::with(|state| {

@@ -4,8 +4,9 @@
 //! work that an event has left. While there are waiters or dropped locks, it also fires ten times a second, to sweep for keys
 //! that changed without an event.
 //!
-//! The server keeps its timers by the wall clock: when the clock is set back, they stand still. So every decision on a lock with
-//! waiters, and the server's cron, check by the monotonic clock whether the timer is overdue. If it is, they set it again.
+//! The server's timers follow the wall clock: when it is set back, they stand still. So every decision on a lock with
+//! waiters, and the server's cron, check by the monotonic clock whether the timer is overdue. If it is, they set the
+//! timer again.
 
 use crate::server::timer::{self, TimerId};
 use lockward_core::{Instant, Span};
@@ -16,13 +17,13 @@ const ROUND: Span = match Span::from_millis(100) {
     None => Span::MAX,
 };
 
-/// The time until a round goes on that was not finished in one slice.
+/// The time until the next slice of a round that was not finished.
 const BETWEEN_SLICES: Span = match Span::from_millis(7) {
     Some(span) => span,
     None => Span::MAX,
 };
 
-/// A timer that is later than this stands still, or the server is so busy that setting it again does not matter.
+/// A timer that is overdue by this time stands still, or the server is so busy that setting it again does not matter.
 const OVERDUE: Span = match Span::from_millis(10) {
     Some(span) => span,
     None => Span::MAX,
@@ -40,8 +41,8 @@ pub struct WakeupTimer {
 }
 
 impl WakeupTimer {
-    /// Sets the timer for the next work, or for the next slice of a sweep that has keys to check. A timer that fires early enough
-    /// and is not overdue stays as it is.
+    /// Sets the timer for the next work, or for the next slice of a sweep that has keys to check. If the timer is set
+    /// early enough and is not overdue, it stays as it is.
     pub fn rearm(&mut self, work: Option<Instant>, has_queues: bool, has_dropped: bool, now: Instant) {
         let queues = has_queues.then_some(self.queues.next);
         let dropped_locks = has_dropped.then_some(self.dropped_locks.next);
@@ -65,7 +66,8 @@ impl WakeupTimer {
         self.held_back_until = None;
     }
 
-    /// Lets no work begin before `until`, because the server does not accept writes now. Wait limits end later by the same time.
+    /// Lets no work begin before `until`, because the server does not accept writes now. Waits do not end at their
+    /// limits before `until` either.
     pub const fn hold_back(&mut self, until: Instant) {
         self.held_back_until = Some(until);
     }
@@ -89,7 +91,7 @@ impl Rounds {
         now >= self.next
     }
 
-    /// A slice is over: the round goes on soon, or the next one begins.
+    /// A slice is over. Sets when the round goes on, or when the next round begins.
     pub fn went_on(&mut self, round_is_over: bool, now: Instant) {
         self.next = now.after(BETWEEN_SLICES);
         if round_is_over {

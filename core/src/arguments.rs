@@ -27,11 +27,11 @@ pub enum ParseError {
     Keep,
     /// A fencing token that is out of range.
     Token,
-    /// A count of things to show that is out of range.
+    /// A count of entries to show that is out of range.
     Count,
     /// A lease that is not above zero, or has too many milliseconds for 64 bits.
     Lease,
-    /// A lease that is longer than any setting allows.
+    /// A lease that is longer than [`Span::MAX`].
     LeaseTooLong,
     /// A wait limit that is not an integer.
     LimitNotAnInteger,
@@ -92,7 +92,7 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
         self.number()?.ok_or(ParseError::NotAnInteger)
     }
 
-    /// A count of holds from `least` on.
+    /// A count of holds, at least `least`.
     ///
     /// # Errors
     /// [`ParseError::Syntax`] when it is missing, [`ParseError::NotAnInteger`], [`ParseError::Holds`].
@@ -100,7 +100,7 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
         u32::try_from(self.integer()?).ok().filter(|holds| *holds >= least).ok_or(ParseError::Holds)
     }
 
-    /// A number of slots from 1 on.
+    /// A number of slots, at least 1.
     ///
     /// # Errors
     /// [`ParseError::Syntax`] when it is missing, [`ParseError::NotAnInteger`], [`ParseError::Slots`].
@@ -135,7 +135,7 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
         u64::try_from(self.integer()?).ok().and_then(FencingToken::new).ok_or(ParseError::Token)
     }
 
-    /// A count of things to show, from `least` on.
+    /// A count of entries to show, at least `least`.
     ///
     /// # Errors
     /// [`ParseError::Syntax`] when it is missing, [`ParseError::NotAnInteger`], [`ParseError::Count`].
@@ -171,10 +171,10 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
 pub struct OptionName(u64);
 
 impl OptionName {
-    /// No name of an option.
+    /// The value for a text that cannot be the name of an option.
     const NONE: Self = Self(0);
 
-    /// The name with these letters. Anything but up to eight letters gives a name that no option has.
+    /// The name with these letters. A text that is not one to eight letters gives a name that no option has.
     #[must_use]
     pub const fn of(mut text: &[u8]) -> Self {
         if text.len() > 8 {
@@ -225,7 +225,8 @@ pub mod option {
     pub const COUNT: OptionName = OptionName::of(b"count");
 }
 
-/// The limit and the weight of a request, checked against each other. A weight is named only beside a number of slots.
+/// Checks the limit and the weight of a request against each other. Only a request with a number of slots may name a
+/// weight.
 ///
 /// # Errors
 /// [`ParseError::Syntax`] for a weight without slots, [`ParseError::Weight`] when it is larger than the limit.

@@ -8,7 +8,7 @@ use crate::token::FencingToken;
 pub enum Change {
     /// This owner now holds the lock with these values: a grant, a renewal, or a re-entry that extends the lease.
     Put(Holder),
-    /// The tenure with this token now has so many holds. Its lease stays as it is.
+    /// The tenure with this token now has this many holds. Its lease does not change.
     Count(FencingToken, u32),
     /// The tenure with this token is over.
     End(FencingToken, End),
@@ -19,7 +19,7 @@ pub enum Change {
 /// Why a tenure ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
-    /// The owner released it, or another tenure was restored beside which it does not fit.
+    /// The owner released it, or it did not fit beside a tenure that was restored.
     Released,
     /// Its lease was over.
     LeaseOver,

@@ -1,7 +1,8 @@
 //! The slot of a key in a Redis cluster: CRC16 (XMODEM) of the key or of its hash tag, modulo 16,384, as in the cluster
 //! specification.
 
-/// A key of two bytes. With it the module asks the server about the slot of a long key. So the cost does not grow with the key.
+/// A key of two bytes in the same slot as a longer key. The module asks the server about this key instead of the longer
+/// one, so the cost does not depend on the length of the key.
 pub type SlotKey = [u8; 2];
 
 const SLOTS: u16 = 16_384;
@@ -42,11 +43,11 @@ fn hash_tag(key: &[u8]) -> &[u8] {
     tag().filter(|tag| !tag.is_empty()).unwrap_or(key)
 }
 
-/// A short key in the same slot. The cost is the length of `key`, and some 20 microseconds.
+/// A short key in the same slot as `key`. This takes some 20 microseconds, and longer for a long `key`.
 #[must_use]
 pub fn slot_key(key: &[u8]) -> SlotKey {
     let slot = slot_of(hash_tag(key));
-    // Each CRC belongs to one key of two bytes, so there are four such keys for each slot.
+    // Each of the 65,536 keys of two bytes has its own CRC, so each slot has four such keys.
     (0..=u16::MAX).map(u16::to_be_bytes).find(|key| slot_of(key) == slot).unwrap_or_default()
 }
 

@@ -1,4 +1,4 @@
-//! The holder of a lock that has only one, in 48 bytes.
+//! The holder of a lock with only one holder, in 48 bytes.
 //!
 //! Most locks have one holder of weight 1, and there may be millions of them. A holder whose numbers do not fit here is stored in
 //! a list instead: see [`crate::lock`].
@@ -11,8 +11,9 @@ use std::num::NonZeroI64;
 
 /// One holder and the TTL of the key.
 ///
-/// The TTL is stored as a difference. The token is the wall clock at the grant. If no clock was set, the TTL is as much later
-/// than the token as the deadline is later than the grant. What is left is the drift, which is small.
+/// The TTL is not stored itself. Usually the token is the wall time of the grant. If nobody sets the wall clock, the
+/// TTL is the token plus the time from the grant to the deadline. Only the difference from this sum is stored: the
+/// drift. It is usually small.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CompactHolder {
     /// The owner.
@@ -86,8 +87,8 @@ impl CompactHolder {
 
 /// Two signed numbers in 64 bits: `low` in the lower `BITS`, `high` in the others.
 ///
-/// The complement is stored. It is 0 only if both numbers are -1, which `new` refuses. So an enum that has a `Pair` needs no
-/// further bytes for its discriminant.
+/// The complement is stored. It is 0 only if both numbers are -1, and `new` refuses these. Because the stored number is
+/// never 0, an enum that has a `Pair` needs no further bytes for its discriminant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Pair<const BITS: u32>(NonZeroI64);
 

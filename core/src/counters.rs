@@ -5,11 +5,11 @@ use crate::units::Instant;
 
 /// Counts of the results of decisions, and the durations of waits and tenures. Counts wrap around.
 ///
-/// Every tenure that began (`acquired`, `restored`) was released (`released`), lost its lease (`leases_ended`), was broken,
-/// or goes on.
+/// A tenure begins with a grant (`acquired`) or is restored (`restored`). It ends with a release (`released`), with its
+/// lease (`leases_ended`), or in another way that has no counter, for example when its key is deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// New tenures, those of waiters too.
+    /// New tenures, including those of waiters.
     pub acquired: u64,
     /// Holds that were added to a tenure.
     pub re_entered: u64,
@@ -23,9 +23,9 @@ pub struct Counters {
     pub leases_ended: u64,
     /// Tenures that were restored in quarantine.
     pub restored: u64,
-    /// How long waits lasted that ended with a grant.
+    /// The durations of the waits that ended with a grant.
     pub wait_durations: Histogram,
-    /// How long tenures lasted, however they ended.
+    /// The durations of all tenures that have ended.
     pub tenure_durations: Histogram,
 }
 
@@ -43,7 +43,7 @@ impl Counters {
         self.end(since, deadline);
     }
 
-    /// Records the duration of a tenure that ended in another way.
+    /// Records the duration of a tenure that has ended. Counts nothing else.
     #[inline]
     pub fn end(&mut self, since: Instant, now: Instant) {
         self.tenure_durations.record(now.micros_since(since));

@@ -1,16 +1,17 @@
 //! One decision on one lock. Every grant is decided here.
 //!
-//! A decision is made for a command, for the wake-up timer, for a key that was deleted, or for a client that disconnected. It
-//! always begins the same way: tenures whose lease is over end, and the wait queue is served. Only then is the request decided.
-//! So no request passes a waiter, and a lock is never free while a waiter could have it.
+//! A decision is made for a command, for the wake-up timer, for a key that was deleted, or for a client that
+//! disconnected. It always begins with two steps: it ends the tenures whose leases are over, and it serves the wait
+//! queue. Then it decides on the request. So no request overtakes a waiter, and a lock is never free while a waiter
+//! could have it. (A release on a replica skips both steps: the primary decides.)
 //!
 //! | the owner | the lock | acquire | release | renew |
 //! | --- | --- | --- | --- | --- |
-//! | holds it | | one more hold, the lease is never shortened | one hold less; after the last one waiters are served | new lease; with a larger limit, waiters are served |
+//! | holds it | | one more hold, the lease is never shortened | one hold less; after the last hold, waiters are served | new lease; with a larger limit, waiters are served |
 //! | does not hold it | admits it, and nobody waits | new tenure | not held | not held |
 //! | does not hold it | does not admit it, or clients wait | busy | not held | not held |
 //! | does not hold it | in quarantine | busy | not held | restored by its token |
-//! | holds it by unconfirmed data | in quarantine | one more hold; busy if it asks for its first | as above | new lease and mode, and its waits re-enter |
+//! | holds it, unconfirmed | in quarantine | one more hold; busy for `HOLDS 1` | as above | new lease and mode, and its waits re-enter |
 //!
 //! [`Load::admits`] is the one rule for all kinds of lock. [`Decision::admission`] is the one place that says what happens to a
 //! request, both when it arrives and when it waits.
@@ -35,8 +36,8 @@ use crate::wait_queues::{QueueId, WaitQueues};
 use crate::waiter::{Completion, Waiter};
 use std::hash::Hash;
 
-/// How many tenures one decision ends because their leases are over. This takes some 5 ms. If there are more, the rest hold the
-/// lock until the next decision. That decision is due at once if clients wait.
+/// The most tenures that one decision ends one by one because their leases are over. To end so many takes some 5 ms.
+/// The others hold the lock until the next decision. If clients wait, that decision is due at once.
 const MOST_ENDED: usize = 4_096;
 
 /// The answer to an acquisition that is not refused.
@@ -44,7 +45,7 @@ const MOST_ENDED: usize = 4_096;
 pub enum Acquired {
     /// The owner holds the lock.
     Granted(Grant),
-    /// The owner does not hold it. It may wait.
+    /// The owner does not hold the lock, and may wait.
     Busy,
 }
 
@@ -53,15 +54,15 @@ pub enum Acquired {
 pub struct Decision<'a, H> {
     /// The lock: as it is stored, or the dropped lock, or a free one.
     pub lock: &'a mut Lock,
-    /// Its wait queue, if it has one.
+    /// The wait queue of the lock, if there is one.
     pub queue: Option<QueueId>,
     /// All wait queues.
     pub queues: &'a mut WaitQueues<H>,
     /// Where new tenures get their token.
     pub tokens: &'a mut TokenSource,
-    /// Whether new tenures are withheld.
+    /// While the quarantine lasts, no new tenure is granted.
     pub quarantine: Quarantine,
-    /// What this server has observed of the lock in this quarantine; `None` when there is none.
+    /// What this server has observed of the lock in this quarantine; `None` when there is no quarantine.
     pub quarantine_memory: Option<&'a mut QuarantineMemory>,
     /// Where the effects are recorded.
     pub effects: &'a mut Effects<H>,
@@ -73,16 +74,16 @@ pub struct Decision<'a, H> {
 
 /// What happens to a request.
 enum Admission {
-    /// The owner holds the lock, and gets one more hold or repeats its request.
+    /// The owner holds the lock. The request adds a hold or repeats an earlier request.
     ReEnter {
-        /// Its tenure.
+        /// The owner's tenure.
         known: Holder<()>,
         /// The count of holds after the request.
         holds: u32,
     },
     /// A new tenure.
     New,
-    /// It does not fit now.
+    /// The request has to wait.
     Wait,
     /// The request gets an error.
     Refuse(Refusal),
@@ -92,8 +93,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     /// Asks for the lock.
     ///
     /// # Errors
-    /// [`Refusal::Mode`] when the owner has a larger limit or another weight, [`Refusal::Holds`] when the named count cannot follow,
-    /// [`Refusal::TooManyHolds`], [`Refusal::TokensUsedUp`].
+    /// [`Refusal::Mode`] when the owner has a larger limit or another weight, [`Refusal::Holds`] when the named count
+    /// cannot follow the owner's count, [`Refusal::TooManyHolds`], [`Refusal::TokensUsedUp`].
     pub fn acquire(&mut self, request: &AcquireRequest) -> Result<Acquired, Refusal> {
         self.expire_and_serve();
         match self.admission(request) {
@@ -112,7 +113,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         }
     }
 
-    /// The one place that says what happens to a request. It does not look at the waiters before it.
+    /// The one place that says what happens to a request. It ignores the waiters that come before the request.
     #[inline(always)]
     fn admission(&self, request: &AcquireRequest) -> Admission {
         if let Some(known) = self.lock.holder(&request.owner) {
@@ -127,8 +128,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
 
     /// What happens to a request of a holder.
     fn re_entry(&self, request: &AcquireRequest, known: Holder<&Owner>) -> Admission {
-        // The request asks for the first hold, but the owner's tenure is unconfirmed. That tenure may have ended, and another one
-        // may have begun, without a trace on this server.
+        // The request asks for the first hold, but the owner's tenure is unconfirmed. This server may have missed that
+        // the tenure ended, and that another one began.
         if request.holds == Some(1) && !self.is_confirmed(known) {
             return Admission::Wait;
         }
@@ -153,8 +154,9 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         self.queue.is_some_and(|queue| self.queues.is_behind(queue, request))
     }
 
-    /// The owner has been granted the lock without a wait, but it may have places in the queue. If the request named its count of
-    /// holds, it has taken over the owner's first place. The owner's other waits re-enter, and those behind them may fit.
+    /// Ends the places in the queue of an owner that was granted the lock without a wait. A request that names its
+    /// count of holds takes over the owner's first place. The owner's other waits re-enter. Then the waiters behind
+    /// them may fit.
     #[inline(never)]
     fn end_own_places(&mut self, queue: QueueId, request: &AcquireRequest) {
         if request.holds.is_some()
@@ -170,7 +172,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     /// no token, it also ends the owner's waits and kept places that name more holds.
     ///
     /// # Errors
-    /// [`Refusal::NotHeld`], or [`Refusal::Holds`] when the named count cannot follow.
+    /// [`Refusal::NotHeld`], or [`Refusal::Holds`] when the named count cannot follow the owner's count.
     pub fn release(&mut self, request: &ReleaseRequest) -> Result<u32, Refusal> {
         self.expire_and_serve();
         let before = self.effects.changed();
@@ -188,7 +190,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         Ok(left)
     }
 
-    /// Releases as the primary did that sent the command. Ends no lease and serves no waiter: the primary decides that.
+    /// Carries out a release that the primary has replicated. Ends no lease and serves no waiter, because the primary
+    /// decides that.
     ///
     /// # Errors
     /// As [`Decision::release`].
@@ -198,8 +201,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         Ok(left)
     }
 
-    /// Sets a new lease, and a larger limit if the request names one. In quarantine it also restores the tenure with the named token, or
-    /// its count of holds and its mode.
+    /// Sets a new lease, and a larger limit if the request names one. In quarantine it can also restore the tenure with
+    /// the named token, or correct the count of holds and the mode of a stored tenure.
     ///
     /// # Errors
     /// [`Refusal::NotHeld`], [`Refusal::Mode`] for a smaller limit or another weight, or [`Refusal::TokenFarAhead`].
@@ -222,7 +225,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
 
     fn renew_known(&mut self, request: &RenewRequest, known: Holder) -> Result<(), Refusal> {
         let was_confirmed = self.is_confirmed(known.as_ref());
-        // This server may have missed a change of the mode.
+        // In a claim, the request names the mode, because this server may have missed a change of it.
         let is_claim = !was_confirmed && request.token.is_some();
         let mode = match request.slots {
             Some(slots) if is_claim => {
@@ -251,8 +254,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         Ok(())
     }
 
-    /// The count of holds of a renewed tenure. A promoted replica that missed a re-entry or a release has another count than the
-    /// owner.
+    /// The count of holds of a renewed tenure. If the stored count is unconfirmed, the count that the request names
+    /// replaces it: a promoted replica may have missed a re-entry or a release.
     fn claimed_holds(&mut self, request: &RenewRequest, known: &Holder) -> u32 {
         match request.holds.filter(|_| request.token.is_some() && !self.holds_confirmed(known.as_ref())) {
             Some(named) => {
@@ -298,8 +301,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         }
     }
 
-    /// Takes back a grant whose client disconnected before the reply was sent, and serves the wait queue. Does nothing if that
-    /// tenure is over. Returns whether this has ended the tenure.
+    /// Takes back a grant whose client disconnected before the reply was sent, and serves the wait queue. Takes nothing
+    /// back if that tenure has already ended. Returns whether this call has ended the tenure.
     pub fn pass_on(&mut self, owner: &Owner, token: FencingToken) -> bool {
         let undelivered =
             ReleaseRequest { owner: owner.clone(), left: HoldsLeft::OneLess, token: Some(token) };
@@ -311,9 +314,9 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         left == 0
     }
 
-    /// Decides on a lock that may have changed without a decision, for example by RENAME. It does what
-    /// [`Decision::expire_and_serve`] does, and its holders re-enter with their own waits. Their kept places end, so those behind
-    /// them may fit.
+    /// Decides on a lock that may have changed without a decision, for example by RENAME. First it does what
+    /// [`Decision::expire_and_serve`] does. Then confirmed holders that also wait for the lock re-enter, and their kept
+    /// places end. Then the waiters behind them may fit.
     pub fn recheck(&mut self) {
         self.expire_and_serve();
         if let Some(queue) = self.queue {
@@ -366,7 +369,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         }
     }
 
-    /// Grants the lock to the first waiter for as long as it fits.
+    /// Serves the waiters in order, until one has to wait.
     #[inline]
     fn serve(&mut self) {
         if let Some(queue) = self.queue {
@@ -389,8 +392,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         }
     }
 
-    /// The owner of a new tenure re-enters with its other waits. Those that ask for a smaller limit or another weight get an error. Its kept
-    /// places end.
+    /// The waits of an owner that holds the lock re-enter. A wait for a smaller limit or another weight gets an error.
+    /// The owner's kept places end.
     fn serve_other_waits_of(&mut self, owner: &Owner) {
         let Some(queue) = self.queue else { return };
         if self.lock.holder(owner).is_none() {
@@ -428,7 +431,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         self.effects.completions.push(Completion { waiter, outcome });
     }
 
-    /// A holder gets this count of holds. Its lease is extended, never shortened.
+    /// Gives a holder this count of holds. Its lease may get longer, but never shorter.
     fn re_enter(&mut self, request: &AcquireRequest, known: Holder<()>, holds: u32) -> Grant {
         let deadline = known.deadline.max(self.now.mono.after(request.lease));
         let counted = holds > known.holds;
@@ -446,7 +449,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         Grant { token: known.token, holds, counted, lease: deadline.since(self.now.mono) }
     }
 
-    /// Grants a request that fits a new tenure.
+    /// Begins a new tenure for a request that fits.
     #[inline(always)]
     fn begin_tenure(&mut self, request: &AcquireRequest) -> Result<Grant, Refusal> {
         let token = self.tokens.next(self.now.wall).ok_or(Refusal::TokensUsedUp)?;
@@ -464,11 +467,11 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         }
     }
 
-    /// Returns the holds left and, if this ended the tenure, the instant at which it began.
+    /// Returns the holds left and, if this call ended the tenure, the instant at which the tenure began.
     #[inline(always)]
     fn release_holds(&mut self, request: &ReleaseRequest) -> Result<(u32, Option<Instant>), Refusal> {
         let Some(known) = self.lock.holder(&request.owner) else {
-            // The request repeats the release that ended the tenure: no holds are left, as it asked.
+            // The request repeats the release that ended the tenure. No holds are left, as the request asks.
             return match request.left {
                 HoldsLeft::Exactly(0) => Ok((0, None)),
                 HoldsLeft::Exactly(_) | HoldsLeft::OneLess | HoldsLeft::None => {
@@ -533,12 +536,13 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         Ok(())
     }
 
-    /// Makes room for a claimed tenure beside those of other owners. If they do not all fit together, they are tried in this
-    /// order: first the confirmed ones and the claim, from the largest token down, then the others. Each that fits beside those
-    /// before it stays. The rest end. Their owners may claim them again.
+    /// Makes room for a claimed tenure beside the tenures of other owners. If they do not all fit together, they are
+    /// tried in this order: first the confirmed tenures and the claim, from the largest token to the smallest, then the
+    /// unconfirmed tenures. A tenure that fits beside the earlier ones in this order stays. The others end, and their
+    /// owners may claim them again.
     ///
     /// # Errors
-    /// [`Refusal::NotHeld`] when the claim is among the rest. Then nothing ends.
+    /// [`Refusal::NotHeld`] when the claim does not fit. Then no tenure ends.
     fn make_room(&mut self, owner: &Owner, token: FencingToken, mode: Mode) -> Result<(), Refusal> {
         let own = self.lock.holder(owner).map(|own| own.token);
         let others = || self.lock.holders().rev().filter(|holder| Some(holder.token) != own);

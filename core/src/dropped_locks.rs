@@ -1,13 +1,14 @@
 //! Dropped locks: locks that the server evicted or expired before their leases were over.
 //!
-//! A dropped lock is kept under the name of its key. While the key is missing, decisions use it. The *unreplicated* names are
-//! those of locks that were kept or forgotten since replicas and the AOF were last sent such changes. A change that is replicated
-//! at once with a decision is not among them.
+//! A dropped lock is kept under the name of its key. While the key is missing, decisions use the dropped lock. A name
+//! is *unreplicated* from the moment at which its lock is kept or forgotten until this is sent to replicas and the AOF.
+//! A decision that replicates the change at once marks the name as replicated.
 //!
-//! Memory is short when locks are evicted, so an entry is small: a hash, a key, a lock, and a short key in the same cluster slot.
-//! Nothing is indexed by time. A lock that clients wait for gets a decision when its lease ends. The others are visited by
-//! sweeps, in the order of the hashes of their keys. A sweep remembers only the hash at its last position and goes on
-//! [`after`](DroppedLocks::after) it. So its memory does not depend on the length of the keys.
+//! Memory is short when locks are evicted, so an entry is small: a hash, a key, a lock, and a short key in the same
+//! cluster slot. Nothing is indexed by time. A lock that clients wait for gets a decision when its lease ends. The
+//! others are visited by sweeps, in the order of the hashes of their keys. A sweep remembers only the hash at its last
+//! position and goes on [`after`](DroppedLocks::after) it. So the memory of a sweep does not depend on the length of
+//! the keys.
 
 use crate::cluster_slot::{SlotKey, slot_key};
 use crate::lock::Lock;
@@ -29,7 +30,7 @@ struct DroppedLock {
     slot_key: Cell<Option<SlotKey>>,
 }
 
-/// The dropped locks of one database by the hashes of their keys. Nearly always one key has a hash.
+/// The dropped locks of one database by the hashes of their keys. Nearly always, a hash belongs to one key.
 type ByHash = BTreeMap<u64, Vec<DroppedLock>>;
 
 /// All dropped locks.
@@ -48,13 +49,13 @@ impl DroppedLocks {
         Self::default()
     }
 
-    /// Whether there are none.
+    /// Whether there are no dropped locks.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many there are.
+    /// How many dropped locks there are.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
@@ -70,13 +71,13 @@ impl DroppedLocks {
         of_hash.iter().find(|dropped| *dropped.key == *key).map(|dropped| &dropped.lock)
     }
 
-    /// Keeps a lock that the server has just dropped. It is unreplicated.
+    /// Keeps a lock that the server has just dropped. Its name becomes unreplicated.
     pub fn keep(&mut self, db: Db, key: &[u8], lock: Lock) {
         self.put(db, key, lock);
         self.unreplicated.insert((db, key.into()));
     }
 
-    /// Keeps a lock without replicating it: it came from the primary or from a file, or it is put back unchanged.
+    /// Keeps a lock that need not be replicated: it came from the primary or from a file, or it is put back unchanged.
     pub fn put(&mut self, db: Db, key: &[u8], lock: Lock) {
         let hash = self.hasher.hash_one(key);
         let of_hash = self.by_db.entry(db).or_default().entry(hash).or_insert_with(|| Vec::with_capacity(1));
@@ -89,7 +90,7 @@ impl DroppedLocks {
         }
     }
 
-    /// Removes a dropped lock without replicating that.
+    /// Removes a dropped lock. The removal need not be replicated.
     pub fn take(&mut self, db: Db, key: &[u8]) -> Option<Lock> {
         self.remove(db, key).map(|dropped| dropped.lock)
     }
@@ -110,7 +111,7 @@ impl DroppedLocks {
         Some(removed)
     }
 
-    /// Removes a dropped lock that was broken. Its name is unreplicated.
+    /// Removes a dropped lock that has ended. Its name becomes unreplicated.
     #[inline]
     pub fn forget(&mut self, db: Db, key: &[u8]) -> Option<Lock> {
         let DroppedLock { key, lock, .. } = self.remove(db, key)?;
@@ -124,12 +125,12 @@ impl DroppedLocks {
         !self.unreplicated.is_empty()
     }
 
-    /// Removes and returns one unreplicated name. The caller replicates the dropped lock, or that there is none.
+    /// Removes and returns one unreplicated name. The caller replicates the dropped lock of this name, or its end.
     pub fn pop_unreplicated(&mut self) -> Option<LockName> {
         self.unreplicated.pop_first()
     }
 
-    /// The dropped lock of this name, or its end, was replicated with a decision.
+    /// Records that a decision has replicated the dropped lock of this name, or its end.
     pub fn mark_replicated(&mut self, db: Db, key: &[u8]) {
         if self.has_unreplicated() {
             self.unreplicated.remove(&(db, key.into()));
@@ -143,7 +144,7 @@ impl DroppedLocks {
         }
     }
 
-    /// Removes the dropped locks of a database, or of all. The server itself replicates FLUSHDB and FLUSHALL.
+    /// Removes the dropped locks of a database, or of all databases. The server itself replicates FLUSHDB and FLUSHALL.
     pub fn flush(&mut self, db: Option<Db>) {
         let Some(db) = db else {
             *self = Self::new();
@@ -163,8 +164,8 @@ impl DroppedLocks {
         self.unreplicated = mem::take(&mut self.unreplicated).into_iter().map(swapped).collect();
     }
 
-    /// The dropped locks that a sweep visits after `last`, each with its position and key. If two keys share a hash, a sweep that
-    /// goes on after that hash leaves out the second.
+    /// The dropped locks that a sweep visits after `last`, each with its position and key. If two keys share a hash and
+    /// a sweep stops after the first of them, it leaves out the second when it goes on.
     pub fn after(&self, last: Option<SweepPosition>) -> impl Iterator<Item = (SweepPosition, &[u8], &Lock)> {
         let from = last.map_or(Bound::Unbounded, |(db, _)| Bound::Included(db));
         self.by_db.range((from, Bound::Unbounded)).flat_map(move |(db, of_db)| {
@@ -178,7 +179,7 @@ impl DroppedLocks {
         })
     }
 
-    /// The key at a position of a sweep. If keys share the hash, the first.
+    /// The key at a position of a sweep. If several keys share the hash, the first of them.
     #[must_use]
     pub fn key_at(&self, position: SweepPosition) -> Option<&[u8]> {
         Some(&self.at(position)?.key)

@@ -34,7 +34,7 @@ pub struct Effects<H> {
     changes: usize,
     verbatim: bool,
     replication_skipped: bool,
-    /// A large lock whose leases are all over. Freeing it takes time, so the caller does it in parts.
+    /// A large lock whose leases are all over. Freeing it takes long, so the caller frees it in parts.
     pub(crate) discarded: Option<Lock>,
 }
 
@@ -42,9 +42,9 @@ pub struct Effects<H> {
 #[derive(Debug)]
 struct LastRecords {
     token: FencingToken,
-    /// Where the first of them begins.
+    /// Where the first record begins.
     begin: usize,
-    /// Where the last of them begins, if it is a count.
+    /// Where the last record begins, if it is a count.
     count: Option<usize>,
 }
 
@@ -86,7 +86,7 @@ impl<H> Effects<H> {
         self.replication_skipped = false;
     }
 
-    /// Says that there is no replica, AOF or backlog. Changes are then counted and not encoded.
+    /// Tells that there is no replica, AOF or backlog. Changes are then counted but not encoded.
     pub const fn skip_replication(&mut self) {
         self.replication_skipped = true;
     }
@@ -113,8 +113,8 @@ impl<H> Effects<H> {
 
     /// Carries out one change of `lock`, and records it with its event.
     ///
-    /// Consecutive acquisitions of one tenure, as when its owner re-enters with many waits, become one record with the final
-    /// state.
+    /// Consecutive acquisitions of one tenure become one record with the final state, for example when its owner
+    /// re-enters with many waits.
     #[inline(always)]
     pub(crate) fn change(&mut self, lock: &mut Lock, change: Change, event: Event, now: Now) {
         if event == Event::Acquired && self.events.last() == Some(&Event::Acquired) {
@@ -127,8 +127,8 @@ impl<H> Effects<H> {
         lock.apply(change, now);
     }
 
-    /// Removes the last records that `change` makes unnecessary: a put replaces all records of its tenure, a count replaces a
-    /// count.
+    /// Removes the last records that `change` makes unnecessary: a put replaces all records of its tenure, and a count
+    /// replaces an earlier count.
     #[inline(never)]
     fn remove_superseded_records(&mut self, change: &Change) {
         let Some(last) = &self.last else { return };
@@ -142,7 +142,7 @@ impl<H> Effects<H> {
         }
     }
 
-    /// Ends all tenures of `lock`, as their leases are over. The caller discards the lock.
+    /// Ends all tenures of `lock`, because their leases are over. The caller discards the lock.
     pub(crate) fn all_over(&mut self, lock: &mut Lock, now: Now) {
         self.last = None;
         self.record(&Change::AllOver, now);
@@ -175,8 +175,8 @@ impl<H> Effects<H> {
         self.verbatim = self.changes == 1;
     }
 
-    /// Replaces the recorded changes by the whole lock. This is for a dropped lock: its key is missing on replicas too. A lock
-    /// that is free now is replicated as the end of the dropped lock.
+    /// Replaces the recorded changes by the whole lock. This is for a dropped lock, because its key is missing on
+    /// replicas too. If the lock is free now, the end of the dropped lock is replicated.
     pub fn replicate_whole_lock(&mut self, lock: &Lock, now: Now) {
         self.payload.clear();
         self.last = None;
@@ -195,7 +195,7 @@ fn clear<T>(list: &mut Vec<T>, kept: usize) {
     list.shrink_to(kept);
 }
 
-/// The event of a change that was received from a primary. `lock` does not have the change yet.
+/// The event of `change`, which is not yet applied to `lock`.
 #[must_use]
 pub fn event_of(lock: &Lock, change: &Change) -> Event {
     match change {

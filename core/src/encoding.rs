@@ -16,17 +16,17 @@
 //!
 //! A weight of 1 is not written.
 //!
-//! A payload that begins with *dropped* has no changes. It has the whole dropped lock of a missing key. Without puts it says
-//! that the dropped lock is gone.
+//! A payload that begins with *dropped* has no changes. It has the whole dropped lock of a missing key. If it has no
+//! puts, the dropped lock is gone.
 //!
-//! If an owner is a UUID, or a UUID, a colon and a number, it is written as the 16 bytes of the UUID and a suffix. The suffix
-//! is 0 without a number, else one more than the number.
+//! If an owner is a UUID, or a UUID, a colon and a number, it is written as the 16 bytes of the UUID and a suffix. The
+//! suffix is 0 if there is no number, else the number plus one.
 //!
-//! A deadline is written twice: as what is left of the lease, and as a wall time. A replica counts what is left from when it
-//! receives the payload. A load subtracts the time that has passed by the wall clock, and never adds any. So an instant of a
-//! monotonic clock never leaves its process.
+//! A deadline is written twice: as the time left of the lease, and as a wall time. On a replica, the time left counts
+//! from the instant at which it receives the payload. A load subtracts the time that has passed by the wall clock, and
+//! never adds time. So no payload contains an instant of a monotonic clock.
 //!
-//! A stored lock is a payload of puts alone. A payload is decoded whole before any of it is applied.
+//! A stored lock is a payload that has only puts. A payload is decoded completely before any record of it is applied.
 
 use crate::change::{Change, End};
 use crate::holder::{Holder, Mode, Slots, Weight};
@@ -50,12 +50,12 @@ const ALL_OVER: u8 = 7;
 /// This length of an owner means that a UUID and a suffix follow.
 const UUID: u8 = 0;
 
-/// Where a payload comes from. This decides from when its leases count.
+/// Where a payload comes from. This decides how much of its leases is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The primary, in the replication stream or in a full resync: what is left of a lease counts from now.
+    /// The primary, in the replication stream or in a full resync: the time left of a lease counts from now.
     Live,
-    /// A file of this server, or RESTORE: the time since the payload was written has passed, by the wall clock.
+    /// A file of this server, or RESTORE: the time since the payload was written, by the wall clock, is subtracted.
     Loaded,
 }
 
@@ -99,7 +99,7 @@ pub fn append_lock(payload: &mut Vec<u8>, lock: &Lock, now: Now) {
     }
 }
 
-/// Writes a dropped lock to `payload`, which is empty; for `None`, writes that there is none any more.
+/// Writes a dropped lock to `payload`, which is empty. `None` writes that the dropped lock is gone.
 pub fn append_dropped_lock(payload: &mut Vec<u8>, lock: Option<&Lock>, now: Now) {
     payload.extend([VERSION, DROPPED]);
     if let Some(lock) = lock {
@@ -188,7 +188,8 @@ pub fn decode(payload: &[u8], origin: Origin, now: Now) -> Result<Vec<Change>, M
     if changes.is_empty() { Err(Malformed) } else { Ok(changes) }
 }
 
-/// Decodes a stored lock. The TTL of its key is the last wall deadline in it, by the wall clock of the writer.
+/// Decodes a stored lock. The TTL of its key is the latest wall deadline in the payload, by the wall clock of the
+/// writer.
 ///
 /// # Errors
 /// [`Malformed`] when it is not a payload of this version, or when no lock can have these holders: they do not fit beside each
@@ -203,7 +204,8 @@ fn decode_puts(mut reader: Reader<'_>, origin: Origin, now: Now) -> Result<Lock,
     if reader.rest.is_empty() {
         return Ok(Lock::held_by_one(first, expires_at));
     }
-    // The puts are counted first, because a growing list could take much more memory than a hostile payload is long.
+    // The puts are counted first, because a list that grows could take much more memory than a hostile payload has
+    // bytes.
     let count = reader.count_puts()?.saturating_add(1);
     let mut holders = Vec::with_capacity(count);
     holders.push(first);
@@ -438,7 +440,7 @@ mod tests {
     #[test]
     fn a_replica_counts_the_lease_from_when_it_receives_it() {
         let payload = payload(&[Change::Put(holder(b"a", 7, 1, 500))], now(100, 9_000));
-        // On another machine: its monotonic clock is different, and its wall clock is an hour off.
+        // The replica is another machine. Its monotonic clock is different, and its wall clock is an hour off.
         let there = now(70_000, 9_000 + 3_600_000);
         let Change::Put(received) = decode(&payload, Origin::Live, there).unwrap().remove(0) else {
             panic!()
@@ -519,7 +521,7 @@ mod tests {
         let after_a_change = [&payload(&[put], at)[..], &[DROPPED]].concat();
         assert_eq!(decode_message(&after_a_change, Origin::Live, at), Err(Malformed));
         assert_eq!(decode(&written(None), Origin::Live, at), Err(Malformed));
-        assert!(decode_lock(&whole, Origin::Live, at).is_err(), "a key never holds it");
+        assert!(decode_lock(&whole, Origin::Live, at).is_err(), "a key never holds such a payload");
     }
 
     #[test]

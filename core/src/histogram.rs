@@ -1,20 +1,20 @@
 //! A histogram of durations, in a fixed 2 KB.
 //!
-//! The buckets are those of HdrHistogram (Gil Tene), which Redis uses for its latencies too: each power of two is divided into
-//! eight equal parts. So a bucket is at most as wide as an eighth of its least value. To record a duration costs a shift and an
-//! increment.
+//! The buckets are those of HdrHistogram (Gil Tene), which Redis uses for its latencies too: each power of two is
+//! divided into eight equal parts. From 16 µs on, a bucket is at most an eighth as wide as its least value. To record a
+//! duration costs a shift and an increment.
 
-/// The parts of a power of two, as a power of two.
+/// Each power of two is divided into 2^`PARTS` buckets.
 const PARTS: u32 = 3;
 const BUCKETS: usize = 256;
 
-/// Durations from here on share the last bucket, in microseconds: 4 h 46 min.
+/// The end of the last bucket, in microseconds: 4 h 46 min. Longer durations are counted in the last bucket too.
 const END: u64 = least_in(BUCKETS);
 
 /// Durations in microseconds.
 ///
-/// A percentile is never shorter than the duration that was recorded, and at most an eighth longer. Below 16 µs it is exact. If
-/// it is 4 h 46 min or longer, the exact longest duration is returned.
+/// A percentile is never shorter than the duration that was recorded, and at most an eighth longer. Below 16 µs it is
+/// exact. For the last bucket, from 4 h 28 min on, it is the longest duration that was recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     counts: [u64; BUCKETS],
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_percentile_is_the_duration_that_so_many_did_not_exceed() {
+    fn a_percentile_is_not_exceeded_by_its_share_of_the_durations() {
         let thousand = of(1..=1_000);
         for (part, exact) in [(0, 1), (1, 1), (500, 500), (990, 990), (999, 999), (1_000, 1_000)] {
             let percentile = thousand.per_mille(part);

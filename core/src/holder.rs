@@ -72,7 +72,8 @@ impl Weight {
 
 /// The mode of a tenure: how much of the lock it takes, and how much may be held in all while it lasts.
 ///
-/// An exclusive lock is (1, 1), a reader is (no limit, 1), a permit of a semaphore is (n, 1), a weighted one (n, w).
+/// As (limit, weight), an exclusive lock is (1, 1), a reader is (no limit, 1), a permit of a semaphore is (n, 1), and a
+/// permit of weight w is (n, w).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mode {
     /// The limit.
@@ -85,7 +86,8 @@ impl Mode {
     /// One owner alone.
     pub const EXCLUSIVE: Self = Self { slots: Slots::EXCLUSIVE, weight: Weight::ONE };
 
-    /// `None` when the weight is larger than the limit. A renewal that removes the limit of a tenure does not change its weight.
+    /// `None` when the weight is larger than the limit. Without a limit, any weight is valid: a renewal can remove the
+    /// limit of a tenure, and does not change its weight.
     #[must_use]
     pub fn new(slots: Slots, weight: Weight) -> Option<Self> {
         slots.allows(u64::from(weight.0)).then_some(Self { slots, weight })
@@ -123,8 +125,8 @@ impl Load {
         Self { weight, slots: self.slots.min(mode.slots) }
     }
 
-    /// The one rule for all kinds of lock. A tenure of this mode fits beside the present ones if the sum of all weights is at
-    /// most its limit, and at most the limit of each of them.
+    /// The one rule for all kinds of lock. A tenure of this mode fits beside the present tenures if the sum of all
+    /// weights exceeds neither its own limit nor any of theirs.
     #[must_use]
     pub fn admits(self, mode: Mode) -> bool {
         self.plus(mode).is_allowed()
@@ -147,7 +149,7 @@ impl FromIterator<Mode> for Load {
 pub struct Holder<O = Owner> {
     /// The owner.
     pub owner: O,
-    /// The number of its holds, from 1 on.
+    /// The number of its holds, at least 1.
     pub holds: u32,
     /// Its limit and its weight.
     pub mode: Mode,
@@ -189,7 +191,7 @@ impl Holder {
 }
 
 impl Holder<&Owner> {
-    /// The same tenure with an owner of its own.
+    /// The same tenure with a clone of the owner.
     #[must_use]
     pub fn cloned(self) -> Holder {
         self.map_owner(Owner::clone)

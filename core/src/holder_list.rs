@@ -1,13 +1,13 @@
-//! The holders of a lock that has several, in the order of their tokens, which is the order of their grants.
+//! The holders of a lock with several holders, in the order of their tokens. This is also the order of their grants.
 //!
-//! A few holders are a sorted list: it takes the least memory, and it is cheap to read all of it. More holders have an index for
-//! each query, so that no operation costs more than O(log n):
+//! A few holders are stored in a sorted list, because it takes the least memory and is cheap to scan. For more holders,
+//! there is an index for each query, so that no operation costs more than O(log n):
 //!
 //! | question | index |
 //! | --- | --- |
 //! | which tenure has this token, and which were granted first | `by_token` |
 //! | which tenure has this owner | [`ByOwner`] |
-//! | whose lease ends first, and whose last | `by_deadline` |
+//! | which lease ends first, and which last | `by_deadline` |
 //! | the smallest limit | `limits`: how many holders have each |
 //! | the sum of the weights | `weight` |
 
@@ -26,7 +26,7 @@ use std::{mem, slice};
 /// The most holders in a sorted list.
 const FEW: usize = 32;
 
-/// When so few holders are left, they become a list again.
+/// When only this many holders are left, they become a list again.
 const FEW_AGAIN: usize = FEW / 2;
 
 /// Holders, each with its own owner and its own token.
@@ -34,14 +34,15 @@ const FEW_AGAIN: usize = FEW / 2;
 pub enum HolderList {
     /// Sorted by token.
     Few(Vec<Holder>),
-    /// Shared with a copy of the lock, until one of them changes. So a copy costs as little as a copy of a few holders.
+    /// A copy of the lock shares this memory until one of the two changes. So a copy is as cheap as a copy of a few
+    /// holders.
     Many(Arc<Indexed>),
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Indexed {
-    /// The holders are in boxes, so that the nodes are small: nodes are half empty, and a search reads several that are seldom in
-    /// a cache.
+    /// The holders are in boxes to keep the nodes of the tree small. Nodes are about half empty, and a search reads
+    /// several nodes, which are seldom in the CPU cache.
     by_token: BTreeMap<FencingToken, Box<Holder>>,
     by_owner: ByOwner,
     by_deadline: BTreeSet<(Instant, FencingToken)>,
@@ -51,8 +52,8 @@ pub struct Indexed {
 
 /// The tokens of tenures by the keyed hash of their owners.
 ///
-/// While a table grows, the server cannot do anything else. So there are several tables. They grow at different times, and each
-/// takes a part of the time.
+/// A table that grows blocks the server while it rehashes. So there are several tables. They grow at different times,
+/// and each blocks the server for a shorter time.
 #[derive(Clone, Debug, Default)]
 struct ByOwner {
     tables: [HashMap<u64, FencingToken, ById>; TABLES],
@@ -119,8 +120,8 @@ impl HolderList {
         }
     }
 
-    /// The owners of the tenures after the one with this token, or of all. A defragmenter moves their heap memory, and goes on later
-    /// with the last token that it has visited.
+    /// The owners of the tenures after the one with this token; for `None`, of all tenures. A defragmenter moves their
+    /// heap memory. It passes the last token that it has visited to go on later.
     pub fn owners_mut(
         &mut self,
         after: Option<FencingToken>,
@@ -237,7 +238,7 @@ impl HolderList {
         }
     }
 
-    /// Puts a tenure in the place of the one that its owner has.
+    /// Adds a tenure. It replaces the tenure that its owner already has.
     pub fn put(&mut self, holder: Holder) {
         match self {
             Self::Few(holders) => {
@@ -313,8 +314,8 @@ impl HolderList {
 }
 
 impl Indexed {
-    /// Builds each tree at once: that costs O(n) if the entries are sorted. The largest index is built first, so that the list is
-    /// freed before the others are built.
+    /// Builds each tree from all entries at once, which costs O(n) if they are sorted. The largest index is built
+    /// first, so that the list is freed before the others are built.
     fn of(holders: Vec<Holder>) -> Self {
         let by_token: BTreeMap<FencingToken, Box<Holder>> =
             holders.into_iter().map(|holder| (holder.token, Box::new(holder))).collect();
@@ -474,7 +475,7 @@ mod tests {
         }
     }
 
-    /// The same holders as trees, however few.
+    /// The same holders as trees, even if they are few.
     fn as_trees(list: &HolderList) -> HolderList {
         HolderList::Many(Arc::new(Indexed::of(list.iter().cloned().collect())))
     }
@@ -504,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_and_trees_answer_alike() {
+    fn a_list_and_trees_give_the_same_answers() {
         let mut list = HolderList::Few(Vec::new());
         let modes = [(0, 1), (40, 3), (50, 1), (40, 2)];
         for number in 1..=12_u64 {

@@ -1,8 +1,8 @@
-//! Tables whose keys are numbers, and a fast hash for numbers that this process has chosen: queue ids, the caller's handles, and keyed
-//! hashes.
+//! A fast hash for tables whose keys are numbers that this process has chosen: queue ids, the caller's handles, and
+//! keyed hashes.
 //!
-//! Clients choose keys and owners. They could choose ones that collide, so keys and owners need a keyed hash. The numbers here do
-//! not need one.
+//! Clients choose keys and owners, and could choose many whose hashes collide. So tables of keys and owners need a
+//! keyed hash. Clients cannot choose the numbers here, so a plain hash is enough.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
@@ -33,8 +33,8 @@ impl Hasher for IdHasher {
     }
 }
 
-/// Shrinks a table that is nearly empty. It shrinks by a factor, so that the mean cost of a removal stays constant. Without this,
-/// a table would keep the memory for the most entries that it ever had.
+/// Shrinks a table that is nearly empty. Otherwise it would keep the memory for the most entries that it ever had. It
+/// shrinks by a factor, so that the mean cost of a removal stays constant.
 pub fn shrink_if_sparse<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>) {
     const KEPT: usize = 256;
     if table.capacity() > KEPT.saturating_mul(2) && table.len() < table.capacity() / 8 {

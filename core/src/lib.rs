@@ -1,16 +1,16 @@
 //! The lock of Lockward as pure data and functions.
 //!
-//! This crate knows no server, reads no clock and does no I/O. Time is an argument ([`Now`]). A decision returns its effects
-//! ([`Effects`]), and the caller carries them out. The module uses the same functions on a primary, on a replica and when it
-//! loads the AOF, and so do the tests and the model check.
+//! This crate knows no server, reads no clock and does no I/O. Time is an argument ([`Now`]). A decision returns its
+//! effects ([`Effects`]), and the caller carries them out. The module uses the same functions on a primary, on a
+//! replica and when it loads the AOF. The tests and the model check use them too.
 //!
 //! - [`Lock`] is the stored value: its holders. [`Lock::apply`] is the one way to change it.
 //! - [`WaitQueues`] keeps the wait queues, one for each lock that clients wait for.
 //! - [`Decision`] is one decision on one lock. Every grant is decided there.
-//! - [`Counters`] counts what decisions have led to.
-//! - [`DroppedLocks`] keeps the locks that the server evicted or expired early.
-//! - [`arguments`] reads the arguments of commands.
-//! - [`encoding`] writes and reads what RDB files, replicas and the AOF get.
+//! - [`Counters`] counts the results of decisions.
+//! - [`DroppedLocks`] keeps the locks that the server evicted or expired before their leases were over.
+//! - [`arguments`] parses the arguments of commands.
+//! - [`encoding`] encodes and decodes locks and changes, for RDB files, replicas and the AOF.
 //!
 //! A file imports only files of a lower layer: scripts/layers has the order.
 

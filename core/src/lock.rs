@@ -1,11 +1,11 @@
 //! The stored value: who holds the lock, and the one function that changes it.
 //!
-//! A lock in the keyspace has at least one holder. A lock that nobody holds has no key. All changes to a lock are [`Change`]s,
-//! and [`Lock::apply`] carries them out: on the primary after a decision, on a replica as it receives them, and when the AOF is
-//! loaded.
+//! A lock in the keyspace has at least one holder. A lock that nobody holds has no key. All changes to a lock are
+//! [`Change`]s, and [`Lock::apply`] carries them out: in a decision of the primary, on a replica when it receives them,
+//! and when the AOF is loaded.
 //!
-//! A lock with one holder is a single allocation of 48 bytes, a [`CompactHolder`]. Several holders, or one that does not fit
-//! there, are stored in a [`HolderList`].
+//! A lock with one holder is a single allocation of 48 bytes, a [`CompactHolder`]. Several holders, or a holder that
+//! does not fit there, are stored in a [`HolderList`].
 
 use crate::change::Change;
 use crate::compact_holder::CompactHolder;
@@ -21,7 +21,7 @@ use std::mem;
 #[derive(Clone, Debug)]
 pub struct Lock(Repr);
 
-/// How a lock is stored. A holder that fits into [`CompactHolder`] is always stored there when it is the only one.
+/// How a lock is stored. If the only holder fits into [`CompactHolder`], it is always stored there.
 #[derive(Clone, Debug)]
 enum Repr {
     One(CompactHolder),
@@ -35,15 +35,15 @@ struct List {
     expires_at: WallTime,
 }
 
-/// The answer to whether a fencing token is valid: [`Lock::fencing`].
+/// Whether a fencing token is valid: the answer of [`Lock::fencing`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fencing {
     /// The token is that of a present holder.
     Held,
-    /// It is not, and nobody holds the lock.
+    /// The token is not valid, and nobody holds the lock.
     Free,
-    /// The token is not valid. Others hold the lock. This is the largest of their tokens. If the leases of 4,096 later tenures
-    /// are over but still stored, it is the token of the holder whose lease ends last.
+    /// The token is not valid, and others hold the lock. The value is the largest of their tokens. If the leases of the
+    /// 4,096 latest tenures are over but still stored, the value is the token of the holder whose lease ends last.
     HeldWith(FencingToken),
 }
 
@@ -169,8 +169,8 @@ impl Lock {
         self.list().map_or_else(Vec::new, HolderList::index_lengths)
     }
 
-    /// The owners of the tenures after the one with this token, or of all, each with its token. A defragmenter moves their heap
-    /// memory, and goes on later after the last token that it has visited.
+    /// The owners of the tenures after the one with this token, each with its token; for `None`, of all tenures. A
+    /// defragmenter moves their heap memory. It passes the last token that it has visited to go on later.
     pub fn owners_mut(
         &mut self,
         after: Option<FencingToken>,
@@ -215,7 +215,7 @@ impl Lock {
         self.holders().next_back().map(|holder| holder.token)
     }
 
-    /// Whether the lease of a holder is over.
+    /// Whether the lease of any holder is over.
     #[inline]
     pub(crate) fn any_expired(&self, now: Instant) -> bool {
         match &self.0 {
@@ -266,7 +266,7 @@ impl Lock {
     /// Whether `token` is valid at `now`.
     #[must_use]
     pub fn fencing(&self, token: FencingToken, now: Instant) -> Fencing {
-        /// At most so many holders are checked to find the largest token of a present one.
+        /// At most this many holders are checked to find the largest token of a present holder.
         const MOST: usize = 4_096;
         let is_present = |holder: &Holder<&Owner>| !holder.is_over(now);
         if self.of_token(token).filter(is_present).is_some() {
@@ -328,7 +328,8 @@ impl Lock {
         }
     }
 
-    /// The bytes that the lock takes on the heap, beside its own size. Only the first 64 holders are checked for long owners.
+    /// The bytes that the lock takes on the heap, beside its own size. The memory of the owners is estimated from the
+    /// first 64 holders.
     #[must_use]
     pub fn heap_size(&self) -> usize {
         const SAMPLED: usize = 64;
@@ -343,7 +344,7 @@ impl Lock {
         }
     }
 
-    /// Whether there are so many holders that to visit them all, or to free their memory, takes long.
+    /// Whether there are so many holders that it takes long to visit them all or to free their memory.
     #[must_use]
     pub fn has_many_holders(&self) -> bool {
         const MANY: usize = 4_096;
@@ -438,8 +439,9 @@ impl List {
         }
     }
 
-    /// Ends the tenures that do not fit beside `holder`, the oldest first. If every earlier change was applied, there are no such
-    /// tenures. A damaged AOF may lack the end of a tenure. A lock with one owner too many could not be loaded again.
+    /// Ends the tenures that do not fit beside `holder`, the oldest first. If every earlier change was applied, there
+    /// are no such tenures. But a damaged AOF may lack the end of a tenure. Then the lock would have too many holders,
+    /// and its RDB file could not be loaded.
     fn end_conflicting(&mut self, holder: &Holder) {
         if self.holders.load().admits(holder.mode)
             && self.holders.iter().next_back().map(|last| last.token) < Some(holder.token)

@@ -24,11 +24,11 @@ pub enum NotHeld {
     Free,
     /// Other owners hold it. The value is the largest of their tokens.
     ByAnother(FencingToken),
-    /// The owner holds it with this token, but the request named another.
+    /// The owner holds the lock with this token, but the request named another token.
     OtherToken(FencingToken),
 }
 
-/// Why a request gets an error. It changes nothing.
+/// Why a request gets an error. A refused request changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The owner does not hold the lock.

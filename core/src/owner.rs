@@ -22,7 +22,7 @@ const SUFFIX: usize = 7;
 /// The longest name that is not stored on the heap. With this size, a lock with one holder is a single small allocation.
 const INLINE: usize = UUID + SUFFIX;
 
-/// The digits and the characters of a written UUID, and the digits of the longest number behind it.
+/// The digits and the characters of a written UUID, and the digits of the longest number after it.
 const DIGITS: usize = 2 * UUID;
 const UUID_TEXT: usize = DIGITS + 4;
 const THREAD_DIGITS: usize = 17;
@@ -31,7 +31,7 @@ const THREAD_DIGITS: usize = 17;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Owner(Name);
 
-/// An owner is always stored in the same form, so that equal owners compare as equal.
+/// The same bytes are always stored in the same form, so that equal owners compare as equal.
 #[derive(Clone, PartialEq, Eq)]
 enum Name {
     Short(Short),
@@ -40,14 +40,14 @@ enum Name {
 
 /// An owner without heap memory: a UUID and its suffix, or digits, or a short name that is filled up with zeros.
 ///
-/// Its fields are whole words: an owner is copied more often than compared, and a processor is slow if it reads memory in other
-/// pieces than it wrote.
+/// Its fields are whole words. An owner is copied more often than it is compared, and a copy is slow if a processor
+/// reads memory in other pieces than it wrote (store forwarding fails).
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 struct Short {
     first: [u8; UUID],
-    /// The lowest byte is the length of the name, or [`IS_UUID`] or [`IS_DIGITS`]. The others are the suffix. For a name it is
-    /// the rest of the name. For a UUID it is 0 without a number, else one more than the number.
+    /// The lowest byte is the length of the name, or [`IS_UUID`] or [`IS_DIGITS`]. The other bytes are the suffix: for
+    /// a name the rest of the name, for a UUID 0 if there is no number, else the number plus one.
     kind_and_suffix: NonZeroU64,
 }
 
@@ -55,7 +55,7 @@ struct Short {
 const IS_UUID: u8 = u8::MAX;
 const IS_DIGITS: u8 = u8::MAX - 1;
 
-/// Hashes the fields in one piece: for a keyed hash, each piece costs as much as many bytes.
+/// Hashes the fields in one piece, because each further piece costs a keyed hash as much as many bytes.
 impl Hash for Owner {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match &self.0 {
@@ -217,8 +217,8 @@ fn read_uuid(text: &[u8; UUID_TEXT]) -> Option<[u8; UUID]> {
 /// Reads lower-case hexadecimal digits.
 #[inline(always)]
 fn read_digits(digits: &[u8; DIGITS]) -> Option<[u8; UUID]> {
-    // It has no branches, because it runs for each command. A byte that is no digit becomes a value above 15. The check at the
-    // end finds it.
+    // There are no branches, because this runs for each command. A byte that is no digit becomes a value above 15, and
+    // the check at the end finds it.
     let digits = digits.map(|digit| match digit.wrapping_sub(b'0') {
         digit @ ..10 => digit,
         _ => digit.wrapping_sub(b'a').saturating_add(10),
@@ -368,17 +368,17 @@ mod tests {
         assert!(owner(UUID).heap_part().is_none());
         assert_eq!(long.heap_size(), INLINE + 1);
         *long.heap_part().unwrap() = Box::new([9; INLINE + 1]);
-        assert_eq!(*long.to_bytes(), [9; INLINE + 1], "what a defragmenter has moved is read there");
+        assert_eq!(*long.to_bytes(), [9; INLINE + 1], "a defragmenter has moved the owner");
     }
 
     #[test]
-    fn an_owner_is_printed_with_other_bytes_than_text_escaped() {
+    fn the_debug_output_of_an_owner_escapes_bytes_that_are_not_text() {
         assert_eq!(format!("{:?}", owner(b"A \"b\" \x00")), r#""A \"b\" \x00""#);
         assert_eq!(format!("{:?}", owner(UUID)), format!("\"{UUID}\""));
     }
 
     #[test]
-    fn equal_owners_have_one_hash_and_others_another() {
+    fn equal_owners_have_the_same_hash_and_others_have_another() {
         use std::hash::{BuildHasher, RandomState};
         let state = RandomState::new();
         assert_eq!(state.hash_one(owner(b"A")), state.hash_one(owner(b"A")));

@@ -1,8 +1,9 @@
 //! The quarantine: a time after a start or a promotion in which the server grants no new tenure.
 //!
-//! A server that has just started, and a replica that has just been promoted, may lack grants that were made before. The
-//! quarantine is set to at least the longest lease. During the quarantine, holders can re-enter, renew and release, and can
-//! restore a lost tenure by its token. When the quarantine is over, the leases of all lost tenures are over too.
+//! A server that has just started, and a replica that has just been promoted, may lack grants that were made before.
+//! The server grants no lease that is longer than the quarantine. During the quarantine, holders can re-enter, renew
+//! and release, and can restore a lost tenure by its token. When the quarantine is over, the leases of all lost tenures
+//! are over too.
 
 use crate::change::End;
 use crate::holder::{Load, Mode};
@@ -32,12 +33,12 @@ impl Quarantine {
         self.unconfirmed_until = now;
     }
 
-    /// Data was loaded: the tenures in it are unconfirmed. The end of the quarantine does not change.
+    /// Marks the tenures in loaded data as unconfirmed. The end of the quarantine does not change.
     pub const fn loaded(&mut self, now: Instant) {
         self.unconfirmed_until = now;
     }
 
-    /// Whether a tenure that began at `since` is from before the quarantine.
+    /// Whether a tenure that began at `since` is from before the quarantine or from loaded data.
     #[must_use]
     pub fn is_unconfirmed(&self, since: Instant) -> bool {
         since <= self.unconfirmed_until
@@ -59,24 +60,25 @@ impl Quarantine {
     }
 }
 
-/// What a server has observed of a lock's tenures in this quarantine. Its stored data are from before the quarantine, and may be
-/// out of date.
+/// What a server has observed of a lock's tenures in this quarantine. The stored lock is from before the quarantine and
+/// may be out of date.
 ///
-/// Every tenure here has ended, or goes on and was confirmed. A tenure that has ended stays ended. So does every older tenure
-/// that did not fit beside it: that one must have ended before this one was granted.
+/// Every tenure in this memory has ended, or goes on and was confirmed. A released tenure stays ended. If a tenure has
+/// ended in any way, older tenures that do not fit beside it stay ended too: they must have ended before it was
+/// granted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QuarantineMemory {
     /// No tenure with this token or a smaller one can be restored.
     ended_up_to: Option<FencingToken>,
-    /// What is known of single tenures; `None` when nothing is known. Of very many locks only the number above is known. So each
-    /// of them takes little memory.
+    /// What is known of single tenures; `None` when nothing is known. There may be very many locks of which only the
+    /// token above is known. Each of these takes little memory.
     tenures: Option<Box<Tenures>>,
 }
 
 /// What a server has observed of single tenures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Tenures {
-    /// For each mode beside which others can fit: the latest tenure of that mode that has ended here.
+    /// The latest ended tenure of each mode beside which others can fit.
     ended: BTreeMap<Mode, FencingToken>,
     /// The tenures in `ended` that were released.
     released: BTreeSet<FencingToken>,
@@ -130,8 +132,8 @@ impl QuarantineMemory {
         self.change_tenures(|tenures| _ = tenures.holds_named.insert(token));
     }
 
-    /// A tenure has ended here. A released tenure is over. A tenure whose lease was over may be restored: its owner may have
-    /// renewed it at another server.
+    /// A tenure has ended here. If it was released, it cannot be restored. If its lease was over, it can be restored,
+    /// because its owner may have renewed it at another server.
     pub fn see_ended(&mut self, token: FencingToken, mode: Mode, end: End) {
         if !mode.admits_others() {
             return self.end_up_to(match end {
@@ -167,7 +169,8 @@ impl QuarantineMemory {
         }
     }
 
-    /// Forgets what is known for all locks: no tenure up to this token can be restored.
+    /// Forgets what need not be stored for this lock, because the caller knows it for all locks: no tenure up to this
+    /// token can be restored.
     pub(crate) fn forget_up_to(&mut self, token: Option<FencingToken>) {
         if token >= self.ended_up_to {
             self.end_up_to(token);
@@ -175,7 +178,7 @@ impl QuarantineMemory {
         }
     }
 
-    /// How many entries there are of ended tenures.
+    /// The number of entries for ended tenures.
     pub(crate) fn ended_entries(&self) -> usize {
         self.tenures.as_ref().map_or(0, |tenures| tenures.ended.len().saturating_add(tenures.released.len()))
     }
@@ -218,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_tenure_stays_ended_with_the_older_ones_that_could_not_stand_beside_it() {
+    fn a_released_tenure_stays_ended_and_so_do_older_ones_that_do_not_fit_beside_an_ended_one() {
         use End::{LeaseOver, Released};
         for (ended, claim, may_be_restored) in [
             ((5, EXCLUSIVE, Released), (5, EXCLUSIVE), false),

@@ -1,7 +1,8 @@
 //! A queue whose elements have fixed positions.
 //!
-//! Most elements leave from the front. An element that leaves from behind the front leaves its position vacant. Vacant positions
-//! are removed when they reach the front, or when there are more of them than elements. The first position is never vacant.
+//! Most elements are removed from the front. The removal of another element leaves its position vacant. Vacant
+//! positions are removed when they reach the front, or when there are more of them than elements. The first position is
+//! never vacant.
 
 use std::collections::VecDeque;
 
@@ -84,7 +85,7 @@ impl<T> Queue<T> {
         Some(element)
     }
 
-    /// Counts a removed element, and removes vacant positions and unused memory.
+    /// Updates the length after a removal, and removes vacant positions and unused memory.
     fn clean_up(&mut self) {
         const SPARE: usize = 64;
         self.len = self.len.saturating_sub(1);
@@ -122,7 +123,7 @@ mod tests {
             assert_eq!(queue.len(), left.len());
             assert!(queue.positions.len() <= 2 * (left.len() + 64) + 1);
             if left.len() >= 500 {
-                assert_eq!(queue.positions.len(), 1_000, "a few vacant positions move nothing");
+                assert_eq!(queue.positions.len(), 1_000, "a few vacant positions are kept");
             }
         }
         assert!(queue.in_order().eq(&left));

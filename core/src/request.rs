@@ -12,7 +12,7 @@ pub struct AcquireRequest {
     pub owner: Owner,
     /// The lease, which begins at the grant.
     pub lease: Span,
-    /// The count of holds that this acquisition leads to, from 1 on. `None` asks for one more.
+    /// The count of holds after this acquisition, at least 1. `None` asks for one more hold.
     pub holds: Option<u32>,
     /// The limit.
     pub slots: Slots,
@@ -33,7 +33,7 @@ impl AcquireRequest {
 pub struct ReleaseRequest {
     /// The owner that releases.
     pub owner: Owner,
-    /// How many holds it keeps.
+    /// How many holds the owner keeps.
     pub left: HoldsLeft,
     /// The token of the tenure to release; `None` for the present tenure.
     pub token: Option<FencingToken>,
@@ -57,13 +57,13 @@ pub struct RenewRequest {
     pub owner: Owner,
     /// The lease from now on.
     pub lease: Span,
-    /// The token of the tenure to renew; `None` for the present tenure. In quarantine, the tenure to restore.
+    /// The token of the tenure to renew; `None` for the present tenure. In quarantine it may be a tenure to restore.
     pub token: Option<FencingToken>,
     /// In quarantine and with a token: the count of holds of the tenure. A tenure that is restored without this value has one
     /// hold.
     pub holds: Option<u32>,
-    /// A larger limit than the tenure has. Then others fit beside it. In quarantine and with a token: the limit of the tenure. A
-    /// tenure that is restored without this value is exclusive.
+    /// A larger limit than the tenure has, so that others fit beside it. In quarantine and with a token: the limit of
+    /// the tenure. A tenure that is restored without this value is exclusive.
     pub slots: Option<Slots>,
     /// The weight of the tenure, at most the limit. `None` for the weight of the tenure; a restored tenure then gets 1.
     pub weight: Option<Weight>,

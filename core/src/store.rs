@@ -4,19 +4,19 @@
 //! server has seen in it, the locks that the server has dropped from the keyspace early, and the last lock that left the
 //! keyspace. The module and the model check run the same store.
 //!
-//! A lock that leaves the keyspace without the module's doing has one of these ends:
+//! When something other than the module removes a lock from the keyspace, the lock goes through these states:
 //!
 //! ```text
 //!                  unlinked
-//!                     |  held: remembered until the server tells why     not held: its leases ended
+//!                     |  held: remembered until it is known why it left     not held: its leases have ended
 //!                     v
 //!     evicted   -->  dropped: the tenure is kept; the key comes back with the next change of the lock
 //!     expired   -->  dropped; put back at once if the wall clock has jumped
 //!     no event  -->  settled: deleted or overwritten, so the tenures have ended; or renamed or moved
 //! ```
 //!
-//! The store has no clock and knows no server. Times are arguments. So is the count of locks that the server has freed: RENAME
-//! and MOVE take a lock from its name but free nothing.
+//! The store has no clock and knows no server. Times are arguments, and so is the count of locks that the server has
+//! freed. The count distinguishes a deletion from RENAME and MOVE, which unlink a lock but free nothing.
 
 use crate::change::{Change, End};
 use crate::counters::Counters;
@@ -33,12 +33,12 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::mem;
 
-/// For how many locks, and for how many ended tenures, the store remembers separately what has ended in quarantine. They take at
-/// most 20 MB.
+/// For this many locks and ended tenures together, the store remembers separately what has ended in quarantine. They
+/// take at most 20 MB.
 const MEMORIES: usize = 200_000;
 
-/// If at least so much of a lease is left when its key expires, the wall clock has jumped. A clock that runs a little fast is a
-/// few milliseconds ahead when a lease ends.
+/// If at least this much of a lease is left when its key expires, the wall clock has jumped. A clock that runs a little
+/// fast is a few milliseconds ahead when a lease ends.
 const CLOCK_JUMP: Span = match Span::from_millis(1_000) {
     Some(span) => span,
     None => Span::MAX,
@@ -80,11 +80,11 @@ pub struct Waits {
     pub queue: QueueId,
     /// The lock.
     pub lock: LockName,
-    /// When the lock must be checked again for those who still wait.
+    /// When the lock must be checked again for the clients that still wait.
     pub due: Option<Instant>,
 }
 
-/// What a decision leaves to be carried out. It may be used again for the next decision when it is empty.
+/// What the caller must carry out after a decision. An empty value may be used again for the next decision.
 #[derive(Debug)]
 pub struct Decided<W> {
     /// What has changed, and which clients must be unblocked.
@@ -102,20 +102,20 @@ impl<W> Default for Decided<W> {
 /// What is known of a lock that has just left the keyspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unlinked {
-    /// Whether a lease in it was still running.
+    /// Whether a lease of the lock was still running.
     pub held: bool,
     /// Whether the server may have evicted it.
     pub may_be_evicted: bool,
-    /// Whether the server may have evicted it, or may have found that its TTL has passed though a lease is still running.
+    /// Whether the server may have evicted it, or may have expired its key although a lease is still running.
     pub may_be_dropped: bool,
     /// Whether its waiters, or what is remembered of it, must be checked soon.
     pub recheck: bool,
 }
 
-/// What happens to a lock whose key has expired.
+/// What happens to a lock when a key has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expired {
-    /// The lock is over, or it is another lock.
+    /// Nothing is kept: the lock has ended, or the key was that of another lock.
     Over,
     /// The tenure is kept: its lease ends very soon.
     Kept,
@@ -123,7 +123,8 @@ pub enum Expired {
     KeptFromClockJump,
 }
 
-/// The last held lock that left the keyspace without the module's doing. It is here until the store knows why it left.
+/// The last held lock that something other than the module removed from the keyspace. It is here until the store knows
+/// why it left.
 #[derive(Debug)]
 pub struct UnlinkedLock {
     name: LockName,
@@ -143,19 +144,20 @@ impl UnlinkedLock {
 /// What this server has observed of each lock in this quarantine.
 #[derive(Debug, Default)]
 struct Memories {
-    /// Locks are found by the hash of the key: the memory for a lock that is gone must not grow with its name. Two locks of one
-    /// hash share a memory. That is safe because no token is given twice: the server then restores less and confirms less.
+    /// Locks are found by the hash of the key, because the memory for a lock that is gone must not grow with its name.
+    /// Two locks with the same hash share one entry. This is safe because no token is given twice: the server only
+    /// restores and confirms less.
     by_lock: HashMap<(Db, u64), QuarantineMemory>,
     /// How many ended tenures of all locks have an entry of their own.
     ended_entries: usize,
-    /// For each database that was flushed: the largest token given before that. The key `None` stands for all databases. When
-    /// there are too many locks to remember, `None` also has the largest token that has ended.
+    /// For each database that was flushed: the largest token given before the flush. The key `None` stands for all
+    /// databases. When there are too many locks to remember, the value of `None` also covers ended tenures.
     flushed: HashMap<Option<Db>, FencingToken>,
     hasher: RandomState,
 }
 
 impl Memories {
-    /// The largest token of a database such that all tenures up to it have ended.
+    /// All tenures of the database up to this token have ended.
     fn floor(&self, db: Db) -> Option<FencingToken> {
         [None, Some(db)].into_iter().filter_map(|db| self.flushed.get(&db)).copied().max()
     }
@@ -167,7 +169,7 @@ impl Memories {
         known
     }
 
-    /// Takes it out.
+    /// Removes and returns what is remembered of a lock.
     fn take(&mut self, db: Db, key: &[u8]) -> QuarantineMemory {
         let mut known = self.by_lock.remove(&(db, self.hasher.hash_one(key))).unwrap_or_default();
         self.ended_entries = self.ended_entries.saturating_sub(known.ended_entries());
@@ -175,7 +177,7 @@ impl Memories {
         known
     }
 
-    /// Puts it back.
+    /// Stores what is remembered of a lock.
     fn put(&mut self, db: Db, key: &[u8], mut known: QuarantineMemory) {
         let remembered = self.by_lock.len().saturating_add(self.ended_entries);
         if remembered.saturating_add(known.ended_entries()) >= MEMORIES
@@ -207,7 +209,7 @@ impl Memories {
 #[derive(Debug)]
 struct Discarded {
     lock: Lock,
-    /// When a command or event ended them; `None`: their leases were over.
+    /// When a command or event ended the tenures; `None` if their leases were over.
     ended: Option<Instant>,
 }
 
@@ -220,17 +222,17 @@ pub struct Store<W> {
     pub dropped_locks: DroppedLocks,
     /// Where tokens come from.
     pub tokens: TokenSource,
-    /// The time after a start or promotion in which nothing new is granted.
+    /// The time after a start or promotion in which no new tenure is granted.
     pub quarantine: Quarantine,
     /// The results of decisions.
     pub counters: Counters,
     memories: Memories,
-    /// Whether a decision was made in a quarantine whose end the server has not noticed yet.
+    /// Whether a decision was made in a quarantine whose end the store has not noticed yet.
     decided_in_quarantine: bool,
     unlinked: Option<UnlinkedLock>,
-    /// Locks with many holders that have ended. They are dropped in parts.
+    /// Locks with many holders that have ended. They are freed in parts.
     discarded: VecDeque<Discarded>,
-    /// Dropped locks that go back into the keyspace at once: their memory was not needed.
+    /// Dropped locks that go back into the keyspace at once, because the server did not need their memory.
     to_put_back: VecDeque<LockName>,
     /// The dropped locks of a data set that is loaded beside the old one.
     async_loaded: Option<DroppedLocks>,
@@ -283,7 +285,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.loading
     }
 
-    /// Whether only a primary or a file changes locks here.
+    /// Whether this server only applies changes that its primary or a file contains, and decides nothing itself.
     #[must_use]
     #[inline]
     pub fn follows(&self) -> bool {
@@ -297,8 +299,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         if self.queues.has_queues() { self.queues.queue(name.db(), name.key()) } else { None }
     }
 
-    /// Decides on one lock. `lock` is the value of its key. The caller has called [`Self::break_dropped`] before. The caller
-    /// carries out what is left in `decided`.
+    /// Decides on one lock. `lock` is the value of its key. The caller calls [`Self::break_dropped`] before, and
+    /// carries out what is in `decided` afterwards.
     #[inline]
     pub fn decide<R>(
         &mut self,
@@ -309,7 +311,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         freed: u64,
         decide: impl FnOnce(&mut Decision<'_, W>) -> R,
     ) -> R {
-        // A lock that was renamed shares its memory with the unlinked lock, and a change would copy it.
+        // A lock that was renamed shares its memory with the unlinked lock, so a change would copy that memory.
         if self.unlinked.is_some() && (self.unlinked_is(name) || lock.has_many_holders()) {
             self.settle_unlinked(now.mono, freed);
         }
@@ -345,9 +347,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
         answer
     }
 
-    /// Decides on a lock that has no key. If the server has dropped a lock of this name, the decision is on that one. When the
-    /// decision changes it, the whole lock is replicated, because the server has already sent its own DEL. `lock` is free before
-    /// the call. Afterwards it is what the key must hold.
+    /// Decides on a lock that has no key. If the server has dropped a lock of this name, the decision is on the dropped
+    /// lock. If the decision changes it, the whole lock is replicated, because the server has already replicated its
+    /// own DEL. `lock` must be free before the call. Afterwards it is the value that the key must get.
     #[inline]
     pub fn decide_without_key<R>(
         &mut self,
@@ -384,10 +386,10 @@ impl<W: Copy + Eq + Hash> Store<W> {
 
     /// Remembers what was observed of a lock. Does nothing when there is no quarantine.
     ///
-    /// For a lock that is still held, memory is bounded by the number of its holders. For tenures that have ended it is not: a
-    /// client may restore a made-up tenure and release it, again and again. So the store remembers a limited number of tenures of
-    /// a lock, and a limited number of locks. Beyond that, the end of a tenure counts as the end of all older tenures of the
-    /// lock, or of every lock, as after a flush.
+    /// For a lock that is still held, the number of its holders bounds the memory. Nothing bounds the number of ended
+    /// tenures: a client may restore a made-up tenure and release it, again and again. So the store remembers a limited
+    /// number of locks and ended tenures. Beyond that, the end of a tenure counts as the end of all older tenures of
+    /// every lock, as after FLUSHALL.
     pub fn remember(
         &mut self,
         name: &impl NameRef,
@@ -402,8 +404,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// Forgets all observations when the quarantine is over. A holder that waits for its first hold of an unconfirmed tenure can
-    /// then re-enter, so all queues are due.
+    /// Forgets all observations when the quarantine is over. Then a holder of an unconfirmed tenure that waits for its
+    /// first hold can re-enter, so all queues are due.
     pub fn notice_end_of_quarantine(&mut self, now: Instant) {
         if self.quarantine.ends(now).is_none() && mem::take(&mut self.decided_in_quarantine) {
             self.memories = Memories::default();
@@ -416,8 +418,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.remember(name, now, |memory| memory.end_up_to(lock.last_token()));
     }
 
-    /// A command or event has ended the tenures of a lock without a decision. If there are many tenures, they are counted and
-    /// freed in parts. If the server still shares their memory, the server frees them and they are not counted.
+    /// A command or event has ended the tenures of a lock without a decision. If there are many tenures, they are
+    /// counted and freed in parts. If the server still shares their memory, the server frees them, and they are not
+    /// counted.
     fn end_tenures(&mut self, name: &impl NameRef, lock: Lock, now: Instant) {
         self.remember_ended(name, &lock, now);
         if lock.has_many_holders() {
@@ -427,12 +430,13 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// A lock leaves the keyspace, and the module did not take it: deleted, overwritten, renamed, moved, expired or evicted.
-    /// `latest_wall` is the server's clock. `evicts` tells whether the server evicts keys. It is called only if the store does
-    /// not know that.
+    /// Something other than the module removes a lock from the keyspace: the key is deleted, overwritten, renamed,
+    /// moved, expired or evicted. `latest_wall` is the server's clock. `evicts` tells whether the server evicts keys,
+    /// and is called only if the store does not know that.
     ///
-    /// A lock with many holders is remembered only if the server may have dropped it, because its memory must be freed then.
-    /// Otherwise its tenures are not counted: they may go on under another name.
+    /// A lock with many holders is remembered only if the server may have dropped it, because the store would have to
+    /// free it later. If it is not remembered, the ends of its tenures are not counted: they may go on under another
+    /// name.
     pub fn unlinked(
         &mut self,
         name: &impl NameRef,
@@ -441,7 +445,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         freed: u64,
         evicts: impl FnOnce() -> bool,
     ) -> Unlinked {
-        // One DEL may unlink many locks. No command has begun since the last lock was unlinked.
+        // One DEL may unlink many locks. While a lock is still unsettled, no other command has begun, so the same
+        // answer holds.
         let known_to_evict = self.unlinked.as_ref().is_some_and(|unlinked| unlinked.may_be_evicted);
         self.settle_unlinked(now, freed);
         let held = lock.last_deadline() > Some(now);
@@ -477,11 +482,12 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.unlinked.is_some()
     }
 
-    /// The last unlinked lock was not evicted or expired: the server would have sent the event by now.
+    /// Settles the last unlinked lock: it was not evicted or expired, because the server would have sent the event by
+    /// now.
     pub fn settle_unlinked(&mut self, now: Instant, freed: u64) {
         if let Some(UnlinkedLock { name, lock, freed: before, .. }) = self.unlinked.take() {
-            // RENAME and MOVE take a lock from its name and free nothing: the tenure goes on under another name. The server may
-            // free a lock with many holders later, on another thread.
+            // RENAME and MOVE unlink a lock and free nothing: the tenure goes on under another name. For a lock with
+            // many holders the count proves nothing, because the server may free it later, on another thread.
             if freed == before && !lock.has_many_holders() {
                 self.remember_ended(&name, &lock, now);
             } else {
@@ -490,7 +496,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// Takes the unlinked lock out while the caller looks at its key. That look may unlink another lock.
+    /// Takes the unlinked lock out while the caller opens its key, because that may unlink another lock.
     pub const fn take_unlinked(&mut self) -> Option<UnlinkedLock> {
         self.unlinked.take()
     }
@@ -504,8 +510,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.unlinked = newer.or(self.unlinked.take());
     }
 
-    /// The server has evicted a key. Returns whether that key was the last unlinked lock; its tenure is then kept. The caller
-    /// replicates the dropped lock at once, before the server's own DEL.
+    /// The server has evicted a key. Returns whether that key was the last unlinked lock. Then its tenure is kept, and
+    /// the caller replicates the dropped lock at once, before the server's own DEL.
     pub fn evicted(&mut self, name: &impl NameRef) -> bool {
         if !self.unlinked_is(name) {
             return false;
@@ -537,7 +543,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
     /// Whether a new key of this name matters for a lock.
     #[must_use]
     pub fn concerns_new_key(&self, name: &impl NameRef) -> bool {
-        // The sweeps do not open long keys.
+        // The sweeps do not open long keys, so their waiters depend on this event.
         self.unlinked_is(name)
             || (!self.follows() && self.dropped_locks.get(name.db(), name.key()).is_some())
             || (name.key().len() > LONGEST_SWEPT_KEY && self.queue(name).is_some())
@@ -552,8 +558,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         broken || name.key().len() > LONGEST_SWEPT_KEY
     }
 
-    /// The key of a dropped lock holds another value, or this node does not serve it any more: its tenures have ended. Returns
-    /// whether there was one.
+    /// Ends the tenures of a dropped lock, because its key holds another value or this node does not serve the key any
+    /// more. Returns whether there was a dropped lock.
     #[inline]
     pub fn break_dropped(&mut self, name: &impl NameRef, now: Instant) -> bool {
         !self.dropped_locks.is_empty() && self.break_one_dropped(name, now)
@@ -579,12 +585,12 @@ impl<W: Copy + Eq + Hash> Store<W> {
         name
     }
 
-    /// That lock cannot be put back now.
+    /// Queues the name again, because the lock cannot be put back now.
     pub fn put_back_later(&mut self, name: LockName) {
         self.to_put_back.push_back(name);
     }
 
-    /// Takes a dropped lock that goes back into the keyspace. It must be replicated.
+    /// Takes a dropped lock that goes back into the keyspace. The caller must replicate it.
     pub fn take_to_put_back(&mut self, name: &impl NameRef, now: Now) -> Option<Lock> {
         self.dropped_locks.mark_replicated(name.db(), name.key());
         let mut lock = self.take_dropped(name)?;
@@ -634,12 +640,12 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// Observes the tokens of a lock that another server, or this one before a restart, has granted.
+    /// Observes the tokens of a lock that another server has granted, or this server before a restart.
     pub fn observe(&mut self, lock: &Lock) {
         lock.holders().for_each(|holder| self.tokens.observe(holder.token));
     }
 
-    /// Whether a token of a lock lies further ahead than that of a server that works right.
+    /// Whether a token of a lock lies so far ahead that no correct server has given it.
     #[must_use]
     pub fn is_far_ahead(&self, lock: &Lock, wall: WallTime) -> bool {
         lock.holders().any(|holder| self.tokens.is_far_ahead(holder.token, wall))
@@ -723,7 +729,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.queues.next_due().into_iter().chain(other).min()
     }
 
-    /// Whether this server is responsible for dropped locks.
+    /// Whether there are dropped locks that this server must sweep.
     #[must_use]
     pub fn sweeps_dropped_locks(&self) -> bool {
         !self.dropped_locks.is_empty() && !self.follows()

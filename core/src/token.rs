@@ -3,8 +3,8 @@
 //! A new token is the larger of two numbers: the wall clock in microseconds, and one more than the floor, which is the largest
 //! token that this server has given or received. So tokens grow
 //!
-//! - across a release, a deletion, FLUSHALL and a clock step, as the floor stays in memory;
-//! - across a restart without data, as time has passed since the last grant;
+//! - across a release, a deletion, FLUSHALL and a clock step, because the floor stays in memory;
+//! - across a restart without data, because time has passed since the last grant;
 //! - across a failover or a slot move, if the clock of the new server is behind by less than the time since the last grant.
 //!
 //! This is the hybrid clock of Kulkarni et al., "Logical Physical Clocks" (2014), with the counter inside the microseconds.
@@ -75,8 +75,8 @@ impl TokenSource {
         FencingToken::new(self.floor)
     }
 
-    /// Whether a token lies more than a day ahead of the wall clock, and is larger than every token given or observed. A server
-    /// that works right does not give such a token. If it became the floor, the numbers could run out.
+    /// Whether a token lies more than a day ahead of the wall clock, and is larger than every token given or observed.
+    /// A correct server does not give such a token. If such a token became the floor, the numbers could run out.
     #[must_use]
     pub fn is_far_ahead(&self, token: FencingToken, wall: WallTime) -> bool {
         const DAY: Span = match Span::from_millis(24 * 3_600 * 1_000) {
@@ -87,7 +87,7 @@ impl TokenSource {
         token.get() > latest.max(self.floor)
     }
 
-    /// Observes a token that another server gave, or this one before a restart.
+    /// Observes a token that another server gave, or that this server gave before a restart.
     pub fn observe(&mut self, token: FencingToken) {
         self.floor = self.floor.max(token.get());
     }

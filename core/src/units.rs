@@ -103,7 +103,7 @@ impl WallTime {
         Self(micros)
     }
 
-    /// The time `millis` milliseconds after the epoch, or the farthest that can be represented.
+    /// The time `millis` milliseconds after the epoch, or the farthest time that can be represented.
     #[must_use]
     pub const fn from_millis(millis: i64) -> Self {
         Self(millis.saturating_mul(MICROS_PER_MILLI))

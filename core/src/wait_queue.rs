@@ -114,7 +114,7 @@ impl<H> Queued<H> {
         }
     }
 
-    /// When the wait limit is reached, or the kept place changes.
+    /// When the wait limit is reached, or when a kept place is passed over or ends.
     pub fn limit(&self) -> Option<Instant> {
         match &self.who {
             Who::Present(waiter) => waiter.wait_request.limit,
@@ -200,7 +200,7 @@ impl<H> WaitQueue<H> {
         self.kept.first().map(|(_, position)| *position)
     }
 
-    /// Whether nobody waits and no place is kept.
+    /// Whether nobody waits and no places are kept.
     pub fn is_empty(&self) -> bool {
         self.places.len() == 0 && self.passed_over.is_empty()
     }
@@ -210,7 +210,7 @@ impl<H> WaitQueue<H> {
         self.places.get(position).or_else(|| self.passed_over.get(&position))
     }
 
-    /// The first position, without places that are passed over.
+    /// The first position. Places that are passed over do not count.
     pub fn first_position(&self) -> Option<Position> {
         self.places.first_position()
     }
@@ -288,8 +288,8 @@ impl<H> WaitQueue<H> {
         Some(queued)
     }
 
-    /// Removes the first place that is not passed over. Returns it, and whether its owner may have other places in the queue.
-    /// False is certain.
+    /// Removes the first place that is not passed over. Returns it, and whether its owner may have other places in the
+    /// queue; `false` means that it has none.
     pub fn pop_first(&mut self) -> Option<(Position, Queued<H>, bool)> {
         let (position, queued) = self.places.pop_first()?;
         let has_other_places = self.unindex(position, &queued);

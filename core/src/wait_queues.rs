@@ -1,11 +1,11 @@
 //! The wait queues: one for each lock that clients wait for, first come, first served.
 //!
-//! A queue exists while clients wait for its lock. Queues exist in memory on the primary alone. They are not stored and not
-//! replicated.
+//! A queue exists while clients wait for its lock or places in it are kept. Queues are in the memory of the primary
+//! only. They are neither stored nor replicated.
 //!
-//! Every operation costs O(log n). n is the number of waiters in the queue, or of all waiters where a wait limit or a due time is
-//! indexed. A waiter is found by its position (to serve it), by its handle (when its client leaves), by its owner (when the
-//! owner's first wait is granted) and by its limit.
+//! Every operation costs O(log n). n is the number of waiters in the queue; for an index of wait limits or due times, n
+//! is the number of all waiters. A waiter is found by its position (to serve it), by its handle (when its client
+//! leaves), by its owner (when the owner's first wait is granted) and by its limit.
 //!
 //! A place can be kept for an owner whose client has left:
 //!
@@ -18,8 +18,9 @@
 //!            the connection is closed
 //! ```
 //!
-//! In both states, the owner's next request takes over the place. The 100 ms are for a client that waits in slices. Without them,
-//! readers that come and go would overtake a writer between its slices again and again.
+//! In both states, the owner's next request takes over the place. The 100 ms are for a client that waits in slices,
+//! each with a short wait limit. Without them, a writer that waits in slices could starve: readers would overtake it
+//! between its slices.
 //!
 //! Invariants:
 //!
@@ -27,8 +28,8 @@
 //! - A kept place is indexed by its position, by its owner and by its age, and in `limits`. Its position is in `places` while it
 //!   holds others back, and in `passed_over` afterwards.
 //! - A queue without waiters and kept places does not exist.
-//! - A queue that is due is in `due`, at its due time or earlier. A renewal or a hand-off makes a queue due later. To move the
-//!   entry each time would cost more than to find out once that the queue is not due yet.
+//! - A queue with a due time is in `due`, at that time or earlier. A renewal or a hand-off makes the due time later. To
+//!   move the entry each time would cost more than to find out once that the queue is not due yet.
 
 use crate::cluster_slot::SlotKey;
 use crate::id_hash::{ById, shrink_if_sparse};
@@ -48,8 +49,8 @@ use std::mem;
 use std::ops::Bound;
 use std::rc::Rc;
 
-/// The longest key, in bytes, that a sweep opens. The server hashes a key each time, so a few huge keys would keep it busy. For a
-/// longer key, a sweep asks only whether this node still serves its cluster slot.
+/// The longest key, in bytes, that a sweep opens. The server hashes a key each time it is opened, so a few huge keys
+/// would keep the server busy. For a longer key, a sweep asks only whether this node still serves its cluster slot.
 pub const LONGEST_SWEPT_KEY: usize = 256;
 
 /// How long a kept place holds back the places behind it after its wait limit was reached.
@@ -62,7 +63,7 @@ const HOLDS_BACK: Span = match Span::from_millis(100) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(u64);
 
-/// How many clients may wait. Kept places count too.
+/// How many clients may wait. Kept places also count, but give way to clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// For one lock.
@@ -109,7 +110,7 @@ pub struct WaitQueues<H> {
     /// All kept places, the oldest first.
     kept: BTreeSet<(Instant, QueueId, Position)>,
     due: BTreeSet<(Instant, QueueId)>,
-    /// All queues in the order of a sweep. The names are here too, so that a sweep need not find each queue.
+    /// All queues in the order of a sweep. The names are here too, so that a sweep need not look up each queue.
     sweep_order: BTreeMap<QueueId, LockName>,
     hasher: RandomState,
     /// The queue that was last found by its name. One command looks for it several times.
@@ -242,7 +243,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         ]
     }
 
-    /// Whether a request has to wait behind others. It has not if it takes over the first place, or a place before that one.
+    /// Whether a request has to wait behind others. It does not if it takes over the first place, or a passed-over
+    /// place before the first one.
     #[must_use]
     pub fn is_behind(&self, queue: QueueId, request: &AcquireRequest) -> bool {
         let Some(entry) = self.queues.get(&queue) else { return false };
@@ -251,8 +253,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         own().is_none_or(|own| own > first)
     }
 
-    /// Whether `request` may join the queue of a lock. A request that takes over a place always may. A full queue removes a kept
-    /// place to make room.
+    /// Whether `request` may join the queue of a lock. A request that takes over a place may always join. Kept places
+    /// do not make a queue full: one of them is removed instead.
     ///
     /// # Errors
     /// [`Full`] when no further client may wait.
@@ -292,7 +294,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
     }
 
-    /// Keeps the place of a waiter that was granted the lock and has left before its reply was sent. The place is passed over.
+    /// Keeps the place of a waiter that was granted the lock but whose client left before the reply was sent. The place
+    /// is passed over.
     pub fn keep(&mut self, db: Db, key: &[u8], place: Place, limits: Limits, now: Instant) {
         let queue = self.open(db, key);
         self.keep_at(queue, place, now, Absence::Disconnected);
@@ -348,8 +351,9 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.queues.get(&queue)?.front()
     }
 
-    /// Removes the first waiter of a queue. Returns it, and whether its owner may have other places in the queue. False is
-    /// certain. A kept place before it is lost, so the caller serves the first waiter or ends all waits.
+    /// Removes the first waiter of a queue. Returns it, and whether its owner may have other places in the queue;
+    /// `false` means that it has none. A kept place before the waiter is removed too, so call this only to serve the
+    /// first waiter or to end all waits.
     pub fn pop_front(&mut self, queue: QueueId) -> Option<(Waiter<H>, bool)> {
         loop {
             let (position, queued, has_other_places) = self.queues.get_mut(&queue)?.pop_first()?;
@@ -383,7 +387,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         entry.at(entry.first_of(owner, self.hash(owner), is_wait)?)?.waiter()
     }
 
-    /// Removes the first place of `owner` in a queue. Returns the wait that stood there; `None` for a kept place.
+    /// Removes the first place of `owner` in a queue. Returns the wait in that place; `None` for a kept place.
     pub fn pop_first_place(&mut self, queue: QueueId, owner: &Owner) -> Option<Waiter<H>> {
         let position = self.first_place_of(queue, owner)?;
         match self.remove(queue, position)?.who {
@@ -397,7 +401,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.pop_where(queue, owner, |_| true)
     }
 
-    /// Removes the earliest wait of `owner` that names a count of holds above `holds`, and such kept places before it.
+    /// Removes the earliest wait of `owner` that names a count of holds above `holds`. Kept places of the owner before
+    /// that wait that name such a count are removed too.
     pub fn pop_naming_more(&mut self, queue: QueueId, owner: &Owner, holds: u32) -> Option<Waiter<H>> {
         self.pop_where(queue, owner, |queued| queued.holds().is_some_and(|named| named > holds))
     }
@@ -428,8 +433,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
     }
 
-    /// Removes the waiter with this handle, as its client has left or was unblocked. Its place may be kept. If it was the first,
-    /// its queue is due, because the next ones may fit.
+    /// Removes the waiter with this handle, because its client has left or was unblocked. Its place may be kept. If it
+    /// was the first, its queue is due, because the next ones may fit.
     pub fn leave(&mut self, handle: H, absence: Absence, now: Instant) -> Option<Waiter<H>> {
         let (queue, position) = *self.by_handle.get(&handle)?;
         self.end_wait(queue, position, absence, now)
@@ -515,8 +520,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.set_due(queue, Some(now));
     }
 
-    /// Returns one queue that is due now, and whether its lock may have changed without a decision. It is not due any more
-    /// afterwards.
+    /// Returns one queue that is due now, and whether its lock may have changed without a decision. The queue is not
+    /// due any more afterwards.
     pub fn pop_due(&mut self, now: Instant) -> Option<(QueueId, bool)> {
         loop {
             let (_, queue) = *self.due.first().filter(|(due, _)| *due <= now)?;

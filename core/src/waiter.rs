@@ -9,12 +9,12 @@ use crate::units::{Instant, Span};
 /// What a client brings when it joins a wait queue.
 #[derive(Clone, Debug)]
 pub struct WaitRequest<H> {
-    /// What it asks for.
+    /// The request for the lock.
     pub request: AcquireRequest,
-    /// The instant at which it stops waiting.
+    /// The instant at which the client stops waiting; `None` for no limit.
     pub limit: Option<Instant>,
-    /// How long the place is kept when the wait ends and the owner does not know whether it holds the lock. A request with
-    /// it must name its count of holds.
+    /// How long the place is kept after the wait limit is reached or the client leaves. A request with this value must
+    /// name its count of holds.
     pub keep: Option<Span>,
     /// How the caller finds the blocked client again.
     pub handle: H,
@@ -23,9 +23,9 @@ pub struct WaitRequest<H> {
 /// A client in a wait queue.
 #[derive(Clone, Debug)]
 pub struct Waiter<H> {
-    /// What it brought.
+    /// What the client brought.
     pub wait_request: WaitRequest<H>,
-    /// Since when it has waited. A waiter that took over a position has waited since the earlier wait began.
+    /// Since when it has waited. If it took over a position, this is when the earlier wait began.
     pub since: Instant,
     pub(crate) position: Position,
 }
@@ -43,7 +43,7 @@ impl<H> Waiter<H> {
 /// A place in a wait queue without its client.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// The owner that it is kept for.
+    /// The owner for whom the place is kept.
     pub owner: Owner,
     pub(crate) holds: u32,
     pub(crate) position: Position,

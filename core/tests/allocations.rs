@@ -16,7 +16,7 @@ thread_local! {
     static PEAK: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The system's allocator, with a count of the bytes that this thread has allocated now and at most.
+/// The system's allocator. It counts the bytes that this thread has allocated now, and the most that it has ever had.
 struct Counting;
 
 fn count(change: impl FnOnce(usize) -> usize) {
@@ -40,7 +40,7 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.dealloc(block, layout) }
     }
 
-    // The default `realloc` allocates a new block beside the old one, which is the most that any can take.
+    // The default `realloc` allocates a new block beside the old one. No other way takes more memory.
 }
 
 #[global_allocator]
@@ -62,7 +62,8 @@ fn varint(payload: &mut Vec<u8>, mut number: usize) {
     payload.push(number as u8);
 }
 
-/// A payload of so many holders that share the lock, each as short as possible. Their limits are none, or all different.
+/// A payload of this many holders that share the lock, each as short as possible. They have no limits, or each has a
+/// different one.
 fn payload_of(holders: usize, has_limits: bool) -> Vec<u8> {
     let mut payload = vec![encoding::VERSION];
     for holder in 0..holders {
@@ -79,7 +80,7 @@ fn payload_of(holders: usize, has_limits: bool) -> Vec<u8> {
 
 const NOW: Now = Now { mono: Instant::from_micros(0), wall: WallTime::from_micros(0) };
 
-/// And 6 KB, for trees and tables that are not full.
+/// The bound has 6 KB more, for trees and tables that are not full.
 #[test]
 fn a_stored_lock_takes_no_more_than_16_times_its_payload() {
     let counts = (1..=200).chain([1_000, 1_025, 1_793, 4_097, 28_673, 65_536, 114_689, 300_000]);
@@ -89,7 +90,8 @@ fn a_stored_lock_takes_no_more_than_16_times_its_payload() {
         let (lock, peak) = peak_of(|| encoding::decode_lock(&payload, Origin::Loaded, NOW));
         let (lock, live) = (lock.unwrap(), LIVE.get() - before);
         assert_eq!(lock.holders().len(), holders);
-        // MEMORY USAGE: exact for a list. Of trees and tables it is not known how full they are.
+        // The size that MEMORY USAGE shows is exact for a list. For trees and tables it is an estimate, because nobody
+        // knows how full they are.
         let (size, near) = (lock.heap_size(), if holders > 32 { live * 2 / 5 + 4_096 } else { 0 });
         assert!(size.abs_diff(live) <= near, "{holders} holders: {live} bytes, and not {size}");
         let times = peak as f64 / payload.len() as f64;

@@ -1,4 +1,5 @@
-//! Payloads are decoded to what was encoded, and all others are refused: random changes, random bytes, and damaged payloads.
+//! An encoded payload is decoded unchanged. All other payloads are refused or make a sound lock. The inputs are random
+//! changes, random bytes and damaged payloads.
 
 #![allow(
     clippy::unwrap_used,
@@ -86,7 +87,8 @@ fn changes(unit: i64) -> impl Strategy<Value = (Now, Vec<Change>)> {
         .prop_flat_map(move |clocks| (Just(at(clocks)), prop::collection::vec(change(clocks.0, unit), 1..6)))
 }
 
-/// The same holders with larger limits where they do not fit beside each other, each owner and each token once.
+/// The same holders, with each owner and each token only once, and with larger limits if they do not fit beside each
+/// other.
 fn fitted(mut holders: Vec<Holder>) -> Vec<Holder> {
     let (mut owners, mut tokens) = (HashSet::new(), HashSet::new());
     holders.retain(|holder| owners.insert(holder.owner.clone()) && tokens.insert(holder.token));
@@ -94,7 +96,7 @@ fn fitted(mut holders: Vec<Holder>) -> Vec<Holder> {
     let sum = u32::try_from(load.weight).unwrap();
     for holder in &mut holders {
         if (1..sum).contains(&holder.mode.slots.number()) {
-            // More than the largest limit: only readers and light holders fit.
+            // If the sum exceeds the largest limit, only a holder without a limit fits.
             let (slots, weight) = if sum > Slots::MAX { (0, 1) } else { (sum, holder.mode.weight.number()) };
             holder.mode = mode_of(slots, weight);
         }
@@ -102,7 +104,7 @@ fn fitted(mut holders: Vec<Holder>) -> Vec<Holder> {
     holders
 }
 
-/// A time, and so many holders at that time that fit beside each other.
+/// A time, and this many holders at that time that fit beside each other.
 fn holders_of(count: impl Into<SizeRange> + Clone) -> impl Strategy<Value = (Now, Vec<Holder>)> {
     let several = clocks().prop_flat_map(move |clocks| {
         (Just(at(clocks)), prop::collection::vec(holder(clocks.0, 1_000), count.clone()))
@@ -205,14 +207,14 @@ proptest! {
         passed in -LONG..LONG,
     ) {
         let lock = Lock::held_by(holders, now.wall).unwrap();
-        // Another process: another monotonic clock, and a wall clock that went forward or back.
+        // The load is in another process, with another monotonic clock. Meanwhile the wall clock went forward or back.
         let wall = WallTime::from_micros(now.wall.as_micros() + passed * 1_000);
         let there = Now { mono: Instant::from_micros(mono), wall };
         let loaded = encoding::decode_lock(&store(&lock, now), Origin::Loaded, there).unwrap();
         for (stored, loaded) in lock.holders().zip(loaded.holders()) {
             let was = stored.lease_left(now.mono).as_millis();
             let left = loaded.lease_left(there.mono).as_millis();
-            // To the millisecond, as the wall deadline is written in milliseconds.
+            // Equal but for a millisecond, because the wall deadline is written in milliseconds.
             let expected = was.saturating_sub(u64::try_from(passed).unwrap_or(0));
             prop_assert!(left <= expected && expected - left <= 1, "{} of {} left after {}", left, was, passed);
             let held_for = |holder: Holder<&Owner>, at: Instant| at.since(holder.since).as_millis();
@@ -228,7 +230,7 @@ proptest! {
     ) {
         let now = at((mono, wall));
         read(&bytes, now)?;
-        // With a valid version, and with the tag of a put as well.
+        // The same bytes after a valid version, and after a valid version and the tag of a put.
         read(&[&[encoding::VERSION], &bytes[..]].concat(), now)?;
         read(&[&[encoding::VERSION, 1], &bytes[..]].concat(), now)?;
     }
@@ -283,7 +285,7 @@ proptest! {
 const MANY: usize = 5_000;
 const LIMIT: u32 = 3 * MANY as u32;
 
-/// The payload of a lock with many holders that fit beside each other exactly: the last holder brings the sum to the limit.
+/// Many holders that fit beside each other exactly: the sum of their weights is the limit.
 fn many() -> Vec<Holder> {
     let holder = |number: usize| Holder {
         owner: Owner::new(format!("owner {number}").as_bytes()).unwrap(),
@@ -309,7 +311,7 @@ fn many_holders_are_loaded_only_if_all_of_them_fit() {
         change(&mut holders);
         let payload = payload_of(&holders);
         let lock = encoding::decode_lock(&payload, Origin::Loaded, at((0, 0)));
-        // A replica that is sent these as changes keeps those that fit, the latest first.
+        // A replica that receives these holders as changes keeps the ones that fit, the latest first.
         let mut replica = Lock::new();
         for change in encoding::decode(&payload, Origin::Live, at((0, 0))).unwrap() {
             replica.apply(change, at((0, 0)));
@@ -326,8 +328,8 @@ fn many_holders_are_loaded_only_if_all_of_them_fit() {
     type Damage = fn(&mut Vec<Holder>);
     let changes: [(&str, Damage); 7] = [
         ("a sum over the limit", |holders| holders[9].mode = mode_of(LIMIT, 4)),
-        ("a smaller limit of one", |holders| holders[9].mode = mode_of(LIMIT - 1, 3)),
-        ("a weight for all others", |holders| holders[9].mode = mode_of(LIMIT, LIMIT)),
+        ("a smaller limit of one holder", |holders| holders[9].mode = mode_of(LIMIT - 1, 3)),
+        ("a weight of the whole limit", |holders| holders[9].mode = mode_of(LIMIT, LIMIT)),
         ("one exclusive holder", |holders| holders[MANY - 1].mode = mode_of(1, 1)),
         ("an owner twice", |holders| holders[MANY - 1].owner = holders[0].owner.clone()),
         ("a token twice", |holders| holders[MANY - 1].token = holders[0].token),
@@ -339,7 +341,7 @@ fn many_holders_are_loaded_only_if_all_of_them_fit() {
 }
 
 #[test]
-fn a_stored_lock_has_nothing_but_holders_however_many() {
+fn a_stored_lock_has_only_holders_even_if_they_are_many() {
     let whole = payload_of(&many());
     let now = at((0, 0));
     assert!(encoding::decode_lock(&whole, Origin::Loaded, now).is_ok());
@@ -359,7 +361,7 @@ fn a_stored_lock_has_nothing_but_holders_however_many() {
             assert_eq!(encoding::decode_message(&dropped, Origin::Live, now), Err(Malformed), "{what}");
         }
     }
-    // As changes, the end of all leaves those that follow.
+    // In a payload of changes, *all-over* ends only the tenures before it.
     let changes = [&whole[..], &[7], &whole[1..]].concat();
     let mut lock = Lock::new();
     for change in encoding::decode(&changes, Origin::Live, now).unwrap() {
@@ -370,7 +372,7 @@ fn a_stored_lock_has_nothing_but_holders_however_many() {
     assert!(lock.is_free());
 }
 
-/// There is one way to write a holder. Otherwise two servers could write the same lock differently.
+/// There must be only one way to write a holder. Otherwise two servers could write the same lock differently.
 #[test]
 fn a_weight_is_written_only_if_it_is_not_1_and_read_only_if_it_fits_the_limit() {
     let now = at((0, 0));

@@ -9,8 +9,8 @@ use std::ptr::NonNull;
 
 /// The client has disconnected, or the server itself has ended its wait.
 fn forget(client: BlockedClient, leaving: Leaving) {
-    // The code that takes a waiter out of its queue also unblocks it. A pending reply means that it has done so or
-    // is about to.
+    // The code that takes a waiter out of its queue also unblocks it. If a reply is pending, that code has unblocked
+    // the client or is about to do so.
     if !waiters::drop_reply(client) && waiters::leave(client, leaving) {
         client.unblock();
     }

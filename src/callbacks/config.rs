@@ -11,8 +11,8 @@ use std::ffi::{c_char, c_int, c_longlong, c_void};
 use std::sync::Mutex;
 use std::{mem, slice};
 
-/// Registers every setting. The module's arguments give the defaults. These are used where the configuration does not name a
-/// setting. Logs a line and returns false when an argument is wrong.
+/// Registers every setting. The module's arguments give the defaults, for settings that the configuration does not
+/// name. Logs a line and returns false when an argument is wrong.
 ///
 /// # Safety
 /// `argv` holds `argc` strings of the server's.

@@ -11,24 +11,25 @@ use std::{mem, ptr, slice};
 /// The name that TYPE and SCAN ... TYPE show: the server wants nine characters.
 const NAME: &CStr = c"lockward-";
 
-/// What the server writes into RDB files as the version of the type. It only says that the value is one string. It must not
-/// change. The string has a version of its own, so that every module that knows that version can read the lock.
+/// What the server writes into RDB files as the version of the type. This version only says that the value is one
+/// string, and must not change. The string has a version of its own, so that every module that knows that version can
+/// read the lock.
 const ENCODING: c_int = 1;
 
-/// A type that does nothing yet.
+/// The methods of a type that does nothing.
 pub const NO_METHODS: raw::RedisModuleTypeMethods = raw::RedisModuleTypeMethods {
     version: raw::REDISMODULE_TYPE_METHOD_VERSION as u64,
     rdb_load: None,
     rdb_save: None,
     aof_rewrite: None,
-    mem_usage: None, // mem_usage2 is there wherever the module loads
+    mem_usage: None, // every server that can load the module has mem_usage2
     digest: None,
     free: None,
     aux_load: None, // nothing is kept beside the locks: tokens need no stored counter
     aux_save: None,
     aux_save_triggers: 0,
-    free_effort: None, // free_effort2 is there wherever the module loads
-    unlink: None,      // unlink2 has the database too
+    free_effort: None, // every server that can load the module has free_effort2
+    unlink: None,      // unlink2 also tells the database
     copy: None,        // COPY is refused: one tenure cannot be in two places
     defrag: None,
     mem_usage2: None,
@@ -133,12 +134,13 @@ unsafe extern "C" fn aof_rewrite(
 }
 
 unsafe extern "C" fn free(value: *mut c_void) {
-    // May run on a thread of the server's own.
+    // The server may call this on a thread of its own.
     // SAFETY: a lock that the server was given, and gives back once.
     catch_panic(Callback::Free, (), || unsafe { lock_allocation::free(value.cast()) });
 }
 
-/// The server leaves a lock with many holders to a thread of its own. The module deletes only locks without holders.
+/// The cost of freeing a lock. The server frees a lock with many holders on a thread of its own. The module itself
+/// deletes only locks without holders.
 unsafe extern "C" fn free_effort(_context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> usize {
     catch_panic(Callback::Free, 1, || {
         // SAFETY: the server's value, valid for this call.
@@ -204,7 +206,8 @@ unsafe fn unlinked(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void
     });
 }
 
-/// The server calls this again for a lock with many holders, until it returns 0. The cursor is the token of the last holder.
+/// For a lock with many holders, the server calls this again until it returns 0. The cursor is the token of the last
+/// holder that was visited.
 unsafe extern "C" fn defrag(
     context: *mut raw::RedisModuleDefragCtx,
     _key: *mut raw::RedisModuleString,

@@ -11,7 +11,7 @@ use std::slice;
 
 /// Subscribes to the events that the module always needs. False when the server refuses.
 ///
-/// Rare events are subscribed to when they are first needed, see [`crate::server::subscriptions`].
+/// The module subscribes to rare events when it first needs them, see [`crate::server::subscriptions`].
 pub fn subscribe(context: Context) -> bool {
     let server_events: [(u64, raw::RedisModuleEventCallback); 8] = [
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, Some(on_role)),

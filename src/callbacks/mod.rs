@@ -1,6 +1,7 @@
-//! Where the server calls in: every `extern "C"` function of the module, each inside [`crate::panics::catch_panic`].
+//! The functions that the server calls: every `extern "C"` function of the module, each inside
+//! [`crate::panics::catch_panic`].
 //!
-//! Nothing below imports this folder. The functions that the server calls later are passed down once, as
+//! No lower layer imports this folder. The functions that the server calls later are passed down once, as
 //! [`ENTRY_POINTS`].
 
 pub mod blocked;

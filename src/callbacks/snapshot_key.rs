@@ -13,8 +13,8 @@ use std::{ptr, slice};
 /// The server wants nine characters.
 const NAME: &CStr = c"lockward_";
 
-/// What the server writes into RDB files as the version of the type. It is the version of the list. It must not change: each
-/// lock in the list has the version of its own payload.
+/// What the server writes into RDB files as the version of the type. This is the version of the list only, and must not
+/// change. The payload of each lock in the list has a version of its own.
 const ENCODING: c_int = 1;
 
 /// Makes the data type. False when the server refuses it.

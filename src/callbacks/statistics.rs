@@ -15,7 +15,7 @@ pub fn register(context: Context) -> bool {
 
 unsafe extern "C" fn on_info(info: *mut raw::RedisModuleInfoCtx, for_crash_report: c_int) {
     if for_crash_report != 0 {
-        return; // the server may be in the middle of anything, the module as well
+        return; // the crash may have interrupted any operation of the server or of the module
     }
     catch_panic(Callback::Statistics, (), || {
         // SAFETY: the server's info, valid for this call; the text is constant.

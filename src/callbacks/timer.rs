@@ -9,8 +9,9 @@ use std::ffi::c_void;
 pub unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     // SAFETY: the server's context, valid for this call.
     let context = unsafe { Context::new(context) };
-    // The timer is marked as fired even if the work panics, or it would never be set again. If marking it panics, the work waits
-    // for the next timer: the work could stop this timer, which the server frees after the callback.
+    // The timer is marked as fired before the work: if the work panicked first, the timer would never be set again. If
+    // the mark panics, the work is left to the next timer, because the work could stop this one, and the server frees
+    // it after the callback.
     let fired = || {
         background::timer_fired();
         true

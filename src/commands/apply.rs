@@ -31,7 +31,7 @@ impl Command for Apply {
         let origin = match command_source(context) {
             Ok(CommandSource::Primary) => Origin::Live,
             Ok(CommandSource::File) => Origin::Loaded,
-            // A node that moves a whole slot here sends its locks as a primary does (Valkey 9).
+            // In Valkey 9, a node that moves a whole slot to this node sends the locks of the slot as a primary does.
             Ok(CommandSource::Client) if context.flags().sent_by_primary() => Origin::Live,
             Ok(CommandSource::Client) | Err(_) => return Err(Error::NotFromPrimary),
         };

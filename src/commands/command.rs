@@ -17,13 +17,13 @@ pub trait Command {
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error>;
 }
 
-/// The lease, as every command that takes one documents it.
+/// The documentation of the lease, for every command that takes one.
 pub const LEASE: Argument = Argument::one_of(
     c"lease",
     &[Argument::number(c"milliseconds", c"PX"), Argument::number(c"seconds", c"EX")],
 );
 
-/// The limit and the weight, as every command that takes them documents them.
+/// The documentation of the limit and the weight, for every command that takes them.
 pub const MODE: Argument = Argument::one_of(
     c"mode",
     &[
@@ -46,9 +46,9 @@ pub enum CommandSource {
 /// Where the running command comes from.
 ///
 /// # Errors
-/// [`Error::Paused`] when a transaction that has paused all writes then tries to write. [`Error::ReadOnly`]
-/// when a client asks a replica to change a lock. The server lets that pass where replicas are not read-only, but no
-/// replica grants or frees a lock by itself.
+/// [`Error::Paused`] when a transaction that has paused all writes then tries to write. [`Error::ReadOnly`] when a
+/// client asks a replica to change a lock. The server allows this on a replica that is not read-only, but no replica
+/// grants or frees a lock by itself.
 #[inline]
 pub fn command_source(context: Context) -> Result<CommandSource, Error> {
     if Context::paused() {
@@ -72,7 +72,7 @@ pub fn command_source(context: Context) -> Result<CommandSource, Error> {
     }
 }
 
-/// As [`command_source`], for commands that no primary and no file ever sends.
+/// Like [`command_source`], but accepts only clients: for commands that a primary or a file never sends.
 #[inline]
 pub fn only_clients(context: Context) -> Result<(), Error> {
     match command_source(context)? {

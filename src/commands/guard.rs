@@ -42,7 +42,8 @@ impl Command for Guard {
     }
 }
 
-/// Whether the token is that of a present holder. Changes nothing: a lease that is over stays until another call ends it.
+/// Whether the token is that of a present holder. Changes nothing: a holder whose lease is over stays until another
+/// command ends its tenure.
 fn check(context: Context, key: &KeyName<'_>, token: FencingToken) -> Result<(), Error> {
     let now = command_time::of(context).mono;
     match fencing(context, key, token, now)? {

@@ -78,14 +78,14 @@ fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, Shown), Error
 pub struct Holding {
     /// The first holders, as many as were asked for.
     pub first: Vec<Holder>,
-    /// How many there are.
+    /// How many holders there are.
     pub count: usize,
-    /// What they take together.
+    /// What all holders take together.
     load: Load,
 }
 
 impl Holding {
-    /// `None` when nobody holds the lock. A holder whose lease is over does not count, though it may still be stored.
+    /// `None` when nobody holds the lock. A holder whose lease is over does not count, although it may still be stored.
     fn of(lock: &Lock, most: usize, now: Instant) -> Option<Self> {
         let present = || lock.holders().filter(|holder| !holder.is_over(now));
         let count = lock.count_present(now);

@@ -36,8 +36,8 @@ impl Command for Top {
                 _ => return Err(ParseError::Syntax.into()),
             }
         }
-        // From Redis 7.4 and Valkey 8 on, the server looks up every key that is opened in a transaction in the slot of
-        // the transaction's own keys. So it does not find keys of other slots.
+        // In a transaction, Redis from 7.4 on and Valkey from 8 on look up every key in the slot of the transaction's
+        // own keys. So they do not find keys of other slots.
         let flags = context.flags();
         if flags.cluster() && flags.must_not_block() {
             return Err(Error::TopInTransaction);
@@ -47,7 +47,7 @@ impl Command for Top {
         context.reply_array(top.len());
         for contended in top {
             let name = KeyName::copied(context.db(), &contended.key);
-            // A key that holds something else by now has no holder. Its waiters get an error soon.
+            // If the key holds another type by now, it has no holder. Its waiters get an error soon.
             let holding = holding(context, &name, 1, now).unwrap_or_default();
             context.reply_map(5);
             context.reply_bytes(b"key");
@@ -75,8 +75,8 @@ struct Contended {
     first_since: Instant,
 }
 
-/// The locks of `db` with the most waiters. The lock with the most waiters comes first; of two with equally many, the
-/// one with the longest wait.
+/// The locks of `db` with the most waiters. The lock with the most waiters comes first. Of two locks with equally many
+/// waiters, the one with the longest wait comes first.
 fn most_contended(db: Db, count: usize) -> Vec<Contended> {
     let mut all: Vec<Contended> = state::with(|state| {
         let contended = |(key, waiters, first_since)| Contended { key: Rc::clone(key), waiters, first_since };

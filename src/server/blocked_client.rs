@@ -1,11 +1,11 @@
 //! Clients that the server holds blocked for the module.
 //!
-//! A handle is unblocked exactly once, by the code that takes the waiter out of its wait queue. The server frees the handle some
-//! time after that. Before that, exactly one callback takes the pending reply: the one that replies, or the one that reports that
-//! the client is gone.
+//! A handle is unblocked exactly once, by the code that takes the waiter out of its wait queue. The server frees the
+//! handle some time after that. Before that, exactly one callback takes the pending reply: either the callback that
+//! replies, or the callback that reports that the client is gone.
 //!
-//! The module does not use the server's own time limit. It passes a timeout callback only from Redis 7.4 and Valkey 8 on: in
-//! older versions, when a time limit and an unblock meet in one pass of the event loop, the server loses the reply or crashes.
+//! The module does not use the server's own time limit. It passes a timeout callback only from Redis 7.4 and Valkey 8
+//! on. Older versions lose the reply or crash when a timeout and an unblock happen in the same pass of the event loop.
 
 use super::context::Context;
 use super::entry_points::entry_points;
@@ -16,11 +16,11 @@ use std::ffi::c_int;
 use std::hash::{Hash, Hasher};
 use std::ptr::{self, NonNull};
 
-/// The first version, as the server numbers itself, where CLIENT UNBLOCK and an unblock by the module may meet without harm.
-/// Valkey's numbers begin at 8.
+/// The first version, as the server numbers itself, where CLIENT UNBLOCK and an unblock by the module may happen in the
+/// same pass of the event loop. Valkey's numbers begin at 8.
 const TIMEOUT_SAFE_SINCE: c_int = 0x0007_0400;
 
-/// A client that the server holds blocked for the module. Two are equal when their handles are.
+/// A client that the server holds blocked for the module. Two values are equal if their handles are equal.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockedClient {
     handle: NonNull<raw::RedisModuleBlockedClient>,

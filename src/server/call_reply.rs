@@ -77,7 +77,7 @@ impl<'a> ReplyPart<'a> {
         NonNull::new(part).map(|part| Self(part, PhantomData))
     }
 
-    /// The part behind a name, in a map, which RESP2 sends as a list.
+    /// The value of this name in a map. RESP2 sends a map as a list of names and values.
     pub fn field(self, name: &[u8]) -> Option<Self> {
         let position = self.parts().step_by(2).position(|part| part.text() == name)?;
         self.at(position.checked_mul(2)?.checked_add(1)?)
@@ -93,7 +93,7 @@ impl<'a> ReplyPart<'a> {
         }
     }
 
-    /// The number; a very small one if it is not a number.
+    /// The number; `i64::MIN` if the part is not a number.
     pub fn number(self) -> i64 {
         // SAFETY: the reply is valid for 'a.
         unsafe { api!(RedisModule_CallReplyInteger(self.0.as_ptr())) }

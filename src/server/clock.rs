@@ -5,11 +5,11 @@ use redis_module::raw;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How far the wall clock was ahead of the monotonic one when it was last read, in microseconds.
+/// How far the wall clock was ahead of the monotonic clock when both were last read, in microseconds.
 static AHEAD: AtomicI64 = AtomicI64::new(0);
 
-/// Both clocks for a decision, for the cost of one: the wall clock is the monotonic clock and the difference that was read
-/// last. If the wall clock was set after that, the module notices a little later.
+/// Both clocks for a decision, at the cost of reading only the monotonic clock: the wall clock is computed from it with
+/// the difference at the last [`read`]. If the wall clock was set after that, the module notices a little later.
 pub fn now() -> Now {
     let micros = micros();
     let wall = micros.saturating_add(AHEAD.load(Ordering::Relaxed));
@@ -33,8 +33,8 @@ fn micros() -> i64 {
     i64::try_from(unsafe { api!(RedisModule_MonotonicMicroseconds()) }).unwrap_or(i64::MAX)
 }
 
-/// The latest time that the server may have used to judge a TTL just now. It keeps the time at which a command began until
-/// the command is done, and Valkey 9 reads the clock only once a millisecond.
+/// The latest time that the server may have used to judge a TTL just now. The server uses the time at which a command
+/// began until the command is done, and Valkey 9 reads the clock only once a millisecond.
 pub fn latest_wall() -> WallTime {
     // SAFETY: they take nothing and touch nothing of ours.
     let (millis, micros) = unsafe {

@@ -12,7 +12,7 @@ pub struct CommandInfo {
     pub name: &'static CStr,
     /// Its flags, as `RM_CreateCommand` names them.
     pub flags: &'static CStr,
-    /// The number of arguments, its name included. If it is negative, there can be more.
+    /// The number of words, including the name. If it is negative, there can be more.
     pub arity: c_int,
     /// How it uses its key, the first argument; `None` when it has none.
     pub key: Option<KeyUse>,
@@ -66,12 +66,12 @@ impl Argument {
         Self { kind: Kind::Number, ..Self::text(name) }
     }
 
-    /// Any number of strings, at least none.
+    /// Any number of strings, or none.
     pub const fn more(name: &'static CStr) -> Self {
         Self { optional: true, multiple: true, ..Self::text(name) }
     }
 
-    /// A number that may be given behind the option's name.
+    /// An option with a number as its value.
     pub const fn number(name: &'static CStr, option: &'static CStr) -> Self {
         Self { name, kind: Kind::Number, option: Some(option), optional: true, multiple: false }
     }
@@ -81,7 +81,7 @@ impl Argument {
         Self { name, kind: Kind::Flag, option: Some(option), optional: true, multiple: false }
     }
 
-    /// One of several that may be given.
+    /// One of several options.
     pub const fn one_of(name: &'static CStr, choices: &'static [Self]) -> Self {
         Self { name, kind: Kind::OneOf(choices), option: None, optional: true, multiple: false }
     }
@@ -91,7 +91,7 @@ impl Argument {
         Self { name, kind: Kind::Together(arguments), option: None, optional: true, multiple: false }
     }
 
-    /// The argument as the server wants it. `held` keeps alive what it points to.
+    /// The argument as the server wants it. `held` owns the memory that the result points to.
     fn raw(
         &self,
         chosen: bool,
@@ -131,7 +131,8 @@ impl Argument {
     }
 }
 
-/// A list as the server wants it, with the empty one at its end. The first `chosen` arguments are not optional on their own.
+/// A list as the server wants it, with an empty argument at its end. The first `chosen` arguments are not optional on
+/// their own.
 fn raw_list(
     arguments: &[Argument],
     chosen: usize,
@@ -151,9 +152,9 @@ pub enum KeyUse {
     Read,
     /// Replies with its contents, and may create, change or delete it.
     Write,
-    /// May create, change or delete it, and replies with nothing of it.
+    /// May create, change or delete it, and replies with none of its contents.
     WriteUnseen,
-    /// Reads it. The command in the third argument, and its arguments, name more keys.
+    /// Reads it. An inner command begins at the third argument, and may have more keys.
     ReadBeforeCommand,
 }
 

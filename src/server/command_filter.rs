@@ -1,7 +1,7 @@
 //! Calls at the beginning of every command.
 //!
-//! The server has no event for that, but it calls a command filter as each command begins. The module registers a filter only
-//! while it needs one, so that other commands cost no more.
+//! The server has no event for this, but it calls a command filter when a command begins. The module registers a filter
+//! only while it needs one, because a filter makes every command slower.
 
 use super::entry_points::entry_points;
 use super::module_context::module_context;
@@ -45,8 +45,8 @@ pub fn stop_watching_commands() {
     }
 }
 
-/// The caller of the command. Clients with a connection are found by their ids; scripts and modules call as clients that are in
-/// no list.
+/// The caller of the command. The server finds a client with a connection by its id. Scripts and modules call as
+/// clients that are in no list.
 ///
 /// # Safety
 /// `command` is the server's of the running call.

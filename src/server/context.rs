@@ -203,7 +203,8 @@ impl Context {
         unsafe { api!(RedisModule_WrongArity(self.raw)) };
     }
 
-    /// Passes on the reply of a command that the module has called in the client's version of the protocol.
+    /// Sends the client the reply of a command that the module has called. The module must have called the command in
+    /// the client's version of the protocol.
     pub fn reply_with(self, reply: &CallReply) {
         // SAFETY: context and reply are valid.
         unsafe { api!(RedisModule_ReplyWithCallReply(self.raw, reply.as_ptr())) };
@@ -249,8 +250,8 @@ impl Context {
         unsafe { api!(RedisModule_NotifyKeyspaceEvent(self.raw, class, text.as_ptr(), name.as_ptr())) };
     }
 
-    /// Whether writes must wait: clients are paused, by hand, for a failover or for a shutdown. A module that writes in the
-    /// background then would crash the server.
+    /// Whether writes must wait: clients are paused, by hand, for a failover or for a shutdown. If a module writes in
+    /// the background during a pause, the server crashes.
     pub fn paused() -> bool {
         // SAFETY: takes nothing.
         unsafe { api!(RedisModule_AvoidReplicaTraffic()) != 0 }

@@ -3,8 +3,8 @@
 use redis_module::raw;
 use std::ffi::c_int;
 
-/// Calls a function of the module API by its name. It must be in the list below: [`is_recent_enough`] has
-/// checked that these exist.
+/// Calls a function of the module API by its name. The function must be in the list below: [`is_recent_enough`] has
+/// checked that all functions in the list exist.
 macro_rules! api {
     ($function:ident($($argument:expr),* $(,)?)) => {{
         const { $crate::server::known::$function }

@@ -1,4 +1,4 @@
-//! What the server reports in INFO.
+//! What the module reads from the server's INFO.
 
 use redis_module::raw;
 use std::ffi::{CStr, c_int};
@@ -10,11 +10,12 @@ use std::ptr;
 ///
 /// These functions of the server show that the audience misses no change (Valkey writes `replica` for `slave`):
 ///
-/// - Any, without replica, backlog and AOF: `alsoPropagate` asks `shouldPropagate`, which checks these three, and drops the
+/// - Without replica, backlog and AOF: `alsoPropagate` asks `shouldPropagate`, which checks these three, and drops the
 ///   command.
 /// - A new replica: `canFeedReplicaReplBuffer` leaves it out until `replicationSetupSlaveForFullResync`. That runs with
 ///   `redisFork`, which fires FORK_CHILD.
-/// - A replica that joins another's snapshot: it can join only after the fork (`SLAVE_STATE_WAIT_BGSAVE_END`).
+/// - A replica that joins the snapshot of another replica: it can join only after the fork
+///   (`SLAVE_STATE_WAIT_BGSAVE_END`).
 /// - A replica with a second connection for the snapshot: the main connection waits too (Redis 8,
 ///   `SLAVE_STATE_WAIT_RDB_CHANNEL`), or is no replica before the fork (Valkey 8, `addRdbReplicaToPsyncWait`).
 /// - A replica that continues without a snapshot: it needs the id of a backlog (`masterTryPartialResynchronization`). A new
@@ -27,7 +28,7 @@ use std::ptr;
 /// - An AOF in other cases: at a start it exists before the first cron. After RM_RdbLoad, RM_ResetDataset and REPLICAOF NO ONE
 ///   it begins with a fork. `restartAOFWithSyncRdb` (Valkey 9.1) runs on replicas only.
 /// - A node that gets a slot by atomic migration (Redis 8.6, `asmMigrateInProgress`): only in a cluster.
-/// - Any, during MULTI/EXEC or a script: the server refuses SYNC, PSYNC and (in scripts) CONFIG. No AOF
+/// - During MULTI/EXEC or a script: the server refuses SYNC, PSYNC and (in scripts) CONFIG. No AOF
 ///   begins, and the cron does not run.
 ///
 /// To add a server: read these functions; look for new callers of `fork`, and for new ways to send a snapshot without one; run
@@ -49,8 +50,8 @@ fn major_and_minor(version: &[u8]) -> Option<[u32; 2]> {
     Some([numbers.next()??, numbers.next()??])
 }
 
-/// Whether a module that listens to the events of MOVE and COPY leaves their clients in the other database. This is a fault of
-/// Valkey 8.1, fixed in 9.1 (`moduleNotifyKeyspaceEvent`). The source of 9.0 was not read.
+/// Whether a client of MOVE or COPY is left in the other database if a module listens to the events of these commands.
+/// This is a fault of Valkey 8.1, fixed in 9.1 (`moduleNotifyKeyspaceEvent`). The source of 9.0 was not read.
 pub fn events_move_clients() -> bool {
     let version = text(c"server", c"valkey_version").and_then(|version| major_and_minor(&version));
     version.is_some_and(|version| ([8, 1]..[9, 1]).contains(&version))
@@ -80,8 +81,8 @@ pub fn has_no_replication_audience() -> bool {
     })
 }
 
-/// Counts of the server that grow until CONFIG RESETSTAT sets them to 0. Between two checks one of them may grow beyond its old
-/// value again, but hardly all.
+/// Counts of the server that grow until CONFIG RESETSTAT sets them to 0. After a reset, one of them may exceed its old
+/// value before the next check, but hardly all.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MonotonicStats([u64; 3]);
 

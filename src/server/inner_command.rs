@@ -47,7 +47,7 @@ impl<'a> InnerCommand<'a> {
         if is_own(name) {
             return Err(InnerRefused::OwnCommand);
         }
-        // Valkey ends itself when a module calls these in a script.
+        // Valkey aborts when a module calls these commands in a script.
         if [&b"wait"[..], b"waitaof"].iter().any(|other| name.eq_ignore_ascii_case(other)) {
             return Err(InnerRefused::WaitsForReplicas);
         }
@@ -63,9 +63,9 @@ impl<'a> InnerCommand<'a> {
         CStr::from_bytes_until_nul(&self.name).unwrap_or_default()
     }
 
-    /// Runs the command as the client of the running command, and sends its reply. The server checks what it checks for commands
-    /// of scripts: the client's rights, the role, the memory limit, replicas and the disk. A command that would block replies at
-    /// once instead.
+    /// Runs the command as the client of the running command, and sends its reply. The server makes the same checks as
+    /// for commands of scripts: the client's rights, the role, the memory limit, replicas and the disk. A command that
+    /// would block replies at once instead.
     pub fn run(&self, context: Context) -> Result<(), InnerRefused> {
         let reply = self.call(context)?;
         if let Some(text) = reply.error().and_then(|error| error.strip_prefix(OLD_ACL_ERROR)) {
@@ -76,9 +76,10 @@ impl<'a> InnerCommand<'a> {
         Ok(())
     }
 
-    /// In a transaction or script the server lets no command block. Outside of these, it ends itself when a module's command
-    /// blocks a client that must not be blocked. So the module refuses commands that say that they block. Commands of modules
-    /// that do not say so run where the server allows them to block: from Redis 7.2 on, and in Valkey.
+    /// In a transaction or script the server lets no command block. Otherwise the server aborts when a module's command
+    /// blocks a client that must not be blocked. So a module's command that says that it blocks is refused. A module's
+    /// command that does not say so is called in a mode that lets it block, if the server has this mode: Redis from 7.2
+    /// on, and Valkey.
     fn call(&self, context: Context) -> Result<CallReply, InnerRefused> {
         let may_block = known_command(self.name())
             .filter(|command| command.of_module && !context.flags().in_transaction_or_script());
@@ -88,7 +89,7 @@ impl<'a> InnerCommand<'a> {
             Some(_) | None => (c"0!CESMv", c"0!ESMv"),
         };
         let mut reply = self.call_as(context, as_client)?;
-        // The caller is a module, which has no user.
+        // This error means that the caller is a module, which has no user.
         if reply.error().is_some_and(|error| error.starts_with(b"ERR cannot run as user")) {
             reply = self.call_as(context, as_server)?;
         }
@@ -108,7 +109,7 @@ impl<'a> InnerCommand<'a> {
             )))
         };
         let reply = reply.ok_or(InnerRefused::NoReply)?;
-        // The module drops a promise, so nobody gets the reply. The server could not stop a command of a module that waits.
+        // The command waits, and the server could not stop it. The promise is dropped, so nobody gets the reply.
         if reply.is_promise() {
             Err(InnerRefused::Blocks)
         } else if reply.is_empty() {
@@ -142,11 +143,12 @@ fn is_own(name: &[u8]) -> bool {
     name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"lock."))
 }
 
-/// Tells the server the keys of a command with an inner command at position `at`: its own first argument, and those of the inner
-/// command. Returns false if the server does not ask for keys, but runs the command.
+/// Tells the server the keys of a command with an inner command at position `at`: its own first argument, and those of
+/// the inner command. Returns false if the server does not ask for keys but runs the command.
 ///
-/// From Redis 8.4 on, the server asks on its I/O threads, without its lock. There the module must not call a command, so it does
-/// not know the flags of most keys. The rights are checked by the right flags when the inner command runs.
+/// From Redis 8.4 on, the server asks on its I/O threads, without its lock. On these threads the module must not call a
+/// command, so it does not know the flags of most keys. When the inner command runs, the server checks the client's
+/// rights by the correct flags.
 ///
 /// # Safety
 /// The server's context and strings, of the running call.
@@ -168,7 +170,7 @@ pub unsafe fn report_keys(
             report(1, c_int::try_from(KeyUse::Read.flags()).unwrap_or_default());
         }
         let inner = argv.get(at..).unwrap_or_default();
-        // An inner command of this module may have an inner command again.
+        // An inner command of this module is refused when it runs, so its keys are not reported.
         if inner.first().is_none_or(|name| is_own(string_bytes(*name))) {
             return true;
         }
@@ -199,7 +201,7 @@ unsafe fn known_keys(
     if keys.is_empty() {
         return command.counted_keys(&words);
     }
-    // The server names no flags where it has not looked at the command's key specifications.
+    // The server names no flags if it has not used the command's key specifications.
     let flags = |(position, flags)| (position, if flags == 0 { command.flags_at(position) } else { flags });
     keys.into_iter().map(flags).collect()
 }

@@ -35,8 +35,8 @@ pub enum Content<'a> {
     WrongType,
 }
 
-/// A key that stands open until this is dropped. Opening a key for writing makes the server drop it first if its TTL
-/// has passed, and so calls back into the module.
+/// An open key, which is closed when this is dropped. When a key is opened for writing and its TTL has passed, the
+/// server deletes it first, and so calls back into the module.
 pub struct OpenKey<'a> {
     key: *mut raw::RedisModuleKey,
     /// The lock in it, once [`Self::content`] has found one.
@@ -80,7 +80,7 @@ impl<'a> OpenKey<'a> {
 
     /// What the key holds.
     pub fn content(&mut self) -> Content<'_> {
-        // SAFETY: the key is open, or null where it was opened to be read and does not exist, which the API allows.
+        // SAFETY: the key is open, or null if it was opened for reading and does not exist; the API allows null.
         let kind = unsafe { api!(RedisModule_KeyType(self.key)) };
         if kind == raw::REDISMODULE_KEYTYPE_EMPTY as c_int {
             return Content::Missing;
@@ -102,7 +102,7 @@ impl<'a> OpenKey<'a> {
         }
     }
 
-    /// Stores `lock`, and its TTL, in a key that holds nothing. A free lock is not stored.
+    /// Stores `lock` and its TTL in a key that holds nothing. A free lock is not stored.
     #[inline(always)]
     pub fn create(&mut self, lock: Box<Lock>) {
         if lock.is_free() {

@@ -1,4 +1,4 @@
-//! What the server reports of its commands. It is asked once for each command.
+//! What the server reports of its commands. The module asks once for each command.
 
 use super::call_reply::{CallReply, ReplyPart};
 use super::module_context::module_context;
@@ -16,7 +16,7 @@ pub struct KnownCommand {
     pub of_module: bool,
     /// Whether it says that it may block its client. Modules need not say so.
     pub says_it_blocks: bool,
-    /// The number of its words. If it is negative, there can be more.
+    /// The number of words of a call. If it is negative, there can be more.
     arity: i64,
     /// Its key specifications.
     specs: Vec<KeySpec>,
@@ -28,13 +28,14 @@ pub struct KnownCommand {
 struct KeySpec {
     /// The positions, if they depend on nothing but the number of arguments.
     range: Option<Range>,
-    /// The positions, if an argument tells how many there are.
+    /// The positions, if an argument tells how many keys there are.
     counted: Option<Counted>,
-    /// As the module API has them; `None` when they depend on the arguments.
+    /// The flags of the module API; `None` when they depend on the arguments.
     flags: Option<c_int>,
 }
 
-/// A first key, and how far and in which steps others follow. A negative number counts from the last argument.
+/// The first key, the last key, and the step from one key to the next. `last` counts from the first key or, if it is
+/// negative, from the last argument.
 struct Range {
     first: usize,
     last: i64,
@@ -80,7 +81,7 @@ pub fn known_command_or_sub(words: &[&[u8]]) -> Option<Rc<KnownCommand>> {
 }
 
 impl KnownCommand {
-    /// Whether a call can have so many words.
+    /// Whether a call can have this many words.
     pub fn takes(&self, count: usize) -> bool {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         if self.arity < 0 { count >= self.arity.saturating_neg() } else { count == self.arity }
@@ -96,8 +97,8 @@ impl KnownCommand {
         Some(keys)
     }
 
-    /// The positions and flags of the keys, where an argument says how many there are. Valkey 9.1 does not tell modules the keys
-    /// of MSETEX.
+    /// The positions and flags of the keys, if an argument tells how many keys there are. This is for MSETEX, whose
+    /// keys Valkey 9.1 does not tell modules.
     pub fn counted_keys(&self, words: &[&[u8]]) -> Vec<(usize, c_int)> {
         let counted = self.specs.iter().filter_map(|spec| spec.counted.as_ref().zip(spec.flags));
         counted
@@ -105,8 +106,8 @@ impl KnownCommand {
             .collect()
     }
 
-    /// The flags of the key at this position, where the server has named none: those of the specification that begins there, or of the
-    /// last one.
+    /// The flags of the key at this position, if the server has named none: the flags of the specification that begins
+    /// at the position, or of the last specification.
     pub fn flags_at(&self, position: usize) -> c_int {
         let begins = |spec: &&KeySpec| spec.range.as_ref().is_some_and(|range| range.first == position);
         let spec = self.specs.iter().find(begins).or(self.specs.last());
@@ -125,7 +126,7 @@ impl Range {
 }
 
 impl Counted {
-    /// Skips the keys of a specification that needs more words than there are.
+    /// The positions of the keys; none if the call has too few words for that many keys.
     fn positions(&self, words: &[&[u8]]) -> impl Iterator<Item = usize> + use<> {
         let count = words.get(self.count).and_then(|word| parse_i64(word)).unwrap_or_default();
         let steps = usize::try_from(count).ok().and_then(|count| count.checked_sub(1));

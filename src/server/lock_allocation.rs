@@ -3,8 +3,8 @@
 //! No event reports every lock that leaves the keyspace: FLUSHALL and a full resync do not name locks, and RENAME reports a lock
 //! that stays. But when the server frees a value, that lock is gone, whatever the reason.
 //!
-//! Most locks go because they are released, and the next one is acquired soon. So their memory is used again. That saves the
-//! bookkeeping of the server's allocator, some 20 ns of acquire and release.
+//! Most locks are released, and soon the next one is acquired. So the memory of a released lock is used again. This
+//! saves the bookkeeping of the server's allocator, some 20 ns for an acquire and a release.
 
 use super::shared::Shared;
 use lazy_static::lazy_static;
@@ -12,7 +12,7 @@ use lockward_core::Lock;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// For how many locks the memory is kept: 3 KB.
+/// The memory of at most this many locks is kept: 3 KB.
 const SPARE: usize = 64;
 
 /// The number of values that were given to the server, less those that the module has deleted. Written only under the server's
@@ -23,7 +23,7 @@ static GIVEN: AtomicU64 = AtomicU64::new(0);
 /// frees in the background.
 static FREED: AtomicU64 = AtomicU64::new(0);
 
-/// The value that the module is deleting now. Another thread frees other values meanwhile.
+/// The value that the module is deleting now. Another thread may free other values meanwhile.
 static DELETED: AtomicPtr<Lock> = AtomicPtr::new(ptr::null_mut());
 
 lazy_static! {
@@ -35,7 +35,7 @@ lazy_static! {
 #[allow(clippy::vec_box, reason = "what is kept is the memory of each")]
 type Spares = Vec<Box<Lock>>;
 
-/// A free lock, to be given to the server or kept.
+/// Memory for a lock, from the spares if there are any. Pass it to `give` or `keep`.
 pub fn spare() -> Box<Lock> {
     SPARES.with(Vec::pop).unwrap_or_default()
 }
@@ -78,8 +78,8 @@ pub unsafe fn free(value: *mut Lock) {
         GIVEN.store(GIVEN.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);
         keep(lock);
     } else {
-        // The store may share memory with this lock. The memory is released before the count grows, so that whoever reads the
-        // count has it alone.
+        // The store may share memory with this lock. The memory is released before the count grows. So if the store
+        // reads the new count, nobody else shares the memory.
         drop(lock);
         FREED.fetch_add(1, Ordering::Release);
     }

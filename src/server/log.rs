@@ -8,7 +8,7 @@ use std::ptr;
 pub enum Level {
     /// Information.
     Notice,
-    /// The operator should look at it.
+    /// Something that the operator should look at.
     Warning,
 }
 

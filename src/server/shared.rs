@@ -1,7 +1,7 @@
 //! Values that the module keeps from one call of the server to the next.
 //!
 //! A value is used in short closures, and nothing in a closure uses a shared value again. `make lint` checks that
-//! (`scripts/check-layers`). If the server calls the module during a closure all the same, `catch_panic` turns the call away.
+//! (`scripts/check-layers`). If the server still calls the module during a closure, `catch_panic` rejects the call.
 //!
 //! Two calls may come without the server's lock: the one that frees a value, and the one that asks for the keys of a command.
 //! They use shared values only on the main thread, where the lock is held.

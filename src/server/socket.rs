@@ -1,7 +1,8 @@
 //! Whether a client is still connected.
 //!
 //! The server notices that a client has left when it reads from its connection, once in each pass of its event loop.
-//! The reply to a grant is sent at the end of the pass. By then the socket itself may know more.
+//! The reply to a grant is sent at the end of the pass. By then the operating system may already know that the client
+//! has left.
 
 use super::call_reply::CallReply;
 use super::context::Context;
@@ -14,14 +15,15 @@ use std::os::fd::RawFd;
 pub struct Socket(RawFd);
 
 impl Socket {
-    /// Whether the client has ended or broken its connection, as far as this machine knows. Data that it sent before may be
-    /// unread. False for a descriptor that is no socket, as with RDMA.
+    /// Whether the client has closed its connection or lost it, as far as this machine knows. It does not matter
+    /// whether data that the client sent before is still unread. False for a descriptor that is no socket, for example
+    /// with RDMA.
     pub fn is_left(self) -> bool {
         let mut byte = 0_u8;
         // SAFETY: room for one byte, which lives as long as the call. The byte stays in the socket, and the call does not wait.
         let read = unsafe { recv(self.0, (&raw mut byte).cast(), 1, LOOK_ONLY) };
         if read < 0 && Error::last_os_error().kind() == ErrorKind::WouldBlock {
-            return false; // Nothing to read, not even the end: the usual case, and cheaper to learn than by `poll`.
+            return false; // There is nothing to read, not even the end. This is the usual case, and costs less than `poll`.
         }
         let mut socket = Polled { descriptor: self.0, asked: READ_SIDE_ENDED, found: 0 };
         // SAFETY: one entry, as counted, which lives as long as the call; a limit of 0 does not wait. Nothing is read.
@@ -30,7 +32,8 @@ impl Socket {
     }
 }
 
-/// POLLRDHUP. Other systems do not have it: there, the module sees that a client has left when both sides have ended.
+/// POLLRDHUP. Other systems do not have it. On these, the module sees that a client has left only when both sides of
+/// the connection are closed.
 const READ_SIDE_ENDED: c_short = if cfg!(target_os = "linux") { 0x2000 } else { 0 };
 /// POLLHUP. (POLLERR is left out: it also reports messages in the error queue of a healthy socket.)
 const HUNG_UP: c_short = 0x10;
@@ -72,7 +75,7 @@ impl Context {
 }
 
 fn descriptor(text: &[u8]) -> Option<RawFd> {
-    // Read from the end: the address, which comes before, may be a path with any bytes in it.
+    // Read from the end, because the address before this field may be a path with any bytes in it.
     let mut fields = text.rsplit(|byte| *byte == b' ');
     let number = fields.find_map(|field| field.strip_prefix(b"fd="))?;
     std::str::from_utf8(number).ok()?.parse().ok().filter(|number| *number >= 0)

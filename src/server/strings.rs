@@ -25,7 +25,7 @@ pub struct ArgumentStrings<'a>(slice::Iter<'a, *mut raw::RedisModuleString>);
 pub struct ArgumentString<'a>(&'a *mut raw::RedisModuleString);
 
 impl<'a> ArgumentStrings<'a> {
-    /// The arguments behind the command's name.
+    /// The arguments after the command's name.
     ///
     /// # Safety
     /// Every string in `argv` is valid for `'a`.

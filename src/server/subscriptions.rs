@@ -34,7 +34,7 @@ pub fn subscribe_expired_evicted() {
     subscribe_once(&SUBSCRIBED, classes, entry_points().expired_evicted);
 }
 
-/// Subscribes to new keys. Needed from the first dropped lock on: a new key may take its place.
+/// Subscribes to new keys. Needed from the first dropped lock on: a new key of the same name ends a dropped lock.
 pub fn subscribe_new_keys() {
     static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
     subscribe_once(&SUBSCRIBED, raw::REDISMODULE_NOTIFY_NEW, entry_points().new_key);

@@ -6,7 +6,7 @@ use super::internal_commands::GATE;
 use super::key_name::KeyName;
 use std::ffi::CStr;
 
-/// The answer to whether such a write may be done.
+/// Whether such a write may be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteGate {
     /// It may be done.
@@ -35,7 +35,7 @@ impl Context {
         }
     }
 
-    /// Whether this node of a cluster serves `name` now, writes allowed or not.
+    /// Whether this node of a cluster serves `name` now, even if writes are not allowed.
     pub fn slot_gate(self, name: &KeyName<'_>) -> WriteGate {
         self.call_gate(c"Es", name)
     }

@@ -1,8 +1,8 @@
-//! A module that does nothing: the cost of any module, with which Lockward is compared.
+//! A module that does nothing. Benchmarks compare Lockward with it, because it shows the cost of any module.
 //!
-//! Its commands take whatever arguments they are given. EMPTY.BLOCK blocks its client as LOCK.ACQUIRE does, for good, and keeps
-//! nothing. EMPTY.CALL gives the command in its arguments, on a thread of its own.
-//! EMPTY.MEDDLE runs a command when it receives an event. The commands in `bare` make the API calls that a lock needs.
+//! Its commands accept any arguments. EMPTY.BLOCK blocks its client as LOCK.ACQUIRE does, but never unblocks it and
+//! stores nothing. EMPTY.CALL runs the command in its arguments on a new thread. EMPTY.MEDDLE names a command that the
+//! module runs when it receives an event. The commands in `bare` make the API calls that a lock needs.
 
 mod bare;
 mod meddle;
@@ -82,8 +82,8 @@ unsafe extern "C" fn block(
 ) -> c_int {
     // SAFETY:
     // - the server's context of this very call;
-    // - the client is never unblocked with private data, so that there is none to be freed;
-    // - the handle that the disconnect callback is set on has just been made.
+    // - the client is never unblocked with private data, so there is none to be freed;
+    // - the disconnect callback is set on a handle that has just been made.
     unsafe {
         let (Some(block), Some(when_it_leaves)) =
             (raw::RedisModule_BlockClient, raw::RedisModule_SetDisconnectCallback)
@@ -98,7 +98,7 @@ unsafe extern "C" fn block(
     OK
 }
 
-/// The client has disconnected: without this its handle would leak.
+/// Unblocks a client that has disconnected. Otherwise its handle would leak.
 unsafe extern "C" fn release(_context: *mut raw::RedisModuleCtx, handle: *mut raw::RedisModuleBlockedClient) {
     // SAFETY: the handle is the server's, of a client that nobody else unblocks.
     unsafe {
@@ -108,7 +108,7 @@ unsafe extern "C" fn release(_context: *mut raw::RedisModuleCtx, handle: *mut ra
     }
 }
 
-/// What a thread needs to give a command for a client that is blocked meanwhile.
+/// What a thread needs to run a command for a client that is blocked meanwhile.
 struct Elsewhere {
     handle: *mut raw::RedisModuleBlockedClient,
     command: Vec<Vec<u8>>,
@@ -125,7 +125,7 @@ unsafe extern "C" fn call(
     // SAFETY: the server's arguments of this very call.
     let given = unsafe { copied(argv, argc) };
     let Some(command) = given.get(1..) else { return ERR };
-    // SAFETY: the server's context of this very call. Whoever is blocked is unblocked by the thread.
+    // SAFETY: the server's context of this very call. The thread unblocks the client.
     let handle = unsafe {
         raw::RedisModule_BlockClient.map_or(ptr::null_mut(), |block| block(context, None, None, None, 0))
     };
@@ -153,7 +153,7 @@ impl Elsewhere {
     }
 }
 
-/// Gives a command to the server, and returns its reply, which may be null.
+/// Calls a command of the server. Returns the reply, which may be null.
 ///
 /// # Safety
 /// The context is the server's, and its call is not over.

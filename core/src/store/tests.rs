@@ -56,7 +56,7 @@ fn ended(store: &Store<u32>, key: &str) -> Option<u64> {
 }
 
 #[test]
-fn a_large_lock_whose_leases_are_all_over_is_dropped_in_parts() {
+fn a_large_lock_whose_leases_are_all_over_is_freed_in_parts() {
     let mut store = store();
     let reader = |number: u64| Holder {
         owner: Owner::new(&number.to_be_bytes()).unwrap(),
@@ -82,12 +82,21 @@ fn a_large_lock_whose_leases_are_all_over_is_dropped_in_parts() {
 }
 
 #[test]
-fn what_becomes_of_an_unlinked_lock() {
-    // Lease left at 100: what the server reports, dropped?, to be put back?, tenures ended.
+fn an_unlinked_lock_is_dropped_or_settled_as_the_server_reports() {
+    // For each case: the lease left at 100, whether the server evicts, and what it reports. Then: whether the lock is
+    // dropped, whether it is to be put back, and how many tenures have ended.
     type Report = fn(&mut Store<u32>) -> bool;
     let cases: [(&str, i64, bool, Report, bool, bool, u64); 10] = [
         ("evicted", 50, true, |store| store.evicted(&name("k")), true, false, 0),
-        ("evicted where nothing can be", 50, false, |store| !store.evicted(&name("k")), false, false, 0),
+        (
+            "evicted, on a server that cannot evict",
+            50,
+            false,
+            |store| !store.evicted(&name("k")),
+            false,
+            false,
+            0,
+        ),
         ("another is evicted", 50, true, |store| !store.evicted(&name("l")), false, false, 0),
         (
             "expired, the wall clock a little ahead",
@@ -183,7 +192,7 @@ fn a_lock_whose_lease_is_over_leaves_nothing_behind() {
     assert_eq!(gone, Unlinked { held: false, may_be_evicted, may_be_dropped, recheck: true });
     assert!(!store.has_unlinked() && !store.evicted(&name("k")));
     assert_eq!(store.counters.leases_ended, 1);
-    assert_eq!(ended(&store, "k"), Some(6), "this tenure may come back, older ones not");
+    assert_eq!(ended(&store, "k"), Some(6), "this tenure may be restored, older ones may not");
     assert!(store.memory(&name("k")).may_restore(token(7), Mode::EXCLUSIVE));
     let mut store = self::store();
     assert!(
@@ -217,7 +226,7 @@ fn a_lock_with_many_holders_is_copied_only_if_it_may_be_dropped() {
 }
 
 #[test]
-fn a_deleted_lock_with_many_holders_is_counted_and_dropped_in_parts() {
+fn a_deleted_lock_with_many_holders_is_counted_and_freed_in_parts() {
     for (rest, counted) in [("none", 5_000), ("in the keyspace", 0)] {
         let (mut store, in_key) = (store(), held_by_many());
         unlink(&mut store, "k", &in_key, 100, true);
@@ -245,10 +254,10 @@ fn a_change_of_a_renamed_lock_with_many_holders_copies_nothing() {
 }
 
 #[test]
-fn the_next_unlinked_lock_settles_the_one_before_and_knows_whether_the_server_evicts() {
+fn the_next_unlinked_lock_settles_the_one_before_and_does_not_ask_again_whether_the_server_evicts() {
     let mut store = in_quarantine();
     unlink(&mut store, "k", &lock(7, 200), 100, true);
-    let gone = store.unlinked(&name("l"), &lock(8, 200), now(100), FREED, || panic!("is known"));
+    let gone = store.unlinked(&name("l"), &lock(8, 200), now(100), FREED, || panic!("asked again"));
     assert!(gone.may_be_evicted);
     assert_eq!((ended(&store, "k"), ended(&store, "l")), (Some(7), None));
     assert!(!store.evicted(&name("k")) && store.evicted(&name("l")));
@@ -402,7 +411,7 @@ fn the_memory_of_ended_tenures_is_bounded() {
     end(&mut store, "one more", 700_000);
     store.remember(&name("and another"), at(0), |memory| memory.see_renewed(token(800_000)));
     end(&mut store, "and another", 600_000);
-    assert_eq!(store.memories.by_lock.len(), MEMORIES + 1, "what goes on is remembered still");
+    assert_eq!(store.memories.by_lock.len(), MEMORIES + 1, "a tenure that goes on is still remembered");
     assert_eq!((ended(&store, "1"), ended(&store, "never seen")), (Some(700_000), Some(700_000)));
     assert!(store.memory(&name("and another")).has_renewed(token(800_000)));
 }
@@ -455,7 +464,7 @@ fn a_replica_drops_its_own_work_and_a_primary_begins_a_quarantine() {
 }
 
 #[test]
-fn a_server_that_loads_follows() {
+fn a_server_that_loads_data_decides_nothing() {
     let mut store = store();
     for from in [Loading::File, Loading::Primary] {
         store.begin_loading(from);
@@ -493,7 +502,7 @@ fn a_replica_keeps_the_dropped_locks_of_its_primary() {
 }
 
 #[test]
-fn the_tokens_of_others_are_observed_and_those_far_ahead_are_known() {
+fn the_tokens_of_other_servers_are_observed_and_tokens_far_ahead_are_recognised() {
     let mut store = store();
     store.observe_change(&Change::Count(token(9), 1));
     assert_eq!(store.tokens.last(), None);
@@ -505,7 +514,7 @@ fn the_tokens_of_others_are_observed_and_those_far_ahead_are_known() {
 }
 
 #[test]
-fn a_dropped_lock_to_be_replicated_or_put_back_is_work() {
+fn a_dropped_lock_that_must_be_replicated_or_put_back_is_work() {
     let dropped: [fn(&mut Store<u32>); 2] = [
         |store| store.dropped_locks.keep(Db(0), b"k", lock(7, 200)),
         |store| store.put_back_later(name("k")),
@@ -534,7 +543,7 @@ fn join(store: &mut Store<u32>, key: &str, handle: u32, holds: Option<u32>) {
 }
 
 #[test]
-fn a_new_key_concerns_those_who_wait_for_a_name_that_the_sweeps_do_not_open() {
+fn a_new_key_concerns_the_waiters_for_a_name_that_the_sweeps_do_not_open() {
     let mut store = store();
     let (short, long) = ("k".repeat(LONGEST_SWEPT_KEY), "k".repeat(LONGEST_SWEPT_KEY + 1));
     assert!(!store.concerns_new_key(&name(&short)) && !store.concerns_new_key(&name(&long)));

@@ -38,10 +38,7 @@ fn changes(input: &[u8], origin: Origin, now: Now) {
         lock.apply(change, now);
         assert_sound(&lock);
     }
-    assert!(
-        encoding::decode(&encoded, origin, now).is_ok(),
-        "what was received can be encoded: {encoded:x?}"
-    );
+    assert!(encoding::decode(&encoded, origin, now).is_ok(), "received changes can be encoded: {encoded:x?}");
 }
 
 fn stored(input: &[u8], origin: Origin, now: Now) {
@@ -74,8 +71,8 @@ fn assert_sound(lock: &Lock) {
 /// How many kinds of arguments there are.
 const READS: usize = 11;
 
-/// Reads an input as arguments. The first byte is a count. So many of the next bytes say which kind of argument is read each time. The
-/// rest are the arguments, separated by line feeds.
+/// Reads an input as arguments. The first byte is a count n, modulo 32. Each of the next n bytes selects a kind of
+/// argument to read. The rest are the arguments, separated by line feeds.
 pub fn arguments(input: &[u8]) {
     let Some((count, rest)) = input.split_first() else { return };
     let Some((reads, given)) = rest.split_at_checked(usize::from(count % 32)) else { return };
@@ -85,7 +82,7 @@ pub fn arguments(input: &[u8]) {
     for read in reads {
         let text = ahead.next();
         let number = text.and_then(|text| as_written(text));
-        // An argument that is read has the given value, in its range. One that is refused is out of range.
+        // An argument that is accepted has the given value, in its range. An argument that is refused is out of range.
         match usize::from(*read) % READS {
             0 => match arguments.owner() {
                 Ok(owner) => assert_eq!(Some(&*owner.to_bytes()), text.copied()),

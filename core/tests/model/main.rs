@@ -4,7 +4,8 @@
 //! timer. The [`Reference`] does the same with plain vectors and linear scans. After each operation both must have given the same
 //! answers and have the same state, and the invariants of locks must hold.
 //!
-//! The world has a replica. It receives only what is replicated, and must always know the same tenures.
+//! The world has a replica. The replica receives only what is replicated, and must always know the same tenures as the
+//! primary.
 
 #![allow(
     clippy::unwrap_used,
@@ -27,7 +28,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use world::{World, as_holder, instant, owner, span};
 
 const KEYS: usize = 3;
-/// More than a lock keeps in a list.
+/// More owners than a lock keeps in a list.
 const OWNERS: usize = 72;
 const OPERATIONS: usize = 200;
 
@@ -108,7 +109,7 @@ impl Both {
             last_handle: 0,
             known_tokens: Default::default(),
         };
-        // A tenure that is granted or restored now would count as one from before the quarantine.
+        // A tenure that begins at this instant would count as one from before the quarantine.
         both.advance(1).unwrap();
         both
     }
@@ -203,7 +204,7 @@ impl Both {
                 self.reference.recheck_all();
                 self.world.promote();
                 self.world.recheck_all();
-                // As in `new`.
+                // As in `new`, no tenure may begin at this instant.
                 self.advance(1)?;
             }
             Op::SetQuarantine(ms) => {
@@ -311,14 +312,14 @@ impl Both {
         })
     }
 
-    /// Both have the same state.
+    /// Checks that both have the same state.
     fn compare(&mut self) -> Result<(), TestCaseError> {
         let (world, reference) = (&mut self.world, &mut self.reference);
         let expected = reference.completions.drain(..);
         let mut expected: Vec<_> =
             expected.map(|(at, key, handle, answer)| (instant(at), key, handle, answer)).collect();
         let mut completions = std::mem::take(&mut world.completions);
-        // Nobody can tell in which order the waiters of different locks were served at one instant.
+        // The order in which waiters of different locks are served at one instant does not matter.
         expected.sort_by_key(|(at, key, ..)| (*at, *key));
         completions.sort_by_key(|(at, key, ..)| (*at, *key));
         prop_assert_eq!(completions, expected, "the completions");
@@ -337,7 +338,7 @@ impl Both {
         self.compare_indexes()
     }
 
-    /// Every index has one entry for each that it must have, and no other.
+    /// Checks that every index has exactly the entries that it must have.
     fn compare_indexes(&self) -> Result<(), TestCaseError> {
         let (world, reference) = (&self.world, &self.reference);
         let (waits, places) = (reference.waits(), reference.places().len());
@@ -381,7 +382,7 @@ impl Both {
         Ok(())
     }
 
-    /// No client that waits is passed, but by re-entries, and by owners that come back for their place.
+    /// Checks that no waiter is overtaken, except by re-entries and by owners that come back for their places.
     fn check_order(
         &self,
         before: &[Vec<u32>; KEYS],
@@ -401,7 +402,7 @@ impl Both {
         Ok(())
     }
 
-    /// The invariants of every lock.
+    /// Checks the invariants of every lock.
     fn check(&mut self, restored: Option<u64>) -> Result<(), TestCaseError> {
         let world = &self.world;
         for key in 0..KEYS {

@@ -10,8 +10,8 @@ pub type At = (usize, usize);
 
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// With `wait`, it joins the queue when the lock is busy, with this wait limit in milliseconds if it has one. With a count of
-    /// holds, its place is kept for so many milliseconds.
+    /// If the lock is busy and `wait` is set, the owner joins the queue. The inner value is its wait limit in
+    /// milliseconds. If `holds` is set too, its place is kept for `keep` milliseconds.
     Acquire {
         at: At,
         mode: Asked,
@@ -28,7 +28,7 @@ pub enum Op {
         limit: Option<i64>,
         keep: Option<i64>,
     },
-    /// So many owners from this one on acquire one lock, each with a longer lease.
+    /// `count` owners, from this one on, acquire one lock, each with a longer lease.
     Crowd {
         at: At,
         count: usize,
@@ -49,13 +49,13 @@ pub enum Op {
     },
     /// Time passes, in microseconds.
     Advance(i64),
-    /// The wall clock is set by so many microseconds.
+    /// The wall clock is moved by this many microseconds.
     MoveWallClock(i64),
     /// One of the waiting clients disconnects.
     Leave(Index),
     /// CLIENT UNBLOCK ends the wait of one of the waiting clients.
     Unblock(Index),
-    /// The client of an earlier grant had left before the reply.
+    /// An earlier grant is passed on, because its client left before the reply.
     PassOn(Index),
     /// The quarantine begins again. If the server was a replica in between, all waits have ended.
     Promote {
@@ -63,7 +63,7 @@ pub enum Op {
     },
     /// The quarantine is set to this many milliseconds.
     SetQuarantine(i64),
-    /// The server evicts or expires the key early, here and on its replicas.
+    /// The server evicts the key or expires it early, and its replicas drop the key too.
     DropEarly(usize),
     /// The key is deleted.
     Break(usize),
@@ -78,7 +78,7 @@ pub enum Op {
 pub enum Asked {
     /// The mode that the owner usually asks for, with or without its weight.
     Usual { names_weight: bool },
-    /// A choice of the limits of the run, and a weight, which is cut to the limit.
+    /// The index of a limit of the run, and a weight, which is reduced to the limit.
     Other { limit: usize, weight: Option<u32> },
 }
 
@@ -92,7 +92,7 @@ pub enum NamedToken {
     Earlier(Index),
     /// The largest token so far plus this.
     Above(u64),
-    /// A day after the wall clock, plus so many microseconds.
+    /// The wall clock plus a day and this many microseconds.
     DayAhead(i64),
 }
 
@@ -179,7 +179,7 @@ pub fn setting() -> impl Strategy<Value = Setting> {
     })
 }
 
-/// Every run has all operations. Only a run that fails is reduced to those that make it fail.
+/// Every run plays all operations. Only a run that fails is reduced to the operations that make it fail.
 pub fn ops() -> impl Strategy<Value = Vec<Op>> {
     let kept = prop::collection::vec(prop::bool::weighted(1.0), OPERATIONS);
     (kept, prop::collection::vec(op(), OPERATIONS)).prop_map(|(kept, ops)| {

@@ -6,7 +6,7 @@ use crate::KEYS;
 
 const DAY: i64 = 24 * 3_600 * 1_000_000;
 
-/// How long a kept place holds back those behind it after its wait limit was reached.
+/// How long a kept place holds back the places behind it after its wait limit was reached.
 const HOLDS_BACK: i64 = 100_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl NamedMode {
     }
 }
 
-/// The one rule: the weights of all are at most the limit of each.
+/// The one rule: the sum of all weights exceeds nobody's limit.
 pub fn fit_together(modes: &[Mode]) -> bool {
     let sum: u64 = modes.iter().map(|mode| u64::from(mode.weight)).sum();
     modes.iter().all(|mode| mode.slots == 0 || sum <= u64::from(mode.slots))
@@ -76,7 +76,7 @@ pub struct Tenure {
     pub since: i64,
 }
 
-/// A request for the lock, and when it is in the queue, a wait or the place that is kept of it.
+/// A request for the lock. In the queue it is a wait, or a kept place if `absent` is set.
 #[derive(Clone, Debug)]
 pub struct Wait {
     pub handle: u32,
@@ -88,12 +88,12 @@ pub struct Wait {
     pub limit: Option<i64>,
     pub keep: Option<i64>,
     pub since: i64,
-    /// Its place in the queue: smaller ones are served first.
+    /// Its position in the queue. Smaller positions are served first.
     pub position: u64,
     pub absent: Option<Absent>,
 }
 
-/// Since when the client is absent, and until when its place holds back those behind it.
+/// Since when the client is absent, and until when its place holds back the places behind it.
 #[derive(Clone, Copy, Debug)]
 pub struct Absent {
     pub since: i64,
@@ -133,26 +133,27 @@ pub struct Reference {
     /// The waits and the kept places for all keys, in the order of their positions.
     pub queue: Vec<Wait>,
     pub last_position: u64,
-    /// When the queue of each lock got its first waiter, as a count. Of places of the same age, that of the older queue gives way first.
+    /// The order in which the queues of the locks were opened. Of two kept places of the same age, the one in the older
+    /// queue is removed first.
     pub opened: [u64; KEYS],
     pub last_token: u64,
     pub quarantine_began: i64,
     pub quarantine_length: i64,
     pub lock_limit: usize,
     pub total_limit: usize,
-    /// Waits that were granted, for the places that are kept when the grant is passed on.
+    /// Waits that were granted. When a grant is passed on, the place of its wait is kept.
     pub granted: Vec<Wait>,
-    /// When, for which key, to which handle, and what.
+    /// The replies to waiters: the instant, the key, the handle and the answer.
     pub completions: Vec<(i64, usize, u32, Answer)>,
 }
 
 impl Wait {
-    /// Whether the place stands in the way of those behind it.
+    /// Whether the place holds back the places behind it.
     fn holds_back(&self, now: i64) -> bool {
         self.absent.is_none_or(|absent| now < absent.holds_back_until)
     }
 
-    /// When the place changes next, if the client is absent.
+    /// If the client is absent: when the place is passed over, and when it ends.
     fn changes(&self) -> Option<[i64; 2]> {
         let absent = self.absent?;
         Some([absent.holds_back_until, absent.since + self.keep.unwrap_or(0)])
@@ -181,7 +182,7 @@ impl Reference {
         self.queue.iter().filter(|wait| wait.absent.is_some()).collect()
     }
 
-    /// The kept places of one lock: whose, and whether it holds others back.
+    /// The owners of the kept places of one lock, and whether each place holds others back.
     pub fn places_of(&self, key: usize) -> Vec<(usize, bool)> {
         let places = self.places().into_iter().filter(|place| place.key == key);
         places.map(|place| (place.owner, place.holds_back(self.now))).collect()
@@ -219,7 +220,7 @@ impl Reference {
         }
     }
 
-    /// What was released stays released. So does everything older that could not stand beside what has ended.
+    /// Whether a tenure has ended for good: it was released, or it does not fit beside a later tenure that has ended.
     fn has_ended(&self, key: usize, token: u64, mode: Mode) -> bool {
         let Observed { ended, deleted_up_to, .. } = &self.observed[key];
         token <= *deleted_up_to
@@ -232,7 +233,7 @@ impl Reference {
             })
     }
 
-    /// What becomes of a request, whoever waits before it.
+    /// What happens to a request. It ignores the waiters that come before the request.
     fn admission(&self, wait: &Wait) -> Admission {
         let Some(at) = self.of(wait.key, wait.owner) else {
             return match wait.holds {
@@ -331,7 +332,7 @@ impl Reference {
         (0..KEYS).for_each(|key| self.expire_and_serve(key));
     }
 
-    /// Another lock may stand here now. Its holders re-enter with their own waits.
+    /// The key may hold another lock now. Its confirmed holders that also wait for it re-enter.
     pub fn recheck(&mut self, key: usize) {
         self.expire_and_serve(key);
         let owners = self.waits().into_iter().chain(self.places()).filter(|wait| wait.key == key);
@@ -355,7 +356,7 @@ impl Reference {
         self.queue.iter().position(|other| other.key == wait.key && other.owner == wait.owner)
     }
 
-    /// Takes a place over. The wait that stands there ends.
+    /// Takes a place over. A wait in that place ends.
     fn take_over(&mut self, at: usize) -> Wait {
         let earlier = self.queue.remove(at);
         if earlier.absent.is_none() {
@@ -413,7 +414,7 @@ impl Reference {
         }
     }
 
-    /// Puts a wait or a place where it belongs. If there are too many, the oldest kept places give way.
+    /// Puts a wait or a kept place at its position. If there are too many, the oldest kept places are removed.
     fn put_into_queue(&mut self, wait: Wait) {
         let key = wait.key;
         self.queue.push(wait);
@@ -527,7 +528,7 @@ impl Reference {
         let was_unconfirmed = self.is_unconfirmed(key, &known);
         let mut renewed = Tenure { deadline, ..known.clone() };
         match mode {
-            // A claim: this server may have missed a change.
+            // A claim: this server may have missed a change of the mode.
             Some(mode) if was_unconfirmed && names_token => renewed.mode = mode.of_new_tenure(),
             Some(mode) => {
                 let weight_differs = mode.weight.is_some_and(|weight| weight != known.mode.weight);
@@ -565,7 +566,8 @@ impl Reference {
         if went_on || self.has_ended(key, token, mode) || !self.make_room(key, &claim) {
             return self.not_held(key, owner);
         }
-        // A tenure that goes on says by its mode what can stand beside it. If nobody could, then all older ones have ended for good.
+        // The restored tenure has not ended, so the record of its end is removed. The record stays if nothing fits
+        // beside the tenure: then all older tenures have ended for good.
         let reader = Mode { slots: 0, weight: 1 };
         self.observed[key].ended.retain(|ended| ended.token != token || !fit_together(&[ended.mode, reader]));
         self.last_token = self.last_token.max(token);
@@ -573,9 +575,9 @@ impl Reference {
         Answer::Token(token)
     }
 
-    /// Puts a tenure in the place of what is remembered of its owner. If the weights do not fit then, tenures stay in this order, each
-    /// that fits beside those before it: the confirmed ones from the largest token down, then the others. False if the tenure would
-    /// not stay: then nothing changes.
+    /// Replaces its owner's tenure by the claim. If the tenures then do not fit together, they are tried in this order:
+    /// first the claim and the confirmed tenures, from the largest token to the smallest, then the unconfirmed ones. A
+    /// tenure that fits beside the earlier ones stays. Returns whether the claim stays; if not, nothing changes.
     fn make_room(&mut self, key: usize, claim: &Tenure) -> bool {
         let mut tenures = self.locks[key].clone();
         tenures.retain(|tenure| tenure.owner != claim.owner);
@@ -598,7 +600,7 @@ impl Reference {
         stays
     }
 
-    /// The client of a grant had left before the reply.
+    /// A grant is passed on, because its client left before the reply.
     pub fn pass_on(&mut self, key: usize, owner: usize, token: u64, handle: u32) {
         let place = self.granted.iter().position(|wait| wait.handle == handle);
         let place = place.map(|at| self.granted.remove(at));
@@ -614,7 +616,7 @@ impl Reference {
         }
     }
 
-    /// The wait of this client ends without an answer of the lock.
+    /// A client leaves, or its wait limit is reached.
     pub fn leave(&mut self, handle: u32, is_limit_reached: bool) {
         let is_meant = |wait: &Wait| wait.handle == handle && wait.absent.is_none();
         let Some(at) = self.queue.iter().position(is_meant) else { return };

@@ -85,7 +85,7 @@ fn ended(outcome: Outcome) -> Answer {
         Outcome::Refused(refusal) => refused(refusal),
         Outcome::Superseded => Answer::Superseded,
         Outcome::BecameReplica => Answer::BecameReplica,
-        Outcome::WrongType | Outcome::NotServed => panic!("nothing here ends a wait so"),
+        Outcome::WrongType | Outcome::NotServed => panic!("the world ends no wait in this way"),
     }
 }
 
@@ -174,7 +174,7 @@ impl World {
         queue.map(|waiter| (waiter.wait_request.handle, waiter.since)).collect()
     }
 
-    /// The kept places: whose, and whether it holds others back.
+    /// The owners of the kept places, and whether each place holds others back.
     pub fn places(&self, key: usize) -> Vec<(Owner, bool)> {
         let places = self.queue_id(key).into_iter().flat_map(|queue| self.queues.places_in(queue));
         places.map(|(owner, holds_back)| (owner.clone(), holds_back)).collect()
@@ -184,8 +184,8 @@ impl World {
         self.queue_id(key).map_or(0, |queue| self.queues.len(queue))
     }
 
-    /// One decision on one lock with all its effects. `release` is the command, if it is a release. Returns with the answer when the
-    /// lock is due again.
+    /// Makes one decision on one lock, with all its effects. `release` is the command if it is a release. Returns the
+    /// answer, and the instant at which the lock is due again.
     fn decide<T>(
         &mut self,
         key: usize,
@@ -243,7 +243,7 @@ impl World {
         self.completions.push((self.mono, self.key_of[&handle], handle, ended(outcome)));
     }
 
-    /// The counters have counted what the decision has led to.
+    /// Checks that the counters have counted the results of the decision.
     fn check_counters(
         &self,
         before: &HashSet<FencingToken>,
@@ -263,7 +263,7 @@ impl World {
         Ok(())
     }
 
-    /// The replica applies what is replicated, and then knows the same tenures.
+    /// The replica applies what is replicated. Then it must know the same tenures.
     fn replicate(
         &mut self,
         key: usize,
@@ -331,7 +331,7 @@ impl World {
         let mut events = Vec::new();
         match encoding::decode_message(payload, Origin::Live, now) {
             Ok(Message::Changes(changes)) => {
-                // The changes of a dropped lock are the whole lock.
+                // If the lock was dropped, the changes contain the whole lock.
                 if mem::take(&mut self.replica_has_dropped_lock[key]) {
                     *replica = Lock::new();
                 }
@@ -353,7 +353,7 @@ impl World {
         Ok(events)
     }
 
-    /// The replica knows the tenures that the primary knows, except an unreplicated dropped lock.
+    /// Checks that the replica knows the tenures that the primary knows, except an unreplicated dropped lock.
     fn compare_replica(&self, key: usize) -> Result<(), TestCaseError> {
         if self.stored[key].is_none() && self.unreplicated.contains(&key) {
             return Ok(());
@@ -376,7 +376,8 @@ impl World {
             "what the replica knows of lock {}",
             key
         );
-        // Received at the same instant, times differ only by rounding to milliseconds.
+        // The replica received each change at the instant at which it was made. So its times differ only by the
+        // rounding to milliseconds.
         let milli = Span::from_millis(1).unwrap();
         for (here, there) in here.zip(there) {
             let near = |here: Instant, there: Instant| here <= there && there < here.after(milli);
@@ -413,7 +414,7 @@ impl World {
             self.complete(superseded);
         }
         if let Some(queue) = self.queue_id(asked.key) {
-            // A place that gave way may have made it due.
+            // A kept place that was removed may have made the queue due.
             let due = due.into_iter().chain(self.queues.due(queue)).min();
             self.queues.set_due(queue, due);
         }
@@ -552,7 +553,7 @@ impl World {
         loop {
             let due = self.queues.next_due().into_iter().chain(self.quarantine.ends(self.mono)).min();
             let due = due.filter(|due| *due <= end);
-            // A dropped lock may have a lease that is over already.
+            // The lease of a dropped lock may be over already, so `due` may be in the past.
             let now = due.unwrap_or(end).max(self.mono);
             self.wall = self.now().wall_at(now);
             self.mono = now;
@@ -563,7 +564,7 @@ impl World {
         }
     }
 
-    /// The quarantine begins again, since the server was promoted.
+    /// The quarantine begins again, because the server was promoted.
     pub fn promote(&mut self) {
         self.quarantine.restart(self.mono);
         self.quarantine_memory = Default::default();
@@ -580,7 +581,7 @@ impl World {
         }
     }
 
-    /// Replicates every dropped lock that was kept or forgotten since.
+    /// Replicates every dropped lock that was kept or forgotten since the last call.
     fn replicate_dropped_locks(&mut self) -> Result<(), TestCaseError> {
         let now = self.now();
         while let Some((db, bytes)) = self.dropped_locks.pop_unreplicated() {

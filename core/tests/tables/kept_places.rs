@@ -39,7 +39,7 @@ fn an_absent_owner_is_passed_over_and_keeps_its_place_and_age() {
 }
 
 #[test]
-fn those_behind_are_served_when_the_place_is_passed_over() {
+fn the_waiters_behind_a_place_are_served_when_it_is_passed_over() {
     table(
         "at(0)   A acquires lease 2000                    -> granted 1 hold, token 1
          at(1)   B waits holds 1 limit 50 keep 500 as 5   -> waits
@@ -114,9 +114,8 @@ fn a_place_ends_when_its_owner_holds_the_lock() {
     );
 }
 
-/// As when RENAME brings a lock that the owner of a kept place holds.
 #[test]
-fn a_place_ends_when_its_owner_holds_another_lock_that_stands_there() {
+fn a_place_ends_when_a_rename_brings_a_lock_that_its_owner_holds() {
     table(
         "at(0) A acquires                              -> granted 1 hold, token 1
          at(1) B waits holds 1 limit 1 keep 500 as 5   -> waits
@@ -150,7 +149,7 @@ fn a_release_that_names_its_count_ends_waits_and_places_that_name_more() {
 }
 
 #[test]
-fn the_first_place_that_ends_lets_those_behind_it_in() {
+fn the_waiters_behind_the_first_place_are_served_when_it_ends() {
     table(
         "at(0) A acquires shared                       -> granted 1 hold, token 1
          at(1) B waits holds 1 limit 1 keep 500 as 5   -> waits
@@ -179,7 +178,7 @@ fn the_oldest_place_gives_way_when_the_queue_is_full() {
     );
 }
 
-/// Readers that come and go do not starve a writer that waits in slices: its place holds them back between its slices.
+/// The place of the writer holds the readers back between its slices.
 #[test]
 fn a_writer_that_waits_in_slices_is_not_starved_by_readers() {
     table(

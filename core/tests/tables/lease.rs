@@ -70,7 +70,7 @@ fn the_ttl_is_the_last_deadline_by_the_wall_clock_when_it_was_set() {
     assert_eq!(expires_at(&world), 1_100);
     world.play("at(50) B acquires shared lease 200 -> granted 1 hold, token 1000001");
     assert_eq!(expires_at(&world), 1_200, "the wall clock still shows 1000 ms");
-    // A step of the wall clock moves it only when the last lease changes.
+    // A step of the wall clock changes the TTL only when the last lease changes.
     world.play("at(60) the wall clock shows 9000000");
     world.play("at(60) A renews lease 100 -> token 1000000");
     assert_eq!(expires_at(&world), 1_200);

@@ -1,4 +1,4 @@
-//! What decisions do, as tables in virtual time: see [`notation`].
+//! Tests of decisions, as tables in virtual time: see [`notation`].
 
 #![allow(
     clippy::unwrap_used,

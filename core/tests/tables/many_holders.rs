@@ -40,8 +40,7 @@ fn up_to_4096_leases_that_are_over_end_one_by_one() {
 }
 
 #[test]
-fn leases_that_are_all_over_in_quarantine_can_be_restored_but_nothing_older_that_could_not_stand_beside_them()
-{
+fn leases_that_are_all_over_in_quarantine_can_be_restored_but_older_tenures_that_do_not_fit_cannot() {
     table(
         "at(0)   5000 hold it until 100
          at(0)   quarantine lasts 500

@@ -100,7 +100,7 @@ fn the_other_waits_of_a_granted_owner_re_enter_or_get_the_error() {
 }
 
 #[test]
-fn weights_add_up_to_the_limit_and_a_heavy_request_is_not_passed() {
+fn weights_add_up_to_the_limit_and_a_heavy_request_is_not_overtaken() {
     table(
         "at(0) A acquires slots 8 weight 5 -> granted 1 hold, token 1
          at(1) B waits slots 8 weight 4 as 5 -> waits
@@ -114,7 +114,7 @@ fn weights_add_up_to_the_limit_and_a_heavy_request_is_not_passed() {
 }
 
 #[test]
-fn those_behind_a_waiter_that_leaves_are_served_at_once() {
+fn the_waiters_behind_one_that_leaves_are_served_at_once() {
     table(
         "at(0)  A acquires shared           -> granted 1 hold, token 1
          at(1)  B waits as 5                -> waits
@@ -144,7 +144,7 @@ fn a_request_that_takes_over_the_first_place_is_granted_if_it_fits() {
     );
 }
 
-/// As when a request that names its count joins the queue.
+/// A request with `HOLDS` that joins the queue also takes over only its owner's first place.
 #[test]
 fn a_request_that_is_granted_at_once_takes_over_only_the_first_place() {
     table(

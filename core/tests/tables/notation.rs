@@ -1,26 +1,26 @@
-//! The notation of the tables, and what plays them.
+//! The notation of the tables, and the world that plays them.
 //!
-//! A row is `at(milliseconds) action -> results | replication | events`. The last two columns are compared only where they are
-//! written. A row without `->` has no result. Rows play on one lock:
+//! A row is `at(milliseconds) action -> results | replication | events`. The last two columns are compared only if a
+//! row has them. A row without `->` has no result. All rows of a table act on one lock:
 //!
 //! | action | what it does |
 //! | --- | --- |
-//! | `A acquires`, `A releases`, `A renews` | a request of owner A, with options such as `lease 50`, `holds 2`, `token 7`, `slots 3`, `weight 2`, `shared`, `all`; with `with nobody listening` there is no replica and no AOF |
-//! | `A waits as 7` | acquires, and joins the queue with handle 7 if the lock is busy; also with `limit 50`, `keep 90` |
+//! | `A acquires`, `A releases`, `A renews` | a request of owner A, with options such as `lease 50`, `holds 2`, `token 7`, `slots 3`, `weight 2`, `shared`, `all`; `with nobody listening` means without a replica and an AOF |
+//! | `A waits as 7` | acquires, and joins the queue with handle 7 if the lock is busy; further options are `limit 50` and `keep 90` |
 //! | `7 leaves` | the client of waiter 7 disconnects |
 //! | `7 is unblocked` | CLIENT UNBLOCK ends the wait |
-//! | `A passes on token 2` | the client of that grant has disconnected before it got the reply; `for 7` keeps the place that waiter 7 had |
-//! | `the places are` | the kept places: whose, and whether they hold others back |
+//! | `A passes on token 2` | the grant with token 2 is passed on, because its client disconnected before the reply; `for 7` keeps the place that waiter 7 had |
+//! | `the places are` | shows the owners of the kept places, and whether each place holds others back |
 //! | `A releases as replica` | a release that a replica receives |
 //! | `the timer fires` | ends waits at their limits, and decides on a lock that is due |
 //! | `the lock is rechecked` | decides on a lock that may have changed without a decision |
-//! | `5000 hold it until 100` | another lock stands there, with readers `1` to `5000`, whose tokens are their numbers |
-//! | `A holds it with token 9` | another lock stands there, as after RENAME |
-//! | `quarantine lasts 100`, `the wall clock shows 7000`, `token 9 is observed` | set the world |
-//! | `the lock is`, `the queue is`, `the counters are`, `the lock is due`, `the queues are due` | ask the world |
+//! | `5000 hold it until 100` | replaces the lock by another one, held by readers `1` to `5000`, whose tokens are their numbers |
+//! | `A holds it with token 9` | replaces the lock by another one, as RENAME does |
+//! | `quarantine lasts 100`, `the wall clock shows 7000`, `token 9 is observed` | change the state of the world |
+//! | `the lock is`, `the queue is`, `the counters are`, `the lock is due`, `the queues are due` | show the state of the world |
 //!
-//! Results are the reply and then what waiters get: `0 left; 7 gets 1 hold, token 2`. The wall clock stands still at zero unless a
-//! row sets it, so tokens count 1, 2, 3. A lease that is not named is 100 ms.
+//! Results are the reply and then what waiters get: `0 left; 7 gets 1 hold, token 2`. The wall clock stands still at
+//! zero unless a row sets it, so the tokens are 1, 2, 3 and so on. A lease is 100 ms if the row names no other.
 
 use lockward_core::encoding::{self, Origin};
 use lockward_core::{
@@ -255,7 +255,8 @@ impl World {
                 }
                 let superseded = self.queues.join(DB, KEY, wait_request, self.limits, self.mono);
                 self.effects.completions.extend(superseded);
-                // As a caller must: the position taken over may be the first, and a new queue needs its due time.
+                // A caller must decide again: the position that was taken over may be the first, and a new queue needs
+                // its due time.
                 self.decide(|decision| decision.expire_and_serve());
                 "waits".to_owned()
             }
@@ -315,7 +316,7 @@ impl World {
         answer
     }
 
-    /// A lock is never free while a waiter could have it.
+    /// Checks that the first waiter does not fit, unless a decision is due.
     #[track_caller]
     fn check(&self, row: &str) {
         let first = self.queues.queue(DB, KEY).and_then(|queue| self.queues.front(queue));
@@ -464,7 +465,7 @@ fn result(completion: &Completion<u32>) -> String {
         Outcome::Refused(refused) => format!("{handle} gets {}", refusal(refused)),
         Outcome::Superseded => format!("{handle} is superseded"),
         Outcome::WrongType | Outcome::NotServed | Outcome::BecameReplica => {
-            panic!("a decision never ends a wait so")
+            panic!("a decision never ends a wait in this way")
         }
     }
 }
@@ -493,7 +494,7 @@ fn event(event: &Event) -> &'static str {
     }
 }
 
-/// The counters that are not zero; of durations the longest.
+/// The counters that are not zero, and the longest of the durations.
 fn counts(counters: &Counters) -> String {
     let counts = [
         ("acquired", counters.acquired),

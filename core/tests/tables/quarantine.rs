@@ -53,7 +53,7 @@ fn a_lock_freed_in_quarantine_is_granted_to_waiters_when_it_ends() {
 }
 
 #[test]
-fn a_quarantine_of_no_length_is_none() {
+fn a_quarantine_of_length_zero_is_no_quarantine() {
     table(
         "at(5) quarantine lasts 0
          at(5) A acquires       -> granted 1 hold, token 1
@@ -181,7 +181,7 @@ fn a_later_tenure_of_the_same_owner_is_restored_over_its_earlier_one() {
 }
 
 #[test]
-fn a_restored_tenure_ends_all_that_were_granted_before_it() {
+fn a_restored_exclusive_tenure_ends_the_tenures_that_were_granted_before_it() {
     table(
         "at(0) A acquires shared -> granted 1 hold, token 1
          at(0) B acquires shared -> granted 1 hold, token 2
@@ -242,7 +242,7 @@ fn a_waiter_from_before_the_quarantine_was_set_gets_the_lease_it_asked_for() {
 }
 
 #[test]
-fn a_tenure_that_ended_in_this_quarantine_and_those_before_it_are_not_restored() {
+fn a_tenure_that_ended_in_this_quarantine_and_older_ones_are_not_restored() {
     let mut world = World::new();
     world.play("at(0) quarantine lasts 100");
     world.quarantine_memory.end_up_to(FencingToken::new(7));
@@ -314,7 +314,7 @@ fn a_holder_that_renews_in_quarantine_re_enters_with_its_own_waits() {
 }
 
 #[test]
-fn claims_of_readers_are_all_restored_and_each_only_once_released() {
+fn claims_of_readers_are_all_restored_but_not_after_their_release() {
     table(
         "at(0) quarantine lasts 200
          at(1) A renews token 1 shared -> token 1
@@ -331,7 +331,7 @@ fn claims_of_readers_are_all_restored_and_each_only_once_released() {
 }
 
 #[test]
-fn of_claims_that_do_not_fit_the_larger_token_wins_whatever_came_first() {
+fn of_claims_that_do_not_fit_the_larger_token_wins_in_any_order() {
     table(
         "at(0) quarantine lasts 200
          at(1) A renews token 5 slots 4 weight 2 -> token 5
@@ -345,7 +345,7 @@ fn of_claims_that_do_not_fit_the_larger_token_wins_whatever_came_first() {
 }
 
 #[test]
-fn a_claim_replaces_what_is_remembered_of_its_owner_and_outlasts_remembered_tenures() {
+fn a_claim_replaces_the_unconfirmed_tenure_of_its_owner_and_outlasts_unconfirmed_tenures_of_others() {
     table(
         "at(0) A acquires shared      -> granted 1 hold, token 1
          at(0) B acquires shared      -> granted 1 hold, token 2

@@ -3,7 +3,7 @@
 use crate::notation::{World, table};
 
 #[test]
-fn a_wait_that_names_its_holds_takes_over_the_position_of_the_earlier_one() {
+fn a_wait_that_names_its_holds_takes_over_the_position_of_the_earlier_wait() {
     table(
         "at(0)  A acquires                    -> granted 1 hold, token 1
          at(10) B waits as 7 holds 1          -> waits
@@ -29,7 +29,7 @@ fn a_wait_that_names_its_holds_takes_over_a_wait_that_names_none() {
 }
 
 #[test]
-fn a_wait_that_names_no_holds_joins_behind_the_earlier_one() {
+fn a_wait_that_names_no_holds_joins_behind_the_earlier_wait() {
     table(
         "at(0) A acquires           -> granted 1 hold, token 1
          at(1) B waits as 7 holds 1 -> waits
@@ -104,7 +104,7 @@ fn each_lease_that_ends_serves_the_first_waiter() {
 }
 
 #[test]
-fn a_request_does_not_pass_a_waiter_when_the_lease_is_over() {
+fn a_request_does_not_overtake_a_waiter_when_the_lease_is_over() {
     table(
         "at(0)   A acquires lease 100 -> granted 1 hold, token 1
          at(10)  B waits as 7         -> waits
@@ -185,7 +185,7 @@ fn the_last_waiter_to_leave_closes_the_queue() {
 }
 
 #[test]
-fn when_a_waiter_leaves_those_that_then_fit_are_served() {
+fn when_a_waiter_leaves_the_waiters_that_then_fit_are_served() {
     table(
         "at(0) A acquires shared   -> granted 1 hold, token 1
          at(1) B waits as 7        -> waits
@@ -204,7 +204,7 @@ fn a_waiter_whose_owner_holds_the_lock_after_a_rename_re_enters() {
     ] {
         world.play(row);
     }
-    // As after RENAME of A's lock to this name.
+    // RENAME brings A's lock to this name.
     let mut other = World::new();
     other.play("at(0) token 9 is observed");
     other.play("at(0) A acquires -> granted 1 hold, token 10");

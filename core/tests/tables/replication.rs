@@ -1,4 +1,4 @@
-//! What replicas and the AOF are sent, and the events.
+//! What replicas and the AOF are sent, and which events.
 
 use crate::notation::{World, owner, table, token};
 use lockward_core::encoding::{self, Message, Origin};
@@ -26,7 +26,7 @@ fn the_granted_waits_of_one_owner_are_replicated_as_one_change() {
     );
 }
 
-/// As after RENAME.
+/// RENAME can bring a lock with several holders that also wait for it.
 #[test]
 fn the_re_entries_of_several_owners_are_each_replicated() {
     table(
@@ -41,7 +41,7 @@ fn the_re_entries_of_several_owners_are_each_replicated() {
 }
 
 #[test]
-fn changes_are_counted_and_not_encoded_where_nobody_receives_them() {
+fn changes_are_counted_and_not_encoded_if_nobody_receives_them() {
     table(
         "at(0) A acquires with nobody listening          -> granted 1 hold, token 1 | verbatim | acquired
          at(1) A renews with nobody listening            -> token 1 | verbatim | renewed
@@ -115,7 +115,7 @@ fn a_release_that_hands_off_is_replicated_with_the_grant() {
 }
 
 #[test]
-fn the_end_of_a_lease_is_replicated_with_what_follows() {
+fn the_end_of_a_lease_is_replicated_with_the_changes_that_follow() {
     table(
         "at(0)   A acquires slots 2 lease 100 -> granted 1 hold, token 1
          at(0)   B acquires slots 2 lease 300 -> granted 1 hold, token 2
@@ -185,7 +185,7 @@ fn a_dropped_lock_is_replicated_whole() {
 }
 
 #[test]
-fn a_dropped_lock_that_is_free_is_replicated_as_gone() {
+fn the_end_of_a_dropped_lock_is_replicated() {
     let mut world = World::new();
     world.play("at(0) A acquires lease 100 -> granted 1 hold, token 1");
     world.play("at(50) A releases -> 0 left | verbatim | released");

@@ -9,7 +9,7 @@ use lockward_core::{
 const MANY: Limits = Limits { per_lock: 100, total: 100 };
 
 #[test]
-fn a_queue_takes_no_more_waiters_than_its_limit_nor_do_all_together() {
+fn neither_one_queue_nor_all_together_take_more_waiters_than_the_limit() {
     let mut queues = WaitQueues::new();
     let limits = Limits { per_lock: 2, total: 3 };
     let mut join = |key: &str, owner: &str, handle: u32| {
@@ -186,7 +186,7 @@ fn the_next_due_time_is_the_first_lease_or_limit() {
 }
 
 #[test]
-fn a_sweep_goes_through_all_queues_and_on_from_its_last_position() {
+fn a_sweep_visits_all_queues_and_goes_on_after_its_last_position() {
     let mut queues = WaitQueues::new();
     for (key, handle) in [("k", 1), ("l", 2), ("m", 3)] {
         queues.join(Db(0), key.as_bytes(), wait_request("A", handle, None, None), MANY, instant(0));
@@ -210,7 +210,7 @@ fn a_long_key_is_swept_by_a_short_key_of_its_slot() {
     queues.join(Db(0), &long, wait_request("A", 1, None, None), MANY, instant(0));
     let queue = queues.queue(Db(0), &long).unwrap();
     assert_eq!(queues.slot_key(queue), Some(slot_key(&long)));
-    assert_eq!(queues.slot_key(queue), Some(slot_key(&long)), "as it was found before");
+    assert_eq!(queues.slot_key(queue), Some(slot_key(&long)), "the same on the second call");
     queues.leave(1, Absence::Disconnected, instant(0));
     assert_eq!(queues.slot_key(queue), None);
 }

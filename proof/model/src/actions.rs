@@ -3,7 +3,7 @@
 use crate::state::{Owner, State};
 use crate::world::{OldPrimary, World};
 
-/// How often each of these may still happen.
+/// How often each of these events may still happen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Budget {
     /// The primary restarts with nothing.
@@ -35,7 +35,7 @@ pub enum Action {
     Acquire(usize, usize),
     /// This owner calls LOCK.RENEW with TOKEN, HOLDS and its mode at this server.
     Renew(usize, usize),
-    /// This owner calls LOCK.RENEW in the same way, and the reply is lost.
+    /// This owner calls LOCK.RENEW in the same way at this server, and the reply is lost.
     RenewUnanswered(usize, usize),
     /// This owner calls LOCK.RENEW in the same way at this server, with a larger limit.
     Downgrade(usize, usize),
@@ -43,15 +43,15 @@ pub enum Action {
     Release(usize, usize),
     /// This owner stops waiting.
     Leave(usize),
-    /// The reply with this owner's tenure was lost, or the owner has died. It knows of no tenure.
+    /// The reply with this owner's tenure was lost, or the owner has died. The owner knows of no tenure.
     Forget(usize),
-    /// This owner sends LOCK.GUARD with its token and a write. It may arrive at any later time, or never.
+    /// This owner sends LOCK.GUARD with its token and a write. The write may arrive at any later time, or never.
     SendWrite(usize),
     /// The write at this position arrives at this server.
     Write(usize, usize),
     /// The primary drops the key before the lease is over.
     Drop,
-    /// The wall clock of this server is set by so many ticks.
+    /// The wall clock of this server is moved by this many ticks.
     SetClock(usize, i64),
     /// The primary writes its file.
     Save,
@@ -145,7 +145,8 @@ impl World {
         }
     }
 
-    /// Whether another owner with the same mode has not made a call yet. Such owners are equal, so they make their first call in order.
+    /// Whether an owner with a smaller number and the same mode has made no call yet. Such owners are equal, so they
+    /// make their first calls in the order of their numbers.
     fn has_equal_before(&self, state: &State, owner: usize) -> bool {
         let modes = self.rules.modes;
         (0..owner).any(|other| state.owners[other] == Owner::Unknown && modes[other] == modes[owner])

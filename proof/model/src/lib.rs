@@ -1,7 +1,7 @@
 //! A model check of Lockward's promises across crashes and promotions: every interleaving in a small world.
 //!
-//! stateright explores the world. The lock is not modelled: servers run the functions of core, as the module does, and exchange
-//! core's payloads ([`Node`]). The model is everything around the lock ([`World`]):
+//! stateright explores the world. The lock itself is not modelled: servers run the functions of core, as the module
+//! does, and exchange core's payloads ([`Node`]). The model has everything around the lock ([`World`]):
 //!
 //! | part | in the model |
 //! | --- | --- |
@@ -13,9 +13,10 @@
 //! | a guarded write | sent in one action; it arrives at any later time, or never; the check and the write are one action |
 //! | an owner | acquires (and waits) with a limit and a weight, renews with TOKEN, HOLDS, limit and weight, raises its limit, releases with TOKEN; relies on the lock until one lease after the start of its last answered call |
 //!
-//! A call takes no time in the model. That is the worst case: with a longer call, the owner only stops relying on the lock
-//! earlier. A waiter does not know when it was granted the lock. It renews at once over the same connection, and counts its lease
-//! from then. An owner that asks for a larger limit no longer relies on the smaller one from that call on, whatever the reply is.
+//! A call takes no time in the model. This is the worst case: if a call takes longer, the owner only stops relying on
+//! the lock earlier. A waiter does not know when it was granted the lock. It renews at once over the same connection,
+//! and counts its lease from that renewal. When an owner asks for a larger limit, it no longer relies on the smaller
+//! one, whatever the reply is.
 //!
 //! The promises hold in every state. Owners fit beside each other if the sum of their weights is at most the limit of each of them:
 //! an exclusive owner fits beside nobody.
@@ -23,48 +24,49 @@
 //! | promise | |
 //! | --- | --- |
 //! | [`EXCLUSION`] | the owners that rely on the lock at the same instant fit beside each other |
-//! | [`NOBODY_ELSE`] | no server grants the lock to an owner that does not fit beside the others that rely on it |
+//! | [`NOBODY_ELSE`] | no server grants the lock to an owner that does not fit beside the owners that rely on it |
 //! | [`TENURE_BACK`] | an owner that relies on the lock, and renews with its token and mode at the primary, is not refused |
 //! | [`HOLDS_BACK`] | after that renewal the owner has as many holds at the primary as it named, and the limit and weight that it named |
 //! | [`TOKENS`] | the token of a new tenure is larger than every earlier one |
 //! | [`GUARDED`] | a server runs no guarded write with a token smaller than that of a tenure or a write that it knows |
-//! | [`PASSES`] | the guard lets the write of an owner that relies on the lock pass, at a primary that did not restart, or where it has renewed |
-//! | [`LIMITS`] | the holders that a server knows fit beside each other, those included that do not rely on the lock any more |
+//! | [`PASSES`] | the guard lets the write of an owner that relies on the lock pass, at a primary that has not restarted, or at which the owner has renewed |
+//! | [`LIMITS`] | the holders that a server knows fit beside each other, even those that no longer rely on the lock |
 //!
-//! [`TENURE_BACK`] does not say who fits: by [`EXCLUSION`], those who rely on the lock fit. All other holders that the server
-//! knows must make room for them.
+//! [`TENURE_BACK`] does not demand that the owner fits: by [`EXCLUSION`], all owners that rely on the lock fit beside
+//! each other. All other holders that the server knows must make room for them.
 //!
-//! The promises need these assumptions. For each one, a test drops it and finds a promise broken.
+//! The promises need these assumptions. For each assumption, a test drops it and finds that a promise is broken.
 //!
 //! 1. The quarantine is at least as long as every lease that was granted before the crash or promotion. This includes leases
 //!    that were granted by a server with other settings, or before the setting was changed.
-//! 2. A renewal with TOKEN reaches a server in quarantine while the lease runs, by the owner's own clock. A server that has lost
-//!    its data believes the owner. A late renewal takes the lock from an owner that was granted it meanwhile. When that owner
-//!    renews too, the larger token wins.
+//! 2. A renewal with TOKEN reaches a server in quarantine before the lease ends by the owner's own clock. A server that has
+//!    lost its data believes the owner. So a late renewal takes the lock from an owner that was granted it meanwhile. When that
+//!    owner renews too, the larger token wins.
 //! 3. The old primary takes no more writes when the replica is promoted: it is dead, or min-replicas-max-lag is shorter than the
-//!    time after which it is declared dead. A longer quarantine does not replace this assumption. It delays new grants at the new
-//!    primary. But a holder that renews there is no longer a holder at the old primary, which goes on granting.
+//!    time after which it is declared dead. A longer quarantine does not replace this assumption: it only delays new grants at
+//!    the new primary. The old primary does not know of a renewal there, so it grants the lock when the lease that it knows
+//!    has ended.
 //! 4. Owners name HOLDS: 1 for their first hold, and 2 or more only while they rely on the lock. An owner that names no count
-//!    re-enters a tenure that the server has by unconfirmed data.
+//!    re-enters an unconfirmed tenure, which may have ended.
 //! 5. An owner that is not exclusive names its limit and weight when it renews with TOKEN. Otherwise a server that has lost its
 //!    data restores a tenure as exclusive, and then refuses the others that rely on the lock.
 //! 6. For tokens, the granting server has received the largest token so far, or its wall clock is later than the wall clock of
-//!    any granting server at any earlier grant of that lock. It is not enough that no clock was set back since the last grant. A
-//!    clock may have been set back before that grant. Then a token may be ahead of that clock, and a restart without data loses
-//!    that token. The quarantine helps, because the clock catches up meanwhile. If a token has still fallen, a server in
-//!    quarantine takes the tenure for an older one than the one before it, and may refuse its owner.
+//!    any granting server at any earlier grant of that lock. It is not enough that no clock was set back since the last grant.
+//!    If a clock was set back before that grant, a token may be ahead of the clock, and a restart without data loses that
+//!    token. The quarantine helps, because the clock catches up meanwhile. If a new token is still smaller than an earlier one,
+//!    a server in quarantine takes the new tenure for the older one, and may refuse its owner.
 //!
-//! All monotonic clocks run at the same rate in the model. Where they do not, owners must leave a margin.
+//! All monotonic clocks run at the same rate in the model. If real clocks do not, owners must leave a margin.
 //!
-//! The promises do not need these: that renewals reach the replica (the next renewal corrects a missed one), that replies arrive,
-//! that the wall clock is right (except for tokens), and that the key still exists.
+//! The promises do not need these assumptions: that renewals reach the replica (the next renewal corrects a missed
+//! one), that replies arrive, that the wall clock is right (except for tokens), and that the key still exists.
 //!
-//! Two rules are also broken on purpose, to show that the check finds it. A server that compares a claim with each holder alone,
-//! and not with the sum ([`Claims::FitInPairs`]), breaks the limit. A guard that writes some time after its check
-//! ([`Guards::TwoSteps`]) runs stale writes.
+//! Two rules are also broken on purpose, to show that the check finds this. A server that compares a claim with each
+//! holder alone, and not with the sum ([`Claims::FitInPairs`]), breaks the limit. A guard that writes some time after
+//! its check ([`Guards::TwoSteps`]) runs stale writes.
 //!
-//! Only exclusive owners write: readers with smaller tokens may write beside later ones. Data that a failover loses is not
-//! compared: the promise is about the data of each server.
+//! Only exclusive owners write, because a reader may write beside readers with larger tokens. The promise is about the
+//! data of each server, so data that a failover loses is not compared.
 //!
 //! Not in the model: the order of the queue, kept places, and renewals without TOKEN.
 

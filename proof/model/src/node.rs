@@ -57,13 +57,13 @@ pub struct Node {
     pub data: Option<FencingToken>,
     /// Whether the dropped lock must still be replicated.
     pub unreplicated: bool,
-    /// The owners in the wait queue, next to be served first.
+    /// The owners in the wait queue, in the order in which they are served.
     pub queue: Vec<usize>,
     /// Where tokens come from.
     pub tokens: TokenSource,
-    /// The time after a start or promotion.
+    /// The quarantine after a start or promotion.
     pub quarantine: Quarantine,
-    /// What it has observed of the lock in this quarantine.
+    /// What the server has observed of the lock in this quarantine.
     pub memory: QuarantineMemory,
     /// How many ticks the wall clock is ahead of the right time.
     pub wall_ahead: i64,
@@ -75,7 +75,7 @@ pub struct Node {
 #[derive(Debug)]
 pub(crate) struct Done<R> {
     pub(crate) answer: R,
-    /// Waiters whose wait has ended, each with its grant; `None` for one that was refused.
+    /// Waiters whose wait has ended, each with its grant; `None` for a refused waiter.
     pub(crate) completed: Vec<(usize, Option<Grant>)>,
     /// What the primary sends to its replica.
     pub(crate) sent: Option<Replicated>,
@@ -212,7 +212,8 @@ impl Node {
             .collect();
     }
 
-    /// One decision on the lock, as in the module. `release` is the command, if it is a release: it may be replicated verbatim.
+    /// One decision on the lock, as in the module. `release` is the command if it is a release, because a release may
+    /// be replicated verbatim.
     fn decide<R>(
         &mut self,
         tick: u64,

@@ -1,13 +1,14 @@
-//! The promises as properties of a state, and the events that a check must have seen.
+//! The promises as properties of a state, and the events that a check must have seen. A live holder is an owner that
+//! relies on the lock.
 
 use crate::state::{Happened, State};
 use crate::world::World;
 use stateright::Property;
 
 /// The owners that rely on the lock at one instant fit beside each other.
-pub const EXCLUSION: &str = "those who rely on the lock at once fit its limits";
-/// No owner is granted the lock that does not fit beside those who rely on it.
-pub const NOBODY_ELSE: &str = "nobody is granted what others rely on";
+pub const EXCLUSION: &str = "the owners that rely on the lock at one instant fit beside each other";
+/// An owner is granted the lock only if it fits beside the owners that rely on it.
+pub const NOBODY_ELSE: &str = "an owner that is granted the lock fits beside the owners that rely on it";
 /// A live holder that renews with its token gets its tenure back.
 pub const TENURE_BACK: &str = "a live holder that renews with its token is not refused";
 /// After such a renewal, the server has the count of holds and the mode that the owner named.
@@ -23,7 +24,7 @@ pub const GUARDED: &str = "no guarded write is run after a later tenure or write
 /// The guard lets the write of a live holder pass at the primary. After a restart or a promotion the holder must have renewed.
 pub const PASSES: &str = "the guarded write of a live holder passes";
 
-/// All of them.
+/// All promises.
 pub const PROMISES: [&str; 8] =
     [EXCLUSION, NOBODY_ELSE, TENURE_BACK, HOLDS_BACK, TOKENS, LIMITS, GUARDED, PASSES];
 

@@ -47,7 +47,7 @@ pub enum Happened {
     ReloadedStale,
     /// A replica was promoted that does not know a tenure that an owner relies on.
     PromotedStale,
-    /// A tenure was granted by another server than the last one, or after a restart.
+    /// A tenure was granted by another server than the tenure before, or after a restart.
     GrantedElsewhere,
     /// An owner was granted the lock and does not fit beside the others that rely on it.
     GrantedOverAnother,
@@ -74,7 +74,7 @@ pub struct State {
     pub tick: u64,
     /// The servers: the first primary, and its replica.
     pub nodes: Vec<Node>,
-    /// Which is the primary.
+    /// The number of the primary.
     pub primary: usize,
     /// When the first primary was cut off.
     pub cut: Option<u64>,
@@ -114,7 +114,7 @@ pub struct Grants {
     pub largest: Option<FencingToken>,
     /// The granting server's wall clock at the last grant.
     pub last_wall: i64,
-    /// The latest wall clock of a granting server at any grant.
+    /// The latest time that the wall clock of a granting server showed at any grant.
     pub latest_wall: i64,
 }
 
@@ -133,12 +133,12 @@ impl State {
         self.relied_on(self.owners[owner]).is_some()
     }
 
-    /// Whether those who rely on the lock fit beside each other.
+    /// Whether the owners that rely on the lock fit beside each other.
     pub(crate) fn relying_fit(&self) -> bool {
         fit(self.owners.iter().filter_map(|owner| Some(self.relied_on(*owner)?.1)))
     }
 
-    /// Whether the holders that a server knows fit beside each other, on each server.
+    /// Whether, for each server, the holders that it knows fit beside each other.
     pub(crate) fn known_fit(&self) -> bool {
         self.nodes.iter().all(|node| fit(node.lock.holders().map(|holder| holder.mode)))
     }
@@ -166,7 +166,7 @@ impl State {
     }
 
     pub(crate) fn note(&mut self, happened: Happened) {
-        // A broken promise is not overwritten by another event of the same action.
+        // Another event of the same action does not overwrite a broken promise.
         let broken = |happened| {
             matches!(
                 happened,

@@ -7,8 +7,8 @@ use crate::state::{Grants, GuardedWrite, Happened, Owner, State};
 use lockward_core::{Acquired, FencingToken, Grant, Instant, Lock, Mode, Quarantine, Slots};
 use stateright::{Model, Property};
 
-/// How far the monotonic clocks of the two servers differ, in ticks. An instant that is sent to another server would then
-/// be wrong.
+/// How far the monotonic clocks of the two servers differ, in ticks. So if one server sent an instant to the other, the
+/// instant would be wrong there.
 const MONO_APART: i64 = 500;
 
 /// How many messages may be on the link.
@@ -28,12 +28,12 @@ pub enum OldPrimary {
     },
 }
 
-/// When the token of a new tenure must be larger than all before it, after a restart or a promotion.
+/// When the token of a new tenure must be larger than all earlier tokens, after a restart or a promotion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenPromise {
     /// If the server's clock is later than the clock of the granting server at the last grant.
     PastTheLastGrant,
-    /// If it is later than the clock of every granting server at every grant so far.
+    /// If the server's clock is later than the clock of every granting server at every grant so far.
     PastEveryGrant,
 }
 
@@ -46,7 +46,7 @@ pub struct World {
     pub most_holds: u32,
     /// Whether owners wait for a lock that is busy.
     pub waits: bool,
-    /// The limit that an owner may raise its own to. `None` if there are no downgrades.
+    /// The limit to which an owner may raise its own limit. `None` if there are no downgrades.
     pub downgrade: Option<Slots>,
     /// How many ticks after the end of its lease an owner may still renew. 0 for an owner that follows the rule.
     pub late: u64,
@@ -58,7 +58,7 @@ pub struct World {
     pub token_promise: TokenPromise,
     /// The numbers of ticks by which a wall clock may be set.
     pub clock_steps: &'static [i64],
-    /// How often each of these may happen.
+    /// How often each event may happen.
     pub budget: Budget,
     /// The tick at which the world ends.
     pub end: u64,
@@ -68,7 +68,7 @@ pub struct World {
 
 /// What a server knew before a decision.
 struct Before {
-    /// The token and the limit and weight of each tenure.
+    /// The token and the mode of each tenure.
     tenures: Vec<(FencingToken, Mode)>,
     /// Whether it had received the largest token so far.
     knows_largest_token: bool,
@@ -136,7 +136,7 @@ impl World {
         Self::send(state, node, done.sent);
         for (owner, grant) in done.completed {
             match grant {
-                // The owner does not know when it was granted the lock. It renews at once over the same connection.
+                // The owner does not know when it was granted the lock. So it renews at once over the same connection.
                 Some(grant) => {
                     if !before.tenures.is_empty() && before.mode_of(grant.token).is_none() {
                         state.note(Happened::HandOff);
@@ -212,7 +212,7 @@ impl World {
     fn renew(&self, state: &mut State, owner: usize, node: usize, renewal: Renewal) {
         let Owner::Holds { token, holds, mode, until } = state.owners[owner] else { return };
         let live = state.relies(owner) && node == state.primary;
-        // From its request for a downgrade on, it must expect others beside it.
+        // Once the owner has asked for a downgrade, it must expect others beside it.
         let larger = self.downgrade.filter(|_| renewal == Renewal::Downgrade);
         let mode = Mode { slots: larger.unwrap_or(mode.slots), ..mode };
         state.owners[owner] = Owner::Holds { token, holds, mode, until };
@@ -259,7 +259,7 @@ impl World {
     fn release(&self, state: &mut State, owner: usize, node: usize) {
         let Owner::Holds { token, holds, mode, until } = state.owners[owner] else { return };
         let left = holds - 1;
-        // From its request to release the innermost hold on, it relies only on the outer ones.
+        // Once the owner has asked to release the innermost hold, it relies only on the outer holds.
         state.owners[owner] =
             if left > 0 { Owner::Holds { token, holds: left, mode, until } } else { Owner::Idle };
         let (answer, _) =
@@ -269,7 +269,7 @@ impl World {
         }
     }
 
-    /// A guarded write arrives at a server. Or the server that has let it pass writes now.
+    /// A guarded write arrives at a server, or the server that has let it pass carries it out.
     fn write(&self, state: &mut State, write: usize, node: usize) {
         let GuardedWrite { token, passed } = state.writes[write];
         if passed.is_some_and(|passed| passed != node) {
@@ -308,7 +308,7 @@ impl World {
         self.recheck(state, node);
     }
 
-    /// The server serves those who wait, if it may.
+    /// The server serves its waiters, if it takes writes.
     fn recheck(&self, state: &mut State, node: usize) {
         if !state.nodes[node].queue.is_empty() && self.takes_writes(state, node) {
             self.decide(state, node, Node::recheck);

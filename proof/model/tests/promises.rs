@@ -1,4 +1,5 @@
-//! The promises hold in every interleaving of small worlds. Without one of the assumptions, the same world breaks a promise.
+//! The promises hold in every interleaving of small worlds. If an assumption is dropped, a promise is broken in the
+//! same world.
 //!
 //! `MODEL_MORE=1` in the environment adds a tick and a tenure to every world in which the promises must hold.
 
@@ -48,7 +49,7 @@ const CALM: Budget = Budget {
     writes: 0,
 };
 
-/// Held during a check. A check uses every processor, so one runs at a time.
+/// Held during a check, so that only one check runs at a time.
 static CHECK: Mutex<()> = Mutex::new(());
 
 /// Owners that wait for a lock on one server, with leases as long as the quarantine.
@@ -90,7 +91,7 @@ fn older_file(modes: &'static [Mode]) -> World {
     world(modes, Budget { saves: 1, reloads: 1, ..CALM })
 }
 
-/// The old primary is cut off and goes on, and owners reach both servers.
+/// The old primary is cut off but goes on, and owners reach both servers.
 fn cut_off(pair: &'static [Mode], writes_for: u64, promoted_after: u64) -> World {
     let old_primary = OldPrimary::CutOff { writes_for, promoted_after };
     World { old_primary, end: 6, ..stale_promotion(pair) }
@@ -101,7 +102,7 @@ fn with_rules(rules: impl FnOnce(&mut Rules), mut world: World) -> World {
     world
 }
 
-/// Every promise holds in every state, and all of `happened` occurs.
+/// Checks that every promise holds in every state, and that each event in `happened` occurs.
 #[track_caller]
 fn holds(mut world: World, happened: &[&'static str]) {
     let _check = CHECK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -119,23 +120,23 @@ fn holds(mut world: World, happened: &[&'static str]) {
     );
     for promise in PROMISES {
         let broken = checker.discovery(promise).map(stateright::Path::into_actions);
-        assert!(broken.is_none(), "{promise}: not by {broken:?}");
+        assert!(broken.is_none(), "a promise is broken: {promise}: by {broken:?}");
     }
     for what in happened {
         assert!(checker.discovery(what).is_some(), "{what} never happened");
     }
 }
 
-/// The promise is broken in this world. Prints and returns a shortest path to that state.
+/// Checks that the promise is broken in this world. Prints and returns a shortest path to a state that breaks it.
 #[track_caller]
 fn breaks(world: World, promise: &'static str) -> Vec<Action> {
     let _check = CHECK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // The first path that the checker finds need not be a shortest one.
+    // The first path that the checker finds need not be a shortest one, so the depth grows step by step.
     for depth in 2..20 {
         let until = HasDiscoveries::AllOf(BTreeSet::from([promise]));
         let checker = world.clone().checker().target_max_depth(depth).finish_when(until).spawn_bfs().join();
         if let Some(path) = checker.discovery(promise).map(stateright::Path::into_actions) {
-            println!("{} unique states: not \"{promise}\" by {path:?}", checker.unique_state_count());
+            println!("{} unique states: \"{promise}\" is broken by {path:?}", checker.unique_state_count());
             return path;
         }
     }
@@ -212,7 +213,7 @@ fn promises_hold_if_the_old_primary_stops_before_the_promotion() {
     );
 }
 
-// They hold for readers, slots and weights too.
+// The promises also hold for readers, slots and weights.
 
 #[test]
 fn promises_hold_for_readers_and_a_writer_after_a_crash_without_data() {
@@ -278,7 +279,7 @@ fn promises_hold_for_a_downgrade_that_a_promotion_missed() {
     );
 }
 
-// They hold for guarded writes that arrive late.
+// The promises also hold for guarded writes that arrive late.
 
 #[test]
 fn promises_hold_for_guarded_writes_of_owners_that_wait() {
@@ -393,7 +394,7 @@ fn an_owner_that_names_no_holds_re_enters_a_tenure_that_has_ended() {
 }
 
 #[test]
-fn an_owner_that_names_no_mode_restores_another_one() {
+fn an_owner_that_names_no_mode_restores_a_tenure_with_another_mode() {
     for modes in [READERS, PERMITS] {
         breaks(with_rules(|rules| rules.names_modes = false, crash(modes)), HOLDS_BACK);
         breaks(with_rules(|rules| rules.names_modes = false, crash(modes)), TENURE_BACK);
@@ -418,7 +419,7 @@ fn tokens_may_fall_if_a_clock_was_set_back_before_the_last_grant() {
 }
 
 #[test]
-fn a_tenure_whose_token_fell_may_be_refused() {
+fn a_tenure_with_a_smaller_token_than_an_earlier_one_may_be_refused() {
     let budget = Budget { crashes: 1, saves: 1, reloads: 1, clock_steps: 1, ..CALM };
     let world = World { waits: false, clock_steps: &[-3], end: 6, ..world(PAIRS[0], budget) };
     breaks(world, TENURE_BACK);
@@ -436,9 +437,10 @@ fn a_guard_that_writes_after_its_check_runs_a_stale_write() {
 
 #[test]
 fn a_claim_that_is_compared_with_each_holder_alone_breaks_the_limit() {
-    // A light owner has renewed. Then the heavy one claims. The file still has the other light one, which is gone. All three do
-    // not fit, so one must end. The wrong rule does not see that. The lock then ends the oldest tenure, which is the one that was
-    // renewed. When the quarantine is over, the server grants the lock although that owner relies on it.
+    // A light owner has renewed. Then the heavy owner claims its tenure. The file still has the tenure of the other
+    // light owner, although that tenure has ended. The three tenures do not fit together, so one must end. The wrong
+    // rule does not find that. Then the lock ends the oldest tenure, which is the renewed one. After the quarantine,
+    // the server grants the lock although the owner of the renewed tenure relies on it.
     let world = World { waits: false, end: 2, most_tenures: 4, ..older_file(TWO_LIGHT_ONE_HEAVY) };
     breaks(with_rules(|rules| rules.claims = Claims::FitInPairs, world), EXCLUSION);
 }
