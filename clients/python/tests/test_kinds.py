@@ -491,3 +491,58 @@ def test_a_connection_that_comes_back_while_the_watcher_ends_is_closed(server: A
 
     runtime._tick = tick_and_come_back
     eventually(lambda: not come_back and link._theirs._sock is None)
+
+
+def test_a_lock_is_used_while_the_program_ends(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Python 3.12 on, functions of atexit cannot start a thread."""
+
+    def fail(_: Any) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    lock, dropped = lockward.Lock(client, "a"), lockward.Lock(client, "b", timeout=1000)
+    assert dropped.acquire()
+    handle, runtime = dropped.handle(detach=True), lock._runtime
+    runtime.close_idle()
+    runtime._used_at = 0.0
+    eventually(lambda: not runtime._is_watched)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        resumed = lockward.Lock.resume(client, handle)
+        resumed.release()
+        assert lock.acquire() and lock.held
+        lock.release()
+    assert not holders(client, "a") and not holders(client, "b")
+    assert lock.acquire() and runtime._is_watched
+    lock.release()
+
+
+@pytest.mark.parametrize("first", ["longer", "shorter"])
+@pytest.mark.parametrize("order", ["as sent", "reversed"])
+def test_leases_that_are_set_at_once_end_with_the_shorter_one(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch, first: str, order: str
+) -> None:
+    """The replies do not say which request the server has carried out last."""
+    lock = lockward.Lock(client, "a", timeout=20, thread_local=False)
+    assert lock.acquire()
+    runtime, sent, go_on = lock._runtime, [], [threading.Event(), threading.Event()]
+    send = runtime.send
+
+    async def send_and_wait(*arguments: Any) -> None:
+        await send(*arguments)
+        sent.append(go_on[len(sent)])
+        assert sent[-1].wait(20)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime, "send", send_and_wait)
+        leases = [100, 1] if first == "longer" else [1, 100]
+        threads = [threading.Thread(target=lock.extend, args=(lease, True), daemon=True) for lease in leases]
+        for number, thread in enumerate(threads):
+            thread.start()
+            eventually(lambda number=number: len(sent) > number)
+        for event, thread in list(zip(go_on, threads))[:: 1 if order == "as sent" else -1]:
+            event.set()
+            thread.join(20)
+    [holding] = lock._local.__dict__.values()
+    assert holding.deadline < monotonic() + 1
+    assert lock.extend(50, replace_ttl=True) and holding.deadline > monotonic() + 40
+    lock.release()

@@ -268,7 +268,7 @@ class LockBase(Generic[E, B, N]):
         the lock, which is then not renewed until ``resume``.
         """
         holding = self._current("hand over")
-        handle = holding.pack(self.timeout)
+        handle = holding.pack(self.timeout, self._owner)
         if detach:
             self._forget(holding)
         return handle
@@ -346,7 +346,8 @@ class LockBase(Generic[E, B, N]):
     @classmethod
     def resume(cls, redis: Any, handle: str, **options: Any) -> Any:
         """Continue what another object or process has acquired, from its ``handle()``. LockLostError if it is over."""
-        timeout, left, is_renewed, token, tenures = unpack(handle)
+        timeout, owner, left, is_renewed, token, tenures = unpack(handle)
+        options.setdefault("owner", owner)
         lock = cls(redis, tenures[0].key, timeout, auto_renewal=is_renewed, **options)
         lock.name = ", ".join(readable(tenure.key) for tenure in tenures)
         lock._parts = [(tenure.key, tenure.kind) for tenure in tenures]

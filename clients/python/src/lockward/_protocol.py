@@ -352,10 +352,11 @@ async def renew(holding: Holding, tenure: Tenure, lease: int, call: Call, verb: 
         lease = holding.limited(lease, monotonic())
         tenure.expect_lease(lease)
         request = Request(tenure.key, tenure.renew_command(lease, tenure.holds))
+        call.runtime.begin_renewal(tenure, request, lease)
         try:
             await call.ask([request])
         finally:
-            tenure.renewals_count_from = monotonic()
+            tenure.renewals.remove(request)
             call.runtime.watch(holding)
         longest = longest_lease(request.reply)
         if longest is None or longest >= lease:
@@ -366,7 +367,7 @@ async def renew(holding: Holding, tenure: Tenure, lease: int, call: Call, verb: 
         raise call.lost(holding, verb, tenure.key, request.reply)
     if request.code:
         raise refused(request.reply, tenure.key)
-    holding.note_lease(tenure, request.sent, lease)
+    holding.note_lease(tenure, request)
     call.runtime.watch(holding)
 
 

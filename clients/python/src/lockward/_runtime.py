@@ -44,6 +44,7 @@ class Request:
         self.replies: list[Any] = []
         self.code = ""  # of the error, if the first reply is one
         self.asking: Address | None = None  # the cluster node that is importing the key: the next request goes there
+        self.lease = 0  # of a renewal: what counts from `sent` on if the server accepts it
         self._is_asking = False
         self._lost_replies = 0
 
@@ -311,6 +312,18 @@ class Runtime:
         if self._next > min([holding.deadline, *[tenure.renew_at for tenure in holding.tenures]]):
             self._wake()
 
+    def begin_renewal(self, tenure: Tenure, request: Request, lease: int) -> None:
+        """Note that a lease is requested. Of leases that are requested at the same time, the shortest one counts.
+
+        The client does not know which of the requests the server carries out last.
+        """
+        with self._mutex:
+            tenure.renewals.append(request)
+            request.lease = lease
+            shortest = min(each.lease for each in tenure.renewals)
+            for each in tenure.renewals:
+                each.lease = shortest
+
     def lose(self, holding: Holding) -> None:
         """Tell the program, once, that the lock is lost."""
         with self._mutex:
@@ -337,8 +350,13 @@ class Runtime:
         self._changed.set()
         with self._mutex:
             if not self._is_watched:
-                self.start_watch(self._watch())
-                self._is_watched, self._is_closed = True, False
+                watch = self._watch()
+                try:
+                    self.start_watch(watch)
+                    self._is_watched, self._is_closed = True, False
+                except RuntimeError as error:
+                    watch.close()
+                    logger.warning("no lock is renewed, and no loss is reported: %s", error)
 
     async def _watch(self) -> None:
         """Run until no lock is held and no connection was used for a while."""
@@ -387,6 +405,8 @@ class Runtime:
         limit = max(0.05, min([2.0, *[min(t.lease / 6000, t.deadline - now) for _, t in pairs]]))
         leases = [holding.next_lease(tenure, now) for holding, tenure in pairs]
         requests = [Request(t.key, t.renew_command(lease, t.holds)) for (_, t), lease in zip(pairs, leases)]
+        for (_, tenure), request, lease in zip(pairs, requests, leases):
+            self.begin_renewal(tenure, request, lease)
         failure: Exception | None = None
         try:
             await self.send(node, requests, limit)
@@ -395,9 +415,10 @@ class Runtime:
                     await self.send(request.asking, [request], limit)
         except Exception as error:
             failure = error
-        for (holding, tenure), lease, request in zip(pairs, leases, requests):
+        for (holding, tenure), request in zip(pairs, requests):
             reply = request.reply if request.replies else failure
-            is_lost = holding.note_renewal(tenure, request.sent, lease, reply)
+            tenure.renewals.remove(request)
+            is_lost = holding.note_renewal(tenure, request, reply)
             self.lose(holding) if is_lost else self.watch(holding)
 
 

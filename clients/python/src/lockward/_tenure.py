@@ -34,7 +34,7 @@ class Tenure:
     is_pending: bool = False  # whether an acquisition leaves something at the server if it ends now
     renew_at: float = FOREVER
     failures: int = 0  # the number of failed renewals since the last success
-    renewals_count_from: float = 0.0  # the reply to a renewal that was sent earlier is ignored
+    renewals: list[Any] = field(default_factory=list)  # the requests for a lease that have no reply yet
 
     def acquire_command(self, lease: int, holds: int, *wait: Any) -> Command:
         px = ("PX", lease) if lease else ()
@@ -52,13 +52,8 @@ class Tenure:
         return ("LOCK.RELEASE", self.key, self.owner, "HOLDS", holds)
 
     def expect_lease(self, lease: int) -> None:
-        """Note that the program requests a lease. It may be shorter than before, and the server may set it without a reply.
-
-        If another renewal is in progress, the client does not know which of the two the server
-        carries out last. So the reply to that one is ignored.
-        """
+        """Note that the program requests a lease. It may be shorter than before, and the server may set it without a reply."""
         self.deadline = min(self.deadline, lease_end(monotonic(), lease))
-        self.renewals_count_from = FOREVER
 
 
 @dataclass(eq=False)
@@ -97,18 +92,16 @@ class Holding:
         """The lease, or what is left of the hold limit if that is less."""
         return lease if self.end == FOREVER else min(lease, millis(self.end - now))
 
-    def note_lease(self, tenure: Tenure, sent: float, lease: int) -> None:
+    def note_lease(self, tenure: Tenure, request: Any) -> None:
         """Note a lease that the server has set."""
-        tenure.deadline, tenure.failures = lease_end(sent, lease), 0
+        tenure.deadline, tenure.failures = lease_end(request.sent, request.lease), 0
         self.schedule(tenure)
 
-    def note_renewal(self, tenure: Tenure, sent: float, lease: int, reply: Any) -> bool:
+    def note_renewal(self, tenure: Tenure, request: Any, reply: Any) -> bool:
         """Note the reply to a renewal that the client itself has sent. Return whether the tenure is lost."""
         longest = longest_lease(reply)
         if isinstance(reply, int):
-            counts = self.is_renewed and sent >= tenure.renewals_count_from
-            self.note_lease(tenure, sent, lease) if counts else self.schedule(tenure)
-            tenure.failures = 0
+            self.note_lease(tenure, request)
         elif self.is_renewed and longest is not None and tenure.lease > longest:
             tenure.lease, tenure.renew_at = longest, 0.0
             tenure.deadline = min(tenure.deadline, lease_end(monotonic(), longest))
@@ -117,20 +110,21 @@ class Holding:
             tenure.failures += 1
         return error_code(reply) in DENIALS
 
-    def pack(self, timeout: float | None) -> str:
-        """A handle with which another process can continue."""
+    def pack(self, timeout: float | None, owner: bytes | None) -> str:
+        """A handle with which another process can continue. `owner` is the name of the owner, if the program has named it."""
         left = None if self.end == FOREVER else self.end - monotonic()
         tenures = [(t.key, t.owner, t.kind, t.lease, t.token, t.holds) for t in self.tenures]
-        parts = (3, timeout, left, self.is_renewed, self.local_token, tenures)
+        parts = (4, timeout, owner, left, self.is_renewed, self.local_token, tenures)
         return base64.urlsafe_b64encode(repr(parts).encode()).decode()
 
 
-def unpack(handle: str) -> tuple[float | None, float | None, bool, bytes | None, list[Tenure]]:
-    """The timeout, the rest of the hold limit, whether the leases are renewed, the local token, and the tenures."""
+def unpack(handle: str) -> tuple[float | None, bytes | None, float | None, bool, bytes | None, list[Tenure]]:
+    """What `pack` has packed: with the rest of the hold limit, whether the leases are renewed, and the local token."""
     try:
-        version, timeout, left, is_renewed, token, tenures = ast.literal_eval(base64.urlsafe_b64decode(handle).decode())
-        if version != 3:
+        version, *parts, tenures = ast.literal_eval(base64.urlsafe_b64decode(handle).decode())
+        if version != 4:
             raise ValueError("another version")
-        return timeout, left, is_renewed, token, [Tenure(*parts) for parts in tenures]
+        timeout, owner, left, is_renewed, token = parts
+        return timeout, owner, left, is_renewed, token, [Tenure(*each) for each in tenures]
     except (ValueError, SyntaxError, TypeError) as error:
         raise ValueError("this is not a handle of a lock") from error
