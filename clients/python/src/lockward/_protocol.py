@@ -12,13 +12,12 @@ from typing import Any, Callable
 
 from redis.exceptions import AuthenticationError, ResponseError
 
-from ._runtime import Request, Runtime, grouped
+from ._runtime import Request, Runtime
 from ._tenure import Holding, Tenure
 from ._wire import (
     DENIALS,
     FOREVER,
     NETWORK_ERRORS,
-    Address,
     Command,
     NotSent,
     back_off,
@@ -39,7 +38,6 @@ SHORT_LEASE = 3000
 GIVE_UP_LIMIT = 0.2
 #: How long after the wait limit a reply may come, in seconds.
 _GRACE = 0.06
-_MAX_REDIRECTS = 5
 
 
 class Call:
@@ -67,11 +65,11 @@ class Call:
 
         A reply may take ``extra`` seconds longer. ``end`` is when to stop asking, instead of at the end of the patience.
         """
-        failures = attempt = redirects = 0
+        failures = 0
         while True:
             began = monotonic()
             cause: Any = None
-            for node, group in grouped(requests, partial(self._node_of, attempt)):
+            for node, group in self.runtime.by_node(requests, failures):
                 left = (self._end(extra) if end is None else end) + (_GRACE if self.waits else 0.0) - monotonic()
                 try:
                     await self.runtime.send(node, group, max(0.05, min(self._response_limit + extra, left)))
@@ -88,9 +86,6 @@ class Call:
             requests = [request for request in requests if not request.is_answered]
             if not requests:
                 return
-            if all(request.is_redirected for request in requests) and redirects < _MAX_REDIRECTS:
-                attempt, redirects = 0, redirects + 1
-                continue
             if monotonic() - began > 1:
                 failures = min(failures, 1)
             left = (self._end(extra) if end is None else end) - monotonic()
@@ -99,12 +94,8 @@ class Call:
                 raise UnreachableError(f"no server answers: {cause}") from cause
             pause = min(left, back_off(failures))
             failures += 1
-            attempt = failures
             if pause:
                 await self.runtime.sleep(pause)
-
-    def _node_of(self, attempt: int, request: Request) -> Address | None:
-        return request.asking or self.runtime.servers.node_of(request.key, attempt)
 
     def _end(self, extra: float) -> float:
         """When to stop asking if no server answers."""
@@ -204,20 +195,19 @@ class Acquisition:
     async def _wait(self, tenure: Tenure) -> bool:
         """Wait in the server's queue. While all waiting connections are in use, try again and again instead."""
         runtime = self._call.runtime
-        turn = runtime.new_event()
-        runtime.turns.enter(turn)
+        turn, most = runtime.enter_turns(), self._lock.waiting_connections
         try:
-            return await self._wait_for_turn(tenure, turn)
+            return await self._wait_for_turn(tenure, turn, most)
         finally:
-            runtime.turns.end(turn)
+            runtime.leave_turns(turn, most)
 
-    async def _wait_for_turn(self, tenure: Tenure, turn: Any) -> bool:
+    async def _wait_for_turn(self, tenure: Tenure, turn: Any, most: int) -> bool:
         call, runtime, pause = self._call, self._call.runtime, 0.05
         while call.waits and not call.is_late():
             if self._holding.tenures and not self._holding.held:
                 raise lost("acquire", tenure.key)
             turn.clear()
-            if runtime.turns.has_begun(turn, self._lock.waiting_connections):
+            if runtime.has_turn(turn, most):
                 [request] = await self._ask([tenure], self._slice_command, call.wait_until, SLICE)
                 if request.reply is None:
                     tenure.is_pending = not self._is_last_slice
@@ -227,7 +217,7 @@ class Acquisition:
                     return True
                 continue
             await runtime.wait_for(turn, max(0.0, min(pause, call.wait_until - monotonic())))
-            if not runtime.turns.has_begun(turn, self._lock.waiting_connections):
+            if not runtime.has_turn(turn, most):
                 pause = min(1.0, pause * 2)
                 if await self._try([tenure], call.wait_until):
                     return True

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import logging
 import os
 import threading
 import uuid
 import weakref
 from collections.abc import Coroutine, Iterable
+from itertools import count, islice
 from time import monotonic
 from typing import Any, Callable, ClassVar, TypeVar
 
@@ -27,6 +27,7 @@ IDLE_LIMIT = 10.0
 CUT_PERIOD = 0.1
 #: Renewals that are due within so many seconds are sent together.
 TOGETHER = 0.1
+_MAX_REDIRECTS = 5
 #: Options of redis-py's own connections that make no sense for ours.
 _FOREIGN_OPTIONS = ("maint", "orig_", "event_dispatcher", "registry", "response_callbacks", "redis_connect_func")
 
@@ -43,26 +44,17 @@ class Request:
         self.sent = 0.0
         self.replies: list[Any] = []
         self.code = ""  # of the error, if the first reply is one
-        self.asking: Address | None = None  # the cluster node that is importing the key: the next request goes there
         self.lease = 0  # of a renewal: what counts from `sent` on if the server accepts it
-        self._is_asking = False
         self._lost_replies = 0
 
-    def reset(self) -> None:
-        """Forget the outcome of an earlier attempt."""
-        self._is_asking, self.asking = self.asking is not None, None
-        self.replies, self.code = [], ""
-
     def commands(self) -> tuple[Command, ...]:
-        """The commands that are sent now. ASKING counts only for the next command."""
+        """The commands that are sent now."""
         self.sent = monotonic()
         self._lost_replies += 1  # until the reply is read
-        made = self._make(self.sent)
-        return tuple(each for command in made for each in (("ASKING",), command)) if self._is_asking else made
+        return self._make(self.sent)
 
     def take(self, replies: list[Any]) -> None:
-        self.replies = replies[1::2] if self._is_asking else replies
-        self.code = error_code(self.replies[0])
+        self.replies, self.code = replies, error_code(replies[0])
         self._lost_replies -= 1
 
     @property
@@ -80,47 +72,8 @@ class Request:
         return self.replies[0]
 
     @property
-    def is_redirected(self) -> bool:
-        return self.code in ("MOVED", "ASK")
-
-    @property
     def is_answered(self) -> bool:
-        return bool(self.replies) and not self.is_redirected and self.code not in TRANSIENT
-
-
-class Turns:
-    """The turns of those who want a waiting connection, first come, first served. A turn is an event, set when it may begin."""
-
-    def __init__(self, mutex: threading.RLock) -> None:
-        self._mutex, self._begun = mutex, 0
-        self._line: dict[Any, None] = {}
-
-    def enter(self, turn: Any) -> None:
-        with self._mutex:
-            self._line[turn] = None
-
-    def has_begun(self, turn: Any, most: int) -> bool:
-        """Whether the turn has begun, or begins now. At most `most` have begun at a time."""
-        with self._mutex:
-            if turn in self._line:
-                before = next(place for place, other in enumerate(self._line) if other is turn)
-                if self._begun + before >= most:
-                    return False
-                self._begun += 1
-                self._leave_line(turn)
-            return True
-
-    def end(self, turn: Any) -> None:
-        """End a turn, or give it up before it has begun."""
-        with self._mutex:
-            self._begun -= turn not in self._line
-            self._leave_line(turn)
-
-    def _leave_line(self, turn: Any) -> None:
-        self._line.pop(turn, None)
-        for first in self._line:
-            first.set()
-            break
+        return bool(self.replies) and self.code not in TRANSIENT
 
 
 class Runtime:
@@ -138,7 +91,8 @@ class Runtime:
         self._mutex = threading.RLock()
         self._idle: dict[Address | None, list[LinkBase]] = {}
         self._used_at = 0.0  # the last time at which a connection was used
-        self.turns = Turns(self._mutex)
+        #: Who wants a waiting connection, first come, first served: an event for each.
+        self._turns: dict[Any, None] = {}
         #: References are weak: what the program has dropped is renewed no more.
         self._holdings: weakref.WeakSet[Holding] = weakref.WeakSet()
         #: When the watcher wakes next. A holding that is due later need not wake it.
@@ -190,15 +144,35 @@ class Runtime:
 
     # Connections.
 
-    def new_event(self) -> Any:
-        """An event for `wait_for`."""
-        return type(self._changed)()
+    def enter_turns(self) -> Any:
+        """Queue for a waiting connection. Return an event, which is set when `has_turn` may have become true."""
+        turn = type(self._changed)()
+        with self._mutex:
+            self._turns[turn] = None
+        return turn
 
-    async def send(self, node: Address | None, requests: list[Request], limit: float) -> None:
-        """Send requests to a node in one pipeline, and note their replies, within a limit of seconds."""
+    def has_turn(self, turn: Any, most: int) -> bool:
+        """Whether the turn is one of the first `most`. Then this stays true."""
+        with self._mutex:
+            return turn in islice(self._turns, most)
+
+    def leave_turns(self, turn: Any, most: int) -> None:
+        with self._mutex:
+            del self._turns[turn]
+            for next_one in islice(self._turns, most - 1, most):
+                next_one.set()
+
+    def by_node(self, requests: list[Request], failures: int) -> Iterable[tuple[Address | None, list[Request]]]:
+        return grouped(requests, lambda request: self.servers.node_of(request.key, failures))
+
+    async def send(
+        self, node: Address | None, requests: list[Request], limit: float, redirects: int = 0, is_asking: bool = False
+    ) -> None:
+        """Send requests to a node in one pipeline, and note their replies, within a limit of seconds.
+
+        A request that a cluster node redirects is sent on. `is_asking`: the slots are being moved to this node.
+        """
         until = monotonic() + limit
-        for request in requests:
-            request.reset()
         link = self._take_idle(node)
         try:
             if link is None:
@@ -209,7 +183,7 @@ class Runtime:
             self.connection_lost(node)
             raise NotSent(str(error)) from error
         try:
-            batches = [request.commands() for request in requests]
+            batches = [(*((("ASKING",),) if is_asking else ()), *request.commands()) for request in requests]
             replies = await link.converse([command for batch in batches for command in batch], until)
         except BaseException as error:
             link.close()
@@ -217,14 +191,17 @@ class Runtime:
                 self.connection_lost(node)
             raise
         for request, batch in zip(requests, batches):
-            request.take(replies[: len(batch)])
+            request.take(replies[is_asking : len(batch)])
             del replies[: len(batch)]
-            if request.is_redirected:
-                request.asking = self.servers.redirect(request.reply, node)
         if any(request.code in ("READONLY", "MASTERDOWN", "LOADING") for request in requests):
             link.close()
         else:
             self._keep_idle(node, link)
+        redirected = [request for request in requests if request.code in ("MOVED", "ASK")]
+        if redirects < _MAX_REDIRECTS:
+            for to, group in grouped(redirected, lambda request: self.servers.redirect(request.reply, node)):
+                is_moving = any(request.code == "ASK" for request in group)
+                await self.send(to, group, until - monotonic(), redirects + 1, is_moving)
 
     async def connect(self, pool: Any, until: float, address: Address | None = None, **options: Any) -> LinkBase:
         """Open a connection with the options of a pool. If Sentinels know the server, `address` is its address.
@@ -410,9 +387,6 @@ class Runtime:
         failure: Exception | None = None
         try:
             await self.send(node, requests, limit)
-            for request in requests:
-                if request.asking is not None:
-                    await self.send(request.asking, [request], limit)
         except Exception as error:
             failure = error
         for (holding, tenure), request in zip(pairs, requests):
@@ -445,7 +419,7 @@ class _Process:
     def __init__(self) -> None:
         self.mutex = threading.RLock()
         self.runtimes: weakref.WeakKeyDictionary[Any, Runtime] = weakref.WeakKeyDictionary()
-        self.name, self.numbers = uuid.uuid4(), itertools.count(1)
+        self.name, self.numbers = uuid.uuid4(), count(1)
 
 
 def _begin_process() -> None:
