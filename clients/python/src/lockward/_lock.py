@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Coroutine, Sequence
-from dataclasses import replace
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any, Callable, ClassVar, Generic, TypeVar, Union, cast
@@ -16,8 +15,8 @@ from redis.exceptions import LockError, ResponseError
 
 from . import _protocol as protocol
 from ._protocol import Acquisition, Call
-from ._runtime import Request, Runtime, logger, new_owner
-from ._tenure import Holding, Tenure, unpack
+from ._runtime import Runtime, logger, new_owner
+from ._tenure import Holding, Request, Tenure, unpack
 from ._wire import FOREVER, Command, decoded, error_code, millis
 from .errors import LockLostError, lock_error, lost, readable, refused
 
@@ -216,7 +215,7 @@ class LockBase(Generic[E, B, N]):
     def local(self) -> SimpleNamespace:
         """redis-py's `lock.local`, with the token while the lock is held."""
         holding = self._releasable()
-        return SimpleNamespace(token=holding and (holding.local_token or holding.tenures[0].owner))
+        return SimpleNamespace(token=holding and (holding.local_token or holding.owner))
 
     @property
     def fencing_token(self) -> int | None:
@@ -237,7 +236,7 @@ class LockBase(Generic[E, B, N]):
     def holds(self) -> int:
         """How many times the lock was acquired and not released."""
         holding = self._releasable()
-        return holding.tenures[0].holds if holding is not None else 0
+        return holding.holds if holding is not None else 0
 
     @property
     def held(self) -> bool:
@@ -306,15 +305,15 @@ class LockBase(Generic[E, B, N]):
     def extend(self, additional_time: Number, replace_ttl: bool = False) -> B:
         """Add seconds to the lease. With ``replace_ttl``, the lease is this number of seconds from now."""
         now = FOREVER if replace_ttl else monotonic()
-        return self._run(self._renew("extend", lambda tenure: max(0.0, tenure.deadline - now) + additional_time))
+        return self._run(self._renew("extend", lambda _, tenure: max(0.0, tenure.deadline - now) + additional_time))
 
     def reacquire(self) -> B:
         """Start the lease of ``timeout`` again."""
-        return self._run(self._renew("reacquire", lambda _: self.timeout or 0))
+        return self._run(self._renew("reacquire", lambda *_: self.timeout or 0))
 
     def renew(self) -> N:
         """Start the lease again. The client does that by itself, unless ``auto_renewal`` is off."""
-        return self._run(self._renew("renew", lambda tenure: tenure.lease / 1000, needs_timeout=False))
+        return self._run(self._renew("renew", lambda holding, _: holding.lease / 1000, needs_timeout=False))
 
     def downgrade(self, shared: bool = False, slots: int | None = None) -> N:
         """Let other owners hold the lock too: from now on it is ``shared`` with readers, or one of more ``slots``.
@@ -346,21 +345,19 @@ class LockBase(Generic[E, B, N]):
     @classmethod
     def resume(cls, redis: Any, handle: str, **options: Any) -> Any:
         """Continue what another object or process has acquired, from its ``handle()``. LockLostError if it is over."""
-        timeout, owner, left, is_renewed, token, tenures = unpack(handle)
-        options.setdefault("owner", owner)
+        timeout, named, left, tenures, owner, lease, token, is_renewed, holds = unpack(handle)
+        options.setdefault("owner", named)
         lock = cls(redis, tenures[0].key, timeout, auto_renewal=is_renewed, **options)
         lock.name = ", ".join(readable(tenure.key) for tenure in tenures)
         lock._parts = [(tenure.key, tenure.kind) for tenure in tenures]
         end = FOREVER if left is None else monotonic() + left
-        return lock._run(lock._resume(lock._new_holding(token, is_renewed, end), tenures))
+        holding = Holding(owner, lease, tenures, lock._make_event(), token, is_renewed, holds, end)
+        return lock._run(lock._resume(holding))
 
     # The coroutines that run these methods.
 
     def _call(self, limit: float | None = 0) -> Call:
         return Call(self._runtime, self.patience, self.response_limit, limit)
-
-    def _new_holding(self, token: bytes | None, is_renewed: bool, end: float = FOREVER) -> Holding:
-        return Holding(self._make_event(), token, is_renewed, end)
 
     async def _acquire(self, blocking: bool | None, blocking_timeout: Number | None, token: str | bytes | None) -> bool:
         limit: Number | None = self.blocking_timeout if blocking_timeout is None else blocking_timeout
@@ -369,7 +366,7 @@ class LockBase(Generic[E, B, N]):
         call = self._call(None if limit is None else max(0, limit))
         own = self._own()
         if own is not None and self.reentrant:
-            return await self._reenter(self._current("acquire once more"), call)
+            return await Acquisition(self, call, self._current("acquire once more"), None).run()
         if own is not None and own.held:
             waits_for_itself = own.is_renewed and limit is None and self.thread_local
             if waits_for_itself or any(kind for _, kind in self._parts):
@@ -386,12 +383,12 @@ class LockBase(Generic[E, B, N]):
             lease = min(lease or self.hold_limit, self.hold_limit)
         is_held = None
         while is_held is None:
-            first = owner()
-            tenures = [Tenure(key, first, kind, millis(lease) if lease else 0) for key, kind in self._parts]
+            tenures = [Tenure(key, kind) for key, kind in self._parts]
             # Granted keys are renewed at least while later ones are waited for.
-            holding = self._new_holding(named, self.auto_renewal or len(tenures) > 1)
+            is_renewed = self.auto_renewal or len(tenures) > 1
+            holding = Holding(owner(), millis(lease) if lease else 0, tenures, self._make_event(), named, is_renewed)
             try:
-                is_held = await Acquisition(self, call, holding, tenures, None if self._owner else owner).run()
+                is_held = await Acquisition(self, call, holding, None if self._owner else owner).run()
             except LockLostError:  # before all keys were held, so the program has lost nothing
                 if not call.waits:
                     raise
@@ -402,17 +399,9 @@ class LockBase(Generic[E, B, N]):
             return False
         holding.is_renewed = self.auto_renewal
         if self.hold_limit is not None:
-            holding.end = tenures[-1].granted_at + self.hold_limit
+            holding.end = holding.granted_at + self.hold_limit
         self._store(holding)
         return True
-
-    async def _reenter(self, holding: Holding, call: Call) -> bool:
-        [tenure] = holding.tenures
-        again = replace(tenure, is_pending=False)
-        is_granted = await Acquisition(self, call, holding, [again], None).run()
-        if is_granted:
-            tenure.holds, tenure.deadline = again.holds, max(tenure.deadline, again.deadline)
-        return is_granted
 
     async def _release(self) -> None:
         holding = self._releasable()
@@ -425,21 +414,23 @@ class LockBase(Generic[E, B, N]):
             self._runtime.lose(holding)
             self._forget(holding)
             if len(holding.tenures) > 1:
-                requests = [Request(tenure.key, tenure.release_command()) for tenure in holding.tenures]
+                requests = [Request(tenure.key, holding.release_command(tenure)) for tenure in holding.tenures]
                 await call.give_up(requests, None, self.patience)
             raise lost("release", self.name)
-        if holding.tenures[0].holds == 1:
+        if holding.holds == 1:
             # This comes before the request is sent: a renewal after it would find the lock lost.
             self._forget(holding)
         await protocol.release(holding, call, self._owner is not None)
 
-    async def _renew(self, verb: str, lease_of: Callable[[Tenure], Number], needs_timeout: bool = True) -> bool:
+    async def _renew(
+        self, verb: str, lease_of: Callable[[Holding, Tenure], Number], needs_timeout: bool = True
+    ) -> bool:
         """Set the leases to this number of seconds."""
         if needs_timeout and self.timeout is None and self._releasable() is not None:
             raise lock_error(LockError, f"Cannot {verb} a lock with no timeout", self.name)
         holding, call = self._current(verb), self._call()
         for tenure in holding.tenures:
-            await protocol.renew(holding, tenure, millis(lease_of(tenure)), call, verb)
+            await protocol.renew(holding, tenure, millis(lease_of(holding, tenure)), call, verb)
         return True
 
     async def _downgrade(self, shared: bool, slots: int | None) -> None:
@@ -449,7 +440,7 @@ class LockBase(Generic[E, B, N]):
             weight = former[-1] if "WEIGHT" in former and not shared else None
             tenure.kind = kind(shared, slots, weight)  # renewals name the new mode, even if no reply arrives
             try:
-                await protocol.renew(holding, tenure, tenure.lease, call, "downgrade")
+                await protocol.renew(holding, tenure, holding.lease, call, "downgrade")
             except LockError:
                 tenure.kind = former
                 raise
@@ -486,11 +477,10 @@ class LockBase(Generic[E, B, N]):
                 return False
         return True
 
-    async def _resume(self: L, holding: Holding, tenures: list[Tenure]) -> L:
+    async def _resume(self: L, holding: Holding) -> L:
         call = self._call()
-        for tenure in tenures:
-            await protocol.renew(holding, tenure, tenure.lease, call, "resume")
-            holding.tenures.append(tenure)
+        for tenure in holding.tenures:
+            await protocol.renew(holding, tenure, holding.lease, call, "resume")
         self._store(holding)
         return self
 

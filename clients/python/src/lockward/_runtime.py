@@ -16,8 +16,8 @@ from typing import Any, Callable, ClassVar, TypeVar
 from redis.exceptions import AuthenticationError, ResponseError, TimeoutError
 
 from ._servers import Cluster, Sentinels, Server
-from ._tenure import Holding, Tenure
-from ._wire import FOREVER, NETWORK_ERRORS, TRANSIENT, Address, Command, LinkBase, NotSent, error_code
+from ._tenure import Holding, Request
+from ._wire import FOREVER, NETWORK_ERRORS, Address, LinkBase, NotSent, millis
 
 logger = logging.getLogger("lockward")
 
@@ -32,48 +32,6 @@ _MAX_REDIRECTS = 5
 _FOREIGN_OPTIONS = ("maint", "orig_", "event_dispatcher", "registry", "response_callbacks", "redis_connect_func")
 
 T = TypeVar("T")
-
-
-class Request:
-    """Commands about one key, and their outcome. `make` makes the commands at the time when they are sent."""
-
-    def __init__(
-        self, key: bytes, *commands: Command, make: Callable[[float], tuple[Command, ...]] | None = None
-    ) -> None:
-        self.key, self._make = key, make or (lambda _: commands)
-        self.sent = 0.0
-        self.replies: list[Any] = []
-        self.code = ""  # of the error, if the first reply is one
-        self.lease = 0  # of a renewal: what counts from `sent` on if the server accepts it
-        self._lost_replies = 0
-
-    def commands(self) -> tuple[Command, ...]:
-        """The commands that are sent now."""
-        self.sent = monotonic()
-        self._lost_replies += 1  # until the reply is read
-        return self._make(self.sent)
-
-    def take(self, replies: list[Any]) -> None:
-        self.replies, self.code = replies, error_code(replies[0])
-        self._lost_replies -= 1
-
-    @property
-    def may_have_run(self) -> bool:
-        """Whether the request may have run: a reply is missing now, or was missing at an earlier attempt."""
-        return self._lost_replies > 0
-
-    @property
-    def may_be_granted(self) -> bool:
-        return self.may_have_run or (bool(self.replies) and not self.code and self.reply is not None)
-
-    @property
-    def reply(self) -> Any:
-        """The reply to the first command, which decides the outcome."""
-        return self.replies[0]
-
-    @property
-    def is_answered(self) -> bool:
-        return bool(self.replies) and self.code not in TRANSIENT
 
 
 class Runtime:
@@ -162,8 +120,8 @@ class Runtime:
             for next_one in islice(self._turns, most - 1, most):
                 next_one.set()
 
-    def by_node(self, requests: list[Request], failures: int) -> Iterable[tuple[Address | None, list[Request]]]:
-        return grouped(requests, lambda request: self.servers.node_of(request.key, failures))
+    def by_node(self, requests: list[Request]) -> Iterable[tuple[Address | None, list[Request]]]:
+        return grouped(requests, lambda request: self.servers.node_of(request.key, request.failures))
 
     async def send(
         self, node: Address | None, requests: list[Request], limit: float, redirects: int = 0, is_asking: bool = False
@@ -289,18 +247,6 @@ class Runtime:
         if self._next > min([holding.deadline, *[tenure.renew_at for tenure in holding.tenures]]):
             self._wake()
 
-    def begin_renewal(self, tenure: Tenure, request: Request, lease: int) -> None:
-        """Note that a lease is requested. Of leases that are requested at the same time, the shortest one counts.
-
-        The client does not know which of the requests the server carries out last.
-        """
-        with self._mutex:
-            tenure.renewals.append(request)
-            request.lease = lease
-            shortest = min(each.lease for each in tenure.renewals)
-            for each in tenure.renewals:
-                each.lease = shortest
-
     def lose(self, holding: Holding) -> None:
         """Tell the program, once, that the lock is lost."""
         with self._mutex:
@@ -355,7 +301,7 @@ class Runtime:
 
     def _tick(self, now: float) -> float:
         """End and renew what is due. Return the time of the next call."""
-        due: list[tuple[Holding, Tenure]] = []
+        due: list[Request] = []
         then = FOREVER
         for holding in self._watched():
             if holding.is_over or holding.lost.is_set() or now >= holding.deadline:
@@ -364,12 +310,15 @@ class Runtime:
                     self._holdings.discard(holding)
             else:
                 for tenure in holding.tenures:
-                    if tenure.renew_at <= now + min(TOGETHER, tenure.lease / 30_000):
-                        due.append((holding, tenure))
-                        tenure.renew_at = now + tenure.lease / 3000  # the outcome of the renewal sets the next time
+                    if tenure.renew_at <= now + min(TOGETHER, holding.lease / 30_000):
+                        # A tenure that is not renewed keeps what is left of its lease.
+                        left = millis(tenure.deadline - now)
+                        due.append(holding.renewal(tenure, holding.lease if holding.is_renewed else left))
+                        due[-1].failures = tenure.failures
+                        tenure.renew_at = now + holding.lease / 3000  # the outcome of the renewal sets the next time
                 then = min([then, holding.deadline, *[tenure.renew_at for tenure in holding.tenures]])
-        for node, pairs in grouped(due, lambda pair: self.servers.node_of(pair[1].key, pair[1].failures)):
-            self.start(self._renew(node, pairs, now))
+        for node, renewals in self.by_node(due):
+            self.start(self._renew(node, renewals, now))
         self.close_idle(FOREVER if self._client() is None else now - IDLE_LIMIT)
         with self._mutex:
             idle = [(node, any(link.is_cut() for link in links)) for node, links in self._idle.items() if links]
@@ -377,23 +326,19 @@ class Runtime:
             self.connection_lost(node)
         return min(then, now + CUT_PERIOD) if now <= self._used_at + IDLE_LIMIT else then
 
-    async def _renew(self, node: Address | None, pairs: list[tuple[Holding, Tenure]], now: float) -> None:
+    async def _renew(self, node: Address | None, renewals: list[Request], now: float) -> None:
         """Renew tenures of one node in one pipeline, within a sixth of the shortest lease."""
-        limit = max(0.05, min([2.0, *[min(t.lease / 6000, t.deadline - now) for _, t in pairs]]))
-        leases = [holding.next_lease(tenure, now) for holding, tenure in pairs]
-        requests = [Request(t.key, t.renew_command(lease, t.holds)) for (_, t), lease in zip(pairs, leases)]
-        for (_, tenure), request, lease in zip(pairs, requests, leases):
-            self.begin_renewal(tenure, request, lease)
-        failure: Exception | None = None
+        limit = min([2.0, *[min(r.holding.lease / 6000, r.tenure.deadline - now) for r in renewals]])
         try:
-            await self.send(node, requests, limit)
+            await self.send(node, renewals, max(0.05, limit))
         except Exception as error:
-            failure = error
-        for (holding, tenure), request in zip(pairs, requests):
-            reply = request.reply if request.replies else failure
-            tenure.renewals.remove(request)
-            is_lost = holding.note_renewal(tenure, request, reply)
-            self.lose(holding) if is_lost else self.watch(holding)
+            logger.debug("locks are not renewed: %s", error)
+        finally:
+            for request in renewals:
+                request.end()
+        for request in renewals:
+            is_lost = request.holding.note_renewal(request.tenure, request)
+            self.lose(request.holding) if is_lost else self.watch(request.holding)
 
 
 def grouped(items: Iterable[T], key: Callable[[T], Address | None]) -> Iterable[tuple[Address | None, list[T]]]:
