@@ -546,3 +546,20 @@ def test_leases_that_are_set_at_once_end_with_the_shorter_one(
     assert holding.deadline < monotonic() + 1
     assert lock.extend(50, replace_ttl=True) and holding.deadline > monotonic() + 40
     lock.release()
+
+
+def test_a_key_that_was_given_back_is_not_renewed(client: redis.Redis) -> None:
+    """The third key is granted by the first request for all keys, and given back, since the second one is busy."""
+    keys, granted = [lockward.Lock(client, name) for name in "abc"], []
+    many = lockward.MultiLock(keys, timeout=0.9, thread_local=False)
+    with lockward.Lock(client, "b", auto_renewal=False):
+        waiting = threading.Thread(target=lambda: granted.append(many.acquire()), daemon=True)
+        waiting.start()
+        eventually(lambda: waiters(client, "b") == 1)
+        owners, before = holders(client, "a"), calls(client, "lock.renew")
+        many._runtime.connection_lost(None)  # all that is held is renewed
+        eventually(lambda: calls(client, "lock.renew") >= before + 7)  # each after a third of the lease
+        assert owners and holders(client, "a") == owners and not holders(client, "c")
+    waiting.join(20)
+    assert granted == [True] and many.held
+    many.release()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any, Callable, ClassVar, Generic, TypeVar, Union, cast
@@ -46,99 +48,83 @@ def check_client(client: Any, asynchronous: bool) -> None:
         raise TypeError(f"this client must be used with {'lockward' if asynchronous else 'lockward.asyncio'}.Lock")
 
 
+@dataclass(eq=False, repr=False)
 class LockBase(Generic[E, B, N]):
+    """A lock with this key, not yet acquired. The first eight arguments are those of redis-py's Lock. Times are seconds.
+
+    ``timeout``: the lease. The lock ends after it. None: the lock is held until it is released, and its lease is renewed
+    while this object lives.
+
+    ``sleep`` is accepted and ignored: the server hands the lock over, so the client does not poll.
+
+    ``blocking``: whether acquire waits. ``blocking_timeout``: the wait limit; None: no limit.
+
+    ``thread_local``: whether only the thread that acquired the lock may release it through this object.
+
+    ``raise_on_release_error``: if the lock was lost when the context manager exits: True raises, False logs a warning.
+
+    ``shared``: whether the lock is held together with all others who ask for it as shared: a read lock.
+
+    ``slots``, ``weight``: acquire one of so many slots (up to 1,000,000), or ``weight`` of them: a semaphore. The number of
+    slots should be the same for all.
+
+    ``reentrant``: whether a thread (in asyncio: a task) that holds the lock may acquire it
+    again. With ``thread_local=False``, any thread or task may. If this is False, it waits for
+    itself, as with redis-py and threading.Lock.
+
+    ``auto_renewal``: whether to renew the lease while the lock is held; by default only without a ``timeout``.
+
+    ``lease``: the lease of a lock without ``timeout``: how long the lock stays held after this process dies.
+    None: the server's default, 30 seconds unless set.
+
+    ``hold_limit``: the lock is lost when this time has passed since it was granted, however often its lease is renewed.
+
+    ``owner``: a name for the owner, up to 1,024 bytes. All who use the same name are one owner, and hold the lock together.
+
+    ``on_lost``: called with the lock when it is lost while held: see ``lost``. It runs in a thread of its own. In asyncio, a
+    coroutine function runs in the event loop instead.
+
+    ``replicas``: (n, seconds): raise UnreplicatedError unless n replicas confirm the grant in this time.
+
+    ``patience``: how long a request is repeated while no server answers. Then UnreachableError is raised.
+
+    ``response_limit``: a reply that takes longer counts as lost, and so does its connection.
+
+    ``waiting_connections``: how many acquisitions of this client wait on their own connections. Others poll.
+    """
+
+    redis: Any
+    name: Name
+    timeout: Number | None = None
+    sleep: Number = 0.1
+    blocking: bool = True
+    blocking_timeout: Number | None = None
+    thread_local: bool = True
+    raise_on_release_error: bool = True
+    shared: bool = False
+    slots: int | None = None
+    weight: int | None = None
+    reentrant: bool = False
+    auto_renewal: bool | None = None
+    lease: Number | None = None
+    hold_limit: Number | None = None
+    owner: str | bytes | None = None
+    on_lost: Callable[[Any], object] | None = None
+    replicas: tuple[int, Number] | None = None
+    patience: Number = 5.0
+    response_limit: Number = 2.0
+    waiting_connections: int = 256
+
     _asynchronous: ClassVar[bool]
-    _make_event: Callable[[], Any]
+    _make_event: ClassVar[type[Any]]
 
-    def __init__(
-        self,
-        redis: Any,
-        name: Name,
-        timeout: Number | None = None,
-        sleep: Number = 0.1,
-        blocking: bool = True,
-        blocking_timeout: Number | None = None,
-        thread_local: bool = True,
-        raise_on_release_error: bool = True,
-        *,
-        shared: bool = False,
-        slots: int | None = None,
-        weight: int | None = None,
-        reentrant: bool = False,
-        auto_renewal: bool | None = None,
-        lease: Number | None = None,
-        hold_limit: Number | None = None,
-        owner: str | bytes | None = None,
-        on_lost: Callable[[Any], object] | None = None,
-        replicas: tuple[int, Number] | None = None,
-        patience: Number = 5.0,
-        response_limit: Number = 2.0,
-        waiting_connections: int = 256,
-    ) -> None:
-        """A lock with this key, not yet acquired. The first eight arguments are those of redis-py's Lock. Times are seconds.
-
-        ``timeout``: the lease. The lock ends after it. None: the lock is held until it is released, and its lease is renewed
-        while this object lives.
-
-        ``sleep`` is accepted and ignored: the server hands the lock over, so the client does not poll.
-
-        ``blocking``: whether acquire waits. ``blocking_timeout``: the wait limit; None: no limit.
-
-        ``thread_local``: whether only the thread that acquired the lock may release it through this object.
-
-        ``raise_on_release_error``: if the lock was lost when the context manager exits: True raises, False logs a warning.
-
-        ``shared``: whether the lock is held together with all others who ask for it as shared: a read lock.
-
-        ``slots``, ``weight``: acquire one of so many slots (up to 1,000,000), or ``weight`` of them: a semaphore. The number of
-        slots should be the same for all.
-
-        ``reentrant``: whether a thread (in asyncio: a task) that holds the lock may acquire it
-        again. With ``thread_local=False``, any thread or task may. If this is False, it waits for
-        itself, as with redis-py and threading.Lock.
-
-        ``auto_renewal``: whether to renew the lease while the lock is held; by default only without a ``timeout``.
-
-        ``lease``: the lease of a lock without ``timeout``: how long the lock stays held after this process dies.
-        None: the server's default, 30 seconds unless set.
-
-        ``hold_limit``: the lock is lost when this time has passed since it was granted, however often its lease is renewed.
-
-        ``owner``: a name for the owner, up to 1,024 bytes. All who use the same name are one owner, and hold the lock together.
-
-        ``on_lost``: called with the lock when it is lost while held: see ``lost``. It runs in a thread of its own. In asyncio, a
-        coroutine function runs in the event loop instead.
-
-        ``replicas``: (n, seconds): raise UnreplicatedError unless n replicas confirm the grant in this time.
-
-        ``patience``: how long a request is repeated while no server answers. Then UnreachableError is raised.
-
-        ``response_limit``: a reply that takes longer counts as lost, and so does its connection.
-
-        ``waiting_connections``: how many acquisitions of this client wait on their own connections. Others poll.
-        """
-        check_client(redis, self._asynchronous)
-        self.redis = redis
-        self.name = name
-        self.timeout = timeout
-        self.sleep = sleep
-        self.blocking = blocking
-        self.blocking_timeout = blocking_timeout
-        self.thread_local = bool(thread_local)
-        self.raise_on_release_error = raise_on_release_error
-        self.reentrant = reentrant
-        self.auto_renewal = not timeout if auto_renewal is None else auto_renewal
-        self.lease = lease
-        self.hold_limit = hold_limit
-        self.on_lost = on_lost
-        self.replicas = replicas
-        self.patience = patience
-        self.response_limit = response_limit
-        self.waiting_connections = waiting_connections
-        self._owner = owner.encode() if isinstance(owner, str) else owner
-        self._encode = redis.get_encoder().encode
+    def __post_init__(self) -> None:
+        check_client(self.redis, self._asynchronous)
+        self.auto_renewal = not self.timeout if self.auto_renewal is None else self.auto_renewal
+        self._owner = self.owner.encode() if isinstance(self.owner, str) else self.owner
+        self._encode = self.redis.get_encoder().encode
         #: The keys, in the order in which they are acquired, and the kind of lock that each is.
-        self._parts: list[tuple[bytes, Command]] = [(bytes(self._encode(name)), kind(shared, slots, weight))]
+        self._parts = [(bytes(self._encode(self.name)), kind(self.shared, self.slots, self.weight))]
         self._enters_held = False  # the context manager releases the lock, but has not acquired it
         self._next_lost: Any = None
         self._latest: Callable[[], Holding | None] = lambda: None
@@ -162,12 +148,6 @@ class LockBase(Generic[E, B, N]):
 
     # What is held.
 
-    def _own(self) -> Holding | None:
-        """The holding that the caller has acquired in this process."""
-        holdings, caller = self._place()
-        own = holdings.get(caller)
-        return own if own is not None and own.pid == os.getpid() else None
-
     def _releasable(self) -> Holding | None:
         """The holding that the caller may release."""
         holdings, caller = self._place()
@@ -181,13 +161,12 @@ class LockBase(Generic[E, B, N]):
             if former == caller or (not kept.held and (former is None or former.done())):
                 self._forget(kept)
         holdings[caller] = holding
-        self._runtime.report_loss_to(self, holding)
-        self._latest = weakref.ref(holding)
-        event, self._next_lost = self._next_lost, None
+        self._latest, holding.lock = weakref.ref(holding), weakref.ref(self)
+        was_lost, event = holding.lost.is_set(), self._next_lost
         if event is not None:
-            if holding.lost.is_set():
-                event.set()
-            holding.lost = event
+            holding.lost, self._next_lost = event, None
+        if was_lost:
+            self._runtime.lose(holding)
         for tenure in holding.tenures:
             holding.schedule(tenure)
         self._runtime.watch(holding)
@@ -364,8 +343,9 @@ class LockBase(Generic[E, B, N]):
         if not (self.blocking if blocking is None else blocking):
             limit = 0
         call = self._call(None if limit is None else max(0, limit))
-        own = self._own()
-        if own is not None and self.reentrant:
+        holdings, caller = self._place()
+        own = holdings.get(caller)
+        if own is not None and own.pid == os.getpid() and self.reentrant:
             return await Acquisition(self, call, self._current("acquire once more"), None).run()
         if own is not None and own.held:
             waits_for_itself = own.is_renewed and limit is None and self.thread_local
@@ -385,7 +365,7 @@ class LockBase(Generic[E, B, N]):
         while is_held is None:
             tenures = [Tenure(key, kind) for key, kind in self._parts]
             # Granted keys are renewed at least while later ones are waited for.
-            is_renewed = self.auto_renewal or len(tenures) > 1
+            is_renewed = bool(self.auto_renewal) or len(tenures) > 1
             holding = Holding(owner(), millis(lease) if lease else 0, tenures, self._make_event(), named, is_renewed)
             try:
                 is_held = await Acquisition(self, call, holding, None if self._owner else owner).run()
@@ -397,7 +377,7 @@ class LockBase(Generic[E, B, N]):
                 holding.is_over = not is_held
         if not is_held:
             return False
-        holding.is_renewed = self.auto_renewal
+        holding.is_renewed = bool(self.auto_renewal)
         if self.hold_limit is not None:
             holding.end = holding.granted_at + self.hold_limit
         self._store(holding)
@@ -428,9 +408,9 @@ class LockBase(Generic[E, B, N]):
         """Set the leases to this number of seconds."""
         if needs_timeout and self.timeout is None and self._releasable() is not None:
             raise lock_error(LockError, f"Cannot {verb} a lock with no timeout", self.name)
-        holding, call = self._current(verb), self._call()
-        for tenure in holding.tenures:
-            await protocol.renew(holding, tenure, millis(lease_of(holding, tenure)), call, verb)
+        holding = self._current(verb)
+        leases = {tenure: millis(lease_of(holding, tenure)) for tenure in holding.tenures}
+        await protocol.renew(holding, self._call(), verb, leases)
         return True
 
     async def _downgrade(self, shared: bool, slots: int | None) -> None:
@@ -440,7 +420,7 @@ class LockBase(Generic[E, B, N]):
             weight = former[-1] if "WEIGHT" in former and not shared else None
             tenure.kind = kind(shared, slots, weight)  # renewals name the new mode, even if no reply arrives
             try:
-                await protocol.renew(holding, tenure, holding.lease, call, "downgrade")
+                await protocol.renew(holding, call, "downgrade", {tenure: holding.lease})
             except LockError:
                 tenure.kind = former
                 raise
@@ -453,34 +433,28 @@ class LockBase(Generic[E, B, N]):
             raise BaseParser.parse_error(str(reply))  # type: ignore[no-untyped-call]
         return decoded(reply, self.redis.get_encoder().decode)
 
-    async def _query(self, key: bytes, command: Command, expected: tuple[str, ...] = ()) -> Any:
-        """Send a command that changes nothing. Return its reply, even if it is an expected error."""
-        request = Request(key, command)
-        await self._call().ask([request])
-        if request.code and request.code not in expected:
-            raise refused(request.reply, self.name)
-        return request.reply
+    async def _query(self, commands: list[Command], *expected: str) -> list[Any]:
+        """Send commands that change nothing, each about one key. Return the replies, also errors that are expected."""
+        requests = [Request(command[1], command) for command in commands]
+        await self._call().ask(requests)
+        for request in requests:
+            if request.code and request.code not in expected:
+                raise refused(request.reply, self.name)
+        return [request.reply for request in requests]
 
     async def _locked(self) -> bool:
-        for key, _ in self._parts:
-            if await self._query(key, ("LOCK.INFO", key)) is not None:
-                return True
-        return False
+        replies = await self._query([("LOCK.INFO", key) for key, _ in self._parts])
+        return any(reply is not None for reply in replies)
 
     async def _owned(self) -> bool:
         holding = self._releasable()
         if holding is None or holding.pid != os.getpid():
             return False
-        for tenure in holding.tenures:
-            command = ("LOCK.GUARD", tenure.key, tenure.token)
-            if error_code(await self._query(tenure.key, command, ("FENCED", "WRONGTYPE"))):
-                return False
-        return True
+        commands = [("LOCK.GUARD", tenure.key, tenure.token) for tenure in holding.tenures]
+        return not any(map(error_code, await self._query(commands, "FENCED", "WRONGTYPE")))
 
     async def _resume(self: L, holding: Holding) -> L:
-        call = self._call()
-        for tenure in holding.tenures:
-            await protocol.renew(holding, tenure, holding.lease, call, "resume")
+        await protocol.renew(holding, self._call(), "resume")
         self._store(holding)
         return self
 
@@ -497,6 +471,9 @@ class LockBase(Generic[E, B, N]):
             logger.warning("Lock was unlocked or no longer owned when exiting context manager.")
 
 
+LockBase.__init__.__doc__ = LockBase.__doc__
+
+
 class MultiLockBase(LockBase[Any, Any, Any]):
     def __init__(self, locks: Sequence[LockBase[Any, Any, Any]], **options: Any) -> None:
         if not locks or any(lock.redis is not locks[0].redis for lock in locks) or options.get("reentrant"):
@@ -507,17 +484,12 @@ class MultiLockBase(LockBase[Any, Any, Any]):
             raise ValueError("the names must be distinct")
 
 
-class _Kinds(Generic[L]):
+class ReadWriteLockBase(Generic[L]):
     _make: Callable[..., L]
 
     def __init__(self, redis: Any, name: Name, **options: Any) -> None:
-        self._arguments, self._options = (redis, name), options
+        self._lock = partial(type(self)._make, redis, name, **options)
 
-    def _lock(self, **kind: Any) -> L:
-        return type(self)._make(*self._arguments, **self._options, **kind)
-
-
-class ReadWriteLockBase(_Kinds[L]):
     def read(self) -> L:
         """A lock that is held together with other readers, not yet acquired."""
         return self._lock(shared=True)
@@ -527,9 +499,11 @@ class ReadWriteLockBase(_Kinds[L]):
         return self._lock()
 
 
-class SemaphoreBase(_Kinds[L]):
+class SemaphoreBase(Generic[L]):
+    _make: Callable[..., L]
+
     def __init__(self, redis: Any, name: Name, slots: int, **options: Any) -> None:
-        super().__init__(redis, name, slots=slots, thread_local=False, **options)
+        self._lock = partial(type(self)._make, redis, name, slots=slots, thread_local=False, **options)
 
     def permits(self, permits: int = 1) -> L:
         """A lock of ``permits`` slots, not yet acquired."""

@@ -159,8 +159,7 @@ class Acquisition:
             return False
         if not are_granted and has_several:
             await self._give_back()
-            for tenure in tenures:
-                tenure.deadline = FOREVER
+            tenures = self._holding.tenures = [Tenure(tenure.key, tenure.kind) for tenure in tenures]
             if self._new_owner is not None:  # a release that arrives late must not end what is granted from now on
                 self._holding.owner = self._new_owner()
         for tenure in tenures:
@@ -309,19 +308,20 @@ async def release(holding: Holding, call: Call, is_owner_named: bool) -> None:
     holding.holds = left
 
 
-async def renew(holding: Holding, tenure: Tenure, lease: int, call: Call, verb: str) -> None:
-    """Give a tenure a lease in milliseconds, from now, or the longest that the server accepts."""
-    request = holding.renewal(tenure, lease)
+async def renew(holding: Holding, call: Call, verb: str, leases: dict[Tenure, int] | None = None) -> None:
+    """Give tenures leases in milliseconds, or the longest that the server accepts. By default, each gets the usual one."""
+    leases = leases or dict.fromkeys(holding.tenures, holding.lease)
+    requests = [holding.renewal(tenure, lease) for tenure, lease in leases.items()]
     try:
-        await call.ask([request])
+        await call.ask(requests)
+        for request in requests:
+            if request.code in DENIALS or not holding.held:
+                raise call.lost(holding, verb, request.key, request.reply if request.code else None)
+            if request.code:
+                raise refused(request.reply, request.key)
+            holding.note_lease(request.tenure, request)
     finally:
         call.runtime.watch(holding)
-    if request.code in DENIALS or not holding.held:
-        raise call.lost(holding, verb, tenure.key, request.reply if request.code else None)
-    if request.code:
-        raise refused(request.reply, tenure.key)
-    holding.note_lease(tenure, request)
-    call.runtime.watch(holding)
 
 
 async def guarded(holding: Holding, command: Command, call: Call) -> Any:
@@ -333,7 +333,7 @@ async def guarded(holding: Holding, command: Command, call: Call) -> Any:
     request = Request(tenure.key, ("LOCK.GUARD", tenure.key, tenure.token, *command))
     await call.ask([request], is_repeatable=False)
     if request.code == "FENCED" and holding.held:
-        await renew(holding, tenure, holding.lease, call, verb)
+        await renew(holding, call, verb)
         request = Request(tenure.key, request.command)
         await call.ask([request], is_repeatable=False)
     if request.code == "FENCED":

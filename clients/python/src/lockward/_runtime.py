@@ -63,20 +63,29 @@ class Runtime:
 
     # What threads and asyncio do differently.
 
-    async def sleep(self, seconds: float) -> None:
-        """Sleep."""
-
     def start(self, action: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine where it delays no other work. Return a future or a task."""
-
-    async def wait(self, started: Any, limit: float) -> None:
-        """Wait until the started work is done, or until the time is over."""
 
     def start_watch(self, watch: Coroutine[Any, Any, None]) -> None:
         """Start the thread or the task that watches the leases."""
 
     async def wait_for(self, event: Any, limit: float) -> None:
         """Wait until the event is set, or until the time is over."""
+
+    # What follows from it.
+
+    def new_event(self) -> Any:
+        """An event for `wait_for`."""
+        return type(self._changed)()
+
+    async def sleep(self, seconds: float) -> None:
+        await self.wait_for(self.new_event(), seconds)
+
+    async def wait(self, started: Any, limit: float) -> None:
+        """Wait until the started work is done, or until the time is over."""
+        done = self.new_event()
+        started.add_done_callback(lambda _: done.set())
+        await self.wait_for(done, limit)
 
     def call_on_lost(self, lock: Any) -> None:
         """Call the callback where it delays no other work, and log its errors.
@@ -104,7 +113,7 @@ class Runtime:
 
     def enter_turns(self) -> Any:
         """Queue for a waiting connection. Return an event, which is set when `has_turn` may have become true."""
-        turn = type(self._changed)()
+        turn = self.new_event()
         with self._mutex:
             self._turns[turn] = None
         return turn
@@ -173,28 +182,17 @@ class Runtime:
         ours.update(retry=None, retry_on_error=[], retry_on_timeout=False, **options)
         ours["socket_connect_timeout"] = min(ours.get("socket_connect_timeout") or limit, limit)
         link = self._link(pool.connection_class(**ours))
-
-        async def open_link() -> LinkBase:
-            try:
-                await link.open(address)
-            except BaseException:
-                link.close()
-                raise
-            return link
-
-        opening = self.start(open_link())
-        is_late = True
+        opening = self.start(link.open(address))
         try:
             await self.wait(opening, limit)
-            is_late = not opening.done()
-        finally:
-            if is_late:
-                opening.add_done_callback(lambda _: link.close())
-                opening.cancel()
-        if is_late:
-            raise TimeoutError("no connection in time")
-        opened: LinkBase = opening.result()
-        return opened
+            if not opening.done():
+                raise TimeoutError("no connection in time")
+            opening.result()
+        except BaseException:
+            opening.cancel()
+            opening.add_done_callback(lambda _: link.close())
+            raise
+        return link
 
     def _take_idle(self, node: Address | None) -> LinkBase | None:
         with self._mutex:
@@ -231,7 +229,7 @@ class Runtime:
         holdings = self._watched()
         for holding in holdings:
             for tenure in holding.tenures:
-                if not tenure.failures and self.servers.may_have(node, tenure.key):
+                if tenure.deadline < FOREVER and not tenure.failures and self.servers.may_have(node, tenure.key):
                     tenure.renew_at = 0.0
         if holdings:
             self._wake()
@@ -250,19 +248,11 @@ class Runtime:
     def lose(self, holding: Holding) -> None:
         """Tell the program, once, that the lock is lost."""
         with self._mutex:
-            if holding.is_over or holding.lost.is_set() or holding.pid != os.getpid():
+            if holding.is_over or holding.pid != os.getpid():
                 return
             holding.lost.set()
-            lock = holding.lock()
+            lock, holding.lock = holding.lock(), lambda: None
         if lock is not None and lock.on_lost is not None:
-            self.call_on_lost(lock)
-
-    def report_loss_to(self, lock: Any, holding: Holding) -> None:
-        """Call the lock's callback when the holding is lost; now, if it is lost already."""
-        with self._mutex:
-            holding.lock = weakref.ref(lock)
-            is_lost = holding.lost.is_set()
-        if is_lost and lock.on_lost is not None:
             self.call_on_lost(lock)
 
     def _watched(self) -> list[Holding]:
@@ -353,8 +343,7 @@ def finish(action: Coroutine[Any, Any, T]) -> T:
     try:
         action.send(None)
     except StopIteration as end:
-        result: T = end.value
-        return result
+        return end.value
     raise RuntimeError("the coroutine was suspended")
 
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Coroutine
 from concurrent import futures
 from contextlib import suppress
-from time import monotonic, sleep
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any, Callable, TypeVar
 
@@ -37,8 +37,7 @@ class Link(LinkBase):
 
     async def receive(self) -> bytes:
         self._socket.settimeout(max(0.001, self._until - monotonic()))
-        data: bytes = self._socket.recv(65536)
-        return data
+        return self._socket.recv(65536)
 
     def is_cut(self) -> bool:
         return bool(self._poll.poll(0)) if self._poll is not None else False
@@ -53,9 +52,6 @@ class ThreadRuntime(Runtime):
 
     def __init__(self, client: Any) -> None:
         super().__init__(client, threading.Event())
-
-    async def sleep(self, seconds: float) -> None:
-        sleep(seconds)
 
     def start(self, action: Coroutine[Any, Any, T]) -> futures.Future[T]:
         outcome: futures.Future[T] = futures.Future()
@@ -72,9 +68,6 @@ class ThreadRuntime(Runtime):
         except RuntimeError:  # the program is ending, or there are too many threads
             run()
         return outcome
-
-    async def wait(self, started: futures.Future[Any], limit: float) -> None:
-        futures.wait([started], max(0.0, limit))
 
     def start_watch(self, watch: Coroutine[Any, Any, None]) -> None:
         threading.Thread(target=finish, args=(watch,), name="lockward", daemon=True).start()

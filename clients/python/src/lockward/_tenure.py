@@ -124,7 +124,7 @@ class Holding:
     holds: int = 0
     end: float = FOREVER  # when the hold limit is reached, by this process's clock
     granted_at: float = 0.0
-    lock: Callable[[], Any] = lambda: None  # a weak reference, once the program has the lock
+    lock: Callable[[], Any] = lambda: None  # a weak reference, from when the program has the lock until it is lost
     is_over: bool = False  # whether it was released, or the release has begun
     pid: int = field(default_factory=os.getpid)
 

@@ -62,18 +62,12 @@ class TaskRuntime(Runtime):
         super().__init__(client, asyncio.Event())
         self._tasks: set[asyncio.Future[Any]] = set()
 
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
     def start(self, action: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         task = asyncio.ensure_future(action)
         self._tasks.add(task)  # an event loop keeps only weak references
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
-
-    async def wait(self, started: asyncio.Future[Any], limit: float) -> None:
-        await asyncio.wait({started}, timeout=max(0.0, limit))
 
     def start_watch(self, watch: Coroutine[Any, Any, None]) -> None:
         self._watcher = self.loop.create_task(watch, name="lockward")
