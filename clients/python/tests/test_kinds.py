@@ -7,7 +7,7 @@ import inspect
 import os
 import threading
 from collections.abc import Iterator
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -563,3 +563,22 @@ def test_a_key_that_was_given_back_is_not_renewed(client: redis.Redis) -> None:
     waiting.join(20)
     assert granted == [True] and many.held
     many.release()
+
+
+def test_a_late_reentry_does_not_seem_to_last_longer_than_at_the_server(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A grant that comes after the end of its own lease is confirmed. The confirmation sets the lease."""
+    lock = lockward.Lock(client, "a", timeout=0.5, reentrant=True)
+    assert lock.acquire() and lock.extend(100, replace_ttl=True)
+    send = lock._runtime.send
+
+    async def send_and_wait(*arguments: Any) -> None:
+        monkeypatch.undo()
+        await send(*arguments)
+        sleep(0.6)
+
+    monkeypatch.setattr(lock._runtime, "send", send_and_wait)
+    assert lock.acquire() and lock.holds == 2
+    [holding] = lock._local.__dict__.values()
+    assert holding.deadline < monotonic() + client.pttl("a") / 1000 + 0.001

@@ -17,7 +17,7 @@ from redis.exceptions import LockError, ResponseError
 
 from . import _protocol as protocol
 from ._protocol import Acquisition, Call
-from ._runtime import Runtime, logger, new_owner
+from ._runtime import Runtime, logger, new_owner, runtime_of
 from ._tenure import Holding, Request, Tenure, unpack
 from ._wire import FOREVER, Command, decoded, error_code, millis
 from .errors import LockLostError, lock_error, lost, readable, refused
@@ -115,11 +115,10 @@ class LockBase(Generic[E, B, N]):
     response_limit: Number = 2.0
     waiting_connections: int = 256
 
-    _asynchronous: ClassVar[bool]
-    _make_event: ClassVar[type[Any]]
+    _kind: ClassVar[type[Runtime]]
 
     def __post_init__(self) -> None:
-        check_client(self.redis, self._asynchronous)
+        check_client(self.redis, self._kind.is_asynchronous)
         self.auto_renewal = not self.timeout if self.auto_renewal is None else self.auto_renewal
         self._owner = self.owner.encode() if isinstance(self.owner, str) else self.owner
         self._encode = self.redis.get_encoder().encode
@@ -135,10 +134,6 @@ class LockBase(Generic[E, B, N]):
     def _prepare(self) -> None:
         raise NotImplementedError
 
-    @property
-    def _runtime(self) -> Runtime:
-        raise NotImplementedError
-
     def _place(self) -> tuple[dict[Any, Holding], Any]:
         """The holdings by thread, object or task, and the caller."""
         raise NotImplementedError
@@ -147,6 +142,10 @@ class LockBase(Generic[E, B, N]):
         raise NotImplementedError
 
     # What is held.
+
+    @property
+    def _runtime(self) -> Runtime:
+        return runtime_of(self.redis, self._kind)
 
     def _releasable(self) -> Holding | None:
         """The holding that the caller may release."""
@@ -235,7 +234,7 @@ class LockBase(Generic[E, B, N]):
         """
         holding = self._releasable() or self._latest()
         if holding is None or holding.is_over:
-            self._next_lost = self._next_lost or self._make_event()
+            self._next_lost = self._next_lost or self._kind.event()
             return cast(E, self._next_lost)
         return cast(E, holding.lost)
 
@@ -330,7 +329,7 @@ class LockBase(Generic[E, B, N]):
         lock.name = ", ".join(readable(tenure.key) for tenure in tenures)
         lock._parts = [(tenure.key, tenure.kind) for tenure in tenures]
         end = FOREVER if left is None else monotonic() + left
-        holding = Holding(owner, lease, tenures, lock._make_event(), token, is_renewed, holds, end)
+        holding = Holding(owner, lease, tenures, lock._kind.event(), token, is_renewed, holds, end)
         return lock._run(lock._resume(holding))
 
     # The coroutines that run these methods.
@@ -366,7 +365,7 @@ class LockBase(Generic[E, B, N]):
             tenures = [Tenure(key, kind) for key, kind in self._parts]
             # Granted keys are renewed at least while later ones are waited for.
             is_renewed = bool(self.auto_renewal) or len(tenures) > 1
-            holding = Holding(owner(), millis(lease) if lease else 0, tenures, self._make_event(), named, is_renewed)
+            holding = Holding(owner(), millis(lease) if lease else 0, tenures, self._kind.event(), named, is_renewed)
             try:
                 is_held = await Acquisition(self, call, holding, None if self._owner else owner).run()
             except LockLostError:  # before all keys were held, so the program has lost nothing
@@ -458,9 +457,10 @@ class LockBase(Generic[E, B, N]):
         self._store(holding)
         return self
 
-    async def _enter(self) -> None:
+    async def _enter(self: L) -> L:
         if not self._enters_held and not (await self._acquire(None, None, None)):
             raise lock_error(LockError, "Unable to acquire lock within the time specified", self.name)
+        return self
 
     async def _exit(self) -> None:
         try:

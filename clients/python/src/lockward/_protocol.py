@@ -47,9 +47,7 @@ class Call:
     def is_late(self) -> bool:
         return monotonic() >= self.wait_until
 
-    async def ask(
-        self, requests: list[Request], end: float | None = None, extra: float = 0.0, is_repeatable: bool = True
-    ) -> None:
+    async def ask(self, requests: list[Request], end: float | None = None, extra: float = 0.0) -> None:
         """Send requests until each has an answer: those for one node in one pipeline. UnreachableError if no server answers.
 
         A reply may take ``extra`` seconds longer. ``end`` is when to stop asking, instead of at the end of the patience.
@@ -61,7 +59,7 @@ class Call:
                 for node, group in self.runtime.by_node(unanswered):
                     left = self._end(end, extra) + (_GRACE if self.waits else 0.0) - monotonic()
                     limit = max(0.05, min(self._response_limit + extra, left))
-                    cause = await self._send(node, group, limit, is_repeatable) or cause
+                    cause = await self._send(node, group, limit) or cause
                 unanswered = [request for request in unanswered if not request.is_answered or request.shorten()]
                 left = self._end(end, extra) - monotonic()
                 if unanswered and left <= 0:
@@ -76,28 +74,27 @@ class Call:
             for request in requests:
                 request.end()
 
-    async def _send(
-        self, node: Address | None, requests: list[Request], limit: float, is_repeatable: bool
-    ) -> Exception | None:
-        """Send requests to a node. Return the error if there was no reply."""
+    async def _send(self, node: Address | None, requests: list[Request], limit: float) -> Exception | None:
+        """Send requests to a node. Return the error if a reply is missing."""
+        failure: Exception | None = None
+        for request in requests:
+            request.replies = []
         try:
             await self.runtime.send(node, requests, limit)
         except (AuthenticationError, ResponseError) as error:  # the error comes from opening a connection
             raise refused(error, requests[0].key) from error
         except NETWORK_ERRORS as error:
-            if not is_repeatable and not isinstance(error, NotSent):
+            if not requests[0].is_repeatable and not isinstance(error, NotSent):
                 raise UnreachableError(f"no reply, and the command may have run: {error}") from error
-            return error
-        self.answered = True
-        if self.waits:
-            self._heard_at = monotonic()
-        return None
+            failure = error
+        if any(request.replies for request in requests):
+            self.answered = True
+            self._heard_at = monotonic() if self.waits else self._heard_at
+        return failure
 
     def _end(self, end: float | None, extra: float) -> float:
         """When to stop asking if no server answers."""
-        if end is not None:
-            return end
-        end = min(self._heard_at + self.patience + extra, self.until)
+        end = min(self._heard_at + self.patience + extra, self.until) if end is None else end
         return min(end, max(self.wait_until, monotonic())) if self.waits else end
 
     def lost(self, holding: Holding, verb: str, key: bytes, reply: Any = None) -> Exception:
@@ -119,7 +116,7 @@ class Call:
             limit = max(0.05, min(limit, self.wait_until + 0.19 - monotonic()))
         giving_up = self.runtime.start(Call(self.runtime, patience, self._response_limit).ask(requests))
         is_interrupted = error is not None and not isinstance(error, Exception)
-        if self.runtime.waits_when_interrupted or not is_interrupted or patience <= GIVE_UP_LIMIT:
+        if not self.runtime.is_asynchronous or not is_interrupted or patience <= GIVE_UP_LIMIT:
             await self.runtime.wait(giving_up, limit)
 
 
@@ -192,7 +189,7 @@ class Acquisition:
         call, runtime, pause = self._call, self._call.runtime, 0.05
         turn, most = runtime.enter_turns(), self._lock.waiting_connections
         try:
-            while call.waits and not call.is_late():
+            while not call.is_late():
                 if not self._holding.held:
                     raise lost("acquire", tenure.key)
                 turn.clear()
@@ -222,7 +219,7 @@ class Acquisition:
 
     async def _accept(self, tenure: Tenure, request: Request, is_confirmed: bool = True) -> bool:
         """Take a grant. A grant with a short lease, or one that came late, is confirmed. False if it is over."""
-        holding, former = self._holding, tenure.deadline
+        holding = self._holding
         tenure.token, _, lease = map(int, request.reply)
         holding.lease = holding.lease or lease
         request.leases.append(lease)
@@ -231,8 +228,6 @@ class Acquisition:
             if request.code:
                 return False
         holding.note_lease(tenure, request)
-        if self._holds > 1:  # one more hold never shortens the lease
-            tenure.deadline = max(tenure.deadline, former)
         holding.granted_at = request.sent
         wanted, reached = (self._lock.replicas or (0, 0))[0], request.replies[-1]
         if wanted and reached < wanted:
@@ -240,7 +235,8 @@ class Acquisition:
             raise lock_error(UnreplicatedError, what, tenure.key)
         if monotonic() < tenure.deadline:
             return True
-        tenure.deadline = former
+        if self._holds == 1:
+            tenure.deadline = FOREVER
         await self._call.runtime.sleep(0.05)
         return False
 
@@ -255,8 +251,7 @@ class Acquisition:
         holding, lease = self._holding, self._holding.lease
         commands = [partial(make, tenure, self._holds) for tenure in tenures]
         requests = [
-            Request(tenure.key, command, *wait, holding=holding, tenure=tenure, lease=lease)
-            for tenure, command in zip(tenures, commands)
+            Request(tenure.key, command, wait, holding, tenure, lease) for tenure, command in zip(tenures, commands)
         ]
         try:
             await self._call.ask(requests, end, extra)
@@ -330,12 +325,12 @@ async def guarded(holding: Holding, command: Command, call: Call) -> Any:
     If the server denies the tenure, it is renewed first: a server in quarantine restores it.
     """
     tenure, verb = holding.tenures[0], "guard a command with"
-    request = Request(tenure.key, ("LOCK.GUARD", tenure.key, tenure.token, *command))
-    await call.ask([request], is_repeatable=False)
+    request = Request(tenure.key, ("LOCK.GUARD", tenure.key, tenure.token, *command), is_repeatable=False)
+    await call.ask([request])
     if request.code == "FENCED" and holding.held:
         await renew(holding, call, verb)
-        request = Request(tenure.key, request.command)
-        await call.ask([request], is_repeatable=False)
+        request = Request(tenure.key, request.command, is_repeatable=False)
+        await call.ask([request])
     if request.code == "FENCED":
         raise call.lost(holding, verb, tenure.key, request.reply)
     return request.reply

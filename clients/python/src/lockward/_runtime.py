@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import os
@@ -17,7 +18,7 @@ from redis.exceptions import AuthenticationError, ResponseError, TimeoutError
 
 from ._servers import Cluster, Sentinels, Server
 from ._tenure import Holding, Request
-from ._wire import FOREVER, NETWORK_ERRORS, Address, LinkBase, NotSent, millis
+from ._wire import FOREVER, NETWORK_ERRORS, Address, Command, LinkBase, NotSent, millis
 
 logger = logging.getLogger("lockward")
 
@@ -40,10 +41,11 @@ class Runtime:
     A thread or a task watches the leases. It never does anything that could block for long.
     """
 
+    is_asynchronous: ClassVar[bool]
+    event: ClassVar[type[Any]]
     _link: ClassVar[type[LinkBase]]
-    waits_when_interrupted: ClassVar[bool]  # until what may have been granted is given back
 
-    def __init__(self, client: Any, changed: Any) -> None:
+    def __init__(self, client: Any) -> None:
         self.loop: Any = None  # only in asyncio
         self._client = weakref.ref(client)
         self._mutex = threading.RLock()
@@ -55,7 +57,7 @@ class Runtime:
         self._holdings: weakref.WeakSet[Holding] = weakref.WeakSet()
         #: When the watcher wakes next. A holding that is due later need not wake it.
         self._next = FOREVER
-        self._changed = changed  # an event
+        self._changed = self.event()
         self._is_watched = self._is_closed = False
         is_master = getattr(getattr(client, "connection_pool", None), "is_master", False)
         kind = Cluster if hasattr(client, "nodes_manager") else Sentinels if is_master else Server
@@ -74,16 +76,12 @@ class Runtime:
 
     # What follows from it.
 
-    def new_event(self) -> Any:
-        """An event for `wait_for`."""
-        return type(self._changed)()
-
     async def sleep(self, seconds: float) -> None:
-        await self.wait_for(self.new_event(), seconds)
+        await self.wait_for(self.event(), seconds)
 
     async def wait(self, started: Any, limit: float) -> None:
         """Wait until the started work is done, or until the time is over."""
-        done = self.new_event()
+        done = self.event()
         started.add_done_callback(lambda _: done.set())
         await self.wait_for(done, limit)
 
@@ -113,7 +111,7 @@ class Runtime:
 
     def enter_turns(self) -> Any:
         """Queue for a waiting connection. Return an event, which is set when `has_turn` may have become true."""
-        turn = self.new_event()
+        turn = self.event()
         with self._mutex:
             self._turns[turn] = None
         return turn
@@ -133,11 +131,11 @@ class Runtime:
         return grouped(requests, lambda request: self.servers.node_of(request.key, request.failures))
 
     async def send(
-        self, node: Address | None, requests: list[Request], limit: float, redirects: int = 0, is_asking: bool = False
+        self, node: Address | None, requests: list[Request], limit: float, redirects: int = 0, *asking: Command
     ) -> None:
         """Send requests to a node in one pipeline, and note their replies, within a limit of seconds.
 
-        A request that a cluster node redirects is sent on. `is_asking`: the slots are being moved to this node.
+        A request that a cluster node redirects is sent on. `asking` goes before each, if its slot is being moved to this node.
         """
         until = monotonic() + limit
         link = self._take_idle(node)
@@ -150,7 +148,7 @@ class Runtime:
             self.connection_lost(node)
             raise NotSent(str(error)) from error
         try:
-            batches = [(*((("ASKING",),) if is_asking else ()), *request.commands()) for request in requests]
+            batches = [[*asking, *request.commands()] for request in requests]
             replies = await link.converse([command for batch in batches for command in batch], until)
         except BaseException as error:
             link.close()
@@ -158,7 +156,7 @@ class Runtime:
                 self.connection_lost(node)
             raise
         for request, batch in zip(requests, batches):
-            request.take(replies[is_asking : len(batch)])
+            request.take(replies[len(asking) : len(batch)])
             del replies[: len(batch)]
         if any(request.code in ("READONLY", "MASTERDOWN", "LOADING") for request in requests):
             link.close()
@@ -167,8 +165,8 @@ class Runtime:
         redirected = [request for request in requests if request.code in ("MOVED", "ASK")]
         if redirects < _MAX_REDIRECTS:
             for to, group in grouped(redirected, lambda request: self.servers.redirect(request.reply, node)):
-                is_moving = any(request.code == "ASK" for request in group)
-                await self.send(to, group, until - monotonic(), redirects + 1, is_moving)
+                asking = (("ASKING",),) if any(request.code == "ASK" for request in group) else ()
+                await self.send(to, group, until - monotonic(), redirects + 1, *asking)
 
     async def connect(self, pool: Any, until: float, address: Address | None = None, **options: Any) -> LinkBase:
         """Open a connection with the options of a pool. If Sentinels know the server, `address` is its address.
@@ -350,24 +348,21 @@ def finish(action: Coroutine[Any, Any, T]) -> T:
 class _Process:
     """The state that the child of a fork begins with."""
 
-    def __init__(self) -> None:
+    def begin(self) -> None:
         self.mutex = threading.RLock()
         self.runtimes: weakref.WeakKeyDictionary[Any, Runtime] = weakref.WeakKeyDictionary()
         self.name, self.numbers = uuid.uuid4(), count(1)
 
 
-def _begin_process() -> None:
-    global _process
-    _process = _Process()
-
-
 _process = _Process()
+_process.begin()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_process)
+    os.register_at_fork(after_in_child=_process.begin)
 
 
-def runtime_of(client: Any, kind: Callable[[Any], Runtime], loop: Any = None) -> Runtime:
+def runtime_of(client: Any, kind: type[Runtime]) -> Runtime:
     """The runtime of this client's locks, in asyncio the one for this event loop."""
+    loop = asyncio.get_running_loop() if kind.is_asynchronous else None
     with _process.mutex:
         runtime = _process.runtimes.get(client)
         if runtime is None or runtime.loop is not loop:

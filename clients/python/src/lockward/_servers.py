@@ -91,9 +91,8 @@ class Cluster(Server):
     async def connect(self, node: Address | None, until: float) -> tuple[LinkBase, Address | None]:
         client = self.client()
         if node is None:
-            if (
-                self._loading is None or self._loading.done()
-            ):  # in asyncio, the client loads its first map when it is used
+            # In asyncio, the client loads its first map when it is used.
+            if self._loading is None or self._loading.done():
                 self._loading = self.runtime.start(client.initialize())
             raise ConnectionError("no cluster node is known yet")
         known = next(iter(client.nodes_manager.nodes_cache.values()))

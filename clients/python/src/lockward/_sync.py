@@ -14,7 +14,7 @@ from typing import Any, Callable, TypeVar
 from redis.exceptions import LockError
 
 from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase
-from ._runtime import Runtime, finish, runtime_of
+from ._runtime import Runtime, finish
 from ._wire import Address, LinkBase
 from .errors import LockLostError, UnreachableError
 
@@ -47,11 +47,9 @@ class Link(LinkBase):
 
 
 class ThreadRuntime(Runtime):
+    is_asynchronous = False
+    event = threading.Event
     _link = Link
-    waits_when_interrupted = True
-
-    def __init__(self, client: Any) -> None:
-        super().__init__(client, threading.Event())
 
     def start(self, action: Coroutine[Any, Any, T]) -> futures.Future[T]:
         outcome: futures.Future[T] = futures.Future()
@@ -79,15 +77,10 @@ class ThreadRuntime(Runtime):
 class Lock(LockBase[threading.Event, bool, None]):
     """A lock on a server with Lockward, with the interface of redis.lock.Lock. Arguments: see ``Lock.__init__``."""
 
-    _asynchronous = False
-    _make_event = threading.Event
+    _kind = ThreadRuntime
 
     def _prepare(self) -> None:
         self._local: Any = threading.local() if self.thread_local else SimpleNamespace()
-
-    @property
-    def _runtime(self) -> Runtime:
-        return runtime_of(self.redis, ThreadRuntime)
 
     def _place(self) -> tuple[dict[Any, Any], Any]:
         return self._local.__dict__, "holding"
@@ -96,8 +89,7 @@ class Lock(LockBase[threading.Event, bool, None]):
         return finish(action)
 
     def __enter__(self: L) -> L:
-        self._run(self._enter())
-        return self
+        return self._run(self._enter())
 
     def __exit__(self, *exception: object) -> None:
         self._run(self._exit())

@@ -33,6 +33,7 @@ class Tenure:
     requests: list[Request] = field(default_factory=list)  # those in progress that set the lease
 
 
+@dataclass(eq=False)
 class Request:
     """A command about one key, and its outcome. `more` are commands that follow it in the pipeline.
 
@@ -40,33 +41,31 @@ class Request:
     time, the shortest one counts: the client does not know which of the requests the server carries out last.
     """
 
-    def __init__(
-        self,
-        key: bytes,
-        command: Command | Callable[[int], Command],
-        *more: Command,
-        holding: Any = None,
-        tenure: Any = None,
-        lease: int = 0,
-    ) -> None:
-        self.key, self._make, self._more = key, command, more
-        self.holding, self.tenure, self.lease = holding, tenure, lease
-        self.sent = 0.0
-        self.failures = 0  # the number of failed attempts
-        self.command: Command = ()  # as it was sent last
-        self.replies: list[Any] = []
-        self.code = ""  # of the error, if the first reply is one
-        self.leases: list[int] = []  # those that were requested at the same time, with its own
-        self._is_shortened = False
-        self._lost_replies = 0
-        if tenure is not None:
-            tenure.requests.append(self)
+    key: bytes
+    make: Command | Callable[[int], Command]
+    more: tuple[Command, ...] = ()
+    holding: Any = None  # this and the next two only if it sets a lease
+    tenure: Any = None
+    lease: int = 0
+    leases: list[int] = field(default_factory=list)  # those that were requested at the same time, with its own
+    is_shortened: bool = False
+    command: Command = ()  # as it was sent last
+    sent: float = 0.0
+    replies: list[Any] = field(default_factory=list)
+    code: str = ""  # of the error, if the first reply is one
+    lost_replies: int = 0
+    failures: int = 0  # the number of failed attempts
+    is_repeatable: bool = True  # whether it is sent again after a lost reply
+
+    def __post_init__(self) -> None:
+        if self.tenure is not None:
+            self.tenure.requests.append(self)
 
     def commands(self) -> list[Command]:
         """The commands that are sent now."""
         self.sent = monotonic()
-        self._lost_replies += 1  # until the reply is read
-        self.command = self._make(self.lease) if callable(self._make) else self._make
+        self.lost_replies += 1  # until the reply is read
+        self.command = self.make(self.lease) if callable(self.make) else self.make
         if self.tenure is not None:
             for other in list(self.tenure.requests):
                 self.leases.append(other.lease)
@@ -74,18 +73,18 @@ class Request:
             if self.command[0] == "LOCK.RENEW" and self.tenure.deadline < FOREVER:
                 # The lease may be shorter than before, and the server may set it without a reply.
                 self.tenure.deadline = min(self.tenure.deadline, lease_end(self.sent, self.lease))
-        return [self.command, *self._more]
+        return [self.command, *self.more]
 
     def take(self, replies: list[Any]) -> None:
         self.replies, self.code = replies, error_code(replies[0])
-        self._lost_replies -= 1
+        self.lost_replies -= 1
 
     def shorten(self) -> bool:
         """If the server refuses the lease, take the longest one that it accepts, once. False if it names none."""
         longest = longest_lease(self.reply)
-        if longest is None or longest >= self.lease or self._is_shortened:
+        if longest is None or longest >= self.lease or self.is_shortened:
             return False
-        self.lease, self._is_shortened = longest, True
+        self.lease, self.is_shortened = longest, True
         self.holding.lease = min(self.holding.lease, longest)
         return True
 
@@ -97,7 +96,7 @@ class Request:
     @property
     def may_have_run(self) -> bool:
         """Whether the request may have run: a reply is missing now, or was missing at an earlier attempt."""
-        return self._lost_replies > 0
+        return self.lost_replies > 0
 
     @property
     def may_be_granted(self) -> bool:
@@ -154,7 +153,7 @@ class Holding:
         if self.end < FOREVER:
             lease = min(lease, millis(self.end - monotonic()))
         make = partial(self.renew_command, tenure, self.holds)
-        return Request(tenure.key, make, holding=self, tenure=tenure, lease=lease)
+        return Request(tenure.key, make, (), self, tenure, lease)
 
     def schedule(self, tenure: Tenure) -> None:
         """Set the time of the next renewal: when a third of the lease has passed."""
@@ -167,7 +166,9 @@ class Holding:
 
     def note_lease(self, tenure: Tenure, request: Request) -> None:
         """Note a lease that the server has set."""
-        tenure.deadline, tenure.failures = lease_end(request.sent, min(filter(None, request.leases))), 0
+        is_reentry = request.command[0] == "LOCK.ACQUIRE" and tenure.deadline < FOREVER  # that never shortens the lease
+        end = lease_end(request.sent, min(filter(None, request.leases)))
+        tenure.deadline, tenure.failures = max(end, tenure.deadline) if is_reentry else end, 0
         self.schedule(tenure)
 
     def note_renewal(self, tenure: Tenure, request: Request) -> bool:
