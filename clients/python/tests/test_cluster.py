@@ -137,3 +137,17 @@ def test_what_one_node_has_granted_is_given_back_if_another_is_silent(nodes: Any
 def remove_slot(cluster: Any) -> None:
     """Remove the slot from the client's map, as if the map was loaded while no node had the slot."""
     cluster.nodes_manager.slots_cache.pop(cluster.keyslot(NAME), None)
+
+
+def test_a_redirection_to_a_dead_node_is_an_answer(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that waits goes on for longer than its patience, such as until the cluster has another primary for the slot."""
+    cluster, granted = RedisCluster(port=nodes[0].port, host="127.0.0.1"), threading.Event()
+    lock = Lock(cluster, NAME, patience=0.2)
+    servers, first = lock._runtime.servers, ("127.0.0.1", nodes[0].port)
+    with socket.socket() as unused, monkeypatch.context() as patch:
+        unused.bind(("127.0.0.1", 0))  # it does not listen: connections are refused
+        patch.setattr(servers, "node_of", lambda *_: first)
+        patch.setattr(servers, "redirect", lambda *_: unused.getsockname())
+        threading.Thread(target=lambda: lock.acquire(blocking_timeout=20) and granted.set(), daemon=True).start()
+        assert not granted.wait(1)
+    assert granted.wait(20)

@@ -7,7 +7,7 @@ import inspect
 import os
 import threading
 from collections.abc import Iterator
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -491,3 +491,94 @@ def test_a_connection_that_comes_back_while_the_watcher_ends_is_closed(server: A
 
     runtime._tick = tick_and_come_back
     eventually(lambda: not come_back and link._theirs._sock is None)
+
+
+def test_a_lock_is_used_while_the_program_ends(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Python 3.12 on, functions of atexit cannot start a thread."""
+
+    def fail(_: Any) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    lock, dropped = lockward.Lock(client, "a"), lockward.Lock(client, "b", timeout=1000)
+    assert dropped.acquire()
+    handle, runtime = dropped.handle(detach=True), lock._runtime
+    runtime.close_idle()
+    runtime._used_at = 0.0
+    eventually(lambda: not runtime._is_watched)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        resumed = lockward.Lock.resume(client, handle)
+        resumed.release()
+        assert lock.acquire() and lock.held
+        lock.release()
+    assert not holders(client, "a") and not holders(client, "b")
+    assert lock.acquire() and runtime._is_watched
+    lock.release()
+
+
+@pytest.mark.parametrize("first", ["longer", "shorter"])
+@pytest.mark.parametrize("order", ["as sent", "reversed"])
+def test_leases_that_are_set_at_once_end_with_the_shorter_one(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch, first: str, order: str
+) -> None:
+    """The replies do not say which request the server has carried out last."""
+    lock = lockward.Lock(client, "a", timeout=20, thread_local=False)
+    assert lock.acquire()
+    runtime, sent, go_on = lock._runtime, [], [threading.Event(), threading.Event()]
+    send = runtime.send
+
+    async def send_and_wait(*arguments: Any) -> None:
+        await send(*arguments)
+        sent.append(go_on[len(sent)])
+        assert sent[-1].wait(20)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime, "send", send_and_wait)
+        leases = [100, 1] if first == "longer" else [1, 100]
+        threads = [threading.Thread(target=lock.extend, args=(lease, True), daemon=True) for lease in leases]
+        for number, thread in enumerate(threads):
+            thread.start()
+            eventually(lambda number=number: len(sent) > number)
+        for event, thread in list(zip(go_on, threads))[:: 1 if order == "as sent" else -1]:
+            event.set()
+            thread.join(20)
+    [holding] = lock._local.__dict__.values()
+    assert holding.deadline < monotonic() + 1
+    assert lock.extend(50, replace_ttl=True) and holding.deadline > monotonic() + 40
+    lock.release()
+
+
+def test_a_key_that_was_given_back_is_not_renewed(client: redis.Redis) -> None:
+    """The third key is granted by the first request for all keys, and given back, since the second one is busy."""
+    keys, granted = [lockward.Lock(client, name) for name in "abc"], []
+    many = lockward.MultiLock(keys, timeout=0.9, thread_local=False)
+    with lockward.Lock(client, "b", auto_renewal=False):
+        waiting = threading.Thread(target=lambda: granted.append(many.acquire()), daemon=True)
+        waiting.start()
+        eventually(lambda: waiters(client, "b") == 1)
+        owners, before = holders(client, "a"), calls(client, "lock.renew")
+        many._runtime.connection_lost(None)  # all that is held is renewed
+        eventually(lambda: calls(client, "lock.renew") >= before + 7)  # each after a third of the lease
+        assert owners and holders(client, "a") == owners and not holders(client, "c")
+    waiting.join(20)
+    assert granted == [True] and many.held
+    many.release()
+
+
+def test_a_late_reentry_does_not_seem_to_last_longer_than_at_the_server(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A grant that comes after the end of its own lease is confirmed. The confirmation sets the lease."""
+    lock = lockward.Lock(client, "a", timeout=0.5, reentrant=True)
+    assert lock.acquire() and lock.extend(100, replace_ttl=True)
+    send = lock._runtime.send
+
+    async def send_and_wait(*arguments: Any) -> None:
+        monkeypatch.undo()
+        await send(*arguments)
+        sleep(0.6)
+
+    monkeypatch.setattr(lock._runtime, "send", send_and_wait)
+    assert lock.acquire() and lock.holds == 2
+    [holding] = lock._local.__dict__.values()
+    assert holding.deadline < monotonic() + client.pttl("a") / 1000 + 0.001

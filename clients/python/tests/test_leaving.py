@@ -34,6 +34,9 @@ class Proxy:
     def swallow(self) -> None:
         self._state = "swallow"
 
+    def cut_off(self) -> None:
+        self._state = "cut off"
+
     def open(self) -> None:
         assert self._state == "cut off"
         self._state = "open"
@@ -119,3 +122,30 @@ def test_nothing_is_given_back_if_nothing_was_sent() -> None:
         with pytest.raises(UnreachableError):
             lock.acquire()
         assert not [each for each in threading.enumerate() if each not in before and each.name == "lockward-task"]
+
+
+@pytest.mark.parametrize("name", [None, "job-7"])
+def test_a_resumed_lock_of_a_named_owner_is_not_released_later(proxy: Proxy, client: redis.Redis, name: Any) -> None:
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=proxy.port)
+        lock = lockward.asyncio.Lock(own, "a", timeout=1000, owner=name)
+        assert await lock.acquire()
+        resumed = await lockward.asyncio.Lock.resume(own, lock.handle(detach=True))
+        proxy.cut_off()
+        releasing = asyncio.create_task(resumed.release())
+        await asyncio.sleep(0.05)
+        releasing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await releasing
+        await asyncio.sleep(0.4)
+        proxy.open()
+        if name is None:
+            while holders(client, "a"):
+                await asyncio.sleep(0.005)
+        else:
+            assert await lock.acquire(blocking=False)
+            await asyncio.sleep(1.5)  # the pause between two attempts is shorter
+            assert await lock.owned()
+        await own.connection_pool.disconnect()
+
+    asyncio.run(asyncio.wait_for(main(), 20))

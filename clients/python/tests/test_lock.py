@@ -410,7 +410,7 @@ def test_locks_are_added_while_the_watcher_looks_at_them(client: redis.Redis) ->
         except RuntimeError as error:
             failures.append(error)
 
-    kept = [Holding(threading.Event(), lambda: None, b"", True) for _ in range(5000)]
+    kept = [Holding(b"", 0, [], threading.Event(), None, True) for _ in range(5000)]
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

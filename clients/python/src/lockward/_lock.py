@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any, Callable, ClassVar, Generic, TypeVar, Union, cast
@@ -16,8 +17,8 @@ from redis.exceptions import LockError, ResponseError
 
 from . import _protocol as protocol
 from ._protocol import Acquisition, Call
-from ._runtime import Request, Runtime, logger, new_owner
-from ._tenure import Holding, Tenure, unpack
+from ._runtime import Runtime, logger, new_owner, runtime_of
+from ._tenure import Holding, Request, Tenure, unpack
 from ._wire import FOREVER, Command, decoded, error_code, millis
 from .errors import LockLostError, lock_error, lost, readable, refused
 
@@ -47,99 +48,82 @@ def check_client(client: Any, asynchronous: bool) -> None:
         raise TypeError(f"this client must be used with {'lockward' if asynchronous else 'lockward.asyncio'}.Lock")
 
 
+@dataclass(eq=False, repr=False)
 class LockBase(Generic[E, B, N]):
-    _asynchronous: ClassVar[bool]
-    _make_event: Callable[[], Any]
+    """A lock with this key, not yet acquired. The first eight arguments are those of redis-py's Lock. Times are seconds.
 
-    def __init__(
-        self,
-        redis: Any,
-        name: Name,
-        timeout: Number | None = None,
-        sleep: Number = 0.1,
-        blocking: bool = True,
-        blocking_timeout: Number | None = None,
-        thread_local: bool = True,
-        raise_on_release_error: bool = True,
-        *,
-        shared: bool = False,
-        slots: int | None = None,
-        weight: int | None = None,
-        reentrant: bool = False,
-        auto_renewal: bool | None = None,
-        lease: Number | None = None,
-        hold_limit: Number | None = None,
-        owner: str | bytes | None = None,
-        on_lost: Callable[[Any], object] | None = None,
-        replicas: tuple[int, Number] | None = None,
-        patience: Number = 5.0,
-        response_limit: Number = 2.0,
-        waiting_connections: int = 256,
-    ) -> None:
-        """A lock with this key, not yet acquired. The first eight arguments are those of redis-py's Lock. Times are seconds.
+    ``timeout``: the lease. The lock ends after it. None: the lock is held until it is released, and its lease is renewed
+    while this object lives.
 
-        ``timeout``: the lease. The lock ends after it. None: the lock is held until it is released, and its lease is renewed
-        while this object lives.
+    ``sleep`` is accepted and ignored: the server hands the lock over, so the client does not poll.
 
-        ``sleep`` is accepted and ignored: the server hands the lock over, so the client does not poll.
+    ``blocking``: whether acquire waits. ``blocking_timeout``: the wait limit; None: no limit.
 
-        ``blocking``: whether acquire waits. ``blocking_timeout``: the wait limit; None: no limit.
+    ``thread_local``: whether only the thread that acquired the lock may release it through this object.
 
-        ``thread_local``: whether only the thread that acquired the lock may release it through this object.
+    ``raise_on_release_error``: if the lock was lost when the context manager exits: True raises, False logs a warning.
 
-        ``raise_on_release_error``: if the lock was lost when the context manager exits: True raises, False logs a warning.
+    ``shared``: whether the lock is held together with all others who ask for it as shared: a read lock.
 
-        ``shared``: whether the lock is held together with all others who ask for it as shared: a read lock.
+    ``slots``, ``weight``: acquire one of so many slots (up to 1,000,000), or ``weight`` of them: a semaphore. The number of
+    slots should be the same for all.
 
-        ``slots``, ``weight``: acquire one of so many slots (up to 1,000,000), or ``weight`` of them: a semaphore. The number of
-        slots should be the same for all.
+    ``reentrant``: whether a thread (in asyncio: a task) that holds the lock may acquire it
+    again. With ``thread_local=False``, any thread or task may. If this is False, it waits for
+    itself, as with redis-py and threading.Lock.
 
-        ``reentrant``: whether a thread (in asyncio: a task) that holds the lock may acquire it
-        again. With ``thread_local=False``, any thread or task may. If this is False, it waits for
-        itself, as with redis-py and threading.Lock.
+    ``auto_renewal``: whether to renew the lease while the lock is held; by default only without a ``timeout``.
 
-        ``auto_renewal``: whether to renew the lease while the lock is held; by default only without a ``timeout``.
+    ``lease``: the lease of a lock without ``timeout``: how long the lock stays held after this process dies.
+    None: the server's default, 30 seconds unless set.
 
-        ``lease``: the lease of a lock without ``timeout``: how long the lock stays held after this process dies.
-        None: the server's default, 30 seconds unless set.
+    ``hold_limit``: the lock is lost when this time has passed since it was granted, however often its lease is renewed.
 
-        ``hold_limit``: the lock is lost when this time has passed since it was granted, however often its lease is renewed.
+    ``owner``: a name for the owner, up to 1,024 bytes. All who use the same name are one owner, and hold the lock together.
 
-        ``owner``: a name for the owner, up to 1,024 bytes. All who use the same name are one owner, and hold the lock together.
+    ``on_lost``: called with the lock when it is lost while held: see ``lost``. It runs in a thread of its own. In asyncio, a
+    coroutine function runs in the event loop instead.
 
-        ``on_lost``: called with the lock when it is lost while held: see ``lost``. It runs in a thread of its own. In asyncio, a
-        coroutine function runs in the event loop instead.
+    ``replicas``: (n, seconds): raise UnreplicatedError unless n replicas confirm the grant in this time.
 
-        ``replicas``: (n, seconds): raise UnreplicatedError unless n replicas confirm the grant in this time.
+    ``patience``: how long a request is repeated while no server answers. Then UnreachableError is raised.
 
-        ``patience``: how long a request is repeated while no server answers. Then UnreachableError is raised.
+    ``response_limit``: a reply that takes longer counts as lost, and so does its connection.
 
-        ``response_limit``: a reply that takes longer counts as lost, and so does its connection.
+    ``waiting_connections``: how many acquisitions of this client wait on their own connections. Others poll.
+    """
 
-        ``waiting_connections``: how many acquisitions of this client wait on their own connections. Others poll.
-        """
-        check_client(redis, self._asynchronous)
-        self.redis = redis
-        self.name = name
-        self.timeout = timeout
-        self.sleep = sleep
-        self.blocking = blocking
-        self.blocking_timeout = blocking_timeout
-        self.thread_local = bool(thread_local)
-        self.raise_on_release_error = raise_on_release_error
-        self.reentrant = reentrant
-        self.auto_renewal = not timeout if auto_renewal is None else auto_renewal
-        self.lease = lease
-        self.hold_limit = hold_limit
-        self.on_lost = on_lost
-        self.replicas = replicas
-        self.patience = patience
-        self.response_limit = response_limit
-        self.waiting_connections = waiting_connections
-        self._owner = owner.encode() if isinstance(owner, str) else owner
-        self._encode = redis.get_encoder().encode
+    redis: Any
+    name: Name
+    timeout: Number | None = None
+    sleep: Number = 0.1
+    blocking: bool = True
+    blocking_timeout: Number | None = None
+    thread_local: bool = True
+    raise_on_release_error: bool = True
+    shared: bool = False
+    slots: int | None = None
+    weight: int | None = None
+    reentrant: bool = False
+    auto_renewal: bool | None = None
+    lease: Number | None = None
+    hold_limit: Number | None = None
+    owner: str | bytes | None = None
+    on_lost: Callable[[Any], object] | None = None
+    replicas: tuple[int, Number] | None = None
+    patience: Number = 5.0
+    response_limit: Number = 2.0
+    waiting_connections: int = 256
+
+    _kind: ClassVar[type[Runtime]]
+
+    def __post_init__(self) -> None:
+        check_client(self.redis, self._kind.is_asynchronous)
+        self.auto_renewal = not self.timeout if self.auto_renewal is None else self.auto_renewal
+        self._owner = self.owner.encode() if isinstance(self.owner, str) else self.owner
+        self._encode = self.redis.get_encoder().encode
         #: The keys, in the order in which they are acquired, and the kind of lock that each is.
-        self._parts: list[tuple[bytes, Command]] = [(bytes(self._encode(name)), kind(shared, slots, weight))]
+        self._parts = [(bytes(self._encode(self.name)), kind(self.shared, self.slots, self.weight))]
         self._enters_held = False  # the context manager releases the lock, but has not acquired it
         self._next_lost: Any = None
         self._latest: Callable[[], Holding | None] = lambda: None
@@ -148,10 +132,6 @@ class LockBase(Generic[E, B, N]):
     # What threads and asyncio do differently.
 
     def _prepare(self) -> None:
-        raise NotImplementedError
-
-    @property
-    def _runtime(self) -> Runtime:
         raise NotImplementedError
 
     def _place(self) -> tuple[dict[Any, Holding], Any]:
@@ -163,11 +143,9 @@ class LockBase(Generic[E, B, N]):
 
     # What is held.
 
-    def _own(self) -> Holding | None:
-        """The holding that the caller has acquired in this process."""
-        holdings, caller = self._place()
-        own = holdings.get(caller)
-        return own if own is not None and own.pid == os.getpid() else None
+    @property
+    def _runtime(self) -> Runtime:
+        return runtime_of(self.redis, self._kind)
 
     def _releasable(self) -> Holding | None:
         """The holding that the caller may release."""
@@ -182,13 +160,12 @@ class LockBase(Generic[E, B, N]):
             if former == caller or (not kept.held and (former is None or former.done())):
                 self._forget(kept)
         holdings[caller] = holding
-        self._runtime.report_loss_to(self, holding)
-        self._latest = weakref.ref(holding)
-        event, self._next_lost = self._next_lost, None
+        self._latest, holding.lock = weakref.ref(holding), weakref.ref(self)
+        was_lost, event = holding.lost.is_set(), self._next_lost
         if event is not None:
-            if holding.lost.is_set():
-                event.set()
-            holding.lost = event
+            holding.lost, self._next_lost = event, None
+        if was_lost:
+            self._runtime.lose(holding)
         for tenure in holding.tenures:
             holding.schedule(tenure)
         self._runtime.watch(holding)
@@ -216,7 +193,7 @@ class LockBase(Generic[E, B, N]):
     def local(self) -> SimpleNamespace:
         """redis-py's `lock.local`, with the token while the lock is held."""
         holding = self._releasable()
-        return SimpleNamespace(token=holding and (holding.local_token or holding.tenures[0].owner))
+        return SimpleNamespace(token=holding and (holding.local_token or holding.owner))
 
     @property
     def fencing_token(self) -> int | None:
@@ -237,7 +214,7 @@ class LockBase(Generic[E, B, N]):
     def holds(self) -> int:
         """How many times the lock was acquired and not released."""
         holding = self._releasable()
-        return holding.tenures[0].holds if holding is not None else 0
+        return holding.holds if holding is not None else 0
 
     @property
     def held(self) -> bool:
@@ -257,7 +234,7 @@ class LockBase(Generic[E, B, N]):
         """
         holding = self._releasable() or self._latest()
         if holding is None or holding.is_over:
-            self._next_lost = self._next_lost or self._make_event()
+            self._next_lost = self._next_lost or self._kind.event()
             return cast(E, self._next_lost)
         return cast(E, holding.lost)
 
@@ -268,7 +245,7 @@ class LockBase(Generic[E, B, N]):
         the lock, which is then not renewed until ``resume``.
         """
         holding = self._current("hand over")
-        handle = holding.pack(self.timeout)
+        handle = holding.pack(self.timeout, self._owner)
         if detach:
             self._forget(holding)
         return handle
@@ -306,15 +283,15 @@ class LockBase(Generic[E, B, N]):
     def extend(self, additional_time: Number, replace_ttl: bool = False) -> B:
         """Add seconds to the lease. With ``replace_ttl``, the lease is this number of seconds from now."""
         now = FOREVER if replace_ttl else monotonic()
-        return self._run(self._renew("extend", lambda tenure: max(0.0, tenure.deadline - now) + additional_time))
+        return self._run(self._renew("extend", lambda _, tenure: max(0.0, tenure.deadline - now) + additional_time))
 
     def reacquire(self) -> B:
         """Start the lease of ``timeout`` again."""
-        return self._run(self._renew("reacquire", lambda _: self.timeout or 0))
+        return self._run(self._renew("reacquire", lambda *_: self.timeout or 0))
 
     def renew(self) -> N:
         """Start the lease again. The client does that by itself, unless ``auto_renewal`` is off."""
-        return self._run(self._renew("renew", lambda tenure: tenure.lease / 1000, needs_timeout=False))
+        return self._run(self._renew("renew", lambda holding, _: holding.lease / 1000, needs_timeout=False))
 
     def downgrade(self, shared: bool = False, slots: int | None = None) -> N:
         """Let other owners hold the lock too: from now on it is ``shared`` with readers, or one of more ``slots``.
@@ -346,29 +323,29 @@ class LockBase(Generic[E, B, N]):
     @classmethod
     def resume(cls, redis: Any, handle: str, **options: Any) -> Any:
         """Continue what another object or process has acquired, from its ``handle()``. LockLostError if it is over."""
-        timeout, left, is_renewed, token, tenures = unpack(handle)
+        timeout, named, left, tenures, owner, lease, token, is_renewed, holds = unpack(handle)
+        options.setdefault("owner", named)
         lock = cls(redis, tenures[0].key, timeout, auto_renewal=is_renewed, **options)
         lock.name = ", ".join(readable(tenure.key) for tenure in tenures)
         lock._parts = [(tenure.key, tenure.kind) for tenure in tenures]
         end = FOREVER if left is None else monotonic() + left
-        return lock._run(lock._resume(lock._new_holding(token, is_renewed, end), tenures))
+        holding = Holding(owner, lease, tenures, lock._kind.event(), token, is_renewed, holds, end)
+        return lock._run(lock._resume(holding))
 
     # The coroutines that run these methods.
 
     def _call(self, limit: float | None = 0) -> Call:
         return Call(self._runtime, self.patience, self.response_limit, limit)
 
-    def _new_holding(self, token: bytes | None, is_renewed: bool, end: float = FOREVER) -> Holding:
-        return Holding(self._make_event(), token, is_renewed, end)
-
     async def _acquire(self, blocking: bool | None, blocking_timeout: Number | None, token: str | bytes | None) -> bool:
         limit: Number | None = self.blocking_timeout if blocking_timeout is None else blocking_timeout
         if not (self.blocking if blocking is None else blocking):
             limit = 0
         call = self._call(None if limit is None else max(0, limit))
-        own = self._own()
-        if own is not None and self.reentrant:
-            return await self._reenter(self._current("acquire once more"), call)
+        holdings, caller = self._place()
+        own = holdings.get(caller)
+        if own is not None and own.pid == os.getpid() and self.reentrant:
+            return await Acquisition(self, call, self._current("acquire once more"), None).run()
         if own is not None and own.held:
             waits_for_itself = own.is_renewed and limit is None and self.thread_local
             if waits_for_itself or any(kind for _, kind in self._parts):
@@ -385,12 +362,12 @@ class LockBase(Generic[E, B, N]):
             lease = min(lease or self.hold_limit, self.hold_limit)
         is_held = None
         while is_held is None:
-            first = owner()
-            tenures = [Tenure(key, first, kind, millis(lease) if lease else 0) for key, kind in self._parts]
+            tenures = [Tenure(key, kind) for key, kind in self._parts]
             # Granted keys are renewed at least while later ones are waited for.
-            holding = self._new_holding(named, self.auto_renewal or len(tenures) > 1)
+            is_renewed = bool(self.auto_renewal) or len(tenures) > 1
+            holding = Holding(owner(), millis(lease) if lease else 0, tenures, self._kind.event(), named, is_renewed)
             try:
-                is_held = await Acquisition(self, call, holding, tenures, None if self._owner else owner).run()
+                is_held = await Acquisition(self, call, holding, None if self._owner else owner).run()
             except LockLostError:  # before all keys were held, so the program has lost nothing
                 if not call.waits:
                     raise
@@ -399,19 +376,11 @@ class LockBase(Generic[E, B, N]):
                 holding.is_over = not is_held
         if not is_held:
             return False
-        holding.is_renewed = self.auto_renewal
+        holding.is_renewed = bool(self.auto_renewal)
         if self.hold_limit is not None:
-            holding.end = tenures[-1].granted_at + self.hold_limit
+            holding.end = holding.granted_at + self.hold_limit
         self._store(holding)
         return True
-
-    async def _reenter(self, holding: Holding, call: Call) -> bool:
-        [tenure] = holding.tenures
-        again = replace(tenure, is_pending=False)
-        is_granted = await Acquisition(self, call, holding, [again], None).run()
-        if is_granted:
-            tenure.holds, tenure.deadline = again.holds, max(tenure.deadline, again.deadline)
-        return is_granted
 
     async def _release(self) -> None:
         holding = self._releasable()
@@ -424,21 +393,23 @@ class LockBase(Generic[E, B, N]):
             self._runtime.lose(holding)
             self._forget(holding)
             if len(holding.tenures) > 1:
-                requests = [Request(tenure.key, tenure.release_command()) for tenure in holding.tenures]
+                requests = [Request(tenure.key, holding.release_command(tenure)) for tenure in holding.tenures]
                 await call.give_up(requests, None, self.patience)
             raise lost("release", self.name)
-        if holding.tenures[0].holds == 1:
+        if holding.holds == 1:
             # This comes before the request is sent: a renewal after it would find the lock lost.
             self._forget(holding)
         await protocol.release(holding, call, self._owner is not None)
 
-    async def _renew(self, verb: str, lease_of: Callable[[Tenure], Number], needs_timeout: bool = True) -> bool:
+    async def _renew(
+        self, verb: str, lease_of: Callable[[Holding, Tenure], Number], needs_timeout: bool = True
+    ) -> bool:
         """Set the leases to this number of seconds."""
         if needs_timeout and self.timeout is None and self._releasable() is not None:
             raise lock_error(LockError, f"Cannot {verb} a lock with no timeout", self.name)
-        holding, call = self._current(verb), self._call()
-        for tenure in holding.tenures:
-            await protocol.renew(holding, tenure, millis(lease_of(tenure)), call, verb)
+        holding = self._current(verb)
+        leases = {tenure: millis(lease_of(holding, tenure)) for tenure in holding.tenures}
+        await protocol.renew(holding, self._call(), verb, leases)
         return True
 
     async def _downgrade(self, shared: bool, slots: int | None) -> None:
@@ -448,7 +419,7 @@ class LockBase(Generic[E, B, N]):
             weight = former[-1] if "WEIGHT" in former and not shared else None
             tenure.kind = kind(shared, slots, weight)  # renewals name the new mode, even if no reply arrives
             try:
-                await protocol.renew(holding, tenure, tenure.lease, call, "downgrade")
+                await protocol.renew(holding, call, "downgrade", {tenure: holding.lease})
             except LockError:
                 tenure.kind = former
                 raise
@@ -461,41 +432,35 @@ class LockBase(Generic[E, B, N]):
             raise BaseParser.parse_error(str(reply))  # type: ignore[no-untyped-call]
         return decoded(reply, self.redis.get_encoder().decode)
 
-    async def _query(self, key: bytes, command: Command, expected: tuple[str, ...] = ()) -> Any:
-        """Send a command that changes nothing. Return its reply, even if it is an expected error."""
-        request = Request(key, command)
-        await self._call().ask([request])
-        if request.code and request.code not in expected:
-            raise refused(request.reply, self.name)
-        return request.reply
+    async def _query(self, commands: list[Command], *expected: str) -> list[Any]:
+        """Send commands that change nothing, each about one key. Return the replies, also errors that are expected."""
+        requests = [Request(command[1], command) for command in commands]
+        await self._call().ask(requests)
+        for request in requests:
+            if request.code and request.code not in expected:
+                raise refused(request.reply, self.name)
+        return [request.reply for request in requests]
 
     async def _locked(self) -> bool:
-        for key, _ in self._parts:
-            if await self._query(key, ("LOCK.INFO", key)) is not None:
-                return True
-        return False
+        replies = await self._query([("LOCK.INFO", key) for key, _ in self._parts])
+        return any(reply is not None for reply in replies)
 
     async def _owned(self) -> bool:
         holding = self._releasable()
         if holding is None or holding.pid != os.getpid():
             return False
-        for tenure in holding.tenures:
-            command = ("LOCK.GUARD", tenure.key, tenure.token)
-            if error_code(await self._query(tenure.key, command, ("FENCED", "WRONGTYPE"))):
-                return False
-        return True
+        commands = [("LOCK.GUARD", tenure.key, tenure.token) for tenure in holding.tenures]
+        return not any(map(error_code, await self._query(commands, "FENCED", "WRONGTYPE")))
 
-    async def _resume(self: L, holding: Holding, tenures: list[Tenure]) -> L:
-        call = self._call()
-        for tenure in tenures:
-            await protocol.renew(holding, tenure, tenure.lease, call, "resume")
-            holding.tenures.append(tenure)
+    async def _resume(self: L, holding: Holding) -> L:
+        await protocol.renew(holding, self._call(), "resume")
         self._store(holding)
         return self
 
-    async def _enter(self) -> None:
+    async def _enter(self: L) -> L:
         if not self._enters_held and not (await self._acquire(None, None, None)):
             raise lock_error(LockError, "Unable to acquire lock within the time specified", self.name)
+        return self
 
     async def _exit(self) -> None:
         try:
@@ -504,6 +469,9 @@ class LockBase(Generic[E, B, N]):
             if self.raise_on_release_error:
                 raise
             logger.warning("Lock was unlocked or no longer owned when exiting context manager.")
+
+
+LockBase.__init__.__doc__ = LockBase.__doc__
 
 
 class MultiLockBase(LockBase[Any, Any, Any]):
@@ -516,17 +484,12 @@ class MultiLockBase(LockBase[Any, Any, Any]):
             raise ValueError("the names must be distinct")
 
 
-class _Kinds(Generic[L]):
+class ReadWriteLockBase(Generic[L]):
     _make: Callable[..., L]
 
     def __init__(self, redis: Any, name: Name, **options: Any) -> None:
-        self._arguments, self._options = (redis, name), options
+        self._lock = partial(type(self)._make, redis, name, **options)
 
-    def _lock(self, **kind: Any) -> L:
-        return type(self)._make(*self._arguments, **self._options, **kind)
-
-
-class ReadWriteLockBase(_Kinds[L]):
     def read(self) -> L:
         """A lock that is held together with other readers, not yet acquired."""
         return self._lock(shared=True)
@@ -536,9 +499,11 @@ class ReadWriteLockBase(_Kinds[L]):
         return self._lock()
 
 
-class SemaphoreBase(_Kinds[L]):
+class SemaphoreBase(Generic[L]):
+    _make: Callable[..., L]
+
     def __init__(self, redis: Any, name: Name, slots: int, **options: Any) -> None:
-        super().__init__(redis, name, slots=slots, thread_local=False, **options)
+        self._lock = partial(type(self)._make, redis, name, slots=slots, thread_local=False, **options)
 
     def permits(self, permits: int = 1) -> L:
         """A lock of ``permits`` slots, not yet acquired."""

@@ -12,21 +12,9 @@ from typing import Any, Callable
 
 from redis.exceptions import AuthenticationError, ResponseError
 
-from ._runtime import Request, Runtime, grouped
-from ._tenure import Holding, Tenure
-from ._wire import (
-    DENIALS,
-    FOREVER,
-    NETWORK_ERRORS,
-    Address,
-    Command,
-    NotSent,
-    back_off,
-    error_code,
-    lease_end,
-    longest_lease,
-    millis,
-)
+from ._runtime import Runtime
+from ._tenure import Holding, Request, Tenure
+from ._wire import DENIALS, FOREVER, NETWORK_ERRORS, Address, Command, NotSent, back_off, lease_end, millis
 from .errors import UnreachableError, UnreplicatedError, lock_error, lost, refused
 
 #: The server is asked to wait for so many seconds at a time.
@@ -39,7 +27,6 @@ SHORT_LEASE = 3000
 GIVE_UP_LIMIT = 0.2
 #: How long after the wait limit a reply may come, in seconds.
 _GRACE = 0.06
-_MAX_REDIRECTS = 5
 
 
 class Call:
@@ -60,55 +47,54 @@ class Call:
     def is_late(self) -> bool:
         return monotonic() >= self.wait_until
 
-    async def ask(
-        self, requests: list[Request], end: float | None = None, extra: float = 0.0, is_repeatable: bool = True
-    ) -> None:
+    async def ask(self, requests: list[Request], end: float | None = None, extra: float = 0.0) -> None:
         """Send requests until each has an answer: those for one node in one pipeline. UnreachableError if no server answers.
 
         A reply may take ``extra`` seconds longer. ``end`` is when to stop asking, instead of at the end of the patience.
         """
-        failures = attempt = redirects = 0
-        while True:
-            began = monotonic()
-            cause: Any = None
-            for node, group in grouped(requests, partial(self._node_of, attempt)):
-                left = (self._end(extra) if end is None else end) + (_GRACE if self.waits else 0.0) - monotonic()
-                try:
-                    await self.runtime.send(node, group, max(0.05, min(self._response_limit + extra, left)))
-                except (AuthenticationError, ResponseError) as error:  # the error comes from opening a connection
-                    raise refused(error, group[0].key) from error
-                except NETWORK_ERRORS as error:
-                    cause = error
-                    if not is_repeatable and not isinstance(error, NotSent):
-                        raise UnreachableError(f"no reply, and the command may have run: {error}") from error
-                else:
-                    self.answered = True
-                    if self.waits:
-                        self._heard_at = monotonic()
-            requests = [request for request in requests if not request.is_answered]
-            if not requests:
-                return
-            if all(request.is_redirected for request in requests) and redirects < _MAX_REDIRECTS:
-                attempt, redirects = 0, redirects + 1
-                continue
-            if monotonic() - began > 1:
-                failures = min(failures, 1)
-            left = (self._end(extra) if end is None else end) - monotonic()
-            if left <= 0:
-                cause = cause or requests[0].reply
-                raise UnreachableError(f"no server answers: {cause}") from cause
-            pause = min(left, back_off(failures))
-            failures += 1
-            attempt = failures
-            if pause:
-                await self.runtime.sleep(pause)
+        unanswered = requests
+        try:
+            while unanswered:
+                cause: Any = None
+                for node, group in self.runtime.by_node(unanswered):
+                    left = self._end(end, extra) + (_GRACE if self.waits else 0.0) - monotonic()
+                    limit = max(0.05, min(self._response_limit + extra, left))
+                    cause = await self._send(node, group, limit) or cause
+                unanswered = [request for request in unanswered if not request.is_answered or request.shorten()]
+                left = self._end(end, extra) - monotonic()
+                if unanswered and left <= 0:
+                    cause = cause or unanswered[0].reply
+                    raise UnreachableError(f"no server answers: {cause}") from cause
+                pause = min([left, *[back_off(request.failures) for request in unanswered]])
+                for request in unanswered:
+                    request.failures += 1
+                if unanswered and pause:
+                    await self.runtime.sleep(pause)
+        finally:
+            for request in requests:
+                request.end()
 
-    def _node_of(self, attempt: int, request: Request) -> Address | None:
-        return request.asking or self.runtime.servers.node_of(request.key, attempt)
+    async def _send(self, node: Address | None, requests: list[Request], limit: float) -> Exception | None:
+        """Send requests to a node. Return the error if a reply is missing."""
+        failure: Exception | None = None
+        for request in requests:
+            request.replies = []
+        try:
+            await self.runtime.send(node, requests, limit)
+        except (AuthenticationError, ResponseError) as error:  # the error comes from opening a connection
+            raise refused(error, requests[0].key) from error
+        except NETWORK_ERRORS as error:
+            if not requests[0].is_repeatable and not isinstance(error, NotSent):
+                raise UnreachableError(f"no reply, and the command may have run: {error}") from error
+            failure = error
+        if any(request.replies for request in requests):
+            self.answered = True
+            self._heard_at = monotonic() if self.waits else self._heard_at
+        return failure
 
-    def _end(self, extra: float) -> float:
+    def _end(self, end: float | None, extra: float) -> float:
         """When to stop asking if no server answers."""
-        end = min(self._heard_at + self.patience + extra, self.until)
+        end = min(self._heard_at + self.patience + extra, self.until) if end is None else end
         return min(end, max(self.wait_until, monotonic())) if self.waits else end
 
     def lost(self, holding: Holding, verb: str, key: bytes, reply: Any = None) -> Exception:
@@ -130,23 +116,21 @@ class Call:
             limit = max(0.05, min(limit, self.wait_until + 0.19 - monotonic()))
         giving_up = self.runtime.start(Call(self.runtime, patience, self._response_limit).ask(requests))
         is_interrupted = error is not None and not isinstance(error, Exception)
-        if self.runtime.waits_when_interrupted or not is_interrupted or patience <= GIVE_UP_LIMIT:
+        if not self.runtime.is_asynchronous or not is_interrupted or patience <= GIVE_UP_LIMIT:
             await self.runtime.wait(giving_up, limit)
 
 
 class Acquisition:
-    """One acquisition of one key, or of several as one lock. If the caller leaves, what may have been granted is given back.
+    """One acquisition of all keys of a holding, or one more hold. If the caller leaves, what may have been granted is given back.
 
     `new_owner` makes another owner. None means that the owner must not change.
     """
 
-    def __init__(
-        self, lock: Any, call: Call, holding: Holding, tenures: list[Tenure], new_owner: Callable[[], bytes] | None
-    ) -> None:
-        self._lock, self._call, self._holding = lock, call, holding
-        self._tenures, self._new_owner = tenures, new_owner
-        self._holds = tenures[0].holds + 1  # true if this request succeeds
-        self._is_last_slice = False
+    def __init__(self, lock: Any, call: Call, holding: Holding, new_owner: Callable[[], bytes] | None) -> None:
+        self._lock, self._call, self._holding, self._new_owner = lock, call, holding, new_owner
+        self._holds = holding.holds + 1  # true if this request succeeds
+        for tenure in holding.tenures:
+            tenure.is_pending = False
 
     async def run(self) -> bool:
         """Acquire within the call's wait limit. False if a lock is still busy at the limit.
@@ -165,22 +149,20 @@ class Acquisition:
         return is_held
 
     async def _run(self) -> bool:
-        has_several = len(self._tenures) > 1
-        are_granted = has_several and await self._try(self._tenures)
-        if has_several and not are_granted:
-            if not self._call.waits:
-                return False
+        tenures = self._holding.tenures
+        has_several = len(tenures) > 1
+        are_granted = await self._try(tenures)
+        if not are_granted and not self._call.waits:
+            return False
+        if not are_granted and has_several:
             await self._give_back()
-            for tenure in self._tenures:
-                if self._new_owner is not None:  # a release that arrives late must not end what is granted from now on
-                    tenure.owner = self._new_owner()
-        for tenure in self._tenures:
-            if not (are_granted or await self._try([tenure]) or await self._wait(tenure)):
+            tenures = self._holding.tenures = [Tenure(tenure.key, tenure.kind) for tenure in tenures]
+            if self._new_owner is not None:  # a release that arrives late must not end what is granted from now on
+                self._holding.owner = self._new_owner()
+        for tenure in tenures:
+            if not (are_granted or (has_several and await self._try([tenure])) or await self._wait(tenure)):
                 return False
-            tenure.holds = self._holds
-            if tenure.holds == 1:
-                self._holding.tenures.append(tenure)
-                self._holding.schedule(tenure)
+            self._holding.holds = self._holds
             if has_several:  # it is renewed while the next key is waited for
                 self._call.runtime.watch(self._holding)
             if not self._holding.held:
@@ -189,116 +171,102 @@ class Acquisition:
 
     async def _give_back(self, error: BaseException | None = None) -> None:
         requests = []
-        for tenure in self._tenures:
+        for tenure in self._holding.tenures:
             if tenure.is_pending:
                 tenure.is_pending = False
-                requests.append(Request(tenure.key, tenure.give_up_command(self._holds - 1)))
+                command = ("LOCK.RELEASE", tenure.key, self._holding.owner, "HOLDS", self._holds - 1)
+                requests.append(Request(tenure.key, command))
         # A release that arrives late must not end what the same owner acquires next.
         is_safe = self._new_owner is not None and self._holds == 1
         await self._call.give_up(requests, error, self._call.patience if is_safe else GIVE_UP_LIMIT)
 
     async def _try(self, tenures: list[Tenure], end: float | None = None) -> bool:
-        requests = await self._ask(tenures, lambda tenure, _: tenure.acquire_command(tenure.lease, self._holds), end)
+        requests = await self._ask(tenures, self._holding.acquire_command, end)
         return all([r.reply is not None and await self._accept(t, r) for t, r in zip(tenures, requests)])
 
     async def _wait(self, tenure: Tenure) -> bool:
         """Wait in the server's queue. While all waiting connections are in use, try again and again instead."""
-        runtime = self._call.runtime
-        turn = runtime.new_event()
-        runtime.turns.enter(turn)
-        try:
-            return await self._wait_for_turn(tenure, turn)
-        finally:
-            runtime.turns.end(turn)
-
-    async def _wait_for_turn(self, tenure: Tenure, turn: Any) -> bool:
         call, runtime, pause = self._call, self._call.runtime, 0.05
-        while call.waits and not call.is_late():
-            if self._holding.tenures and not self._holding.held:
-                raise lost("acquire", tenure.key)
-            turn.clear()
-            if runtime.turns.has_begun(turn, self._lock.waiting_connections):
-                [request] = await self._ask([tenure], self._slice_command, call.wait_until, SLICE)
-                if request.reply is None:
-                    tenure.is_pending = not self._is_last_slice
-                    if self._is_last_slice:
+        turn, most = runtime.enter_turns(), self._lock.waiting_connections
+        try:
+            while not call.is_late():
+                if not self._holding.held:
+                    raise lost("acquire", tenure.key)
+                turn.clear()
+                if runtime.has_turn(turn, most):
+                    [request] = await self._ask([tenure], self._slice_command, call.wait_until, SLICE)
+                    if request.reply is not None and await self._accept(tenure, request, is_confirmed=False):
+                        return True
+                    if request.reply is None and not tenure.is_pending:  # that was the last slice
                         return False
-                elif await self._accept(tenure, request, is_confirmed=False):
-                    return True
-                continue
-            await runtime.wait_for(turn, max(0.0, min(pause, call.wait_until - monotonic())))
-            if not runtime.turns.has_begun(turn, self._lock.waiting_connections):
-                pause = min(1.0, pause * 2)
-                if await self._try([tenure], call.wait_until):
-                    return True
-        return False
+                    continue
+                await runtime.wait_for(turn, max(0.0, min(pause, call.wait_until - monotonic())))
+                if not runtime.has_turn(turn, most):
+                    pause = min(1.0, pause * 2)
+                    if await self._try([tenure], call.wait_until):
+                        return True
+            return False
+        finally:
+            runtime.leave_turns(turn, most)
 
-    def _slice_command(self, tenure: Tenure, now: float) -> Command:
-        left = max(0.0, self._call.wait_until - now)
+    def _slice_command(self, tenure: Tenure, holds: int, lease: int) -> Command:
+        left = max(0.0, self._call.wait_until - monotonic())
         # A loss of the keys that are granted is noticed between two slices.
-        most = min([SLICE, *[granted.lease / 1000 for granted in self._holding.tenures]])
-        self._is_last_slice = left <= most
-        keep = () if self._is_last_slice else ("KEEP", KEEP)
-        lease = min(tenure.lease, SHORT_LEASE)
-        return tenure.acquire_command(lease, self._holds, "BLOCK", millis(min(most, left)), *keep)
-
-    def _confirm_command(self, tenure: Tenure, _: float) -> Command:
-        return tenure.renew_command(tenure.lease, self._holds)
+        most = min(SLICE, self._holding.lease / 1000) if self._holding.deadline < FOREVER else SLICE
+        keep = ("KEEP", KEEP) if left > most else ()
+        block = ("BLOCK", millis(min(most, left)), *keep)
+        return self._holding.acquire_command(tenure, holds, min(lease, SHORT_LEASE), *block)
 
     async def _accept(self, tenure: Tenure, request: Request, is_confirmed: bool = True) -> bool:
         """Take a grant. A grant with a short lease, or one that came late, is confirmed. False if it is over."""
+        holding = self._holding
         tenure.token, _, lease = map(int, request.reply)
-        tenure.lease = tenure.lease or lease
-        if not is_confirmed or monotonic() >= lease_end(request.sent, tenure.lease):
-            [request] = await self._ask([tenure], self._confirm_command)
+        holding.lease = holding.lease or lease
+        request.leases.append(lease)
+        if not is_confirmed or monotonic() >= lease_end(request.sent, lease):
+            [request] = await self._ask([tenure], holding.renew_command)
             if request.code:
                 return False
-        tenure.granted_at, tenure.deadline = request.sent, lease_end(request.sent, tenure.lease)
+        holding.note_lease(tenure, request)
+        holding.granted_at = request.sent
         wanted, reached = (self._lock.replicas or (0, 0))[0], request.replies[-1]
         if wanted and reached < wanted:
             what = f"{reached} of {wanted} replicas have confirmed the grant in time, so it was given back"
             raise lock_error(UnreplicatedError, what, tenure.key)
         if monotonic() < tenure.deadline:
             return True
+        if self._holds == 1:
+            tenure.deadline = FOREVER
         await self._call.runtime.sleep(0.05)
         return False
 
     async def _ask(
-        self,
-        tenures: list[Tenure],
-        command: Callable[[Tenure, float], Command],
-        end: float | None = None,
-        extra: float = 0.0,
+        self, tenures: list[Tenure], make: Callable[..., Command], end: float | None = None, extra: float = 0.0
     ) -> list[Request]:
-        """Ask about keys. If the server refuses their lease, use the longest one that it accepts."""
+        """Ask about keys. Note what the caller leaves behind if it leaves now."""
         wait: tuple[Command, ...] = ()
         if self._lock.replicas is not None and not extra:
             count, within = self._lock.replicas
             extra, wait = within * len(tenures), (("WAIT", count, millis(within)),)
-
-        def made(tenure: Tenure, now: float) -> tuple[Command, ...]:
-            return (command(tenure, now), *wait)
-
-        were_pending = [tenure.is_pending for tenure in tenures]
-        for _ in range(2):
-            requests = [Request(tenure.key, make=partial(made, tenure)) for tenure in tenures]
-            try:
-                await self._call.ask(requests, end, extra)
-            finally:
-                for tenure, request in zip(tenures, requests):
-                    tenure.is_pending = tenure.is_pending or request.may_be_granted
-            are_shorter = [shorten(tenure, request.reply) for tenure, request in zip(tenures, requests)]
-            if not any(are_shorter):
-                break
+        holding, lease = self._holding, self._holding.lease
+        commands = [partial(make, tenure, self._holds) for tenure in tenures]
+        requests = [
+            Request(tenure.key, command, wait, holding, tenure, lease) for tenure, command in zip(tenures, commands)
+        ]
+        try:
+            await self._call.ask(requests, end, extra)
+        finally:
+            for tenure, request in zip(tenures, requests):
+                tenure.is_pending = tenure.is_pending or request.may_be_granted
         failure: Exception | None = None
-        for tenure, request, was_pending in zip(tenures, requests, were_pending):
+        for tenure, request in zip(tenures, requests):
             error = next((reply for reply in request.replies if isinstance(reply, ResponseError)), None)
             if request.reply is None:
-                tenure.is_pending = was_pending
-            if error_code(error) in DENIALS and (command == self._confirm_command or self._holds > 1):
+                tenure.is_pending = "KEEP" in request.command
+            if request.code in DENIALS and (request.command[0] == "LOCK.RENEW" or self._holds > 1):
                 tenure.is_pending = False
                 if self._holds > 1:
-                    failure = self._call.lost(self._holding, "acquire once more", tenure.key, error)
+                    failure = self._call.lost(holding, "acquire once more", tenure.key, error)
             elif error is not None:
                 failure = refused(error, tenure.key)
         if failure is not None:
@@ -306,20 +274,11 @@ class Acquisition:
         return requests
 
 
-def shorten(tenure: Tenure, reply: Any) -> bool:
-    """If the server refuses the lease, use the longest one that it accepts. False if it names none."""
-    longest = longest_lease(reply)
-    if longest is None or longest >= tenure.lease:
-        return False
-    tenure.lease = longest
-    return True
-
-
 async def release(holding: Holding, call: Call, is_owner_named: bool) -> None:
     """Give one hold of each key back. The tenures were held when the release began."""
-    requests = [Request(tenure.key, tenure.release_command()) for tenure in holding.tenures]
+    requests = [Request(tenure.key, holding.release_command(tenure)) for tenure in holding.tenures]
     call.until = max(tenure.deadline for tenure in holding.tenures)
-    left = holding.tenures[0].holds - 1
+    left = holding.holds - 1
     failure: Exception | None = None
     try:
         await call.ask(requests)
@@ -328,46 +287,36 @@ async def release(holding: Holding, call: Call, is_owner_named: bool) -> None:
     except BaseException as interruption:
         # The caller cannot know whether the release was carried out. So it goes on in the background, and
         # the locks do not wait for the end of their leases.
-        for tenure in holding.tenures:
-            tenure.holds = left
+        holding.holds = left
         unanswered = [request for request in requests if not request.is_answered]
         await call.give_up(unanswered, interruption, GIVE_UP_LIMIT if left or is_owner_named else call.patience)
         raise
-    for tenure, request in zip(holding.tenures, requests):
-        if not request.is_answered:
-            continue
-        if not request.code or (request.code == "NOTHELD" and request.may_have_run and not left):
-            tenure.holds = left  # after NOTHELD: an earlier attempt was carried out, but its reply was lost
-        elif request.code in DENIALS:
-            raise call.lost(holding, "release", tenure.key, request.reply)
-        else:
-            failure = refused(request.reply, tenure.key)
+    for request in requests:
+        if request.code == "NOTHELD" and request.may_have_run and not left:
+            continue  # an earlier attempt was carried out, but its reply was lost
+        if request.code in DENIALS:
+            raise call.lost(holding, "release", request.key, request.reply)
+        if request.code and request.is_answered:
+            failure = refused(request.reply, request.key)
     if failure is not None:
         raise failure
+    holding.holds = left
 
 
-async def renew(holding: Holding, tenure: Tenure, lease: int, call: Call, verb: str) -> None:
-    """Give a tenure a lease in milliseconds, from now, or the longest that the server accepts."""
-    while True:
-        lease = holding.limited(lease, monotonic())
-        tenure.expect_lease(lease)
-        request = Request(tenure.key, tenure.renew_command(lease, tenure.holds))
-        try:
-            await call.ask([request])
-        finally:
-            tenure.renewals_count_from = monotonic()
-            call.runtime.watch(holding)
-        longest = longest_lease(request.reply)
-        if longest is None or longest >= lease:
-            break
-        lease = longest
-        tenure.lease = min(tenure.lease, longest)
-    if request.code in DENIALS:
-        raise call.lost(holding, verb, tenure.key, request.reply)
-    if request.code:
-        raise refused(request.reply, tenure.key)
-    holding.note_lease(tenure, request.sent, lease)
-    call.runtime.watch(holding)
+async def renew(holding: Holding, call: Call, verb: str, leases: dict[Tenure, int] | None = None) -> None:
+    """Give tenures leases in milliseconds, or the longest that the server accepts. By default, each gets the usual one."""
+    leases = leases or dict.fromkeys(holding.tenures, holding.lease)
+    requests = [holding.renewal(tenure, lease) for tenure, lease in leases.items()]
+    try:
+        await call.ask(requests)
+        for request in requests:
+            if request.code in DENIALS or not holding.held:
+                raise call.lost(holding, verb, request.key, request.reply if request.code else None)
+            if request.code:
+                raise refused(request.reply, request.key)
+            holding.note_lease(request.tenure, request)
+    finally:
+        call.runtime.watch(holding)
 
 
 async def guarded(holding: Holding, command: Command, call: Call) -> Any:
@@ -376,17 +325,12 @@ async def guarded(holding: Holding, command: Command, call: Call) -> Any:
     If the server denies the tenure, it is renewed first: a server in quarantine restores it.
     """
     tenure, verb = holding.tenures[0], "guard a command with"
-
-    def make(_: float) -> tuple[Command, ...]:
-        if not holding.held:
-            raise call.lost(holding, verb, tenure.key)
-        return (("LOCK.GUARD", tenure.key, tenure.token, *command),)
-
-    request = Request(tenure.key, make=make)
-    await call.ask([request], is_repeatable=False)
-    if request.code == "FENCED":
-        await renew(holding, tenure, tenure.lease, call, verb)
-        await call.ask([request], is_repeatable=False)
+    request = Request(tenure.key, ("LOCK.GUARD", tenure.key, tenure.token, *command), is_repeatable=False)
+    await call.ask([request])
+    if request.code == "FENCED" and holding.held:
+        await renew(holding, call, verb)
+        request = Request(tenure.key, request.command, is_repeatable=False)
+        await call.ask([request])
     if request.code == "FENCED":
         raise call.lost(holding, verb, tenure.key, request.reply)
     return request.reply

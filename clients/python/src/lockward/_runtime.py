@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-import itertools
 import logging
 import os
 import threading
 import uuid
 import weakref
 from collections.abc import Coroutine, Iterable
+from itertools import count, islice
 from time import monotonic
 from typing import Any, Callable, ClassVar, TypeVar
 
 from redis.exceptions import AuthenticationError, ResponseError, TimeoutError
 
 from ._servers import Cluster, Sentinels, Server
-from ._tenure import Holding, Tenure
-from ._wire import FOREVER, NETWORK_ERRORS, TRANSIENT, Address, Command, LinkBase, NotSent, error_code
+from ._tenure import Holding, Request
+from ._wire import FOREVER, NETWORK_ERRORS, Address, Command, LinkBase, NotSent, millis
 
 logger = logging.getLogger("lockward")
 
@@ -27,99 +28,11 @@ IDLE_LIMIT = 10.0
 CUT_PERIOD = 0.1
 #: Renewals that are due within so many seconds are sent together.
 TOGETHER = 0.1
+_MAX_REDIRECTS = 5
 #: Options of redis-py's own connections that make no sense for ours.
 _FOREIGN_OPTIONS = ("maint", "orig_", "event_dispatcher", "registry", "response_callbacks", "redis_connect_func")
 
 T = TypeVar("T")
-
-
-class Request:
-    """Commands about one key, and their outcome. `make` makes the commands at the time when they are sent."""
-
-    def __init__(
-        self, key: bytes, *commands: Command, make: Callable[[float], tuple[Command, ...]] | None = None
-    ) -> None:
-        self.key, self._make = key, make or (lambda _: commands)
-        self.sent = 0.0
-        self.replies: list[Any] = []
-        self.code = ""  # of the error, if the first reply is one
-        self.asking: Address | None = None  # the cluster node that is importing the key: the next request goes there
-        self._is_asking = False
-        self._lost_replies = 0
-
-    def reset(self) -> None:
-        """Forget the outcome of an earlier attempt."""
-        self._is_asking, self.asking = self.asking is not None, None
-        self.replies, self.code = [], ""
-
-    def commands(self) -> tuple[Command, ...]:
-        """The commands that are sent now. ASKING counts only for the next command."""
-        self.sent = monotonic()
-        self._lost_replies += 1  # until the reply is read
-        made = self._make(self.sent)
-        return tuple(each for command in made for each in (("ASKING",), command)) if self._is_asking else made
-
-    def take(self, replies: list[Any]) -> None:
-        self.replies = replies[1::2] if self._is_asking else replies
-        self.code = error_code(self.replies[0])
-        self._lost_replies -= 1
-
-    @property
-    def may_have_run(self) -> bool:
-        """Whether the request may have run: a reply is missing now, or was missing at an earlier attempt."""
-        return self._lost_replies > 0
-
-    @property
-    def may_be_granted(self) -> bool:
-        return self.may_have_run or (bool(self.replies) and not self.code and self.reply is not None)
-
-    @property
-    def reply(self) -> Any:
-        """The reply to the first command, which decides the outcome."""
-        return self.replies[0]
-
-    @property
-    def is_redirected(self) -> bool:
-        return self.code in ("MOVED", "ASK")
-
-    @property
-    def is_answered(self) -> bool:
-        return bool(self.replies) and not self.is_redirected and self.code not in TRANSIENT
-
-
-class Turns:
-    """The turns of those who want a waiting connection, first come, first served. A turn is an event, set when it may begin."""
-
-    def __init__(self, mutex: threading.RLock) -> None:
-        self._mutex, self._begun = mutex, 0
-        self._line: dict[Any, None] = {}
-
-    def enter(self, turn: Any) -> None:
-        with self._mutex:
-            self._line[turn] = None
-
-    def has_begun(self, turn: Any, most: int) -> bool:
-        """Whether the turn has begun, or begins now. At most `most` have begun at a time."""
-        with self._mutex:
-            if turn in self._line:
-                before = next(place for place, other in enumerate(self._line) if other is turn)
-                if self._begun + before >= most:
-                    return False
-                self._begun += 1
-                self._leave_line(turn)
-            return True
-
-    def end(self, turn: Any) -> None:
-        """End a turn, or give it up before it has begun."""
-        with self._mutex:
-            self._begun -= turn not in self._line
-            self._leave_line(turn)
-
-    def _leave_line(self, turn: Any) -> None:
-        self._line.pop(turn, None)
-        for first in self._line:
-            first.set()
-            break
 
 
 class Runtime:
@@ -128,21 +41,23 @@ class Runtime:
     A thread or a task watches the leases. It never does anything that could block for long.
     """
 
+    is_asynchronous: ClassVar[bool]
+    event: ClassVar[type[Any]]
     _link: ClassVar[type[LinkBase]]
-    waits_when_interrupted: ClassVar[bool]  # until what may have been granted is given back
 
-    def __init__(self, client: Any, changed: Any) -> None:
+    def __init__(self, client: Any) -> None:
         self.loop: Any = None  # only in asyncio
         self._client = weakref.ref(client)
         self._mutex = threading.RLock()
         self._idle: dict[Address | None, list[LinkBase]] = {}
         self._used_at = 0.0  # the last time at which a connection was used
-        self.turns = Turns(self._mutex)
+        #: Who wants a waiting connection, first come, first served: an event for each.
+        self._turns: dict[Any, None] = {}
         #: References are weak: what the program has dropped is renewed no more.
         self._holdings: weakref.WeakSet[Holding] = weakref.WeakSet()
         #: When the watcher wakes next. A holding that is due later need not wake it.
         self._next = FOREVER
-        self._changed = changed  # an event
+        self._changed = self.event()
         self._is_watched = self._is_closed = False
         is_master = getattr(getattr(client, "connection_pool", None), "is_master", False)
         kind = Cluster if hasattr(client, "nodes_manager") else Sentinels if is_master else Server
@@ -150,20 +65,25 @@ class Runtime:
 
     # What threads and asyncio do differently.
 
-    async def sleep(self, seconds: float) -> None:
-        """Sleep."""
-
     def start(self, action: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine where it delays no other work. Return a future or a task."""
-
-    async def wait(self, started: Any, limit: float) -> None:
-        """Wait until the started work is done, or until the time is over."""
 
     def start_watch(self, watch: Coroutine[Any, Any, None]) -> None:
         """Start the thread or the task that watches the leases."""
 
     async def wait_for(self, event: Any, limit: float) -> None:
         """Wait until the event is set, or until the time is over."""
+
+    # What follows from it.
+
+    async def sleep(self, seconds: float) -> None:
+        await self.wait_for(self.event(), seconds)
+
+    async def wait(self, started: Any, limit: float) -> None:
+        """Wait until the started work is done, or until the time is over."""
+        done = self.event()
+        started.add_done_callback(lambda _: done.set())
+        await self.wait_for(done, limit)
 
     def call_on_lost(self, lock: Any) -> None:
         """Call the callback where it delays no other work, and log its errors.
@@ -189,15 +109,35 @@ class Runtime:
 
     # Connections.
 
-    def new_event(self) -> Any:
-        """An event for `wait_for`."""
-        return type(self._changed)()
+    def enter_turns(self) -> Any:
+        """Queue for a waiting connection. Return an event, which is set when `has_turn` may have become true."""
+        turn = self.event()
+        with self._mutex:
+            self._turns[turn] = None
+        return turn
 
-    async def send(self, node: Address | None, requests: list[Request], limit: float) -> None:
-        """Send requests to a node in one pipeline, and note their replies, within a limit of seconds."""
+    def has_turn(self, turn: Any, most: int) -> bool:
+        """Whether the turn is one of the first `most`. Then this stays true."""
+        with self._mutex:
+            return turn in islice(self._turns, most)
+
+    def leave_turns(self, turn: Any, most: int) -> None:
+        with self._mutex:
+            del self._turns[turn]
+            for next_one in islice(self._turns, most - 1, most):
+                next_one.set()
+
+    def by_node(self, requests: list[Request]) -> Iterable[tuple[Address | None, list[Request]]]:
+        return grouped(requests, lambda request: self.servers.node_of(request.key, request.failures))
+
+    async def send(
+        self, node: Address | None, requests: list[Request], limit: float, redirects: int = 0, *asking: Command
+    ) -> None:
+        """Send requests to a node in one pipeline, and note their replies, within a limit of seconds.
+
+        A request that a cluster node redirects is sent on. `asking` goes before each, if its slot is being moved to this node.
+        """
         until = monotonic() + limit
-        for request in requests:
-            request.reset()
         link = self._take_idle(node)
         try:
             if link is None:
@@ -208,7 +148,7 @@ class Runtime:
             self.connection_lost(node)
             raise NotSent(str(error)) from error
         try:
-            batches = [request.commands() for request in requests]
+            batches = [[*asking, *request.commands()] for request in requests]
             replies = await link.converse([command for batch in batches for command in batch], until)
         except BaseException as error:
             link.close()
@@ -216,14 +156,17 @@ class Runtime:
                 self.connection_lost(node)
             raise
         for request, batch in zip(requests, batches):
-            request.take(replies[: len(batch)])
+            request.take(replies[len(asking) : len(batch)])
             del replies[: len(batch)]
-            if request.is_redirected:
-                request.asking = self.servers.redirect(request.reply, node)
         if any(request.code in ("READONLY", "MASTERDOWN", "LOADING") for request in requests):
             link.close()
         else:
             self._keep_idle(node, link)
+        redirected = [request for request in requests if request.code in ("MOVED", "ASK")]
+        if redirects < _MAX_REDIRECTS:
+            for to, group in grouped(redirected, lambda request: self.servers.redirect(request.reply, node)):
+                asking = (("ASKING",),) if any(request.code == "ASK" for request in group) else ()
+                await self.send(to, group, until - monotonic(), redirects + 1, *asking)
 
     async def connect(self, pool: Any, until: float, address: Address | None = None, **options: Any) -> LinkBase:
         """Open a connection with the options of a pool. If Sentinels know the server, `address` is its address.
@@ -237,28 +180,17 @@ class Runtime:
         ours.update(retry=None, retry_on_error=[], retry_on_timeout=False, **options)
         ours["socket_connect_timeout"] = min(ours.get("socket_connect_timeout") or limit, limit)
         link = self._link(pool.connection_class(**ours))
-
-        async def open_link() -> LinkBase:
-            try:
-                await link.open(address)
-            except BaseException:
-                link.close()
-                raise
-            return link
-
-        opening = self.start(open_link())
-        is_late = True
+        opening = self.start(link.open(address))
         try:
             await self.wait(opening, limit)
-            is_late = not opening.done()
-        finally:
-            if is_late:
-                opening.add_done_callback(lambda _: link.close())
-                opening.cancel()
-        if is_late:
-            raise TimeoutError("no connection in time")
-        opened: LinkBase = opening.result()
-        return opened
+            if not opening.done():
+                raise TimeoutError("no connection in time")
+            opening.result()
+        except BaseException:
+            opening.cancel()
+            opening.add_done_callback(lambda _: link.close())
+            raise
+        return link
 
     def _take_idle(self, node: Address | None) -> LinkBase | None:
         with self._mutex:
@@ -295,7 +227,7 @@ class Runtime:
         holdings = self._watched()
         for holding in holdings:
             for tenure in holding.tenures:
-                if not tenure.failures and self.servers.may_have(node, tenure.key):
+                if tenure.deadline < FOREVER and not tenure.failures and self.servers.may_have(node, tenure.key):
                     tenure.renew_at = 0.0
         if holdings:
             self._wake()
@@ -314,19 +246,11 @@ class Runtime:
     def lose(self, holding: Holding) -> None:
         """Tell the program, once, that the lock is lost."""
         with self._mutex:
-            if holding.is_over or holding.lost.is_set() or holding.pid != os.getpid():
+            if holding.is_over or holding.pid != os.getpid():
                 return
             holding.lost.set()
-            lock = holding.lock()
+            lock, holding.lock = holding.lock(), lambda: None
         if lock is not None and lock.on_lost is not None:
-            self.call_on_lost(lock)
-
-    def report_loss_to(self, lock: Any, holding: Holding) -> None:
-        """Call the lock's callback when the holding is lost; now, if it is lost already."""
-        with self._mutex:
-            holding.lock = weakref.ref(lock)
-            is_lost = holding.lost.is_set()
-        if is_lost and lock.on_lost is not None:
             self.call_on_lost(lock)
 
     def _watched(self) -> list[Holding]:
@@ -337,8 +261,13 @@ class Runtime:
         self._changed.set()
         with self._mutex:
             if not self._is_watched:
-                self.start_watch(self._watch())
-                self._is_watched, self._is_closed = True, False
+                watch = self._watch()
+                try:
+                    self.start_watch(watch)
+                    self._is_watched, self._is_closed = True, False
+                except RuntimeError as error:
+                    watch.close()
+                    logger.warning("no lock is renewed, and no loss is reported: %s", error)
 
     async def _watch(self) -> None:
         """Run until no lock is held and no connection was used for a while."""
@@ -360,7 +289,7 @@ class Runtime:
 
     def _tick(self, now: float) -> float:
         """End and renew what is due. Return the time of the next call."""
-        due: list[tuple[Holding, Tenure]] = []
+        due: list[Request] = []
         then = FOREVER
         for holding in self._watched():
             if holding.is_over or holding.lost.is_set() or now >= holding.deadline:
@@ -369,12 +298,15 @@ class Runtime:
                     self._holdings.discard(holding)
             else:
                 for tenure in holding.tenures:
-                    if tenure.renew_at <= now + min(TOGETHER, tenure.lease / 30_000):
-                        due.append((holding, tenure))
-                        tenure.renew_at = now + tenure.lease / 3000  # the outcome of the renewal sets the next time
+                    if tenure.renew_at <= now + min(TOGETHER, holding.lease / 30_000):
+                        # A tenure that is not renewed keeps what is left of its lease.
+                        left = millis(tenure.deadline - now)
+                        due.append(holding.renewal(tenure, holding.lease if holding.is_renewed else left))
+                        due[-1].failures = tenure.failures
+                        tenure.renew_at = now + holding.lease / 3000  # the outcome of the renewal sets the next time
                 then = min([then, holding.deadline, *[tenure.renew_at for tenure in holding.tenures]])
-        for node, pairs in grouped(due, lambda pair: self.servers.node_of(pair[1].key, pair[1].failures)):
-            self.start(self._renew(node, pairs, now))
+        for node, renewals in self.by_node(due):
+            self.start(self._renew(node, renewals, now))
         self.close_idle(FOREVER if self._client() is None else now - IDLE_LIMIT)
         with self._mutex:
             idle = [(node, any(link.is_cut() for link in links)) for node, links in self._idle.items() if links]
@@ -382,23 +314,19 @@ class Runtime:
             self.connection_lost(node)
         return min(then, now + CUT_PERIOD) if now <= self._used_at + IDLE_LIMIT else then
 
-    async def _renew(self, node: Address | None, pairs: list[tuple[Holding, Tenure]], now: float) -> None:
+    async def _renew(self, node: Address | None, renewals: list[Request], now: float) -> None:
         """Renew tenures of one node in one pipeline, within a sixth of the shortest lease."""
-        limit = max(0.05, min([2.0, *[min(t.lease / 6000, t.deadline - now) for _, t in pairs]]))
-        leases = [holding.next_lease(tenure, now) for holding, tenure in pairs]
-        requests = [Request(t.key, t.renew_command(lease, t.holds)) for (_, t), lease in zip(pairs, leases)]
-        failure: Exception | None = None
+        limit = min([2.0, *[min(r.holding.lease / 6000, r.tenure.deadline - now) for r in renewals]])
         try:
-            await self.send(node, requests, limit)
-            for request in requests:
-                if request.asking is not None:
-                    await self.send(request.asking, [request], limit)
+            await self.send(node, renewals, max(0.05, limit))
         except Exception as error:
-            failure = error
-        for (holding, tenure), lease, request in zip(pairs, leases, requests):
-            reply = request.reply if request.replies else failure
-            is_lost = holding.note_renewal(tenure, request.sent, lease, reply)
-            self.lose(holding) if is_lost else self.watch(holding)
+            logger.debug("locks are not renewed: %s", error)
+        finally:
+            for request in renewals:
+                request.end()
+        for request in renewals:
+            is_lost = request.holding.note_renewal(request.tenure, request)
+            self.lose(request.holding) if is_lost else self.watch(request.holding)
 
 
 def grouped(items: Iterable[T], key: Callable[[T], Address | None]) -> Iterable[tuple[Address | None, list[T]]]:
@@ -413,32 +341,28 @@ def finish(action: Coroutine[Any, Any, T]) -> T:
     try:
         action.send(None)
     except StopIteration as end:
-        result: T = end.value
-        return result
+        return end.value
     raise RuntimeError("the coroutine was suspended")
 
 
 class _Process:
     """The state that the child of a fork begins with."""
 
-    def __init__(self) -> None:
+    def begin(self) -> None:
         self.mutex = threading.RLock()
         self.runtimes: weakref.WeakKeyDictionary[Any, Runtime] = weakref.WeakKeyDictionary()
-        self.name, self.numbers = uuid.uuid4(), itertools.count(1)
-
-
-def _begin_process() -> None:
-    global _process
-    _process = _Process()
+        self.name, self.numbers = uuid.uuid4(), count(1)
 
 
 _process = _Process()
+_process.begin()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_process)
+    os.register_at_fork(after_in_child=_process.begin)
 
 
-def runtime_of(client: Any, kind: Callable[[Any], Runtime], loop: Any = None) -> Runtime:
+def runtime_of(client: Any, kind: type[Runtime]) -> Runtime:
     """The runtime of this client's locks, in asyncio the one for this event loop."""
+    loop = asyncio.get_running_loop() if kind.is_asynchronous else None
     with _process.mutex:
         runtime = _process.runtimes.get(client)
         if runtime is None or runtime.loop is not loop:

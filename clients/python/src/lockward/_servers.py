@@ -44,7 +44,7 @@ class Server:
         return True
 
     def redirect(self, reply: Exception, node: Address | None) -> Address | None:
-        """The node to ask after a node has replied MOVED or ASK. None means that `node_of` knows it."""
+        """The node to ask after a node has replied MOVED or ASK."""
         return None
 
     async def connect(self, node: Address | None, until: float) -> tuple[LinkBase, Address | None]:
@@ -84,17 +84,15 @@ class Cluster(Server):
         code, slot, to = str(reply).split()[:3]
         host, _, port = to.rpartition(":")  # without a host, it is the host of the same server
         host, port = self.client().nodes_manager.remap_host_port(host or (node[0] if node else ""), int(port))
-        if code == "ASK":
-            return host, int(port)
-        self._moved[int(slot)] = host, int(port)
-        return None
+        if code == "MOVED":
+            self._moved[int(slot)] = host, int(port)
+        return host, int(port)
 
     async def connect(self, node: Address | None, until: float) -> tuple[LinkBase, Address | None]:
         client = self.client()
         if node is None:
-            if (
-                self._loading is None or self._loading.done()
-            ):  # in asyncio, the client loads its first map when it is used
+            # In asyncio, the client loads its first map when it is used.
+            if self._loading is None or self._loading.done():
                 self._loading = self.runtime.start(client.initialize())
             raise ConnectionError("no cluster node is known yet")
         known = next(iter(client.nodes_manager.nodes_cache.values()))

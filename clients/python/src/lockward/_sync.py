@@ -7,14 +7,14 @@ import threading
 from collections.abc import Coroutine
 from concurrent import futures
 from contextlib import suppress
-from time import monotonic, sleep
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any, Callable, TypeVar
 
 from redis.exceptions import LockError
 
 from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase
-from ._runtime import Runtime, finish, runtime_of
+from ._runtime import Runtime, finish
 from ._wire import Address, LinkBase
 from .errors import LockLostError, UnreachableError
 
@@ -37,8 +37,7 @@ class Link(LinkBase):
 
     async def receive(self) -> bytes:
         self._socket.settimeout(max(0.001, self._until - monotonic()))
-        data: bytes = self._socket.recv(65536)
-        return data
+        return self._socket.recv(65536)
 
     def is_cut(self) -> bool:
         return bool(self._poll.poll(0)) if self._poll is not None else False
@@ -48,14 +47,9 @@ class Link(LinkBase):
 
 
 class ThreadRuntime(Runtime):
+    is_asynchronous = False
+    event = threading.Event
     _link = Link
-    waits_when_interrupted = True
-
-    def __init__(self, client: Any) -> None:
-        super().__init__(client, threading.Event())
-
-    async def sleep(self, seconds: float) -> None:
-        sleep(seconds)
 
     def start(self, action: Coroutine[Any, Any, T]) -> futures.Future[T]:
         outcome: futures.Future[T] = futures.Future()
@@ -73,9 +67,6 @@ class ThreadRuntime(Runtime):
             run()
         return outcome
 
-    async def wait(self, started: futures.Future[Any], limit: float) -> None:
-        futures.wait([started], max(0.0, limit))
-
     def start_watch(self, watch: Coroutine[Any, Any, None]) -> None:
         threading.Thread(target=finish, args=(watch,), name="lockward", daemon=True).start()
 
@@ -86,15 +77,10 @@ class ThreadRuntime(Runtime):
 class Lock(LockBase[threading.Event, bool, None]):
     """A lock on a server with Lockward, with the interface of redis.lock.Lock. Arguments: see ``Lock.__init__``."""
 
-    _asynchronous = False
-    _make_event = threading.Event
+    _kind = ThreadRuntime
 
     def _prepare(self) -> None:
         self._local: Any = threading.local() if self.thread_local else SimpleNamespace()
-
-    @property
-    def _runtime(self) -> Runtime:
-        return runtime_of(self.redis, ThreadRuntime)
 
     def _place(self) -> tuple[dict[Any, Any], Any]:
         return self._local.__dict__, "holding"
@@ -103,8 +89,7 @@ class Lock(LockBase[threading.Event, bool, None]):
         return finish(action)
 
     def __enter__(self: L) -> L:
-        self._run(self._enter())
-        return self
+        return self._run(self._enter())
 
     def __exit__(self, *exception: object) -> None:
         self._run(self._exit())

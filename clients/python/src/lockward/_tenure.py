@@ -1,8 +1,7 @@
 """What is held, as far as this process knows.
 
-A *tenure* is about one key: from an owner's first hold to its last. A *holding* is the result of
-one acquisition: a tenure, or for several keys one for each. All tenures of a holding are lost
-together.
+A *holding* is the result of one acquisition. It has a *tenure* for each of its keys: from the owner's
+first hold of the key to its last. All tenures of a holding have one owner, and are lost together.
 
 A lease is counted from before its request was sent, by the monotonic clock of this process. The
 server starts counting later. So the lease ends here before it ends at the server, even if one of
@@ -15,60 +14,116 @@ import ast
 import base64
 import os
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import Any, Callable
 
-from ._wire import DENIALS, FOREVER, Command, back_off, error_code, lease_end, longest_lease, millis
+from ._wire import DENIALS, FOREVER, TRANSIENT, Command, back_off, error_code, lease_end, longest_lease, millis
 
 
 @dataclass(eq=False)
 class Tenure:
     key: bytes
-    owner: bytes
     kind: Command  # the arguments that say with whom the lock is shared
-    lease: int  # milliseconds; 0: the server's default, until a reply names it
     token: int = 0
-    holds: int = 0
-    deadline: float = 0.0  # when the lease ends, by this process's clock
-    granted_at: float = 0.0
+    deadline: float = FOREVER  # when the lease ends, by this process's clock; FOREVER: the key is not granted yet
     is_pending: bool = False  # whether an acquisition leaves something at the server if it ends now
     renew_at: float = FOREVER
     failures: int = 0  # the number of failed renewals since the last success
-    renewals_count_from: float = 0.0  # the reply to a renewal that was sent earlier is ignored
+    requests: list[Request] = field(default_factory=list)  # those in progress that set the lease
 
-    def acquire_command(self, lease: int, holds: int, *wait: Any) -> Command:
-        px = ("PX", lease) if lease else ()
-        return ("LOCK.ACQUIRE", self.key, self.owner, *px, *wait, "HOLDS", holds, *self.kind)
 
-    def renew_command(self, lease: int, holds: int) -> Command:
-        return ("LOCK.RENEW", self.key, self.owner, "PX", lease, "TOKEN", self.token, "HOLDS", holds, *self.kind)
+@dataclass(eq=False)
+class Request:
+    """A command about one key, and its outcome. `more` are commands that follow it in the pipeline.
 
-    def release_command(self) -> Command:
-        """The reply to `HOLDS 0` does not say whether the lock was lost. The reply to `ALL` with the token says it."""
-        count = ("HOLDS", self.holds - 1) if self.holds > 1 else ("ALL",)
-        return ("LOCK.RELEASE", self.key, self.owner, *count, "TOKEN", self.token)
+    A command that sets the lease of a tenure is made from the lease when it is sent. Of leases that are requested at the same
+    time, the shortest one counts: the client does not know which of the requests the server carries out last.
+    """
 
-    def give_up_command(self, holds: int) -> Command:
-        return ("LOCK.RELEASE", self.key, self.owner, "HOLDS", holds)
+    key: bytes
+    make: Command | Callable[[int], Command]
+    more: tuple[Command, ...] = ()
+    holding: Any = None  # this and the next two only if it sets a lease
+    tenure: Any = None
+    lease: int = 0
+    leases: list[int] = field(default_factory=list)  # those that were requested at the same time, with its own
+    is_shortened: bool = False
+    command: Command = ()  # as it was sent last
+    sent: float = 0.0
+    replies: list[Any] = field(default_factory=list)
+    code: str = ""  # of the error, if the first reply is one
+    lost_replies: int = 0
+    failures: int = 0  # the number of failed attempts
+    is_repeatable: bool = True  # whether it is sent again after a lost reply
 
-    def expect_lease(self, lease: int) -> None:
-        """Note that the program requests a lease. It may be shorter than before, and the server may set it without a reply.
+    def __post_init__(self) -> None:
+        if self.tenure is not None:
+            self.tenure.requests.append(self)
 
-        If another renewal is in progress, the client does not know which of the two the server
-        carries out last. So the reply to that one is ignored.
-        """
-        self.deadline = min(self.deadline, lease_end(monotonic(), lease))
-        self.renewals_count_from = FOREVER
+    def commands(self) -> list[Command]:
+        """The commands that are sent now."""
+        self.sent = monotonic()
+        self.lost_replies += 1  # until the reply is read
+        self.command = self.make(self.lease) if callable(self.make) else self.make
+        if self.tenure is not None:
+            for other in list(self.tenure.requests):
+                self.leases.append(other.lease)
+                other.leases.append(self.lease)
+            if self.command[0] == "LOCK.RENEW" and self.tenure.deadline < FOREVER:
+                # The lease may be shorter than before, and the server may set it without a reply.
+                self.tenure.deadline = min(self.tenure.deadline, lease_end(self.sent, self.lease))
+        return [self.command, *self.more]
+
+    def take(self, replies: list[Any]) -> None:
+        self.replies, self.code = replies, error_code(replies[0])
+        self.lost_replies -= 1
+
+    def shorten(self) -> bool:
+        """If the server refuses the lease, take the longest one that it accepts, once. False if it names none."""
+        longest = longest_lease(self.reply)
+        if longest is None or longest >= self.lease or self.is_shortened:
+            return False
+        self.lease, self.is_shortened = longest, True
+        self.holding.lease = min(self.holding.lease, longest)
+        return True
+
+    def end(self) -> None:
+        """Note that it is not in progress any more."""
+        if self.tenure is not None:
+            self.tenure.requests.remove(self)
+
+    @property
+    def may_have_run(self) -> bool:
+        """Whether the request may have run: a reply is missing now, or was missing at an earlier attempt."""
+        return self.lost_replies > 0
+
+    @property
+    def may_be_granted(self) -> bool:
+        return self.may_have_run or (self.reply is not None and not self.code)
+
+    @property
+    def reply(self) -> Any:
+        """The reply to the first command, which decides the outcome. None also if there is none."""
+        return self.replies[0] if self.replies else None
+
+    @property
+    def is_answered(self) -> bool:
+        return bool(self.replies) and self.code not in TRANSIENT
 
 
 @dataclass(eq=False)
 class Holding:
+    owner: bytes
+    lease: int  # milliseconds; 0: the server's default, until a reply names it
+    tenures: list[Tenure]
     lost: Any  # a `threading.Event` or an `asyncio.Event`
     local_token: bytes | None  # redis-py's `lock.local.token`, if the program has named it
     is_renewed: bool
+    holds: int = 0
     end: float = FOREVER  # when the hold limit is reached, by this process's clock
-    lock: Callable[[], Any] = lambda: None  # a weak reference, once the program has the lock
-    tenures: list[Tenure] = field(default_factory=list)
+    granted_at: float = 0.0
+    lock: Callable[[], Any] = lambda: None  # a weak reference, from when the program has the lock until it is lost
     is_over: bool = False  # whether it was released, or the release has begun
     pid: int = field(default_factory=os.getpid)
 
@@ -80,57 +135,67 @@ class Holding:
     def held(self) -> bool:
         return not (self.is_over or self.lost.is_set() or self.pid != os.getpid()) and monotonic() < self.deadline
 
+    def acquire_command(self, tenure: Tenure, holds: int, lease: int, *wait: Any) -> Command:
+        px = ("PX", lease) if lease else ()
+        return ("LOCK.ACQUIRE", tenure.key, self.owner, *px, *wait, "HOLDS", holds, *tenure.kind)
+
+    def renew_command(self, tenure: Tenure, holds: int, lease: int) -> Command:
+        token = ("TOKEN", tenure.token)
+        return ("LOCK.RENEW", tenure.key, self.owner, "PX", lease, *token, "HOLDS", holds, *tenure.kind)
+
+    def release_command(self, tenure: Tenure) -> Command:
+        """The reply to `HOLDS 0` does not say whether the lock was lost. The reply to `ALL` with the token says it."""
+        count = ("HOLDS", self.holds - 1) if self.holds > 1 else ("ALL",)
+        return ("LOCK.RELEASE", tenure.key, self.owner, *count, "TOKEN", tenure.token)
+
+    def renewal(self, tenure: Tenure, lease: int) -> Request:
+        """A request for a lease, or for what is left of the hold limit if that is less."""
+        if self.end < FOREVER:
+            lease = min(lease, millis(self.end - monotonic()))
+        make = partial(self.renew_command, tenure, self.holds)
+        return Request(tenure.key, make, (), self, tenure, lease)
+
     def schedule(self, tenure: Tenure) -> None:
         """Set the time of the next renewal: when a third of the lease has passed."""
         if not self.is_renewed:
             tenure.renew_at = FOREVER
-        elif tenure.deadline + tenure.lease / 500_000 + 0.005 < self.end:
-            tenure.renew_at = tenure.deadline - tenure.lease * 2 / 3000
+        elif tenure.deadline + self.lease / 500_000 + 0.005 < self.end:
+            tenure.renew_at = tenure.deadline - self.lease * 2 / 3000
         else:  # the server must not keep the lock past the hold limit
             tenure.renew_at = 0.0 if tenure.deadline > self.end + 0.01 else FOREVER
 
-    def next_lease(self, tenure: Tenure, now: float) -> int:
-        """The lease to renew with. A tenure that is not renewed gets at most what is left."""
-        return self.limited(tenure.lease if self.is_renewed else millis(tenure.deadline - now), now)
-
-    def limited(self, lease: int, now: float) -> int:
-        """The lease, or what is left of the hold limit if that is less."""
-        return lease if self.end == FOREVER else min(lease, millis(self.end - now))
-
-    def note_lease(self, tenure: Tenure, sent: float, lease: int) -> None:
+    def note_lease(self, tenure: Tenure, request: Request) -> None:
         """Note a lease that the server has set."""
-        tenure.deadline, tenure.failures = lease_end(sent, lease), 0
+        is_reentry = request.command[0] == "LOCK.ACQUIRE" and tenure.deadline < FOREVER  # that never shortens the lease
+        end = lease_end(request.sent, min(filter(None, request.leases)))
+        tenure.deadline, tenure.failures = max(end, tenure.deadline) if is_reentry else end, 0
         self.schedule(tenure)
 
-    def note_renewal(self, tenure: Tenure, sent: float, lease: int, reply: Any) -> bool:
-        """Note the reply to a renewal that the client itself has sent. Return whether the tenure is lost."""
-        longest = longest_lease(reply)
-        if isinstance(reply, int):
-            counts = self.is_renewed and sent >= tenure.renewals_count_from
-            self.note_lease(tenure, sent, lease) if counts else self.schedule(tenure)
-            tenure.failures = 0
-        elif self.is_renewed and longest is not None and tenure.lease > longest:
-            tenure.lease, tenure.renew_at = longest, 0.0
-            tenure.deadline = min(tenure.deadline, lease_end(monotonic(), longest))
+    def note_renewal(self, tenure: Tenure, request: Request) -> bool:
+        """Note the outcome of a renewal that the client itself has sent. Return whether the tenure is lost."""
+        if isinstance(request.reply, int):
+            self.note_lease(tenure, request)
+        elif self.is_renewed and request.shorten():
+            tenure.renew_at = 0.0
         else:
             tenure.renew_at = monotonic() + back_off(tenure.failures)
             tenure.failures += 1
-        return error_code(reply) in DENIALS
+        return request.code in DENIALS
 
-    def pack(self, timeout: float | None) -> str:
-        """A handle with which another process can continue."""
+    def pack(self, timeout: float | None, owner: bytes | None) -> str:
+        """A handle with which another process can continue. `owner` is the name of the owner, if the program has named it."""
         left = None if self.end == FOREVER else self.end - monotonic()
-        tenures = [(t.key, t.owner, t.kind, t.lease, t.token, t.holds) for t in self.tenures]
-        parts = (3, timeout, left, self.is_renewed, self.local_token, tenures)
+        keys = [(tenure.key, tenure.kind, tenure.token) for tenure in self.tenures]
+        parts = (4, timeout, owner, left, keys, self.owner, self.lease, self.local_token, self.is_renewed, self.holds)
         return base64.urlsafe_b64encode(repr(parts).encode()).decode()
 
 
-def unpack(handle: str) -> tuple[float | None, float | None, bool, bytes | None, list[Tenure]]:
-    """The timeout, the rest of the hold limit, whether the leases are renewed, the local token, and the tenures."""
+def unpack(handle: str) -> list[Any]:
+    """What `pack` has packed, with tenures for the keys."""
     try:
-        version, timeout, left, is_renewed, token, tenures = ast.literal_eval(base64.urlsafe_b64decode(handle).decode())
-        if version != 3:
+        version, timeout, owner, left, keys, *parts = ast.literal_eval(base64.urlsafe_b64decode(handle).decode())
+        if version != 4:
             raise ValueError("another version")
-        return timeout, left, is_renewed, token, [Tenure(*parts) for parts in tenures]
+        return [timeout, owner, left, [Tenure(*each) for each in keys], *parts]
     except (ValueError, SyntaxError, TypeError) as error:
         raise ValueError("this is not a handle of a lock") from error

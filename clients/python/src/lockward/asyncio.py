@@ -11,7 +11,7 @@ from typing import Any, Callable, TypeVar
 from redis.exceptions import TimeoutError
 
 from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase
-from ._runtime import Runtime, runtime_of
+from ._runtime import Runtime
 from ._wire import Address, LinkBase
 from .errors import LockLostError, UnreachableError, lost
 
@@ -55,15 +55,13 @@ class Link(LinkBase):
 
 
 class TaskRuntime(Runtime):
+    is_asynchronous = True
+    event = asyncio.Event
     _link = Link
-    waits_when_interrupted = False
 
     def __init__(self, client: Any) -> None:
-        super().__init__(client, asyncio.Event())
+        super().__init__(client)
         self._tasks: set[asyncio.Future[Any]] = set()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
     def start(self, action: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         task = asyncio.ensure_future(action)
@@ -71,9 +69,6 @@ class TaskRuntime(Runtime):
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
-
-    async def wait(self, started: asyncio.Future[Any], limit: float) -> None:
-        await asyncio.wait({started}, timeout=max(0.0, limit))
 
     def start_watch(self, watch: Coroutine[Any, Any, None]) -> None:
         self._watcher = self.loop.create_task(watch, name="lockward")
@@ -94,15 +89,10 @@ class Lock(LockBase[asyncio.Event, Awaitable[bool], Awaitable[None]]):
     asyncio.wait_for does, and released in another.
     """
 
-    _asynchronous = True
-    _make_event = asyncio.Event
+    _kind = TaskRuntime
 
     def _prepare(self) -> None:
         self._holdings: dict[Any, Any] = {}
-
-    @property
-    def _runtime(self) -> Runtime:
-        return runtime_of(self.redis, TaskRuntime, asyncio.get_running_loop())
 
     def _place(self) -> tuple[dict[Any, Any], Any]:
         try:
@@ -140,11 +130,10 @@ class Lock(LockBase[asyncio.Event, Awaitable[bool], Awaitable[None]]):
                 watcher.cancel()
 
     async def __aenter__(self: L) -> L:
-        await self._run(self._enter())
-        return self
+        return await self._enter()
 
     async def __aexit__(self, *exception: object) -> None:
-        await self._run(self._exit())
+        await self._exit()
 
 
 class MultiLock(MultiLockBase, Lock):
