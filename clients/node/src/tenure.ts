@@ -4,9 +4,9 @@
 // later. So the lease ends here before it ends at the server, however long either was paused.
 
 import type { Command } from "./adapters.js";
-import { LockLostError, LockRefusedError, UnreachableError } from "./errors.js";
+import { LockLostError, LockRefusedError } from "./errors.js";
 import type { Answer, Request, Servers } from "./servers.js";
-import { now } from "./time.js";
+import { now, within } from "./time.js";
 
 /** With whom a lock is shared, as arguments of a command. */
 export type Kind = readonly (string | number)[];
@@ -202,19 +202,19 @@ export class Tenure {
 
   /**
    * Gives back what may be granted to a caller that has left, and its place in the queue. Resolves when that is done or has
-   * failed for 200 ms. Then it goes on for the patience, unless the program has named the owner, which may acquire the lock
-   * again meanwhile. The process may end then.
+   * taken so many milliseconds. Then it goes on for the patience, unless the program has named the owner, which may acquire
+   * the lock again meanwhile. The process may end then.
    */
-  async giveUp(): Promise<void> {
+  async giveUp(limit = 200): Promise<void> {
     this.abandon();
     const { owner, patience, responseLimit } = this.plan;
-    const commands = (): Command[] => [["LOCK.RELEASE", this.key, this.owner, "HOLDS", 0]];
-    const ask = (limit: number, isBackground: boolean) =>
-      this.ask({ commands, limit: () => Math.min(limit, responseLimit), until: now() + limit, isBackground });
-    const goOn = (error: unknown) => {
-      if (owner === undefined && error instanceof UnreachableError) ask(patience, true).catch(() => {});
-    };
-    await ask(200, false).catch(goOn);
+    const asking = this.ask({
+      commands: () => [["LOCK.RELEASE", this.key, this.owner, "HOLDS", 0]],
+      limit: () => responseLimit,
+      until: now() + (owner === undefined ? patience : limit),
+      isBackground: true,
+    });
+    await within(asking, limit).catch(() => {});
   }
 
   // For the watch over the leases.
