@@ -22,7 +22,7 @@ const PROCESS_ID = randomUUID();
 let owners = 0;
 
 /** What one call asks for. */
-export interface AcquirePlan extends Plan {
+export interface AcquirePlan extends Plan, Progress {
   /** Distinct, and sorted by their bytes. */
   readonly keys: readonly Buffer[];
   readonly kind: Kind;
@@ -34,72 +34,63 @@ export interface AcquirePlan extends Plan {
   readonly signal: AbortSignal | undefined;
   readonly replicas: { readonly count: number; readonly within: number };
   readonly connections: WaitingConnections;
-  /** Whether a server has answered during the call. */
-  isAnswered: boolean;
 }
 
-/** Acquires all keys, or none. Returns null when the wait limit is over. */
+/** Acquires all keys, or none. Returns null when the wait limit is over. A call that fails leaves nothing behind. */
 export async function acquireAll(plan: AcquirePlan): Promise<Tenure[] | null> {
-  if (plan.keys.length === 1) {
-    const tenures = newTenures(plan);
-    return (await acquire(tenures[0] as Tenure, plan, plan.waits, plan.signal)) ? tenures : null;
-  }
-  for (let isFirst = true; ; isFirst = false) {
+  // Several keys are tried first, all in one pipeline. Then they are waited for, one after the other.
+  for (let isTrial = plan.keys.length > 1; ; isTrial = false) {
     // As a new owner, so that a release of an earlier round, which arrives late, ends nothing.
-    const tenures = newTenures(plan);
-    const lost = new AbortController();
-    for (const each of tenures) each.onLost = () => lost.abort();
-    const isHeld = await acquireTenures(tenures, plan, isFirst, lost.signal).catch((error) => {
-      if (lost.signal.aborted && !plan.signal?.aborted) return false;
+    owners += 1;
+    const owner = plan.owner ?? `${PROCESS_ID}:${owners}`;
+    const tenures = plan.keys.map((key) => new Tenure(plan, owner, key, plan.kind, plan.lease));
+    let loss: AbortController | undefined;
+    if (tenures.length > 1) {
+      loss = new AbortController();
+      for (const each of tenures) each.onLost = () => loss?.abort();
+    }
+    const isLost = () => loss?.signal.aborted && !plan.signal?.aborted;
+    const isHeld = await acquireTenures(tenures, plan, isTrial, loss?.signal).catch((error) => {
+      if (isLost()) return false;
       giveBack(tenures);
       throw error;
     });
     if (isHeld) return tenures;
     const givenBack = giveBack(tenures);
-    if (!lost.signal.aborted && (!isFirst || !plan.waits)) return null;
+    if (now() >= plan.deadline || !(isTrial || isLost())) return null;
     if (plan.owner !== undefined) await givenBack;
-    if (lost.signal.aborted) await rest(FIRST_PAUSE, plan.signal); // the leases may be very short
+    if (isLost()) await rest(FIRST_PAUSE, plan.signal); // the leases may be very short
   }
 }
 
-/** Returns whether all are held: first by one pipeline that does not wait, later one after the other. */
-async function acquireTenures(tenures: Tenure[], plan: AcquirePlan, isFirst: boolean, lost: AbortSignal) {
-  const signal = plan.signal === undefined ? lost : AbortSignal.any([lost, plan.signal]);
-  if (isFirst) {
+/** Returns whether all are held. */
+async function acquireTenures(tenures: Tenure[], plan: AcquirePlan, isTrial: boolean, loss?: AbortSignal) {
+  const signal = loss && plan.signal ? AbortSignal.any([loss, plan.signal]) : (loss ?? plan.signal);
+  if (isTrial) {
     const tried = await Promise.allSettled(tenures.map((each) => acquire(each, plan, false, signal)));
     for (const each of tried) if (each.status === "rejected") throw each.reason;
   } else {
-    for (const each of tenures) if (!(await acquire(each, plan, true, signal))) return false;
+    for (const each of tenures) if (!(await acquire(each, plan, plan.waits, signal))) return false;
   }
   return tenures.every((each) => each.isHeld);
 }
 
-function newTenures(plan: AcquirePlan): Tenure[] {
-  owners += 1;
-  const owner = plan.owner ?? `${PROCESS_ID}:${owners}`;
-  return plan.keys.map((key) => new Tenure(plan, owner, key, plan.kind, plan.lease));
-}
-
 async function giveBack(tenures: Tenure[]): Promise<void> {
-  await Promise.all(tenures.map((each) => each.isHeld && each.giveUp()));
+  await Promise.all(tenures.map((each) => each.mayBeGranted && each.giveUp()));
 }
 
-/** Whether the lock is granted before the wait limit. A caller that gives up leaves nothing behind. */
+/** Returns whether the lock is held before the wait limit. */
 async function acquire(tenure: Tenure, plan: AcquirePlan, waits: boolean, signal?: AbortSignal): Promise<boolean> {
   const { deadline, patience, responseLimit, replicas, connections } = plan;
-  const progress: Progress = { call: plan, isReplyLost: false };
-  /** Whether the server keeps a place in the queue, or a grant that is not confirmed. */
-  let isKept = false;
   /** A call that does not wait ends within the patience, whatever servers answer. */
   const until = waits ? deadline + GRACE : now() + patience + replicas.within;
 
   try {
     const isHeld = (await tryOnce(patience)) || (waits && (await wait()));
     signal?.throwIfAborted();
-    if (!isHeld && isKept) void tenure.giveUp();
     return isHeld;
   } catch (error) {
-    if (isKept || progress.isReplyLost) void tenure.giveUp();
+    if (plan.isReplyLost) tenure.mayBeGranted = true;
     if (waits && plan.isAnswered && now() >= deadline && error instanceof UnreachableError) return false;
     throw error;
   }
@@ -147,13 +138,13 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, waits: boolean, signal
         limit: (begun) => Math.min(SLICE, Math.max(0, deadline - begun)) + responseLimit,
         until,
         signal,
-        progress,
+        progress: plan,
         isAlone: true,
         onLateReplies: ([reply]) => {
           if (Array.isArray(reply)) void tenure.giveUp();
         },
       });
-      isKept = replies[0] !== null || !isLast;
+      tenure.mayBeGranted = replies[0] !== null || !isLast;
       if (replies[0] !== null) {
         readGrant(replies[0]);
         return true;
@@ -170,7 +161,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, waits: boolean, signal
       return tenure.begin(sent);
     } catch (error) {
       if (!isDenial(error)) throw error;
-      isKept = false;
+      tenure.mayBeGranted = false;
       return false;
     }
   }
@@ -184,11 +175,11 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, waits: boolean, signal
       until,
       patience: patience + limit,
       signal,
-      progress,
+      progress: plan,
       isAlone: isAlone || limit > 0, // WAIT would hold up others on a shared connection
     });
     const [reply, reached = 0] = replies;
-    isKept ||= reply !== null;
+    tenure.mayBeGranted ||= reply !== null;
     if (reply === null || (reached as number) >= replicas.count) return { sent, reply };
     const message = `${reached} of ${replicas.count} replicas have confirmed the grant in time: the lock is given back`;
     throw new UnreplicatedError(message, tenure.key);

@@ -180,7 +180,6 @@ export class Lockward {
       signal,
       replicas,
       connections: this.#connections,
-      isAnswered: false,
     });
     return tenures && new Lock(tenures, holdLimit);
   }

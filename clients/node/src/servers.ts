@@ -35,10 +35,10 @@ export interface Request {
 
 /** What has become of the attempts of a request, or of several of one call. */
 export interface Progress {
-  /** It is told when a server has answered. */
-  readonly call?: { isAnswered: boolean };
+  /** Whether a server has answered. */
+  isAnswered?: boolean;
   /** Whether an attempt was sent and had no reply: the server may have carried it out. */
-  isReplyLost: boolean;
+  isReplyLost?: boolean;
 }
 
 export interface Answer {
@@ -86,7 +86,7 @@ export class Servers {
 
   /** Sends a request until a server answers. Throws if that is an error. */
   async ask(key: Buffer, request: Request): Promise<Answer> {
-    const { signal, progress = { isReplyLost: false }, patience = Number.POSITIVE_INFINITY } = request;
+    const { signal, progress = {}, patience = Number.POSITIVE_INFINITY } = request;
     const slot = this.#adapter.isCluster ? calculateSlot(key) : 0;
     let answeredAt = now();
     let redirect: Redirect | undefined;
@@ -112,7 +112,7 @@ export class Servers {
         const exchange = request.isAlone ? node.exchangeAlone : node.exchange;
         const all = await exchange.call(node, request, Math.min(request.limit(begun), end - begun), commands);
         isSent = false;
-        if (progress.call !== undefined) progress.call.isAnswered = true;
+        progress.isAnswered = true;
         const replies = all.slice(asking.length);
         const error = replies.find((reply) => reply instanceof ServerError);
         if (error === undefined) return { sent, replies };

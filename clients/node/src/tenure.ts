@@ -5,7 +5,7 @@
 
 import type { Command } from "./adapters.js";
 import { LockLostError, LockRefusedError } from "./errors.js";
-import type { Answer, Request, Servers } from "./servers.js";
+import type { Answer, Progress, Request, Servers } from "./servers.js";
 import { now, within } from "./time.js";
 
 /** With whom a lock is shared, as arguments of a command. */
@@ -45,6 +45,8 @@ export class Tenure {
   lease: number;
   token = 0;
   holds = 1;
+  /** Whether the server may keep a grant, or a place in the queue, though the call fails. */
+  mayBeGranted = false;
   /** When the lease ends. */
   deadline = Number.NEGATIVE_INFINITY;
   /** When the lease was asked for that it began with. */
@@ -169,7 +171,7 @@ export class Tenure {
     this.checkHeld();
     this.abandon();
     const { patience, responseLimit } = this.plan;
-    const progress = { isReplyLost: false };
+    const progress: Progress = {};
     try {
       await this.ask({
         commands: () => [["LOCK.RELEASE", this.key, this.owner, "ALL", "TOKEN", this.token]],
