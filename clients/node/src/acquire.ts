@@ -3,6 +3,7 @@
 import { randomUUID } from "node:crypto";
 import type { Command } from "./adapters.js";
 import { UnreachableError, UnreplicatedError } from "./errors.js";
+import { Lock } from "./lock.js";
 import { FIRST_PAUSE, LONGEST_PAUSE, type Progress } from "./servers.js";
 import { isDenial, type Kind, type Plan, Tenure } from "./tenure.js";
 import { now, rest, within } from "./time.js";
@@ -14,8 +15,12 @@ const SHORT_LEASE = 3_000;
 const SLICE = 10_000;
 /** How long the server keeps a place in the queue, in milliseconds. */
 const KEEP = 5_000;
-/** How long after its wait limit a call may end, in milliseconds. */
-const GRACE = 150;
+/** How long after its wait limit a call may still get its reply, in milliseconds. */
+export const GRACE = 150;
+/** How long after that it may give up, in milliseconds. */
+const GIVE_UP_GRACE = 40;
+/** How long giving up may take in any case, in milliseconds. */
+const GIVE_UP_LIMIT = 200;
 
 /** Owners are this id and a number, so no other process and no other acquisition has the same. */
 const PROCESS_ID = randomUUID();
@@ -31,62 +36,64 @@ export interface AcquirePlan extends Plan, Progress {
   /** When the wait limit is over. */
   readonly deadline: number;
   readonly waits: boolean;
+  /** When the call ends, whatever servers answer. */
+  readonly until: number;
   readonly signal: AbortSignal | undefined;
   readonly replicas: { readonly count: number; readonly within: number };
   readonly connections: WaitingConnections;
 }
 
 /** Acquires all keys, or none. Returns null when the wait limit is over. A call that fails leaves nothing behind. */
-export async function acquireAll(plan: AcquirePlan): Promise<Tenure[] | null> {
+export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
   // Several keys are tried first, all in one pipeline. Then they are waited for, one after the other.
   for (let isTrial = plan.keys.length > 1; ; isTrial = false) {
     // As a new owner, so that a release of an earlier round, which arrives late, ends nothing.
     owners += 1;
     const owner = plan.owner ?? `${PROCESS_ID}:${owners}`;
     const tenures = plan.keys.map((key) => new Tenure(plan, owner, key, plan.kind, plan.lease));
-    let loss: AbortController | undefined;
-    if (tenures.length > 1) {
-      loss = new AbortController();
-      for (const each of tenures) each.onLost = () => loss?.abort();
+    const lock = new Lock(tenures);
+    let isHeld = false;
+    try {
+      isHeld = await acquireTenures(tenures, plan, isTrial, lock);
+    } catch (error) {
+      if (!lock.isLost || plan.signal?.aborted) throw error;
+    } finally {
+      if (!isHeld) await giveBack(tenures, plan);
     }
-    const isLost = () => loss?.signal.aborted && !plan.signal?.aborted;
-    const isHeld = await acquireTenures(tenures, plan, isTrial, loss?.signal).catch((error) => {
-      if (isLost()) return false;
-      giveBack(tenures);
-      throw error;
-    });
-    if (isHeld) return tenures;
-    const givenBack = giveBack(tenures);
-    if (now() >= plan.deadline || !(isTrial || isLost())) return null;
-    if (plan.owner !== undefined) await givenBack;
-    if (isLost()) await rest(FIRST_PAUSE, plan.signal); // the leases may be very short
+    if (isHeld) return lock;
+    if (now() >= plan.deadline || !(isTrial || lock.isLost)) return null;
+    if (lock.isLost) await rest(FIRST_PAUSE, plan.signal); // the leases may be very short
   }
 }
 
-/** Returns whether all are held. */
-async function acquireTenures(tenures: Tenure[], plan: AcquirePlan, isTrial: boolean, loss?: AbortSignal) {
-  const signal = loss && plan.signal ? AbortSignal.any([loss, plan.signal]) : (loss ?? plan.signal);
+/** Returns whether all are held. Rejects when one is lost meanwhile. */
+async function acquireTenures(tenures: Tenure[], plan: AcquirePlan, isTrial: boolean, lock: Lock) {
+  let { signal } = plan;
+  if (tenures.length > 1) signal = signal === undefined ? lock.signal : AbortSignal.any([lock.signal, signal]);
   if (isTrial) {
     const tried = await Promise.allSettled(tenures.map((each) => acquire(each, plan, false, signal)));
     for (const each of tried) if (each.status === "rejected") throw each.reason;
+    if (!tenures.every((each) => each.isHeld)) return false;
   } else {
     for (const each of tenures) if (!(await acquire(each, plan, plan.waits, signal))) return false;
   }
-  return tenures.every((each) => each.isHeld);
+  lock.complete(plan.holdLimit);
+  return true;
 }
 
-async function giveBack(tenures: Tenure[]): Promise<void> {
-  await Promise.all(tenures.map((each) => each.mayBeGranted && each.giveUp()));
+/** Gives back what may be granted. An owner that the program has named may acquire it again: only after that. */
+async function giveBack(tenures: Tenure[], { owner, until }: AcquirePlan): Promise<void> {
+  const limit = Math.min(GIVE_UP_LIMIT, until + GIVE_UP_GRACE - now());
+  const givenBack = tenures.map((each) => each.mayBeGranted && each.giveUp(limit));
+  if (owner !== undefined) await Promise.all(givenBack);
 }
 
 /** Returns whether the lock is held before the wait limit. */
-async function acquire(tenure: Tenure, plan: AcquirePlan, waits: boolean, signal?: AbortSignal): Promise<boolean> {
-  const { deadline, patience, responseLimit, replicas, connections } = plan;
-  /** A call that does not wait ends within the patience, whatever servers answer. */
-  const until = waits ? deadline + GRACE : now() + patience + replicas.within;
+async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, signal?: AbortSignal): Promise<boolean> {
+  const { deadline, waits, until, patience, responseLimit, replicas, connections } = plan;
 
   try {
-    const isHeld = (await tryOnce(patience)) || (waits && (await wait()));
+    const isHeld = (await tryOnce(patience)) || (mayWait && (await wait()));
     signal?.throwIfAborted();
     return isHeld;
   } catch (error) {
@@ -141,7 +148,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, waits: boolean, signal
         progress: plan,
         isAlone: true,
         onLateReplies: ([reply]) => {
-          if (Array.isArray(reply)) void tenure.giveUp();
+          if (Array.isArray(reply) && plan.owner === undefined) void tenure.giveUp(GIVE_UP_LIMIT);
         },
       });
       tenure.mayBeGranted = replies[0] !== null || !isLast;

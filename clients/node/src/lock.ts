@@ -31,10 +31,20 @@ export class Lock implements AsyncDisposable {
   #releasing: Promise<void> | undefined;
 
   /** @internal */
-  constructor(tenures: readonly Tenure[], holdLimit = Number.POSITIVE_INFINITY) {
+  constructor(tenures: readonly Tenure[]) {
     this.#tenures = tenures;
-    const holdEnd = Math.max(...tenures.map((each) => each.begun)) + holdLimit;
-    for (const each of tenures) each.complete(holdEnd, (reason) => this.#lose(reason));
+    for (const each of tenures) each.onLost = (reason) => this.#lose(reason);
+  }
+
+  /** @internal All keys are held. Throws when one is lost. */
+  complete(holdLimit = Number.POSITIVE_INFINITY): void {
+    const holdEnd = Math.max(...this.#tenures.map((each) => each.begun)) + holdLimit;
+    for (const each of this.#tenures) each.complete(holdEnd);
+  }
+
+  /** @internal */
+  get isLost(): boolean {
+    return this.#loss !== undefined;
   }
 
   /**

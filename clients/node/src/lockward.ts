@@ -1,5 +1,5 @@
 import { setMaxListeners } from "node:events";
-import { acquireAll } from "./acquire.js";
+import { acquireAll, GRACE } from "./acquire.js";
 import type { RedisClient } from "./adapters.js";
 import { LockBusyError } from "./errors.js";
 import { checkOption, type KindOptions, kindArguments, Lock } from "./lock.js";
@@ -27,7 +27,10 @@ export interface AcquireOptions extends KindOptions {
   waitLimit?: number;
   /** How long the lock stays held after this process dies: a whole number; the server's `lock.default-lease` unless given. */
   lease?: number;
-  /** When it aborts, the call rejects with its reason at once. It leaves the queue, and gives back what it is granted. */
+  /**
+   * When it aborts, the call leaves the queue, gives back what it is granted, and rejects with the signal's reason: at once, or
+   * within 200 ms if `owner` is given.
+   */
   signal?: AbortSignal | undefined;
   /** Whether the lock is renewed at each third of its lease: true unless given. If not, the lock is lost with its lease. */
   renewal?: boolean;
@@ -35,7 +38,8 @@ export interface AcquireOptions extends KindOptions {
   holdLimit?: number;
   /**
    * The owner that the server sees. Each acquisition has its own unless given. A lock that this owner has already is granted
-   * again at once, with the same token, and the first release ends it.
+   * again at once, with the same token, and the first release ends it. A call that fails first gives back what it may have been
+   * granted, for at most 200 ms: then this owner may acquire the lock again.
    */
   owner?: string;
   /**
@@ -143,13 +147,15 @@ export class Lockward {
     const tenures: Tenure[] = parts.map(([key, token, holds, lease, kind]: [string, number, number, number, Kind]) =>
       Object.assign(new Tenure(plan, owner, Buffer.from(key, "base64"), kind, lease), { token, holds }),
     );
+    const lock = new Lock(tenures);
     try {
       await Promise.all(tenures.map((each) => each.resume()));
+      lock.complete();
     } catch (error) {
       for (const each of tenures) each.abandon();
       throw error;
     }
-    return new Lock(tenures);
+    return lock;
   }
 
   async #acquire(keys: Keys, options: AcquireOptions, patience = this.#settings.patience): Promise<Lock | null> {
@@ -164,8 +170,9 @@ export class Lockward {
     signal?.throwIfAborted();
     // Many callers may wait with one signal. Node.js would take that for a leak, and warn.
     if (signal !== undefined) setMaxListeners(UNLIMITED, signal);
+    const begun = now();
     // Without a spread: that takes as long as sending the request.
-    const tenures = await acquireAll({
+    return acquireAll({
       servers,
       responseLimit,
       patience,
@@ -175,13 +182,13 @@ export class Lockward {
       keys: this.#fullKeys(keys),
       kind: kindArguments(options),
       lease,
-      deadline: now() + waitLimit,
+      deadline: begun + waitLimit,
       waits: waitLimit > 0,
+      until: begun + (waitLimit > 0 ? waitLimit + GRACE : patience + replicas.within),
       signal,
       replicas,
       connections: this.#connections,
     });
-    return tenures && new Lock(tenures, holdLimit);
   }
 
   /** The keys with the client's prefix, distinct and sorted by their bytes. */

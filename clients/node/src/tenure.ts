@@ -55,8 +55,8 @@ export class Tenure {
   onLost: ((reason: LockLostError) => void) | undefined;
   #loss: LockLostError | undefined;
   #isReleased = false;
-  /** Whether later keys of the lock are waited for. Meanwhile the lease is renewed in any case. */
-  #isWaiting = true;
+  /** While later keys of the lock are waited for, the lease is renewed in any case. */
+  #isRenewed = true;
   /** How many renewals are under way. */
   #renewals = 0;
   #retryAt = 0;
@@ -84,11 +84,10 @@ export class Tenure {
     return this.isHeld;
   }
 
-  /** All keys of the lock are held, and it ends at `holdEnd` at the latest. From now on losses are told. */
-  complete(holdEnd: number, onLost: (reason: LockLostError) => void): void {
-    this.onLost = onLost;
-    if (this.#loss !== undefined) onLost(this.#loss);
-    this.#isWaiting = false;
+  /** All keys of the lock are held, and it ends at `holdEnd` at the latest. Throws when the tenure is lost. */
+  complete(holdEnd: number): void {
+    this.checkHeld();
+    this.#isRenewed = this.plan.renewal;
     this.#holdEnd = holdEnd;
     // A lease that the server has chosen may be longer than the hold limit: renewing shortens it.
     if (this.deadline > holdEnd) this.renewInBackground();
@@ -207,7 +206,7 @@ export class Tenure {
    * taken so many milliseconds. Then it goes on for the patience, unless the program has named the owner, which may acquire
    * the lock again meanwhile. The process may end then.
    */
-  async giveUp(limit = 200): Promise<void> {
+  async giveUp(limit: number): Promise<void> {
     this.abandon();
     const { owner, patience, responseLimit } = this.plan;
     const asking = this.ask({
@@ -238,10 +237,6 @@ export class Tenure {
 
   loseByTime(): void {
     this.#lose(this.#isLastLease ? "its hold limit is over" : "its lease is over");
-  }
-
-  get #isRenewed(): boolean {
-    return this.plan.renewal || this.#isWaiting;
   }
 
   /** Whether the lease ends with the hold limit. */
