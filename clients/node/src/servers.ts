@@ -5,7 +5,7 @@
 
 import calculateSlot from "cluster-key-slot";
 import type { Adapter, Address, Command, RedisClient } from "./adapters.js";
-import { adapterOf, nameOf, ServerError } from "./adapters.js";
+import { adapterOf, isEnded, nameOf, onEnd, ServerError } from "./adapters.js";
 import { LockRefusedError, UnreachableError } from "./errors.js";
 import { Leases } from "./leases.js";
 import { Node } from "./node.js";
@@ -52,6 +52,9 @@ const TRANSIENT = new Set(["LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MA
 /** Pauses between attempts, in milliseconds: the second, and the longest. The first one is none. */
 export const [FIRST_PAUSE, LONGEST_PAUSE] = [50, 1_000];
 
+/** Stands for the primary where there is no cluster. */
+const PRIMARY: Address = { host: "", port: 0 };
+
 interface Redirect extends Address {
   readonly isAsk: boolean;
 }
@@ -60,14 +63,16 @@ export class Servers {
   static readonly #known = new WeakMap<RedisClient, Servers>();
 
   readonly leases = new Leases();
+  readonly #client: RedisClient;
   readonly #adapter: Adapter;
   readonly #nodes = new Map<string, Node>();
   /** The addresses that MOVED has named, by slot. */
   readonly #moved = new Map<number, Address>();
 
   private constructor(client: RedisClient) {
+    this.#client = client;
     this.#adapter = adapterOf(client);
-    this.#adapter.onEnd(() => {
+    onEnd(client, () => {
       for (const node of this.#nodes.values()) node.closeAll();
     });
   }
@@ -80,14 +85,14 @@ export class Servers {
 
   /** The key with the client's prefix. */
   fullKey(key: string | Buffer): Buffer {
-    const bytes = Buffer.from(key);
-    return this.#adapter.prefix.length === 0 ? bytes : Buffer.concat([Buffer.from(this.#adapter.prefix), bytes]);
+    const { prefix = "" } = this.#adapter;
+    return Buffer.concat([Buffer.from(prefix), Buffer.from(key)]);
   }
 
   /** Sends a request until a server answers. Throws if that is an error. */
   async ask(key: Buffer, request: Request): Promise<Answer> {
     const { signal, progress = {}, patience = Number.POSITIVE_INFINITY } = request;
-    const slot = this.#adapter.isCluster ? calculateSlot(key) : 0;
+    const slot = this.#adapter.cluster ? calculateSlot(key) : 0;
     let answeredAt = now();
     let redirect: Redirect | undefined;
     let cause: Error | undefined;
@@ -98,10 +103,10 @@ export class Servers {
       let sent = begun;
       let isSent = false;
       const end = Math.min(request.until, answeredAt + patience);
-      if (this.#adapter.isEnded()) throw unreachable(key, new Error("Connection is closed."));
+      if (isEnded(this.#client)) throw unreachable(key, new Error("Connection is closed."));
       if (cause !== undefined && begun >= end) throw unreachable(key, cause);
       try {
-        const address = this.#adapter.locate(slot, failures, redirect ?? this.#moved.get(slot));
+        const address = this.#locate(slot, failures, redirect ?? this.#moved.get(slot));
         const node = this.#node(address);
         const asking: Command[] = redirect?.isAsk ? [["ASKING"]] : [];
         const commands = () => {
@@ -109,8 +114,7 @@ export class Servers {
           sent = now();
           return [...asking, ...request.commands(sent)];
         };
-        const exchange = request.isAlone ? node.exchangeAlone : node.exchange;
-        const all = await exchange.call(node, request, Math.min(request.limit(begun), end - begun), commands);
+        const all = await node.exchange(request, Math.min(request.limit(begun), end - begun), commands);
         isSent = false;
         progress.isAnswered = true;
         const replies = all.slice(asking.length);
@@ -122,7 +126,7 @@ export class Servers {
         cause = new Error(error.message);
         answeredAt = now();
         failures = 0;
-        if (error.code === "READONLY") node.closeUnused();
+        if (error.code === "READONLY") node.retireAll();
         if (redirect?.isAsk === false) this.#moved.set(slot, redirect);
       } catch (error) {
         progress.isReplyLost ||= isSent;
@@ -140,6 +144,20 @@ export class Servers {
       const pause = Math.min(backOff(pauses++), request.until - now(), answeredAt + patience - now());
       if (pause > 0) await rest(pause, signal, request.isBackground);
     }
+  }
+
+  /**
+   * The node of a slot: at `named`, if that is given. After `failures` attempts have failed, another node, which may know where
+   * the slot is. Without a cluster, it is always the same address, which stands for the primary.
+   */
+  #locate(slot: number, failures: number, named: Address | undefined): Address {
+    const { cluster } = this.#adapter;
+    if (cluster === undefined) return PRIMARY;
+    const nodes = cluster.nodes();
+    const address = named ?? (failures === 0 ? cluster.owner(slot) : undefined) ?? nodes[failures % nodes.length];
+    if (address === undefined) throw new Error("no node of the cluster is known");
+    const { natMap } = cluster;
+    return (typeof natMap === "function" ? natMap(nameOf(address)) : natMap?.[nameOf(address)]) ?? address;
   }
 
   #node(address: Address): Node {
