@@ -7,7 +7,6 @@ import { Lock } from "./lock.js";
 import { FIRST_PAUSE, LONGEST_PAUSE, type Progress } from "./servers.js";
 import { isDenial, type Kind, type Plan, Tenure } from "./tenure.js";
 import { now, rest, within } from "./time.js";
-import type { WaitingConnections } from "./waiting.js";
 
 /** The longest lease of a grant that the client has not confirmed, in milliseconds. */
 const SHORT_LEASE = 3_000;
@@ -36,11 +35,12 @@ export interface AcquirePlan extends Plan, Progress {
   /** When the wait limit is over. */
   readonly deadline: number;
   readonly waits: boolean;
+  /** How long to try while no server answers. */
+  readonly patience: number;
   /** When the call ends, whatever servers answer. */
   readonly until: number;
   readonly signal: AbortSignal | undefined;
   readonly replicas: { readonly count: number; readonly within: number };
-  readonly connections: WaitingConnections;
 }
 
 /** Acquires all keys, or none. Returns null when the wait limit is over. A call that fails leaves nothing behind. */
@@ -90,7 +90,7 @@ async function giveBack(tenures: Tenure[], { owner, until }: AcquirePlan): Promi
 
 /** Returns whether the lock is held before the wait limit. */
 async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, signal?: AbortSignal): Promise<boolean> {
-  const { deadline, waits, until, patience, responseLimit, replicas, connections } = plan;
+  const { settings, deadline, waits, until, patience, replicas } = plan;
 
   try {
     const isHeld = (await tryOnce(patience)) || (mayWait && (await wait()));
@@ -104,37 +104,32 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
 
   async function tryOnce(patience: number): Promise<boolean> {
     const { sent, reply } = await ask(() => acquireCommand(tenure.lease), patience, false);
-    if (reply === null) return false;
-    readGrant(reply);
-    return tenure.begin(sent);
+    return readGrant(reply) && tenure.begin(sent);
   }
 
   /** Waits until the lock is held, or the wait limit is over. */
   async function wait(): Promise<boolean> {
-    const turn = connections.enter();
-    const begun = () => new Promise<void>((resolve) => Object.assign(turn, { onBegin: resolve }));
+    const turn = settings.connections.enter();
     try {
       for (let pause = FIRST_PAUSE; now() < deadline; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
-        if (turn.hasBegun) {
+        const hasBegun = await within(turn.begun, Math.min(pause, deadline - now()), signal).catch(() => false);
+        if (hasBegun) {
           if (!(await waitInQueue())) return false;
           if (await confirm()) return true;
           await rest(Math.min(pause, deadline - now()), signal); // the lease may be shorter than a round trip
-        } else {
-          // Callers that wait for a lock which this caller holds may use all connections: so try again now and then.
-          await within(begun(), Math.min(pause, deadline - now()), signal).catch(() => {});
-          if (!turn.hasBegun && now() < deadline && (await tryOnce(Number.POSITIVE_INFINITY))) return true;
+        } else if (await tryOnce(Number.POSITIVE_INFINITY)) {
+          return true; // callers that wait for a lock which this caller holds may use all connections
         }
       }
       return false;
     } finally {
-      connections.leave(turn);
+      turn.leave();
     }
   }
 
   /** Waits in slices for a grant, until the wait limit. */
   async function waitInQueue(): Promise<boolean> {
-    let isLast = false;
-    while (!isLast) {
+    for (let isLast = false; !isLast; ) {
       const { replies } = await tenure.ask({
         commands: (sent) => {
           const left = Math.max(1, Math.ceil(deadline - sent));
@@ -142,7 +137,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
           const block = isLast ? ["BLOCK", left] : ["BLOCK", SLICE, "KEEP", KEEP];
           return [acquireCommand(Math.min(tenure.lease, SHORT_LEASE), ...block)];
         },
-        limit: (begun) => Math.min(SLICE, Math.max(0, deadline - begun)) + responseLimit,
+        limit: SLICE + settings.responseLimit,
         until,
         signal,
         progress: plan,
@@ -152,10 +147,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
         },
       });
       tenure.mayBeGranted = replies[0] !== null || !isLast;
-      if (replies[0] !== null) {
-        readGrant(replies[0]);
-        return true;
-      }
+      if (readGrant(replies[0])) return true;
     }
     return false;
   }
@@ -178,7 +170,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
     const limit = waits ? Math.min(replicas.within, Math.max(1, Math.ceil(deadline - now()))) : replicas.within;
     const { sent, replies } = await tenure.ask({
       commands: () => (limit > 0 ? [command(), ["WAIT", replicas.count, limit]] : [command()]),
-      limit: () => responseLimit + limit,
+      limit: settings.responseLimit + limit,
       until,
       patience: patience + limit,
       signal,
@@ -197,9 +189,12 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
     return ["LOCK.ACQUIRE", tenure.key, tenure.owner, ...named, ...block, "HOLDS", 1, ...tenure.kind];
   }
 
-  function readGrant(reply: unknown): void {
+  /** Returns whether it is a grant. */
+  function readGrant(reply: unknown): boolean {
+    if (reply === null) return false;
     const [token, , lease] = reply as [number, number, number];
     tenure.token = token;
     tenure.lease ||= lease;
+    return true;
   }
 }

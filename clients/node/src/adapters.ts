@@ -8,7 +8,11 @@
 import { isUtf8 } from "node:buffer";
 import { type EventEmitter, once } from "node:events";
 import type { Cluster, Redis, RedisOptions } from "ioredis";
-import type { RedisClientType as NodeRedis, RedisSentinelType as NodeSentinel } from "redis";
+import type {
+  RedisClusterType as NodeCluster,
+  RedisClientType as NodeRedis,
+  RedisSentinelType as NodeSentinel,
+} from "redis";
 import { rest, within } from "./time.js";
 
 // The parts by which the clients are told apart. Their methods take different types, all narrower than `any`.
@@ -17,21 +21,14 @@ type IoRedis = { readonly status: string; readonly options: object; duplicate(ov
 type IoCluster = { readonly isCluster: boolean; readonly slots: string[][]; nodes(role?: "master"): unknown[] };
 type NodeClient = { readonly isOpen: boolean; duplicate(overrides?: any): unknown };
 type NodeSentinelClient = { getMasterNode(): unknown; _execute(isReadonly: boolean, run: any): Promise<any> };
-type NodeCluster = {
-  readonly _options: object;
-  readonly slots: { readonly master: Address }[];
-  readonly masters: (Address & { readonly client?: unknown })[];
-  nodeClient(node: any): Promise<unknown>;
-  readonly isOpen: boolean;
-  on(event: "disconnect", listener: () => void): unknown;
-};
+type NodeClusterClient = { readonly masters: unknown[]; nodeClient(node: any): Promise<unknown> };
 // biome-ignore-end lint/suspicious/noExplicitAny: see above
 
 /**
  * A client of ioredis (`new Redis`, also of Sentinels; `new Cluster`) or of node-redis (`createClient`, `createCluster`,
  * `createSentinel`). Connect a client of node-redis first.
  */
-export type RedisClient = IoRedis | IoCluster | NodeClient | NodeCluster | NodeSentinelClient;
+export type RedisClient = IoRedis | IoCluster | NodeClient | NodeClusterClient | NodeSentinelClient;
 
 export type Command = [name: string, ...rest: (string | number | Buffer)[]];
 
@@ -85,7 +82,7 @@ const SENTINEL_LIMIT = 100;
 export function adapterOf(client: RedisClient): Adapter {
   if ("isCluster" in client && client.isCluster && "slots" in client) return ioClusterAdapter(client as Cluster);
   if ("status" in client && "duplicate" in client) return ioRedisAdapter(client as Redis);
-  if ("nodeClient" in client) return nodeClusterAdapter(client);
+  if ("nodeClient" in client) return nodeClusterAdapter(client as unknown as NodeCluster);
   if ("_execute" in client) return nodeSentinelAdapter(client as unknown as NodeSentinel);
   if ("isOpen" in client && "duplicate" in client) return nodeRedisAdapter(client as NodeRedis);
   throw new TypeError("the client must be one of ioredis or node-redis");
@@ -207,7 +204,7 @@ function nodeClusterAdapter(client: NodeCluster): Adapter {
   const { keyPrefix, nodeAddressMap } = client._options as { keyPrefix?: string | Buffer; nodeAddressMap?: NatMap };
   const open = async (address: Address) => {
     const node = client.masters.find((each) => each.client !== undefined) ?? client.masters[0];
-    return openNode((await bounded(client.nodeClient(node))) as NodeRedis, address);
+    return openNode((await bounded(client.nodeClient(node as never))) as NodeRedis, address);
   };
   const owner = (slot: number) => client.slots[slot]?.master;
   return { prefix: keyPrefix, cluster: { nodes: () => client.masters, owner, natMap: nodeAddressMap }, open };

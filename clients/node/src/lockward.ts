@@ -4,7 +4,7 @@ import type { RedisClient } from "./adapters.js";
 import { LockBusyError } from "./errors.js";
 import { checkOption, type KindOptions, kindArguments, Lock } from "./lock.js";
 import { Servers } from "./servers.js";
-import { type Kind, type Plan, Tenure } from "./tenure.js";
+import { type Kind, type Settings, Tenure } from "./tenure.js";
 import { now } from "./time.js";
 import { WaitingConnections } from "./waiting.js";
 
@@ -68,8 +68,7 @@ const UNLIMITED = Number.POSITIVE_INFINITY;
  * options. They are closed with the client. They keep the process from ending only while a call is under way.
  */
 export class Lockward {
-  readonly #settings: Pick<Plan, "servers" | "patience" | "responseLimit">;
-  readonly #connections: WaitingConnections;
+  readonly #settings: Settings;
 
   /** Throws a `TypeError` for any other client, and a `RangeError` for options out of range. */
   constructor(client: RedisClient, options: LockwardOptions = {}) {
@@ -77,8 +76,8 @@ export class Lockward {
     checkOption("patience", patience);
     checkOption("responseLimit", responseLimit);
     checkOption("waitingConnections", waitingConnections);
-    this.#settings = { servers: Servers.of(client), patience, responseLimit };
-    this.#connections = new WaitingConnections(waitingConnections);
+    const connections = new WaitingConnections(waitingConnections);
+    this.#settings = { servers: Servers.of(client), connections, patience, responseLimit };
   }
 
   /**
@@ -143,7 +142,7 @@ export class Lockward {
   async resume(handle: string): Promise<Lock> {
     const [owner, ...parts] = JSON.parse(Buffer.from(handle, "base64url").toString());
     if (parts.length === 0) throw new SyntaxError("this is not the handle of a lock");
-    const plan = { ...this.#settings, owner, renewal: true, holdLimit: UNLIMITED };
+    const plan = { settings: this.#settings, owner, renewal: true, holdLimit: UNLIMITED };
     const tenures: Tenure[] = parts.map(([key, token, holds, lease, kind]: [string, number, number, number, Kind]) =>
       Object.assign(new Tenure(plan, owner, Buffer.from(key, "base64"), kind, lease), { token, holds }),
     );
@@ -160,7 +159,6 @@ export class Lockward {
 
   async #acquire(keys: Keys, options: AcquireOptions, patience = this.#settings.patience): Promise<Lock | null> {
     const { waitLimit = UNLIMITED, holdLimit = UNLIMITED, lease = 0, signal } = options;
-    const { servers, responseLimit } = this.#settings;
     const replicas = options.replicas ?? { count: 0, within: 0 };
     checkOption("waitLimit", waitLimit, 0);
     checkOption("lease", options.lease ?? 1);
@@ -173,8 +171,7 @@ export class Lockward {
     const begun = now();
     // Without a spread: that takes as long as sending the request.
     return acquireAll({
-      servers,
-      responseLimit,
+      settings: this.#settings,
       patience,
       owner: options.owner,
       renewal: options.renewal ?? true,
@@ -187,7 +184,6 @@ export class Lockward {
       until: begun + (waitLimit > 0 ? waitLimit + GRACE : patience + replicas.within),
       signal,
       replicas,
-      connections: this.#connections,
     });
   }
 

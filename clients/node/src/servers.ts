@@ -14,8 +14,8 @@ import { NoReply, now, rest } from "./time.js";
 export interface Request {
   /** The commands for an attempt that is sent now. */
   commands(sent: number): Command[];
-  /** How long an attempt that begins now may take, in milliseconds. */
-  limit(sent: number): number;
+  /** How long an attempt may take, in milliseconds: the response limit unless given. */
+  readonly limit?: number;
   /** When the request ends as unreachable. */
   readonly until: number;
   /** The request also ends as unreachable if no server has answered it for so many milliseconds. */
@@ -41,12 +41,6 @@ export interface Progress {
   isReplyLost?: boolean;
 }
 
-export interface Answer {
-  readonly sent: number;
-  /** No errors. */
-  readonly replies: unknown[];
-}
-
 /** As no reply: the request is sent again, perhaps to another server. */
 const TRANSIENT = new Set(["LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED"]);
 /** Pauses between attempts, in milliseconds: the second, and the longest. The first one is none. */
@@ -55,9 +49,7 @@ export const [FIRST_PAUSE, LONGEST_PAUSE] = [50, 1_000];
 /** Stands for the primary where there is no cluster. */
 const PRIMARY: Address = { host: "", port: 0 };
 
-interface Redirect extends Address {
-  readonly isAsk: boolean;
-}
+type Redirect = Address & { readonly isAsk: boolean };
 
 export class Servers {
   static readonly #known = new WeakMap<RedisClient, Servers>();
@@ -89,9 +81,9 @@ export class Servers {
     return Buffer.concat([Buffer.from(prefix), Buffer.from(key)]);
   }
 
-  /** Sends a request until a server answers. Throws if that is an error. */
-  async ask(key: Buffer, request: Request): Promise<Answer> {
-    const { signal, progress = {}, patience = Number.POSITIVE_INFINITY } = request;
+  /** Sends a request until a server answers. Throws if that is an error. Returns the replies, and when it was sent. */
+  async ask(key: Buffer, request: Request, responseLimit: number) {
+    const { signal, progress = {}, patience = Number.POSITIVE_INFINITY, limit = responseLimit } = request;
     const slot = this.#adapter.cluster ? calculateSlot(key) : 0;
     let answeredAt = now();
     let redirect: Redirect | undefined;
@@ -114,7 +106,7 @@ export class Servers {
           sent = now();
           return [...asking, ...request.commands(sent)];
         };
-        const all = await node.exchange(request, Math.min(request.limit(begun), end - begun), commands);
+        const all = await node.exchange(request, Math.min(limit, end - begun), commands);
         isSent = false;
         progress.isAnswered = true;
         const replies = all.slice(asking.length);

@@ -5,20 +5,27 @@
 
 import type { Command } from "./adapters.js";
 import { LockLostError, LockRefusedError } from "./errors.js";
-import type { Answer, Progress, Request, Servers } from "./servers.js";
+import type { Progress, Request, Servers } from "./servers.js";
 import { now, within } from "./time.js";
+import type { WaitingConnections } from "./waiting.js";
 
 /** With whom a lock is shared, as arguments of a command. */
 export type Kind = readonly (string | number)[];
 
-/** What the tenures of one lock share. Times are in milliseconds. */
-export interface Plan {
+/** What all calls of one client share. Times are in milliseconds. */
+export interface Settings {
   readonly servers: Servers;
-  /** As the program has named it. */
-  readonly owner: string | undefined;
+  readonly connections: WaitingConnections;
   /** How long to try while no server answers. */
   readonly patience: number;
   readonly responseLimit: number;
+}
+
+/** What the tenures of one lock share. */
+export interface Plan {
+  readonly settings: Settings;
+  /** As the program has named it. */
+  readonly owner: string | undefined;
   /** Whether the lease is renewed. */
   readonly renewal: boolean;
   readonly holdLimit: number;
@@ -92,7 +99,7 @@ export class Tenure {
     // A lease that the server has chosen may be longer than the hold limit: renewing shortens it.
     if (this.deadline > holdEnd) this.renewInBackground();
     this.deadline = Math.min(this.deadline, holdEnd);
-    this.plan.servers.leases.arm(this.nextEvent);
+    this.plan.settings.servers.leases.arm(this.nextEvent);
   }
 
   /** Throws when the tenure is lost. */
@@ -102,16 +109,16 @@ export class Tenure {
   }
 
   /** Sends a request. If the server refuses the lease as too long, sends it again with the longest that it accepts. */
-  async ask(request: Request): Promise<Answer> {
-    const { servers } = this.plan;
+  async ask(request: Request) {
+    const { servers, responseLimit } = this.plan.settings;
     try {
-      return await servers.ask(this.key, request);
+      return await servers.ask(this.key, request, responseLimit);
     } catch (error) {
       const longest =
         error instanceof LockRefusedError && /^ERR invalid expire time .*: at most (\d+) /.exec(error.reply);
       if (!longest) throw error;
       this.lease = Number(longest[1]);
-      return servers.ask(this.key, request);
+      return servers.ask(this.key, request, responseLimit);
     }
   }
 
@@ -130,7 +137,7 @@ export class Tenure {
     this.checkHeld();
     Object.assign(this, { lease, kind });
     try {
-      await this.#renew(Math.min(this.deadline, now() + this.plan.patience), false);
+      await this.#renew(Math.min(this.deadline, now() + this.plan.settings.patience), false);
     } catch (error) {
       if (error instanceof LockRefusedError) Object.assign(this, previous);
       throw error;
@@ -146,12 +153,10 @@ export class Tenure {
 
   /** Runs a command only while the server has this tenure. It is never sent again once a server may have carried it out. */
   async guarded(command: Command | [], mayRenew = true): Promise<unknown> {
-    const { patience, responseLimit } = this.plan;
     try {
       const { replies } = await this.ask({
         commands: () => [["LOCK.GUARD", this.key, this.token, ...command]],
-        limit: () => responseLimit,
-        until: now() + patience,
+        until: now() + this.plan.settings.patience,
         isSentOnce: true,
         check: () => this.checkHeld(),
       });
@@ -169,13 +174,11 @@ export class Tenure {
   async release(): Promise<void> {
     this.checkHeld();
     this.abandon();
-    const { patience, responseLimit } = this.plan;
     const progress: Progress = {};
     try {
       await this.ask({
         commands: () => [["LOCK.RELEASE", this.key, this.owner, "ALL", "TOKEN", this.token]],
-        limit: () => responseLimit,
-        until: Math.min(this.deadline, now() + patience),
+        until: Math.min(this.deadline, now() + this.plan.settings.patience),
         progress,
       });
     } catch (error) {
@@ -186,13 +189,13 @@ export class Tenure {
   }
 
   #watch(): void {
-    this.plan.servers.leases.tenures.add(this);
-    this.plan.servers.leases.arm(this.nextEvent);
+    this.plan.settings.servers.leases.tenures.add(this);
+    this.plan.settings.servers.leases.arm(this.nextEvent);
   }
 
   /** From now on this process neither renews nor watches the lease. */
   stopRenewal(): void {
-    this.plan.servers.leases.tenures.delete(this);
+    this.plan.settings.servers.leases.tenures.delete(this);
   }
 
   /** From now on this process does nothing for the tenure, which may go on. */
@@ -208,11 +211,10 @@ export class Tenure {
    */
   async giveUp(limit: number): Promise<void> {
     this.abandon();
-    const { owner, patience, responseLimit } = this.plan;
+    const { owner, settings } = this.plan;
     const asking = this.ask({
       commands: () => [["LOCK.RELEASE", this.key, this.owner, "HOLDS", 0]],
-      limit: () => responseLimit,
-      until: now() + (owner === undefined ? patience : limit),
+      until: now() + (owner === undefined ? settings.patience : limit),
       isBackground: true,
     });
     await within(asking, limit).catch(() => {});
@@ -259,10 +261,10 @@ export class Tenure {
       lease = Math.max(1, Math.min(this.lease, Math.ceil(left)));
       // The server may set a shorter lease though no reply arrives.
       this.deadline = Math.min(this.deadline, leaseEnd(sent, lease));
-      this.plan.servers.leases.arm(this.deadline);
+      this.plan.settings.servers.leases.arm(this.deadline);
       return [this.renewCommand(lease)];
     };
-    const limit = () => Math.min(this.plan.responseLimit, this.lease / 6 + 1);
+    const limit = Math.min(this.plan.settings.responseLimit, this.lease / 6 + 1);
     this.#renewals += 1;
     try {
       const { sent } = await this.ask({ commands, limit, until, check, isBackground });
@@ -276,7 +278,7 @@ export class Tenure {
       throw error;
     } finally {
       this.#renewals -= 1;
-      if (this.isHeld) this.plan.servers.leases.arm(this.nextEvent);
+      if (this.isHeld) this.plan.settings.servers.leases.arm(this.nextEvent);
     }
   }
 
