@@ -51,7 +51,7 @@ export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
     owners += 1;
     const owner = plan.owner ?? `${PROCESS_ID}:${owners}`;
     const tenures = plan.keys.map((key) => new Tenure(plan, owner, key, plan.kind, plan.lease));
-    const lock = new Lock(tenures);
+    const lock = new Lock(tenures as [Tenure, ...Tenure[]]);
     let isHeld = false;
     try {
       isHeld = await acquireTenures(tenures, plan, isTrial, lock);

@@ -143,12 +143,13 @@ export class Lockward {
     const [owner, ...parts] = JSON.parse(Buffer.from(handle, "base64url").toString());
     if (parts.length === 0) throw new SyntaxError("this is not the handle of a lock");
     const plan = { settings: this.#settings, owner, renewal: true, holdLimit: UNLIMITED };
-    const tenures: Tenure[] = parts.map(([key, token, holds, lease, kind]: [string, number, number, number, Kind]) =>
+    const tenures = parts.map(([key, token, holds, lease, kind]: [string, number, number, number, Kind]) =>
       Object.assign(new Tenure(plan, owner, Buffer.from(key, "base64"), kind, lease), { token, holds }),
     );
     const lock = new Lock(tenures);
     try {
-      await Promise.all(tenures.map((each) => each.resume()));
+      for (const each of tenures) each.begin(UNLIMITED);
+      await lock.renew();
       lock.complete();
     } catch (error) {
       for (const each of tenures) each.abandon();

@@ -49,8 +49,6 @@ export const [FIRST_PAUSE, LONGEST_PAUSE] = [50, 1_000];
 /** Stands for the primary where there is no cluster. */
 const PRIMARY: Address = { host: "", port: 0 };
 
-type Redirect = Address & { readonly isAsk: boolean };
-
 export class Servers {
   static readonly #known = new WeakMap<RedisClient, Servers>();
 
@@ -86,7 +84,7 @@ export class Servers {
     const { signal, progress = {}, patience = Number.POSITIVE_INFINITY, limit = responseLimit } = request;
     const slot = this.#adapter.cluster ? calculateSlot(key) : 0;
     let answeredAt = now();
-    let redirect: Redirect | undefined;
+    let asked: Address | undefined;
     let cause: Error | undefined;
     for (let [failures, pauses] = [0, 0]; ; ) {
       signal?.throwIfAborted();
@@ -98,9 +96,9 @@ export class Servers {
       if (isEnded(this.#client)) throw unreachable(key, new Error("Connection is closed."));
       if (cause !== undefined && begun >= end) throw unreachable(key, cause);
       try {
-        const address = this.#locate(slot, failures, redirect ?? this.#moved.get(slot));
+        const address = this.#locate(slot, failures, asked ?? this.#moved.get(slot));
         const node = this.#node(address);
-        const asking: Command[] = redirect?.isAsk ? [["ASKING"]] : [];
+        const asking: Command[] = asked ? [["ASKING"]] : [];
         const commands = () => {
           isSent = true;
           sent = now();
@@ -113,13 +111,13 @@ export class Servers {
         const error = replies.find((reply) => reply instanceof ServerError);
         if (error === undefined) return { sent, replies };
         progress.isReplyLost ||= error !== replies[0]; // the first command was carried out
-        redirect = redirectOf(error, address);
-        if (redirect === undefined && !TRANSIENT.has(error.code)) throw error;
+        asked = error.code === "ASK" ? redirectOf(error, address) : undefined;
+        if (error.code === "MOVED") this.#moved.set(slot, redirectOf(error, address));
+        else if (asked === undefined && !TRANSIENT.has(error.code)) throw error;
         cause = new Error(error.message);
         answeredAt = now();
         failures = 0;
         if (error.code === "READONLY") node.retireAll();
-        if (redirect?.isAsk === false) this.#moved.set(slot, redirect);
       } catch (error) {
         progress.isReplyLost ||= isSent;
         signal?.throwIfAborted();
@@ -128,7 +126,7 @@ export class Servers {
         // Why no server can be reached says more than that the time is over.
         if (cause === undefined || !(error instanceof NoReply)) cause = error;
         if (isSent && request.isSentOnce) throw unreachable(key, error);
-        redirect = undefined;
+        asked = undefined;
         failures += 1;
         this.#moved.delete(slot);
       }
@@ -176,11 +174,10 @@ function unreachable(key: Buffer, cause: Error): UnreachableError {
 }
 
 /** Where MOVED or ASK leads. A node that does not know its own host leaves it out. */
-function redirectOf({ code, message }: ServerError, asked: Address): Redirect | undefined {
-  if (code !== "MOVED" && code !== "ASK") return undefined;
+function redirectOf({ message }: ServerError, asked: Address): Address {
   const [, , address = ""] = message.split(" ");
   const colon = address.lastIndexOf(":");
   const named = address.slice(0, colon);
   const host = named === "" || named === "?" ? asked.host : named;
-  return { host, port: Number(address.slice(colon + 1)), isAsk: code === "ASK" };
+  return { host, port: Number(address.slice(colon + 1)) };
 }

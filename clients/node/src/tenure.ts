@@ -68,8 +68,8 @@ export class Tenure {
   #renewals = 0;
   #retryAt = 0;
   #holdEnd = Number.POSITIVE_INFINITY;
-  /** How many requests have set the lease. Only the reply to the last one counts. */
-  #leaseRequests = 0;
+  /** When the lease was last asked for. Only the reply to that counts. */
+  #askedAt = 0;
 
   constructor(plan: Plan, owner: string, key: Buffer, kind: Kind, lease: number) {
     this.plan = plan;
@@ -85,10 +85,13 @@ export class Tenure {
 
   /** The server has granted the token and the lease, which counts from `sent`. Returns whether it still runs. */
   begin(sent: number): boolean {
+    const { leases } = this.plan.settings.servers;
     this.begun = sent;
     this.deadline = leaseEnd(sent, this.lease);
-    if (this.isHeld) this.#watch();
-    return this.isHeld;
+    if (!this.isHeld) return false;
+    leases.tenures.add(this);
+    leases.arm(this.nextEvent);
+    return true;
   }
 
   /** All keys of the lock are held, and it ends at `holdEnd` at the latest. Throws when the tenure is lost. */
@@ -102,9 +105,10 @@ export class Tenure {
     this.plan.settings.servers.leases.arm(this.nextEvent);
   }
 
-  /** Throws when the tenure is lost. */
+  /** Throws when the tenure is lost or was released. */
   checkHeld(): void {
-    if (!this.#isReleased && now() >= this.deadline) this.loseByTime();
+    if (this.#isReleased) throw new TypeError("the lock was released");
+    if (now() >= this.deadline) this.loseByTime();
     if (this.#loss !== undefined) throw this.#loss;
   }
 
@@ -144,13 +148,6 @@ export class Tenure {
     }
   }
 
-  /** Starts to hold a tenure that another process has acquired. */
-  async resume(): Promise<void> {
-    this.deadline = Number.POSITIVE_INFINITY;
-    await this.renew();
-    this.#watch();
-  }
-
   /** Runs a command only while the server has this tenure. It is never sent again once a server may have carried it out. */
   async guarded(command: Command | [], mayRenew = true): Promise<unknown> {
     try {
@@ -186,11 +183,6 @@ export class Tenure {
       // Unless an earlier attempt was carried out, and its reply lost.
       if (!progress.isReplyLost) throw this.#lose(error.reply);
     }
-  }
-
-  #watch(): void {
-    this.plan.settings.servers.leases.tenures.add(this);
-    this.plan.settings.servers.leases.arm(this.nextEvent);
   }
 
   /** From now on this process neither renews nor watches the lease. */
@@ -249,14 +241,10 @@ export class Tenure {
   /** In the background a lease that is not to be renewed stays: the request only restores what a server has forgotten. */
   async #renew(until: number, isBackground: boolean): Promise<void> {
     const setsLease = this.#isRenewed || !isBackground;
-    this.#leaseRequests += 1;
-    const leaseRequest = this.#leaseRequests;
     let lease = 0;
-    const check = () => {
-      if (this.#isReleased) throw new TypeError("the lock was released");
-      this.checkHeld();
-    };
+    const check = () => this.checkHeld();
     const commands = (sent: number) => {
+      this.#askedAt = sent;
       const left = (setsLease ? this.#holdEnd : this.deadline) - sent;
       lease = Math.max(1, Math.min(this.lease, Math.ceil(left)));
       // The server may set a shorter lease though no reply arrives.
@@ -268,10 +256,8 @@ export class Tenure {
     this.#renewals += 1;
     try {
       const { sent } = await this.ask({ commands, limit, until, check, isBackground });
-      check(); // a tenure that is over stays over, however late this reply is
-      if (setsLease && leaseRequest === this.#leaseRequests) {
-        this.deadline = Math.min(leaseEnd(sent, lease), this.#holdEnd);
-      }
+      this.checkHeld(); // a tenure that is over stays over, however late this reply is
+      if (setsLease && sent === this.#askedAt) this.deadline = Math.min(leaseEnd(sent, lease), this.#holdEnd);
     } catch (error) {
       if (isDenial(error) && !this.#isReleased) throw this.#lose(error.reply);
       this.#retryAt = now() + Math.min(1_000, this.lease / 6);
