@@ -52,15 +52,16 @@ export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
     const owner = plan.owner ?? `${PROCESS_ID}:${owners}`;
     const tenures = plan.keys.map((key) => new Tenure(plan, owner, key, plan.kind, plan.lease));
     const lock = new Lock(tenures as [Tenure, ...Tenure[]]);
-    let isHeld = false;
     try {
-      isHeld = await acquireTenures(tenures, plan, isTrial, lock);
+      if (await acquireTenures(tenures, plan, isTrial, lock)) return lock;
     } catch (error) {
       if (!lock.isLost || plan.signal?.aborted) throw error;
     } finally {
-      if (!isHeld) await giveBack(tenures, plan);
+      const limit = Math.min(GIVE_UP_LIMIT, plan.until + GIVE_UP_GRACE - now());
+      const givenBack = tenures.map((each) => each.mayBeGranted && each.giveUp(limit));
+      // An owner that the program has named may acquire the lock again: only after that.
+      if (plan.owner !== undefined) await Promise.all(givenBack);
     }
-    if (isHeld) return lock;
     if (now() >= plan.deadline || !(isTrial || lock.isLost)) return null;
     if (lock.isLost) await rest(FIRST_PAUSE, plan.signal); // the leases may be very short
   }
@@ -81,30 +82,18 @@ async function acquireTenures(tenures: Tenure[], plan: AcquirePlan, isTrial: boo
   return true;
 }
 
-/** Gives back what may be granted. An owner that the program has named may acquire it again: only after that. */
-async function giveBack(tenures: Tenure[], { owner, until }: AcquirePlan): Promise<void> {
-  const limit = Math.min(GIVE_UP_LIMIT, until + GIVE_UP_GRACE - now());
-  const givenBack = tenures.map((each) => each.mayBeGranted && each.giveUp(limit));
-  if (owner !== undefined) await Promise.all(givenBack);
-}
-
 /** Returns whether the lock is held before the wait limit. */
 async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, signal?: AbortSignal): Promise<boolean> {
   const { settings, deadline, waits, until, patience, replicas } = plan;
 
+  const tryOnce = (patience: number) => ask(() => acquireCommand(tenure.lease), patience, false);
+
   try {
-    const isHeld = (await tryOnce(patience)) || (mayWait && (await wait()));
-    signal?.throwIfAborted();
-    return isHeld;
+    return (await tryOnce(patience)) || (mayWait && (await wait()));
   } catch (error) {
     if (plan.isReplyLost) tenure.mayBeGranted = true;
     if (waits && plan.isAnswered && now() >= deadline && error instanceof UnreachableError) return false;
     throw error;
-  }
-
-  async function tryOnce(patience: number): Promise<boolean> {
-    const { sent, reply } = await ask(() => acquireCommand(tenure.lease), patience, false);
-    return readGrant(reply) && tenure.begin(sent);
   }
 
   /** Waits until the lock is held, or the wait limit is over. */
@@ -156,8 +145,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
   async function confirm(): Promise<boolean> {
     try {
       // On the connection that has waited: the server may accept no other one.
-      const { sent } = await ask(() => tenure.renewCommand(tenure.lease), patience, true);
-      return tenure.begin(sent);
+      return await ask(() => tenure.renewCommand(tenure.lease), patience, true);
     } catch (error) {
       if (!isDenial(error)) throw error;
       tenure.mayBeGranted = false;
@@ -165,8 +153,11 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
     }
   }
 
-  /** Sends a request that may grant the lock, and in the same pipeline one for the replicas, if they are to confirm it. */
-  async function ask(command: () => Command, patience: number, isAlone: boolean) {
+  /**
+   * Sends a request that may grant the lock, and in the same pipeline one for the replicas, if they are to confirm it. Returns
+   * whether the lock is held.
+   */
+  async function ask(command: () => Command, patience: number, isAlone: boolean): Promise<boolean> {
     const limit = waits ? Math.min(replicas.within, Math.max(1, Math.ceil(deadline - now()))) : replicas.within;
     const { sent, replies } = await tenure.ask({
       commands: () => (limit > 0 ? [command(), ["WAIT", replicas.count, limit]] : [command()]),
@@ -179,9 +170,11 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
     });
     const [reply, reached = 0] = replies;
     tenure.mayBeGranted ||= reply !== null;
-    if (reply === null || (reached as number) >= replicas.count) return { sent, reply };
-    const message = `${reached} of ${replicas.count} replicas have confirmed the grant in time: the lock is given back`;
-    throw new UnreplicatedError(message, tenure.key);
+    if (reply !== null && (reached as number) < replicas.count) {
+      const message = `${reached} of ${replicas.count} replicas have confirmed the grant in time: the lock is given back`;
+      throw new UnreplicatedError(message, tenure.key);
+    }
+    return readGrant(reply) && tenure.begin(sent);
   }
 
   function acquireCommand(lease: number, ...block: (string | number)[]): Command {
@@ -189,12 +182,12 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
     return ["LOCK.ACQUIRE", tenure.key, tenure.owner, ...named, ...block, "HOLDS", 1, ...tenure.kind];
   }
 
-  /** Returns whether it is a grant. */
+  /** Returns whether the lock is granted, or renewed. */
   function readGrant(reply: unknown): boolean {
-    if (reply === null) return false;
-    const [token, , lease] = reply as [number, number, number];
-    tenure.token = token;
-    tenure.lease ||= lease;
-    return true;
+    if (Array.isArray(reply)) {
+      tenure.token = reply[0];
+      tenure.lease ||= reply[2];
+    }
+    return reply !== null;
   }
 }

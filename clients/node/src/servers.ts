@@ -43,7 +43,7 @@ export interface Progress {
 
 /** As no reply: the request is sent again, perhaps to another server. */
 const TRANSIENT = new Set(["LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED"]);
-/** Pauses between attempts, in milliseconds: the second, and the longest. The first one is none. */
+/** Pauses between attempts, in milliseconds: the first that is one, and the longest. */
 export const [FIRST_PAUSE, LONGEST_PAUSE] = [50, 1_000];
 
 /** Stands for the primary where there is no cluster. */
@@ -86,12 +86,12 @@ export class Servers {
     let answeredAt = now();
     let asked: Address | undefined;
     let cause: Error | undefined;
-    for (let [failures, pauses] = [0, 0]; ; ) {
+    // No pause at first: the connection may have been cut while it was idle.
+    for (let [failures, pause] = [0, 0]; ; pause = Math.min(Math.max(FIRST_PAUSE, 2 * pause), LONGEST_PAUSE)) {
       signal?.throwIfAborted();
       request.check?.();
       const begun = now();
-      let sent = begun;
-      let isSent = false;
+      let sent = 0;
       const end = Math.min(request.until, answeredAt + patience);
       if (isEnded(this.#client)) throw unreachable(key, new Error("Connection is closed."));
       if (cause !== undefined && begun >= end) throw unreachable(key, cause);
@@ -100,12 +100,10 @@ export class Servers {
         const node = this.#node(address);
         const asking: Command[] = asked ? [["ASKING"]] : [];
         const commands = () => {
-          isSent = true;
           sent = now();
           return [...asking, ...request.commands(sent)];
         };
         const all = await node.exchange(request, Math.min(limit, end - begun), commands);
-        isSent = false;
         progress.isAnswered = true;
         const replies = all.slice(asking.length);
         const error = replies.find((reply) => reply instanceof ServerError);
@@ -119,20 +117,20 @@ export class Servers {
         failures = 0;
         if (error.code === "READONLY") node.retireAll();
       } catch (error) {
-        progress.isReplyLost ||= isSent;
-        signal?.throwIfAborted();
         if (error instanceof ServerError) throw new LockRefusedError(error.message, key);
-        if (!(error instanceof Error)) throw error;
+        progress.isReplyLost ||= sent > 0;
+        signal?.throwIfAborted();
         // Why no server can be reached says more than that the time is over.
-        if (cause === undefined || !(error instanceof NoReply)) cause = error;
-        if (isSent && request.isSentOnce) throw unreachable(key, error);
+        if (cause === undefined || !(error instanceof NoReply)) cause = error as Error;
+        if (sent > 0 && request.isSentOnce) throw unreachable(key, error as Error);
         asked = undefined;
         failures += 1;
         this.#moved.delete(slot);
       }
-      if (now() - begun > 2 * LONGEST_PAUSE) pauses = 0;
-      const pause = Math.min(backOff(pauses++), request.until - now(), answeredAt + patience - now());
-      if (pause > 0) await rest(pause, signal, request.isBackground);
+      if (now() - begun > 2 * LONGEST_PAUSE) pause = 0;
+      const left = Math.min(request.until, answeredAt + patience) - now();
+      const jittered = pause * (0.75 + Math.random() / 4);
+      if (pause > 0) await rest(Math.min(jittered, left), signal, request.isBackground);
     }
   }
 
@@ -152,21 +150,11 @@ export class Servers {
 
   #node(address: Address): Node {
     const name = nameOf(address);
-    const known = this.#nodes.get(name);
-    if (known !== undefined) return known;
-    const node = new Node(
-      () => this.#adapter.open(address),
-      () => this.leases.renewAll(),
-    );
+    const open = () => this.#adapter.open(address);
+    const node = this.#nodes.get(name) ?? new Node(open, () => this.leases.renewAll());
     this.#nodes.set(name, node);
     return node;
   }
-}
-
-/** The pause before the next attempt, in milliseconds: none at first, as the connection may have been cut while idle. */
-function backOff(pauses: number): number {
-  if (pauses === 0) return 0;
-  return Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** Math.min(pauses - 1, 5)) * (0.75 + Math.random() / 4);
 }
 
 function unreachable(key: Buffer, cause: Error): UnreachableError {

@@ -52,7 +52,7 @@ export class Tenure {
   lease: number;
   token = 0;
   holds = 1;
-  /** Whether the server may keep a grant, or a place in the queue, though the call fails. */
+  /** Whether the server may keep a grant, or a place in the queue, that the program does not have. */
   mayBeGranted = false;
   /** When the lease ends. */
   deadline = Number.NEGATIVE_INFINITY;
@@ -94,9 +94,9 @@ export class Tenure {
     return true;
   }
 
-  /** All keys of the lock are held, and it ends at `holdEnd` at the latest. Throws when the tenure is lost. */
+  /** All keys of the lock are held, and it ends at `holdEnd` at the latest. */
   complete(holdEnd: number): void {
-    this.checkHeld();
+    this.mayBeGranted = false;
     this.#isRenewed = this.plan.renewal;
     this.#holdEnd = holdEnd;
     // A lease that the server has chosen may be longer than the hold limit: renewing shortens it.
