@@ -17,7 +17,7 @@ const KEEP = 5_000;
 /** How long after its wait limit a call may still get its reply, in milliseconds. */
 export const GRACE = 150;
 /** How long after that it may give up, in milliseconds. */
-const GIVE_UP_GRACE = 40;
+const GIVE_UP_GRACE = 25;
 /** How long giving up may take in any case, in milliseconds. */
 const GIVE_UP_LIMIT = 200;
 
@@ -131,8 +131,8 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
         signal,
         progress: plan,
         isAlone: true,
-        onLateReplies: ([reply]) => {
-          if (Array.isArray(reply) && plan.owner === undefined) void tenure.giveUp(GIVE_UP_LIMIT);
+        onLeft: (late) => {
+          tenure.late = late;
         },
       });
       tenure.mayBeGranted = replies[0] !== null || !isLast;

@@ -36,7 +36,7 @@ export class Node {
 
   /** Sends commands, which are asked for then. Throws if a reply is late. */
   async exchange(request: Request, limit: number, commands: () => Command[]): Promise<unknown[]> {
-    const { signal, isAlone, isBackground, onLateReplies } = request;
+    const { signal, isAlone, isBackground, onLeft } = request;
     const begun = now();
     if (!isAlone) this.#shared ??= this.#open();
     const link = (isAlone ? this.#idle.pop() : this.#shared) ?? this.#open();
@@ -52,7 +52,8 @@ export class Node {
     } catch (error) {
       if (isAlone) {
         const late = signal?.aborted && sending ? within(sending, LATE_REPLY_LIMIT) : Promise.resolve([]);
-        void late.then(onLateReplies, () => {}).finally(() => this.#retire(link));
+        onLeft?.(late);
+        void late.catch(() => {}).finally(() => this.#retire(link));
       } else if (sending !== undefined && !signal?.aborted) {
         // A connection that is slow to open may still be open for the next attempt.
         this.#retire(link, !(error instanceof NoReply));

@@ -30,7 +30,8 @@ export interface Request {
   readonly progress?: Progress;
   /** Called before each attempt. What it throws ends the request. */
   readonly check?: () => void;
-  readonly onLateReplies?: (replies: unknown[]) => void;
+  /** Called when the signal aborts a request that waits, with the replies that still arrive soon. */
+  readonly onLeft?: (late: Promise<unknown[]>) => void;
 }
 
 /** What has become of the attempts of a request, or of several of one call. */

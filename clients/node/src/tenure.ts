@@ -54,6 +54,8 @@ export class Tenure {
   holds = 1;
   /** Whether the server may keep a grant, or a place in the queue, that the program does not have. */
   mayBeGranted = false;
+  /** Replies to a wait that was cancelled. */
+  late: Promise<unknown[]> | undefined;
   /** When the lease ends. */
   deadline = Number.NEGATIVE_INFINITY;
   /** When the lease was asked for that it began with. */
@@ -204,12 +206,12 @@ export class Tenure {
   async giveUp(limit: number): Promise<void> {
     this.abandon();
     const { owner, settings } = this.plan;
-    const asking = this.ask({
-      commands: () => [["LOCK.RELEASE", this.key, this.owner, "HOLDS", 0]],
-      until: now() + (owner === undefined ? settings.patience : limit),
-      isBackground: true,
-    });
-    await within(asking, limit).catch(() => {});
+    const until = now() + (owner === undefined ? settings.patience : limit);
+    const commands = (): Command[] => [["LOCK.RELEASE", this.key, this.owner, "HOLDS", 0]];
+    const giveUp = () => this.ask({ commands, until, isBackground: true });
+    // The request that waited may be carried out after the one that gives up.
+    const giveUpAgain = this.late?.then(async ([reply]) => Array.isArray(reply) && giveUp());
+    await within(Promise.all([giveUp(), giveUpAgain]), limit).catch(() => {});
   }
 
   // For the watch over the leases.

@@ -102,7 +102,8 @@ for (const library of LIBRARIES) {
       for (let turn = 0; turn < 60; turn += 1) {
         const holder = turn % 2 === 0 ? await lockward.acquire("any") : undefined;
         const leaving = new AbortController();
-        const waiting = lockward.acquire("any", { signal: leaving.signal });
+        const owner = turn % 4 < 2 ? {} : { owner: "named" };
+        const waiting = lockward.acquire("any", { signal: leaving.signal, ...owner });
         for (let step = 0; step < turn / 4; step += 1) await new Promise((resolve) => setImmediate(resolve));
         const released = holder?.release();
         if (turn % 3 === 0) await Promise.resolve();
