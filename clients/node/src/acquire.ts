@@ -3,9 +3,10 @@
 import { randomUUID } from "node:crypto";
 import type { Command } from "./adapters.js";
 import { UnreachableError, UnreplicatedError } from "./errors.js";
-import { Lock } from "./lock.js";
-import { FIRST_PAUSE, LONGEST_PAUSE, type Progress } from "./servers.js";
-import { isDenial, type Kind, type Plan, Tenure } from "./tenure.js";
+import { checkOption, kindArguments, Lock } from "./lock.js";
+import type { AcquireOptions } from "./lockward.js";
+import { FIRST_PAUSE, LONGEST_PAUSE } from "./servers.js";
+import { isDenial, type Settings, Tenure } from "./tenure.js";
 import { now, rest, within } from "./time.js";
 
 /** The longest lease of a grant that the client has not confirmed, in milliseconds. */
@@ -15,7 +16,7 @@ const SLICE = 10_000;
 /** How long the server keeps a place in the queue, in milliseconds. */
 const KEEP = 5_000;
 /** How long after its wait limit a call may still get its reply, in milliseconds. */
-export const GRACE = 150;
+const GRACE = 150;
 /** How long after that it may give up, in milliseconds. */
 const GIVE_UP_GRACE = 25;
 /** How long giving up may take in any case, in milliseconds. */
@@ -25,23 +26,43 @@ const GIVE_UP_LIMIT = 200;
 const PROCESS_ID = randomUUID();
 let owners = 0;
 
-/** What one call asks for. */
-export interface AcquirePlan extends Plan, Progress {
-  /** Distinct, and sorted by their bytes. */
-  readonly keys: readonly Buffer[];
-  readonly kind: Kind;
-  /** 0 for the server's default. */
-  readonly lease: number;
-  /** When the wait limit is over. */
-  readonly deadline: number;
-  readonly waits: boolean;
-  /** How long to try while no server answers. */
-  readonly patience: number;
-  /** When the call ends, whatever servers answer. */
-  readonly until: number;
-  readonly signal: AbortSignal | undefined;
-  readonly replicas: { readonly count: number; readonly within: number };
+/**
+ * What one call asks for. The keys are distinct, and sorted by their bytes. Throws a `RangeError` for an option out of range.
+ */
+export function planOf(settings: Settings, keys: readonly Buffer[], options: AcquireOptions, patience: number) {
+  const { waitLimit = Number.POSITIVE_INFINITY, holdLimit = Number.POSITIVE_INFINITY, signal, owner } = options;
+  const replicas = options.replicas ?? { count: 0, within: 0 };
+  checkOption("waitLimit", waitLimit, 0);
+  checkOption("lease", options.lease ?? 1);
+  checkOption("holdLimit", holdLimit);
+  checkOption("replicas.count", replicas.count, 0);
+  checkOption("replicas.within", replicas.within, options.replicas ? 1 : 0); // WAIT takes 0 for no limit
+  const begun = now();
+  return {
+    settings,
+    keys,
+    owner,
+    signal,
+    holdLimit,
+    replicas,
+    /** How long to try while no server answers. */
+    patience,
+    kind: kindArguments(options),
+    /** 0 for the server's default. */
+    lease: options.lease ?? 0,
+    renewal: options.renewal ?? true,
+    waits: waitLimit > 0,
+    /** When the wait limit is over. */
+    deadline: begun + waitLimit,
+    /** When the call ends, whatever servers answer. */
+    until: begun + (waitLimit > 0 ? waitLimit + GRACE : patience + replicas.within),
+    // Of `Progress`.
+    isAnswered: false,
+    isReplyLost: false,
+  };
 }
+
+type AcquirePlan = ReturnType<typeof planOf>;
 
 /** Acquires all keys, or none. Returns null when the wait limit is over. A call that fails leaves nothing behind. */
 export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {

@@ -1,11 +1,10 @@
 import { setMaxListeners } from "node:events";
-import { acquireAll, GRACE } from "./acquire.js";
+import { acquireAll, planOf } from "./acquire.js";
 import type { RedisClient } from "./adapters.js";
 import { LockBusyError } from "./errors.js";
-import { checkOption, type KindOptions, kindArguments, Lock } from "./lock.js";
+import { checkOption, type KindOptions, Lock } from "./lock.js";
 import { Servers } from "./servers.js";
 import { type Kind, type Settings, Tenure } from "./tenure.js";
-import { now } from "./time.js";
 import { WaitingConnections } from "./waiting.js";
 
 /** Settings of a `Lockward`. Times are in milliseconds. */
@@ -159,33 +158,11 @@ export class Lockward {
   }
 
   async #acquire(keys: Keys, options: AcquireOptions, patience = this.#settings.patience): Promise<Lock | null> {
-    const { waitLimit = UNLIMITED, holdLimit = UNLIMITED, lease = 0, signal } = options;
-    const replicas = options.replicas ?? { count: 0, within: 0 };
-    checkOption("waitLimit", waitLimit, 0);
-    checkOption("lease", options.lease ?? 1);
-    checkOption("holdLimit", holdLimit);
-    checkOption("replicas.count", replicas.count, 0);
-    checkOption("replicas.within", replicas.within, options.replicas ? 1 : 0); // WAIT takes 0 for no limit
-    signal?.throwIfAborted();
+    const plan = planOf(this.#settings, this.#fullKeys(keys), options, patience);
+    plan.signal?.throwIfAborted();
     // Many callers may wait with one signal. Node.js would take that for a leak, and warn.
-    if (signal !== undefined) setMaxListeners(UNLIMITED, signal);
-    const begun = now();
-    // Without a spread: that takes as long as sending the request.
-    return acquireAll({
-      settings: this.#settings,
-      patience,
-      owner: options.owner,
-      renewal: options.renewal ?? true,
-      holdLimit,
-      keys: this.#fullKeys(keys),
-      kind: kindArguments(options),
-      lease,
-      deadline: begun + waitLimit,
-      waits: waitLimit > 0,
-      until: begun + (waitLimit > 0 ? waitLimit + GRACE : patience + replicas.within),
-      signal,
-      replicas,
-    });
+    if (plan.signal !== undefined) setMaxListeners(UNLIMITED, plan.signal);
+    return acquireAll(plan);
   }
 
   /** The keys with the client's prefix, distinct and sorted by their bytes. */
