@@ -73,18 +73,19 @@ export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
     const owner = plan.owner ?? `${PROCESS_ID}:${owners}`;
     const tenures = plan.keys.map((key) => new Tenure(plan, owner, key, plan.kind, plan.lease));
     const lock = new Lock(tenures as [Tenure, ...Tenure[]]);
+    const isLost = () => tenures.some((each) => each.loss !== undefined);
     try {
       if (await acquireTenures(tenures, plan, isTrial, lock)) return lock;
     } catch (error) {
-      if (!lock.isLost || plan.signal?.aborted) throw error;
+      if (!isLost() || plan.signal?.aborted) throw error;
     } finally {
       const limit = Math.min(GIVE_UP_LIMIT, plan.until + GIVE_UP_GRACE - now());
       const givenBack = tenures.map((each) => each.mayBeGranted && each.giveUp(limit));
       // An owner that the program has named may acquire the lock again: only after that.
       if (plan.owner !== undefined) await Promise.all(givenBack);
     }
-    if (now() >= plan.deadline || !(isTrial || lock.isLost)) return null;
-    if (lock.isLost) await rest(FIRST_PAUSE, plan.signal); // the leases may be very short
+    if (now() >= plan.deadline || !(isTrial || isLost())) return null;
+    if (isLost()) await rest(FIRST_PAUSE, plan.signal); // the leases may be very short
   }
 }
 

@@ -244,7 +244,10 @@ async function connect(client: EventEmitter & { connect(): Promise<unknown> }, c
     await bounded(client.connect(), limit);
   } catch (error) {
     close();
-    throw connectError((failure ?? error) as Error);
+    const { message } = (failure ?? error) as Error;
+    // The server refuses the login: then another attempt is useless.
+    if (/^(WRONGPASS|NOAUTH|NOPERM) /.test(message)) throw new ServerError(message);
+    throw failure ?? error;
   }
   return { closed: once(client, "end").catch(close) }; // after an error it is closed, too
 }
@@ -276,11 +279,6 @@ function viaSentinels(ask: () => Promise<{ connection: Connection; reopen: Opene
     for (const each of [asked, kept]) each.then((other) => other === first || other.close()).catch(() => {});
     return first;
   };
-}
-
-/** A `ServerError` when the server refuses the login: then another attempt is useless. */
-function connectError(error: Error): Error | ServerError {
-  return /^(WRONGPASS|NOAUTH|NOPERM) /.test(error.message) ? new ServerError(error.message) : error;
 }
 
 /**

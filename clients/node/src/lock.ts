@@ -29,7 +29,6 @@ export type Tenures = readonly [Tenure, ...Tenure[]];
 export class Lock implements AsyncDisposable {
   readonly #tenures: Tenures;
   #controller: AbortController | undefined;
-  #loss: LockLostError | undefined;
   /** Set when the program has released the lock, or handed it over. */
   #releasing: Promise<void> | undefined;
 
@@ -44,11 +43,6 @@ export class Lock implements AsyncDisposable {
     for (const each of this.#tenures) each.checkHeld();
     const holdEnd = Math.max(...this.#tenures.map((each) => each.begun)) + holdLimit;
     for (const each of this.#tenures) each.complete(holdEnd);
-  }
-
-  /** @internal */
-  get isLost(): boolean {
-    return this.#loss !== undefined;
   }
 
   /**
@@ -76,7 +70,8 @@ export class Lock implements AsyncDisposable {
   get signal(): AbortSignal {
     if (this.#controller === undefined) {
       this.#controller = new AbortController();
-      if (this.#loss !== undefined) this.#controller.abort(this.#loss);
+      const lost = this.#tenures.find((each) => each.loss !== undefined);
+      if (lost !== undefined) this.#controller.abort(lost.loss);
     }
     return this.#controller.signal;
   }
@@ -150,8 +145,6 @@ export class Lock implements AsyncDisposable {
 
   /** The lock of several keys is lost with the first of them. The others end with their leases, or are released. */
   #lose(reason: LockLostError): void {
-    if (this.#loss !== undefined) return;
-    this.#loss = reason;
     for (const each of this.#tenures) each.stopRenewal();
     this.#controller?.abort(reason);
   }

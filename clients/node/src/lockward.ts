@@ -169,9 +169,6 @@ export class Lockward {
   #fullKeys(keys: Keys): Buffer[] {
     const list = Array.isArray(keys) ? (keys as readonly (string | Buffer)[]) : [keys as string | Buffer];
     checkOption("the number of keys", list.length);
-    for (const key of list) {
-      if (typeof key !== "string" && !Buffer.isBuffer(key)) throw new TypeError("a key must be a string or a Buffer");
-    }
     const full = list.map((key) => this.#settings.servers.fullKey(key)).sort(Buffer.compare);
     return full.filter((key, at) => at === 0 || !key.equals(full[at - 1] as Buffer));
   }

@@ -28,8 +28,8 @@ export interface Request {
   /** Whether the request ends when an attempt that was sent has no reply. */
   readonly isSentOnce?: boolean;
   readonly progress?: Progress;
-  /** Called before each attempt. What it throws ends the request. */
-  readonly check?: () => void;
+  /** What must be held for an attempt. */
+  readonly holder?: { checkHeld(): void };
   /** Called when the signal aborts a request that waits, with the replies that still arrive soon. */
   readonly onLeft?: (late: Promise<unknown[]>) => void;
 }
@@ -76,8 +76,8 @@ export class Servers {
 
   /** The key with the client's prefix. */
   fullKey(key: string | Buffer): Buffer {
-    const { prefix = "" } = this.#adapter;
-    return Buffer.concat([Buffer.from(prefix), Buffer.from(key)]);
+    if (typeof key !== "string" && !Buffer.isBuffer(key)) throw new TypeError("a key must be a string or a Buffer");
+    return Buffer.concat([Buffer.from(this.#adapter.prefix ?? ""), Buffer.from(key)]);
   }
 
   /** Sends a request until a server answers. Throws if that is an error. Returns the replies, and when it was sent. */
@@ -90,7 +90,7 @@ export class Servers {
     // No pause at first: the connection may have been cut while it was idle.
     for (let [failures, pause] = [0, 0]; ; pause = Math.min(Math.max(FIRST_PAUSE, 2 * pause), LONGEST_PAUSE)) {
       signal?.throwIfAborted();
-      request.check?.();
+      request.holder?.checkHeld();
       const begun = now();
       let sent = 0;
       const end = Math.min(request.until, answeredAt + patience);

@@ -62,7 +62,8 @@ export class Tenure {
   begun = 0;
   /** Called once, when the tenure is lost. */
   onLost: ((reason: LockLostError) => void) | undefined;
-  #loss: LockLostError | undefined;
+  /** Set when the tenure is lost. */
+  loss: LockLostError | undefined;
   #isReleased = false;
   /** While later keys of the lock are waited for, the lease is renewed in any case. */
   #isRenewed = true;
@@ -82,7 +83,7 @@ export class Tenure {
   }
 
   get isHeld(): boolean {
-    return !this.#isReleased && this.#loss === undefined && now() < this.deadline;
+    return !this.#isReleased && this.loss === undefined && now() < this.deadline;
   }
 
   /** The server has granted the token and the lease, which counts from `sent`. Returns whether it still runs. */
@@ -92,7 +93,7 @@ export class Tenure {
     this.deadline = leaseEnd(sent, this.lease);
     if (!this.isHeld) return false;
     leases.tenures.add(this);
-    leases.arm(this.nextEvent);
+    leases.arm(this);
     return true;
   }
 
@@ -104,14 +105,14 @@ export class Tenure {
     // A lease that the server has chosen may be longer than the hold limit: renewing shortens it.
     if (this.deadline > holdEnd) this.renewInBackground();
     this.deadline = Math.min(this.deadline, holdEnd);
-    this.plan.settings.servers.leases.arm(this.nextEvent);
+    this.plan.settings.servers.leases.arm(this);
   }
 
   /** Throws when the tenure is lost or was released. */
   checkHeld(): void {
     if (this.#isReleased) throw new TypeError("the lock was released");
     if (now() >= this.deadline) this.loseByTime();
-    if (this.#loss !== undefined) throw this.#loss;
+    if (this.loss !== undefined) throw this.loss;
   }
 
   /** Sends a request. If the server refuses the lease as too long, sends it again with the longest that it accepts. */
@@ -157,7 +158,7 @@ export class Tenure {
         commands: () => [["LOCK.GUARD", this.key, this.token, ...command]],
         until: now() + this.plan.settings.patience,
         isSentOnce: true,
-        check: () => this.checkHeld(),
+        holder: this,
       });
       return replies[0];
     } catch (error) {
@@ -216,11 +217,7 @@ export class Tenure {
 
   // For the watch over the leases.
 
-  /** When the tenure is to be renewed, or ends. */
-  get nextEvent(): number {
-    return Math.min(this.renewalDue, this.deadline);
-  }
-
+  /** When the tenure is to be renewed, if it is. */
   get renewalDue(): number {
     if (this.#renewals > 0 || this.#isLastLease || !this.#isRenewed) return Number.POSITIVE_INFINITY;
     return Math.max(this.deadline - (this.lease * 2) / 3, this.#retryAt);
@@ -244,20 +241,19 @@ export class Tenure {
   async #renew(until: number, isBackground: boolean): Promise<void> {
     const setsLease = this.#isRenewed || !isBackground;
     let lease = 0;
-    const check = () => this.checkHeld();
     const commands = (sent: number) => {
       this.#askedAt = sent;
       const left = (setsLease ? this.#holdEnd : this.deadline) - sent;
       lease = Math.max(1, Math.min(this.lease, Math.ceil(left)));
       // The server may set a shorter lease though no reply arrives.
       this.deadline = Math.min(this.deadline, leaseEnd(sent, lease));
-      this.plan.settings.servers.leases.arm(this.deadline);
+      this.plan.settings.servers.leases.arm(this);
       return [this.renewCommand(lease)];
     };
     const limit = Math.min(this.plan.settings.responseLimit, this.lease / 6 + 1);
     this.#renewals += 1;
     try {
-      const { sent } = await this.ask({ commands, limit, until, check, isBackground });
+      const { sent } = await this.ask({ commands, limit, until, holder: this, isBackground });
       this.checkHeld(); // a tenure that is over stays over, however late this reply is
       if (setsLease && sent === this.#askedAt) this.deadline = Math.min(leaseEnd(sent, lease), this.#holdEnd);
     } catch (error) {
@@ -266,16 +262,16 @@ export class Tenure {
       throw error;
     } finally {
       this.#renewals -= 1;
-      if (this.isHeld) this.plan.settings.servers.leases.arm(this.nextEvent);
+      if (this.isHeld) this.plan.settings.servers.leases.arm(this);
     }
   }
 
   #lose(reason: string): LockLostError {
     this.stopRenewal();
-    if (this.#loss === undefined) {
-      this.#loss = new LockLostError(`the lock is lost: ${reason}`, this.key);
-      this.onLost?.(this.#loss);
+    if (this.loss === undefined) {
+      this.loss = new LockLostError(`the lock is lost: ${reason}`, this.key);
+      this.onLost?.(this.loss);
     }
-    return this.#loss;
+    return this.loss;
   }
 }
