@@ -84,7 +84,7 @@ export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
       // An owner that the program has named may acquire the lock again: only after that.
       if (plan.owner !== undefined) await Promise.all(givenBack);
     }
-    if (now() >= plan.deadline || !(isTrial || isLost())) return null;
+    if (now() >= plan.deadline || (!isTrial && !isLost())) return null;
     if (isLost()) await rest(FIRST_PAUSE, plan.signal); // the leases may be very short
   }
 }
@@ -100,7 +100,7 @@ async function acquireTenures(tenures: Tenure[], plan: AcquirePlan, isTrial: boo
   } else {
     for (const each of tenures) if (!(await acquire(each, plan, plan.waits, signal))) return false;
   }
-  lock.complete(plan.holdLimit);
+  lock.complete();
   return true;
 }
 
@@ -129,7 +129,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
           if (await confirm()) return true;
           await rest(Math.min(pause, deadline - now()), signal); // the lease may be shorter than a round trip
         } else if (await tryOnce(Number.POSITIVE_INFINITY)) {
-          return true; // callers that wait for a lock which this caller holds may use all connections
+          return true; // needed, as callers that wait for a lock which this caller holds may use all connections
         }
       }
       return false;

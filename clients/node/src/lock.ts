@@ -39,10 +39,10 @@ export class Lock implements AsyncDisposable {
   }
 
   /** @internal All keys are held. Throws when one is lost. */
-  complete(holdLimit = Number.POSITIVE_INFINITY): void {
+  complete(): void {
     for (const each of this.#tenures) each.checkHeld();
-    const holdEnd = Math.max(...this.#tenures.map((each) => each.begun)) + holdLimit;
-    for (const each of this.#tenures) each.complete(holdEnd);
+    const begun = Math.max(...this.#tenures.map((each) => each.begun));
+    for (const each of this.#tenures) each.complete(begun);
   }
 
   /**

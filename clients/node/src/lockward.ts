@@ -116,11 +116,10 @@ export class Lockward {
     const [options, routine] = rest.length === 1 ? [{}, rest[0]] : rest;
     for (;;) {
       const lock = (await this.#acquire(key, options, UNLIMITED)) as Lock;
-      const signals = options.signal === undefined ? [lock.signal] : [lock.signal, options.signal];
       let isDeposed = false;
       const run = async () => {
         try {
-          return await routine(lock.token, AbortSignal.any(signals));
+          return await routine(lock.token, AbortSignal.any([lock.signal, options.signal ?? lock.signal]));
         } finally {
           isDeposed = lock.signal.aborted;
         }

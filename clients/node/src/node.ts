@@ -6,7 +6,7 @@ import { NoReply, now, within } from "./time.js";
 
 /** How long an idle connection for waits is kept, in milliseconds. */
 const IDLE_LIMIT = 10_000;
-/** How long a wait that was cancelled keeps its connection for a late reply, in milliseconds. */
+/** How long a wait that was cancelled keeps its connection for late replies, in milliseconds. */
 const LATE_REPLY_LIMIT = 200;
 
 interface Link {

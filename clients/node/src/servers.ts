@@ -30,7 +30,7 @@ export interface Request {
   readonly progress?: Progress;
   /** What must be held for an attempt. */
   readonly holder?: { checkHeld(): void };
-  /** Called when the signal aborts a request that waits, with the replies that still arrive soon. */
+  /** Called when a request that is alone fails, with the replies that still arrive soon, if the signal has aborted it. */
   readonly onLeft?: (late: Promise<unknown[]>) => void;
 }
 

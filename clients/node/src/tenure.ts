@@ -97,14 +97,14 @@ export class Tenure {
     return true;
   }
 
-  /** All keys of the lock are held, and it ends at `holdEnd` at the latest. */
-  complete(holdEnd: number): void {
+  /** All keys of the lock are held since `begun`. */
+  complete(begun: number): void {
     this.mayBeGranted = false;
     this.#isRenewed = this.plan.renewal;
-    this.#holdEnd = holdEnd;
+    this.#holdEnd = begun + this.plan.holdLimit;
     // A lease that the server has chosen may be longer than the hold limit: renewing shortens it.
-    if (this.deadline > holdEnd) this.renewInBackground();
-    this.deadline = Math.min(this.deadline, holdEnd);
+    if (this.deadline > this.#holdEnd) this.renewInBackground();
+    this.deadline = Math.min(this.deadline, this.#holdEnd);
     this.plan.settings.servers.leases.arm(this);
   }
 
