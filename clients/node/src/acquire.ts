@@ -5,7 +5,7 @@ import type { Command } from "./adapters.js";
 import { UnreachableError, UnreplicatedError } from "./errors.js";
 import { checkOption, kindArguments, Lock } from "./lock.js";
 import type { AcquireOptions } from "./lockward.js";
-import { FIRST_PAUSE, LONGEST_PAUSE } from "./servers.js";
+import { FIRST_PAUSE, LONGEST_PAUSE, type Progress } from "./servers.js";
 import { isDenial, type Settings, Tenure } from "./tenure.js";
 import { now, rest, within } from "./time.js";
 
@@ -56,13 +56,10 @@ export function planOf(settings: Settings, keys: readonly Buffer[], options: Acq
     deadline: begun + waitLimit,
     /** When the call ends, whatever servers answer. */
     until: begun + (waitLimit > 0 ? waitLimit + GRACE : patience + replicas.within),
-    // Of `Progress`.
-    isAnswered: false,
-    isReplyLost: false,
   };
 }
 
-type AcquirePlan = ReturnType<typeof planOf>;
+type AcquirePlan = ReturnType<typeof planOf> & Progress;
 
 /** Acquires all keys, or none. Returns null when the wait limit is over. A call that fails leaves nothing behind. */
 export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
@@ -74,8 +71,21 @@ export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
     const tenures = plan.keys.map((key) => new Tenure(plan, owner, key, plan.kind, plan.lease));
     const lock = new Lock(tenures as [Tenure, ...Tenure[]]);
     const isLost = () => tenures.some((each) => each.loss !== undefined);
+    let { signal } = plan;
+    if (tenures.length > 1) signal = signal === undefined ? lock.signal : AbortSignal.any([lock.signal, signal]);
     try {
-      if (await acquireTenures(tenures, plan, isTrial, lock)) return lock;
+      let isGranted = true;
+      if (isTrial) {
+        const trials = tenures.map((each) => acquire(each, plan, false, signal));
+        await Promise.allSettled(trials); // if one fails, the others are given back
+        isGranted = (await Promise.all(trials)).every((each) => each);
+      } else {
+        for (const each of tenures) isGranted &&= await acquire(each, plan, plan.waits, signal);
+      }
+      if (isGranted) {
+        lock.complete();
+        return lock;
+      }
     } catch (error) {
       if (!isLost() || plan.signal?.aborted) throw error;
     } finally {
@@ -87,21 +97,6 @@ export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
     if (now() >= plan.deadline || (!isTrial && !isLost())) return null;
     if (isLost()) await rest(FIRST_PAUSE, plan.signal); // the leases may be very short
   }
-}
-
-/** Returns whether all are held. Rejects when one is lost meanwhile. */
-async function acquireTenures(tenures: Tenure[], plan: AcquirePlan, isTrial: boolean, lock: Lock) {
-  let { signal } = plan;
-  if (tenures.length > 1) signal = signal === undefined ? lock.signal : AbortSignal.any([lock.signal, signal]);
-  if (isTrial) {
-    const tried = await Promise.allSettled(tenures.map((each) => acquire(each, plan, false, signal)));
-    for (const each of tried) if (each.status === "rejected") throw each.reason;
-    if (!tenures.every((each) => each.isHeld)) return false;
-  } else {
-    for (const each of tenures) if (!(await acquire(each, plan, plan.waits, signal))) return false;
-  }
-  lock.complete();
-  return true;
 }
 
 /** Returns whether the lock is held before the wait limit. */

@@ -77,7 +77,8 @@ export class Servers {
   /** The key with the client's prefix. */
   fullKey(key: string | Buffer): Buffer {
     if (typeof key !== "string" && !Buffer.isBuffer(key)) throw new TypeError("a key must be a string or a Buffer");
-    return Buffer.concat([Buffer.from(this.#adapter.prefix ?? ""), Buffer.from(key)]);
+    const { prefix } = this.#adapter;
+    return prefix?.length ? Buffer.concat([Buffer.from(prefix), Buffer.from(key)]) : Buffer.from(key);
   }
 
   /** Sends a request until a server answers. Throws if that is an error. Returns the replies, and when it was sent. */
@@ -93,9 +94,9 @@ export class Servers {
       request.holder?.checkHeld();
       const begun = now();
       let sent = 0;
-      const end = Math.min(request.until, answeredAt + patience);
+      const left = Math.min(request.until, answeredAt + patience) - begun;
       if (isEnded(this.#client)) throw unreachable(key, new Error("Connection is closed."));
-      if (cause !== undefined && begun >= end) throw unreachable(key, cause);
+      if (cause !== undefined && left <= 0) throw unreachable(key, cause);
       try {
         const address = this.#locate(slot, failures, asked ?? this.#moved.get(slot));
         const node = this.#node(address);
@@ -104,7 +105,7 @@ export class Servers {
           sent = now();
           return [...asking, ...request.commands(sent)];
         };
-        const all = await node.exchange(request, Math.min(limit, end - begun), commands);
+        const all = await node.exchange(request, Math.min(limit, left), commands);
         progress.isAnswered = true;
         const replies = all.slice(asking.length);
         const error = replies.find((reply) => reply instanceof ServerError);
@@ -129,9 +130,8 @@ export class Servers {
         this.#moved.delete(slot);
       }
       if (now() - begun > 2 * LONGEST_PAUSE) pause = 0;
-      const left = Math.min(request.until, answeredAt + patience) - now();
-      const jittered = pause * (0.75 + Math.random() / 4);
-      if (pause > 0) await rest(Math.min(jittered, left), signal, request.isBackground);
+      const longest = Math.min(request.until, answeredAt + patience) - now();
+      if (pause > 0) await rest(Math.min(pause * (0.75 + Math.random() / 4), longest), signal, request.isBackground);
     }
   }
 
