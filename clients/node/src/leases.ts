@@ -11,8 +11,9 @@ export class Leases {
   #timer: NodeJS.Timeout | undefined;
   #timerAt = Number.POSITIVE_INFINITY;
 
-  /** Sets the timer to this time, unless it fires earlier. */
-  arm(at: number): void {
+  /** Sets the timer to when the tenure is to be renewed, or ends, unless it fires earlier. */
+  arm(tenure: Tenure): void {
+    const at = Math.min(tenure.renewalDue, tenure.deadline);
     if (at >= this.#timerAt) return;
     clearTimeout(this.#timer);
     this.#timerAt = at;
@@ -31,7 +32,7 @@ export class Leases {
     for (const tenure of this.tenures) {
       // What is due soon is renewed with what is due now: then later renewals share a pipeline.
       if (at < tenure.deadline && at >= tenure.renewalDue - tenure.lease / 12) tenure.renewInBackground();
-      if (at < tenure.deadline) this.arm(tenure.nextEvent);
+      if (at < tenure.deadline) this.arm(tenure);
     }
     // At the end: the listeners of the program may be slow.
     for (const tenure of ended) tenure.loseByTime();

@@ -18,23 +18,31 @@ export function kindArguments({ shared, slots, weight }: KindOptions): Kind {
   return [...(shared ? ["SHARED"] : []), ...limit, ...(weight === undefined ? [] : ["WEIGHT", weight])];
 }
 
+/** Of the keys of a lock. */
+export type Tenures = readonly [Tenure, ...Tenure[]];
+
 /**
  * A lock that is held, of one key or of several. It is renewed until it is released.
  *
  * A held lock does not keep the process from ending. It then ends with its lease.
  */
 export class Lock implements AsyncDisposable {
-  readonly #tenures: readonly Tenure[];
+  readonly #tenures: Tenures;
   #controller: AbortController | undefined;
-  #loss: LockLostError | undefined;
   /** Set when the program has released the lock, or handed it over. */
   #releasing: Promise<void> | undefined;
 
   /** @internal */
-  constructor(tenures: readonly Tenure[], holdLimit = Number.POSITIVE_INFINITY) {
+  constructor(tenures: Tenures) {
     this.#tenures = tenures;
-    const holdEnd = Math.max(...tenures.map((each) => each.begun)) + holdLimit;
-    for (const each of tenures) each.complete(holdEnd, (reason) => this.#lose(reason));
+    for (const each of tenures) each.onLost = (reason) => this.#lose(reason);
+  }
+
+  /** @internal All keys are held. Throws when one is lost. */
+  complete(): void {
+    for (const each of this.#tenures) each.checkHeld();
+    const begun = Math.max(...this.#tenures.map((each) => each.begun));
+    for (const each of this.#tenures) each.complete(begun);
   }
 
   /**
@@ -42,7 +50,7 @@ export class Lock implements AsyncDisposable {
    * 2^53, so a number holds it exactly. For a lock of several keys see `tokens`.
    */
   get token(): number {
-    return this.#first.token;
+    return this.#tenures[0].token;
   }
 
   /** The fencing tokens of the keys, which are sorted by their bytes. */
@@ -52,7 +60,7 @@ export class Lock implements AsyncDisposable {
 
   /** The owner that holds the lock, as `LOCK.INFO` shows it. */
   get owner(): string {
-    return this.#first.owner;
+    return this.#tenures[0].owner;
   }
 
   /**
@@ -62,14 +70,15 @@ export class Lock implements AsyncDisposable {
   get signal(): AbortSignal {
     if (this.#controller === undefined) {
       this.#controller = new AbortController();
-      if (this.#loss !== undefined) this.#controller.abort(this.#loss);
+      const lost = this.#tenures.find((each) => each.loss !== undefined);
+      if (lost !== undefined) this.#controller.abort(lost.loss);
     }
     return this.#controller.signal;
   }
 
   /** Whether the lock is held: its lease runs by the clock of this process, and no server has denied it. */
   get held(): boolean {
-    return this.#releasing === undefined && this.#loss === undefined && this.#tenures.every((each) => each.isHeld);
+    return this.#tenures.every((each) => each.isHeld);
   }
 
   /**
@@ -79,7 +88,7 @@ export class Lock implements AsyncDisposable {
    */
   async renew(lease?: number): Promise<void> {
     checkOption("lease", lease ?? 1);
-    await this.#forEach((each) => each.renew({ lease }));
+    await Promise.all(this.#tenures.map((each) => each.renew({ lease })));
   }
 
   /**
@@ -87,7 +96,7 @@ export class Lock implements AsyncDisposable {
    * Rejects as `renew` does. After an `UnreachableError` the next renewal does the same.
    */
   async downgrade(kind: KindOptions): Promise<void> {
-    await this.#forEach((each) => each.renew({ kind: kindArguments(kind) }));
+    await Promise.all(this.#tenures.map((each) => each.renew({ kind: kindArguments(kind) })));
   }
 
   /**
@@ -102,9 +111,8 @@ export class Lock implements AsyncDisposable {
    * `UnreachableError` means that it may have run.
    */
   async guarded(...command: Command | []): Promise<unknown> {
-    this.#checkNotReleased();
     if (this.#tenures.length > 1) throw new TypeError("a guarded command needs a lock of one key");
-    return this.#first.guarded(command);
+    return this.#tenures[0].guarded(command);
   }
 
   /**
@@ -112,7 +120,6 @@ export class Lock implements AsyncDisposable {
    * tells no loss, as if it was released. The lock ends with its lease if nobody resumes it.
    */
   handle(): string {
-    this.#checkNotReleased();
     for (const each of this.#tenures) each.checkHeld();
     this.#releasing = Promise.resolve();
     for (const each of this.#tenures) each.abandon();
@@ -136,23 +143,8 @@ export class Lock implements AsyncDisposable {
     if (this.#releasing === undefined) await this.release();
   }
 
-  get #first(): Tenure {
-    return this.#tenures[0] as Tenure;
-  }
-
-  async #forEach(action: (tenure: Tenure) => Promise<void>): Promise<void> {
-    this.#checkNotReleased();
-    await Promise.all(this.#tenures.map(action));
-  }
-
-  #checkNotReleased(): void {
-    if (this.#releasing !== undefined) throw new TypeError("the lock was released");
-  }
-
   /** The lock of several keys is lost with the first of them. The others end with their leases, or are released. */
   #lose(reason: LockLostError): void {
-    if (this.#loss !== undefined) return;
-    this.#loss = reason;
     for (const each of this.#tenures) each.stopRenewal();
     this.#controller?.abort(reason);
   }

@@ -1,11 +1,10 @@
 import { setMaxListeners } from "node:events";
-import { acquireAll } from "./acquire.js";
+import { acquireAll, planOf } from "./acquire.js";
 import type { RedisClient } from "./adapters.js";
 import { LockBusyError } from "./errors.js";
-import { checkOption, type KindOptions, kindArguments, Lock } from "./lock.js";
+import { checkOption, type KindOptions, Lock } from "./lock.js";
 import { Servers } from "./servers.js";
-import { type Kind, type Plan, Tenure } from "./tenure.js";
-import { now } from "./time.js";
+import { type Kind, type Settings, Tenure } from "./tenure.js";
 import { WaitingConnections } from "./waiting.js";
 
 /** Settings of a `Lockward`. Times are in milliseconds. */
@@ -27,7 +26,10 @@ export interface AcquireOptions extends KindOptions {
   waitLimit?: number;
   /** How long the lock stays held after this process dies: a whole number; the server's `lock.default-lease` unless given. */
   lease?: number;
-  /** When it aborts, the call rejects with its reason at once. It leaves the queue, and gives back what it is granted. */
+  /**
+   * When it aborts, the call leaves the queue, gives back what it is granted, and rejects with the signal's reason: at once, or
+   * within 200 ms if `owner` is given.
+   */
   signal?: AbortSignal | undefined;
   /** Whether the lock is renewed at each third of its lease: true unless given. If not, the lock is lost with its lease. */
   renewal?: boolean;
@@ -35,7 +37,8 @@ export interface AcquireOptions extends KindOptions {
   holdLimit?: number;
   /**
    * The owner that the server sees. Each acquisition has its own unless given. A lock that this owner has already is granted
-   * again at once, with the same token, and the first release ends it.
+   * again at once, with the same token, and the first release ends it. A call that fails first gives back what it may have been
+   * granted, for at most 200 ms: then this owner may acquire the lock again.
    */
   owner?: string;
   /**
@@ -64,8 +67,7 @@ const UNLIMITED = Number.POSITIVE_INFINITY;
  * options. They are closed with the client. They keep the process from ending only while a call is under way.
  */
 export class Lockward {
-  readonly #settings: Pick<Plan, "servers" | "patience" | "responseLimit">;
-  readonly #connections: WaitingConnections;
+  readonly #settings: Settings;
 
   /** Throws a `TypeError` for any other client, and a `RangeError` for options out of range. */
   constructor(client: RedisClient, options: LockwardOptions = {}) {
@@ -73,8 +75,8 @@ export class Lockward {
     checkOption("patience", patience);
     checkOption("responseLimit", responseLimit);
     checkOption("waitingConnections", waitingConnections);
-    this.#settings = { servers: Servers.of(client), patience, responseLimit };
-    this.#connections = new WaitingConnections(waitingConnections);
+    const connections = new WaitingConnections(waitingConnections);
+    this.#settings = { servers: Servers.of(client), connections, patience, responseLimit };
   }
 
   /**
@@ -114,11 +116,10 @@ export class Lockward {
     const [options, routine] = rest.length === 1 ? [{}, rest[0]] : rest;
     for (;;) {
       const lock = (await this.#acquire(key, options, UNLIMITED)) as Lock;
-      const signals = options.signal === undefined ? [lock.signal] : [lock.signal, options.signal];
       let isDeposed = false;
       const run = async () => {
         try {
-          return await routine(lock.token, AbortSignal.any(signals));
+          return await routine(lock.token, AbortSignal.any([lock.signal, options.signal ?? lock.signal]));
         } finally {
           isDeposed = lock.signal.aborted;
         }
@@ -139,59 +140,34 @@ export class Lockward {
   async resume(handle: string): Promise<Lock> {
     const [owner, ...parts] = JSON.parse(Buffer.from(handle, "base64url").toString());
     if (parts.length === 0) throw new SyntaxError("this is not the handle of a lock");
-    const plan = { ...this.#settings, owner, renewal: true, holdLimit: UNLIMITED };
-    const tenures: Tenure[] = parts.map(([key, token, holds, lease, kind]: [string, number, number, number, Kind]) =>
+    const plan = { settings: this.#settings, owner, renewal: true, holdLimit: UNLIMITED };
+    const tenures = parts.map(([key, token, holds, lease, kind]: [string, number, number, number, Kind]) =>
       Object.assign(new Tenure(plan, owner, Buffer.from(key, "base64"), kind, lease), { token, holds }),
     );
+    const lock = new Lock(tenures);
     try {
-      await Promise.all(tenures.map((each) => each.resume()));
+      for (const each of tenures) each.begin(UNLIMITED);
+      await lock.renew();
+      lock.complete();
     } catch (error) {
       for (const each of tenures) each.abandon();
       throw error;
     }
-    return new Lock(tenures);
+    return lock;
   }
 
   async #acquire(keys: Keys, options: AcquireOptions, patience = this.#settings.patience): Promise<Lock | null> {
-    const { waitLimit = UNLIMITED, holdLimit = UNLIMITED, lease = 0, signal } = options;
-    const { servers, responseLimit } = this.#settings;
-    const replicas = options.replicas ?? { count: 0, within: 0 };
-    checkOption("waitLimit", waitLimit, 0);
-    checkOption("lease", options.lease ?? 1);
-    checkOption("holdLimit", holdLimit);
-    checkOption("replicas.count", replicas.count, 0);
-    checkOption("replicas.within", replicas.within, options.replicas ? 1 : 0); // WAIT takes 0 for no limit
-    signal?.throwIfAborted();
+    const plan = planOf(this.#settings, this.#fullKeys(keys), options, patience);
+    plan.signal?.throwIfAborted();
     // Many callers may wait with one signal. Node.js would take that for a leak, and warn.
-    if (signal !== undefined) setMaxListeners(UNLIMITED, signal);
-    // Without a spread: that takes as long as sending the request.
-    const tenures = await acquireAll({
-      servers,
-      responseLimit,
-      patience,
-      owner: options.owner,
-      renewal: options.renewal ?? true,
-      holdLimit,
-      keys: this.#fullKeys(keys),
-      kind: kindArguments(options),
-      lease,
-      deadline: now() + waitLimit,
-      waits: waitLimit > 0,
-      signal,
-      replicas,
-      connections: this.#connections,
-      isAnswered: false,
-    });
-    return tenures && new Lock(tenures, holdLimit);
+    if (plan.signal !== undefined) setMaxListeners(UNLIMITED, plan.signal);
+    return acquireAll(plan);
   }
 
   /** The keys with the client's prefix, distinct and sorted by their bytes. */
   #fullKeys(keys: Keys): Buffer[] {
     const list = Array.isArray(keys) ? (keys as readonly (string | Buffer)[]) : [keys as string | Buffer];
     checkOption("the number of keys", list.length);
-    for (const key of list) {
-      if (typeof key !== "string" && !Buffer.isBuffer(key)) throw new TypeError("a key must be a string or a Buffer");
-    }
     const full = list.map((key) => this.#settings.servers.fullKey(key)).sort(Buffer.compare);
     return full.filter((key, at) => at === 0 || !key.equals(full[at - 1] as Buffer));
   }

@@ -5,7 +5,7 @@
 
 import calculateSlot from "cluster-key-slot";
 import type { Adapter, Address, Command, RedisClient } from "./adapters.js";
-import { adapterOf, nameOf, ServerError } from "./adapters.js";
+import { adapterOf, isEnded, nameOf, onEnd, ServerError } from "./adapters.js";
 import { LockRefusedError, UnreachableError } from "./errors.js";
 import { Leases } from "./leases.js";
 import { Node } from "./node.js";
@@ -14,8 +14,8 @@ import { NoReply, now, rest } from "./time.js";
 export interface Request {
   /** The commands for an attempt that is sent now. */
   commands(sent: number): Command[];
-  /** How long an attempt that begins now may take, in milliseconds. */
-  limit(sent: number): number;
+  /** How long an attempt may take, in milliseconds: the response limit unless given. */
+  readonly limit?: number;
   /** When the request ends as unreachable. */
   readonly until: number;
   /** The request also ends as unreachable if no server has answered it for so many milliseconds. */
@@ -28,46 +28,42 @@ export interface Request {
   /** Whether the request ends when an attempt that was sent has no reply. */
   readonly isSentOnce?: boolean;
   readonly progress?: Progress;
-  /** Called before each attempt. What it throws ends the request. */
-  readonly check?: () => void;
-  readonly onLateReplies?: (replies: unknown[]) => void;
+  /** What must be held for an attempt. */
+  readonly holder?: { checkHeld(): void };
+  /** Called when a request that is alone fails, with the replies that still arrive soon, if the signal has aborted it. */
+  readonly onLeft?: (late: Promise<unknown[]>) => void;
 }
 
 /** What has become of the attempts of a request, or of several of one call. */
 export interface Progress {
-  /** It is told when a server has answered. */
-  readonly call?: { isAnswered: boolean };
+  /** Whether a server has answered. */
+  isAnswered?: boolean;
   /** Whether an attempt was sent and had no reply: the server may have carried it out. */
-  isReplyLost: boolean;
-}
-
-export interface Answer {
-  readonly sent: number;
-  /** No errors. */
-  readonly replies: unknown[];
+  isReplyLost?: boolean;
 }
 
 /** As no reply: the request is sent again, perhaps to another server. */
 const TRANSIENT = new Set(["LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED"]);
-/** Pauses between attempts, in milliseconds: the second, and the longest. The first one is none. */
+/** Pauses between attempts, in milliseconds: the first that is one, and the longest. */
 export const [FIRST_PAUSE, LONGEST_PAUSE] = [50, 1_000];
 
-interface Redirect extends Address {
-  readonly isAsk: boolean;
-}
+/** Stands for the primary where there is no cluster. */
+const PRIMARY: Address = { host: "", port: 0 };
 
 export class Servers {
   static readonly #known = new WeakMap<RedisClient, Servers>();
 
   readonly leases = new Leases();
+  readonly #client: RedisClient;
   readonly #adapter: Adapter;
   readonly #nodes = new Map<string, Node>();
   /** The addresses that MOVED has named, by slot. */
   readonly #moved = new Map<number, Address>();
 
   private constructor(client: RedisClient) {
+    this.#client = client;
     this.#adapter = adapterOf(client);
-    this.#adapter.onEnd(() => {
+    onEnd(client, () => {
       for (const node of this.#nodes.values()) node.closeAll();
     });
   }
@@ -80,85 +76,86 @@ export class Servers {
 
   /** The key with the client's prefix. */
   fullKey(key: string | Buffer): Buffer {
-    const bytes = Buffer.from(key);
-    return this.#adapter.prefix.length === 0 ? bytes : Buffer.concat([Buffer.from(this.#adapter.prefix), bytes]);
+    if (typeof key !== "string" && !Buffer.isBuffer(key)) throw new TypeError("a key must be a string or a Buffer");
+    const { prefix } = this.#adapter;
+    return prefix?.length ? Buffer.concat([Buffer.from(prefix), Buffer.from(key)]) : Buffer.from(key);
   }
 
-  /** Sends a request until a server answers. Throws if that is an error. */
-  async ask(key: Buffer, request: Request): Promise<Answer> {
-    const { signal, progress = { isReplyLost: false }, patience = Number.POSITIVE_INFINITY } = request;
-    const slot = this.#adapter.isCluster ? calculateSlot(key) : 0;
+  /** Sends a request until a server answers. Throws if that is an error. Returns the replies, and when it was sent. */
+  async ask(key: Buffer, request: Request, responseLimit: number) {
+    const { signal, progress = {}, patience = Number.POSITIVE_INFINITY, limit = responseLimit } = request;
+    const slot = this.#adapter.cluster ? calculateSlot(key) : 0;
     let answeredAt = now();
-    let redirect: Redirect | undefined;
+    let asked: Address | undefined;
     let cause: Error | undefined;
-    for (let [failures, pauses] = [0, 0]; ; ) {
+    // No pause at first: the connection may have been cut while it was idle.
+    for (let [failures, pause] = [0, 0]; ; pause = Math.min(Math.max(FIRST_PAUSE, 2 * pause), LONGEST_PAUSE)) {
       signal?.throwIfAborted();
-      request.check?.();
+      request.holder?.checkHeld();
       const begun = now();
-      let sent = begun;
-      let isSent = false;
-      const end = Math.min(request.until, answeredAt + patience);
-      if (this.#adapter.isEnded()) throw unreachable(key, new Error("Connection is closed."));
-      if (cause !== undefined && begun >= end) throw unreachable(key, cause);
+      let sent = 0;
+      const left = Math.min(request.until, answeredAt + patience) - begun;
+      if (isEnded(this.#client)) throw unreachable(key, new Error("Connection is closed."));
+      if (cause !== undefined && left <= 0) throw unreachable(key, cause);
       try {
-        const address = this.#adapter.locate(slot, failures, redirect ?? this.#moved.get(slot));
+        const address = this.#locate(slot, failures, asked ?? this.#moved.get(slot));
         const node = this.#node(address);
-        const asking: Command[] = redirect?.isAsk ? [["ASKING"]] : [];
+        const asking: Command[] = asked ? [["ASKING"]] : [];
         const commands = () => {
-          isSent = true;
           sent = now();
           return [...asking, ...request.commands(sent)];
         };
-        const exchange = request.isAlone ? node.exchangeAlone : node.exchange;
-        const all = await exchange.call(node, request, Math.min(request.limit(begun), end - begun), commands);
-        isSent = false;
-        if (progress.call !== undefined) progress.call.isAnswered = true;
+        const all = await node.exchange(request, Math.min(limit, left), commands);
+        progress.isAnswered = true;
         const replies = all.slice(asking.length);
         const error = replies.find((reply) => reply instanceof ServerError);
         if (error === undefined) return { sent, replies };
         progress.isReplyLost ||= error !== replies[0]; // the first command was carried out
-        redirect = redirectOf(error, address);
-        if (redirect === undefined && !TRANSIENT.has(error.code)) throw error;
+        asked = error.code === "ASK" ? redirectOf(error, address) : undefined;
+        if (error.code === "MOVED") this.#moved.set(slot, redirectOf(error, address));
+        else if (asked === undefined && !TRANSIENT.has(error.code)) throw error;
         cause = new Error(error.message);
         answeredAt = now();
         failures = 0;
-        if (error.code === "READONLY") node.closeUnused();
-        if (redirect?.isAsk === false) this.#moved.set(slot, redirect);
+        if (error.code === "READONLY") node.retireAll();
       } catch (error) {
-        progress.isReplyLost ||= isSent;
-        signal?.throwIfAborted();
         if (error instanceof ServerError) throw new LockRefusedError(error.message, key);
-        if (!(error instanceof Error)) throw error;
+        progress.isReplyLost ||= sent > 0;
+        signal?.throwIfAborted();
         // Why no server can be reached says more than that the time is over.
-        if (cause === undefined || !(error instanceof NoReply)) cause = error;
-        if (isSent && request.isSentOnce) throw unreachable(key, error);
-        redirect = undefined;
+        if (cause === undefined || !(error instanceof NoReply)) cause = error as Error;
+        if (sent > 0 && request.isSentOnce) throw unreachable(key, error as Error);
+        asked = undefined;
         failures += 1;
         this.#moved.delete(slot);
       }
-      if (now() - begun > 2 * LONGEST_PAUSE) pauses = 0;
-      const pause = Math.min(backOff(pauses++), request.until - now(), answeredAt + patience - now());
-      if (pause > 0) await rest(pause, signal, request.isBackground);
+      if (now() - begun > 2 * LONGEST_PAUSE) pause = 0;
+      const longest = Math.min(request.until, answeredAt + patience) - now();
+      if (pause > 0) await rest(Math.min(pause * (0.75 + Math.random() / 4), longest), signal, request.isBackground);
     }
+  }
+
+  /**
+   * The node of a slot: at `named`, if that is given. After `failures` attempts have failed, another node, which may know where
+   * the slot is. Without a cluster, it is always the same address, which stands for the primary.
+   */
+  #locate(slot: number, failures: number, named: Address | undefined): Address {
+    const { cluster } = this.#adapter;
+    if (cluster === undefined) return PRIMARY;
+    const nodes = cluster.nodes();
+    const address = named ?? (failures === 0 ? cluster.owner(slot) : undefined) ?? nodes[failures % nodes.length];
+    if (address === undefined) throw new Error("no node of the cluster is known");
+    const { natMap } = cluster;
+    return (typeof natMap === "function" ? natMap(nameOf(address)) : natMap?.[nameOf(address)]) ?? address;
   }
 
   #node(address: Address): Node {
     const name = nameOf(address);
-    const known = this.#nodes.get(name);
-    if (known !== undefined) return known;
-    const node = new Node(
-      () => this.#adapter.open(address),
-      () => this.leases.renewAll(),
-    );
+    const open = () => this.#adapter.open(address);
+    const node = this.#nodes.get(name) ?? new Node(open, () => this.leases.renewAll());
     this.#nodes.set(name, node);
     return node;
   }
-}
-
-/** The pause before the next attempt, in milliseconds: none at first, as the connection may have been cut while idle. */
-function backOff(pauses: number): number {
-  if (pauses === 0) return 0;
-  return Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** Math.min(pauses - 1, 5)) * (0.75 + Math.random() / 4);
 }
 
 function unreachable(key: Buffer, cause: Error): UnreachableError {
@@ -166,11 +163,10 @@ function unreachable(key: Buffer, cause: Error): UnreachableError {
 }
 
 /** Where MOVED or ASK leads. A node that does not know its own host leaves it out. */
-function redirectOf({ code, message }: ServerError, asked: Address): Redirect | undefined {
-  if (code !== "MOVED" && code !== "ASK") return undefined;
+function redirectOf({ message }: ServerError, asked: Address): Address {
   const [, , address = ""] = message.split(" ");
   const colon = address.lastIndexOf(":");
   const named = address.slice(0, colon);
   const host = named === "" || named === "?" ? asked.host : named;
-  return { host, port: Number(address.slice(colon + 1)), isAsk: code === "ASK" };
+  return { host, port: Number(address.slice(colon + 1)) };
 }

@@ -4,21 +4,28 @@
 // later. So the lease ends here before it ends at the server, however long either was paused.
 
 import type { Command } from "./adapters.js";
-import { LockLostError, LockRefusedError, UnreachableError } from "./errors.js";
-import type { Answer, Request, Servers } from "./servers.js";
-import { now } from "./time.js";
+import { LockLostError, LockRefusedError } from "./errors.js";
+import type { Progress, Request, Servers } from "./servers.js";
+import { now, within } from "./time.js";
+import type { WaitingConnections } from "./waiting.js";
 
 /** With whom a lock is shared, as arguments of a command. */
 export type Kind = readonly (string | number)[];
 
-/** What the tenures of one lock share. Times are in milliseconds. */
-export interface Plan {
+/** What all calls of one client share. Times are in milliseconds. */
+export interface Settings {
   readonly servers: Servers;
-  /** As the program has named it. */
-  readonly owner: string | undefined;
+  readonly connections: WaitingConnections;
   /** How long to try while no server answers. */
   readonly patience: number;
   readonly responseLimit: number;
+}
+
+/** What the tenures of one lock share. */
+export interface Plan {
+  readonly settings: Settings;
+  /** As the program has named it. */
+  readonly owner: string | undefined;
   /** Whether the lease is renewed. */
   readonly renewal: boolean;
   readonly holdLimit: number;
@@ -45,22 +52,27 @@ export class Tenure {
   lease: number;
   token = 0;
   holds = 1;
+  /** Whether the server may keep a grant, or a place in the queue, that the program does not have. */
+  mayBeGranted = false;
+  /** Replies to a wait that was cancelled. */
+  late: Promise<unknown[]> | undefined;
   /** When the lease ends. */
   deadline = Number.NEGATIVE_INFINITY;
   /** When the lease was asked for that it began with. */
   begun = 0;
   /** Called once, when the tenure is lost. */
   onLost: ((reason: LockLostError) => void) | undefined;
-  #loss: LockLostError | undefined;
+  /** Set when the tenure is lost. */
+  loss: LockLostError | undefined;
   #isReleased = false;
-  /** Whether later keys of the lock are waited for. Meanwhile the lease is renewed in any case. */
-  #isWaiting = true;
+  /** While later keys of the lock are waited for, the lease is renewed in any case. */
+  #isRenewed = true;
   /** How many renewals are under way. */
   #renewals = 0;
   #retryAt = 0;
   #holdEnd = Number.POSITIVE_INFINITY;
-  /** How many requests have set the lease. Only the reply to the last one counts. */
-  #leaseRequests = 0;
+  /** When the lease was last asked for. Only the reply to that counts. */
+  #askedAt = 0;
 
   constructor(plan: Plan, owner: string, key: Buffer, kind: Kind, lease: number) {
     this.plan = plan;
@@ -71,46 +83,49 @@ export class Tenure {
   }
 
   get isHeld(): boolean {
-    return !this.#isReleased && this.#loss === undefined && now() < this.deadline;
+    return !this.#isReleased && this.loss === undefined && now() < this.deadline;
   }
 
   /** The server has granted the token and the lease, which counts from `sent`. Returns whether it still runs. */
   begin(sent: number): boolean {
+    const { leases } = this.plan.settings.servers;
     this.begun = sent;
     this.deadline = leaseEnd(sent, this.lease);
-    if (this.isHeld) this.#watch();
-    return this.isHeld;
+    if (!this.isHeld) return false;
+    leases.tenures.add(this);
+    leases.arm(this);
+    return true;
   }
 
-  /** All keys of the lock are held, and it ends at `holdEnd` at the latest. From now on losses are told. */
-  complete(holdEnd: number, onLost: (reason: LockLostError) => void): void {
-    this.onLost = onLost;
-    if (this.#loss !== undefined) onLost(this.#loss);
-    this.#isWaiting = false;
-    this.#holdEnd = holdEnd;
+  /** All keys of the lock are held since `begun`. */
+  complete(begun: number): void {
+    this.mayBeGranted = false;
+    this.#isRenewed = this.plan.renewal;
+    this.#holdEnd = begun + this.plan.holdLimit;
     // A lease that the server has chosen may be longer than the hold limit: renewing shortens it.
-    if (this.deadline > holdEnd) this.renewInBackground();
-    this.deadline = Math.min(this.deadline, holdEnd);
-    this.plan.servers.leases.arm(this.nextEvent);
+    if (this.deadline > this.#holdEnd) this.renewInBackground();
+    this.deadline = Math.min(this.deadline, this.#holdEnd);
+    this.plan.settings.servers.leases.arm(this);
   }
 
-  /** Throws when the tenure is lost. */
+  /** Throws when the tenure is lost or was released. */
   checkHeld(): void {
-    if (!this.#isReleased && now() >= this.deadline) this.loseByTime();
-    if (this.#loss !== undefined) throw this.#loss;
+    if (this.#isReleased) throw new TypeError("the lock was released");
+    if (now() >= this.deadline) this.loseByTime();
+    if (this.loss !== undefined) throw this.loss;
   }
 
   /** Sends a request. If the server refuses the lease as too long, sends it again with the longest that it accepts. */
-  async ask(request: Request): Promise<Answer> {
-    const { servers } = this.plan;
+  async ask(request: Request) {
+    const { servers, responseLimit } = this.plan.settings;
     try {
-      return await servers.ask(this.key, request);
+      return await servers.ask(this.key, request, responseLimit);
     } catch (error) {
       const longest =
         error instanceof LockRefusedError && /^ERR invalid expire time .*: at most (\d+) /.exec(error.reply);
       if (!longest) throw error;
       this.lease = Number(longest[1]);
-      return servers.ask(this.key, request);
+      return servers.ask(this.key, request, responseLimit);
     }
   }
 
@@ -129,30 +144,21 @@ export class Tenure {
     this.checkHeld();
     Object.assign(this, { lease, kind });
     try {
-      await this.#renew(Math.min(this.deadline, now() + this.plan.patience), false);
+      await this.#renew(Math.min(this.deadline, now() + this.plan.settings.patience), false);
     } catch (error) {
       if (error instanceof LockRefusedError) Object.assign(this, previous);
       throw error;
     }
   }
 
-  /** Starts to hold a tenure that another process has acquired. */
-  async resume(): Promise<void> {
-    this.deadline = Number.POSITIVE_INFINITY;
-    await this.renew();
-    this.#watch();
-  }
-
   /** Runs a command only while the server has this tenure. It is never sent again once a server may have carried it out. */
   async guarded(command: Command | [], mayRenew = true): Promise<unknown> {
-    const { patience, responseLimit } = this.plan;
     try {
       const { replies } = await this.ask({
         commands: () => [["LOCK.GUARD", this.key, this.token, ...command]],
-        limit: () => responseLimit,
-        until: now() + patience,
+        until: now() + this.plan.settings.patience,
         isSentOnce: true,
-        check: () => this.checkHeld(),
+        holder: this,
       });
       return replies[0];
     } catch (error) {
@@ -168,13 +174,11 @@ export class Tenure {
   async release(): Promise<void> {
     this.checkHeld();
     this.abandon();
-    const { patience, responseLimit } = this.plan;
-    const progress = { isReplyLost: false };
+    const progress: Progress = {};
     try {
       await this.ask({
         commands: () => [["LOCK.RELEASE", this.key, this.owner, "ALL", "TOKEN", this.token]],
-        limit: () => responseLimit,
-        until: Math.min(this.deadline, now() + patience),
+        until: Math.min(this.deadline, now() + this.plan.settings.patience),
         progress,
       });
     } catch (error) {
@@ -184,14 +188,9 @@ export class Tenure {
     }
   }
 
-  #watch(): void {
-    this.plan.servers.leases.tenures.add(this);
-    this.plan.servers.leases.arm(this.nextEvent);
-  }
-
   /** From now on this process neither renews nor watches the lease. */
   stopRenewal(): void {
-    this.plan.servers.leases.tenures.delete(this);
+    this.plan.settings.servers.leases.tenures.delete(this);
   }
 
   /** From now on this process does nothing for the tenure, which may go on. */
@@ -202,28 +201,23 @@ export class Tenure {
 
   /**
    * Gives back what may be granted to a caller that has left, and its place in the queue. Resolves when that is done or has
-   * failed for 200 ms. Then it goes on for the patience, unless the program has named the owner, which may acquire the lock
-   * again meanwhile. The process may end then.
+   * taken so many milliseconds. Then it goes on for the patience, unless the program has named the owner, which may acquire
+   * the lock again meanwhile. The process may end then.
    */
-  async giveUp(): Promise<void> {
+  async giveUp(limit: number): Promise<void> {
     this.abandon();
-    const { owner, patience, responseLimit } = this.plan;
+    const { owner, settings } = this.plan;
+    const until = now() + (owner === undefined ? settings.patience : limit);
     const commands = (): Command[] => [["LOCK.RELEASE", this.key, this.owner, "HOLDS", 0]];
-    const ask = (limit: number, isBackground: boolean) =>
-      this.ask({ commands, limit: () => Math.min(limit, responseLimit), until: now() + limit, isBackground });
-    const goOn = (error: unknown) => {
-      if (owner === undefined && error instanceof UnreachableError) ask(patience, true).catch(() => {});
-    };
-    await ask(200, false).catch(goOn);
+    const giveUp = () => this.ask({ commands, until, isBackground: true });
+    // The request that waited may be carried out after the one that gives up.
+    const giveUpAgain = this.late?.then(async ([reply]) => Array.isArray(reply) && giveUp());
+    await within(Promise.all([giveUp(), giveUpAgain]), limit).catch(() => {});
   }
 
   // For the watch over the leases.
 
-  /** When the tenure is to be renewed, or ends. */
-  get nextEvent(): number {
-    return Math.min(this.renewalDue, this.deadline);
-  }
-
+  /** When the tenure is to be renewed, if it is. */
   get renewalDue(): number {
     if (this.#renewals > 0 || this.#isLastLease || !this.#isRenewed) return Number.POSITIVE_INFINITY;
     return Math.max(this.deadline - (this.lease * 2) / 3, this.#retryAt);
@@ -238,10 +232,6 @@ export class Tenure {
     this.#lose(this.#isLastLease ? "its hold limit is over" : "its lease is over");
   }
 
-  get #isRenewed(): boolean {
-    return this.plan.renewal || this.#isWaiting;
-  }
-
   /** Whether the lease ends with the hold limit. */
   get #isLastLease(): boolean {
     return leaseEnd(this.#holdEnd, this.lease) - 1 <= this.deadline + this.lease;
@@ -250,45 +240,38 @@ export class Tenure {
   /** In the background a lease that is not to be renewed stays: the request only restores what a server has forgotten. */
   async #renew(until: number, isBackground: boolean): Promise<void> {
     const setsLease = this.#isRenewed || !isBackground;
-    this.#leaseRequests += 1;
-    const leaseRequest = this.#leaseRequests;
     let lease = 0;
-    const check = () => {
-      if (this.#isReleased) throw new TypeError("the lock was released");
-      this.checkHeld();
-    };
     const commands = (sent: number) => {
+      this.#askedAt = sent;
       const left = (setsLease ? this.#holdEnd : this.deadline) - sent;
       lease = Math.max(1, Math.min(this.lease, Math.ceil(left)));
       // The server may set a shorter lease though no reply arrives.
       this.deadline = Math.min(this.deadline, leaseEnd(sent, lease));
-      this.plan.servers.leases.arm(this.deadline);
+      this.plan.settings.servers.leases.arm(this);
       return [this.renewCommand(lease)];
     };
-    const limit = () => Math.min(this.plan.responseLimit, this.lease / 6 + 1);
+    const limit = Math.min(this.plan.settings.responseLimit, this.lease / 6 + 1);
     this.#renewals += 1;
     try {
-      const { sent } = await this.ask({ commands, limit, until, check, isBackground });
-      check(); // a tenure that is over stays over, however late this reply is
-      if (setsLease && leaseRequest === this.#leaseRequests) {
-        this.deadline = Math.min(leaseEnd(sent, lease), this.#holdEnd);
-      }
+      const { sent } = await this.ask({ commands, limit, until, holder: this, isBackground });
+      this.checkHeld(); // a tenure that is over stays over, however late this reply is
+      if (setsLease && sent === this.#askedAt) this.deadline = Math.min(leaseEnd(sent, lease), this.#holdEnd);
     } catch (error) {
       if (isDenial(error) && !this.#isReleased) throw this.#lose(error.reply);
       this.#retryAt = now() + Math.min(1_000, this.lease / 6);
       throw error;
     } finally {
       this.#renewals -= 1;
-      if (this.isHeld) this.plan.servers.leases.arm(this.nextEvent);
+      if (this.isHeld) this.plan.settings.servers.leases.arm(this);
     }
   }
 
   #lose(reason: string): LockLostError {
     this.stopRenewal();
-    if (this.#loss === undefined) {
-      this.#loss = new LockLostError(`the lock is lost: ${reason}`, this.key);
-      this.onLost?.(this.#loss);
+    if (this.loss === undefined) {
+      this.loss = new LockLostError(`the lock is lost: ${reason}`, this.key);
+      this.onLost?.(this.loss);
     }
-    return this.#loss;
+    return this.loss;
   }
 }

@@ -24,7 +24,10 @@ export function within<T>(promise: Promise<T>, milliseconds: number, signal?: Ab
       how();
     };
     const abort = () => settle(() => reject(signal?.reason));
-    const expire = () => settle(() => reject(new NoReply(`no reply within ${limit} ms`)));
+    const end = now() + limit;
+    // A timer may fire early, because it counts from when the event loop last looked at the clock.
+    const late = () => reject(new NoReply(`no reply within ${limit} ms`));
+    const expire = () => (now() < end ? setImmediate(expire) : settle(late));
     // setImmediate: a process that was paused reads what has arrived before it decides that nothing has.
     const timer = setTimeout(setImmediate, limit, expire);
     if (isBackground) timer.unref();

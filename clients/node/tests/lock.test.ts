@@ -102,7 +102,8 @@ for (const library of LIBRARIES) {
       for (let turn = 0; turn < 60; turn += 1) {
         const holder = turn % 2 === 0 ? await lockward.acquire("any") : undefined;
         const leaving = new AbortController();
-        const waiting = lockward.acquire("any", { signal: leaving.signal });
+        const owner = turn % 4 < 2 ? {} : { owner: "named" };
+        const waiting = lockward.acquire("any", { signal: leaving.signal, ...owner });
         for (let step = 0; step < turn / 4; step += 1) await new Promise((resolve) => setImmediate(resolve));
         const released = holder?.release();
         if (turn % 3 === 0) await Promise.resolve();
@@ -485,6 +486,46 @@ describe("faults", () => {
     await eventually(() => performance.now() > until);
     await proxy.tell("plan reply LOCK.RELEASE 1");
     await server.ask(["LOCK.ACQUIRE", "given up", "other", "PX", 60_000, "BLOCK", 10_000]);
+  });
+
+  for (const keys of ["owned", ["owned", "owned too"]]) {
+    for (const ending of ["unreachable", "left"]) {
+      test(`giving up does not end the next tenure of a named owner: ${keys}, ${ending}`, async () => {
+        const proxy = await LossyProxy.start(server.port);
+        const lossy = new Lockward(server.ioredis({}, proxy.port), { patience: 300 });
+        const leaving = new AbortController();
+        const options = { owner: "named", lease: 60_000, signal: leaving.signal };
+        await proxy.tell("plan reply LOCK.ACQUIRE until LOCK.RELEASE, request LOCK.RELEASE");
+        const failing = assert.rejects(lossy.acquire(keys, options));
+        if (ending === "left") await eventually(() => server.ask(["EXISTS", "owned"]));
+        const left = performance.now();
+        if (ending === "left") leaving.abort();
+        await failing;
+        assert(performance.now() < left + (ending === "left" ? 250 : 600));
+        const lossesUntil = performance.now() + 25; // two requests to give up are lost
+        await eventually(() => performance.now() > lossesUntil);
+        await proxy.tell("plan");
+        const lock = await lossy.acquire(keys, { owner: "named", lease: 60_000 });
+        const until = performance.now() + 400;
+        await eventually(() => performance.now() > until);
+        assert.equal((await server.info("owned")).holders[0]?.token, lock.token);
+        await lock.release();
+      });
+    }
+  }
+
+  test("a call with a named owner ends in time though a request to give up has no reply", async () => {
+    const own = await Server.start();
+    const client = new Lockward(own.ioredis());
+    const other = await client.acquire("in time", { lease: 60_000 });
+    const begun = performance.now();
+    const waiting = assert.rejects(client.acquire("in time", { owner: "named", waitLimit: 500 }), LockBusyError);
+    await eventually(() => own.waiters("in time"));
+    await own.tell("pause");
+    await waiting;
+    assert(performance.now() < begun + 750);
+    await own.tell("resume");
+    await other.release();
   });
 
   test("a call for several keys is busy if a server has answered during it", async () => {
