@@ -16,7 +16,7 @@ const (
 	keep       = 5000                   // milliseconds, for which the server keeps the place between them
 	replyTime  = 5 * time.Millisecond   // how long before the deadline of the caller the server ends a wait
 	firstPause = 50 * time.Millisecond  // before a lock is asked for again, doubling to a second
-	leaveLimit = 200 * time.Millisecond // how long giving up may take
+	leaveLimit = 200 * time.Millisecond // how long a caller that leaves waits for a release
 )
 
 // An AcquireOption sets what an acquisition asks for.
@@ -170,31 +170,56 @@ func (t *tenure) try(ctx context.Context, patience time.Duration, parts ...*part
 	return t.hold(parts...), nil
 }
 
-// giveBack ends the waits of all keys, and gives back what may have been granted. It goes on in the background when the caller
-// leaves, and soon in any case.
+// giveBack ends the waits of all keys, and gives back what may have been granted, after the acquisition has failed. A caller that
+// leaves does not wait for that.
 func (t *tenure) giveBack(ctx context.Context, failure error) {
-	limit, left := t.client.patience, ctx.Done()
-	if t.isOwnerNamed { // it may acquire the lock again, and must not be released then
-		limit, left = leaveLimit, nil
-	}
 	var calls []*call
 	for _, p := range t.parts {
 		if p.mayBeHeld {
-			r := p.newCall(ctx, min(limit, t.client.responseLimit))
-			r.until = time.Now().Add(limit)
-			release := command{"LOCK.RELEASE", p.key, p.owner, "HOLDS", 0}
-			r.request = func(*call) command { return release }
+			r := p.newCall(ctx, p.client.responseLimit)
+			r.until = time.Now().Add(p.client.patience)
+			r.request = func(*call) command { return command{"LOCK.RELEASE", p.key, p.owner, "HOLDS", 0} }
 			calls = append(calls, r)
 		}
 	}
-	done := t.client.finish(calls...)
-	if errors.Is(failure, ErrUnreachable) {
-		return
+	grace := leaveLimit
+	if ctx.Err() != nil || errors.Is(failure, ErrUnreachable) {
+		grace = 0
+	}
+	_ = t.leave(t.over, grace, calls)
+}
+
+// leave makes calls that release keys. When ctx ends, the caller leaves after the grace, and the calls go on in the background. But
+// the program may acquire the lock again for an owner that it has named, and a late release would end that tenure: so the calls of
+// such an owner end 200 ms after ctx, and the caller waits for their end. The caller has begun a task that Close waits for.
+func (t *tenure) leave(ctx context.Context, grace time.Duration, calls []*call) error {
+	asking, stop := context.WithCancel(context.Background())
+	for _, r := range calls {
+		r.ctx = asking
+	}
+	done := make(chan error, 1)
+	t.client.running.Add(1)
+	go func() {
+		defer t.client.running.Done()
+		defer stop()
+		done <- t.client.ask(asking, calls...)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	var left <-chan time.Time
+	if t.isOwnerNamed {
+		defer time.AfterFunc(leaveLimit, stop).Stop()
+	} else {
+		left = time.After(grace)
 	}
 	select {
-	case <-done:
+	case err := <-done:
+		return err
 	case <-left:
-	case <-time.After(leaveLimit):
+		return contextError(ctx, t.parts[0].key, nil)
 	}
 }
 

@@ -144,20 +144,6 @@ func (c *Client) begin() bool {
 	return isOpen
 }
 
-// finish makes calls in the background, for a caller that leaves. The caller has begun a task that Close waits for.
-func (c *Client) finish(calls ...*call) <-chan error {
-	done := make(chan error, 1)
-	for _, r := range calls {
-		r.ctx = context.Background()
-	}
-	c.running.Add(1)
-	go func() {
-		defer c.running.Done()
-		done <- c.ask(context.Background(), calls...)
-	}()
-	return done
-}
-
 // newOwner returns an owner that no other tenure has.
 func (c *Client) newOwner() string { return c.id + ":" + strconv.FormatUint(c.owners.Add(1), 10) }
 

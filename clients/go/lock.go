@@ -8,7 +8,6 @@ import (
 	"errors"
 	"math"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -260,22 +259,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	for i, p := range l.parts {
 		calls[i] = p.newRelease(ctx)
 	}
-	err := l.client.ask(ctx, calls...)
-	undone := slices.DeleteFunc(calls, func(r *call) bool { return r.err == nil || errors.Is(r.err, ErrLost) })
-	if ctx.Err() == nil || len(undone) == 0 {
-		return cmp.Or(lost, err)
-	}
-	if l.isOwnerNamed { // it may acquire the lock again, and must not be released then
-		for _, r := range undone {
-			r.until = earliest(r.until, time.Now().Add(leaveLimit))
-		}
-	}
-	select {
-	case late := <-l.client.finish(undone...):
-		return cmp.Or(lost, late)
-	case <-time.After(leaveLimit):
-		return cmp.Or(lost, err)
-	}
+	return cmp.Or(lost, l.leave(ctx, leaveLimit, calls))
 }
 
 // newRelease returns the call that releases a key. After a lost reply, the next one does not tell whether the tenure was lost before.

@@ -1,12 +1,10 @@
 package lockward
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -47,9 +45,9 @@ func (c *Client) ask(ctx context.Context, calls ...*call) error {
 		return calls[0].ask()
 	}
 	byNode := make(map[*node][]*call)
-	deadline := time.Now().Add(c.responseLimit)
+	lookUpEnd := deadline(calls...)
 	for _, r := range calls {
-		n, _ := c.nodeFor(ctx, deadline, r.part.key, redirect{})
+		n, _ := c.nodeFor(ctx, lookUpEnd, r.part.key, redirect{})
 		byNode[n] = append(byNode[n], r)
 	}
 	var asking sync.WaitGroup
@@ -57,8 +55,7 @@ func (c *Client) ask(ctx context.Context, calls ...*call) error {
 	for n, together := range byNode {
 		go func() {
 			if n != nil {
-				shortest := slices.MinFunc(together, func(a, b *call) int { return cmp.Compare(a.limit, b.limit) })
-				c.send(ctx, time.Now().Add(shortest.limit), n, false, false, together...)
+				c.send(ctx, deadline(together...), n, false, false, together...)
 			}
 			for _, r := range together {
 				go func() {
@@ -85,6 +82,14 @@ func (r *call) ask() error {
 	return r.err
 }
 
+// deadline is when a reply to calls that are sent now is too late.
+func deadline(calls ...*call) (end time.Time) {
+	for _, r := range calls {
+		end = earliest(earliest(end, r.until), time.Now().Add(r.limit))
+	}
+	return end
+}
+
 // repeat sends the request again after a redirection or a transient error, as if there was no answer.
 func (r *call) repeat() error {
 	to, heard := redirect{}, time.Now()
@@ -100,7 +105,7 @@ func (r *call) repeat() error {
 		case !until.IsZero() && !now.Before(until):
 			return r.part.fail(ErrUnreachable, r.failure)
 		default:
-			r.sendAlone(to, earliest(now.Add(r.limit), until), failures > 0)
+			r.sendAlone(to, earliest(deadline(r), until), failures > 0)
 		}
 		r.isSent = false
 		to = redirect{isAny: failures%2 == 1} // the node may be gone, and another one knows where the key is now
