@@ -17,9 +17,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -112,23 +110,20 @@ func (c *Client) Close() error {
 	c.mu.Lock()
 	wasClosed := c.open.Err() != nil
 	c.shut(ErrClosed)
-	tenures := slices.Collect(maps.Keys(c.tenures))
 	c.mu.Unlock()
 	if wasClosed {
 		return ErrClosed
 	}
-	for _, t := range tenures {
-		t.close()
-	}
+	c.watch() // ends all tenures
 	c.running.Wait()
 	c.alarm.Stop()
 	c.mu.Lock()
-	nodes := slices.Collect(maps.Values(c.nodes))
-	c.mu.Unlock()
-	for _, n := range nodes {
-		for cn := c.takeIdle(n); cn != nil; cn = c.takeIdle(n) {
-			c.discard(n, cn, nil)
+	defer c.mu.Unlock()
+	for _, n := range c.nodes {
+		for _, cn := range n.idle {
+			cn.close()
 		}
+		n.idle = nil
 	}
 	return nil
 }

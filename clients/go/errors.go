@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -93,9 +92,6 @@ func errorCode(err error) string {
 	return code
 }
 
-// isLoginRefused returns whether the server refuses the user.
-func isLoginRefused(err error) bool { return hasCode(err, "WRONGPASS", "NOAUTH", "NOPERM") }
-
 // isTransient returns whether the server, or another one in its place, may accept the same request later.
 func isTransient(err error) bool {
 	return hasCode(err, "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED")
@@ -105,14 +101,3 @@ func isTransient(err error) bool {
 func deniesTenure(err error) bool { return hasCode(err, "NOTHELD", "HOLDS", "WRONGTYPE") }
 
 func hasCode(err error, codes ...string) bool { return slices.Contains(codes, errorCode(err)) }
-
-// longestLease is the longest lease in milliseconds that the server accepts, if it refuses a longer one, and otherwise 0.
-func longestLease(err error) int64 {
-	if errorCode(err) != "ERR" {
-		return 0
-	}
-	_, limit, _ := strings.Cut(err.Error(), " command: at most ")
-	number, _, _ := strings.Cut(limit, " ")
-	longest, _ := strconv.ParseInt(number, 10, 64)
-	return longest
-}
