@@ -17,7 +17,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -118,12 +120,12 @@ func (c *Client) Close() error {
 	c.running.Wait()
 	c.alarm.Stop()
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, n := range c.nodes {
-		for _, cn := range n.idle {
+	nodes := slices.Collect(maps.Values(c.nodes))
+	c.mu.Unlock()
+	for _, n := range nodes {
+		for cn := n.takeIdle(); cn != nil; cn = n.takeIdle() {
 			cn.close()
 		}
-		n.idle = nil
 	}
 	return nil
 }

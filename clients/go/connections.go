@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -34,7 +33,7 @@ type connection struct {
 	conn    *redis.Conn
 	isReady bool        // the handshake is over
 	watch   *time.Timer // calls watchIdle
-	watched chan bool   // whether a connection that was taken meanwhile is intact
+	watched chan bool   // whether the connection is intact after that
 }
 
 func (cn *connection) close() { _ = cn.net.Close(); _ = cn.client.Close() }
@@ -45,7 +44,7 @@ type node struct {
 	permits  chan struct{}          // one for each connection in use
 	renewals chan struct{}          // the same for renewals, which nothing else must delay
 	primary  atomic.Pointer[string] // the last one that Sentinels have named
-	idle     []*connection          // guarded by Client.mu
+	idle     chan *connection       // some may be closed
 }
 
 // A redirect is the address of the cluster node that has a key, or (isAsk) that is importing it. isAny leads to any node, which
@@ -101,6 +100,7 @@ func (c *Client) nodeFor(ctx context.Context, deadline time.Time, key string, to
 			options:  ownOptions(master.Options(), addr),
 			permits:  make(chan struct{}, maxConnections),
 			renewals: make(chan struct{}, maxConnections),
+			idle:     make(chan *connection, maxConnections),
 		}
 		c.nodes[addr] = n
 	}
@@ -122,15 +122,10 @@ func ownOptions(theirs *redis.Options, addr string) *redis.Options {
 
 // connection returns an idle connection to a node, or a new one.
 func (c *Client) connection(ctx context.Context, deadline time.Time, n *node, isNew bool) (*connection, error) {
-	for !isNew {
-		cn := c.takeIdle(n)
-		if cn == nil {
-			break
-		}
-		if cn.endWatch() {
+	if !isNew {
+		if cn := n.takeIdle(); cn != nil {
 			return cn, nil
 		}
-		c.discard(n, cn, true)
 	}
 	conn, isLastKnown, err := n.dial(ctx, deadline)
 	if err != nil {
@@ -155,17 +150,6 @@ func (c *Client) connection(ctx context.Context, deadline time.Time, n *node, is
 	return cn, nil
 }
 
-// takeIdle returns the connection that was used last, or nil.
-func (c *Client) takeIdle(n *node) (cn *connection) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if last := len(n.idle) - 1; last >= 0 {
-		cn = n.idle[last]
-		n.idle = n.idle[:last]
-	}
-	return cn
-}
-
 // keepIdle keeps a connection for the next request. When it has been idle for a moment, the client reads from it: so it hears when the
 // server closes it. It is closed at the idle limit.
 func (c *Client) keepIdle(n *node, cn *connection) {
@@ -175,35 +159,39 @@ func (c *Client) keepIdle(n *node, cn *connection) {
 		cn.close()
 		return
 	}
-	_ = cn.net.SetReadDeadline(time.Now().Add(c.idleLimit))
-	n.idle = append(n.idle, cn)
-	cn.watch = time.AfterFunc(watchAfter, func() { c.watchIdle(n, cn) })
+	until := time.Now().Add(c.idleLimit)
+	_ = cn.net.SetReadDeadline(until)
+	cn.watch = time.AfterFunc(watchAfter, func() { c.watchIdle(n, cn, until) })
+	n.idle <- cn
 }
 
-// watchIdle reads from an idle connection until it is taken, or closed by the server, or idle for too long.
-func (c *Client) watchIdle(n *node, cn *connection) {
+// watchIdle reads from an idle connection, until takeIdle, a time, or the server ends that.
+func (c *Client) watchIdle(n *node, cn *connection, until time.Time) {
 	_, err := cn.net.Read(make([]byte, 1))
-	isIntact := errors.Is(err, os.ErrDeadlineExceeded)
-	c.mu.Lock()
-	at := slices.Index(n.idle, cn)
-	if at >= 0 {
-		n.idle = slices.Delete(n.idle, at, at+1)
+	isBroken := !errors.Is(err, os.ErrDeadlineExceeded)
+	isIntact := !isBroken && time.Now().Before(until)
+	if !isIntact {
+		c.discard(n, cn, isBroken)
 	}
-	c.mu.Unlock()
-	if at >= 0 {
-		c.discard(n, cn, !isIntact)
-	} else {
-		cn.watched <- isIntact
-	}
+	cn.watched <- isIntact
 }
 
-// endWatch lets a connection that was taken be used again, and returns whether it is intact.
-func (cn *connection) endWatch() bool {
-	if cn.watch.Stop() {
-		return true
+// takeIdle ends the watch over a connection and returns it, if an idle one is intact.
+func (n *node) takeIdle() *connection {
+	for {
+		select {
+		case cn := <-n.idle:
+			if cn.watch.Stop() {
+				return cn
+			}
+			_ = cn.net.SetReadDeadline(time.Unix(1, 0))
+			if <-cn.watched {
+				return cn
+			}
+		default:
+			return nil
+		}
 	}
-	_ = cn.net.SetReadDeadline(time.Unix(1, 0))
-	return <-cn.watched
 }
 
 // discard closes a connection that is not used again. If it broke, then the server may have restarted, or another one may be the
@@ -272,9 +260,7 @@ func bounded[T any](
 // exchange sends commands and reads all replies until the deadline. The connection is closed when the context ends. An error that a
 // server replies is only in its command.
 func (cn *connection) exchange(ctx context.Context, deadline time.Time, commands []command) error {
-	if ctx.Done() != nil { // otherwise AfterFunc allocates for nothing
-		defer context.AfterFunc(ctx, func() { _ = cn.net.Close() })()
-	}
+	defer context.AfterFunc(ctx, func() { _ = cn.net.Close() })()
 	err := cn.net.SetDeadline(deadline)
 	if err != nil {
 		return err
