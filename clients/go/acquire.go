@@ -12,6 +12,9 @@ import (
 )
 
 const (
+	acquireCommand = "LOCK.ACQUIRE"
+	renewCommand   = "LOCK.RENEW"
+
 	shortLease = 3000                   // milliseconds, of a grant that ends a wait, until it is confirmed
 	slice      = 10 * time.Second       // a wait is repeated in slices of this length
 	keep       = 5000                   // milliseconds, for which the server keeps the place between them
@@ -129,7 +132,7 @@ func (t *tenure) acquire(ctx context.Context, isFirst bool) error {
 	defer cancel()
 	err := t.parts[0].fail(ErrBusy)
 	if isFirst {
-		err = t.try(acquiring, t.client.patience, t.parts...)
+		err = t.take(acquiring, acquireCommand, t.client.patience, t.parts...)
 	}
 	if t.mayWait && (!isFirst || len(t.parts) == 1) && errors.Is(err, ErrBusy) {
 		err = nil
@@ -149,13 +152,24 @@ func (t *tenure) acquire(ctx context.Context, isFirst bool) error {
 	return err
 }
 
-// try asks for keys at the same time, without waiting. It returns ErrBusy unless all of them are granted. They are held then.
-func (t *tenure) try(ctx context.Context, patience time.Duration, parts ...*part) error {
+// take asks for keys at the same time, without waiting: by LOCK.ACQUIRE, or by LOCK.RENEW if they were granted before. They are held
+// if all of them are granted. Otherwise it returns ErrBusy. An answer must come within the patience; 0 is no limit.
+func (t *tenure) take(ctx context.Context, name string, patience time.Duration, parts ...*part) error {
+	if patience > 0 {
+		patience += t.within // the replicas have their time, too
+	}
 	calls := make([]*call, len(parts))
 	for i, p := range parts {
-		calls[i] = p.newGrantCall(ctx, patience)
-		calls[i].request = func(r *call) command { return p.command(r, "LOCK.ACQUIRE", p.lease) }
-		calls[i].read = p.readGrant
+		r := p.newCall(ctx, t.client.responseLimit+t.within, patience)
+		if calls[i] = r; t.mayWait {
+			r.patience = patience
+		}
+		r.isReplicated = t.replicas > 0
+		r.isUnlimited = r.isReplicated // while WAIT waits, it must not keep others from being sent
+		r.request = func(r *call) command { return p.command(r, name, p.lease) }
+		if r.read = p.readGrant; name == renewCommand {
+			r.read = p.granted
+		}
 	}
 	if err := t.client.ask(ctx, calls...); err != nil {
 		return err
@@ -226,7 +240,7 @@ func (p *part) acquire(ctx context.Context) (err error) {
 		case p.client.waitPermits <- struct{}{}:
 			err = p.wait(ctx)
 		case <-turn.Done():
-			err = p.try(ctx, 0, p)
+			err = p.take(ctx, acquireCommand, 0, p)
 		}
 		isBusy := errors.Is(err, ErrBusy) && !errors.Is(err, context.DeadlineExceeded)
 		if isBusy {
@@ -254,37 +268,23 @@ func (p *part) wait(ctx context.Context) error {
 			isLast = true
 			arguments = []any{"BLOCK", max(1, (left - replyTime).Milliseconds())}
 		}
-		return p.command(r, "LOCK.ACQUIRE", min(p.lease, shortLease), arguments...)
+		return p.command(r, acquireCommand, min(p.lease, shortLease), arguments...)
 	}
 	for {
 		err := r.ask()
 		switch {
 		case err != nil:
 			return err
-		case p.mayBeHeld:
-			return p.confirm(ctx)
+		case p.mayBeHeld: // to the full lease
+			if err = p.take(ctx, renewCommand, p.client.patience, p); !p.mayBeHeld {
+				err = p.fail(ErrBusy)
+			}
+			return err
 		case isLast:
 			return p.fail(ErrBusy, context.DeadlineExceeded)
 		}
 		p.mayBeHeld = true // the server keeps the place
 	}
-}
-
-// confirm renews a grant to the full lease, and then the key is held. It returns ErrBusy if the grant is over.
-func (p *part) confirm(ctx context.Context) error {
-	r := p.newGrantCall(ctx, p.client.patience)
-	r.request = func(r *call) command { return p.command(r, "LOCK.RENEW", p.lease, "TOKEN", p.token) }
-	r.read = func(r *call, err error) error {
-		if deniesTenure(err) {
-			p.mayBeHeld = false
-			return p.fail(ErrBusy)
-		}
-		return p.granted(r, err)
-	}
-	if err := r.ask(); err != nil {
-		return err
-	}
-	return p.tenure.hold(p)
 }
 
 // readGrant reads the reply to LOCK.ACQUIRE.
@@ -309,9 +309,14 @@ func (p *part) readGrant(r *call, err error) error {
 	return p.granted(r, nil)
 }
 
-// granted notes the lease that a call has got, and checks that enough replicas have confirmed it, if that was asked for.
+// granted notes the lease that a call has got, and checks that enough replicas have confirmed it, if that was asked for. It returns
+// ErrLost if the server denies an earlier grant.
 func (p *part) granted(r *call, err error) error {
 	if err != nil {
+		if r.replies != nil && deniesTenure(err) {
+			p.mayBeHeld = false
+			return p.fail(ErrLost, err)
+		}
 		return err
 	}
 	p.extend(r)
@@ -327,25 +332,14 @@ func (p *part) granted(r *call, err error) error {
 	return nil
 }
 
-// newGrantCall returns a call after which the key may be held. If replicas are to confirm that, it leaves them their time.
-func (p *part) newGrantCall(ctx context.Context, patience time.Duration) *call {
-	if patience > 0 {
-		patience += p.within
-	}
-	r := p.newCall(ctx, p.client.responseLimit+p.within, patience)
-	if p.mayWait {
-		r.patience = patience
-	}
-	r.isReplicated = p.replicas > 0
-	r.isUnlimited = r.isReplicated // while WAIT waits, it must not keep others from being sent
-	return r
-}
-
 // command is a request of this owner. The arguments are in the order that the protocol of all clients names.
 func (p *part) command(r *call, name string, lease int64, arguments ...any) command {
 	words := append(make([]any, 0, 16), name, p.key, p.owner)
 	if r.lease = lease; lease > 0 {
 		words = append(words, "PX", lease)
+	}
+	if name == renewCommand {
+		words = append(words, "TOKEN", p.token)
 	}
 	words = append(words, arguments...)
 	words = append(words, "HOLDS", 1)

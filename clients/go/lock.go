@@ -7,7 +7,6 @@ import (
 	"encoding/base64"
 	"encoding/gob"
 	"errors"
-	"math"
 	"runtime"
 	"strings"
 	"sync"
@@ -312,19 +311,17 @@ func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOpti
 		return nil, errors.New("lockward: this is not the handle of a lock")
 	}
 	t := c.newTenure(h.Keys, settings{owner: h.Owner, limit: h.Limit, weight: h.Weight, lease: h.Lease, isRenewed: true}, options)
-	t.mu.Lock()
-	never := time.Now().Add(duration(math.MaxInt64))
 	for i, p := range t.parts {
-		p.token, p.isHeld, p.deadline, p.renewAt = h.Tokens[i], true, never, never
+		p.token = h.Tokens[i]
 	}
-	t.mu.Unlock()
-	err := t.renew(ctx)
-	if err == nil && t.hold(t.parts...) != nil {
-		err = t.checkHeld()
+	ctx, cancel := joined(ctx, t.over)
+	defer cancel()
+	err := t.take(ctx, renewCommand, c.patience, t.parts...)
+	if errors.Is(err, ErrBusy) { // the lease is over again
+		err = t.parts[0].fail(ErrLost)
 	}
 	if err != nil {
-		_ = t.end(err)
-		return nil, err
+		return nil, cmp.Or(t.end(err), err)
 	}
 	return t.lock(), nil
 }

@@ -116,7 +116,7 @@ func (p *part) newRenewal(ctx context.Context, isWanted bool) *call {
 			p.deadline = end
 			p.client.wakeAt(end)
 		}
-		return p.command(r, "LOCK.RENEW", lease, "TOKEN", p.token)
+		return p.command(r, renewCommand, lease)
 	}
 	return r
 }
