@@ -274,9 +274,8 @@ func (cn *connection) exchange(ctx context.Context, deadline time.Time, commands
 		}
 		_, err = pipe.Exec(context.Background())
 	}
-	// As long as the connection is not ready, an error reply may be to the login.
-	if err != nil && (!cn.isReady || errorCode(err) == "" && !errors.Is(err, redis.Nil)) {
-		return err
+	if reply := redis.Error(nil); cn.isReady && errors.As(err, &reply) { // otherwise it may be the reply to the login
+		return nil
 	}
-	return nil
+	return err
 }

@@ -218,7 +218,7 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 		if err == nil {
 			err = r.ask()
 		}
-		switch isFenced := errorCode(err) == "FENCED"; {
+		switch isFenced := hasCode(err, "FENCED"); {
 		case isFenced && isRenewed:
 			_ = l.end(p.fail(ErrLost, err))
 			err = l.checkHeld()
@@ -264,7 +264,7 @@ func (p *part) newRelease(ctx context.Context) *call {
 	r.request = func(*call) command { return newCommand("LOCK.RELEASE", p.key, p.owner, "ALL", "TOKEN", p.token) }
 	r.read = func(r *call, err error) error {
 		switch {
-		case r.isUncertain && errorCode(err) == "NOTHELD":
+		case r.isUncertain && hasCode(err, "NOTHELD"):
 			return nil
 		case deniesTenure(err):
 			return p.fail(ErrLost, err)

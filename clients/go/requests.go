@@ -146,7 +146,7 @@ func (r *call) shorten(refusal error) bool {
 	var longest int64
 	_, limit, _ := strings.Cut(refusal.Error(), " command: at most ")
 	_, _ = fmt.Sscan(limit, &longest)
-	if errorCode(refusal) != "ERR" || r.isShortened || longest <= 0 || longest >= r.lease {
+	if r.isShortened || longest <= 0 || longest >= r.lease {
 		return false
 	}
 	r.isShortened = true
