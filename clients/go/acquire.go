@@ -94,7 +94,9 @@ func (c *Client) Acquire(ctx context.Context, key string, options ...AcquireOpti
 // busy, it acquires them one after the other, in the order of their bytes, until ctx ends. If one is lost before all are held, it
 // starts over. If it fails, it holds none of them.
 func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...AcquireOption) (*Lock, error) {
-	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
+	if len(keys) > 1 {
+		keys = slices.Compact(slices.Sorted(slices.Values(keys)))
+	}
 	if len(keys) == 0 {
 		return nil, errors.New("lockward: there is no key to acquire")
 	}
@@ -130,11 +132,11 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 func (t *tenure) acquire(ctx context.Context, isFirst bool) error {
 	acquiring, cancel := joined(ctx, t.over) // one key may be lost while a later one is waited for
 	defer cancel()
-	err := t.parts[0].fail(ErrBusy)
+	var err error
 	if isFirst {
 		err = t.take(acquiring, acquireCommand, t.client.patience, t.parts...)
 	}
-	if t.mayWait && (!isFirst || len(t.parts) == 1) && errors.Is(err, ErrBusy) {
+	if !isFirst || t.mayWait && len(t.parts) == 1 && errors.Is(err, ErrBusy) {
 		err = nil
 		for _, p := range t.parts {
 			if err == nil {
@@ -192,14 +194,18 @@ func (t *tenure) giveBack(ctx context.Context, failure error) {
 	if ctx.Err() != nil || errors.Is(failure, ErrUnreachable) {
 		grace = 0
 	}
-	_ = t.leave(t.over, grace, calls)
+	_ = t.leave(failure, grace, calls)
 }
 
-// leave makes calls that release keys. When ctx ends, the caller leaves after the grace, and the calls go on in the background. But
-// the program may acquire the lock again for an owner that it has named, and a late release would end that tenure: so the calls of
-// such an owner end 200 ms after ctx, and the caller waits for their end. The caller has begun a task that Close waits for.
-func (t *tenure) leave(ctx context.Context, grace time.Duration, calls []*call) error {
-	asking, stop := context.WithCancel(context.Background())
+// leave makes calls that release keys, in the background. The caller leaves after the grace, with a failure if they have not ended.
+// But the program may acquire the lock again for an owner that it has named, and a late release would end that tenure: so the calls of
+// such an owner end after 200 ms, and the caller waits for their end. The caller has begun a task that Close waits for.
+func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error {
+	limit, late := t.client.patience, time.After(grace)
+	if t.isOwnerNamed {
+		limit, late = leaveLimit, nil
+	}
+	asking, stop := context.WithTimeout(context.Background(), limit)
 	for _, r := range calls {
 		r.ctx = asking
 	}
@@ -210,23 +216,11 @@ func (t *tenure) leave(ctx context.Context, grace time.Duration, calls []*call) 
 		defer stop()
 		done <- t.client.ask(asking, calls...)
 	}()
-	if t.isOwnerNamed {
-		grace = leaveLimit
-	}
-	left := ctx.Done()
-	var late <-chan time.Time
-	for {
-		select {
-		case err := <-done:
-			return err
-		case <-left:
-			left, late = nil, time.After(grace)
-		case <-late:
-			if !t.isOwnerNamed {
-				return contextError(ctx, t.parts[0].key, nil)
-			}
-			stop()
-		}
+	select {
+	case err := <-done:
+		return err
+	case <-late:
+		return failure
 	}
 }
 

@@ -33,6 +33,7 @@ type connection struct {
 	conn    *redis.Conn
 	isReady bool        // the handshake is over
 	watch   *time.Timer // calls watchIdle
+	isTaken atomic.Bool // watchIdle is to end
 	watched chan bool   // whether the connection is intact after that
 }
 
@@ -147,6 +148,8 @@ func (c *Client) connection(ctx context.Context, deadline time.Time, n *node, is
 	}
 	cn.client = redis.NewClient(&own)
 	cn.conn = cn.client.Conn()
+	cn.watch = time.AfterFunc(time.Hour, func() { c.watchIdle(n, cn) })
+	cn.watch.Stop() // keepIdle starts it
 	return cn, nil
 }
 
@@ -159,14 +162,18 @@ func (c *Client) keepIdle(n *node, cn *connection) {
 		cn.close()
 		return
 	}
-	until := time.Now().Add(c.idleLimit)
-	_ = cn.net.SetReadDeadline(until)
-	cn.watch = time.AfterFunc(watchAfter, func() { c.watchIdle(n, cn, until) })
+	cn.isTaken.Store(false)
+	cn.watch.Reset(watchAfter)
 	n.idle <- cn
 }
 
-// watchIdle reads from an idle connection, until takeIdle, a time, or the server ends that.
-func (c *Client) watchIdle(n *node, cn *connection, until time.Time) {
+// watchIdle reads from an idle connection, until takeIdle, the idle limit, or the server ends that.
+func (c *Client) watchIdle(n *node, cn *connection) {
+	until := time.Now().Add(c.idleLimit)
+	_ = cn.net.SetReadDeadline(until)
+	if cn.isTaken.Load() { // the deadline may replace the one of takeIdle
+		_ = cn.net.SetReadDeadline(time.Unix(1, 0))
+	}
 	_, err := cn.net.Read(make([]byte, 1))
 	isBroken := !errors.Is(err, os.ErrDeadlineExceeded)
 	isIntact := !isBroken && time.Now().Before(until)
@@ -184,6 +191,7 @@ func (n *node) takeIdle() *connection {
 			if cn.watch.Stop() {
 				return cn
 			}
+			cn.isTaken.Store(true)
 			_ = cn.net.SetReadDeadline(time.Unix(1, 0))
 			if <-cn.watched {
 				return cn
@@ -260,7 +268,9 @@ func bounded[T any](
 // exchange sends commands and reads all replies until the deadline. The connection is closed when the context ends. An error that a
 // server replies is only in its command.
 func (cn *connection) exchange(ctx context.Context, deadline time.Time, commands []command) error {
-	defer context.AfterFunc(ctx, func() { _ = cn.net.Close() })()
+	if ctx.Done() != nil { // otherwise AfterFunc allocates for nothing
+		defer context.AfterFunc(ctx, func() { _ = cn.net.Close() })()
+	}
 	err := cn.net.SetDeadline(deadline)
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"encoding/gob"
 	"errors"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -252,7 +253,12 @@ func (l *Lock) Release(ctx context.Context) error {
 	for i, p := range l.parts {
 		calls[i] = p.newRelease(ctx)
 	}
-	return cmp.Or(lost, l.leave(ctx, leaveLimit, calls))
+	err := l.client.ask(ctx, calls...)
+	undone := slices.DeleteFunc(calls, func(r *call) bool { return r.err == nil || errors.Is(r.err, ErrLost) })
+	if ctx.Err() != nil && len(undone) > 0 {
+		err = l.leave(err, leaveLimit, undone)
+	}
+	return cmp.Or(lost, err)
 }
 
 // newRelease returns the call that releases a key. After a lost reply, the next one does not tell whether the tenure was lost before.

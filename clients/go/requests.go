@@ -39,6 +39,7 @@ type call struct {
 	failure     error     // why there is no answer
 	isUncertain bool      // a reply to a request that was sent is missing
 	isShortened bool      // the server has refused the lease
+	err         error     // the outcome
 }
 
 // ask makes calls at the same time. The first requests to a node share a pipeline. Then each call goes on by itself.
@@ -72,11 +73,11 @@ func (c *Client) ask(ctx context.Context, calls ...*call) error {
 
 // ask repeats a request until a server answers, it is too late, or the caller leaves. An error that a server replies is ErrRefused.
 func (r *call) ask() error {
-	err := r.repeat()
+	r.err = r.repeat()
 	if r.read != nil {
-		err = r.read(r, err)
+		r.err = r.read(r, r.err)
 	}
-	return err
+	return r.err
 }
 
 // newCall returns a call about the key. limit is that of a reply. It fails if no server answers for the patience; 0 is no limit.
