@@ -94,9 +94,7 @@ func (c *Client) Acquire(ctx context.Context, key string, options ...AcquireOpti
 // busy, it acquires them one after the other, in the order of their bytes, until ctx ends. If one is lost before all are held, it
 // starts over. If it fails, it holds none of them.
 func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...AcquireOption) (*Lock, error) {
-	if len(keys) > 1 {
-		keys = slices.Compact(slices.Sorted(slices.Values(keys)))
-	}
+	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
 	if len(keys) == 0 {
 		return nil, errors.New("lockward: there is no key to acquire")
 	}

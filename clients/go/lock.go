@@ -34,7 +34,8 @@ type Lock struct {
 type tenure struct {
 	client *Client
 	settings
-	parts        []*part         // at least one, in the order of their keys
+	keys         []string        // at least one, in the order of their bytes
+	parts        []*part         // one for each key
 	isOwnerNamed bool            // by the program
 	over         context.Context // ends when the lock is released or lost
 	cancel       context.CancelCauseFunc
@@ -68,7 +69,7 @@ type part struct {
 
 // newTenure returns a tenure that is not held.
 func (c *Client) newTenure(keys []string, with settings, options []AcquireOption) *tenure {
-	t := &tenure{client: c, settings: with, lost: make(chan struct{}), parts: make([]*part, len(keys))}
+	t := &tenure{client: c, settings: with, lost: make(chan struct{}), keys: keys, parts: make([]*part, len(keys))}
 	for _, option := range options {
 		option(&t.settings)
 	}
@@ -106,7 +107,7 @@ func (t *tenure) lock() *Lock {
 }
 
 // Key returns the key of the lock: the first one, in the order of their bytes, if there are several.
-func (l *Lock) Key() string { return l.parts[0].key }
+func (l *Lock) Key() string { return l.keys[0] }
 
 // Owner returns the owner that holds the lock.
 func (l *Lock) Owner() string { return l.owner }
@@ -297,10 +298,7 @@ func (l *Lock) Handle() (string, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h := handle{Owner: l.owner, Limit: l.limit, Weight: l.weight, Lease: l.parts[0].lease, Tokens: l.Tokens()}
-	for _, p := range l.parts {
-		h.Keys = append(h.Keys, p.key)
-	}
+	h := handle{l.owner, l.limit, l.weight, l.parts[0].lease, l.keys, l.Tokens()}
 	var encoded bytes.Buffer
 	err := gob.NewEncoder(&encoded).Encode(h)
 	return base64.RawURLEncoding.EncodeToString(encoded.Bytes()), err
