@@ -112,22 +112,19 @@ func (c *Client) Close() error {
 	c.mu.Lock()
 	wasClosed := c.open.Err() != nil
 	c.shut(ErrClosed)
-	tenures := slices.Collect(maps.Keys(c.tenures))
 	c.mu.Unlock()
 	if wasClosed {
 		return ErrClosed
 	}
-	for _, t := range tenures {
-		t.close()
-	}
+	c.watch() // ends all tenures
 	c.running.Wait()
 	c.alarm.Stop()
 	c.mu.Lock()
 	nodes := slices.Collect(maps.Values(c.nodes))
 	c.mu.Unlock()
 	for _, n := range nodes {
-		for cn := c.takeIdle(n); cn != nil; cn = c.takeIdle(n) {
-			c.discard(n, cn, nil)
+		for cn := n.takeIdle(); cn != nil; cn = n.takeIdle() {
+			cn.close()
 		}
 	}
 	return nil
@@ -142,20 +139,6 @@ func (c *Client) begin() bool {
 		c.running.Add(1)
 	}
 	return isOpen
-}
-
-// finish makes calls in the background, for a caller that leaves. The caller has begun a task that Close waits for.
-func (c *Client) finish(calls ...*call) <-chan error {
-	done := make(chan error, 1)
-	for _, r := range calls {
-		r.ctx = context.Background()
-	}
-	c.running.Add(1)
-	go func() {
-		defer c.running.Done()
-		done <- c.ask(context.Background(), calls...)
-	}()
-	return done
 }
 
 // newOwner returns an owner that no other tenure has.

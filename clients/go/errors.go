@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -80,22 +79,6 @@ func contextError(ctx context.Context, key string, failure error) error {
 	return &keyError{errCancelled, key, []error{context.Cause(ctx), ctx.Err()}}
 }
 
-// errorCode is the first word of an error that a server has replied. It is empty for a null reply, and for any other error.
-func errorCode(err error) string {
-	if err == nil || errors.Is(err, redis.Nil) {
-		return ""
-	}
-	var reply redis.Error // it escapes, so only an error costs an allocation
-	if !errors.As(err, &reply) {
-		return ""
-	}
-	code, _, _ := strings.Cut(reply.Error(), " ")
-	return code
-}
-
-// isLoginRefused returns whether the server refuses the user.
-func isLoginRefused(err error) bool { return hasCode(err, "WRONGPASS", "NOAUTH", "NOPERM") }
-
 // isTransient returns whether the server, or another one in its place, may accept the same request later.
 func isTransient(err error) bool {
 	return hasCode(err, "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED")
@@ -104,15 +87,8 @@ func isTransient(err error) bool {
 // deniesTenure returns whether the owner does not hold the lock as the client believed. (WRONGTYPE: the key was overwritten.)
 func deniesTenure(err error) bool { return hasCode(err, "NOTHELD", "HOLDS", "WRONGTYPE") }
 
-func hasCode(err error, codes ...string) bool { return slices.Contains(codes, errorCode(err)) }
-
-// longestLease is the longest lease in milliseconds that the server accepts, if it refuses a longer one, and otherwise 0.
-func longestLease(err error) int64 {
-	if errorCode(err) != "ERR" {
-		return 0
-	}
-	_, limit, _ := strings.Cut(err.Error(), " command: at most ")
-	number, _, _ := strings.Cut(limit, " ")
-	longest, _ := strconv.ParseInt(number, 10, 64)
-	return longest
+// hasCode returns whether a server has replied an error with one of these codes.
+func hasCode(err error, codes ...string) bool {
+	hasPrefix := func(code string) bool { return redis.HasErrorPrefix(err, code) }
+	return err != nil && slices.ContainsFunc(codes, hasPrefix) // HasErrorPrefix allocates
 }

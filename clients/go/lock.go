@@ -1,14 +1,15 @@
 package lockward
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/base64"
-	"encoding/json"
+	"encoding/gob"
 	"errors"
-	"math"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,17 +34,15 @@ type Lock struct {
 type tenure struct {
 	client *Client
 	settings
-	parts        []*part   // at least one, in the order of their keys
-	until        time.Time // the acquisition sends no request after that; zero is never
-	isOwnerNamed bool      // by the program
-	isAnswered   atomic.Bool
+	keys         []string        // at least one, in the order of their bytes
+	parts        []*part         // one for each key
+	isOwnerNamed bool            // by the program
 	over         context.Context // ends when the lock is released or lost
 	cancel       context.CancelCauseFunc
 	lost         chan struct{}
 
 	mu        sync.Mutex
 	holdEnd   time.Time // of the hold limit
-	isWhole   bool      // all keys are held, or were
 	isDropped bool      // the program has no reference to the Lock any more
 }
 
@@ -57,7 +56,7 @@ type part struct {
 	node      atomic.Pointer[node]
 
 	// guarded by tenure.mu, once it is held
-	isHeld   bool
+	isHeld   bool      // or was
 	deadline time.Time // the end of the lease by the clock of this process
 	renewAt  time.Time
 	isLast   bool  // the lease reaches the hold limit
@@ -70,7 +69,7 @@ type part struct {
 
 // newTenure returns a tenure that is not held.
 func (c *Client) newTenure(keys []string, with settings, options []AcquireOption) *tenure {
-	t := &tenure{client: c, settings: with, lost: make(chan struct{}), parts: make([]*part, len(keys))}
+	t := &tenure{client: c, settings: with, lost: make(chan struct{}), keys: keys, parts: make([]*part, len(keys))}
 	for _, option := range options {
 		option(&t.settings)
 	}
@@ -84,11 +83,8 @@ func (c *Client) newTenure(keys []string, with settings, options []AcquireOption
 	}
 	c.mu.Lock()
 	c.tenures[t] = struct{}{}
-	isClosed := c.open.Err() != nil
 	c.mu.Unlock()
-	if isClosed {
-		t.close()
-	}
+	_ = t.checkHeld() // the client may be closed
 	return t
 }
 
@@ -111,7 +107,7 @@ func (t *tenure) lock() *Lock {
 }
 
 // Key returns the key of the lock: the first one, in the order of their bytes, if there are several.
-func (l *Lock) Key() string { return l.parts[0].key }
+func (l *Lock) Key() string { return l.keys[0] }
 
 // Owner returns the owner that holds the lock.
 func (l *Lock) Owner() string { return l.owner }
@@ -139,7 +135,7 @@ func (l *Lock) Held() bool { return l.checkHeld() == nil }
 func (l *Lock) Until() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	end := l.parts[0].deadline
+	var end time.Time
 	for _, p := range l.parts {
 		end = earliest(end, p.deadline)
 	}
@@ -185,18 +181,16 @@ func (l *Lock) Renew(ctx context.Context) error {
 // The errors are those of Renew. After ErrUnreachable, or if ctx has ended, a later renewal downgrades the lock.
 func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 	defer runtime.KeepAlive(l)
-	set := func(to AcquireOption) (undo AcquireOption) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		before, wanted := l.settings, l.settings
-		to(&wanted)
-		l.limit, l.weight = wanted.limit, wanted.weight
-		return func(s *settings) { s.limit, s.weight = before.limit, before.weight }
-	}
-	undo := set(limit)
+	l.mu.Lock()
+	before, wanted := l.settings, l.settings
+	limit(&wanted)
+	l.limit, l.weight = wanted.limit, wanted.weight
+	l.mu.Unlock()
 	err := l.renew(ctx)
 	if errors.Is(err, ErrRefused) {
-		set(undo)
+		l.mu.Lock()
+		l.limit, l.weight = before.limit, before.weight
+		l.mu.Unlock()
 	}
 	return err
 }
@@ -214,19 +208,19 @@ func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 // have run: then the error is ErrUnreachable, and also that of the context if this has ended.
 func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 	defer runtime.KeepAlive(l)
-	p, guard := l.parts[0], append(command{"LOCK.GUARD", l.Key(), l.Token()}, args...)
-	reply := redis.NewCmd(ctx, guard...)
+	p, guard := l.parts[0], append([]any{"LOCK.GUARD", l.Key(), l.Token()}, args...)
+	reply := newCommand(guard...)
 	ctx, end := joined(ctx, l.client.open)
 	defer end()
 	for isRenewed := false; ; isRenewed = true {
-		r := p.newCall(ctx, p.client.responseLimit)
-		r.until, r.isOnce = time.Now().Add(p.client.patience), true
-		r.request = func(*call) command { return guard }
+		r := p.newCall(ctx, p.client.responseLimit, p.client.patience)
+		r.isOnce = true
+		r.request = func(*call) command { return newCommand(guard...) }
 		err := p.checkHeld()
 		if err == nil {
 			err = r.ask()
 		}
-		switch isFenced := errorCode(err) == "FENCED"; {
+		switch isFenced := hasCode(err, "FENCED"); {
 		case isFenced && isRenewed:
 			_ = l.end(p.fail(ErrLost, err))
 			err = l.checkHeld()
@@ -262,32 +256,22 @@ func (l *Lock) Release(ctx context.Context) error {
 	}
 	err := l.client.ask(ctx, calls...)
 	undone := slices.DeleteFunc(calls, func(r *call) bool { return r.err == nil || errors.Is(r.err, ErrLost) })
-	if ctx.Err() == nil || len(undone) == 0 {
-		return cmp.Or(lost, err)
+	if ctx.Err() != nil && len(undone) > 0 {
+		err = l.leave(err, leaveLimit, undone)
 	}
-	if l.isOwnerNamed { // it may acquire the lock again, and must not be released then
-		for _, r := range undone {
-			r.until = earliest(r.until, time.Now().Add(leaveLimit))
-		}
-	}
-	select {
-	case late := <-l.client.finish(undone...):
-		return cmp.Or(lost, late)
-	case <-time.After(leaveLimit):
-		return cmp.Or(lost, err)
-	}
+	return cmp.Or(lost, err)
 }
 
 // newRelease returns the call that releases a key. After a lost reply, the next one does not tell whether the tenure was lost before.
 func (p *part) newRelease(ctx context.Context) *call {
-	r := p.newCall(ctx, p.client.responseLimit)
+	r := p.newCall(ctx, p.client.responseLimit, p.client.patience)
 	p.mu.Lock()
-	r.until = earliest(time.Now().Add(p.client.patience), p.deadline)
+	r.until = earliest(r.until, p.deadline)
 	p.mu.Unlock()
-	r.request = func(*call) command { return command{"LOCK.RELEASE", p.key, p.owner, "ALL", "TOKEN", p.token} }
+	r.request = func(*call) command { return newCommand("LOCK.RELEASE", p.key, p.owner, "ALL", "TOKEN", p.token) }
 	r.read = func(r *call, err error) error {
 		switch {
-		case r.isUncertain && errorCode(err) == "NOTHELD":
+		case r.isUncertain && hasCode(err, "NOTHELD"):
 			return nil
 		case deniesTenure(err):
 			return p.fail(ErrLost, err)
@@ -299,10 +283,10 @@ func (p *part) newRelease(ctx context.Context) *call {
 
 // A handle is what another process has to know of a tenure.
 type handle struct {
-	Owner         []byte
+	Owner         string
 	Limit, Weight []any
 	Lease         int64
-	Keys          [][]byte
+	Keys          []string
 	Tokens        []int64
 }
 
@@ -314,12 +298,10 @@ func (l *Lock) Handle() (string, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h := handle{Owner: []byte(l.owner), Limit: l.limit, Weight: l.weight, Lease: l.parts[0].lease, Tokens: l.Tokens()}
-	for _, p := range l.parts {
-		h.Keys = append(h.Keys, []byte(p.key))
-	}
-	text, err := json.Marshal(h)
-	return base64.RawURLEncoding.EncodeToString(text), err
+	h := handle{l.owner, l.limit, l.weight, l.parts[0].lease, l.keys, l.Tokens()}
+	var encoded bytes.Buffer
+	err := gob.NewEncoder(&encoded).Encode(h)
+	return base64.RawURLEncoding.EncodeToString(encoded.Bytes()), err
 }
 
 // Resume goes on with the tenure of a Handle. It renews it, and then it is held as after Acquire. Of the options, those of the
@@ -328,33 +310,31 @@ func (l *Lock) Handle() (string, error) {
 // The errors are those of Lock.Renew.
 func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOption) (*Lock, error) {
 	var h handle
-	decoded, err := base64.RawURLEncoding.DecodeString(text)
-	if err == nil {
-		err = json.Unmarshal(decoded, &h)
-	}
-	if err != nil || len(h.Keys) == 0 || len(h.Tokens) != len(h.Keys) {
+	encoded := base64.NewDecoder(base64.RawURLEncoding, strings.NewReader(text))
+	if err := gob.NewDecoder(encoded).Decode(&h); err != nil || len(h.Keys) == 0 || len(h.Tokens) != len(h.Keys) {
 		return nil, errors.New("lockward: this is not the handle of a lock")
 	}
-	keys := make([]string, len(h.Keys))
-	for i, key := range h.Keys {
-		keys[i] = string(key)
-	}
-	with := settings{owner: string(h.Owner), limit: h.Limit, weight: h.Weight, lease: h.Lease, isRenewed: true}
-	t := c.newTenure(keys, with, options)
+	t := c.newTenure(h.Keys, settings{owner: h.Owner, limit: h.Limit, weight: h.Weight, lease: h.Lease, isRenewed: true}, options)
 	for i, p := range t.parts {
-		p.token, p.isHeld, p.deadline = h.Tokens[i], true, time.Now().Add(duration(math.MaxInt64))
+		p.token = h.Tokens[i]
 	}
-	if err = t.renew(ctx); err == nil && !t.hold(t.parts...) {
-		err = t.checkHeld()
+	ctx, cancel := joined(ctx, t.over)
+	defer cancel()
+	err := t.take(ctx, renewCommand, c.patience, t.parts...)
+	if errors.Is(err, ErrBusy) { // the lease is over again
+		err = t.parts[0].fail(ErrLost)
 	}
 	if err != nil {
-		_ = t.end(err)
-		return nil, err
+		return nil, cmp.Or(t.end(err), err)
 	}
 	return t.lock(), nil
 }
 
-// end ends the tenure in this process, and returns why it has ended before, or nil. From then on the lock may be free.
+// checkHeld returns why the lock is not held, or nil.
+func (t *tenure) checkHeld() error { return t.end(nil) }
+
+// end ends the tenure in this process if there is a reason, and returns why it has ended before, or nil. After that the lock may be
+// free.
 func (t *tenure) end(reason error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -363,37 +343,25 @@ func (t *tenure) end(reason error) error {
 	return earlier
 }
 
-// checkHeld returns why the lock is not held, or nil.
-func (t *tenure) checkHeld() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.endReason()
-}
-
 // endReason returns why the lock is not held, or nil. With several keys, it is lost when the lease of one of them is over. The caller has mu.
 func (t *tenure) endReason() error {
-	now := time.Now()
+	now, first := time.Now(), t.parts[0]
 	for _, p := range t.parts {
 		if p.isHeld && !now.Before(p.deadline) {
 			t.finish(p.fail(ErrLost, errors.New("its lease is over"), p.failure))
 		}
 	}
+	if t.client.open.Err() != nil && first.isHeld {
+		t.finish(first.fail(ErrLost, ErrClosed))
+	} else if t.client.open.Err() != nil {
+		t.finish(first.fail(ErrClosed))
+	}
 	return context.Cause(t.over)
 }
 
-// close ends the tenure because the client is closed.
-func (t *tenure) close() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.endReason() == nil && t.parts[0].isHeld {
-		t.finish(t.parts[0].fail(ErrLost, ErrClosed))
-	}
-	t.finish(t.parts[0].fail(ErrClosed))
-}
-
-// finish ends the tenure. The first reason stays. The caller has mu.
+// finish ends the tenure if there is a reason. The first reason stays. The caller has mu.
 func (t *tenure) finish(reason error) {
-	if t.over.Err() != nil {
+	if reason == nil || t.over.Err() != nil {
 		return
 	}
 	if errors.Is(reason, ErrLost) {

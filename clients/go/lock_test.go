@@ -723,6 +723,32 @@ func TestAWaitForSeveralKeysStartsOverWhenOneIsLost(t *testing.T) {
 	}
 }
 
+func TestAGrantThatIsNotConfirmedIsGivenBackWhenAnotherKeyIsLost(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	other := acquire(t, newClient(t, s.client()), "b", lockward.WithLease(time.Hour))
+	var isFirst sync.Once
+	client := newClient(t, s.tapped(func(sent []byte) (isSent bool, err error) {
+		isSent = true
+		if bytes.Contains(sent, []byte("LOCK.RENEW\r\n$1\r\nb\r\n")) {
+			isFirst.Do(func() {
+				isSent = false
+				s.do("DEL", "a")
+			})
+		}
+		return isSent, nil
+	}))
+	granted, _ := acquiringAll(t.Context(), client, []string{"a", "b"}, lockward.WithLease(3*time.Second))
+	s.waitFor("b", 1)
+	check(t, other.Release(t.Context()))
+	start := time.Now()
+	lock := receive(t, "the grant", granted)
+	if took := time.Since(start); took > 2*time.Second {
+		t.Fatal(took, "until the first grant of b was over")
+	}
+	check(t, lock.Release(t.Context()))
+}
+
 func TestKeysAreRenewedDuringTheWaitForTheNextOneAlsoWithoutRenewal(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

@@ -25,21 +25,20 @@ func leaseEnd(sent time.Time, lease int64) time.Time {
 // renewalPeriod is a third of the lease, less a twentieth, so that a renewal which starts late is still in time.
 func renewalPeriod(lease int64) time.Duration { return duration(lease) / 60 * 19 }
 
-// hold watches the leases of keys, and renews them, from now on. It returns false if one is not granted, or its lease is over.
-func (t *tenure) hold(parts ...*part) bool {
+// hold watches the leases of keys, and renews them, from now on. It returns ErrBusy if one is not granted, or its lease is over.
+func (t *tenure) hold(parts ...*part) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
 	for _, p := range parts {
 		if !now.Before(p.deadline) {
-			return false
+			return p.fail(ErrBusy)
 		}
 	}
 	for _, p := range parts {
 		p.isHeld = true
-		t.isWhole = p == t.parts[len(t.parts)-1]
 	}
-	if t.holdLimit > 0 && t.isWhole {
+	if t.holdLimit > 0 && t.isWhole() {
 		t.holdEnd = now.Add(t.holdLimit)
 		for _, p := range t.parts {
 			p.deadline = earliest(p.deadline, t.holdEnd)
@@ -48,7 +47,7 @@ func (t *tenure) hold(parts ...*part) bool {
 	for _, p := range parts {
 		t.client.wakeAt(p.nextEvent())
 	}
-	return true
+	return nil
 }
 
 // wakeAt lets watch be called at a time, or before.
@@ -80,7 +79,7 @@ func (c *Client) watch() {
 			if p.isDue() || broken[p.node.Load()] && !p.isDropped {
 				select {
 				case p.renewing <- struct{}{}:
-					due = append(due, p.newRenewal(t.over, p.deadline, false))
+					due = append(due, p.newRenewal(t.over, false))
 				default:
 				}
 			}
@@ -93,33 +92,33 @@ func (c *Client) watch() {
 	}
 }
 
-// newRenewal returns the call of a renewal, which takes its element from renewing.
-func (p *part) newRenewal(ctx context.Context, until time.Time, isWanted bool) *call {
-	r := p.newCall(ctx, max(minRenewalLimit, min(p.client.responseLimit, duration(p.lease)/6)))
-	r.until, r.isRenewal, r.read = until, true, p.renewed
-	r.request = func(r *call) command { return p.renewal(r, isWanted) }
+// newRenewal returns the call that renews a key with its whole lease, or, if nobody wants that, with what is left. No lease ends after
+// the hold limit. The call takes its element from renewing.
+func (p *part) newRenewal(ctx context.Context, isWanted bool) *call {
+	limit := max(minRenewalLimit, min(p.client.responseLimit, duration(p.lease)/6))
+	r := p.newCall(ctx, limit, 0)
+	if r.isRenewal, r.read = true, p.renewed; !isWanted {
+		r.until = p.deadline
+	}
+	r.request = func(r *call) command {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		lease := p.lease
+		if !isWanted && !p.isAutomatic() {
+			lease = min(lease, p.deadline.Sub(r.sent).Milliseconds())
+		}
+		if !p.holdEnd.IsZero() {
+			lease = min(lease, p.holdEnd.Sub(r.sent).Milliseconds())
+		}
+		lease = max(lease, 1)
+		// The lease may be shorter than what is left of the present one, and the server may set it though no reply arrives.
+		if end := leaseEnd(r.sent, lease); end.Before(p.deadline) {
+			p.deadline = end
+			p.client.wakeAt(end)
+		}
+		return p.command(r, renewCommand, lease)
+	}
 	return r
-}
-
-// renewal is the command that renews a key with its whole lease, or, if nobody wants that, with what is left. No lease ends after
-// the hold limit.
-func (p *part) renewal(r *call, isWanted bool) command {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	lease := p.lease
-	if !isWanted && !p.isAutomatic() {
-		lease = min(lease, p.deadline.Sub(r.sent).Milliseconds())
-	}
-	if !p.holdEnd.IsZero() {
-		lease = min(lease, p.holdEnd.Sub(r.sent).Milliseconds())
-	}
-	lease = max(lease, 1)
-	// The lease may be shorter than what is left of the present one, and the server may set it though no reply arrives.
-	if end := leaseEnd(r.sent, lease); end.Before(p.deadline) {
-		p.deadline = end
-		p.client.wakeAt(end)
-	}
-	return p.command(r, "LOCK.RENEW", lease, "TOKEN", p.token)
 }
 
 // renewed reads the reply to a renewal. One that the server has refused is repeated.
@@ -147,17 +146,16 @@ func (p *part) renewed(r *call, err error) error {
 func (t *tenure) renew(ctx context.Context) error {
 	ctx, cancel := joined(ctx, t.over)
 	defer cancel()
-	waiting, stop := context.WithTimeout(ctx, t.client.patience)
+	ctx, stop := context.WithTimeout(ctx, t.client.patience)
 	defer stop()
-	until, _ := waiting.Deadline()
 	calls := make([]*call, len(t.parts))
 	for i, p := range t.parts {
 		p.mu.Lock()
-		calls[i] = p.newRenewal(ctx, until, true)
+		calls[i] = p.newRenewal(ctx, true)
 		p.mu.Unlock()
 		select {
 		case p.renewing <- struct{}{}:
-		case <-waiting.Done(): // another renewal is under way, and it is too late to send this one
+		case <-ctx.Done(): // another renewal is under way, and it is too late to send this one
 			calls[i].read = nil
 		}
 	}
@@ -175,7 +173,10 @@ func (p *part) extend(r *call) {
 }
 
 // isAutomatic returns whether the client renews the key by itself, as it always does while it waits for later keys.
-func (p *part) isAutomatic() bool { return (p.isRenewed || !p.isWhole) && !p.isDropped && !p.isLast }
+func (p *part) isAutomatic() bool { return (p.isRenewed || !p.isWhole()) && !p.isDropped && !p.isLast }
+
+// isWhole returns whether all keys are held, or were. They are acquired in their order.
+func (t *tenure) isWhole() bool { return t.parts[len(t.parts)-1].isHeld }
 
 // isDue returns whether the key is to be renewed now.
 func (p *part) isDue() bool {

@@ -477,11 +477,17 @@ impl Lockward {
         }
     }
 
-    /// Ends all that an acquisition may have left behind, while the call returns.
-    fn give_up(self: &Arc<Self>, key: &str, owner: &str) {
+    /// Ends all that an acquisition may have left behind, while the call returns. For an owner that the program has named, the call
+    /// waits for that: a late release would end the next tenure.
+    fn give_up(self: &Arc<Self>, key: &str, owner: &str, is_named: bool) {
         let (lockward, request) = (Arc::clone(self), format!("LOCK.RELEASE {key} {owner} HOLDS 0"));
         if !self.has(Defect::NoGiveUp) {
-            thread::spawn(move || lockward.exchange_shared(&[request], Duration::from_millis(200), None));
+            let giving_up = thread::spawn(move || {
+                lockward.exchange_shared(&[request], Duration::from_millis(200), None);
+            });
+            if is_named {
+                let _ = giving_up.join();
+            }
         }
     }
 
@@ -535,7 +541,7 @@ impl Lockward {
             Ok(_) => false,
         };
         if may_hold {
-            self.give_up(key, owner);
+            self.give_up(key, owner, request.owner.is_some());
         }
         result
     }
@@ -730,7 +736,7 @@ impl Lockward {
     ) -> Result<Vec<(Part, Instant, u128)>, End> {
         let owners: Vec<String> = request.keys.iter().map(|_| self.new_owner()).collect();
         let give_all_up =
-            || request.keys.iter().zip(&owners).for_each(|(key, owner)| self.give_up(key, owner));
+            || request.keys.iter().zip(&owners).for_each(|(key, owner)| self.give_up(key, owner, false));
         let (kind, px) =
             (spaced(&request.kind), request.lease.map(|lease| format!(" PX {lease}")).unwrap_or_default());
         let requests: Vec<String> = request

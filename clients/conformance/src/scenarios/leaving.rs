@@ -12,6 +12,7 @@ pub(super) const ALL: &[Named] = named![
     a_cancel_returns_while_the_server_hangs,
     a_wait_that_reaches_its_limit_leaves_nothing_behind,
     a_named_owner_keeps_what_it_acquires_after_a_lost_release,
+    a_named_owner_keeps_what_it_acquires_after_a_lost_grant,
     a_worker_ends_with_its_input_while_it_waits_and_holds,
 ];
 
@@ -109,6 +110,25 @@ fn a_named_owner_keeps_what_it_acquires_after_a_lost_release(stage: &Stage) {
     // A client may go on with the release until the lease is over.
     let renewals = gate.count("LOCK.RENEW k");
     eventually("renewals for longer than the lease", || gate.count("LOCK.RENEW k") > renewals + 4);
+    worker.expect("status b", "held");
+    worker.expect("release b", "ok");
+}
+
+fn a_named_owner_keeps_what_it_acquires_after_a_lost_grant(stage: &Stage) {
+    let server = Server::start();
+    let gate = stage.gate(&server);
+    let mut worker = stage.worker_with(gate.port(), &["patience=300"]);
+    gate.plan("no lock command arrives", |request| {
+        if request[0].starts_with("LOCK.") { Fate::RequestLost } else { Fate::Carried }
+    });
+    worker.expect("acquire a k wait=0 lease=1500 owner=me", "error unreachable");
+    gate.plan("all is well", |_| Fate::Carried);
+    worker.acquire("b k wait=0 lease=1500 owner=me");
+    // The client may have given up until now, but not longer.
+    let releases = gate.count("LOCK.RELEASE k");
+    assert!(releases > 0, "the client gives up");
+    eventually("a renewal", || gate.count("LOCK.RENEW k") > 0);
+    assert_eq!(gate.count("LOCK.RELEASE k"), releases, "it gives up after it has acquired the lock again");
     worker.expect("status b", "held");
     worker.expect("release b", "ok");
 }
