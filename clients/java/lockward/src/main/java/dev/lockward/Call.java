@@ -187,7 +187,7 @@ final class Call {
             try {
                 servers.checkOpen();
                 if (importing != null) {
-                    pipeline.add(Request.ASKING);
+                    pipeline.add(Request.asking());
                 }
                 pipeline.addAll(requests.get());
             } catch (RuntimeException | Error reason) {
@@ -241,7 +241,8 @@ final class Call {
             try {
                 CompletableFuture<List<@Nullable Object>> sending = connection.send(pipeline);
                 reply = sending;
-                sending.whenComplete((values, error) -> Clock.complete(attempt, values, error));
+                sending.whenComplete(
+                        (values, error) -> Clock.complete(attempt, values, error == null ? null : Clock.cause(error)));
             } catch (RuntimeException | Error failure) {
                 attempt.completeExceptionally(failure); // otherwise the caller would wait for ever
             }

@@ -278,7 +278,6 @@ public final class LockwardLock implements Lock {
         if (lease <= 0) {
             throw new IllegalArgumentException("a lease must be more than 0, or -1: " + lease);
         }
-        long millis = unit.toMillis(lease);
-        return unit.convert(millis, TimeUnit.MILLISECONDS) < lease && millis < Long.MAX_VALUE ? millis + 1 : millis;
+        return Clock.millis(Clock.span(lease, unit));
     }
 }
