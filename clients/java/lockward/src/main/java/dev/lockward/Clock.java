@@ -77,12 +77,12 @@ final class Clock {
         return thread;
     }
 
-    /** Completes a future with the value, or exceptionally with the error if there is one. */
+    /** Completes a future with the value, or exceptionally with what the error was caused by if there is one. */
     static <T> void complete(CompletableFuture<T> future, @Nullable T value, @Nullable Throwable error) {
         if (error == null) {
             future.complete(value);
         } else {
-            future.completeExceptionally(error);
+            future.completeExceptionally(cause(error));
         }
     }
 

@@ -162,9 +162,6 @@ final class KeyAcquisition {
     private void confirm(Object grant) {
         long full = lease == null ? number(grant, 2) : lease;
         lease = full;
-        if (request.replicas == null) {
-            call.closeOwn(true);
-        }
         askReplicated(
                 patience, () -> Request.renew(tenure, full, number(grant, 0), wanted, request.kind()), replies -> {
                     Object reply = replies.get(0);
@@ -218,7 +215,7 @@ final class KeyAcquisition {
     private <T> void then(CompletableFuture<T> future, Consumer<T> step) {
         future.thenAccept(step).whenComplete((done, failure) -> {
             if (failure != null) {
-                end(false, Clock.cause(failure));
+                end(false, failure);
             }
         });
     }
@@ -252,8 +249,8 @@ final class KeyAcquisition {
 
     /** Leaves nothing behind: neither a connection, nor a position in a queue, nor a grant. */
     private void end(boolean isGranted, @Nullable Throwable failure) {
+        Throwable cause = failure == null ? null : Clock.cause(failure);
         isLeftBehind |= failure != null && call.mayHaveRun;
-        call.closeOwn(!isLeftBehind);
         CompletableFuture<Void> turn = this.turn;
         if (turn != null) {
             client.waitingConnections.end(turn);
@@ -262,7 +259,7 @@ final class KeyAcquisition {
             gaveUp = giveUp();
         }
         // A busy lock, and not a silent server, has used up the wait limit.
-        boolean isBusy = failure instanceof LockUnreachableException
+        boolean isBusy = cause instanceof LockUnreachableException
                 && isWaiting
                 && isLimited
                 && (call.isHeard || all.hasSeveral()) // all were tried before

@@ -314,8 +314,7 @@ public final class LockwardClient implements AutoCloseable {
     /** Completes in a thread that the program may block. */
     <T> CompletableFuture<T> async(CompletableFuture<T> future) {
         CompletableFuture<T> copy = new CompletableFuture<>();
-        future.whenCompleteAsync(
-                (value, error) -> Clock.complete(copy, value, error == null ? null : Clock.cause(error)), callbacks);
+        future.whenCompleteAsync((value, error) -> Clock.complete(copy, value, error), callbacks);
         return copy;
     }
 

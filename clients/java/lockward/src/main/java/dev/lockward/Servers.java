@@ -31,6 +31,7 @@ import java.util.function.BiConsumer;
 import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.function.Supplier;
+import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -83,7 +84,7 @@ final class Servers {
         }
 
         private synchronized @Nullable Connection openConnection() {
-            return shared == null ? null : shared.getNow(null);
+            return shared == null || shared.isCompletedExceptionally() ? null : shared.getNow(null);
         }
 
         private synchronized boolean forget() {
@@ -188,25 +189,24 @@ final class Servers {
     // The shared connection of a node.
 
     /** Calls {@code user} with the connection that all requests to a node share, or with an error. In the order of the calls. */
-    void withShared(Node node, BiConsumer<@Nullable Connection, @Nullable Throwable> user) {
-        CompletableFuture<Connection> before;
-        CompletableFuture<Connection> after = new CompletableFuture<>();
-        boolean isNew;
+    void withShared(Node node, BiConsumer<? super @Nullable Connection, ? super @Nullable Throwable> user) {
+        CompletableFuture<Connection> shared;
         synchronized (node) {
-            isNew = node.shared == null;
-            before = isNew ? new CompletableFuture<>() : Objects.requireNonNull(node.shared);
-            node.shared = before.isDone() ? before : after;
+            if (node.shared == null || node.shared.isCompletedExceptionally()) {
+                node.shared = open(node);
+            }
+            shared = node.shared;
+            if (!shared.isDone()) {
+                // After those who wait already: a future alone would call them in the reverse order.
+                node.shared = shared.whenComplete(user);
+                return;
+            }
         }
-        before.whenComplete((connection, error) -> {
-            user.accept(connection, error);
-            Clock.complete(after, connection, error);
-        });
-        if (isNew) {
-            open(node, before);
-        }
+        shared.whenComplete(user);
     }
 
-    private void open(Node node, CompletableFuture<Connection> opened) {
+    private CompletableFuture<Connection> open(Node node) {
+        CompletableFuture<Connection> opened = new CompletableFuture<>();
         CompletableFuture.completedFuture(node)
                 .thenCompose(this::primary) // what it throws ends the calls that wait for the connection
                 .thenCompose(address -> connect(address).thenApply(redis -> {
@@ -221,20 +221,20 @@ final class Servers {
                 .whenComplete((connection, error) -> {
                     if (connection == null) {
                         leave(node);
-                        opened.completeExceptionally(error);
-                        return;
+                    } else {
+                        connection.redis().addListener(new RedisConnectionStateListener() {
+                            @Override
+                            public void onRedisDisconnected(RedisChannelHandler<?, ?> closed) {
+                                disconnected(connection);
+                            }
+                        });
                     }
-                    connection.redis().addListener(new RedisConnectionStateListener() {
-                        @Override
-                        public void onRedisDisconnected(RedisChannelHandler<?, ?> closed) {
-                            disconnected(connection);
-                        }
-                    });
-                    opened.complete(connection);
-                    if (!connection.isOpen()) {
+                    Clock.complete(opened, connection, error);
+                    if (connection != null && !connection.isOpen()) {
                         disconnected(connection);
                     }
                 });
+        return opened;
     }
 
     private void disconnected(Connection connection) {
@@ -290,10 +290,13 @@ final class Servers {
                 });
     }
 
-    /** Takes such a connection back. It is kept for a while if no request is under way on it. */
+    /** Takes a connection back, unless it is a shared one. It is kept for a while if no request is under way on it. */
     void giveBack(Connection connection, boolean isIdle) {
         Node node = connection.node();
-        if (!node.waiting.remove(connection) || !isIdle || isClosed) {
+        if (!node.waiting.remove(connection)) {
+            return;
+        }
+        if (!isIdle || isClosed) {
             connection.close();
             return;
         }
@@ -327,21 +330,16 @@ final class Servers {
         if (sentinels.isEmpty()) {
             return CompletableFuture.completedFuture(address(node).build());
         }
-        // The first Sentinel that answers is believed: others may be stopped.
+        // The first answer is believed: other Sentinels may be stopped.
         CompletableFuture<RedisURI> found = new CompletableFuture<>();
-        CompletableFuture<?>[] answers = sentinels.stream()
-                .map(sentinel -> ask(sentinel, node).thenAccept(found::complete))
-                .toArray(CompletableFuture[]::new);
-        timer.at(Clock.now() + SENTINEL_LIMIT, () -> {
-            if (!found.isDone()) {
-                lastKnown(node).thenAccept(found::complete);
-            }
-        });
-        CompletableFuture.allOf(answers).whenComplete((all, silence) -> {
-            if (!found.isDone()) {
-                lastKnown(node).whenComplete((primary, error) -> Clock.complete(found, primary, error));
-            }
-        });
+        CompletableFuture<RedisURI> last = new CompletableFuture<Void>()
+                .completeOnTimeout(null, SENTINEL_LIMIT, TimeUnit.NANOSECONDS)
+                .thenCompose(waited -> found.isDone() ? found : lastKnown(node));
+        Stream<CompletableFuture<RedisURI>> answers =
+                Stream.concat(sentinels.stream().map(sentinel -> ask(sentinel, node)), Stream.of(last));
+        Clock.all(answers.map(answer -> answer.thenAccept(found::complete)))
+                .whenComplete((all, silence) -> last.whenComplete(
+                        (primary, error) -> Clock.complete(found, primary, error))); // if there was no answer
         return found;
     }
 
