@@ -11,6 +11,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.function.LongConsumer;
 import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
@@ -43,6 +44,9 @@ final class Call {
 
     volatile @Nullable Node node;
 
+    /** Called when the server refuses a lease, with the longest one in milliseconds. The request is sent once more then. */
+    LongConsumer onLeaseRefused = longest -> {};
+
     private final Servers servers;
     private final String key;
     private final long patience;
@@ -57,6 +61,7 @@ final class Call {
     private Supplier<List<Request>> requests = List::of;
     private CompletableFuture<List<@Nullable Object>> answers = new CompletableFuture<>();
     private long heardAt = sent;
+    private boolean isLeaseRefused;
     private int failures;
     private @Nullable Node importing;
     private @Nullable Node silent;
@@ -245,6 +250,13 @@ final class Call {
                 return;
             }
             servers.giveBack(connection, true);
+            long longestLease = ServerError.longestLease(replies.get(0));
+            if (longestLease > 0 && !isLeaseRefused) {
+                isLeaseRefused = true;
+                onLeaseRefused.accept(longestLease);
+                attempt();
+                return;
+            }
             if (!isAsking) {
                 servers.has(target, key);
             }

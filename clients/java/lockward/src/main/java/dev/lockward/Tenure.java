@@ -12,7 +12,7 @@ import org.jspecify.annotations.Nullable;
 
 /** One owner and one key, from the grant to the end. It is renewed and watched until it is released or lost. */
 final class Tenure {
-    private static final String LEASE_OVER = "its lease is over";
+    static final String LEASE_OVER = "its lease is over";
 
     /** A lease that ends so little before the hold limit is not renewed any more. */
     private static final long HOLD_TOLERANCE = TimeUnit.MILLISECONDS.toNanos(20);
@@ -85,6 +85,10 @@ final class Tenure {
 
     synchronized long lease() {
         return lease;
+    }
+
+    private synchronized List<Object> kind() {
+        return kind;
     }
 
     void checkHeld() {
@@ -256,83 +260,84 @@ final class Tenure {
         }
         schedule();
         if (call != null) {
-            renew(call, limit, null, null);
+            renew(call, limit, false);
         }
     }
 
     /**
-     * Sets a lease, from now.
+     * Sets a lease, from now. If no server answers, the next renewal sets it.
      *
      * @param newLease null: the lease that the lock has, or what is left of it if it is not renewed
      * @param newKind a kind with a larger limit, or null
      */
     CompletableFuture<Void> renew(@Nullable Long newLease, @Nullable List<Object> newKind) {
-        return renew(client.call(key), client.servers.responseLimit, newLease, newKind);
+        long leaseBefore = lease();
+        List<Object> kindBefore = kind();
+        set(newLease == null ? leaseBefore : newLease, newKind == null ? kindBefore : newKind);
+        return renew(client.call(key), client.servers.responseLimit, newLease != null)
+                .whenComplete((done, failure) -> {
+                    if (failure != null && Clock.cause(failure) instanceof LockRefusedException) {
+                        set(leaseBefore, kindBefore);
+                    }
+                });
     }
 
-    private CompletableFuture<Void> renew(
-            Call call, long limit, @Nullable Long newLease, @Nullable List<Object> newKind) {
-        synchronized (this) {
-            renewal = call;
-        }
-        return sendRenewal(call, limit, newLease, newKind).whenComplete((done, failure) -> {
-            synchronized (this) {
-                renewal = renewal == call ? null : renewal;
-                failures = failure == null ? 0 : failures + 1;
-                if (failure != null && isRenewed) {
-                    renewAt = Clock.now() + Clock.backOff(failures);
-                }
-            }
-            schedule();
-        });
+    private synchronized void set(long newLease, List<Object> newKind) {
+        lease = newLease;
+        kind = newKind;
     }
 
-    private CompletableFuture<Void> sendRenewal(
-            Call call, long limit, @Nullable Long newLease, @Nullable List<Object> newKind) {
+    /** @param isWanted whether the program wants the whole lease, though the lock may not be renewed otherwise */
+    private CompletableFuture<Void> renew(Call call, long limit, boolean isWanted) {
         var sent = new Object() {
             long lease;
             int holds;
         };
+        synchronized (this) {
+            renewal = call;
+        }
+        call.onLeaseRefused = longest -> set(longest, kind());
         return call.ask(limit, () -> {
                     checkHeld();
                     synchronized (this) {
-                        sent.lease = nextLease(newLease);
+                        sent.lease = nextLease(isWanted);
                         sent.holds = holds;
                         // The server may set it though no reply arrives.
                         deadline = Clock.earlier(deadline, Clock.leaseEnd(Clock.now(), sent.lease));
                         schedule();
-                        return Request.renew(this, sent.lease, token, holds, newKind == null ? kind : newKind);
+                        return Request.renew(this, sent.lease, token, holds, kind);
                     }
                 })
                 .thenCompose(reply -> {
-                    long longest = ServerError.longestLease(reply);
-                    if (longest > 0 && longest < sent.lease) {
-                        synchronized (this) {
-                            lease = longest;
-                        }
-                        return sendRenewal(call, limit, newLease == null ? null : (Long) longest, newKind);
-                    }
                     if (sent.holds != holds() && reply instanceof ServerError) {
-                        return sendRenewal(call, limit, newLease, newKind); // the program has changed it meanwhile
+                        return renew(call, limit, isWanted); // the program has changed it meanwhile
                     }
                     checkAccepted(reply);
                     synchronized (this) {
-                        lease = newLease == null ? lease : newLease;
-                        kind = newKind == null ? kind : newKind;
                         node = call.node;
                         if (renewal == call) {
                             leaseEnds(Clock.leaseEnd(call.sent, sent.lease));
                             renewAt = nodeLostAt - call.sent > 0 ? Clock.now() : renewAt;
                         }
                     }
-                    return CompletableFuture.completedFuture(null);
+                    return CompletableFuture.<Void>completedFuture(null);
+                })
+                .whenComplete((done, failure) -> {
+                    synchronized (this) {
+                        renewal = renewal == call ? null : renewal;
+                        failures = failure == null ? 0 : failures + 1;
+                        if (failure != null && isRenewed) {
+                            renewAt = Clock.now() + Clock.backOff(failures);
+                        }
+                    }
+                    schedule();
                 });
     }
 
     /** The lease to ask for: no longer than what is left, if the lock is held for a limited time. */
-    private long nextLease(@Nullable Long wanted) {
-        long until = wanted == null && !isRenewed ? deadline : holdEnd;
-        return Math.min(wanted == null ? lease : wanted, Math.max(1, TimeUnit.NANOSECONDS.toMillis(Clock.left(until))));
+    private long nextLease(boolean isWanted) {
+        long until = isWanted || isRenewed ? holdEnd : deadline;
+        return Math.min(lease, Math.max(1, TimeUnit.NANOSECONDS.toMillis(Clock.left(until))));
     }
 
     /** The server has set a lease with this end. */
