@@ -167,7 +167,7 @@ final class Acquisition {
         tenures.replaceAll(tenure -> tenure.holds() > 0 ? tenure : request.newTenure(tenure.key, owner, tenure.thread));
         if (!isReentry) {
             List<Key> now = begun;
-            tenures.forEach(tenure -> tenure.onLost(loss -> now.forEach(key -> key.call.cancel())));
+            Tenure.onLost(tenures, loss -> now.forEach(key -> key.call.cancel()));
         }
         acquireNext(0);
     }

@@ -3,7 +3,6 @@ package dev.lockward;
 import io.lettuce.core.ClientOptions;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.resource.ClientResources;
-import java.lang.ref.WeakReference;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -34,7 +33,6 @@ import org.jspecify.annotations.Nullable;
  * thread watches all leases.
  */
 public final class LockwardClient implements AutoCloseable {
-    private static final System.Logger LOGGER = System.getLogger(LockwardClient.class.getName());
     private static final String CLOSED = "the client was closed";
 
     final Timer timer = new Timer();
@@ -55,11 +53,16 @@ public final class LockwardClient implements AutoCloseable {
     private final @Nullable Consumer<LockLostException> onLost;
     private final String id = UUID.randomUUID().toString();
     private final AtomicLong owners = new AtomicLong();
+
     /** Those that are held. A tenure that the program has dropped is not renewed. */
     final Set<Tenure> live = Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap<>()));
 
+    // The next call of check, guarded by live.
+    private Future<?> alarm = CompletableFuture.completedFuture(null);
+    private long alarmAt = Clock.now() + Clock.FOREVER;
+
     /** As many threads as needed: a slow listener delays no other one. */
-    private final Executor callbacks = Executors.newCachedThreadPool(task -> Clock.daemon(task, "lockward-callback"));
+    final Executor callbacks = Executors.newCachedThreadPool(task -> Clock.daemon(task, "lockward-callback"));
 
     private LockwardClient(Builder builder) {
         lease = builder.lease;
@@ -289,15 +292,22 @@ public final class LockwardClient implements AutoCloseable {
         return new Call(servers, key, patience, Clock.now() + patience);
     }
 
-    /** Wakes a tenure, unless the program has dropped it. */
-    Future<?> watchAt(Tenure tenure, long due) {
-        WeakReference<Tenure> reference = new WeakReference<>(tenure);
-        return timer.at(due, () -> {
-            Tenure watched = reference.get();
-            if (watched != null) {
-                watched.onTimer();
+    /** Checks the tenures at this instant, or before. */
+    void wakeAt(long due) {
+        synchronized (live) {
+            if (due - alarmAt < 0) {
+                alarm.cancel(false);
+                alarmAt = due;
+                alarm = timer.at(due, this::check);
             }
-        });
+        }
+    }
+
+    private void check() {
+        synchronized (live) {
+            alarmAt = Clock.now() + Clock.FOREVER;
+        }
+        List.copyOf(live).forEach(Tenure::check);
     }
 
     void watch(Tenure tenure) {
@@ -307,25 +317,10 @@ public final class LockwardClient implements AutoCloseable {
         }
     }
 
-    void renewOthers() {
-        List.copyOf(live).forEach(Tenure::renewWithOthers);
-    }
-
     /** Completes in a thread that the program may block. */
     <T> CompletableFuture<T> async(CompletableFuture<T> future) {
         CompletableFuture<T> copy = new CompletableFuture<>();
         future.whenCompleteAsync((value, error) -> Clock.complete(copy, value, error), callbacks);
         return copy;
-    }
-
-    /** Calls a listener in a thread that it may block. */
-    void notifyLost(Consumer<LockLostException> listener, LockLostException loss) {
-        callbacks.execute(() -> {
-            try {
-                listener.accept(loss);
-            } catch (RuntimeException error) {
-                LOGGER.log(System.Logger.Level.WARNING, "a listener for lost locks has failed", error);
-            }
-        });
     }
 }

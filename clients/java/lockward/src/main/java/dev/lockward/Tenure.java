@@ -4,14 +4,13 @@ import dev.lockward.Servers.Node;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
 /** One owner and one key, from the grant to the end. It is renewed and watched until it is released or lost. */
 final class Tenure {
+    private static final System.Logger LOGGER = System.getLogger(LockwardClient.class.getName());
     static final String LEASE_OVER = "its lease is over";
 
     /** A lease that ends so little before the hold limit is not renewed any more. */
@@ -28,8 +27,10 @@ final class Tenure {
     private final LockwardClient client;
     private final long holdLimit;
 
+    /** Completes when the tenure is lost, with the reason. */
+    private final CompletableFuture<String> lost = new CompletableFuture<>();
+
     // The following is guarded by this object's monitor. No thread waits while it has that.
-    private final List<Consumer<LockLostException>> listeners = new ArrayList<>();
     private List<Object> kind = Request.EXCLUSIVE;
     private long token;
     private int holds;
@@ -38,7 +39,6 @@ final class Tenure {
     private boolean isRenewed;
     private long deadline;
     private long holdEnd;
-    private @Nullable String loss;
 
     /** When the next renewal begins. The deadline, if there is none to begin. */
     private long renewAt;
@@ -46,7 +46,6 @@ final class Tenure {
     /** The latest renewal that is under way. Only its reply sets the deadline. */
     private @Nullable Call renewal;
 
-    private @Nullable Future<?> timer;
     private int failures;
 
     /** The node that has granted or renewed, and when its connection was last lost. */
@@ -63,7 +62,7 @@ final class Tenure {
     }
 
     synchronized boolean isHeld() {
-        return holds > 0 && loss == null && Clock.left(deadline) > 0;
+        return holds > 0 && !lost.isDone() && Clock.left(deadline) > 0;
     }
 
     /** Whether it is over, and the thread need not release it. */
@@ -132,33 +131,26 @@ final class Tenure {
 
     // The loss.
 
-    void onLost(Consumer<LockLostException> listener) {
-        String known;
-        synchronized (this) {
-            known = loss;
-            if (known == null) {
-                listeners.add(listener);
-            }
-        }
-        if (known != null) {
-            client.notifyLost(listener, new LockLostException(key, token(), known));
-        }
+    /** Calls the listener once, in a thread that it may block, when one of these is lost. */
+    static void onLost(List<Tenure> tenures, Consumer<LockLostException> listener) {
+        CompletableFuture.anyOf(tenures.stream()
+                        .map(tenure -> tenure.lost.thenApply(tenure::loss))
+                        .toArray(CompletableFuture[]::new))
+                .thenAcceptAsync(loss -> listener.accept((LockLostException) loss), tenures.get(0).client.callbacks)
+                .exceptionally(error -> {
+                    LOGGER.log(System.Logger.Level.WARNING, "a listener for lost locks has failed", error);
+                    return null;
+                });
     }
 
-    /** Calls the listener once when one of several is lost. */
-    static void onLost(List<Tenure> tenures, Consumer<LockLostException> listener) {
-        AtomicBoolean isTold = new AtomicBoolean();
-        tenures.forEach(tenure -> tenure.onLost(loss -> {
-            if (!isTold.getAndSet(true)) {
-                listener.accept(loss);
-            }
-        }));
+    private LockLostException loss(String reason) {
+        return new LockLostException(key, token(), reason);
     }
 
     /** Makes several keys one lock: when one is lost, the others are renewed no more. */
     static void loseTogether(List<Tenure> tenures) {
         if (tenures.size() > 1) {
-            tenures.forEach(tenure -> tenure.onLost(loss -> tenures.forEach(Tenure::stopRenewing)));
+            onLost(tenures, loss -> tenures.forEach(Tenure::stopRenewing));
         }
     }
 
@@ -169,20 +161,9 @@ final class Tenure {
 
     /** Ends the tenure as lost, and tells the program. Returns the exception: the first reason stays. */
     LockLostException lose(String reason) {
-        List<Consumer<LockLostException>> notified;
-        LockLostException lost;
-        synchronized (this) {
-            if (loss != null) {
-                return new LockLostException(key, token, loss);
-            }
-            loss = reason;
-            lost = new LockLostException(key, token, reason);
-            notified = List.copyOf(listeners);
-            stopTimer();
-        }
         client.live.remove(this);
-        notified.forEach(listener -> client.notifyLost(listener, lost));
-        return lost;
+        lost.complete(reason);
+        return loss(lost.join());
     }
 
     /** Throws if the reply is an error; as lost, if it says that the owner does not hold the lock. */
@@ -196,44 +177,26 @@ final class Tenure {
     // The timer and the renewals.
 
     private synchronized void schedule() {
-        stopTimer();
-        if (holds > 0 && loss == null) {
-            timer = client.watchAt(this, Clock.earlier(renewAt, deadline));
+        if (holds > 0 && !lost.isDone()) {
+            client.wakeAt(Clock.earlier(renewAt, deadline));
         }
     }
 
-    private void stopTimer() {
-        if (timer != null) {
-            timer.cancel(false);
-        }
-    }
-
-    void onTimer() {
+    /** Ends the tenure if its lease is over. Renews it if that is due, or will be soon: others are renewed now. */
+    void check() {
         boolean isDue;
         synchronized (this) {
-            if (holds == 0 || loss != null) {
+            if (holds == 0 || lost.isDone()) {
                 return;
             }
-            isDue = Clock.left(renewAt) <= 0;
+            isDue = renewAt != deadline && Clock.left(renewAt) <= Clock.nanos(lease) / 12;
         }
         if (!isHeld()) {
             lose(LEASE_OVER);
         } else if (isDue) {
             renewInBackground();
-            client.renewOthers();
         } else {
             schedule();
-        }
-    }
-
-    /** Renews the tenure if a fourth of the lease is over: others are renewed now. */
-    void renewWithOthers() {
-        boolean isNear;
-        synchronized (this) {
-            isNear = renewAt != deadline && Clock.left(renewAt) <= Clock.nanos(lease) / 12;
-        }
-        if (isNear) {
-            renewInBackground();
         }
     }
 
@@ -436,7 +399,6 @@ final class Tenure {
         synchronized (this) {
             holds = 0;
             sharedHolds = 0;
-            stopTimer();
         }
         client.live.remove(this);
     }
