@@ -153,7 +153,7 @@ final class Acquisition {
             succeed();
         } else if (mayGoOn && isWaiting && !isCancelled) {
             long pause = loss == null ? 0 : PAUSE_AFTER_LOSS;
-            giveBack(true).thenRun(() -> client.timer.at(Clock.now() + pause, this::acquireAnew));
+            giveBack(true).thenRun(() -> client.servers.timer.at(Clock.now() + pause, this::acquireAnew));
         } else {
             Throwable cause = failure == null ? loss : Clock.cause(failure);
             boolean mayWait = cause != null && !(cause instanceof LockUnreachableException);

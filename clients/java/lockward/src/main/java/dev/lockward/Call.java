@@ -237,7 +237,7 @@ final class Call {
             isHeard = true;
             heardAt = Clock.now();
             importing = null;
-            target.answered();
+            target.lastAnswer = heardAt;
             if (replies.get(0) instanceof ServerError refusal && refusal.isTransient()) {
                 switch (refusal.code()) {
                     case "MOVED" -> servers.moved(target, key, refusal);

@@ -35,7 +35,6 @@ import org.jspecify.annotations.Nullable;
 public final class LockwardClient implements AutoCloseable {
     private static final String CLOSED = "the client was closed";
 
-    final Timer timer = new Timer();
     final Servers servers;
     final WaitingConnections waitingConnections;
 
@@ -70,10 +69,7 @@ public final class LockwardClient implements AutoCloseable {
         replicas = builder.replicas;
         onLost = builder.onLost;
         waitingConnections = new WaitingConnections(builder.waitingConnections);
-        servers = new Servers(
-                builder.uris, builder.resources, builder.options, builder.responseLimit, timer, node -> List.copyOf(
-                                live)
-                        .forEach(tenure -> tenure.renewNow(node)));
+        servers = new Servers(builder, node -> List.copyOf(live).forEach(tenure -> tenure.renewNow(node)));
         // The first connection takes a while, because it loads Lettuce's classes. If it fails, the first request opens
         // another.
         servers.withShared(servers.nodeFor(id, null), (connection, error) -> {});
@@ -101,12 +97,15 @@ public final class LockwardClient implements AutoCloseable {
 
     /** The settings of a client. */
     public static final class Builder {
-        private final List<RedisURI> uris = new ArrayList<>();
-        private @Nullable ClientResources resources;
-        private ClientOptions options = ClientOptions.create();
+        final List<RedisURI> uris = new ArrayList<>();
+
+        @Nullable
+        ClientResources resources;
+
+        ClientOptions options = ClientOptions.create();
         private @Nullable Long lease;
         private long patience = TimeUnit.SECONDS.toNanos(5);
-        private long responseLimit = TimeUnit.SECONDS.toNanos(2);
+        long responseLimit = TimeUnit.SECONDS.toNanos(2);
         private int waitingConnections = 256;
         private LockRequest.@Nullable Replicas replicas;
         private @Nullable Consumer<LockLostException> onLost;
@@ -278,7 +277,7 @@ public final class LockwardClient implements AutoCloseable {
     public void close() {
         servers.close();
         List.copyOf(live).forEach(tenure -> tenure.lose(CLOSED));
-        timer.shutdown();
+        servers.timer.shutdown();
     }
 
     String newOwner() {
@@ -295,10 +294,10 @@ public final class LockwardClient implements AutoCloseable {
     /** Checks the tenures at this instant, or before. */
     void wakeAt(long due) {
         synchronized (live) {
-            if (due - alarmAt < 0) {
+            if (due - alarmAt < 0 && !servers.isClosed) {
                 alarm.cancel(false);
                 alarmAt = due;
-                alarm = timer.at(due, this::check);
+                alarm = servers.timer.at(due, this::check);
             }
         }
     }

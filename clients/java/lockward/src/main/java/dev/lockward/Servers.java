@@ -11,7 +11,6 @@ import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.cluster.SlotHash;
 import io.lettuce.core.codec.StringCodec;
 import io.lettuce.core.protocol.ProtocolVersion;
-import io.lettuce.core.resource.ClientResources;
 import java.net.InetSocketAddress;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -46,7 +45,7 @@ final class Servers {
     /** How long Sentinels are asked before the last known primary is used. */
     private static final long SENTINEL_LIMIT = TimeUnit.MILLISECONDS.toNanos(250);
 
-    final Timer timer;
+    final Timer timer = new Timer();
     final long responseLimit;
     volatile boolean isClosed;
 
@@ -70,7 +69,7 @@ final class Servers {
         /** Where the last connection was opened. */
         private volatile @Nullable RedisURI address;
 
-        private volatile long lastAnswer = Long.MIN_VALUE;
+        volatile long lastAnswer = Long.MIN_VALUE;
 
         /** Completes when the shared connection is open, and all who have waited for that have used it. */
         private @Nullable CompletableFuture<Connection> shared;
@@ -79,34 +78,18 @@ final class Servers {
             this.uri = uri;
         }
 
-        void answered() {
-            lastAnswer = Clock.now();
-        }
-
         private synchronized @Nullable Connection openConnection() {
             return shared == null || shared.isCompletedExceptionally() ? null : shared.getNow(null);
         }
-
-        private synchronized boolean forget() {
-            boolean wasKnown = shared != null;
-            shared = null;
-            return wasKnown;
-        }
     }
 
-    Servers(
-            List<RedisURI> seeds,
-            @Nullable ClientResources resources,
-            ClientOptions options,
-            long responseLimit,
-            Timer timer,
-            Consumer<Node> onConnectionLost) {
-        this.seeds = seeds;
-        this.responseLimit = responseLimit;
-        this.timer = timer;
+    /** @param onConnectionLost called when the connection to a node is lost, or there is another primary */
+    Servers(LockwardClient.Builder settings, Consumer<Node> onConnectionLost) {
+        seeds = settings.uris;
+        responseLimit = settings.responseLimit;
         this.onConnectionLost = onConnectionLost;
-        redis = resources == null ? RedisClient.create() : RedisClient.create(resources);
-        redis.setOptions(ownOptions(options, Duration.ofNanos(responseLimit)));
+        redis = settings.resources == null ? RedisClient.create() : RedisClient.create(settings.resources);
+        redis.setOptions(ownOptions(settings.options, Duration.ofNanos(responseLimit)));
     }
 
     private static ClientOptions ownOptions(ClientOptions theirs, Duration connectLimit) {
@@ -220,7 +203,7 @@ final class Servers {
                 }))
                 .whenComplete((connection, error) -> {
                     if (connection == null) {
-                        leave(node);
+                        leave(node, null);
                     } else {
                         connection.redis().addListener(new RedisConnectionStateListener() {
                             @Override
@@ -238,15 +221,22 @@ final class Servers {
     }
 
     private void disconnected(Connection connection) {
-        if (connection.equals(connection.node().openConnection()) && leave(connection.node()) && !isClosed) {
+        if (leave(connection.node(), connection) && !isClosed) {
             onConnectionLost.accept(connection.node());
         }
     }
 
-    /** Makes the next request to the node open a new connection. Returns false if that was done already. */
-    private boolean leave(Node node) {
-        if (!node.forget()) {
-            return false;
+    /**
+     * Makes the next request to the node open a new connection. Returns false if that was done already.
+     *
+     * @param shared the one that is shared now, or null if it could not be opened
+     */
+    private boolean leave(Node node, @Nullable Connection shared) {
+        synchronized (node) {
+            if (!Objects.equals(shared, node.openConnection())) {
+                return false;
+            }
+            node.shared = null;
         }
         nodesBySlot.values().removeIf(node::equals);
         failures.incrementAndGet();
@@ -264,7 +254,7 @@ final class Servers {
     void replace(Connection used) {
         Node node = used.node();
         Connection shared = node.openConnection();
-        if (shared != null && (shared.equals(used) || node.waiting.contains(used)) && leave(node)) {
+        if (shared != null && (shared.equals(used) || node.waiting.contains(used)) && leave(node, shared)) {
             // Other requests may still be answered.
             timer.at(Clock.now() + responseLimit, shared::close);
         }

@@ -323,11 +323,10 @@ final class Tenure {
                         ? renew(null, null).thenCompose(renewed -> sendGuarded(command))
                         : CompletableFuture.completedFuture(reply))
                 .thenApply(reply -> {
-                    if (reply instanceof ServerError error) {
-                        throw ServerError.is(reply, "FENCED")
-                                ? lose(error.message())
-                                : new LockRefusedException(key, error.message());
+                    if (reply instanceof ServerError error && ServerError.is(error, "FENCED")) {
+                        throw lose(error.message());
                     }
+                    LockRefusedException.throwIfError(key, reply);
                     return reply;
                 });
     }

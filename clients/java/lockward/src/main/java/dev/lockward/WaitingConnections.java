@@ -3,7 +3,6 @@ package dev.lockward;
 import java.util.ArrayDeque;
 import java.util.Queue;
 import java.util.concurrent.CompletableFuture;
-import org.jspecify.annotations.Nullable;
 
 /** The connections for waits, given in turn, first come, first served. A turn is a future that completes when it begins. */
 final class WaitingConnections {
@@ -16,29 +15,27 @@ final class WaitingConnections {
     }
 
     synchronized CompletableFuture<Void> enter() {
+        CompletableFuture<Void> turn = new CompletableFuture<>();
         if (free > 0) {
             free--;
-            return CompletableFuture.completedFuture(null);
+            turn.complete(null);
+        } else {
+            line.add(turn);
         }
-        CompletableFuture<Void> turn = new CompletableFuture<>();
-        line.add(turn);
         return turn;
     }
 
     /** Ends a turn, or gives it up before it has begun. */
     void end(CompletableFuture<Void> turn) {
-        CompletableFuture<Void> next = endTurn(turn);
+        CompletableFuture<Void> next = null;
+        synchronized (this) {
+            if (!line.remove(turn)) {
+                next = line.poll();
+                free += next == null ? 1 : 0;
+            }
+        }
         if (next != null) {
             next.complete(null);
         }
-    }
-
-    private synchronized @Nullable CompletableFuture<Void> endTurn(CompletableFuture<Void> turn) {
-        if (line.removeIf(each -> each == turn)) {
-            return null;
-        }
-        CompletableFuture<Void> next = line.poll();
-        free += next == null ? 1 : 0;
-        return next;
     }
 }
