@@ -2,6 +2,7 @@ package dev.lockward;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.TimeUnit;
@@ -35,13 +36,15 @@ final class Acquisition {
     final CompletableFuture<Boolean> result = new CompletableFuture<>();
 
     /** The tenures that are held when the result is true. */
-    final List<Tenure> tenures;
+    final List<Tenure> tenures = new ArrayList<>();
+
+    /** Whether the caller had one of the keys before. */
+    final boolean isReentry;
 
     private final LockwardClient client;
     private final LockRequest request;
     private final boolean isRenewed;
     private final boolean isWaiting;
-    private final boolean isReentry;
     private final long waitEnd;
     private final long replicationLimit;
     private final long patience;
@@ -55,17 +58,30 @@ final class Acquisition {
     /**
      * An acquisition that has not begun.
      *
-     * @param tenures those that the caller has are re-entered
-     * @param lease in milliseconds; null for the server's
+     * @param mine what the thread has, by key. It is re-entered
+     * @param thread the thread that is to hold the lock, if any
+     * @param named the lease in milliseconds, which is not renewed; null for that of the request
      * @param wait the wait limit in nanoseconds; 0 does not wait
      */
-    Acquisition(LockRequest request, List<Tenure> tenures, @Nullable Long lease, boolean isRenewed, long wait) {
+    Acquisition(
+            LockRequest request, Map<String, Tenure> mine, @Nullable Thread thread, @Nullable Long named, long wait) {
         this.client = request.client;
         this.request = request;
-        this.tenures = new ArrayList<>(tenures);
-        this.lease = lease == null ? null : (Long) Math.min(lease, Clock.millis(request.holdLimit));
-        this.isRenewed = isRenewed;
+        Long wanted = named == null ? request.lease : named;
+        lease = wanted == null ? null : (Long) Math.min(wanted, Clock.millis(request.holdLimit));
+        isRenewed = request.isRenewed && named == null;
         isWaiting = wait > 0;
+        String owner = request.newOwner();
+        request.keys.forEach(key -> {
+            Tenure present = mine.get(key);
+            // A lock with a named lease may be left to that, and never be unlocked. It is acquired again.
+            if (present == null || present.isLeft()) {
+                tenures.add(request.newTenure(key, owner, thread));
+            } else {
+                present.checkHeld();
+                tenures.add(present);
+            }
+        });
         isReentry = tenures.stream().anyMatch(tenure -> tenure.holds() > 0);
         replicationLimit = request.replicas == null ? 0 : Clock.nanos(request.replicas.within());
         patience = client.patience + replicationLimit;

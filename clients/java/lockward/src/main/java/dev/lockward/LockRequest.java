@@ -1,12 +1,13 @@
 package dev.lockward;
 
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
 import java.util.function.Function;
+import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -17,7 +18,7 @@ public final class LockRequest {
     final List<String> keys;
     final LockwardClient client;
     private List<Object> limit = Request.EXCLUSIVE;
-    private @Nullable Integer weight;
+    private List<Object> weight = List.of();
 
     @Nullable
     Long lease;
@@ -65,7 +66,7 @@ public final class LockRequest {
 
     /** Takes so many of the slots, and not one. */
     public LockRequest weight(int slotsTaken) {
-        weight = slotsTaken;
+        weight = List.of("WEIGHT", slotsTaken);
         return this;
     }
 
@@ -200,12 +201,7 @@ public final class LockRequest {
 
     /** The arguments of LOCK.ACQUIRE and LOCK.RENEW. The server checks them. */
     List<Object> kind() {
-        if (weight == null) {
-            return limit;
-        }
-        List<Object> weighted = new ArrayList<>(limit);
-        weighted.addAll(List.of("WEIGHT", weight));
-        return weighted;
+        return Stream.concat(limit.stream(), weight.stream()).toList();
     }
 
     /** The owner of the next tenure. */
@@ -225,10 +221,7 @@ public final class LockRequest {
     }
 
     private Acquisition acquisition(long wait) {
-        String name = newOwner();
-        List<Tenure> tenures =
-                keys.stream().map(key -> newTenure(key, name, null)).toList();
-        return new Acquisition(this, tenures, lease, isRenewed, wait);
+        return new Acquisition(this, Map.of(), null, null, wait);
     }
 
     private Optional<HeldLock> acquire(long wait) throws InterruptedException {

@@ -226,26 +226,13 @@ public final class LockwardLock implements Lock {
             throw new InterruptedException();
         }
         Map<String, Tenure> mine = client.threadTenures.get();
-        String owner = request.newOwner();
-        List<Tenure> tenures = request.keys.stream()
-                .map(key -> {
-                    Tenure present = mine.get(key);
-                    // A lock with a named lease may be left to that, and never be unlocked. It is acquired again.
-                    if (present == null || present.isLeft()) {
-                        return request.newTenure(key, owner, Thread.currentThread());
-                    }
-                    present.checkHeld();
-                    return present;
-                })
-                .toList();
-        Acquisition acquisition = new Acquisition(
-                request, tenures, lease == null ? request.lease : lease, request.isRenewed && lease == null, wait);
+        Acquisition acquisition = new Acquisition(request, mine, Thread.currentThread(), lease, wait);
         try {
             if (!acquisition.run(isInterruptible)) {
                 return false;
             }
         } catch (LockRefusedException refusal) {
-            if (refusal.code().equals("LIMIT") && tenures.stream().anyMatch(tenure -> tenure.holds() > 0)) {
+            if (refusal.code().equals("LIMIT") && acquisition.isReentry) {
                 return false;
             }
             throw refusal;
