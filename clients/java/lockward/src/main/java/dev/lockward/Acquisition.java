@@ -82,7 +82,7 @@ final class Acquisition {
                 tenures.add(present);
             }
         });
-        isReentry = tenures.stream().anyMatch(tenure -> tenure.holds() > 0);
+        isReentry = tenures.stream().anyMatch(tenure -> tenure.holds > 0);
         replicationLimit = request.replicas == null ? 0 : Clock.nanos(request.replicas.within());
         patience = client.patience + replicationLimit;
         waitEnd = Clock.now() + (isWaiting ? wait : client.patience);
@@ -180,7 +180,7 @@ final class Acquisition {
     /** Acquires the keys one after the other, with a new owner: a release that arrives late must not end the next grant. */
     private void acquireAnew() {
         String owner = request.newOwner();
-        tenures.replaceAll(tenure -> tenure.holds() > 0 ? tenure : request.newTenure(tenure.key, owner, tenure.thread));
+        tenures.replaceAll(tenure -> tenure.holds > 0 ? tenure : request.newTenure(tenure.key, owner, tenure.thread));
         if (!isReentry) {
             List<Key> now = begun;
             Tenure.onLost(tenures, loss -> now.forEach(key -> key.call.cancel()));
@@ -190,7 +190,7 @@ final class Acquisition {
 
     private void succeed() {
         List<Tenure> begunNow =
-                tenures.stream().filter(tenure -> tenure.holds() == 1).toList();
+                tenures.stream().filter(tenure -> tenure.holds == 1).toList();
         if (!begunNow.isEmpty()) {
             Tenure.loseTogether(tenures);
             request.watchLoss(begunNow);
@@ -244,7 +244,7 @@ final class Acquisition {
         Key(Tenure tenure, boolean isWaiting) {
             this.tenure = tenure;
             this.isWaiting = isWaiting;
-            wanted = tenure.holds() + 1;
+            wanted = tenure.holds + 1;
             long limit = waitEnd + GRACE + replicationLimit;
             long end = isWaiting ? limit : Clock.earlier(limit, Clock.now() + patience);
             call = new Call(client.servers, tenure.key, patience, end);
@@ -341,7 +341,7 @@ final class Acquisition {
                 }
             }
             long token = number(grant, 0);
-            if (wanted > 1 && token != tenure.token()) {
+            if (wanted > 1 && token != tenure.token) {
                 throw tenure.lose("another tenure has begun");
             }
             tenure.granted(call, token, wanted, lease(grant), isRenewed, request.kind());

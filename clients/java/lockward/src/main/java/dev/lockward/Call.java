@@ -135,6 +135,11 @@ final class Call {
         }
     }
 
+    /** Whether the connection to the node was lost after the request was sent that was answered. */
+    boolean hasLostNode() {
+        return node != null && node.lostAt - sent > 0;
+    }
+
     private void attempt() {
         try {
             servers.checkOpen();

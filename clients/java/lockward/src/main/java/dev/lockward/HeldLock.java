@@ -46,12 +46,12 @@ public final class HeldLock implements AutoCloseable {
      * that what is written to can refuse a smaller token than the largest one seen.
      */
     public long fencingToken() {
-        return tenures.get(0).token();
+        return tenures.get(0).token;
     }
 
     /** The fencing token of each key. */
     public List<Long> fencingTokens() {
-        return tenures.stream().map(Tenure::token).toList();
+        return tenures.stream().map(tenure -> tenure.token).toList();
     }
 
     /** Whether the lock is held: its lease runs by the clock of this process, and no server has denied it. Sends no request. */
@@ -69,7 +69,7 @@ public final class HeldLock implements AutoCloseable {
 
     /** Renews the lock now. That is rarely needed. */
     public void renew() {
-        Clock.await(all(tenure -> tenure.renew(tenure.lease(), null)));
+        Clock.await(all(tenure -> tenure.renew(tenure.lease, null)));
     }
 
     /**
@@ -107,7 +107,7 @@ public final class HeldLock implements AutoCloseable {
      */
     public @Nullable Object guarded(Object... command) {
         tenures.forEach(Tenure::checkHeld);
-        return Clock.await(tenures.get(0).guarded(command));
+        return Clock.await(tenures.get(0).guarded(true, command));
     }
 
     /**
@@ -174,7 +174,7 @@ public final class HeldLock implements AutoCloseable {
     /** As {@link #release}, if the lock has not been released. */
     @Override
     public void close() {
-        if (tenures.get(0).holds() > 0) {
+        if (tenures.get(0).holds > 0) {
             release();
         }
     }

@@ -1,5 +1,6 @@
 package dev.lockward;
 
+import dev.lockward.Servers.Node;
 import io.lettuce.core.ClientOptions;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.resource.ClientResources;
@@ -69,7 +70,10 @@ public final class LockwardClient implements AutoCloseable {
         replicas = builder.replicas;
         onLost = builder.onLost;
         waitingConnections = new WaitingConnections(builder.waitingConnections);
-        servers = new Servers(builder, node -> List.copyOf(live).forEach(tenure -> tenure.renewNow(node)));
+        servers = new Servers(builder, node -> {
+            node.lostAt = Clock.now();
+            check(node);
+        });
         // The first connection takes a while, because it loads Lettuce's classes. If it fails, the first request opens
         // another.
         servers.withShared(servers.nodeFor(id, null), (connection, error) -> {});
@@ -297,16 +301,20 @@ public final class LockwardClient implements AutoCloseable {
             if (due - alarmAt < 0 && !servers.isClosed) {
                 alarm.cancel(false);
                 alarmAt = due;
-                alarm = servers.timer.at(due, this::check);
+                alarm = servers.timer.at(due, this::onAlarm);
             }
         }
     }
 
-    private void check() {
+    private void onAlarm() {
         synchronized (live) {
             alarmAt = Clock.now() + Clock.FOREVER;
         }
-        List.copyOf(live).forEach(Tenure::check);
+        check(null);
+    }
+
+    private void check(@Nullable Node left) {
+        List.copyOf(live).forEach(tenure -> tenure.check(left));
     }
 
     void watch(Tenure tenure) {
@@ -314,6 +322,7 @@ public final class LockwardClient implements AutoCloseable {
         if (servers.isClosed) {
             tenure.lose(CLOSED);
         }
+        tenure.check(null);
     }
 
     /** Completes in a thread that the program may block. */

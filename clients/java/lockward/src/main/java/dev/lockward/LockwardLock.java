@@ -115,7 +115,7 @@ public final class LockwardLock implements Lock {
             Clock.await(Clock.all(tenures.stream().map(tenure -> tenure.release(request.isShared()))));
         } finally {
             Map<String, Tenure> mine = client.threadTenures.get();
-            tenures.stream().filter(tenure -> tenure.holds() == 0).forEach(tenure -> mine.remove(tenure.key));
+            tenures.stream().filter(tenure -> tenure.holds == 0).forEach(tenure -> mine.remove(tenure.key));
         }
     }
 
@@ -160,7 +160,7 @@ public final class LockwardLock implements Lock {
     public long fencingToken() {
         List<Tenure> tenures = tenures();
         tenures.forEach(Tenure::checkHeld);
-        return tenures.get(0).token();
+        return tenures.get(0).token;
     }
 
     /**

@@ -65,7 +65,7 @@ final class Request extends AsyncCommand<String, String, Object> {
     /** Gives holds back. */
     static Request release(Tenure of, int left) {
         return new Request(
-                "LOCK.RELEASE", of.key, of.owner, left == 0 ? "ALL" : List.of("HOLDS", left), "TOKEN", of.token());
+                "LOCK.RELEASE", of.key, of.owner, left == 0 ? "ALL" : List.of("HOLDS", left), "TOKEN", of.token);
     }
 
     /** Gives back what may have been granted since the owner had so many holds, and ends its waits. */

@@ -71,6 +71,9 @@ final class Servers {
 
         volatile long lastAnswer = Long.MIN_VALUE;
 
+        /** When the connection was last lost, or the primary replaced. */
+        volatile long lostAt = Clock.now();
+
         /** Completes when the shared connection is open, and all who have waited for that have used it. */
         private @Nullable CompletableFuture<Connection> shared;
 

@@ -16,6 +16,9 @@ final class Tenure {
     /** A lease that ends so little before the hold limit is not renewed any more. */
     private static final long HOLD_TOLERANCE = TimeUnit.MILLISECONDS.toNanos(20);
 
+    /** How long after a renewal that the server refuses the next one is sent. A sixth of the lease, if that is less. */
+    private static final long LONGEST_PAUSE = TimeUnit.SECONDS.toNanos(1);
+
     private static final long MIN_REPLY_LIMIT = TimeUnit.MILLISECONDS.toNanos(20);
 
     final String key;
@@ -30,12 +33,12 @@ final class Tenure {
     /** Completes when the tenure is lost, with the reason. */
     private final CompletableFuture<String> lost = new CompletableFuture<>();
 
-    // The following is guarded by this object's monitor. No thread waits while it has that.
-    private List<Object> kind = Request.EXCLUSIVE;
-    private long token;
-    private int holds;
+    // The following is changed with this object's monitor only. No thread waits while it has that.
+    volatile List<Object> kind = Request.EXCLUSIVE;
+    volatile long token;
+    volatile int holds;
+    volatile long lease;
     private int sharedHolds;
-    private long lease;
     private boolean isRenewed;
     private long deadline;
     private long holdEnd;
@@ -46,12 +49,8 @@ final class Tenure {
     /** The latest renewal that is under way. Only its reply sets the deadline. */
     private @Nullable Call renewal;
 
-    private int failures;
-
-    /** The node that has granted or renewed, and when its connection was last lost. */
+    /** The node that has granted or renewed. */
     private @Nullable Node node;
-
-    private long nodeLostAt = Clock.now();
 
     Tenure(LockwardClient client, String key, String owner, long holdLimit, @Nullable Thread thread) {
         this.client = client;
@@ -70,36 +69,17 @@ final class Tenure {
         return holds == 0 || (!isRenewed && !isHeld());
     }
 
-    synchronized int holds() {
-        return holds;
-    }
-
     synchronized int holds(boolean isShared) {
         return isShared ? sharedHolds : holds - sharedHolds;
     }
 
-    synchronized long token() {
-        return token;
-    }
-
-    synchronized long lease() {
-        return lease;
-    }
-
-    private synchronized List<Object> kind() {
-        return kind;
-    }
-
-    void checkHeld() {
-        synchronized (this) {
-            if (holds == 0) {
-                throw notHeld(key);
-            }
-            if (isHeld()) {
-                return;
-            }
+    synchronized void checkHeld() {
+        if (holds == 0) {
+            throw notHeld(key);
         }
-        throw lose(LEASE_OVER);
+        if (!isHeld()) {
+            throw lose(LEASE_OVER);
+        }
     }
 
     static IllegalMonitorStateException notHeld(String key) {
@@ -126,7 +106,6 @@ final class Tenure {
             leaseEnds(end);
         }
         client.watch(this);
-        schedule();
     }
 
     // The loss.
@@ -144,7 +123,7 @@ final class Tenure {
     }
 
     private LockLostException loss(String reason) {
-        return new LockLostException(key, token(), reason);
+        return new LockLostException(key, token, reason);
     }
 
     /** Makes several keys one lock: when one is lost, the others are renewed no more. */
@@ -174,56 +153,34 @@ final class Tenure {
         LockRefusedException.throwIfError(key, reply);
     }
 
-    // The timer and the renewals.
+    // The renewals.
 
-    private synchronized void schedule() {
-        if (holds > 0 && !lost.isDone()) {
-            client.wakeAt(Clock.earlier(renewAt, deadline));
-        }
-    }
-
-    /** Ends the tenure if its lease is over. Renews it if that is due, or will be soon: others are renewed now. */
-    void check() {
-        boolean isDue;
+    /**
+     * Ends the tenure if its lease is over. Renews it if that is due, or will be soon: others are renewed now.
+     *
+     * @param left a node to which the connection is lost, which may have forgotten the tenure, or null
+     */
+    void check(@Nullable Node left) {
+        Call call = null;
         synchronized (this) {
             if (holds == 0 || lost.isDone()) {
                 return;
             }
-            isDue = renewAt != deadline && Clock.left(renewAt) <= Clock.nanos(lease) / 12;
-        }
-        if (!isHeld()) {
-            lose(LEASE_OVER);
-        } else if (isDue) {
-            renewInBackground();
-        } else {
-            schedule();
-        }
-    }
-
-    /** The connection to a server is lost, and the server may have forgotten the tenure. */
-    void renewNow(Node lost) {
-        synchronized (this) {
-            if (node != lost) {
+            if (!isHeld()) {
+                lose(LEASE_OVER);
                 return;
             }
-            nodeLostAt = Clock.now();
-        }
-        renewInBackground();
-    }
-
-    private void renewInBackground() {
-        Call call = null;
-        long limit;
-        synchronized (this) {
-            renewAt = deadline;
-            limit = Math.max(MIN_REPLY_LIMIT, Math.min(client.servers.responseLimit, Clock.nanos(lease) / 6));
-            if (renewal == null && isHeld() && (thread == null || thread.isAlive())) {
-                call = new Call(client.servers, key, Clock.FOREVER, deadline);
+            boolean hasLostNode = left != null && node == left;
+            if (hasLostNode || (renewAt != deadline && Clock.left(renewAt) <= Clock.nanos(lease) / 12)) {
+                renewAt = deadline;
+                if (renewal == null && (thread == null || thread.isAlive())) {
+                    call = new Call(client.servers, key, Clock.FOREVER, deadline);
+                }
             }
+            client.wakeAt(Clock.earlier(renewAt, deadline));
         }
-        schedule();
         if (call != null) {
-            renew(call, limit, false);
+            renew(call, false);
         }
     }
 
@@ -234,15 +191,14 @@ final class Tenure {
      * @param newKind a kind with a larger limit, or null
      */
     CompletableFuture<Void> renew(@Nullable Long newLease, @Nullable List<Object> newKind) {
-        long leaseBefore = lease();
-        List<Object> kindBefore = kind();
+        long leaseBefore = lease;
+        List<Object> kindBefore = kind;
         set(newLease == null ? leaseBefore : newLease, newKind == null ? kindBefore : newKind);
-        return renew(client.call(key), client.servers.responseLimit, newLease != null)
-                .whenComplete((done, failure) -> {
-                    if (failure != null && Clock.cause(failure) instanceof LockRefusedException) {
-                        set(leaseBefore, kindBefore);
-                    }
-                });
+        return renew(client.call(key), newLease != null).whenComplete((done, failure) -> {
+            if (failure != null && Clock.cause(failure) instanceof LockRefusedException) {
+                set(leaseBefore, kindBefore);
+            }
+        });
     }
 
     private synchronized void set(long newLease, List<Object> newKind) {
@@ -251,7 +207,7 @@ final class Tenure {
     }
 
     /** @param isWanted whether the program wants the whole lease, though the lock may not be renewed otherwise */
-    private CompletableFuture<Void> renew(Call call, long limit, boolean isWanted) {
+    private CompletableFuture<Void> renew(Call call, boolean isWanted) {
         var sent = new Object() {
             long lease;
             int holds;
@@ -259,7 +215,10 @@ final class Tenure {
         synchronized (this) {
             renewal = call;
         }
-        call.onLeaseRefused = longest -> set(longest, kind());
+        call.onLeaseRefused = longest -> set(longest, kind);
+        long responseLimit = client.servers.responseLimit;
+        long limit =
+                isWanted ? responseLimit : Math.max(MIN_REPLY_LIMIT, Math.min(responseLimit, Clock.nanos(lease) / 6));
         return call.ask(limit, () -> {
                     checkHeld();
                     synchronized (this) {
@@ -267,20 +226,20 @@ final class Tenure {
                         sent.holds = holds;
                         // The server may set it though no reply arrives.
                         deadline = Clock.earlier(deadline, Clock.leaseEnd(Clock.now(), sent.lease));
-                        schedule();
+                        client.wakeAt(deadline);
                         return Request.renew(this, sent.lease, token, holds, kind);
                     }
                 })
                 .thenCompose(reply -> {
-                    if (sent.holds != holds() && reply instanceof ServerError) {
-                        return renew(call, limit, isWanted); // the program has changed it meanwhile
+                    if (sent.holds != holds && reply instanceof ServerError) {
+                        return renew(call, isWanted); // the program has changed it meanwhile
                     }
                     checkAccepted(reply);
                     synchronized (this) {
                         node = call.node;
                         if (renewal == call) {
                             leaseEnds(Clock.leaseEnd(call.sent, sent.lease));
-                            renewAt = nodeLostAt - call.sent > 0 ? Clock.now() : renewAt;
+                            renewAt = call.hasLostNode() ? Clock.now() : renewAt;
                         }
                     }
                     return CompletableFuture.<Void>completedFuture(null);
@@ -288,12 +247,11 @@ final class Tenure {
                 .whenComplete((done, failure) -> {
                     synchronized (this) {
                         renewal = renewal == call ? null : renewal;
-                        failures = failure == null ? 0 : failures + 1;
                         if (failure != null && isRenewed) {
-                            renewAt = Clock.now() + Clock.backOff(failures);
+                            renewAt = Clock.now() + Math.min(LONGEST_PAUSE, Clock.nanos(lease) / 6);
                         }
+                        client.wakeAt(Clock.earlier(renewAt, deadline));
                     }
-                    schedule();
                 });
     }
 
@@ -316,28 +274,28 @@ final class Tenure {
 
     // Guarded commands, and the end.
 
-    /** Runs a command if the server has this tenure. */
-    CompletableFuture<@Nullable Object> guarded(Object... command) {
-        return sendGuarded(command)
-                .thenCompose(reply -> ServerError.is(reply, "FENCED")
-                        ? renew(null, null).thenCompose(renewed -> sendGuarded(command))
-                        : CompletableFuture.completedFuture(reply))
-                .thenApply(reply -> {
-                    if (reply instanceof ServerError error && ServerError.is(error, "FENCED")) {
-                        throw lose(error.message());
-                    }
-                    LockRefusedException.throwIfError(key, reply);
-                    return reply;
-                });
-    }
-
-    private CompletableFuture<@Nullable Object> sendGuarded(Object[] command) {
+    /**
+     * Runs a command if the server has this tenure.
+     *
+     * @param mayRenew whether a renewal may restore the tenure, if the server has forgotten it
+     */
+    CompletableFuture<@Nullable Object> guarded(boolean mayRenew, Object... command) {
         Call call = client.call(key);
         call.isRepeatable = false;
         return call.ask(() -> {
-            checkHeld();
-            return Request.guard(key, token(), command);
-        });
+                    checkHeld();
+                    return Request.guard(key, token, command);
+                })
+                .thenCompose(reply -> {
+                    if (reply instanceof ServerError error && error.code().equals("FENCED")) {
+                        if (mayRenew) {
+                            return renew(null, null).thenCompose(renewed -> guarded(false, command));
+                        }
+                        throw lose(error.message());
+                    }
+                    LockRefusedException.throwIfError(key, reply);
+                    return CompletableFuture.completedFuture(reply);
+                });
     }
 
     /** Gives one hold back. This object has one hold less then, even if no server answers. */

@@ -29,7 +29,7 @@ final class WaitingConnections {
     void end(CompletableFuture<Void> turn) {
         CompletableFuture<Void> next = null;
         synchronized (this) {
-            if (!line.remove(turn)) {
+            if (!line.removeIf(each -> each == turn)) {
                 next = line.poll();
                 free += next == null ? 1 : 0;
             }
