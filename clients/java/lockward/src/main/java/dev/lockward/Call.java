@@ -143,7 +143,11 @@ final class Call {
     private void attempt() {
         try {
             servers.checkOpen();
-            new Attempt(requests.get()).start();
+            List<Request> pipeline = new ArrayList<>(requests.get());
+            if (importing != null) {
+                pipeline.add(0, Request.asking());
+            }
+            new Attempt(pipeline).start();
         } catch (RuntimeException | Error reason) {
             answers.completeExceptionally(reason);
         }
@@ -179,7 +183,7 @@ final class Call {
 
     /** Requests that are sent once, in one pipeline. Completes with the replies, or with the reason why there are none. */
     private final class Attempt extends CompletableFuture<List<@Nullable Object>> {
-        private final List<Request> pipeline = new ArrayList<>();
+        private final List<Request> pipeline;
         private final boolean isAsking = importing != null;
         private final Node target = importing == null ? servers.nodeFor(key, silent) : importing;
         private final boolean isGuess = !isAsking && isRepeatable && servers.isGuess(key);
@@ -188,11 +192,8 @@ final class Call {
         private volatile long sentAt;
         private volatile @Nullable Connection used;
 
-        Attempt(List<Request> requests) {
-            if (isAsking) {
-                pipeline.add(Request.asking());
-            }
-            pipeline.addAll(requests);
+        Attempt(List<Request> pipeline) {
+            this.pipeline = pipeline;
         }
 
         void start() {
@@ -231,7 +232,15 @@ final class Call {
                 return;
             }
             try {
-                connection.send(pipeline).whenComplete((replies, error) -> Clock.complete(this, replies, error));
+                // The last reply arrives last.
+                pipeline.get(pipeline.size() - 1).whenComplete((reply, error) -> {
+                    if (error == null || error instanceof RedisCommandExecutionException) {
+                        complete(pipeline.stream().map(Request::reply).toList());
+                    } else {
+                        completeExceptionally(error);
+                    }
+                });
+                connection.redis().dispatch(pipeline);
             } catch (RuntimeException | Error fault) {
                 completeExceptionally(fault); // otherwise the caller would wait for ever
             }
@@ -245,7 +254,7 @@ final class Call {
             target.lastAnswer = heardAt;
             if (replies.get(0) instanceof ServerError refusal && refusal.isTransient()) {
                 switch (refusal.code()) {
-                    case "MOVED" -> servers.moved(target, key, refusal);
+                    case "MOVED" -> servers.learn(key, servers.redirected(target, refusal));
                     case "ASK" -> importing = servers.redirected(target, refusal);
                     case "READONLY", "MASTERDOWN" -> servers.replace(connection);
                     default -> {}
@@ -262,8 +271,8 @@ final class Call {
                 attempt();
                 return;
             }
-            if (!isAsking) {
-                servers.has(target, key);
+            if (isGuess) {
+                servers.learn(key, target);
             }
             sent = sentAt;
             node = target;

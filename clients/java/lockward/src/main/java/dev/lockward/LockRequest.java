@@ -156,14 +156,10 @@ public final class LockRequest {
     private boolean leadOnce(LockwardClient.Leader leader) throws InterruptedException {
         HeldLock term = acquire();
         Thread thread = Thread.currentThread();
-        var state = new Object() {
-            boolean isOver;
-            boolean isDeposed;
-        };
+        CompletableFuture<Boolean> isDeposed = new CompletableFuture<>();
         term.onLost(loss -> {
-            synchronized (state) {
-                if (!state.isOver) {
-                    state.isDeposed = true;
+            synchronized (isDeposed) {
+                if (isDeposed.complete(true)) {
                     thread.interrupt();
                 }
             }
@@ -171,20 +167,20 @@ public final class LockRequest {
         try {
             leader.run(term);
         } catch (InterruptedException interrupt) {
-            if (!state.isDeposed) {
+            if (!isDeposed.getNow(false)) {
                 throw interrupt;
             }
         } finally {
-            synchronized (state) {
-                state.isOver = true;
+            synchronized (isDeposed) {
+                isDeposed.complete(false);
             }
-            if (state.isDeposed) {
+            if (isDeposed.join()) {
                 Thread.interrupted(); // it was meant for the leader
             } else {
                 release(term);
             }
         }
-        return !state.isDeposed;
+        return !isDeposed.join();
     }
 
     private static void release(HeldLock term) {

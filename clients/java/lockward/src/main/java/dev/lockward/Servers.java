@@ -146,15 +146,8 @@ final class Servers {
     }
 
     /** Notes that a node has the key. */
-    void has(Node node, String key) {
-        if (isGuess(key)) {
-            nodesBySlot.put(SlotHash.getSlot(key), node);
-        }
-    }
-
-    /** Notes where MOVED leads. */
-    void moved(Node asked, String key, ServerError error) {
-        nodesBySlot.put(SlotHash.getSlot(key), redirected(asked, error));
+    void learn(String key, Node node) {
+        nodesBySlot.put(SlotHash.getSlot(key), node);
     }
 
     /** The node that MOVED or ASK names. A node that does not know its own host leaves it out. */
