@@ -48,7 +48,8 @@ final class Acquisition {
     private final long waitEnd;
     private final long replicationLimit;
     private final long patience;
-    private volatile @Nullable Long lease;
+    /** In milliseconds; 0 for the server's. */
+    private volatile long lease;
 
     /** The keys that were asked for since the acquisition began or started over. */
     private volatile List<Key> begun = new CopyOnWriteArrayList<>();
@@ -60,16 +61,14 @@ final class Acquisition {
      *
      * @param mine what the thread has, by key. It is re-entered
      * @param thread the thread that is to hold the lock, if any
-     * @param named the lease in milliseconds, which is not renewed; null for that of the request
+     * @param named the lease in milliseconds, which is not renewed; 0 for that of the request
      * @param wait the wait limit in nanoseconds; 0 does not wait
      */
-    Acquisition(
-            LockRequest request, Map<String, Tenure> mine, @Nullable Thread thread, @Nullable Long named, long wait) {
+    Acquisition(LockRequest request, Map<String, Tenure> mine, @Nullable Thread thread, long named, long wait) {
         this.client = request.client;
         this.request = request;
-        Long wanted = named == null ? request.lease : named;
-        lease = wanted == null ? null : (Long) Math.min(wanted, Clock.millis(request.holdLimit));
-        isRenewed = request.isRenewed && named == null;
+        lease = Math.min(named == 0 ? request.lease : named, Clock.millis(request.holdLimit));
+        isRenewed = request.isRenewed && named == 0;
         isWaiting = wait > 0;
         String owner = request.newOwner();
         request.keys.forEach(key -> {
@@ -83,7 +82,7 @@ final class Acquisition {
             }
         });
         isReentry = tenures.stream().anyMatch(tenure -> tenure.holds > 0);
-        replicationLimit = request.replicas == null ? 0 : Clock.nanos(request.replicas.within());
+        replicationLimit = Clock.nanos(request.replicas.within());
         patience = client.patience + replicationLimit;
         waitEnd = Clock.now() + (isWaiting ? wait : client.patience);
     }
@@ -303,10 +302,9 @@ final class Acquisition {
         private Request slice() {
             long left = Clock.left(waitEnd);
             isLastSlice = left <= SLICE;
-            Long full = lease;
-            Long asked = full == null ? null : (Long) Math.min(full, SHORT_LEASE);
             long block = Clock.millis(Math.max(0, Math.min(left, SLICE)));
-            return Request.acquire(tenure, asked, Request.waiting(block, isLastSlice), wanted, request.kind());
+            return Request.acquire(
+                    tenure, Math.min(lease, SHORT_LEASE), Request.waiting(block, isLastSlice), wanted, request.kind());
         }
 
         /** Sets the full lease of what a wait was granted. It may be over already: then the wait goes on. */
@@ -325,13 +323,12 @@ final class Acquisition {
         }
 
         private long lease(Object grant) {
-            Long named = lease;
-            return named == null ? number(grant, 2) : named;
+            return lease == 0 ? number(grant, 2) : lease;
         }
 
         private void granted(Object grant, List<@Nullable Object> replies) {
             LockRequest.Replicas replicas = request.replicas;
-            if (replicas != null) {
+            if (replicas.count() > 0) {
                 isLeftBehind = true;
                 LockRefusedException.throwIfError(tenure.key, replies.get(1));
                 if (!(replies.get(1) instanceof Long count) || count < replicas.count()) {
@@ -352,11 +349,12 @@ final class Acquisition {
         /** Sends a request, followed by WAIT if the grant must be replicated. That holds up the connection, so it is not a shared one. */
         private void askReplicated(long limit, Supplier<Request> next, Consumer<List<@Nullable Object>> step) {
             LockRequest.Replicas replicas = request.replicas;
+            boolean isReplicated = replicas.count() > 0;
             long replyLimit = client.servers.responseLimit + replicationLimit;
-            Supplier<List<Request>> requests = () -> replicas == null
-                    ? List.of(next.get())
-                    : List.of(next.get(), Request.waitForReplicas(replicas.count(), replicas.within()));
-            then(call.ask(replicas != null, limit, replyLimit, requests), step);
+            Supplier<List<Request>> requests = () -> isReplicated
+                    ? List.of(next.get(), Request.waitForReplicas(replicas.count(), replicas.within()))
+                    : List.of(next.get());
+            then(call.ask(isReplicated, limit, replyLimit, requests), step);
         }
 
         private <T> void then(CompletableFuture<T> future, Consumer<T> step) {

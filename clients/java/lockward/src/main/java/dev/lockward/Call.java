@@ -1,5 +1,6 @@
 package dev.lockward;
 
+import dev.lockward.Servers.Connection;
 import dev.lockward.Servers.Node;
 import io.lettuce.core.RedisCommandExecutionException;
 import java.util.ArrayList;

@@ -84,12 +84,12 @@ public final class HeldLock implements AutoCloseable {
 
     /** Lets readers in from now on. */
     public void downgradeToShared() {
-        Clock.await(all(tenure -> tenure.renew(null, Request.SHARED)));
+        Clock.await(all(tenure -> tenure.renew(0, Request.SHARED)));
     }
 
     /** Lets others in from now on, up to so many slots: more than before. */
     public void downgradeToSlots(int slots) {
-        Clock.await(all(tenure -> tenure.renew(null, List.of("SLOTS", slots))));
+        Clock.await(all(tenure -> tenure.renew(0, List.of("SLOTS", slots))));
     }
 
     /**

@@ -20,8 +20,8 @@ public final class LockRequest {
     private List<Object> limit = Request.EXCLUSIVE;
     private List<Object> weight = List.of();
 
-    @Nullable
-    Long lease;
+    /** In milliseconds; 0 for the server's. */
+    long lease;
 
     boolean isRenewed = true;
 
@@ -29,19 +29,19 @@ public final class LockRequest {
     String owner;
 
     long holdLimit = Clock.FOREVER;
-
-    @Nullable
     Replicas replicas;
 
     private @Nullable Consumer<LockLostException> onLost;
 
     record Replicas(int count, long within) {
+        static final Replicas NONE = new Replicas(0, 0);
+
         static Replicas of(int count, Duration within) {
             return new Replicas(count, Clock.positiveMillis(within, "time for replicas"));
         }
     }
 
-    LockRequest(LockwardClient client, List<String> keys, @Nullable Long lease, @Nullable Replicas replicas) {
+    LockRequest(LockwardClient client, List<String> keys, long lease, Replicas replicas) {
         this.client = client;
         this.keys = keys;
         this.lease = lease;
@@ -217,7 +217,7 @@ public final class LockRequest {
     }
 
     private Acquisition acquisition(long wait) {
-        return new Acquisition(this, Map.of(), null, null, wait);
+        return new Acquisition(this, Map.of(), null, 0, wait);
     }
 
     private Optional<HeldLock> acquire(long wait) throws InterruptedException {

@@ -48,8 +48,8 @@ public final class LockwardClient implements AutoCloseable {
     /** The locks of each thread, by key. */
     final ThreadLocal<Map<String, Tenure>> threadTenures = ThreadLocal.withInitial(HashMap::new);
 
-    private final @Nullable Long lease;
-    private final LockRequest.@Nullable Replicas replicas;
+    private final long lease;
+    private final LockRequest.Replicas replicas;
     private final @Nullable Consumer<LockLostException> onLost;
     private final String id = UUID.randomUUID().toString();
     private final AtomicLong owners = new AtomicLong();
@@ -107,11 +107,11 @@ public final class LockwardClient implements AutoCloseable {
         ClientResources resources;
 
         ClientOptions options = ClientOptions.create();
-        private @Nullable Long lease;
+        private long lease;
         private long patience = TimeUnit.SECONDS.toNanos(5);
         long responseLimit = TimeUnit.SECONDS.toNanos(2);
         private int waitingConnections = 256;
-        private LockRequest.@Nullable Replicas replicas;
+        private LockRequest.Replicas replicas = LockRequest.Replicas.NONE;
         private @Nullable Consumer<LockLostException> onLost;
 
         private Builder(RedisURI uri, RedisURI... others) {

@@ -52,7 +52,7 @@ public final class LockwardLock implements Lock {
      */
     @Override
     public void lock() {
-        requireGrant(uninterruptibly(Clock.FOREVER, null));
+        requireGrant(uninterruptibly(Clock.FOREVER, 0));
     }
 
     /**
@@ -72,7 +72,7 @@ public final class LockwardLock implements Lock {
      */
     @Override
     public void lockInterruptibly() throws InterruptedException {
-        requireGrant(acquire(Clock.FOREVER, null, true));
+        requireGrant(acquire(Clock.FOREVER, 0, true));
     }
 
     /** As {@link #lockInterruptibly()}, for at most {@code lease}, as in {@link #lock(long, TimeUnit)}. */
@@ -83,7 +83,7 @@ public final class LockwardLock implements Lock {
     /** Acquires the lock if it is free. It is never free while others wait for it. For a reader the write lock is busy. */
     @Override
     public boolean tryLock() {
-        return uninterruptibly(0, null);
+        return uninterruptibly(0, 0);
     }
 
     /**
@@ -92,7 +92,7 @@ public final class LockwardLock implements Lock {
      */
     @Override
     public boolean tryLock(long wait, TimeUnit unit) throws InterruptedException {
-        return acquire(Clock.span(wait, unit), null, true);
+        return acquire(Clock.span(wait, unit), 0, true);
     }
 
     /** As {@link #tryLock(long, TimeUnit)}, for at most {@code lease}, as in {@link #lock(long, TimeUnit)}. */
@@ -208,7 +208,7 @@ public final class LockwardLock implements Lock {
         }
     }
 
-    private boolean uninterruptibly(long wait, @Nullable Long lease) {
+    private boolean uninterruptibly(long wait, long lease) {
         try {
             return acquire(wait, lease, false);
         } catch (InterruptedException never) {
@@ -219,9 +219,9 @@ public final class LockwardLock implements Lock {
     /**
      * Acquires the lock if it is granted within {@code wait}. If the thread itself is in the way, the result is false at once.
      *
-     * @param lease in milliseconds; null: the lock is renewed
+     * @param lease in milliseconds; 0: the lock is renewed
      */
-    private boolean acquire(long wait, @Nullable Long lease, boolean isInterruptible) throws InterruptedException {
+    private boolean acquire(long wait, long lease, boolean isInterruptible) throws InterruptedException {
         if (isInterruptible && Thread.interrupted()) {
             throw new InterruptedException();
         }
@@ -258,9 +258,9 @@ public final class LockwardLock implements Lock {
                 .toList();
     }
 
-    private static @Nullable Long millis(long lease, TimeUnit unit) {
+    private static long millis(long lease, TimeUnit unit) {
         if (lease == -1) {
-            return null;
+            return 0;
         }
         if (lease <= 0) {
             throw new IllegalArgumentException("a lease must be more than 0, or -1: " + lease);

@@ -44,11 +44,11 @@ final class Request extends AsyncCommand<String, String, Object> {
     /**
      * Acquires so that the owner has {@code holds} holds.
      *
-     * @param lease null: the server's default lease
+     * @param lease 0: the server's default lease
      * @param waiting what {@link #waiting} returns; empty to try
      */
-    static Request acquire(Tenure of, @Nullable Long lease, List<Object> waiting, int holds, List<Object> kind) {
-        List<Object> px = lease == null ? List.of() : List.of("PX", lease);
+    static Request acquire(Tenure of, long lease, List<Object> waiting, int holds, List<Object> kind) {
+        List<Object> px = lease == 0 ? List.of() : List.of("PX", lease);
         return new Request("LOCK.ACQUIRE", of.key, of.owner, px, waiting, "HOLDS", holds, kind);
     }
 

@@ -13,7 +13,6 @@ import io.lettuce.core.codec.StringCodec;
 import io.lettuce.core.protocol.ProtocolVersion;
 import java.net.InetSocketAddress;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
@@ -50,15 +49,27 @@ final class Servers {
     volatile boolean isClosed;
 
     private final RedisClient redis;
-    private final List<RedisURI> seeds;
     private final Consumer<Node> onConnectionLost;
     private final Map<RedisURI, Node> nodes = new ConcurrentHashMap<>();
+
+    /** Those that the program has named. */
+    private final List<Node> seeds;
 
     /** The nodes that are known to have a slot. Empty without a cluster. */
     private final Map<Integer, Node> nodesBySlot = new ConcurrentHashMap<>();
 
     /** How often a connection has failed. */
     private final AtomicInteger failures = new AtomicInteger();
+
+    record Connection(Node node, StatefulRedisConnection<String, String> redis) {
+        boolean isOpen() {
+            return redis.isOpen();
+        }
+
+        void close() {
+            redis.closeAsync();
+        }
+    }
 
     /** A server, or the primary that Sentinels know. */
     static final class Node {
@@ -88,7 +99,7 @@ final class Servers {
 
     /** @param onConnectionLost called when the connection to a node is lost, or there is another primary */
     Servers(LockwardClient.Builder settings, Consumer<Node> onConnectionLost) {
-        seeds = settings.uris;
+        seeds = settings.uris.stream().map(this::node).toList();
         responseLimit = settings.responseLimit;
         this.onConnectionLost = onConnectionLost;
         redis = settings.resources == null ? RedisClient.create() : RedisClient.create(settings.resources);
@@ -123,21 +134,18 @@ final class Servers {
      */
     Node nodeFor(String key, @Nullable Node silent) {
         Node known = nodesBySlot.isEmpty() ? null : nodesBySlot.get(SlotHash.getSlot(key));
-        if (known != null) {
-            return known;
+        if (known != null || (seeds.size() == 1 && nodesBySlot.isEmpty())) {
+            return known == null ? seeds.get(0) : known;
         }
-        if (seeds.size() == 1 && nodes.size() <= 1) {
-            return node(seeds.get(0));
-        }
-        List<RedisURI> others = new ArrayList<>(seeds);
-        nodesBySlot.values().forEach(node -> others.add(node.uri));
-        if (silent != null && others.size() > 1) {
-            others.remove(silent.uri);
-        }
-        return nodes.values().stream()
-                .filter(node -> node != silent && node.openConnection() != null)
+        List<Node> others = Stream.concat(seeds.stream(), nodesBySlot.values().stream())
+                .distinct()
+                .filter(node -> node != silent)
+                .toList();
+        return others.stream()
+                .filter(node -> node.openConnection() != null)
                 .max(Comparator.comparingLong(node -> node.lastAnswer))
-                .orElseGet(() -> node(others.get(Math.floorMod(failures.get(), others.size()))));
+                .orElseGet(() ->
+                        others.isEmpty() ? seeds.get(0) : others.get(Math.floorMod(failures.get(), others.size())));
     }
 
     /** Whether the client does not know which node of the cluster has the key. */

@@ -187,14 +187,14 @@ final class Tenure {
     /**
      * Sets a lease, from now. If no server answers, the next renewal sets it.
      *
-     * @param newLease null: the lease that the lock has, or what is left of it if it is not renewed
+     * @param newLease 0: the lease that the lock has, or what is left of it if it is not renewed
      * @param newKind a kind with a larger limit, or null
      */
-    CompletableFuture<Void> renew(@Nullable Long newLease, @Nullable List<Object> newKind) {
+    CompletableFuture<Void> renew(long newLease, @Nullable List<Object> newKind) {
         long leaseBefore = lease;
         List<Object> kindBefore = kind;
-        set(newLease == null ? leaseBefore : newLease, newKind == null ? kindBefore : newKind);
-        return renew(client.call(key), newLease != null).whenComplete((done, failure) -> {
+        set(newLease == 0 ? leaseBefore : newLease, newKind == null ? kindBefore : newKind);
+        return renew(client.call(key), newLease != 0).whenComplete((done, failure) -> {
             if (failure != null && Clock.cause(failure) instanceof LockRefusedException) {
                 set(leaseBefore, kindBefore);
             }
@@ -289,7 +289,7 @@ final class Tenure {
                 .thenCompose(reply -> {
                     if (reply instanceof ServerError error && error.code().equals("FENCED")) {
                         if (mayRenew) {
-                            return renew(null, null).thenCompose(renewed -> guarded(false, command));
+                            return renew(0, null).thenCompose(renewed -> guarded(false, command));
                         }
                         throw lose(error.message());
                     }
@@ -317,7 +317,7 @@ final class Tenure {
         }
         Call call = new Call(client.servers, key, client.patience, end);
         // The thread of a downgrade goes on as a reader.
-        return (isDowngrade ? renew(null, Request.SHARED) : CompletableFuture.<Void>completedFuture(null))
+        return (isDowngrade ? renew(0, Request.SHARED) : CompletableFuture.<Void>completedFuture(null))
                 // Before the request is sent: a renewal that is denied from now on finds no loss.
                 .whenComplete((downgraded, error) -> dropHold(isShared))
                 .thenCompose(ready -> call.ask(() -> Request.release(this, left)))
