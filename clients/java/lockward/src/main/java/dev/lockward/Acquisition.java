@@ -20,6 +20,9 @@ import org.jspecify.annotations.Nullable;
 final class Acquisition {
     private static final long SLICE = TimeUnit.SECONDS.toNanos(10);
 
+    /** How many milliseconds the server keeps the position in the queue between two slices, or when a connection breaks. */
+    private static final long KEEP = 5_000;
+
     /** The lease of a grant after a wait, in milliseconds, until it is confirmed: what a lost grant leaves behind. */
     private static final long SHORT_LEASE = 3_000;
 
@@ -75,7 +78,7 @@ final class Acquisition {
             Tenure present = mine.get(key);
             // A lock with a named lease may be left to that, and never be unlocked. It is acquired again.
             if (present == null || present.isLeft()) {
-                tenures.add(request.newTenure(key, owner, thread));
+                tenures.add(new Tenure(request, key, owner, thread));
             } else {
                 present.checkHeld();
                 tenures.add(present);
@@ -179,7 +182,7 @@ final class Acquisition {
     /** Acquires the keys one after the other, with a new owner: a release that arrives late must not end the next grant. */
     private void acquireAnew() {
         String owner = request.newOwner();
-        tenures.replaceAll(tenure -> tenure.holds > 0 ? tenure : request.newTenure(tenure.key, owner, tenure.thread));
+        tenures.replaceAll(tenure -> tenure.holds > 0 ? tenure : new Tenure(request, tenure.key, owner, tenure.thread));
         if (!isReentry) {
             List<Key> now = begun;
             Tenure.onLost(tenures, loss -> now.forEach(key -> key.call.cancel()));
@@ -251,7 +254,7 @@ final class Acquisition {
         }
 
         void tryOnce(long limit) {
-            askReplicated(limit, () -> Request.acquire(tenure, lease, List.of(), wanted, request.kind()), replies -> {
+            askReplicated(limit, () -> acquire(lease), replies -> {
                 Object reply = replies.get(0);
                 checkRefusal(reply);
                 if (reply == null) {
@@ -299,18 +302,24 @@ final class Acquisition {
             });
         }
 
+        private Request acquire(long lease, Object... waiting) {
+            return Request.withHolds("LOCK.ACQUIRE", tenure, lease, List.of(waiting), wanted, request.kind());
+        }
+
         private Request slice() {
             long left = Clock.left(waitEnd);
             isLastSlice = left <= SLICE;
             long block = Clock.millis(Math.max(0, Math.min(left, SLICE)));
-            return Request.acquire(
-                    tenure, Math.min(lease, SHORT_LEASE), Request.waiting(block, isLastSlice), wanted, request.kind());
+            return isLastSlice
+                    ? acquire(Math.min(lease, SHORT_LEASE), "BLOCK", block)
+                    : acquire(Math.min(lease, SHORT_LEASE), "BLOCK", block, "KEEP", KEEP);
         }
 
         /** Sets the full lease of what a wait was granted. It may be over already: then the wait goes on. */
         private void confirm(Object grant) {
+            List<Object> token = List.of("TOKEN", number(grant, 0));
             Supplier<Request> renewal =
-                    () -> Request.renew(tenure, lease(grant), number(grant, 0), wanted, request.kind());
+                    () -> Request.withHolds("LOCK.RENEW", tenure, lease(grant), token, wanted, request.kind());
             askReplicated(patience, renewal, replies -> {
                 Object reply = replies.get(0);
                 if (ServerError.is(reply, "NOTHELD")) {
@@ -352,7 +361,7 @@ final class Acquisition {
             boolean isReplicated = replicas.count() > 0;
             long replyLimit = client.servers.responseLimit + replicationLimit;
             Supplier<List<Request>> requests = () -> isReplicated
-                    ? List.of(next.get(), Request.waitForReplicas(replicas.count(), replicas.within()))
+                    ? List.of(next.get(), new Request("WAIT", replicas.count(), replicas.within()))
                     : List.of(next.get());
             then(call.ask(isReplicated, limit, replyLimit, requests), step);
         }
@@ -396,7 +405,7 @@ final class Acquisition {
             boolean isOnlyGrant = wanted == 1 && request.owner == null;
             long limit = isOnlyGrant ? client.patience : GIVE_UP_LIMIT;
             return new Call(client.servers, tenure.key, limit, Clock.now() + limit)
-                    .ask(() -> Request.giveUp(tenure, wanted - 1));
+                    .ask(() -> new Request("LOCK.RELEASE", tenure.key, tenure.owner, "HOLDS", wanted - 1));
         }
     }
 }

@@ -146,7 +146,7 @@ final class Call {
             servers.checkOpen();
             List<Request> pipeline = new ArrayList<>(requests.get());
             if (importing != null) {
-                pipeline.add(0, Request.asking());
+                pipeline.add(0, new Request("ASKING"));
             }
             new Attempt(pipeline).start();
         } catch (RuntimeException | Error reason) {

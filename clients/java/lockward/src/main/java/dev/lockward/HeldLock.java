@@ -23,11 +23,9 @@ import org.jspecify.annotations.Nullable;
  * LockUnreachableException} when no server answers within the client's patience. An interrupt does not end them.
  */
 public final class HeldLock implements AutoCloseable {
-    private final LockwardClient client;
     private final List<Tenure> tenures;
 
-    HeldLock(LockwardClient client, List<Tenure> tenures) {
-        this.client = client;
+    HeldLock(List<Tenure> tenures) {
         this.tenures = tenures;
     }
 
@@ -128,7 +126,7 @@ public final class HeldLock implements AutoCloseable {
                 .toList();
         Tenure.loseTogether(tenures);
         client.request(tenures.get(0).key).watchLoss(tenures);
-        HeldLock held = new HeldLock(client, tenures);
+        HeldLock held = new HeldLock(tenures);
         try {
             held.renew();
             return held;
@@ -142,7 +140,7 @@ public final class HeldLock implements AutoCloseable {
         List<String> parts = Arrays.stream(handle.split(":", -1))
                 .map(part -> URLDecoder.decode(part, StandardCharsets.UTF_8))
                 .toList();
-        Tenure tenure = client.request(parts.get(0)).newTenure(parts.get(0), parts.get(1), null);
+        Tenure tenure = new Tenure(client.request(parts.get(0)), parts.get(0), parts.get(1), null);
         long token = Long.parseLong(parts.get(2));
         int holds = Integer.parseInt(parts.get(3));
         long lease = Long.parseLong(parts.get(4));
@@ -157,7 +155,7 @@ public final class HeldLock implements AutoCloseable {
 
     /** As {@link #release}, without a thread. */
     public CompletableFuture<Void> releaseAsync() {
-        return client.async(all(tenure -> tenure.release(false)));
+        return tenures.get(0).client.async(all(tenure -> tenure.release(false)));
     }
 
     /**

@@ -141,7 +141,7 @@ public final class LockRequest {
 
     /** A lock for threads: {@link java.util.concurrent.locks.Lock}. This request must not be changed any more. */
     public LockwardLock asLock() {
-        return new LockwardLock(client, this);
+        return new LockwardLock(this);
     }
 
     /** Runs {@code leader} while this process holds the lock: {@link LockwardClient#lead}. */
@@ -202,11 +202,7 @@ public final class LockRequest {
 
     /** The owner of the next tenure. */
     String newOwner() {
-        return owner == null ? client.newOwner() : owner;
-    }
-
-    Tenure newTenure(String key, String ofOwner, @Nullable Thread thread) {
-        return new Tenure(client, key, ofOwner, holdLimit, thread);
+        return owner == null ? client.id + ":" + client.owners.incrementAndGet() : owner;
     }
 
     /** Tells the program when one of these is lost. */
@@ -222,13 +218,13 @@ public final class LockRequest {
 
     private Optional<HeldLock> acquire(long wait) throws InterruptedException {
         Acquisition acquisition = acquisition(wait);
-        return acquisition.run(true) ? Optional.of(new HeldLock(client, acquisition.tenures)) : Optional.empty();
+        return acquisition.run(true) ? Optional.of(new HeldLock(acquisition.tenures)) : Optional.empty();
     }
 
     private <T> CompletableFuture<T> acquireAsync(long wait, Function<Optional<HeldLock>, T> convert) {
         Acquisition acquisition = acquisition(wait).start();
-        CompletableFuture<T> future = client.async(acquisition.result.thenApply(isHeld ->
-                convert.apply(isHeld ? Optional.of(new HeldLock(client, acquisition.tenures)) : Optional.empty())));
+        CompletableFuture<T> future = client.async(acquisition.result.thenApply(
+                isHeld -> convert.apply(isHeld ? Optional.of(new HeldLock(acquisition.tenures)) : Optional.empty())));
         future.whenComplete((held, error) -> {
             if (error != null) {
                 acquisition.cancel(); // the caller has left, also by orTimeout

@@ -51,8 +51,11 @@ public final class LockwardClient implements AutoCloseable {
     private final long lease;
     private final LockRequest.Replicas replicas;
     private final @Nullable Consumer<LockLostException> onLost;
-    private final String id = UUID.randomUUID().toString();
-    private final AtomicLong owners = new AtomicLong();
+
+    /** New owners are this and a number. */
+    final String id = UUID.randomUUID().toString();
+
+    final AtomicLong owners = new AtomicLong();
 
     /** Those that are held. A tenure that the program has dropped is not renewed. */
     final Set<Tenure> live = Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap<>()));
@@ -282,10 +285,6 @@ public final class LockwardClient implements AutoCloseable {
         servers.close();
         List.copyOf(live).forEach(tenure -> tenure.lose(CLOSED));
         servers.timer.shutdown();
-    }
-
-    String newOwner() {
-        return id + ":" + owners.incrementAndGet();
     }
 
     // For tenures and acquisitions.

@@ -33,8 +33,8 @@ public final class LockwardLock implements Lock {
     private final LockwardClient client;
     private final LockRequest request;
 
-    LockwardLock(LockwardClient client, LockRequest request) {
-        this.client = client;
+    LockwardLock(LockRequest request) {
+        client = request.client;
         this.request = request;
     }
 
@@ -145,7 +145,7 @@ public final class LockwardLock implements Lock {
 
     /** Whether any owner holds the lock at the server; of several keys, whether the first one is held. */
     public boolean isLocked() {
-        Object info = Clock.await(client.call(getName()).ask(() -> Request.info(getName())));
+        Object info = Clock.await(client.call(getName()).ask(() -> new Request("LOCK.INFO", getName())));
         LockRefusedException.throwIfError(getName(), info);
         return info instanceof List<?>;
     }
@@ -170,7 +170,7 @@ public final class LockwardLock implements Lock {
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
      */
     public HeldLock held() {
-        return new HeldLock(client, tenures());
+        return new HeldLock(tenures());
     }
 
     /**

@@ -14,13 +14,10 @@ import java.util.Deque;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
-/** A command to be sent once. Its reply is a Long, a String, a List of these and lists, or null. Leases are in milliseconds. */
+/** A command to be sent once. Its reply is a Long, a String, a List of these and lists, or null. */
 final class Request extends AsyncCommand<String, String, Object> {
     static final List<Object> EXCLUSIVE = List.of();
     static final List<Object> SHARED = List.of("SHARED");
-
-    /** How many milliseconds the server keeps the position in the queue between two slices, or when a connection breaks. */
-    private static final long KEEP = 5_000;
 
     /** @param parts arguments, each a {@code byte[]} or of any other type, and lists of them */
     Request(String name, Object... parts) {
@@ -42,51 +39,14 @@ final class Request extends AsyncCommand<String, String, Object> {
     }
 
     /**
-     * Acquires so that the owner has {@code holds} holds.
+     * Acquires or renews.
      *
-     * @param lease 0: the server's default lease
-     * @param waiting what {@link #waiting} returns; empty to try
+     * @param lease in milliseconds; 0 for the server's default
+     * @param arguments those between the lease and the number of holds
      */
-    static Request acquire(Tenure of, long lease, List<Object> waiting, int holds, List<Object> kind) {
+    static Request withHolds(String name, Tenure of, long lease, List<Object> arguments, int holds, List<Object> kind) {
         List<Object> px = lease == 0 ? List.of() : List.of("PX", lease);
-        return new Request("LOCK.ACQUIRE", of.key, of.owner, px, waiting, "HOLDS", holds, kind);
-    }
-
-    /** Waits for so many milliseconds. The owner leaves the queue then if this is the last wait. */
-    static List<Object> waiting(long millis, boolean isLast) {
-        return isLast ? List.of("BLOCK", millis) : List.of("BLOCK", millis, "KEEP", KEEP);
-    }
-
-    /** Sets a lease. In quarantine this restores a tenure that the server has forgotten. */
-    static Request renew(Tenure of, long lease, long token, int holds, List<Object> kind) {
-        return new Request("LOCK.RENEW", of.key, of.owner, "PX", lease, "TOKEN", token, "HOLDS", holds, kind);
-    }
-
-    /** Gives holds back. */
-    static Request release(Tenure of, int left) {
-        return new Request(
-                "LOCK.RELEASE", of.key, of.owner, left == 0 ? "ALL" : List.of("HOLDS", left), "TOKEN", of.token);
-    }
-
-    /** Gives back what may have been granted since the owner had so many holds, and ends its waits. */
-    static Request giveUp(Tenure of, int left) {
-        return new Request("LOCK.RELEASE", of.key, of.owner, "HOLDS", left);
-    }
-
-    static Request guard(String key, long token, Object... command) {
-        return new Request("LOCK.GUARD", key, token, List.of(command));
-    }
-
-    static Request info(String key) {
-        return new Request("LOCK.INFO", key);
-    }
-
-    static Request waitForReplicas(int count, long within) {
-        return new Request("WAIT", count, within);
-    }
-
-    static Request asking() {
-        return new Request("ASKING");
+        return new Request(name, of.key, of.owner, px, arguments, "HOLDS", holds, kind);
     }
 
     /** The reply that has arrived, which may be a {@link ServerError}. */

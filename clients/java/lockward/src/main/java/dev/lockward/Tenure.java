@@ -27,7 +27,7 @@ final class Tenure {
     /** The thread that holds the lock, if any. The lock is renewed only while it lives. */
     final @Nullable Thread thread;
 
-    private final LockwardClient client;
+    final LockwardClient client;
     private final long holdLimit;
 
     /** Completes when the tenure is lost, with the reason. */
@@ -52,11 +52,11 @@ final class Tenure {
     /** The node that has granted or renewed. */
     private @Nullable Node node;
 
-    Tenure(LockwardClient client, String key, String owner, long holdLimit, @Nullable Thread thread) {
-        this.client = client;
+    Tenure(LockRequest request, String key, String owner, @Nullable Thread thread) {
+        client = request.client;
+        holdLimit = request.holdLimit;
         this.key = key;
         this.owner = owner;
-        this.holdLimit = holdLimit;
         this.thread = thread;
     }
 
@@ -227,7 +227,7 @@ final class Tenure {
                         // The server may set it though no reply arrives.
                         deadline = Clock.earlier(deadline, Clock.leaseEnd(Clock.now(), sent.lease));
                         client.wakeAt(deadline);
-                        return Request.renew(this, sent.lease, token, holds, kind);
+                        return Request.withHolds("LOCK.RENEW", this, sent.lease, List.of("TOKEN", token), holds, kind);
                     }
                 })
                 .thenCompose(reply -> {
@@ -284,7 +284,7 @@ final class Tenure {
         call.isRepeatable = false;
         return call.ask(() -> {
                     checkHeld();
-                    return Request.guard(key, token, command);
+                    return new Request("LOCK.GUARD", key, token, List.of(command));
                 })
                 .thenCompose(reply -> {
                     if (reply instanceof ServerError error && error.code().equals("FENCED")) {
@@ -316,11 +316,12 @@ final class Tenure {
             isDowngrade = !isShared && kind.isEmpty() && left > 0 && left == sharedHolds;
         }
         Call call = new Call(client.servers, key, client.patience, end);
+        Object kept = left == 0 ? "ALL" : List.of("HOLDS", left);
         // The thread of a downgrade goes on as a reader.
         return (isDowngrade ? renew(0, Request.SHARED) : CompletableFuture.<Void>completedFuture(null))
                 // Before the request is sent: a renewal that is denied from now on finds no loss.
                 .whenComplete((downgraded, error) -> dropHold(isShared))
-                .thenCompose(ready -> call.ask(() -> Request.release(this, left)))
+                .thenCompose(ready -> call.ask(() -> new Request("LOCK.RELEASE", key, owner, kept, "TOKEN", token)))
                 .thenAccept(reply -> {
                     boolean wasReleased = left == 0 && call.mayHaveRun && ServerError.is(reply, "NOTHELD");
                     if (!wasReleased) {
