@@ -1,41 +1,37 @@
 package dev.lockward;
 
-import java.util.ArrayDeque;
-import java.util.Queue;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 
 /** The connections for waits, given in turn, first come, first served. A turn is a future that completes when it begins. */
 final class WaitingConnections {
-    // Guarded by this object's monitor.
-    private final Queue<CompletableFuture<Void>> line = new ArrayDeque<>();
-    private int free;
+    private final int count;
+
+    /** Those that have begun, and then those that wait for it. Guarded by this object's monitor. */
+    private final List<CompletableFuture<Void>> turns = new ArrayList<>();
 
     WaitingConnections(int count) {
-        free = count;
+        this.count = count;
     }
 
     synchronized CompletableFuture<Void> enter() {
         CompletableFuture<Void> turn = new CompletableFuture<>();
-        if (free > 0) {
-            free--;
+        turns.add(turn);
+        if (turns.size() <= count) {
             turn.complete(null);
-        } else {
-            line.add(turn);
         }
         return turn;
     }
 
     /** Ends a turn, or gives it up before it has begun. */
     void end(CompletableFuture<Void> turn) {
-        CompletableFuture<Void> next = null;
+        Optional<CompletableFuture<Void>> last;
         synchronized (this) {
-            if (!line.removeIf(each -> each == turn)) {
-                next = line.poll();
-                free += next == null ? 1 : 0;
-            }
+            turns.removeIf(each -> each == turn);
+            last = turns.stream().skip(count - 1).findFirst();
         }
-        if (next != null) {
-            next.complete(null);
-        }
+        last.ifPresent(next -> next.complete(null)); // it may have begun before
     }
 }
