@@ -23,9 +23,6 @@ import org.jspecify.annotations.Nullable;
  * <p>The steps run in the threads that read replies and in the timer's. None of them blocks.
  */
 final class Call {
-    /** After an attempt that has lasted longer, pauses start again from the shortest. */
-    private static final long LONG_ATTEMPT = TimeUnit.SECONDS.toNanos(1);
-
     /** How long a node may take to redirect a request, if the client does not know which node has the key. Another may be silent. */
     private static final long GUESS_LIMIT = TimeUnit.MILLISECONDS.toNanos(250);
 
@@ -188,8 +185,7 @@ final class Call {
         private final boolean isAsking = importing != null;
         private final Node target = importing == null ? servers.nodeFor(key, silent) : importing;
         private final boolean isGuess = !isAsking && isRepeatable && servers.isGuess(key);
-        private final long began = Clock.now();
-        private final long latest = began + replyLimit;
+        private final long latest = Clock.now() + replyLimit;
         private volatile long sentAt;
         private volatile @Nullable Connection used;
 
@@ -199,7 +195,7 @@ final class Call {
 
         void start() {
             await(this);
-            long until = Clock.earlier(isGuess ? began + GUESS_LIMIT : latest, Clock.earlier(latest, giveUpAt()));
+            long until = Clock.earlier(isGuess ? Clock.now() + GUESS_LIMIT : latest, Clock.earlier(latest, giveUpAt()));
             Future<?> timeout =
                     servers.timer.at(until, () -> completeExceptionally(new TimeoutException("no reply in time")));
             if (isOwn) {
@@ -252,7 +248,6 @@ final class Call {
             isHeard = true;
             heardAt = Clock.now();
             importing = null;
-            target.lastAnswer = heardAt;
             if (replies.get(0) instanceof ServerError refusal && refusal.isTransient()) {
                 switch (refusal.code()) {
                     case "MOVED" -> servers.learn(key, servers.redirected(target, refusal));
@@ -297,14 +292,12 @@ final class Call {
         }
 
         private void repeat(Throwable cause) {
-            long now = Clock.now();
-            long left = giveUpAt() - now;
+            long left = Clock.left(giveUpAt());
             RuntimeException reason = reasonToEnd(cause, left);
             if (reason != null) {
                 answers.completeExceptionally(reason);
                 return;
             }
-            failures = now - began > LONG_ATTEMPT ? 0 : failures;
             pause(Math.min(left, Clock.backOff(failures++))).whenComplete((done, cancelled) -> {
                 if (cancelled == null) {
                     attempt();

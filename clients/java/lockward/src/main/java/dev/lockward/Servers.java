@@ -13,7 +13,6 @@ import io.lettuce.core.codec.StringCodec;
 import io.lettuce.core.protocol.ProtocolVersion;
 import java.net.InetSocketAddress;
 import java.time.Duration;
-import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
@@ -80,8 +79,6 @@ final class Servers {
         /** Where the last connection was opened. */
         private volatile @Nullable RedisURI address;
 
-        volatile long lastAnswer = Long.MIN_VALUE;
-
         /** When the connection was last lost, or the primary replaced. */
         volatile long lostAt = Clock.now();
 
@@ -133,9 +130,12 @@ final class Servers {
      * @param silent a node that has not redirected an earlier request of the same call
      */
     Node nodeFor(String key, @Nullable Node silent) {
-        Node known = nodesBySlot.isEmpty() ? null : nodesBySlot.get(SlotHash.getSlot(key));
-        if (known != null || (seeds.size() == 1 && nodesBySlot.isEmpty())) {
-            return known == null ? seeds.get(0) : known;
+        if (seeds.size() == 1 && nodesBySlot.isEmpty()) {
+            return seeds.get(0);
+        }
+        Node known = nodesBySlot.get(SlotHash.getSlot(key));
+        if (known != null) {
+            return known;
         }
         List<Node> others = Stream.concat(seeds.stream(), nodesBySlot.values().stream())
                 .distinct()
@@ -143,7 +143,7 @@ final class Servers {
                 .toList();
         return others.stream()
                 .filter(node -> node.openConnection() != null)
-                .max(Comparator.comparingLong(node -> node.lastAnswer))
+                .findFirst()
                 .orElseGet(() ->
                         others.isEmpty() ? seeds.get(0) : others.get(Math.floorMod(failures.get(), others.size())));
     }
