@@ -91,7 +91,6 @@ final class Acquisition {
     }
 
     Acquisition start() {
-        client.servers.checkOpen();
         if (tenures.size() > 1) {
             tryTogether();
         } else {
@@ -249,7 +248,7 @@ final class Acquisition {
             wanted = tenure.holds + 1;
             long limit = waitEnd + GRACE + replicationLimit;
             long end = isWaiting ? limit : Clock.earlier(limit, Clock.now() + patience);
-            call = new Call(client.servers, tenure.key, patience, end);
+            call = new Call(client.servers, tenure.key, end);
             call.onLeaseRefused = longest -> lease = longest;
         }
 
@@ -404,7 +403,7 @@ final class Acquisition {
             // end it.
             boolean isOnlyGrant = wanted == 1 && request.owner == null;
             long limit = isOnlyGrant ? client.patience : GIVE_UP_LIMIT;
-            return new Call(client.servers, tenure.key, limit, Clock.now() + limit)
+            return new Call(client.servers, tenure.key, Clock.now() + limit)
                     .ask(() -> new Request("LOCK.RELEASE", tenure.key, tenure.owner, "HOLDS", wanted - 1));
         }
     }

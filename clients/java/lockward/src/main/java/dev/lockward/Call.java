@@ -47,7 +47,6 @@ final class Call {
 
     private final Servers servers;
     private final String key;
-    private final long patience;
 
     /** When the last reply can arrive. */
     private final long end;
@@ -70,11 +69,9 @@ final class Call {
 
     private boolean isCancelled;
 
-    /** @param patience how long to try while no server answers */
-    Call(Servers servers, String key, long patience, long end) {
+    Call(Servers servers, String key, long end) {
         this.servers = servers;
         this.key = key;
-        this.patience = patience;
         this.end = end;
     }
 
@@ -85,7 +82,7 @@ final class Call {
 
     /** @param limit how long a reply may take */
     CompletableFuture<@Nullable Object> ask(long limit, Supplier<Request> request) {
-        return ask(false, patience, limit, () -> List.of(request.get())).thenApply(replies -> replies.get(0));
+        return ask(false, Clock.FOREVER, limit, () -> List.of(request.get())).thenApply(replies -> replies.get(0));
     }
 
     /**
@@ -93,6 +90,7 @@ final class Call {
      * LockUnreachableException}, or what the supplier throws before an attempt.
      *
      * @param isOwn whether to send on a connection that nothing else uses meanwhile
+     * @param patience how long to try while no server answers
      * @param limit how long a reply may take
      */
     CompletableFuture<List<@Nullable Object>> ask(
@@ -112,7 +110,7 @@ final class Call {
     CompletableFuture<Void> pause(long nanos) {
         CompletableFuture<Void> pause = new CompletableFuture<>();
         Future<?> alarm = servers.timer.at(Clock.now() + nanos, () -> pause.complete(null));
-        await(pause);
+        setPending(pause);
         return pause.whenComplete((done, cancelled) -> alarm.cancel(false));
     }
 
@@ -126,7 +124,7 @@ final class Call {
         open.completeExceptionally(new CancellationException());
     }
 
-    private synchronized void await(CompletableFuture<?> next) {
+    private synchronized void setPending(CompletableFuture<?> next) {
         pending = next;
         if (isCancelled) {
             next.completeExceptionally(new CancellationException());
@@ -140,7 +138,9 @@ final class Call {
 
     private void attempt() {
         try {
-            servers.checkOpen();
+            if (servers.isClosed) {
+                throw new IllegalStateException("the client is closed");
+            }
             List<Request> pipeline = new ArrayList<>(requests.get());
             if (importing != null) {
                 pipeline.add(0, new Request("ASKING"));
@@ -158,9 +158,6 @@ final class Call {
     private @Nullable RuntimeException reasonToEnd(Throwable cause, long left) {
         if (cause instanceof CancellationException cancelled) {
             return cancelled;
-        }
-        if (servers.isClosed) {
-            return new IllegalStateException("the client is closed");
         }
         for (Throwable each = cause; each != null; each = each.getCause()) {
             String message = String.valueOf(each.getMessage());
@@ -194,7 +191,7 @@ final class Call {
         }
 
         void start() {
-            await(this);
+            setPending(this);
             long until = Clock.earlier(isGuess ? Clock.now() + GUESS_LIMIT : latest, Clock.earlier(latest, giveUpAt()));
             Future<?> timeout =
                     servers.timer.at(until, () -> completeExceptionally(new TimeoutException("no reply in time")));

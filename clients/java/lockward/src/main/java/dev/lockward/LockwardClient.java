@@ -291,7 +291,7 @@ public final class LockwardClient implements AutoCloseable {
 
     /** A call that does not wait. */
     Call call(String key) {
-        return new Call(servers, key, patience, Clock.now() + patience);
+        return new Call(servers, key, Clock.now() + patience);
     }
 
     /** Checks the tenures at this instant, or before. */

@@ -116,12 +116,6 @@ final class Servers {
                 .build();
     }
 
-    void checkOpen() {
-        if (isClosed) {
-            throw new IllegalStateException("the client is closed");
-        }
-    }
-
     // The node of a key.
 
     /**

@@ -174,7 +174,7 @@ final class Tenure {
             if (hasLostNode || (renewAt != deadline && Clock.left(renewAt) <= Clock.nanos(lease) / 12)) {
                 renewAt = deadline;
                 if (renewal == null && (thread == null || thread.isAlive())) {
-                    call = new Call(client.servers, key, Clock.FOREVER, deadline);
+                    call = new Call(client.servers, key, deadline);
                 }
             }
             client.wakeAt(Clock.earlier(renewAt, deadline));
@@ -315,7 +315,7 @@ final class Tenure {
             left = holds - 1;
             isDowngrade = !isShared && kind.isEmpty() && left > 0 && left == sharedHolds;
         }
-        Call call = new Call(client.servers, key, client.patience, end);
+        Call call = new Call(client.servers, key, end);
         Object kept = left == 0 ? "ALL" : List.of("HOLDS", left);
         // The thread of a downgrade goes on as a reader.
         return (isDowngrade ? renew(0, Request.SHARED) : CompletableFuture.<Void>completedFuture(null))
