@@ -255,7 +255,7 @@ final class Acquisition {
         void tryOnce(long limit) {
             askReplicated(limit, () -> acquire(lease), replies -> {
                 Object reply = replies.get(0);
-                checkRefusal(reply);
+                tenure.checkAccepted(reply);
                 if (reply == null) {
                     waitOrPoll();
                 } else {
@@ -289,7 +289,7 @@ final class Acquisition {
             long limit = SLICE + client.servers.responseLimit;
             then(call.ask(true, Clock.FOREVER, limit, () -> List.of(slice())), replies -> {
                 Object reply = replies.get(0);
-                checkRefusal(reply);
+                tenure.checkAccepted(reply);
                 isLeftBehind = reply != null || !isLastSlice; // the server keeps the position
                 if (reply != null) {
                     confirm(reply);
@@ -324,7 +324,7 @@ final class Acquisition {
                 if (ServerError.is(reply, "NOTHELD")) {
                     waitOrPoll();
                 } else {
-                    checkRefusal(reply);
+                    tenure.checkAccepted(reply);
                     granted(grant, replies);
                 }
             });
@@ -371,14 +371,6 @@ final class Acquisition {
                     end(false, Clock.cause(failure));
                 }
             });
-        }
-
-        private void checkRefusal(@Nullable Object reply) {
-            if (wanted > 1) {
-                tenure.checkAccepted(reply);
-            } else {
-                LockRefusedException.throwIfError(tenure.key, reply);
-            }
         }
 
         /** Leaves nothing behind: neither a turn, nor a position in a queue, nor a grant. */

@@ -145,9 +145,9 @@ final class Tenure {
         return loss(lost.join());
     }
 
-    /** Throws if the reply is an error; as lost, if it says that the owner does not hold the lock. */
+    /** Throws if the reply is an error; as lost, if it says that the owner does not hold what was granted. */
     void checkAccepted(@Nullable Object reply) {
-        if (reply instanceof ServerError error && error.deniesTenure()) {
+        if (token > 0 && reply instanceof ServerError error && error.deniesTenure()) {
             throw lose(error.message());
         }
         LockRefusedException.throwIfError(key, reply);
