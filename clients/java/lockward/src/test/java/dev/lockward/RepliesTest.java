@@ -129,11 +129,11 @@ class RepliesTest {
     void aDowngradeWithoutAReplyGoesOnWithTheNextRenewal() throws Exception {
         AtomicBoolean isSilent = new AtomicBoolean(true);
         try (ScriptedServer server = new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE")
-                        ? grant(7, 1_500)
+                        ? grant(7, 6_000)
                         : isSilent.get() ? null : request.endsWith(" SHARED") ? ":7" : "-LIMIT it holds it as SHARED");
                 LockwardClient client = Server.builder(server.uri())
-                        .responseLimit(Duration.ofMillis(100))
-                        .patience(Duration.ofMillis(200))
+                        .responseLimit(Duration.ofMillis(500))
+                        .patience(Duration.ofSeconds(2))
                         .build()) {
             HeldLock held = client.request("k").acquire();
             assertThrows(LockUnreachableException.class, held::downgradeToShared);
@@ -143,7 +143,7 @@ class RepliesTest {
                             .skip(sent)
                             .filter(request -> request.endsWith(" SHARED"))
                             .count()
-                    >= 5);
+                    >= 2);
             assertTrue(held.isHeld());
         }
     }
