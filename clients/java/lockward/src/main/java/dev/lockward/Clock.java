@@ -77,12 +77,12 @@ final class Clock {
         return thread;
     }
 
-    /** Completes a future with the value, or exceptionally with the error if there is one. */
+    /** Completes a future with the value, or exceptionally with what the error was caused by if there is one. */
     static <T> void complete(CompletableFuture<T> future, @Nullable T value, @Nullable Throwable error) {
         if (error == null) {
             future.complete(value);
         } else {
-            future.completeExceptionally(error);
+            future.completeExceptionally(cause(error));
         }
     }
 
@@ -91,21 +91,12 @@ final class Clock {
         return CompletableFuture.allOf(futures.toArray(CompletableFuture[]::new));
     }
 
-    /** Waits for a future. An interrupt does not end the wait, and is set again afterwards. */
+    /** Waits for a future, as {@link #awaitInterruptibly}. An interrupt does not end the wait, and is set again afterwards. */
     static <T> T await(CompletableFuture<T> future) {
-        boolean interrupted = false;
         try {
-            for (; ; ) {
-                try {
-                    return awaitInterruptibly(future);
-                } catch (InterruptedException kept) {
-                    interrupted = true;
-                }
-            }
-        } finally {
-            if (interrupted) {
-                Thread.currentThread().interrupt();
-            }
+            return future.join();
+        } catch (CompletionException failure) {
+            throw thrownHere(failure);
         }
     }
 
@@ -114,12 +105,16 @@ final class Clock {
         try {
             return future.get();
         } catch (ExecutionException failure) {
-            if (cause(failure) instanceof RuntimeException exception) {
-                exception.fillInStackTrace();
-                throw exception;
-            }
-            throw new IllegalStateException(failure);
+            throw thrownHere(failure);
         }
+    }
+
+    private static RuntimeException thrownHere(Exception failure) {
+        if (cause(failure) instanceof RuntimeException exception) {
+            exception.fillInStackTrace();
+            return exception;
+        }
+        return new IllegalStateException(failure);
     }
 
     /** What a future has failed with. */

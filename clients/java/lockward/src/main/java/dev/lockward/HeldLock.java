@@ -23,11 +23,9 @@ import org.jspecify.annotations.Nullable;
  * LockUnreachableException} when no server answers within the client's patience. An interrupt does not end them.
  */
 public final class HeldLock implements AutoCloseable {
-    private final LockwardClient client;
     private final List<Tenure> tenures;
 
-    HeldLock(LockwardClient client, List<Tenure> tenures) {
-        this.client = client;
+    HeldLock(List<Tenure> tenures) {
         this.tenures = tenures;
     }
 
@@ -46,12 +44,12 @@ public final class HeldLock implements AutoCloseable {
      * that what is written to can refuse a smaller token than the largest one seen.
      */
     public long fencingToken() {
-        return tenures.get(0).token();
+        return tenures.get(0).token;
     }
 
     /** The fencing token of each key. */
     public List<Long> fencingTokens() {
-        return tenures.stream().map(Tenure::token).toList();
+        return tenures.stream().map(tenure -> tenure.token).toList();
     }
 
     /** Whether the lock is held: its lease runs by the clock of this process, and no server has denied it. Sends no request. */
@@ -69,7 +67,7 @@ public final class HeldLock implements AutoCloseable {
 
     /** Renews the lock now. That is rarely needed. */
     public void renew() {
-        Clock.await(all(tenure -> tenure.renew(tenure.lease(), null)));
+        Clock.await(all(tenure -> tenure.renew(tenure.lease, null)));
     }
 
     /**
@@ -84,12 +82,12 @@ public final class HeldLock implements AutoCloseable {
 
     /** Lets readers in from now on. */
     public void downgradeToShared() {
-        Clock.await(all(tenure -> tenure.renew(null, Request.SHARED)));
+        Clock.await(all(tenure -> tenure.renew(0, Request.SHARED)));
     }
 
     /** Lets others in from now on, up to so many slots: more than before. */
     public void downgradeToSlots(int slots) {
-        Clock.await(all(tenure -> tenure.renew(null, List.of("SLOTS", slots))));
+        Clock.await(all(tenure -> tenure.renew(0, List.of("SLOTS", slots))));
     }
 
     /**
@@ -107,7 +105,7 @@ public final class HeldLock implements AutoCloseable {
      */
     public @Nullable Object guarded(Object... command) {
         tenures.forEach(Tenure::checkHeld);
-        return Clock.await(tenures.get(0).guarded(command));
+        return Clock.await(tenures.get(0).guarded(true, command));
     }
 
     /**
@@ -128,7 +126,7 @@ public final class HeldLock implements AutoCloseable {
                 .toList();
         Tenure.loseTogether(tenures);
         client.request(tenures.get(0).key).watchLoss(tenures);
-        HeldLock held = new HeldLock(client, tenures);
+        HeldLock held = new HeldLock(tenures);
         try {
             held.renew();
             return held;
@@ -142,7 +140,7 @@ public final class HeldLock implements AutoCloseable {
         List<String> parts = Arrays.stream(handle.split(":", -1))
                 .map(part -> URLDecoder.decode(part, StandardCharsets.UTF_8))
                 .toList();
-        Tenure tenure = client.request(parts.get(0)).newTenure(parts.get(0), parts.get(1), null);
+        Tenure tenure = new Tenure(client.request(parts.get(0)), parts.get(0), parts.get(1), null);
         long token = Long.parseLong(parts.get(2));
         int holds = Integer.parseInt(parts.get(3));
         long lease = Long.parseLong(parts.get(4));
@@ -157,7 +155,7 @@ public final class HeldLock implements AutoCloseable {
 
     /** As {@link #release}, without a thread. */
     public CompletableFuture<Void> releaseAsync() {
-        return client.async(all(tenure -> tenure.release(false)));
+        return tenures.get(0).client.async(all(tenure -> tenure.release(false)));
     }
 
     /**
@@ -174,7 +172,7 @@ public final class HeldLock implements AutoCloseable {
     /** As {@link #release}, if the lock has not been released. */
     @Override
     public void close() {
-        if (tenures.get(0).holds() > 0) {
+        if (tenures.get(0).holds > 0) {
             release();
         }
     }

@@ -1,12 +1,13 @@
 package dev.lockward;
 
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
 import java.util.function.Function;
+import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -17,10 +18,10 @@ public final class LockRequest {
     final List<String> keys;
     final LockwardClient client;
     private List<Object> limit = Request.EXCLUSIVE;
-    private @Nullable Integer weight;
+    private List<Object> weight = List.of();
 
-    @Nullable
-    Long lease;
+    /** In milliseconds; 0 for the server's. */
+    long lease;
 
     boolean isRenewed = true;
 
@@ -28,19 +29,19 @@ public final class LockRequest {
     String owner;
 
     long holdLimit = Clock.FOREVER;
-
-    @Nullable
     Replicas replicas;
 
     private @Nullable Consumer<LockLostException> onLost;
 
     record Replicas(int count, long within) {
+        static final Replicas NONE = new Replicas(0, 0);
+
         static Replicas of(int count, Duration within) {
             return new Replicas(count, Clock.positiveMillis(within, "time for replicas"));
         }
     }
 
-    LockRequest(LockwardClient client, List<String> keys, @Nullable Long lease, @Nullable Replicas replicas) {
+    LockRequest(LockwardClient client, List<String> keys, long lease, Replicas replicas) {
         this.client = client;
         this.keys = keys;
         this.lease = lease;
@@ -65,7 +66,7 @@ public final class LockRequest {
 
     /** Takes so many of the slots, and not one. */
     public LockRequest weight(int slotsTaken) {
-        weight = slotsTaken;
+        weight = List.of("WEIGHT", slotsTaken);
         return this;
     }
 
@@ -140,7 +141,7 @@ public final class LockRequest {
 
     /** A lock for threads: {@link java.util.concurrent.locks.Lock}. This request must not be changed any more. */
     public LockwardLock asLock() {
-        return new LockwardLock(client, this);
+        return new LockwardLock(this);
     }
 
     /** Runs {@code leader} while this process holds the lock: {@link LockwardClient#lead}. */
@@ -155,14 +156,10 @@ public final class LockRequest {
     private boolean leadOnce(LockwardClient.Leader leader) throws InterruptedException {
         HeldLock term = acquire();
         Thread thread = Thread.currentThread();
-        var state = new Object() {
-            boolean isOver;
-            boolean isDeposed;
-        };
+        CompletableFuture<Boolean> isDeposed = new CompletableFuture<>();
         term.onLost(loss -> {
-            synchronized (state) {
-                if (!state.isOver) {
-                    state.isDeposed = true;
+            synchronized (isDeposed) {
+                if (isDeposed.complete(true)) {
                     thread.interrupt();
                 }
             }
@@ -170,20 +167,20 @@ public final class LockRequest {
         try {
             leader.run(term);
         } catch (InterruptedException interrupt) {
-            if (!state.isDeposed) {
+            if (!isDeposed.getNow(false)) {
                 throw interrupt;
             }
         } finally {
-            synchronized (state) {
-                state.isOver = true;
+            synchronized (isDeposed) {
+                isDeposed.complete(false);
             }
-            if (state.isDeposed) {
+            if (isDeposed.join()) {
                 Thread.interrupted(); // it was meant for the leader
             } else {
                 release(term);
             }
         }
-        return !state.isDeposed;
+        return !isDeposed.join();
     }
 
     private static void release(HeldLock term) {
@@ -200,21 +197,12 @@ public final class LockRequest {
 
     /** The arguments of LOCK.ACQUIRE and LOCK.RENEW. The server checks them. */
     List<Object> kind() {
-        if (weight == null) {
-            return limit;
-        }
-        List<Object> weighted = new ArrayList<>(limit);
-        weighted.addAll(List.of("WEIGHT", weight));
-        return weighted;
+        return Stream.concat(limit.stream(), weight.stream()).toList();
     }
 
     /** The owner of the next tenure. */
     String newOwner() {
-        return owner == null ? client.newOwner() : owner;
-    }
-
-    Tenure newTenure(String key, String ofOwner, @Nullable Thread thread) {
-        return new Tenure(client, key, ofOwner, holdLimit, thread);
+        return owner == null ? client.id + ":" + client.owners.incrementAndGet() : owner;
     }
 
     /** Tells the program when one of these is lost. */
@@ -225,21 +213,18 @@ public final class LockRequest {
     }
 
     private Acquisition acquisition(long wait) {
-        String name = newOwner();
-        List<Tenure> tenures =
-                keys.stream().map(key -> newTenure(key, name, null)).toList();
-        return new Acquisition(this, tenures, lease, isRenewed, wait);
+        return new Acquisition(this, Map.of(), null, 0, wait);
     }
 
     private Optional<HeldLock> acquire(long wait) throws InterruptedException {
         Acquisition acquisition = acquisition(wait);
-        return acquisition.run(true) ? Optional.of(new HeldLock(client, acquisition.tenures)) : Optional.empty();
+        return acquisition.run(true) ? Optional.of(new HeldLock(acquisition.tenures)) : Optional.empty();
     }
 
     private <T> CompletableFuture<T> acquireAsync(long wait, Function<Optional<HeldLock>, T> convert) {
         Acquisition acquisition = acquisition(wait).start();
-        CompletableFuture<T> future = client.async(acquisition.result.thenApply(isHeld ->
-                convert.apply(isHeld ? Optional.of(new HeldLock(client, acquisition.tenures)) : Optional.empty())));
+        CompletableFuture<T> future = client.async(acquisition.result.thenApply(
+                isHeld -> convert.apply(isHeld ? Optional.of(new HeldLock(acquisition.tenures)) : Optional.empty())));
         future.whenComplete((held, error) -> {
             if (error != null) {
                 acquisition.cancel(); // the caller has left, also by orTimeout

@@ -1,9 +1,9 @@
 package dev.lockward;
 
+import dev.lockward.Servers.Node;
 import io.lettuce.core.ClientOptions;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.resource.ClientResources;
-import java.lang.ref.WeakReference;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -34,10 +34,8 @@ import org.jspecify.annotations.Nullable;
  * thread watches all leases.
  */
 public final class LockwardClient implements AutoCloseable {
-    private static final System.Logger LOGGER = System.getLogger(LockwardClient.class.getName());
     private static final String CLOSED = "the client was closed";
 
-    final Timer timer = new Timer();
     final Servers servers;
     final WaitingConnections waitingConnections;
 
@@ -50,16 +48,24 @@ public final class LockwardClient implements AutoCloseable {
     /** The locks of each thread, by key. */
     final ThreadLocal<Map<String, Tenure>> threadTenures = ThreadLocal.withInitial(HashMap::new);
 
-    private final @Nullable Long lease;
-    private final LockRequest.@Nullable Replicas replicas;
+    private final long lease;
+    private final LockRequest.Replicas replicas;
     private final @Nullable Consumer<LockLostException> onLost;
-    private final String id = UUID.randomUUID().toString();
-    private final AtomicLong owners = new AtomicLong();
+
+    /** New owners are this and a number. */
+    final String id = UUID.randomUUID().toString();
+
+    final AtomicLong owners = new AtomicLong();
+
     /** Those that are held. A tenure that the program has dropped is not renewed. */
     final Set<Tenure> live = Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap<>()));
 
+    // The next call of check, guarded by live.
+    private Future<?> alarm = CompletableFuture.completedFuture(null);
+    private long alarmAt = Clock.now() + Clock.FOREVER;
+
     /** As many threads as needed: a slow listener delays no other one. */
-    private final Executor callbacks = Executors.newCachedThreadPool(task -> Clock.daemon(task, "lockward-callback"));
+    final Executor callbacks = Executors.newCachedThreadPool(task -> Clock.daemon(task, "lockward-callback"));
 
     private LockwardClient(Builder builder) {
         lease = builder.lease;
@@ -67,10 +73,10 @@ public final class LockwardClient implements AutoCloseable {
         replicas = builder.replicas;
         onLost = builder.onLost;
         waitingConnections = new WaitingConnections(builder.waitingConnections);
-        servers = new Servers(
-                builder.uris, builder.resources, builder.options, builder.responseLimit, timer, node -> List.copyOf(
-                                live)
-                        .forEach(tenure -> tenure.renewNow(node)));
+        servers = new Servers(builder, node -> {
+            node.lostAt = Clock.now();
+            check(node);
+        });
         // The first connection takes a while, because it loads Lettuce's classes. If it fails, the first request opens
         // another.
         servers.withShared(servers.nodeFor(id, null), (connection, error) -> {});
@@ -98,14 +104,17 @@ public final class LockwardClient implements AutoCloseable {
 
     /** The settings of a client. */
     public static final class Builder {
-        private final List<RedisURI> uris = new ArrayList<>();
-        private @Nullable ClientResources resources;
-        private ClientOptions options = ClientOptions.create();
-        private @Nullable Long lease;
+        final List<RedisURI> uris = new ArrayList<>();
+
+        @Nullable
+        ClientResources resources;
+
+        ClientOptions options = ClientOptions.create();
+        private long lease;
         private long patience = TimeUnit.SECONDS.toNanos(5);
-        private long responseLimit = TimeUnit.SECONDS.toNanos(2);
+        long responseLimit = TimeUnit.SECONDS.toNanos(2);
         private int waitingConnections = 256;
-        private LockRequest.@Nullable Replicas replicas;
+        private LockRequest.Replicas replicas = LockRequest.Replicas.NONE;
         private @Nullable Consumer<LockLostException> onLost;
 
         private Builder(RedisURI uri, RedisURI... others) {
@@ -275,29 +284,36 @@ public final class LockwardClient implements AutoCloseable {
     public void close() {
         servers.close();
         List.copyOf(live).forEach(tenure -> tenure.lose(CLOSED));
-        timer.shutdown();
-    }
-
-    String newOwner() {
-        return id + ":" + owners.incrementAndGet();
+        servers.timer.shutdown();
     }
 
     // For tenures and acquisitions.
 
     /** A call that does not wait. */
     Call call(String key) {
-        return new Call(servers, key, patience, Clock.now() + patience);
+        return new Call(servers, key, Clock.now() + patience);
     }
 
-    /** Wakes a tenure, unless the program has dropped it. */
-    Future<?> watchAt(Tenure tenure, long due) {
-        WeakReference<Tenure> reference = new WeakReference<>(tenure);
-        return timer.at(due, () -> {
-            Tenure watched = reference.get();
-            if (watched != null) {
-                watched.onTimer();
+    /** Checks the tenures at this instant, or before. */
+    void wakeAt(long due) {
+        synchronized (live) {
+            if (due - alarmAt < 0 && !servers.isClosed) {
+                alarm.cancel(false);
+                alarmAt = due;
+                alarm = servers.timer.at(due, this::onAlarm);
             }
-        });
+        }
+    }
+
+    private void onAlarm() {
+        synchronized (live) {
+            alarmAt = Clock.now() + Clock.FOREVER;
+        }
+        check(null);
+    }
+
+    private void check(@Nullable Node left) {
+        List.copyOf(live).forEach(tenure -> tenure.check(left));
     }
 
     void watch(Tenure tenure) {
@@ -305,28 +321,13 @@ public final class LockwardClient implements AutoCloseable {
         if (servers.isClosed) {
             tenure.lose(CLOSED);
         }
-    }
-
-    void renewOthers() {
-        List.copyOf(live).forEach(Tenure::renewWithOthers);
+        tenure.check(null);
     }
 
     /** Completes in a thread that the program may block. */
     <T> CompletableFuture<T> async(CompletableFuture<T> future) {
         CompletableFuture<T> copy = new CompletableFuture<>();
-        future.whenCompleteAsync(
-                (value, error) -> Clock.complete(copy, value, error == null ? null : Clock.cause(error)), callbacks);
+        future.whenCompleteAsync((value, error) -> Clock.complete(copy, value, error), callbacks);
         return copy;
-    }
-
-    /** Calls a listener in a thread that it may block. */
-    void notifyLost(Consumer<LockLostException> listener, LockLostException loss) {
-        callbacks.execute(() -> {
-            try {
-                listener.accept(loss);
-            } catch (RuntimeException error) {
-                LOGGER.log(System.Logger.Level.WARNING, "a listener for lost locks has failed", error);
-            }
-        });
     }
 }

@@ -33,8 +33,8 @@ public final class LockwardLock implements Lock {
     private final LockwardClient client;
     private final LockRequest request;
 
-    LockwardLock(LockwardClient client, LockRequest request) {
-        this.client = client;
+    LockwardLock(LockRequest request) {
+        client = request.client;
         this.request = request;
     }
 
@@ -52,7 +52,7 @@ public final class LockwardLock implements Lock {
      */
     @Override
     public void lock() {
-        requireGrant(uninterruptibly(Clock.FOREVER, null));
+        requireGrant(uninterruptibly(Clock.FOREVER, 0));
     }
 
     /**
@@ -72,7 +72,7 @@ public final class LockwardLock implements Lock {
      */
     @Override
     public void lockInterruptibly() throws InterruptedException {
-        requireGrant(acquire(Clock.FOREVER, null, true));
+        requireGrant(acquire(Clock.FOREVER, 0, true));
     }
 
     /** As {@link #lockInterruptibly()}, for at most {@code lease}, as in {@link #lock(long, TimeUnit)}. */
@@ -83,7 +83,7 @@ public final class LockwardLock implements Lock {
     /** Acquires the lock if it is free. It is never free while others wait for it. For a reader the write lock is busy. */
     @Override
     public boolean tryLock() {
-        return uninterruptibly(0, null);
+        return uninterruptibly(0, 0);
     }
 
     /**
@@ -92,7 +92,7 @@ public final class LockwardLock implements Lock {
      */
     @Override
     public boolean tryLock(long wait, TimeUnit unit) throws InterruptedException {
-        return acquire(Clock.span(wait, unit), null, true);
+        return acquire(Clock.span(wait, unit), 0, true);
     }
 
     /** As {@link #tryLock(long, TimeUnit)}, for at most {@code lease}, as in {@link #lock(long, TimeUnit)}. */
@@ -115,7 +115,7 @@ public final class LockwardLock implements Lock {
             Clock.await(Clock.all(tenures.stream().map(tenure -> tenure.release(request.isShared()))));
         } finally {
             Map<String, Tenure> mine = client.threadTenures.get();
-            tenures.stream().filter(tenure -> tenure.holds() == 0).forEach(tenure -> mine.remove(tenure.key));
+            tenures.stream().filter(tenure -> tenure.holds == 0).forEach(tenure -> mine.remove(tenure.key));
         }
     }
 
@@ -145,7 +145,7 @@ public final class LockwardLock implements Lock {
 
     /** Whether any owner holds the lock at the server; of several keys, whether the first one is held. */
     public boolean isLocked() {
-        Object info = Clock.await(client.call(getName()).ask(() -> Request.info(getName())));
+        Object info = Clock.await(client.call(getName()).ask(() -> new Request("LOCK.INFO", getName())));
         LockRefusedException.throwIfError(getName(), info);
         return info instanceof List<?>;
     }
@@ -160,7 +160,7 @@ public final class LockwardLock implements Lock {
     public long fencingToken() {
         List<Tenure> tenures = tenures();
         tenures.forEach(Tenure::checkHeld);
-        return tenures.get(0).token();
+        return tenures.get(0).token;
     }
 
     /**
@@ -170,7 +170,7 @@ public final class LockwardLock implements Lock {
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
      */
     public HeldLock held() {
-        return new HeldLock(client, tenures());
+        return new HeldLock(tenures());
     }
 
     /**
@@ -208,7 +208,7 @@ public final class LockwardLock implements Lock {
         }
     }
 
-    private boolean uninterruptibly(long wait, @Nullable Long lease) {
+    private boolean uninterruptibly(long wait, long lease) {
         try {
             return acquire(wait, lease, false);
         } catch (InterruptedException never) {
@@ -219,33 +219,20 @@ public final class LockwardLock implements Lock {
     /**
      * Acquires the lock if it is granted within {@code wait}. If the thread itself is in the way, the result is false at once.
      *
-     * @param lease in milliseconds; null: the lock is renewed
+     * @param lease in milliseconds; 0: the lock is renewed
      */
-    private boolean acquire(long wait, @Nullable Long lease, boolean isInterruptible) throws InterruptedException {
+    private boolean acquire(long wait, long lease, boolean isInterruptible) throws InterruptedException {
         if (isInterruptible && Thread.interrupted()) {
             throw new InterruptedException();
         }
         Map<String, Tenure> mine = client.threadTenures.get();
-        String owner = request.newOwner();
-        List<Tenure> tenures = request.keys.stream()
-                .map(key -> {
-                    Tenure present = mine.get(key);
-                    // A lock with a named lease may be left to that, and never be unlocked. It is acquired again.
-                    if (present == null || present.isLeft()) {
-                        return request.newTenure(key, owner, Thread.currentThread());
-                    }
-                    present.checkHeld();
-                    return present;
-                })
-                .toList();
-        Acquisition acquisition = new Acquisition(
-                request, tenures, lease == null ? request.lease : lease, request.isRenewed && lease == null, wait);
+        Acquisition acquisition = new Acquisition(request, mine, Thread.currentThread(), lease, wait);
         try {
             if (!acquisition.run(isInterruptible)) {
                 return false;
             }
         } catch (LockRefusedException refusal) {
-            if (refusal.code().equals("LIMIT") && tenures.stream().anyMatch(tenure -> tenure.holds() > 0)) {
+            if (refusal.code().equals("LIMIT") && acquisition.isReentry) {
                 return false;
             }
             throw refusal;
@@ -271,14 +258,13 @@ public final class LockwardLock implements Lock {
                 .toList();
     }
 
-    private static @Nullable Long millis(long lease, TimeUnit unit) {
+    private static long millis(long lease, TimeUnit unit) {
         if (lease == -1) {
-            return null;
+            return 0;
         }
         if (lease <= 0) {
             throw new IllegalArgumentException("a lease must be more than 0, or -1: " + lease);
         }
-        long millis = unit.toMillis(lease);
-        return unit.convert(millis, TimeUnit.MILLISECONDS) < lease && millis < Long.MAX_VALUE ? millis + 1 : millis;
+        return Clock.millis(Clock.span(lease, unit));
     }
 }

@@ -9,23 +9,8 @@ import java.util.concurrent.locks.ReadWriteLock;
  * <p>The writer may take the read lock. When it then unlocks the write lock, it goes on as a reader, and other readers get in. A
  * reader that asks for the write lock would wait for itself: {@code tryLock} returns false at once, and {@code lock} throws a {@link
  * LockRefusedException}.
+ *
+ * @param readLock the lock for readers
+ * @param writeLock the lock for a writer
  */
-public final class LockwardReadWriteLock implements ReadWriteLock {
-    private final LockwardLock reading;
-    private final LockwardLock writing;
-
-    LockwardReadWriteLock(LockwardLock reading, LockwardLock writing) {
-        this.reading = reading;
-        this.writing = writing;
-    }
-
-    @Override
-    public LockwardLock readLock() {
-        return reading;
-    }
-
-    @Override
-    public LockwardLock writeLock() {
-        return writing;
-    }
-}
+public record LockwardReadWriteLock(LockwardLock readLock, LockwardLock writeLock) implements ReadWriteLock {}

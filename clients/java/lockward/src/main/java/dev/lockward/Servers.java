@@ -11,11 +11,8 @@ import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.cluster.SlotHash;
 import io.lettuce.core.codec.StringCodec;
 import io.lettuce.core.protocol.ProtocolVersion;
-import io.lettuce.core.resource.ClientResources;
 import java.net.InetSocketAddress;
 import java.time.Duration;
-import java.util.ArrayList;
-import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
@@ -31,6 +28,7 @@ import java.util.function.BiConsumer;
 import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.function.Supplier;
+import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -45,20 +43,32 @@ final class Servers {
     /** How long Sentinels are asked before the last known primary is used. */
     private static final long SENTINEL_LIMIT = TimeUnit.MILLISECONDS.toNanos(250);
 
-    final Timer timer;
+    final Timer timer = new Timer();
     final long responseLimit;
     volatile boolean isClosed;
 
     private final RedisClient redis;
-    private final List<RedisURI> seeds;
     private final Consumer<Node> onConnectionLost;
     private final Map<RedisURI, Node> nodes = new ConcurrentHashMap<>();
+
+    /** Those that the program has named. */
+    private final List<Node> seeds;
 
     /** The nodes that are known to have a slot. Empty without a cluster. */
     private final Map<Integer, Node> nodesBySlot = new ConcurrentHashMap<>();
 
     /** How often a connection has failed. */
     private final AtomicInteger failures = new AtomicInteger();
+
+    record Connection(Node node, StatefulRedisConnection<String, String> redis) {
+        boolean isOpen() {
+            return redis.isOpen();
+        }
+
+        void close() {
+            redis.closeAsync();
+        }
+    }
 
     /** A server, or the primary that Sentinels know. */
     static final class Node {
@@ -69,7 +79,8 @@ final class Servers {
         /** Where the last connection was opened. */
         private volatile @Nullable RedisURI address;
 
-        private volatile long lastAnswer = Long.MIN_VALUE;
+        /** When the connection was last lost, or the primary replaced. */
+        volatile long lostAt = Clock.now();
 
         /** Completes when the shared connection is open, and all who have waited for that have used it. */
         private @Nullable CompletableFuture<Connection> shared;
@@ -78,34 +89,18 @@ final class Servers {
             this.uri = uri;
         }
 
-        void answered() {
-            lastAnswer = Clock.now();
-        }
-
         private synchronized @Nullable Connection openConnection() {
-            return shared == null ? null : shared.getNow(null);
-        }
-
-        private synchronized boolean forget() {
-            boolean wasKnown = shared != null;
-            shared = null;
-            return wasKnown;
+            return shared == null || shared.isCompletedExceptionally() ? null : shared.getNow(null);
         }
     }
 
-    Servers(
-            List<RedisURI> seeds,
-            @Nullable ClientResources resources,
-            ClientOptions options,
-            long responseLimit,
-            Timer timer,
-            Consumer<Node> onConnectionLost) {
-        this.seeds = seeds;
-        this.responseLimit = responseLimit;
-        this.timer = timer;
+    /** @param onConnectionLost called when the connection to a node is lost, or there is another primary */
+    Servers(LockwardClient.Builder settings, Consumer<Node> onConnectionLost) {
+        seeds = settings.uris.stream().map(this::node).toList();
+        responseLimit = settings.responseLimit;
         this.onConnectionLost = onConnectionLost;
-        redis = resources == null ? RedisClient.create() : RedisClient.create(resources);
-        redis.setOptions(ownOptions(options, Duration.ofNanos(responseLimit)));
+        redis = settings.resources == null ? RedisClient.create() : RedisClient.create(settings.resources);
+        redis.setOptions(ownOptions(settings.options, Duration.ofNanos(responseLimit)));
     }
 
     private static ClientOptions ownOptions(ClientOptions theirs, Duration connectLimit) {
@@ -121,12 +116,6 @@ final class Servers {
                 .build();
     }
 
-    void checkOpen() {
-        if (isClosed) {
-            throw new IllegalStateException("the client is closed");
-        }
-    }
-
     // The node of a key.
 
     /**
@@ -135,22 +124,22 @@ final class Servers {
      * @param silent a node that has not redirected an earlier request of the same call
      */
     Node nodeFor(String key, @Nullable Node silent) {
-        Node known = nodesBySlot.isEmpty() ? null : nodesBySlot.get(SlotHash.getSlot(key));
+        if (seeds.size() == 1 && nodesBySlot.isEmpty()) {
+            return seeds.get(0);
+        }
+        Node known = nodesBySlot.get(SlotHash.getSlot(key));
         if (known != null) {
             return known;
         }
-        if (seeds.size() == 1 && nodes.size() <= 1) {
-            return node(seeds.get(0));
-        }
-        List<RedisURI> others = new ArrayList<>(seeds);
-        nodesBySlot.values().forEach(node -> others.add(node.uri));
-        if (silent != null && others.size() > 1) {
-            others.remove(silent.uri);
-        }
-        return nodes.values().stream()
-                .filter(node -> node != silent && node.openConnection() != null)
-                .max(Comparator.comparingLong(node -> node.lastAnswer))
-                .orElseGet(() -> node(others.get(Math.floorMod(failures.get(), others.size()))));
+        List<Node> others = Stream.concat(seeds.stream(), nodesBySlot.values().stream())
+                .distinct()
+                .filter(node -> node != silent)
+                .toList();
+        return others.stream()
+                .filter(node -> node.openConnection() != null)
+                .findFirst()
+                .orElseGet(() ->
+                        others.isEmpty() ? seeds.get(0) : others.get(Math.floorMod(failures.get(), others.size())));
     }
 
     /** Whether the client does not know which node of the cluster has the key. */
@@ -159,15 +148,8 @@ final class Servers {
     }
 
     /** Notes that a node has the key. */
-    void has(Node node, String key) {
-        if (isGuess(key)) {
-            nodesBySlot.put(SlotHash.getSlot(key), node);
-        }
-    }
-
-    /** Notes where MOVED leads. */
-    void moved(Node asked, String key, ServerError error) {
-        nodesBySlot.put(SlotHash.getSlot(key), redirected(asked, error));
+    void learn(String key, Node node) {
+        nodesBySlot.put(SlotHash.getSlot(key), node);
     }
 
     /** The node that MOVED or ASK names. A node that does not know its own host leaves it out. */
@@ -188,25 +170,24 @@ final class Servers {
     // The shared connection of a node.
 
     /** Calls {@code user} with the connection that all requests to a node share, or with an error. In the order of the calls. */
-    void withShared(Node node, BiConsumer<@Nullable Connection, @Nullable Throwable> user) {
-        CompletableFuture<Connection> before;
-        CompletableFuture<Connection> after = new CompletableFuture<>();
-        boolean isNew;
+    void withShared(Node node, BiConsumer<? super @Nullable Connection, ? super @Nullable Throwable> user) {
+        CompletableFuture<Connection> shared;
         synchronized (node) {
-            isNew = node.shared == null;
-            before = isNew ? new CompletableFuture<>() : Objects.requireNonNull(node.shared);
-            node.shared = before.isDone() ? before : after;
+            if (node.shared == null || node.shared.isCompletedExceptionally()) {
+                node.shared = open(node);
+            }
+            shared = node.shared;
+            if (!shared.isDone()) {
+                // After those who wait already: a future alone would call them in the reverse order.
+                node.shared = shared.whenComplete(user);
+                return;
+            }
         }
-        before.whenComplete((connection, error) -> {
-            user.accept(connection, error);
-            Clock.complete(after, connection, error);
-        });
-        if (isNew) {
-            open(node, before);
-        }
+        shared.whenComplete(user);
     }
 
-    private void open(Node node, CompletableFuture<Connection> opened) {
+    private CompletableFuture<Connection> open(Node node) {
+        CompletableFuture<Connection> opened = new CompletableFuture<>();
         CompletableFuture.completedFuture(node)
                 .thenCompose(this::primary) // what it throws ends the calls that wait for the connection
                 .thenCompose(address -> connect(address).thenApply(redis -> {
@@ -220,33 +201,40 @@ final class Servers {
                 }))
                 .whenComplete((connection, error) -> {
                     if (connection == null) {
-                        leave(node);
-                        opened.completeExceptionally(error);
-                        return;
+                        leave(node, null);
+                    } else {
+                        connection.redis().addListener(new RedisConnectionStateListener() {
+                            @Override
+                            public void onRedisDisconnected(RedisChannelHandler<?, ?> closed) {
+                                disconnected(connection);
+                            }
+                        });
                     }
-                    connection.redis().addListener(new RedisConnectionStateListener() {
-                        @Override
-                        public void onRedisDisconnected(RedisChannelHandler<?, ?> closed) {
-                            disconnected(connection);
-                        }
-                    });
-                    opened.complete(connection);
-                    if (!connection.isOpen()) {
+                    Clock.complete(opened, connection, error);
+                    if (connection != null && !connection.isOpen()) {
                         disconnected(connection);
                     }
                 });
+        return opened;
     }
 
     private void disconnected(Connection connection) {
-        if (connection.equals(connection.node().openConnection()) && leave(connection.node()) && !isClosed) {
+        if (leave(connection.node(), connection) && !isClosed) {
             onConnectionLost.accept(connection.node());
         }
     }
 
-    /** Makes the next request to the node open a new connection. Returns false if that was done already. */
-    private boolean leave(Node node) {
-        if (!node.forget()) {
-            return false;
+    /**
+     * Makes the next request to the node open a new connection. Returns false if that was done already.
+     *
+     * @param shared the one that is shared now, or null if it could not be opened
+     */
+    private boolean leave(Node node, @Nullable Connection shared) {
+        synchronized (node) {
+            if (!Objects.equals(shared, node.openConnection())) {
+                return false;
+            }
+            node.shared = null;
         }
         nodesBySlot.values().removeIf(node::equals);
         failures.incrementAndGet();
@@ -264,7 +252,7 @@ final class Servers {
     void replace(Connection used) {
         Node node = used.node();
         Connection shared = node.openConnection();
-        if (shared != null && (shared.equals(used) || node.waiting.contains(used)) && leave(node)) {
+        if (shared != null && (shared.equals(used) || node.waiting.contains(used)) && leave(node, shared)) {
             // Other requests may still be answered.
             timer.at(Clock.now() + responseLimit, shared::close);
         }
@@ -290,10 +278,13 @@ final class Servers {
                 });
     }
 
-    /** Takes such a connection back. It is kept for a while if no request is under way on it. */
+    /** Takes a connection back, unless it is a shared one. It is kept for a while if no request is under way on it. */
     void giveBack(Connection connection, boolean isIdle) {
         Node node = connection.node();
-        if (!node.waiting.remove(connection) || !isIdle || isClosed) {
+        if (!node.waiting.remove(connection)) {
+            return;
+        }
+        if (!isIdle || isClosed) {
             connection.close();
             return;
         }
@@ -327,21 +318,16 @@ final class Servers {
         if (sentinels.isEmpty()) {
             return CompletableFuture.completedFuture(address(node).build());
         }
-        // The first Sentinel that answers is believed: others may be stopped.
+        // The first answer is believed: other Sentinels may be stopped.
         CompletableFuture<RedisURI> found = new CompletableFuture<>();
-        CompletableFuture<?>[] answers = sentinels.stream()
-                .map(sentinel -> ask(sentinel, node).thenAccept(found::complete))
-                .toArray(CompletableFuture[]::new);
-        timer.at(Clock.now() + SENTINEL_LIMIT, () -> {
-            if (!found.isDone()) {
-                lastKnown(node).thenAccept(found::complete);
-            }
-        });
-        CompletableFuture.allOf(answers).whenComplete((all, silence) -> {
-            if (!found.isDone()) {
-                lastKnown(node).whenComplete((primary, error) -> Clock.complete(found, primary, error));
-            }
-        });
+        CompletableFuture<RedisURI> last = new CompletableFuture<Void>()
+                .completeOnTimeout(null, SENTINEL_LIMIT, TimeUnit.NANOSECONDS)
+                .thenCompose(waited -> found.isDone() ? found : lastKnown(node));
+        Stream<CompletableFuture<RedisURI>> answers =
+                Stream.concat(sentinels.stream().map(sentinel -> ask(sentinel, node)), Stream.of(last));
+        Clock.all(answers.map(answer -> answer.thenAccept(found::complete)))
+                .whenComplete((all, silence) -> last.whenComplete(
+                        (primary, error) -> Clock.complete(found, primary, error))); // if there was no answer
         return found;
     }
 

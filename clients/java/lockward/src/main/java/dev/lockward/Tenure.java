@@ -4,18 +4,20 @@ import dev.lockward.Servers.Node;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
 /** One owner and one key, from the grant to the end. It is renewed and watched until it is released or lost. */
 final class Tenure {
-    private static final String LEASE_OVER = "its lease is over";
+    private static final System.Logger LOGGER = System.getLogger(LockwardClient.class.getName());
+    static final String LEASE_OVER = "its lease is over";
 
     /** A lease that ends so little before the hold limit is not renewed any more. */
     private static final long HOLD_TOLERANCE = TimeUnit.MILLISECONDS.toNanos(20);
+
+    /** How long after a renewal that the server refuses the next one is sent. A sixth of the lease, if that is less. */
+    private static final long LONGEST_PAUSE = TimeUnit.SECONDS.toNanos(1);
 
     private static final long MIN_REPLY_LIMIT = TimeUnit.MILLISECONDS.toNanos(20);
 
@@ -25,20 +27,21 @@ final class Tenure {
     /** The thread that holds the lock, if any. The lock is renewed only while it lives. */
     final @Nullable Thread thread;
 
-    private final LockwardClient client;
+    final LockwardClient client;
     private final long holdLimit;
 
-    // The following is guarded by this object's monitor. No thread waits while it has that.
-    private final List<Consumer<LockLostException>> listeners = new ArrayList<>();
-    private List<Object> kind = Request.EXCLUSIVE;
-    private long token;
-    private int holds;
+    /** Completes when the tenure is lost, with the reason. */
+    private final CompletableFuture<String> lost = new CompletableFuture<>();
+
+    // The following is changed with this object's monitor only. No thread waits while it has that.
+    volatile List<Object> kind = Request.EXCLUSIVE;
+    volatile long token;
+    volatile int holds;
+    volatile long lease;
     private int sharedHolds;
-    private long lease;
     private boolean isRenewed;
     private long deadline;
     private long holdEnd;
-    private @Nullable String loss;
 
     /** When the next renewal begins. The deadline, if there is none to begin. */
     private long renewAt;
@@ -46,24 +49,19 @@ final class Tenure {
     /** The latest renewal that is under way. Only its reply sets the deadline. */
     private @Nullable Call renewal;
 
-    private @Nullable Future<?> timer;
-    private int failures;
-
-    /** The node that has granted or renewed, and when its connection was last lost. */
+    /** The node that has granted or renewed. */
     private @Nullable Node node;
 
-    private long nodeLostAt = Clock.now();
-
-    Tenure(LockwardClient client, String key, String owner, long holdLimit, @Nullable Thread thread) {
-        this.client = client;
+    Tenure(LockRequest request, String key, String owner, @Nullable Thread thread) {
+        client = request.client;
+        holdLimit = request.holdLimit;
         this.key = key;
         this.owner = owner;
-        this.holdLimit = holdLimit;
         this.thread = thread;
     }
 
     synchronized boolean isHeld() {
-        return holds > 0 && loss == null && Clock.left(deadline) > 0;
+        return holds > 0 && !lost.isDone() && Clock.left(deadline) > 0;
     }
 
     /** Whether it is over, and the thread need not release it. */
@@ -71,32 +69,17 @@ final class Tenure {
         return holds == 0 || (!isRenewed && !isHeld());
     }
 
-    synchronized int holds() {
-        return holds;
-    }
-
     synchronized int holds(boolean isShared) {
         return isShared ? sharedHolds : holds - sharedHolds;
     }
 
-    synchronized long token() {
-        return token;
-    }
-
-    synchronized long lease() {
-        return lease;
-    }
-
-    void checkHeld() {
-        synchronized (this) {
-            if (holds == 0) {
-                throw notHeld(key);
-            }
-            if (isHeld()) {
-                return;
-            }
+    synchronized void checkHeld() {
+        if (holds == 0) {
+            throw notHeld(key);
         }
-        throw lose(LEASE_OVER);
+        if (!isHeld()) {
+            throw lose(LEASE_OVER);
+        }
     }
 
     static IllegalMonitorStateException notHeld(String key) {
@@ -123,38 +106,30 @@ final class Tenure {
             leaseEnds(end);
         }
         client.watch(this);
-        schedule();
     }
 
     // The loss.
 
-    void onLost(Consumer<LockLostException> listener) {
-        String known;
-        synchronized (this) {
-            known = loss;
-            if (known == null) {
-                listeners.add(listener);
-            }
-        }
-        if (known != null) {
-            client.notifyLost(listener, new LockLostException(key, token(), known));
-        }
+    /** Calls the listener once, in a thread that it may block, when one of these is lost. */
+    static void onLost(List<Tenure> tenures, Consumer<LockLostException> listener) {
+        CompletableFuture.anyOf(tenures.stream()
+                        .map(tenure -> tenure.lost.thenApply(tenure::loss))
+                        .toArray(CompletableFuture[]::new))
+                .thenAcceptAsync(loss -> listener.accept((LockLostException) loss), tenures.get(0).client.callbacks)
+                .exceptionally(error -> {
+                    LOGGER.log(System.Logger.Level.WARNING, "a listener for lost locks has failed", error);
+                    return null;
+                });
     }
 
-    /** Calls the listener once when one of several is lost. */
-    static void onLost(List<Tenure> tenures, Consumer<LockLostException> listener) {
-        AtomicBoolean isTold = new AtomicBoolean();
-        tenures.forEach(tenure -> tenure.onLost(loss -> {
-            if (!isTold.getAndSet(true)) {
-                listener.accept(loss);
-            }
-        }));
+    private LockLostException loss(String reason) {
+        return new LockLostException(key, token, reason);
     }
 
     /** Makes several keys one lock: when one is lost, the others are renewed no more. */
     static void loseTogether(List<Tenure> tenures) {
         if (tenures.size() > 1) {
-            tenures.forEach(tenure -> tenure.onLost(loss -> tenures.forEach(Tenure::stopRenewing)));
+            onLost(tenures, loss -> tenures.forEach(Tenure::stopRenewing));
         }
     }
 
@@ -165,174 +140,125 @@ final class Tenure {
 
     /** Ends the tenure as lost, and tells the program. Returns the exception: the first reason stays. */
     LockLostException lose(String reason) {
-        List<Consumer<LockLostException>> notified;
-        LockLostException lost;
-        synchronized (this) {
-            if (loss != null) {
-                return new LockLostException(key, token, loss);
-            }
-            loss = reason;
-            lost = new LockLostException(key, token, reason);
-            notified = List.copyOf(listeners);
-            stopTimer();
-        }
         client.live.remove(this);
-        notified.forEach(listener -> client.notifyLost(listener, lost));
-        return lost;
+        lost.complete(reason);
+        return loss(lost.join());
     }
 
-    /** Throws if the reply is an error; as lost, if it says that the owner does not hold the lock. */
+    /** Throws if the reply is an error; as lost, if it says that the owner does not hold what was granted. */
     void checkAccepted(@Nullable Object reply) {
-        if (reply instanceof ServerError error && error.deniesTenure()) {
+        if (token > 0 && reply instanceof ServerError error && error.deniesTenure()) {
             throw lose(error.message());
         }
         LockRefusedException.throwIfError(key, reply);
     }
 
-    // The timer and the renewals.
+    // The renewals.
 
-    private synchronized void schedule() {
-        stopTimer();
-        if (holds > 0 && loss == null) {
-            timer = client.watchAt(this, Clock.earlier(renewAt, deadline));
-        }
-    }
-
-    private void stopTimer() {
-        if (timer != null) {
-            timer.cancel(false);
-        }
-    }
-
-    void onTimer() {
-        boolean isDue;
-        synchronized (this) {
-            if (holds == 0 || loss != null) {
-                return;
-            }
-            isDue = Clock.left(renewAt) <= 0;
-        }
-        if (!isHeld()) {
-            lose(LEASE_OVER);
-        } else if (isDue) {
-            renewInBackground();
-            client.renewOthers();
-        } else {
-            schedule();
-        }
-    }
-
-    /** Renews the tenure if a fourth of the lease is over: others are renewed now. */
-    void renewWithOthers() {
-        boolean isNear;
-        synchronized (this) {
-            isNear = renewAt != deadline && Clock.left(renewAt) <= Clock.nanos(lease) / 12;
-        }
-        if (isNear) {
-            renewInBackground();
-        }
-    }
-
-    /** The connection to a server is lost, and the server may have forgotten the tenure. */
-    void renewNow(Node lost) {
-        synchronized (this) {
-            if (node != lost) {
-                return;
-            }
-            nodeLostAt = Clock.now();
-        }
-        renewInBackground();
-    }
-
-    private void renewInBackground() {
+    /**
+     * Ends the tenure if its lease is over. Renews it if that is due, or will be soon: others are renewed now.
+     *
+     * @param left a node to which the connection is lost, which may have forgotten the tenure, or null
+     */
+    void check(@Nullable Node left) {
         Call call = null;
-        long limit;
         synchronized (this) {
-            renewAt = deadline;
-            limit = Math.max(MIN_REPLY_LIMIT, Math.min(client.servers.responseLimit, Clock.nanos(lease) / 6));
-            if (renewal == null && isHeld() && (thread == null || thread.isAlive())) {
-                call = new Call(client.servers, key, Clock.FOREVER, deadline);
+            if (holds == 0 || lost.isDone()) {
+                return;
             }
+            if (!isHeld()) {
+                lose(LEASE_OVER);
+                return;
+            }
+            boolean hasLostNode = left != null && node == left;
+            if (hasLostNode || (renewAt != deadline && Clock.left(renewAt) <= Clock.nanos(lease) / 12)) {
+                renewAt = deadline;
+                if (renewal == null && (thread == null || thread.isAlive())) {
+                    call = new Call(client.servers, key, deadline);
+                }
+            }
+            client.wakeAt(Clock.earlier(renewAt, deadline));
         }
-        schedule();
         if (call != null) {
-            renew(call, limit, null, null);
+            renew(call, false);
         }
     }
 
     /**
-     * Sets a lease, from now.
+     * Sets a lease, from now. If no server answers, the next renewal sets it.
      *
-     * @param newLease null: the lease that the lock has, or what is left of it if it is not renewed
+     * @param newLease 0: the lease that the lock has, or what is left of it if it is not renewed
      * @param newKind a kind with a larger limit, or null
      */
-    CompletableFuture<Void> renew(@Nullable Long newLease, @Nullable List<Object> newKind) {
-        return renew(client.call(key), client.servers.responseLimit, newLease, newKind);
-    }
-
-    private CompletableFuture<Void> renew(
-            Call call, long limit, @Nullable Long newLease, @Nullable List<Object> newKind) {
-        synchronized (this) {
-            renewal = call;
-        }
-        return sendRenewal(call, limit, newLease, newKind).whenComplete((done, failure) -> {
-            synchronized (this) {
-                renewal = renewal == call ? null : renewal;
-                failures = failure == null ? 0 : failures + 1;
-                if (failure != null && isRenewed) {
-                    renewAt = Clock.now() + Clock.backOff(failures);
-                }
+    CompletableFuture<Void> renew(long newLease, @Nullable List<Object> newKind) {
+        long leaseBefore = lease;
+        List<Object> kindBefore = kind;
+        set(newLease == 0 ? leaseBefore : newLease, newKind == null ? kindBefore : newKind);
+        return renew(client.call(key), newLease != 0).whenComplete((done, failure) -> {
+            if (failure != null && Clock.cause(failure) instanceof LockRefusedException) {
+                set(leaseBefore, kindBefore);
             }
-            schedule();
         });
     }
 
-    private CompletableFuture<Void> sendRenewal(
-            Call call, long limit, @Nullable Long newLease, @Nullable List<Object> newKind) {
+    private synchronized void set(long newLease, List<Object> newKind) {
+        lease = newLease;
+        kind = newKind;
+    }
+
+    /** @param isWanted whether the program wants the whole lease, though the lock may not be renewed otherwise */
+    private CompletableFuture<Void> renew(Call call, boolean isWanted) {
         var sent = new Object() {
             long lease;
             int holds;
         };
+        synchronized (this) {
+            renewal = call;
+        }
+        call.onLeaseRefused = longest -> set(longest, kind);
+        long responseLimit = client.servers.responseLimit;
+        long limit =
+                isWanted ? responseLimit : Math.max(MIN_REPLY_LIMIT, Math.min(responseLimit, Clock.nanos(lease) / 6));
         return call.ask(limit, () -> {
                     checkHeld();
                     synchronized (this) {
-                        sent.lease = nextLease(newLease);
+                        sent.lease = nextLease(isWanted);
                         sent.holds = holds;
                         // The server may set it though no reply arrives.
                         deadline = Clock.earlier(deadline, Clock.leaseEnd(Clock.now(), sent.lease));
-                        schedule();
-                        return Request.renew(this, sent.lease, token, holds, newKind == null ? kind : newKind);
+                        client.wakeAt(deadline);
+                        return Request.withHolds("LOCK.RENEW", this, sent.lease, List.of("TOKEN", token), holds, kind);
                     }
                 })
                 .thenCompose(reply -> {
-                    long longest = ServerError.longestLease(reply);
-                    if (longest > 0 && longest < sent.lease) {
-                        synchronized (this) {
-                            lease = longest;
-                        }
-                        return sendRenewal(call, limit, newLease == null ? null : (Long) longest, newKind);
-                    }
-                    if (sent.holds != holds() && reply instanceof ServerError) {
-                        return sendRenewal(call, limit, newLease, newKind); // the program has changed it meanwhile
+                    if (sent.holds != holds && reply instanceof ServerError) {
+                        return renew(call, isWanted); // the program has changed it meanwhile
                     }
                     checkAccepted(reply);
                     synchronized (this) {
-                        lease = newLease == null ? lease : newLease;
-                        kind = newKind == null ? kind : newKind;
                         node = call.node;
                         if (renewal == call) {
                             leaseEnds(Clock.leaseEnd(call.sent, sent.lease));
-                            renewAt = nodeLostAt - call.sent > 0 ? Clock.now() : renewAt;
+                            renewAt = call.hasLostNode() ? Clock.now() : renewAt;
                         }
                     }
-                    return CompletableFuture.completedFuture(null);
+                    return CompletableFuture.<Void>completedFuture(null);
+                })
+                .whenComplete((done, failure) -> {
+                    synchronized (this) {
+                        renewal = renewal == call ? null : renewal;
+                        if (failure != null && isRenewed) {
+                            renewAt = Clock.now() + Math.min(LONGEST_PAUSE, Clock.nanos(lease) / 6);
+                        }
+                        client.wakeAt(Clock.earlier(renewAt, deadline));
+                    }
                 });
     }
 
     /** The lease to ask for: no longer than what is left, if the lock is held for a limited time. */
-    private long nextLease(@Nullable Long wanted) {
-        long until = wanted == null && !isRenewed ? deadline : holdEnd;
-        return Math.min(wanted == null ? lease : wanted, Math.max(1, TimeUnit.NANOSECONDS.toMillis(Clock.left(until))));
+    private long nextLease(boolean isWanted) {
+        long until = isWanted || isRenewed ? holdEnd : deadline;
+        return Math.min(lease, Math.max(1, TimeUnit.NANOSECONDS.toMillis(Clock.left(until))));
     }
 
     /** The server has set a lease with this end. */
@@ -348,29 +274,28 @@ final class Tenure {
 
     // Guarded commands, and the end.
 
-    /** Runs a command if the server has this tenure. */
-    CompletableFuture<@Nullable Object> guarded(Object... command) {
-        return sendGuarded(command)
-                .thenCompose(reply -> ServerError.is(reply, "FENCED")
-                        ? renew(null, null).thenCompose(renewed -> sendGuarded(command))
-                        : CompletableFuture.completedFuture(reply))
-                .thenApply(reply -> {
-                    if (reply instanceof ServerError error) {
-                        throw ServerError.is(reply, "FENCED")
-                                ? lose(error.message())
-                                : new LockRefusedException(key, error.message());
-                    }
-                    return reply;
-                });
-    }
-
-    private CompletableFuture<@Nullable Object> sendGuarded(Object[] command) {
+    /**
+     * Runs a command if the server has this tenure.
+     *
+     * @param mayRenew whether a renewal may restore the tenure, if the server has forgotten it
+     */
+    CompletableFuture<@Nullable Object> guarded(boolean mayRenew, Object... command) {
         Call call = client.call(key);
         call.isRepeatable = false;
         return call.ask(() -> {
-            checkHeld();
-            return Request.guard(key, token(), command);
-        });
+                    checkHeld();
+                    return new Request("LOCK.GUARD", key, token, List.of(command));
+                })
+                .thenCompose(reply -> {
+                    if (reply instanceof ServerError error && error.code().equals("FENCED")) {
+                        if (mayRenew) {
+                            return renew(0, null).thenCompose(renewed -> guarded(false, command));
+                        }
+                        throw lose(error.message());
+                    }
+                    LockRefusedException.throwIfError(key, reply);
+                    return CompletableFuture.completedFuture(reply);
+                });
     }
 
     /** Gives one hold back. This object has one hold less then, even if no server answers. */
@@ -390,12 +315,13 @@ final class Tenure {
             left = holds - 1;
             isDowngrade = !isShared && kind.isEmpty() && left > 0 && left == sharedHolds;
         }
-        Call call = new Call(client.servers, key, client.patience, end);
+        Call call = new Call(client.servers, key, end);
+        Object kept = left == 0 ? "ALL" : List.of("HOLDS", left);
         // The thread of a downgrade goes on as a reader.
-        return (isDowngrade ? renew(null, Request.SHARED) : CompletableFuture.<Void>completedFuture(null))
+        return (isDowngrade ? renew(0, Request.SHARED) : CompletableFuture.<Void>completedFuture(null))
                 // Before the request is sent: a renewal that is denied from now on finds no loss.
                 .whenComplete((downgraded, error) -> dropHold(isShared))
-                .thenCompose(ready -> call.ask(() -> Request.release(this, left)))
+                .thenCompose(ready -> call.ask(() -> new Request("LOCK.RELEASE", key, owner, kept, "TOKEN", token)))
                 .thenAccept(reply -> {
                     boolean wasReleased = left == 0 && call.mayHaveRun && ServerError.is(reply, "NOTHELD");
                     if (!wasReleased) {
@@ -431,7 +357,6 @@ final class Tenure {
         synchronized (this) {
             holds = 0;
             sharedHolds = 0;
-            stopTimer();
         }
         client.live.remove(this);
     }

@@ -14,8 +14,7 @@ final class Timer extends ScheduledThreadPoolExecutor {
         super(1, task -> Clock.daemon(task, "lockward-timer"), (task, closed) -> task.run());
         setRemoveOnCancelPolicy(true);
         // Adding a task wakes the thread if it is the first one. So an acquisition, whose tasks are soon cancelled,
-        // would cost several
-        // switches of threads. There is a task before them.
+        // would cost several switches of threads. There is a task before them.
         scheduleWithFixedDelay(() -> {}, TICK, TICK, TimeUnit.MILLISECONDS);
     }
 

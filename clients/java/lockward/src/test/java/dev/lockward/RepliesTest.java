@@ -19,6 +19,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
 
@@ -121,6 +122,29 @@ class RepliesTest {
             CompletableFuture<Void> release = held.releaseAsync();
             assertInstanceOf(LockUnreachableException.class, failure(release));
             assertFalse(held.isHeld());
+        }
+    }
+
+    @Test
+    void aDowngradeWithoutAReplyGoesOnWithTheNextRenewal() throws Exception {
+        AtomicBoolean isSilent = new AtomicBoolean(true);
+        try (ScriptedServer server = new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE")
+                        ? grant(7, 6_000)
+                        : isSilent.get() ? null : request.endsWith(" SHARED") ? ":7" : "-LIMIT it holds it as SHARED");
+                LockwardClient client = Server.builder(server.uri())
+                        .responseLimit(Duration.ofMillis(500))
+                        .patience(Duration.ofSeconds(2))
+                        .build()) {
+            HeldLock held = client.request("k").acquire();
+            assertThrows(LockUnreachableException.class, held::downgradeToShared);
+            isSilent.set(false);
+            int sent = server.requests.size();
+            eventually(() -> server.requests.stream()
+                            .skip(sent)
+                            .filter(request -> request.endsWith(" SHARED"))
+                            .count()
+                    >= 2);
+            assertTrue(held.isHeld());
         }
     }
 

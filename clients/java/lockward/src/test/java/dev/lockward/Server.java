@@ -9,7 +9,6 @@ import io.lettuce.core.SocketOptions;
 import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.codec.StringCodec;
 import io.lettuce.core.output.ArrayOutput;
-import io.lettuce.core.protocol.CommandArgs;
 import io.lettuce.core.protocol.ProtocolVersion;
 import io.lettuce.core.resource.ClientResources;
 import java.time.Duration;
@@ -110,18 +109,8 @@ public final class Server implements AutoCloseable {
         if (connection == null || !connection.isOpen()) {
             connection = redis.connect(StringCodec.UTF8, uri());
         }
-        CommandArgs<String, String> args = new CommandArgs<>(StringCodec.UTF8);
-        for (Object argument : arguments) {
-            args.add(argument.toString());
-        }
-        return connection
-                .sync()
-                .dispatch(
-                        new Request(new Request.Keyword(command), List.of())
-                                .command()
-                                .getType(),
-                        new ArrayOutput<>(StringCodec.UTF8),
-                        args);
+        Request request = new Request(command, arguments);
+        return connection.sync().dispatch(request.getType(), new ArrayOutput<>(StringCodec.UTF8), request.getArgs());
     }
 
     Optional<Info> info(String name) {

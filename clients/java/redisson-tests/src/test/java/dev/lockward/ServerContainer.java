@@ -45,7 +45,7 @@ public final class ServerContainer extends GenericContainer<ServerContainer> {
     /** How much weight the holders of a lock have. */
     public static long weight(RedisCommands<String, String> commands, String name) {
         List<Object> info = commands.dispatch(
-                Request.info(name).name(),
+                new Request("LOCK.INFO").getType(),
                 new ArrayOutput<>(StringCodec.UTF8),
                 new CommandArgs<>(StringCodec.UTF8).add(name));
         return (Long) Server.map(info).getOrDefault("weight", 0L);
