@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::redlock::lock::Lock;
 use crate::redlock::voters::Voters;
 use crate::settings::Settings;
-use crate::time::Pauses;
+use crate::time::pause_after;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -36,9 +36,10 @@ impl Redlock {
         let addresses = urls.iter().map(|url| url.as_ref().parse()).collect::<Result<Vec<_>, _>>()?;
         let redlock = Self::new(addresses, Settings::default().response_limit(RESPONSE_LIMIT))?;
         let deadline = Instant::now() + redlock.voters.patience;
-        let mut pauses = Pauses::new(8, 256);
+        let mut failures = 0;
         loop {
-            let pause = pauses.next_pause();
+            failures += 1;
+            let pause = pause_after(failures, 8, 256);
             match redlock.voters.reach().await {
                 Err(Error::NoMajority(_)) if Instant::now() + pause < deadline => sleep(pause).await,
                 reached => return reached.map(|()| redlock),

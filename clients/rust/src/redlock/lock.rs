@@ -5,7 +5,7 @@ use crate::guard::Guard as ServerGuard;
 use crate::redlock::guard::Guard;
 use crate::redlock::majority::Majority;
 use crate::redlock::voters::Voters;
-use crate::time::{FAR_FUTURE, Pauses, from_now};
+use crate::time::{FAR_FUTURE, from_now, pause_after};
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::sync::Arc;
@@ -82,7 +82,7 @@ impl Lock {
         let limit = self.wait.map(from_now);
         let patience = self.voters.patience;
         let mut patience_end = Instant::now() + patience;
-        let mut pauses = Pauses::new(8, 256);
+        let mut failures = 0;
         // The wait limit does not end the first round.
         let mut outcome = self.round().await;
         loop {
@@ -96,9 +96,10 @@ impl Lock {
                 (Error::NoMajority(_), None) if Instant::now() < patience_end => {}
                 _ => return Err(error),
             }
+            failures += 1;
             // The pause is from half to one and a half of the mean, so that callers that have split the votes do not collide
             // again.
-            let next = Instant::now() + pauses.next_pause().mul_f64(0.5 + fastrand::f64());
+            let next = Instant::now() + pause_after(failures, 8, 256).mul_f64(0.5 + fastrand::f64());
             sleep_until(limit.map_or(next, |limit| limit.min(next)).into()).await;
             outcome = match limit {
                 Some(limit) if limit <= next => return Err(error),

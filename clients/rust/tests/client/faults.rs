@@ -52,6 +52,23 @@ async fn a_lost_grant_is_given_back_even_if_that_takes_long() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_try_that_waits_for_replicas_is_given_back_even_if_it_arrives_late() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), fates("LOCK.ACQUIRE", [Fate::Carried, Fate::Held]));
+    let client = client_with(&url(proxy.port()), Settings::default());
+    // It opens the shared connection.
+    client.lock("other").acquire().await.expect("a guard").release().await.expect("a release");
+    let trying = tokio::spawn(client.lock("k").lease(LONG).replicas(0, LONG / 2).try_acquire());
+    eventually("the try is on its way", || proxy.losses().held == 1);
+    trying.abort();
+    assert!(trying.await.expect_err("it is dropped").is_cancelled());
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    proxy.set_plan(|_| Fate::Carried);
+    assert!(soon(client.close()).await);
+    eventually("it is given back", || server.client().info("k").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_a_named_owner_gives_back_late_does_not_end_its_next_tenure() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), |_| Fate::Carried);
