@@ -34,15 +34,15 @@ pub struct Info {
 /// A holder in LOCK.INFO.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its name.
+    /// The name of the owner.
     pub owner: String,
-    /// Its hold count.
+    /// The owner's hold count.
     pub holds: i64,
-    /// Its fencing token.
+    /// The tenure's fencing token.
     pub token: i64,
     /// The `SLOTS` that it named; 0 for `SHARED`.
     pub slots: i64,
-    /// Its weight.
+    /// The weight of the tenure.
     pub weight: i64,
     /// Milliseconds left of its lease.
     pub lease_left: i64,

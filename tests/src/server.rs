@@ -46,18 +46,18 @@ pub struct Setup {
     cluster_port: Option<u16>,
 }
 
-/// What a server is for.
+/// The purpose of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// It is tested, with [`TEST_SETTINGS`].
+    /// Tests. [`TEST_SETTINGS`] apply.
     Tested,
-    /// It is measured. [`TEST_SETTINGS`] do not apply, and no client connects until the server serves.
+    /// Measurements. [`TEST_SETTINGS`] do not apply, and no client connects until the server serves.
     Measured,
-    /// It is a Sentinel.
+    /// A Sentinel.
     Sentinel,
 }
 
-/// What the new process does before it becomes the server.
+/// A function that the new process calls before it becomes the server.
 #[derive(Clone)]
 struct BeforeExec(Arc<dyn Fn() -> io::Result<()> + Send + Sync>);
 
@@ -327,7 +327,7 @@ impl Default for Setup {
 pub struct Refusal {
     /// The exit status of the process.
     pub status: ExitStatus,
-    /// What it logged.
+    /// The log.
     pub log: String,
 }
 
@@ -377,12 +377,12 @@ impl Server {
         self.port
     }
 
-    /// Its process id.
+    /// The process id of the server.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// Its directory.
+    /// The directory of the server.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -401,7 +401,7 @@ impl Server {
         client
     }
 
-    /// Its name and version: `Redis 7.0.15`.
+    /// The name and version of the server: `Redis 7.0.15`.
     #[track_caller]
     pub fn version(&self) -> String {
         self.client().server_version()

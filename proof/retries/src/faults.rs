@@ -106,7 +106,7 @@ impl Faults {
         }
         let (name, fate) = match traffic.silence.take() {
             Some(limit) => (SILENCE, Fate::Silence(limit)),
-            // This arrival is an old one, which nobody waits for: its actor has already issued the command again.
+            // The actor has already issued this command again, so nobody waits for the reply to this arrival.
             None if counts.hits() >= self.goal || traffic.arrivals < traffic.issued => ("", Fate::Carried),
             None => traffic.next(waits),
         };

@@ -188,8 +188,8 @@ fn a_server_starts_with_what_config_rewrite_has_written() {
     for beside in ["", "quarantine 0 default-lease 70000 max-waiters 9"] {
         let server = Setup::new().module(beside).config("lock.max-waiters 8").start();
         let mut client = server.client();
-        // One setting gets its default again. CONFIG REWRITE must write it too, because the module argument has
-        // another value.
+        // `lock.default-lease` gets its default again. CONFIG REWRITE must write it too, because the module argument
+        // has another value.
         let set = "CONFIG SET lock.default-lease 30000 lock.max-lease 3000000 lock.quarantine 1234";
         assert_eq!(client.call(set), Reply::ok());
         assert_eq!(client.call("CONFIG REWRITE"), Reply::ok());

@@ -226,8 +226,8 @@ fn a_lease_that_ends_aborts_the_transaction() {
 fn a_client_that_moves_a_key_stays_in_its_database() {
     let server = Server::start();
     let mut a = server.client();
-    // From now on the module is subscribed to the events of EXPIRE, RENAME, MOVE and new keys, unless the server has
-    // a fault there.
+    // A waiter for a long key makes the module subscribe to the events of EXPIRE, RENAME, MOVE and new keys, unless the
+    // server handles these events wrongly.
     let long = "k".repeat(300);
     a.acquire(&format!("{long} A PX 600000"));
     let _waiting = server.waiter(&format!("{long} B BLOCK 0"));

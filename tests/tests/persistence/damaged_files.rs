@@ -337,8 +337,8 @@ fn ours(aof: &[u8]) -> Vec<(Sent, Range<usize>)> {
     ours
 }
 
-/// The offsets of the bytes of a command in an AOF. Each with the bytes that may replace it: digits for a digit of a
-/// length or count, and all bytes for a byte of an argument.
+/// The offset of each byte of a command in an AOF, with the bytes that may replace it. Digits of a length or a count
+/// are replaced by digits, and bytes of an argument by any bytes.
 fn bytes_of(command: &Sent, begin: usize) -> Vec<(usize, Range<i64>)> {
     const DIGITS: Range<i64> = 0x30..0x3a;
     const BYTES: Range<i64> = 0..0x100;

@@ -8,8 +8,8 @@ const LOCKS: u64 = 3_000;
 /// The number of cut transfers in a test.
 const CUTS: u64 = 100;
 
-/// The same for a replica that writes the data to its disk on its own thread (Valkey 9). Its cron notices a failed
-/// transfer only once a second, and then begins the next.
+/// The number of cut transfers for a replica that writes the data to its disk on its own thread (Valkey 9). Such a
+/// replica notices a failed transfer only in its cron, once a second.
 const CUTS_BY_CRON: u64 = 8;
 
 /// The largest number of bytes that the primary sends before the data.
@@ -104,7 +104,7 @@ fn still_has_its_old_lock(client: &mut Client) {
 /// Checks that the replica shows no data of a transfer that is not complete: it replies with null or LOADING.
 #[track_caller]
 fn has_no_lock_yet(client: &mut Client) {
-    // If the link is up, the last transfer has succeeded, which is not cut.
+    // The link is up only after the last transfer, which is not cut.
     if client.server_info("replication", "master_link_status") == "down" {
         let reply = client.call("LOCK.INFO lock-7");
         let loading = matches!(&reply, Reply::Error(text) if text.starts_with("LOADING"));

@@ -319,7 +319,7 @@ fn a_full_resync_counts_a_lease_from_its_arrival_although_the_replicas_clock_is_
 fn a_renewal_that_a_promoted_replica_has_missed_can_be_repeated() {
     let server = Server::start_with("quarantine 600000");
     let mut a = server.client();
-    // This state is that of a promoted replica which has missed the last renewal: its tenure has the previous lease.
+    // A promoted replica that has missed the last renewal is in this state: the tenure has the previous lease.
     assert_eq!(a.call("LOCK.RENEW lock A TOKEN 4711 PX 2000"), Reply::Int(4_711));
     // Without a TTL, the module ends the lease and not the server.
     assert_eq!(a.call("PERSIST lock"), Reply::Int(1));

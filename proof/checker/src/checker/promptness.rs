@@ -79,8 +79,8 @@ fn violation(history: &History, before: &[&Tenure<'_>], tenure: &Tenure<'_>, fit
 /// The tenures of a key with smaller tokens than the next one.
 #[derive(Debug, Default)]
 struct Earlier {
-    /// Sorted by the time from which each tenure was certainly over. Without the tenures that were over when an
-    /// exclusive tenure began.
+    /// Sorted by the time from which each tenure was certainly over. Tenures that were over when an exclusive tenure
+    /// began are left out.
     freed: BTreeSet<(Nanos, usize)>,
     /// The index of the tenure whose first grant was read last, and the time of this read.
     latest: Option<(Nanos, usize)>,

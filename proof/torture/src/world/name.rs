@@ -120,7 +120,7 @@ impl WorldName {
             checker::guarded_data_is_in_order,
             checker::enough_happened,
         ];
-        // A stopped primary that continues grants locks until it learns of the failover.
+        // If a stopped primary continues, it grants locks until it learns of the failover.
         checks.push(if self.wakes_primaries() {
             checker::each_token_has_one_owner
         } else {
