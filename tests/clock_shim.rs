@@ -1,12 +1,11 @@
-//! A wall clock that a test can step: preloaded into a server, it adds an offset to what the server reads as the time
-//! of day. The monotonic clock is left alone. Not part of the crate: src/clock.rs compiles it.
+//! A wall clock that a test can step. This library is preloaded into a server, and adds an offset to the wall clock.
+//! It does not change the monotonic clock. It is not part of the crate: src/clock.rs compiles it.
 //!
-//! A server may load its modules so that they find the C library's functions before ours (Valkey from 8.1 on, with
-//! `RTLD_DEEPBIND`). This library removes that flag, because the module would otherwise read another clock than the
-//! server.
+//! Valkey from 8.1 on loads modules with `RTLD_DEEPBIND`. Then a module calls the C library's functions instead of
+//! the functions of this library, and reads another clock than the server. So this library removes that flag.
 //!
-//! The offset, in microseconds, is the first eight bytes of the file named by `LOCKWARD_CLOCK`. The file is mapped, so
-//! a step takes effect at once.
+//! The offset in microseconds is the first eight bytes of the file that `LOCKWARD_CLOCK` names. The file is mapped,
+//! so a step takes effect at once.
 
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::mem;

@@ -13,7 +13,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Calls `accept` for each connection, on a thread of its own.
+    /// Calls `accept` for each connection, on the listener's thread.
     #[track_caller]
     pub fn start(accept: impl Fn(TcpStream) + Send + 'static) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");

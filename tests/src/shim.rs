@@ -16,8 +16,8 @@ impl Setup {
     }
 }
 
-/// The library from one source file. It is compiled once in a run, into the directory of the running
-/// program.
+/// Compiles a library from one source file, once in a run, into the directory of the running program. Returns its
+/// path.
 #[track_caller]
 pub fn compiled(source: &Path) -> PathBuf {
     static COMPILED: Mutex<Option<HashMap<PathBuf, PathBuf>>> = Mutex::new(None);
