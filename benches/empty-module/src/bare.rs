@@ -1,9 +1,9 @@
 //! A lock without logic: all calls of the module API that a lock needs, and nothing else.
-//! What stands above it is what Lockward itself costs.
+//! What Lockward takes beyond this module is the cost of its own code.
 //!
-//! EMPTY.TAKE stores a value of a type of its own with a TTL and tells of it, and EMPTY.GIVE drops it, with the calls of
-//! LOCK.ACQUIRE and LOCK.RELEASE and their replies. Who is not first waits with EMPTY.WAIT, until EMPTY.PASS unblocks the
-//! one that has waited longest.
+//! EMPTY.TAKE makes the API calls of LOCK.ACQUIRE and sends its reply: it stores a value of the module's data type with a
+//! TTL, replicates the command and publishes an event. EMPTY.GIVE does the same for LOCK.RELEASE: it deletes the value.
+//! EMPTY.WAIT blocks its client until EMPTY.PASS unblocks the client that has waited longest.
 
 use crate::{ERR, OK, register};
 use redis_module::raw;
@@ -27,7 +27,7 @@ type Strings = *mut *mut raw::RedisModuleString;
 /// When a value expires, in milliseconds: long after the end of the server.
 const EXPIRES_AT: i64 = 4_102_444_800_000;
 
-/// What a lock of one holder takes.
+/// As many bytes as a lock with one holder.
 type Value = [u8; 48];
 
 pub fn register_all(context: Context) -> bool {
@@ -39,7 +39,7 @@ pub fn register_all(context: Context) -> bool {
         raw::RedisModule_CreateDataType
             .map(|create| create(context, c"emptylock".as_ptr(), 1, &raw mut methods))
     };
-    // SAFETY: as above. As with Lockward, a key has changed when the module says so.
+    // SAFETY: as above. As in Lockward, the module itself signals each change of a key.
     unsafe {
         let options = raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED.cast_signed();
         if let Some(set) = raw::RedisModule_SetModuleOptions {
@@ -51,12 +51,12 @@ pub fn register_all(context: Context) -> bool {
         && register(context, c"empty.take", c"write deny-oom", take)
         && register(context, c"empty.give", c"write fast", give)
         && register(context, c"empty.wait", c"write deny-oom blocking", wait)
-        // As modules that do not say that they block.
+        // Like a module that does not declare the flag `blocking`.
         && register(context, c"empty.stall", c"write deny-oom", wait)
         && register(context, c"empty.pass", c"write fast", pass)
 }
 
-/// The handlers of commands, each of which replies with an error if a function of the API is missing.
+/// The handlers of commands. A handler returns an error if a function of the API is missing.
 macro_rules! handlers {
     ($($handler:ident => $try:ident),*) => {$(
         unsafe extern "C" fn $handler(context: Context, argv: Strings, argc: c_int) -> c_int {
@@ -69,11 +69,11 @@ macro_rules! handlers {
 handlers!(take => try_take, give => try_give, wait => try_wait, pass => try_pass);
 
 unsafe extern "C" fn free(value: *mut c_void) {
-    // SAFETY: stored by `try_take`, and freed once.
+    // SAFETY: `try_take` stored the value, and the server frees it once.
     drop(unsafe { Box::from_raw(value.cast::<Value>()) });
 }
 
-/// SAFETY: the server's context and arguments of this very call, here and below.
+/// SAFETY, here and below: the server's context and arguments of this very call.
 unsafe fn try_take(context: Context, argv: Strings, argc: c_int) -> Option<()> {
     // SAFETY: the strings live through the call; the key is closed once; the value belongs to the server once it is stored.
     unsafe {
@@ -113,7 +113,7 @@ unsafe fn try_give(context: Context, argv: Strings, argc: c_int) -> Option<()> {
     Some(())
 }
 
-/// What comes of a change for others.
+/// Replicates the command, invalidates the key and publishes an event.
 unsafe fn tell(context: Context, name: *mut raw::RedisModuleString) -> Option<()> {
     let (class, event) = (raw::REDISMODULE_NOTIFY_MODULE, c"empty.changed");
     // SAFETY: context and name are valid.
@@ -126,7 +126,7 @@ unsafe fn tell(context: Context, name: *mut raw::RedisModuleString) -> Option<()
 }
 
 unsafe fn try_wait(context: Context, argv: Strings, argc: c_int) -> Option<()> {
-    // SAFETY: the strings live through the call; nobody leaves before the end of the server.
+    // SAFETY: the strings live through the call; no client disconnects before the end of the server.
     let (name, handle) = unsafe {
         (
             bytes(*arguments(argv, argc).get(1)?)?,
@@ -138,7 +138,7 @@ unsafe fn try_wait(context: Context, argv: Strings, argc: c_int) -> Option<()> {
 }
 
 unsafe fn try_pass(context: Context, argv: Strings, argc: c_int) -> Option<()> {
-    // SAFETY: the strings live through the call; who has been taken out of the line is unblocked once.
+    // SAFETY: the strings live through the call; a handle that left its queue is unblocked once.
     unsafe {
         let name = bytes(*arguments(argv, argc).get(1)?)?;
         let first = QUEUES.with_borrow_mut(|queues| queues.get_mut(name)?.pop_front());

@@ -1,8 +1,8 @@
-//! A module that does nothing: the cost of any module, with which Lockward is compared.
+//! A module that does nothing. It shows the cost of any module, and Lockward is compared with it.
 //!
-//! Its commands take whatever arguments they are given. EMPTY.BLOCK blocks its client as LOCK.ACQUIRE does, for good, and keeps
-//! nothing. EMPTY.CALL gives the command in its arguments, on a thread of its own.
-//! EMPTY.MEDDLE runs a command when it receives an event. The commands in `bare` make the API calls that a lock needs.
+//! The commands accept any arguments. EMPTY.BLOCK blocks its client as LOCK.ACQUIRE does, but without end, and stores
+//! nothing. EMPTY.CALL runs the command in its arguments on a new thread. After EMPTY.MEDDLE the module runs a command
+//! when it receives an event. The commands in `bare` make the API calls that a lock needs.
 
 mod bare;
 mod meddle;
@@ -49,10 +49,10 @@ fn register(context: *mut raw::RedisModuleCtx, name: &CStr, flags: &CStr, handle
     created == Some(OK)
 }
 
-/// The bytes of a command's words.
+/// Copies the words of a command.
 ///
 /// # Safety
-/// They are the server's, of a call that is not over.
+/// `argv` and `argc` are the server's, of a call that has not returned.
 unsafe fn copied(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Vec<Vec<u8>> {
     let count = usize::try_from(argc).unwrap_or_default();
     // SAFETY: the server gives `argc` strings, each valid until its call returns; their bytes are copied.
@@ -82,8 +82,8 @@ unsafe extern "C" fn block(
 ) -> c_int {
     // SAFETY:
     // - the server's context of this very call;
-    // - the client is never unblocked with private data, so that there is none to be freed;
-    // - the handle that the disconnect callback is set on has just been made.
+    // - the client is never unblocked with private data, so there is none to free;
+    // - the handle is new when the disconnect callback is set on it.
     unsafe {
         let (Some(block), Some(when_it_leaves)) =
             (raw::RedisModule_BlockClient, raw::RedisModule_SetDisconnectCallback)
@@ -98,9 +98,9 @@ unsafe extern "C" fn block(
     OK
 }
 
-/// The client has disconnected: without this its handle would leak.
+/// Frees the handle of a client that has disconnected.
 unsafe extern "C" fn release(_context: *mut raw::RedisModuleCtx, handle: *mut raw::RedisModuleBlockedClient) {
-    // SAFETY: the handle is the server's, of a client that nobody else unblocks.
+    // SAFETY: the handle is the server's, and nothing else unblocks its client.
     unsafe {
         if let Some(unblock) = raw::RedisModule_UnblockClient {
             unblock(handle, ptr::null_mut());
@@ -108,13 +108,13 @@ unsafe extern "C" fn release(_context: *mut raw::RedisModuleCtx, handle: *mut ra
     }
 }
 
-/// What a thread needs to give a command for a client that is blocked meanwhile.
+/// What a thread needs to run a command for a blocked client.
 struct Elsewhere {
     handle: *mut raw::RedisModuleBlockedClient,
     command: Vec<Vec<u8>>,
 }
 
-// SAFETY: the handle is used by that thread alone, and the rest are bytes.
+// SAFETY: only the new thread uses the handle, and the rest are bytes.
 unsafe impl Send for Elsewhere {}
 
 unsafe extern "C" fn call(
@@ -125,7 +125,7 @@ unsafe extern "C" fn call(
     // SAFETY: the server's arguments of this very call.
     let given = unsafe { copied(argv, argc) };
     let Some(command) = given.get(1..) else { return ERR };
-    // SAFETY: the server's context of this very call. Whoever is blocked is unblocked by the thread.
+    // SAFETY: the server's context of this very call. The thread unblocks the client.
     let handle = unsafe {
         raw::RedisModule_BlockClient.map_or(ptr::null_mut(), |block| block(context, None, None, None, 0))
     };
@@ -138,7 +138,8 @@ impl Elsewhere {
     fn run(self) -> Option<()> {
         // SAFETY:
         // - between lock and unlock this thread may do what a command may;
-        // - reply and context are freed once, after their last use; the client is unblocked once.
+        // - reply and context are freed once, after their last use;
+        // - the client is unblocked once.
         unsafe {
             let context = raw::RedisModule_GetThreadSafeContext?(self.handle);
             raw::RedisModule_ThreadSafeContextLock?(context);
@@ -153,10 +154,10 @@ impl Elsewhere {
     }
 }
 
-/// Gives a command to the server, and returns its reply, which may be null.
+/// Runs a command in the server, and returns its reply, which may be null.
 ///
 /// # Safety
-/// The context is the server's, and its call is not over.
+/// The context is the server's, of a call that has not returned.
 unsafe fn give(
     context: *mut raw::RedisModuleCtx,
     command: &[Vec<u8>],

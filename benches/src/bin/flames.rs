@@ -1,8 +1,8 @@
-//! Draws where the server's CPU time goes, as flame graphs: `make flames`.
+//! Draws flame graphs of the server's CPU time: `make flames`.
 //!
 //! `perf` takes samples of the server's stack, and inferno draws them.
 
-#![allow(clippy::expect_used, reason = "a benchmark that cannot go on ends, and says why")]
+#![allow(clippy::expect_used, reason = "a benchmark that fails panics with the reason")]
 
 use inferno::collapse::Collapse;
 use inferno::collapse::perf::Folder;
@@ -22,13 +22,13 @@ use std::time::{Duration, Instant};
 
 /// How long each job is sampled.
 const SAMPLED: Duration = Duration::from_secs(10);
-/// Other holders of the semaphore.
+/// The number of other holders of the semaphore.
 const HOLDERS: usize = 1_000;
 const WAITERS: usize = 50;
-/// The smallest part of the samples that is printed for a function, with the functions that it calls.
+/// A function is printed if at least this part of the samples is in it or in the functions that it calls.
 const NAMED: f64 = 0.05;
 
-/// The stacks of a server, a line each: the functions from the outermost, separated by semicolons, and how many samples there are.
+/// The stacks of a server, one a line: the functions from the outermost one, separated by semicolons, and the number of samples.
 type Stacks = String;
 
 fn main() {
@@ -65,8 +65,8 @@ fn draw(file: &Path, title: &str, stacks: &str) {
     flamegraph::from_lines(&mut options, stacks.lines(), file).expect("a flame graph");
 }
 
-/// The functions with at least [`NAMED`] of the samples, the largest first. The samples of all calls of a function are added up. A
-/// function that calls itself counts once for each sample.
+/// The functions with at least [`NAMED`] of the samples, the largest first. The samples of all calls of a function are added up.
+/// A recursive function counts once for each sample.
 fn largest(stacks: &str) -> Vec<(String, f64)> {
     let mut counts: BTreeMap<String, f64> = BTreeMap::new();
     let mut all = 0.0;

@@ -1,4 +1,4 @@
-//! Curves by the number of holders of one semaphore: CPU for a pair while they hold it, CPU for what a holder does, and
+//! Curves by the number of holders of one semaphore: CPU for a pair of another owner, CPU for the commands of a holder, and
 //! memory for each holder.
 
 use super::curves::{Point, axes, plot};
