@@ -1,11 +1,11 @@
-//! A library for LD_PRELOAD that makes a server deterministic. It is not part of the crate: src/instructions.rs compiles
-//! it.
+//! A library for LD_PRELOAD that makes a server deterministic. It is not part of the crate: src/instructions.rs
+//! compiles it.
 //!
 //! - Random bytes are zeros. A server seeds its hash tables with random bytes. These decide which names of commands
 //!   collide in the command table, and so how many instructions a command takes.
-//! - While the first byte of the file named by `LOCKWARD_STILL` is not 0, the clock does not run. Each reading advances it
-//!   by a microsecond, and each unit of the second byte by ten milliseconds. The server sleeps until a client wakes it,
-//!   not until its next timer.
+//! - While the first byte of the file named by `LOCKWARD_STILL` is not 0, the clock does not run. Each reading advances
+//!   it by a microsecond, and each unit of the second byte by ten milliseconds. The server sleeps until a client wakes
+//!   it, not until its next timer.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::transmute;

@@ -24,7 +24,8 @@ impl CpuClock {
         (status == 0).then_some(Self { pid, clock })
     }
 
-    /// Waits until the process sleeps, and reads the clock. The clock of a running process may lack the last milliseconds.
+    /// Waits until the process sleeps, and reads the clock. The clock of a running process may lack the last
+    /// milliseconds.
     pub fn settled(&self) -> Duration {
         let deadline = Instant::now() + Duration::from_secs(10);
         while !self.sleeps() {
@@ -81,8 +82,8 @@ fn children(pid: u32) -> Vec<u32> {
 pub fn of_machine() -> Duration {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let all = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
-    // User, nice and system time, interrupts, soft interrupts, and time taken by other virtual machines. Fields 3 and 4 are
-    // idle time and time spent waiting for a disk.
+    // User, nice and system time, interrupts, soft interrupts, and time taken by other virtual machines. Fields 3 and 4
+    // are idle time and time spent waiting for a disk.
     let times: Vec<u64> = all.take(8).map(|field| field.parse().unwrap_or(0)).collect();
     ticks(times.iter().enumerate().filter(|(place, _)| ![3, 4].contains(place)).map(|(_, time)| time).sum())
 }

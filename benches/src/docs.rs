@@ -16,8 +16,8 @@ type Tables = fn(&[&Row], &[Results]) -> String;
 const PARTS: [(&str, Tables); 3] =
     [("results", most_stages), (modes::STAGE, modes_tables), (stalls::STAGE, stalls_table)];
 
-/// Writes results into `performance.md` in a directory, with a column for each run. Writes the plots of the first run into
-/// `performance/`. A part for which the first run has no rows stays as it is.
+/// Writes results into `performance.md` in a directory, with a column for each run. Writes the plots of the first run
+/// into `performance/`. A part for which the first run has no rows stays as it is.
 ///
 /// # Errors
 /// If a file cannot be read or written.
@@ -57,8 +57,8 @@ pub(crate) fn stage(row: &Row) -> &str {
     row.name.split('/').next().unwrap_or_default()
 }
 
-/// Whether the page leaves out a figure of [`stalls::STAGE`], because the figure meets its target and is small. The page says
-/// so.
+/// Whether the page leaves out a figure of [`stalls::STAGE`], because the figure meets its target and is small. The
+/// page says so.
 fn is_small(row: &Row) -> bool {
     let limit = match row.unit {
         Unit::Milliseconds | Unit::Percent => 5.0,

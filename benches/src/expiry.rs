@@ -1,7 +1,8 @@
-//! The time from the end of a lease to the grant of the first waiter, in a database with many other keys that have a TTL.
+//! The time from the end of a lease to the grant of the first waiter, in a database with many other keys that have a
+//! TTL.
 //!
-//! The client computes the end of the lease: the time when it sent the acquisition, plus the lease. So the measured time
-//! includes the transfer of the acquisition to the server and of the grant to the waiter.
+//! The client computes the end of the lease: the time when it sent the acquisition, plus the lease. So the measured
+//! time includes the transfer of the acquisition to the server and of the grant to the waiter.
 
 use crate::clients::Clients;
 use crate::latencies::Latencies;

@@ -1,5 +1,5 @@
-//! The cost of LOCK.GUARD: a guarded SET, compared with a SET alone, and with a script that compares the token with a string
-//! and then writes.
+//! The cost of LOCK.GUARD: a guarded SET, compared with a SET alone, and with a script that compares the token with a
+//! string and then writes.
 
 use crate::pairs::load;
 use crate::pipeline::{Batch, Expected, Part, Pipeline};

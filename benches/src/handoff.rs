@@ -1,8 +1,9 @@
-//! Hand-offs: a lock is released and granted to the next waiter. They are compared with LPUSHes that wake the next BLPOP.
+//! Hand-offs: a lock is released and granted to the next waiter. They are compared with LPUSHes that wake the next
+//! BLPOP.
 //!
 //! Both have the same shape: one client sends a command, and a waiting client gets a reply. A chain of hand-offs is
-//! measured: each receiver passes the lock on to the next client. In the first half of a round the former holder joins the
-//! wait queue again. In the second half it does not: this half gives the cost of the hand-off alone.
+//! measured: each receiver passes the lock on to the next client. In the first half of a round the former holder joins
+//! the wait queue again. In the second half it does not: this half gives the cost of the hand-off alone.
 
 use crate::clients::{Client, Clients};
 use crate::latencies::Latencies;
@@ -195,8 +196,8 @@ impl Queues {
         self.control.call(&["PING"]);
     }
 
-    /// Lets the first member pass the lock on to the second one. If `wait_again` is set, the first member then waits again.
-    /// Returns the first member, and the time until the second member had its reply.
+    /// Lets the first member pass the lock on to the second one. If `wait_again` is set, the first member then waits
+    /// again. Returns the first member, and the time until the second member had its reply.
     fn hand_over(
         &mut self,
         kind: Kind,
@@ -226,8 +227,8 @@ impl Queues {
         (from, took)
     }
 
-    /// Lets a writer release the lock while all other clients wait as readers: the release grants the lock to all of them.
-    /// Returns the server's CPU for each reader, in nanoseconds. There must be one queue.
+    /// Lets a writer release the lock while all other clients wait as readers: the release grants the lock to all of
+    /// them. Returns the server's CPU for each reader, in nanoseconds. There must be one queue.
     pub fn admit_readers(&mut self) -> f64 {
         assert_eq!(self.count, 1, "one queue");
         let key = "hand:readers";

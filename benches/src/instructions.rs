@@ -1,18 +1,18 @@
 //! Instructions of the server, counted by callgrind. The numbers do not depend on the load of the machine.
 //!
-//! Callgrind runs the server. At each call of ECHO, callgrind writes the counts since the previous ECHO. So the work between
-//! two ECHOs is counted, and the cost of the ECHO itself is subtracted.
+//! Callgrind runs the server. At each call of ECHO, callgrind writes the counts since the previous ECHO. So the work
+//! between two ECHOs is counted, and the cost of the ECHO itself is subtracted.
 //!
 //! The numbers are the same in every run, and almost the same on every machine:
 //!
-//! - If the client sent while the server runs, the number of events at a wake-up would depend on the client's speed. So the
-//!   client sends only while the server sleeps.
+//! - If the client sent while the server runs, the number of events at a wake-up would depend on the client's speed. So
+//!   the client sends only while the server sleeps.
 //! - The server's cron and the module's timer depend on the clock, and the server's hash tables have random seeds. So
 //!   chance_shim.rs stops the clock and makes the seeds constant.
 //! - Memory grows in the first rounds, so they do not count. The other round with the fewest instructions counts.
 //!
-//! The processor's instruction counter (`perf stat -e instructions:u`) would not need callgrind, but most virtual machines
-//! have none.
+//! The processor's instruction counter (`perf stat -e instructions:u`) would not need callgrind, but most virtual
+//! machines have none.
 
 use crate::placement::Place;
 use crate::server::{Loaded, Server};
@@ -76,8 +76,8 @@ impl CountedServer {
         let server = Server::start_under(&callgrind, loaded, Place::Together, &config);
         let control = server.connect();
         let mut counted = Self { server, control, passed: Cell::new(0), parts: 0, echo: 0 };
-        // After this time the server's cron runs once more before the clock stops. In the cron the module notices whether
-        // changes must be replicated.
+        // After this time the server's cron runs once more before the clock stops. In the cron the module notices
+        // whether changes must be replicated.
         thread::sleep(Duration::from_millis(110));
         counted.part();
         counted.stand_still();

@@ -1,5 +1,5 @@
-//! How long clients wait for the reply to a command or for a hand-off, and how many commands a second a server executes at
-//! each pipeline depth.
+//! How long clients wait for the reply to a command or for a hand-off, and how many commands a second a server executes
+//! at each pipeline depth.
 
 use crate::handoff::{Kind, Queues};
 use crate::latencies::Latencies;

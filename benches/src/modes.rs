@@ -15,9 +15,11 @@ use lockward_tests::Random;
 /// The name of the stage. The names of its rows begin with it.
 pub const STAGE: &str = "modes";
 
-/// The numbers of owners that hold the lock while a command is measured. The first number is compared with each of the others.
+/// The numbers of owners that hold the lock while a command is measured. The first number is compared with each of the
+/// others.
 const HOLDERS: [usize; 3] = [10, 1_000, 100_000];
-/// The number of holders for which there is a target. The target is for commands sent one by one, as a client usually does.
+/// The number of holders for which there is a target. The target is for commands sent one by one, as a client usually
+/// does.
 const JUDGED: usize = 100_000;
 /// The largest allowed ratio of a command's cost to its cost with the fewest holders.
 const ALLOWED: f64 = 1.2;
@@ -38,14 +40,14 @@ const PARTS: usize = 50;
 const ALONE: usize = 500;
 const ROUNDS: usize = 15;
 
-/// The numbers of readers that one release admits, and of rounds.
+/// The numbers of readers that one release admits, each with its number of rounds.
 const READERS: [(usize, usize); 2] = [(1_000, 12), (10_000, 6)];
 /// The largest allowed ratio of the cost of a reader to that of a hand-off.
 const ALLOWED_FOR_READER: f64 = 1.3;
 
 /// The numbers of holders of a lock whose memory is measured.
 const SIZES: [usize; 7] = [1, 2, 10, 32, 33, 1_000, 100_000];
-/// For each of these numbers, so many locks are measured that they have this number of holders together.
+/// The number of holders that all measured locks of one size have together.
 const MEASURED: usize = 100_000;
 
 /// The work that is measured while other owners hold the lock.

@@ -16,8 +16,9 @@ pub const CONNECTIONS: usize = 50;
 pub const DEPTH: usize = 16;
 
 const ROUNDS: usize = 23;
-/// Batches of a connection in a round, and the pairs of all connections in it.
+/// Batches of a connection in a round.
 const TIMES: usize = 100;
+/// Pairs of all connections in a round.
 const PAIRS: usize = CONNECTIONS * TIMES * DEPTH / 2;
 
 /// The lower bound for a lock module.
@@ -64,7 +65,8 @@ pub enum Pair {
 }
 
 impl Pair {
-    /// The batch that a connection repeats for its own key. `depth` is the number of commands in flight: 1, or an even number.
+    /// The batch that a connection repeats for its own key. `depth` is the number of commands in flight: 1, or an even
+    /// number.
     pub fn batch(self, server: &Server, connection: usize, depth: usize) -> Batch {
         let commands =
             self.commands(&mut server.client(), &format!("hot:{connection:04}"), &owner(connection));

@@ -69,9 +69,9 @@ impl Batch {
 
 /// Connections that work at the same time.
 ///
-/// Each connection sends its next part as soon as the previous part has its replies. If client and server share a CPU, neither
-/// interrupts the other (see [`crate::placement`]). The server executes all requests and sleeps, and then all connections
-/// send again. So the cost of a command does not depend on the speed of the client.
+/// Each connection sends its next part as soon as the previous part has its replies. If client and server share a CPU,
+/// neither interrupts the other (see [`crate::placement`]). The server executes all requests and sleeps, and then all
+/// connections send again. So the cost of a command does not depend on the speed of the client.
 #[derive(Debug)]
 pub struct Pipeline {
     clients: Clients,

@@ -1,11 +1,12 @@
 //! The CPUs and priorities of clients and servers.
 //!
-//! With [`Place::Together`], client and server share a CPU and never run at the same time. So no other process displaces the
-//! server's data in the caches. No other cost hides the difference between two commands, so these ratios are the strictest.
+//! With [`Place::Together`], client and server share a CPU and never run at the same time. So no other process
+//! displaces the server's data in the caches. No other cost hides the difference between two commands, so these ratios
+//! are the strictest.
 //!
-//! With [`Place::Apart`], client and server have separate CPUs if there are two, as in production. Then each reply wakes
-//! another CPU. The wake-up costs the server more than some commands, and several times as much on a virtual machine. Each
-//! process is bound to its CPU, because the scheduler would move it.
+//! With [`Place::Apart`], client and server have separate CPUs if there are two, as in production. Then each reply
+//! wakes another CPU. The wake-up costs the server more than some commands, and several times as much on a virtual
+//! machine. Each process is bound to its CPU, because the scheduler would move it.
 //!
 //! If the system allows it, client and server have priority over other processes, and neither interrupts the other
 //! (`SCHED_RR`). So the numbers are repeatable, even on a busy machine.
@@ -31,7 +32,7 @@ pub enum Place {
 #[derive(Clone, Copy)]
 pub(crate) struct Confinement {
     cpus: CpuSet,
-    /// Whether the process has priority over other processes, if the system allows it.
+    /// Whether the process asks for priority over other processes. The system may refuse it.
     first: bool,
     /// The scheduling policy of a process without priority.
     policy: libc::c_int,
@@ -111,8 +112,9 @@ pub fn go_before_own_threads() {
     schedule(libc::SCHED_RR, 2);
 }
 
-/// Gives the main thread of a process priority over other processes, if the system allows it. The other threads and the child
-/// processes get no priority: they would use so much CPU time that the kernel throttles all real-time threads for 50 ms.
+/// Gives the main thread of a process priority over other processes, if the system allows it. The other threads and the
+/// child processes get no priority: they would use so much CPU time that the kernel throttles all real-time threads for
+/// 50 ms.
 pub fn put_main_thread_first(pid: u32) {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("a process that runs");
     let threads = threads.filter_map(|thread| thread.ok()?.file_name().to_str()?.parse::<u32>().ok());
@@ -137,8 +139,8 @@ fn allowed() -> &'static [usize] {
     })
 }
 
-/// Gives this process, and all processes that it starts later, a high priority. Returns whether the system allows it. Unlike
-/// [`be_client_of`], this leaves the choice of CPUs to the scheduler, and some CPU time to other processes.
+/// Gives this process, and all processes that it starts later, a high priority. Returns whether the system allows it.
+/// Unlike [`be_client_of`], this leaves the choice of CPUs to the scheduler, and some CPU time to other processes.
 pub fn go_first() -> bool {
     setpriority_process(None, -20).is_ok()
 }

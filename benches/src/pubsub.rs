@@ -1,8 +1,8 @@
-//! Hand-offs, compared with pub/sub locks: a release publishes a message, every waiter receives the message and runs the
-//! script that acquires, and one waiter gets the lock.
+//! Hand-offs, compared with pub/sub locks: a release publishes a message, every waiter receives the message and runs
+//! the script that acquires, and one waiter gets the lock.
 //!
-//! Two choices favour the pub/sub locks: a client subscribes with RESP3 on the connection that also acquires, and all messages
-//! arrive at once. With both kinds of lock the former holder waits again.
+//! Two choices favour the pub/sub locks: a client subscribes with RESP3 on the connection that also acquires, and all
+//! messages arrive at once. With both kinds of lock the former holder waits again.
 
 use crate::clients::Clients;
 use crate::handoff::{Kind, Queues};

@@ -24,8 +24,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// An empty report. `asked` names the stages to run (`STAGE`), and single cases of stages (`STAGE/CASE`). If `asked` is
-    /// empty, all stages run.
+    /// An empty report. `asked` names the stages to run (`STAGE`), and single cases of stages (`STAGE/CASE`). If
+    /// `asked` is empty, all stages run.
     pub fn new(asked: Vec<String>) -> Self {
         let now = Instant::now();
         Self { rows: Vec::new(), plots: Vec::new(), asked, begin: now, stage: String::new(), shown: now }
@@ -62,9 +62,9 @@ impl Report {
         }
     }
 
-    /// Measures `count` things alternately, `rounds` times each. `measure` gets the number of a thing, and returns its `N`
-    /// figures. Each figure becomes a series. Each round begins with another thing. One more round comes first, as a warm-up
-    /// that does not count.
+    /// Measures `count` things alternately, `rounds` times each. `measure` gets the number of a thing, and returns its
+    /// `N` figures. Each figure becomes a series. Each round begins with another thing. One more round comes first, as
+    /// a warm-up that does not count.
     pub fn alternate<const N: usize>(
         &mut self,
         rounds: usize,

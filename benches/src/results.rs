@@ -53,8 +53,8 @@ pub struct Row {
     pub name: String,
     /// What was measured.
     pub what: String,
-    /// The position in a series of similar figures, for example the number of waiters or the percentile. The figures of a
-    /// series share a row of a table.
+    /// The position in a series of similar figures, for example the number of waiters or the percentile. The figures of
+    /// a series share a row of a table.
     #[serde(default)]
     pub at: Option<String>,
     /// What the figure is compared with.
@@ -149,7 +149,8 @@ impl Target {
             Self::AtMost(limit) => measured - limit,
             Self::AtLeast(limit) => limit - measured,
         };
-        // A figure that meets its target by more than its noise is never too noisy. Otherwise a figure near 0 would always be.
+        // A figure that meets its target by more than its noise is never too noisy. Otherwise a figure near 0 would
+        // always be.
         if noise > TOO_NOISY * measured.abs() && missed_by + noise > 0.0 {
             Verdict::TooNoisy
         } else if missed_by <= 0.0 {

@@ -42,8 +42,8 @@ impl Series {
         below + (above - below) * place.fract()
     }
 
-    /// The 95 % confidence interval of the median, as plus or minus: 1.57 times the interquartile range divided by the square
-    /// root of the number of rounds (the notch of a box plot).
+    /// The 95 % confidence interval of the median, as plus or minus: 1.57 times the interquartile range divided by the
+    /// square root of the number of rounds (the notch of a box plot).
     pub fn noise(&self) -> f64 {
         1.57 * (self.quantile(0.75) - self.quantile(0.25)) / (self.rounds() as f64).sqrt()
     }

@@ -28,7 +28,7 @@ pub enum Loaded {
     Nothing,
 }
 
-/// A server. It is killed when it goes out of scope, and when the thread that started it ends.
+/// A server. It is killed when this value is dropped, and when the thread that started it ends.
 #[derive(Debug)]
 pub struct Server {
     server: tests::Server,

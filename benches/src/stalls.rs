@@ -1,8 +1,9 @@
 //! Stalls: the longest time for which the server serves no other client while it does one large piece of work.
 //!
-//! During the work, a client sends PING repeatedly. The longest round trip is the stall. It is compared with a similar stall of
-//! a server without any module, where keys have a TTL and clients wait with BLPOP. Each round starts a new server, and the two
-//! sides alternate. Other load of the machine can only make a round trip longer, so the smallest value of all rounds counts.
+//! During the work, a client sends PING repeatedly. The longest round trip is the stall. It is compared with a similar
+//! stall of a server without any module, where keys have a TTL and clients wait with BLPOP. Each round starts a new
+//! server, and the two sides alternate. Other load of the machine can only make a round trip longer, so the smallest
+//! value of all rounds counts.
 
 pub(crate) mod cases;
 pub(crate) mod scene;
@@ -22,8 +23,8 @@ pub const STAGE: &str = "stalls";
 const ALLOWED: f64 = 2.0;
 /// A stall of up to this number of milliseconds is always allowed.
 const ALWAYS_ALLOWED: f64 = 5.0;
-/// Clients that only wait may take this share of the server's CPU, in per cent. The second limit is for as many waiters as the
-/// module allows by default.
+/// Clients that only wait may take this share of the server's CPU, in per cent. The second limit is for as many waiters
+/// as the module allows by default.
 const IDLE: f64 = 5.0;
 const IDLE_CROWD: f64 = 10.0;
 /// The largest allowed ratio of the CPU time of a deletion with `maxmemory` to that without.

@@ -22,9 +22,9 @@ const SHOWN: usize = 10;
 
 /// Release a lock in place of its holders
 ///
-/// lockward shows the holders, asks for confirmation, and ends their tenures. The first waiters then get the lock. The key is not
-/// deleted: an owner that got the lock in the meantime keeps it. A former holder gets no message and may still be working. It
-/// learns of the loss when it next renews or releases.
+/// lockward shows the holders, asks for confirmation, and ends their tenures. The first waiters then get the lock. The
+/// key is not deleted: an owner that got the lock in the meantime keeps it. A former holder gets no message and may
+/// still be working. It learns of the loss when it next renews or releases.
 ///
 /// The exit code is 0 if a tenure was ended, 1 if nobody holds the lock or the answer was no, and 2 after an error.
 #[derive(Args)]

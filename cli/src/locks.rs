@@ -116,8 +116,8 @@ impl Contended {
     }
 }
 
-/// The command LOCK.INFO. Its reply has at most `holders` holders, and with `waiters` also this number of waiters from the front
-/// of the queue.
+/// The command LOCK.INFO. Its reply has at most `holders` holders, and with `waiters` also this number of waiters from
+/// the front of the queue.
 pub(crate) fn info_command(key: &[u8], holders: u64, waiters: Option<u64>) -> Cmd {
     let mut cmd = redis::cmd("LOCK.INFO");
     cmd.arg(key).arg("HOLDERS").arg(holders);

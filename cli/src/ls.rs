@@ -23,8 +23,8 @@ const JSON_HOLDERS: u64 = 100;
 
 /// List the locks that are held
 ///
-/// ls reads all keys of each primary with SCAN, a thousand at a time. This does not block the server, but takes long if there are
-/// many other keys. With --top, ls sends LOCK.TOP instead, which is fast.
+/// ls reads all keys of each primary with SCAN, a thousand at a time. This does not block the server, but takes long if
+/// there are many other keys. With --top, ls sends LOCK.TOP instead, which is fast.
 #[derive(Args)]
 pub(crate) struct Ls {
     /// Only locks whose key matches this pattern, as in KEYS: order:*

@@ -71,8 +71,8 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     std::fs::read(file).map_err(|error| Failure::new(format!("cannot read {}: {error}", file.display())))
 }
 
-/// Finds the primaries, but does not connect to them: the server of the URL, the primary that Sentinels name, or the primaries of
-/// a cluster.
+/// Finds the primaries, but does not connect to them: the server of the URL, the primary that Sentinels name, or the
+/// primaries of a cluster.
 pub(crate) fn find(url: &ServerUrl) -> Result<Vec<ConnectionInfo>, Failure> {
     match url.address()? {
         Address::Server(info) => Ok(vec![info]),

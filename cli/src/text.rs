@@ -1,5 +1,5 @@
-//! Text for the terminal: keys and owners, numbers and tables. Keys and owners are arbitrary bytes, and must not send control
-//! characters to the terminal.
+//! Text for the terminal: keys and owners, numbers and tables. Keys and owners are arbitrary bytes, and must not send
+//! control characters to the terminal.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-"""Tells a holder that it has lost its lock, as soon as the server reports the loss. The latest time is the deadline by the holder's clock.
+"""Tells a holder that it has lost its lock: when the server reports the loss, or at the latest at the deadline by the holder's clock.
 
     with Holder(connect, "order:42", lease=10.0) as holder:
         for part in work:
@@ -17,7 +17,7 @@ import uuid
 
 import redis
 
-WATCH_EVERY = 1.0  # after so many seconds without a message, the connections are tested
+WATCH_EVERY = 1.0  # after this number of seconds without a message, the watching thread tests its connections
 
 
 class Holder:

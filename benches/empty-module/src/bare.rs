@@ -1,9 +1,9 @@
-//! A lock without logic: all calls of the module API that a lock needs, and nothing else.
-//! What Lockward takes beyond this module is the cost of its own code.
+//! A lock without logic: all calls of the module API that a lock needs, and nothing else. What Lockward takes beyond
+//! this module is the cost of its own code.
 //!
-//! EMPTY.TAKE makes the API calls of LOCK.ACQUIRE and sends its reply: it stores a value of the module's data type with a
-//! TTL, replicates the command and publishes an event. EMPTY.GIVE does the same for LOCK.RELEASE: it deletes the value.
-//! EMPTY.WAIT blocks its client until EMPTY.PASS unblocks the client that has waited longest.
+//! EMPTY.TAKE makes the API calls of LOCK.ACQUIRE and sends its reply: it stores a value of the module's data type with
+//! a TTL, replicates the command and publishes an event. EMPTY.GIVE does the same for LOCK.RELEASE: it deletes the
+//! value. EMPTY.WAIT blocks its client until EMPTY.PASS unblocks the client that has waited longest.
 
 use crate::{ERR, OK, register};
 use redis_module::raw;

@@ -34,7 +34,7 @@ type contest struct {
 
 	// When counting begins and ends.
 	from, to time.Time
-	// A counter of grants for each lock. Only the lock protects its counter: if a grant is missing here, two clients held the
+	// A counter of grants for each lock. Only the lock protects its counter, so a missing grant shows that two clients held the
 	// lock at once.
 	counters []int64
 	tallies  []tally

@@ -91,7 +91,7 @@ class Contest:
         self.is_shared = self.job in SHARED
         self.clients = arguments.clients
         self.seconds = arguments.seconds
-        # A counter of grants for each lock. Only the lock protects its counter: if a grant is missing here, two clients
+        # A counter of grants for each lock. Only the lock protects its counter, so a missing grant shows that two clients
         # held the lock at once.
         self.counters = multiprocessing.RawArray(c_int64, self.clients)
         # In the job contended: the last holder. Only the lock protects this field.

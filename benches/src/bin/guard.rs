@@ -1,5 +1,5 @@
-//! Counts the server's instructions for commands of Lockward. Each count is compared with a plain command of the same shape
-//! in the same run, and fails above its limit. No time is measured.
+//! Counts the server's instructions for commands of Lockward. Each command is compared with a plain command of the same
+//! shape in the same run. The program fails if a ratio is above its limit. No time is measured.
 
 #![allow(
     clippy::panic,
@@ -17,8 +17,8 @@ use std::fs;
 use std::ops::Range;
 use std::process::ExitCode;
 
-/// The largest allowed ratio of each command to the command that it is compared with. `make guard GUARD=--record` prints this
-/// table with new limits: the current ratios, plus the tolerance of each kind.
+/// The largest allowed ratio of each command to the command that it is compared with. `make guard GUARD=--record`
+/// prints this table with new limits: the current ratios, plus the tolerance of each kind.
 const LIMITS: &[(&str, f64)] = &[
     ("acquire + release", 1.442),
     ("acquire + release, beside bare calls", 1.179),
@@ -160,7 +160,8 @@ fn locks() -> Vec<Row> {
     vec![pair, beside_bare, renewal, refused, info, handed, appended]
 }
 
-/// The cost of LOCK.GUARD with a SET, compared with the SET alone, and with a script that compares the token with a string.
+/// The cost of LOCK.GUARD with a SET, compared with the SET alone, and with a script that compares the token with a
+/// string.
 fn guarded() -> Vec<Row> {
     const CHECK: &str = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return redis.error_reply('FENCED') end \
                          return redis.call('SET', KEYS[2], ARGV[2])";
@@ -179,8 +180,8 @@ fn guarded() -> Vec<Row> {
     ]
 }
 
-/// The cost of lock commands with many holders, compared with few holders. The cost of a grant to a reader, compared with a
-/// hand-off.
+/// The cost of lock commands with many holders, compared with few holders. The cost of a grant to a reader, compared
+/// with a hand-off.
 fn many_holders() -> Vec<Row> {
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
     let mut holder = server.server().connect();

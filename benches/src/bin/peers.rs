@@ -33,7 +33,8 @@ const JOBS: [(Job, usize); 8] = [
 
 /// Runs the same jobs with Lockward and with other locks, each on its own server, and measures them.
 ///
-/// LOCKWARD_SERVER names the server for Lockward and for the locks that use Redis (redis-server), LOCKWARD_MODULE the module.
+/// LOCKWARD_SERVER names the server for Lockward and for the locks that use Redis (redis-server), LOCKWARD_MODULE the
+/// module.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// The peers. The default is all of them.

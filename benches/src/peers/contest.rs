@@ -71,8 +71,8 @@ pub struct Answer {
     pub began_unix_ms: f64,
     /// How long each acquisition took in the counted time, in microseconds, for each client.
     pub waits_us: Vec<Vec<u32>>,
-    /// How much the number under the lock grew in the counted time: each acquisition adds 1. If several clients may hold the
-    /// lock, this is the number of acquisitions within its limit. Absent in [`Job::Uncontended`].
+    /// How much the number under the lock grew in the counted time: each acquisition adds 1. If several clients may
+    /// hold the lock, this is the number of acquisitions within its limit. Absent in [`Job::Uncontended`].
     #[serde(default)]
     pub counter: Option<u64>,
     /// How many grants went to another client than the grant before. Only in [`Job::Contended`].

@@ -1,5 +1,5 @@
-//! The CPU time of a server in an interval. The contestant reports the interval only after its job, so the server is sampled
-//! ten times a second, and values between two samples are interpolated.
+//! The CPU time of a server in an interval. The contestant reports the interval only after its job, so the server is
+//! sampled ten times a second, and values between two samples are interpolated.
 
 use crate::cpu;
 use crate::peers::server::{Kind, Server, commands};

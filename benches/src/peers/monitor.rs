@@ -1,7 +1,7 @@
 //! Distinguishes commands of clients from commands of scripts: INFO commandstats counts both.
 //!
-//! MONITOR distinguishes them, but is costly. So MONITOR runs only while the contestant warms up. It gives the part that
-//! scripts have in each command. This part does not change during a job.
+//! MONITOR distinguishes them, but is costly. So MONITOR runs only while the contestant warms up. It gives the part
+//! that scripts have in each command. This part does not change during a job.
 
 use crate::peers::server::connect;
 use std::collections::BTreeMap;
@@ -39,8 +39,9 @@ pub struct Monitor {
 pub struct Parts(BTreeMap<String, Seen>);
 
 impl Parts {
-    /// The part of the commands of this name that scripts sent, from 0 to 1. If there are scripts, a command that was not
-    /// seen counts as theirs: clients send all their commands from the beginning, but scripts use some commands rarely.
+    /// The part of the commands of this name that scripts sent, from 0 to 1. If there are scripts, a command that was
+    /// not seen counts as theirs: clients send all their commands from the beginning, but scripts use some commands
+    /// rarely.
     pub fn in_scripts(&self, name: &str) -> f64 {
         let Some(seen) = self.0.get(name) else {
             return f64::from(u8::from(self.0.values().any(|seen| seen.in_scripts > 0)));

@@ -99,7 +99,7 @@ impl Program {
     }
 }
 
-/// Checks that a tool is installed. If not, scripts/install-deps installs these Debian packages, if it is allowed to.
+/// Checks that a tool is installed. If not, lets scripts/install-deps install these Debian packages, or fails.
 fn need(tool: &str, packages: &[&str]) -> Result<(), String> {
     let path = env::var_os("PATH").unwrap_or_default();
     if env::split_paths(&path).any(|folder| folder.join(tool).is_file()) {

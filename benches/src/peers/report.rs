@@ -70,8 +70,8 @@ pub struct Measured {
     pub a_second: f64,
     /// Grants a second to another client than the grant before, if the contestant reports them.
     pub handoffs_a_second: Option<f64>,
-    /// Acquisitions that are missing in the counter of the contestant: the lock had two holders at once, or more than its
-    /// limit.
+    /// Acquisitions that are missing in the counter of the contestant: the lock had two holders at once, or more than
+    /// its limit.
     pub lost: i64,
     /// How often the library gave up waiting.
     pub gave_up: u64,

@@ -60,7 +60,8 @@ impl Point {
     }
 }
 
-/// Adds a plot of a stage. `lines` has the name of each line, and the name of its curve. Numbers are divided by `scale`.
+/// Adds a plot of a stage. `lines` has the name of each line, and the name of its curve. Numbers are divided by
+/// `scale`.
 pub fn plot(report: &mut Report, plot: Plot, lines: &[(&str, &str)], scale: f64) {
     let stage = plot.name.split('-').next().unwrap_or_default();
     let points = |curve: &str| -> Vec<(f64, f64)> {

@@ -1,5 +1,5 @@
-//! Curves by the number of locks of a server: CPU for each pair and renewal, memory, snapshots and their loading. Strings with
-//! a TTL are measured for comparison.
+//! Curves by the number of locks of a server: CPU for each pair and renewal, memory, snapshots and their loading.
+//! Strings with a TTL are measured for comparison.
 
 use super::curves::{LONG_LEASE, Point, axes, has_memory, plot};
 use crate::clients::Client;
@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 pub const STAGE: &str = "locks";
 
 const COUNTS: [usize; 5] = [1, 1_000, 100_000, 1_000_000, 10_000_000];
-/// With fewer locks, memory and loading are not measured: the clients' buffers take more memory than the locks, and the start
-/// of a server takes more time than the loading.
+/// With fewer locks, memory and loading are not measured: the clients' buffers take more memory than the locks, and the
+/// start of a server takes more time than the loading.
 const WORTH_LOADING: usize = 100_000;
 const ROUNDS: usize = 15;
 /// Pairs or renewals of a connection in a round.

@@ -7,8 +7,9 @@ use crate::results::{Results, Row};
 use std::io;
 use std::path::Path;
 
-/// Writes the curves of each stage and the sizing table into `scale.md` in a directory, and the plots into `scale/`. The part of
-/// a stage without results stays as it is, and the sizing table too if one of its figures was not measured.
+/// Writes the curves of each stage and the sizing table into `scale.md` in a directory, and the plots into `scale/`.
+/// The part of a stage without results stays as it is, and so does the sizing table if one of its figures was not
+/// measured.
 ///
 /// # Errors
 /// If a file cannot be read or written.

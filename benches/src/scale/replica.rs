@@ -1,5 +1,6 @@
-//! Replica lag: the time from a grant until WAIT reports that the replica has applied the grant. Meanwhile other connections
-//! acquire and release as fast as they can, and their number is the x axis. SET NX PX + DEL is measured for comparison.
+//! Replica lag: the time from a grant until WAIT reports that the replica has applied the grant. Meanwhile other
+//! connections acquire and release as fast as they can, and their number is the x axis. SET NX PX + DEL is measured for
+//! comparison.
 
 use super::curves::{Point, axes, plot};
 use crate::latencies::Latencies;
@@ -29,8 +30,8 @@ const TIMES: usize = 5;
 
 /// Measures all numbers of connections.
 pub fn measure(report: &mut Report) {
-    // The replica gets a CPU whenever it needs one, as if it had its own machine. The primary and its clients share the other
-    // CPUs.
+    // The replica gets a CPU whenever it needs one, as if it had its own machine. The primary and its clients share the
+    // other CPUs.
     be_client_of(Place::Anywhere);
     let primary = Server::start_with(Loaded::Lockward, Place::Anywhere, &[]);
     let _replica = primary.start_replica();
@@ -63,8 +64,8 @@ pub fn measure(report: &mut Report) {
     plot(report, axes, &lines, 1e6);
 }
 
-/// The lag while `connections` connections send pairs, and the number of these pairs a second. Each connection has one command
-/// in flight.
+/// The lag while `connections` connections send pairs, and the number of these pairs a second. Each connection has one
+/// command in flight.
 fn lag_beside(primary: &Server, pair: Pair, connections: usize) -> (Latencies, f64) {
     let mut pipeline = Pipeline::open(primary, connections);
     let batches = pair.batches(primary, connections, 1);

@@ -9,7 +9,8 @@ use crate::results::Results;
 const CLIENTS: f64 = 1e6;
 /// The time between two renewals of a lease, in seconds.
 const RENEWED: f64 = 10.0;
-/// The part of a CPU that a node should use. The rest is for bursts, for snapshots, and for the clients of a failed node.
+/// The part of a CPU that a node should use. The rest is for bursts, for snapshots, and for the clients of a failed
+/// node.
 const BUSY: f64 = 0.5;
 /// The largest number of connections of a node.
 const CONNECTIONS: f64 = 50_000.0;

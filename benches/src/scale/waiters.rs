@@ -1,6 +1,6 @@
-//! Curves by the number of waiting clients: CPU for a wait and for a hand-off, and memory. Either all clients wait for one lock,
-//! or each waits for its own lock. BLPOPs that LPUSH serves, and a module that only blocks and unblocks clients, are measured
-//! for comparison.
+//! Curves by the number of waiting clients: CPU for a wait and for a hand-off, and memory. Either all clients wait for
+//! one lock, or each waits for its own lock. BLPOPs that LPUSH serves, and a module that only blocks and unblocks
+//! clients, are measured for comparison.
 
 use super::curves::{LONG_LEASE, Point, axes, has_memory, plot};
 use crate::clients::{Client, Clients};
@@ -256,8 +256,8 @@ impl Worker {
     }
 }
 
-/// The numbers of waiters for which a process may have enough open files. The last one is the largest possible number, if that
-/// is less than the largest of [`COUNTS`].
+/// The numbers of waiters for which a process may have enough open files. The last one is the largest possible number,
+/// if that is less than the largest of [`COUNTS`].
 fn counts(report: &Report) -> Vec<usize> {
     let most = COUNTS[COUNTS.len() - 1];
     let files = raise_open_files((most + SPARE_FILES) as u64);
@@ -319,8 +319,8 @@ fn grow(workers: &[Worker], shape: Shape, measured: &mut [Measured], before: usi
         }
     };
     workers.iter().for_each(|worker| worker.ask(move |crowd| crowd.connect(count)));
-    // With one lock the clients wait as soon as they have connected. Their buffers are still large, so this memory is the most
-    // that they need.
+    // With one lock the clients wait as soon as they have connected. Their buffers are still large, so this memory is
+    // the most that they need.
     if shape == Shape::Each {
         weigh(|measured| &mut measured.connection);
         settle();

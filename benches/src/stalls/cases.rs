@@ -1,4 +1,5 @@
-//! The work of each case, on both sides. Each function starts a server, and returns the figures in the order of the case.
+//! The work of each case, on both sides. Each function starts a server, and returns the figures in the order of the
+//! case.
 
 use super::scene::{
     HOLDER, MANY, POLLED, Scene, Side, expect, key, left_until, owner, release_slot, take_slot,
@@ -329,8 +330,9 @@ pub fn million(side: Side) -> Vec<f64> {
 
 pub fn reentries(side: Side) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
-    // The server keeps the memory of a client that a module has blocked, for the next such client. It frees only about 9 MB of
-    // this memory a second. So the first measurement of memory comes after the same number of clients have waited for other locks.
+    // The server keeps the memory of a client that a module has blocked, for the next such client. It frees only about
+    // 9 MB of this memory a second. So the first measurement of memory comes after the same number of clients have
+    // waited for other locks.
     drop(scene.crowd(MANY, MANY));
     let used_before = scene.used_once_alone();
     let mut clients = scene.connect(MANY);
@@ -375,10 +377,11 @@ pub struct Moved {
     pub whole: f64,
 }
 
-/// Moves a slot with `moved` locks to another node, while each lock has a waiter. A plain server has strings and BLPOPs.
+/// Moves a slot with `moved` locks to another node, while each lock has a waiter. A plain server has strings and
+/// BLPOPs.
 ///
-/// If `by_server` is set, one command of the server moves the slot, and the result is `None` if the server has no such command.
-/// Otherwise MIGRATE moves ten keys at a time, as in redis-cli.
+/// If `by_server` is set, one command of the server moves the slot, and the result is `None` if the server has no such
+/// command. Otherwise MIGRATE moves ten keys at a time, as in redis-cli.
 pub fn move_slot(side: Side, moved: usize, by_server: bool) -> Option<Moved> {
     let config = ["cluster-enabled yes", "cluster-node-timeout 5000"];
     let [mut source, mut target] = [(); 2].map(|()| Scene::start(side, &config));

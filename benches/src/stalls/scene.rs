@@ -95,8 +95,8 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// Starts a server, with these lines of redis.conf. The child processes and background threads of the server run on another
-    /// CPU than its main thread, so that their work is not a stall.
+    /// Starts a server, with these lines of redis.conf. The child processes and background threads of the server run on
+    /// another CPU than its main thread, so that their work is not a stall.
     pub fn start(side: Side, config: &[&str]) -> Self {
         let elsewhere = Place::Together.cpu();
         let own = [
@@ -153,8 +153,8 @@ impl Scene {
         });
     }
 
-    /// Lets `holders` owners hold one lock together, for a long time or each until its own instant. On a plain server the owners
-    /// are the members of a sorted set.
+    /// Lets `holders` owners hold one lock together, for a long time or each until its own instant. On a plain server
+    /// the owners are the members of a sorted set.
     pub fn hold_together(&mut self, holders: usize, until: Option<Until<'_>>) {
         self.in_chunks(holders, until, |side, numbers, lease| match side {
             Side::Lockward => numbers.iter().map(|number| take_slot(&owner(*number), lease)).collect(),

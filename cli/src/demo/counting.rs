@@ -1,8 +1,8 @@
-//! Many clients add 1 to the same number, with GET, an addition and SET. Without a lock, two clients can read the same number,
-//! and one update is lost.
+//! Many clients add 1 to the same number, with GET, an addition and SET. Without a lock, two clients can read the same
+//! number, and one update is lost.
 //!
-//! All clients together make a fixed number of increments, so all clients compete until the end. The number of increments by
-//! each client shows how fair the lock is.
+//! All clients together make a fixed number of increments, so all clients compete until the end. The number of
+//! increments by each client shows how fair the lock is.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
@@ -153,8 +153,8 @@ impl Round {
             let asked = Instant::now();
             self.acquire(client)?;
             share.longest_wait = share.longest_wait.max(asked.elapsed());
-            // The demo does not use INCR, because most changes of an application take several steps. Another client can change the
-            // number between the steps.
+            // The demo does not use INCR, because most changes of an application take several steps. Another client can
+            // change the number between the steps.
             let number = self.read_number(&mut client.connection)?;
             self.write_number(&mut client.connection, number.saturating_add(1))?;
             self.release(client)?;

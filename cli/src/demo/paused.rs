@@ -1,8 +1,8 @@
 //! `lockward demo --paused`: a holder that is stopped until its lease is over, and its late write.
 //!
-//! Alice and Bob sell pairs from one stock. Under the lock, each of them reads the number of pairs and writes the number that is
-//! left. Alice is stopped between her read and her write, for longer than her lease. In the first sale they write with SET, in
-//! the second sale with LOCK.GUARD.
+//! Alice and Bob sell pairs from one stock. Under the lock, each of them reads the number of pairs and writes the
+//! number that is left. Alice is stopped between her read and her write, for longer than her lease. In the first sale
+//! they write with SET, in the second sale with LOCK.GUARD.
 
 use std::io::{self, Write};
 

@@ -1,7 +1,7 @@
 //! `lockward run`: runs a command while holding a lock.
 //!
-//! The command must not continue without its lock. So lockward renews the lease, passes signals on, and ends the command when the
-//! lock is lost. On Linux the command is also killed when lockward is killed.
+//! The command must not continue without its lock. So lockward renews the lease, passes signals on, and ends the
+//! command when the lock is lost. On Linux the command is also killed when lockward is killed.
 
 mod command;
 mod signals;
@@ -24,14 +24,15 @@ use crate::text;
 use command::{Command, Ending};
 use signals::Signals;
 
-/// How long to wait for a release after a failure, a signal or a loss. If the release fails, the tenure ends with its lease.
+/// How long to wait for a release after a failure, a signal or a loss. If the release fails, the tenure ends with its
+/// lease.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Run a command while holding a lock
 ///
-/// lockward waits for the lock, renews its lease while the command runs, and releases the lock when the command ends. If the lock is
-/// lost, lockward ends the command. lockward passes signals on to the command. The command has LOCKWARD_KEY, LOCKWARD_OWNER and
-/// LOCKWARD_TOKEN (the fencing token) in its environment.
+/// lockward waits for the lock, renews its lease while the command runs, and releases the lock when the command ends.
+/// If the lock is lost, lockward ends the command. lockward passes signals on to the command. The command has
+/// LOCKWARD_KEY, LOCKWARD_OWNER and LOCKWARD_TOKEN (the fencing token) in its environment.
 #[derive(Args)]
 #[command(after_help = "\
 Exit codes: the exit code of the command, 128 + n if signal n ended the command, and

@@ -23,8 +23,8 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Installs handlers, so that the signals do not end this process. A signal that was ignored at the start, as under nohup(1),
-    /// stays ignored, also by the command.
+    /// Installs handlers, so that the signals do not end this process. A signal that was ignored at the start, as under
+    /// nohup(1), stays ignored, also by the command.
     pub(super) fn listen() -> io::Result<Self> {
         let (sender, received) = mpsc::unbounded_channel();
         let mut signals =
@@ -50,8 +50,8 @@ impl Signals {
 
 fn is_ignored(number: i32) -> bool {
     let mut now = std::mem::MaybeUninit::<nix::libc::sigaction>::uninit();
-    // SAFETY: without a new action, the call only writes the current action to `now`. `now` is large enough, and is read only if
-    // the call succeeded.
+    // SAFETY: without a new action, the call only writes the current action to `now`. `now` is large enough, and is
+    // read only if the call succeeded.
     unsafe {
         nix::libc::sigaction(number, std::ptr::null(), now.as_mut_ptr()) == 0
             && now.assume_init().sa_sigaction == nix::libc::SIG_IGN

@@ -1,7 +1,7 @@
 //! `lockward top`: a live view of the locks with waiters.
 //!
-//! A separate thread polls the servers, so a slow server does not delay the keyboard. The main thread keeps and draws the state,
-//! and reads keys.
+//! A separate thread polls the servers, so a slow server does not delay the keyboard. The main thread keeps and draws
+//! the state, and reads keys.
 
 mod poller;
 mod state;
@@ -33,8 +33,8 @@ const FRAME: Duration = Duration::from_millis(200);
 
 /// Show the locks with waiters, live
 ///
-/// top shows the holders and their leases, the number of waiters, the longest wait, and the hand-offs per second. Keys: q quits,
-/// arrows or j and k select a lock, enter shows its queue, ? shows all keys.
+/// top shows the holders and their leases, the number of waiters, the longest wait, and the hand-offs per second. Keys:
+/// q quits, arrows or j and k select a lock, enter shows its queue, ? shows all keys.
 #[derive(Args)]
 pub(crate) struct Top {
     /// How often to query the servers
@@ -76,8 +76,8 @@ impl Top {
 
 /// Returns a cell for the number of the signal that ends the program. The cell is 0 until the signal arrives.
 ///
-/// A read from a terminal that has just closed may block forever. So the signal thread exits the process if the main thread has
-/// not ended soon after the signal.
+/// A read from a terminal that has just closed may block forever. So the signal thread exits the process if the main
+/// thread has not ended soon after the signal.
 fn end_on_signals() -> io::Result<Arc<AtomicI32>> {
     let signal = Arc::new(AtomicI32::new(0));
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;

@@ -203,7 +203,8 @@ fn draw_queue(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
         return;
     };
     let (age, is_wide) = (age_ms(state, now), area.width >= WIDE);
-    // Each table has two more lines, for its title and head. If both tables do not fit, the waiters get at most half of the area.
+    // Each table has two more lines, for its title and head. If both tables do not fit, the waiters get at most half of
+    // the area.
     let lines = |rows: usize| u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(2);
     let waiters = lines(lock.queue.as_deref().unwrap_or_default().len()).min(area.height / 2);
     let holders = lines(lock.holders.len()).min(area.height.saturating_sub(waiters));

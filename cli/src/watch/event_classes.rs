@@ -1,7 +1,7 @@
 //! The setting `notify-keyspace-events`.
 
-/// The classes that a watcher needs: keyspace channels (`K`), the events of the module (`d`), ended leases (`x`), and DEL, RENAME,
-/// MOVE and RESTORE (`g`).
+/// The classes that a watcher needs: keyspace channels (`K`), the events of the module (`d`), ended leases (`x`), and
+/// DEL, RENAME, MOVE and RESTORE (`g`).
 const NEEDED: &str = "Kdxg";
 
 /// The classes that `A` stands for.

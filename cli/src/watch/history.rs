@@ -1,9 +1,9 @@
-//! The locks as the watcher last read them. The history compares each new reading of a lock with the previous reading, and with
-//! the events between the two.
+//! The locks as the watcher last read them. The history compares each new reading of a lock with the previous reading,
+//! and with the events between the two.
 //!
-//! A listener reads a lock on the connection on which it receives the events of the lock. So the events that arrive between two
-//! replies are exactly the events that the server published between the two readings. Owners and tokens come only from readings.
-//! Events tell why and when a tenure ended.
+//! A listener reads a lock on the connection on which it receives the events of the lock. So the events that arrive
+//! between two replies are exactly the events that the server published between the two readings. Owners and tokens
+//! come only from readings. Events tell why and when a tenure ended.
 //!
 //! The history forgets free locks, so its memory is bounded by the number of held locks.
 
@@ -135,10 +135,11 @@ impl History {
         self.locks.contains_key(key)
     }
 
-    /// The keys among the next `count` known keys after `cursor`, and the cursor for the next call. The cursor is `None` at the end.
+    /// The keys among the next `count` known keys after `cursor`, and the cursor for the next call. The cursor is
+    /// `None` at the end.
     ///
-    /// Without `stale`, these are all keys. With `stale`, only keys of this node or of no node whose last reading is at least this
-    /// old, or whose lease should be over.
+    /// Without `stale`, these are all keys. With `stale`, only keys of this node or of no node whose last reading is at
+    /// least this old, or whose lease should be over.
     pub(super) fn keys_after(
         &self,
         cursor: &[u8],
@@ -202,7 +203,8 @@ struct Comparison<'a> {
 impl<'a> Comparison<'a> {
     fn new(reading: &'a Reading, before: &'a Known, now: &'a Known) -> Self {
         let is_over = |tenure: &Tenure| tenure.party.token <= now.complete_to && !now.has(tenure.party.token);
-        // If the previous reading did not show all holders, a tenure that only the new reading shows may have begun before it.
+        // If the previous reading did not show all holders, a tenure that only the new reading shows may have begun
+        // before it.
         let between = reading.instant.saturating_duration_since(before.read_at);
         let is_new = |tenure: &Tenure| {
             !before.has(tenure.party.token)
@@ -230,8 +232,9 @@ impl<'a> Comparison<'a> {
         facts.collect()
     }
 
-    /// The event that ended the tenure of the only holder: the last of the first ends in a row. The ends before it in this row
-    /// released other holds of the same owner. Acquisitions before the row were repeated acquisitions of this owner.
+    /// The event that ended the tenure of the only holder: the last of the first ends in a row. The ends before it in
+    /// this row released other holds of the same owner. Acquisitions before the row were repeated acquisitions of this
+    /// owner.
     fn exclusive_end(&self) -> Option<(Change, SystemTime)> {
         let (first, last) = self.exclusive_ends()?;
         self.changes().get(first..=last)?.last().copied()
@@ -245,7 +248,8 @@ impl<'a> Comparison<'a> {
         Some((first, first + count.saturating_sub(1)))
     }
 
-    /// The event that ended one of several tenures. `None` if there were different kinds of end, because events do not name owners.
+    /// The event that ended one of several tenures. `None` if there were different kinds of end, because events do not
+    /// name owners.
     fn shared_end(&self, number: usize) -> Option<(Change, SystemTime)> {
         let ends: Vec<_> = self.changes().iter().filter(|(change, _)| change.is_end()).copied().collect();
         let last = ends.last().copied()?;
@@ -359,7 +363,8 @@ impl<'a> Comparison<'a> {
         Some(Fact { acquisitions: Some(count), ..Fact::of(&self.reading.key, time, What::Unseen) })
     }
 
-    /// How many acquisitions the new reading shows: the holds of new tenures, and the additional holds of known tenures.
+    /// How many acquisitions the new reading shows: the holds of new tenures, and the additional holds of known
+    /// tenures.
     fn seen_acquisitions(&self) -> usize {
         let arrived = self.arrived.iter().map(|tenure| tenure.holds).sum::<u64>();
         let repeated = self.now.tenures.iter().filter_map(|tenure| {
@@ -408,8 +413,8 @@ mod tests {
             self.ms = ms;
         }
 
-        /// Adds a reading with `holding` holders, of which it shows these: owner, token, limit, remaining lease and time held.
-        /// Returns the lines without their times.
+        /// Adds a reading of a lock with `holding` holders. `holders` are those in the reply: owner, token, limit,
+        /// remaining lease and time held. Returns the lines without their times.
         fn read(&mut self, holding: u64, holders: &[(&str, u64, u64, u64, u64)]) -> Vec<String> {
             let holders: Vec<Holder> = holders
                 .iter()

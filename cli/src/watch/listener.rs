@@ -141,16 +141,16 @@ impl Listener {
         self.connection.send_packed_command(&redis::cmd("PSUBSCRIBE").arg(pattern).get_packed_command())?;
         // The reply to PSUBSCRIBE is a push message, or an error.
         self.connection.recv_response()?.extract_error()?;
-        // A flush has no event. With OPTIN, the server sends only the invalidation message about a flush. If the user has no right
-        // to CLIENT TRACKING, the watcher finds a flush when it reads the locks again.
+        // A flush has no event. With OPTIN, the server sends only the invalidation message about a flush. If the user
+        // has no right to CLIENT TRACKING, the watcher finds a flush when it reads the locks again.
         match self.call::<Value>(redis::cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN")) {
             Err(error) if error.code().is_none() => Err(error.into()),
             _ => Ok(()),
         }
     }
 
-    /// If the server does not publish the needed events, changes the setting with `--configure`. Without `--configure`, returns
-    /// advice to the user.
+    /// If the server does not publish the needed events, changes the setting with `--configure`. Without `--configure`,
+    /// returns advice to the user.
     fn check_events(&mut self) -> Result<Option<String>, Failure> {
         let get = redis::cmd("CONFIG").arg("GET").arg(SETTING).to_owned();
         let value = match self.call::<HashMap<String, String>>(&get) {
@@ -244,7 +244,8 @@ impl Listener {
         Ok(())
     }
 
-    /// Reads all locks of the server. Then, unless the watcher has just started, reads the known locks that the server lacks.
+    /// Reads all locks of the server. Then, unless the watcher has just started, reads the known locks that the server
+    /// lacks.
     fn read_all(&mut self, occasion: Occasion) -> Result<(), Failure> {
         let mut read = HashSet::new();
         let mut cursor = 0_u64;
@@ -385,7 +386,8 @@ impl Listener {
     }
 }
 
-/// Whether the user lacks the right to this key. If the user lacks the right to the command, the error names the command instead.
+/// Whether the user lacks the right to this key. If the user lacks the right to the command, the error names the
+/// command instead.
 fn is_about_a_key(error: &RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.contains(" key"))
 }

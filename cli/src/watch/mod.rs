@@ -1,11 +1,11 @@
 //! `lockward watch`: reports changes of locks as they happen.
 //!
-//! A listener at each primary receives keyspace events and reads the locks that the events name. The history compares each reading
-//! of a lock with the previous one. The main thread prints.
+//! A listener at each primary receives keyspace events and reads the locks that the events name. The history compares
+//! each reading of a lock with the previous one. The main thread prints.
 //!
-//! The channel to the main thread is bounded. If the output is blocked, the listeners stop reading, and the servers close the
-//! connections when their output buffers reach `client-output-buffer-limit pubsub`. The supervisor then reports the loss of each
-//! connection and connects again.
+//! The channel to the main thread is bounded. If the output is blocked, the listeners stop reading, and the servers
+//! close the connections when their output buffers reach `client-output-buffer-limit pubsub`. The supervisor then
+//! reports the loss of each connection and connects again.
 
 mod event_classes;
 mod fact;
@@ -46,9 +46,9 @@ const IDLE: Duration = Duration::from_millis(500);
 
 /// Show changes of locks as they happen
 ///
-/// watch prints one line for each change, with the owner and the token: acquired, released, lost (the lease is over) or broken
-/// (deleted, renamed, overwritten, flushed). The first lines show the locks that are held at the start. watch continues after a
-/// failover or a restart of a server, and says that events may have been missed. Ctrl-C ends watch.
+/// watch prints one line for each change, with the owner and the token: acquired, released, lost (the lease is over) or
+/// broken (deleted, renamed, overwritten, flushed). The first lines show the locks that are held at the start. watch
+/// continues after a failover or a restart of a server, and says that events may have been missed. Ctrl-C ends watch.
 #[derive(Args)]
 pub(crate) struct Watch {
     /// Only locks whose key matches this pattern, as in KEYS: order:*
@@ -94,7 +94,8 @@ impl Watch {
     }
 }
 
-/// Ends the program at Ctrl-C, and when a service manager stops it. No output is lost, because each line is written at once.
+/// Ends the program at Ctrl-C, and when a service manager stops it. No output is lost, because each line is written at
+/// once.
 fn end_on_signals() -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     thread::Builder::new().name("signals".into()).spawn(move || {

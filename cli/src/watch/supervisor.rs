@@ -33,8 +33,8 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Connects to all primaries and starts their listeners. Fails if a primary cannot be reached, or does not publish the needed
-    /// events.
+    /// Connects to all primaries and starts their listeners. Fails if a primary cannot be reached, or does not publish
+    /// the needed events.
     pub(super) fn start(url: ServerUrl, shared: Arc<Shared>) -> Result<Self, Failure> {
         let (ending_sender, endings) = channel();
         let running = HashMap::new();
@@ -105,7 +105,8 @@ impl Supervisor {
             Err(failure) => {
                 self.is_incomplete = true;
                 let reason = failure.to_string();
-                // The loss of a connection was reported when its listener ended, so the failures after it are not reported.
+                // The loss of a connection was reported when its listener ended, so the failures after it are not
+                // reported.
                 if self.told.is_none() {
                     let reason = format!("{reason}; trying again");
                     self.shared.tell(Fact::of_server(What::Disconnected, reason));

@@ -17,7 +17,8 @@ fn ls_shows_each_lock_and_no_other_key() {
     assert_eq!((&rows[2][..3], rows[2].last()), (["lock", "A", "exclusive"].as_slice(), Some(&"1")));
 }
 
-/// A server with two locks: three readers hold `page`, and 3 of 5 slots of `pool` are taken. D waits for 4 slots of `pool`.
+/// A server with two locks: three readers hold `page`, and 3 of 5 slots of `pool` are taken. D waits for 4 slots of
+/// `pool`.
 fn start_with_many_holders() -> (Server, Client) {
     let server = Server::start();
     let mut client = server.client();

@@ -103,7 +103,8 @@ impl Commands {
         }
     }
 
-    /// Runs the job with a client for each connection. Returns how long each client's acquisitions took, in microseconds.
+    /// Runs the job with a client for each connection. Returns how long each client's acquisitions took, in
+    /// microseconds.
     pub fn compete(self, connections: Vec<Client>, contest: &Contest) -> Vec<Vec<u32>> {
         thread::scope(|scope| {
             let clients: Vec<_> = connections

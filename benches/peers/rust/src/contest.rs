@@ -42,8 +42,8 @@ pub struct Contest {
     begin: Instant,
     began: SystemTime,
     end: Instant,
-    /// A client that holds an exclusive lock reads this number, yields, and writes the number plus 1. During the warm-up
-    /// this is the number `warm_up`.
+    /// A client that holds an exclusive lock reads this number, yields, and writes the number plus 1. During the
+    /// warm-up this is the number `warm_up`.
     counter: AtomicU64,
     warm_up: AtomicU64,
     last: AtomicUsize,
@@ -53,7 +53,7 @@ pub struct Contest {
 }
 
 impl Contest {
-    /// A job that counts for so many seconds, after a warm-up that begins now.
+    /// A job that counts for `seconds`, after a warm-up that begins now.
     pub fn new(job: Job, seconds: u64) -> Self {
         let begin = Instant::now() + WARM_UP;
         Self {

@@ -17,7 +17,7 @@ pub async fn connect(address: &str) -> Client {
     client.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Runs the job with so many clients. Returns how long each client's acquisitions took, in microseconds.
+/// Runs the job with this number of clients. Returns how long each client's acquisitions took, in microseconds.
 pub async fn compete(client: &Client, contest: &Arc<Contest>, clients: usize) -> Vec<Vec<u32>> {
     let tasks: Vec<_> =
         (0..clients).map(|number| task::spawn(run(client.clone(), number, Arc::clone(contest)))).collect();
