@@ -4,8 +4,7 @@ use rustix::param::clock_ticks_per_second;
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
-/// The CPU clock of a process: all its threads, user and kernel, in nanoseconds. It is the counter behind
-/// `/proc/<pid>/schedstat`, read in one call.
+/// The CPU clock of a process: user and kernel time of all its threads, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuClock {
     pid: u32,
@@ -25,18 +24,18 @@ impl CpuClock {
         (status == 0).then_some(Self { pid, clock })
     }
 
-    /// Waits until the process sleeps and reads the clock. While the process runs, the kernel updates the counter only now
-    /// and then.
+    /// Waits until the process sleeps, and reads the clock. The clock of a running process may lack the last
+    /// milliseconds.
     pub fn settled(&self) -> Duration {
         let deadline = Instant::now() + Duration::from_secs(10);
         while !self.sleeps() {
-            assert!(Instant::now() < deadline, "process {} does not come to rest", self.pid);
+            assert!(Instant::now() < deadline, "process {} does not sleep", self.pid);
             thread::yield_now();
         }
         self.read()
     }
 
-    /// Reads the clock. For a running process, the last milliseconds may be missing.
+    /// Reads the clock. The clock of a running process may lack the last milliseconds.
     pub fn read(&self) -> Duration {
         let read = self.try_read();
         read.unwrap_or_else(|| {
@@ -69,11 +68,11 @@ pub fn of_family(pid: u32) -> Duration {
 fn of_ended_children(pid: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
-    // User and kernel time, the 16th and 17th field; the state, where these begin, is the third.
+    // User and kernel time are fields 16 and 17 of the line. The state is field 3, and the first of `fields`.
     ticks(fields.split(' ').skip(13).take(2).filter_map(|field| field.parse::<u64>().ok()).sum())
 }
 
-/// The children of its first thread: no server and no contestant starts processes from another thread.
+/// The child processes of the main thread: no server and no contestant starts processes from another thread.
 fn children(pid: u32) -> Vec<u32> {
     let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
@@ -83,8 +82,8 @@ fn children(pid: u32) -> Vec<u32> {
 pub fn of_machine() -> Duration {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let all = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
-    // User, nice and system time, interrupts, soft interrupts, and time taken by other virtual machines. Not idle time, and not
-    // time spent waiting for a disk.
+    // User, nice and system time, interrupts, soft interrupts, and time taken by other virtual machines. Fields 3 and 4
+    // are idle time and time spent waiting for a disk.
     let times: Vec<u64> = all.take(8).map(|field| field.parse().unwrap_or(0)).collect();
     ticks(times.iter().enumerate().filter(|(place, _)| ![3, 4].contains(place)).map(|(_, time)| time).sum())
 }

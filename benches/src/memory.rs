@@ -48,7 +48,7 @@ fn of_keys(make: impl Fn(&str, &str) -> Vec<Vec<u8>>) -> Series {
         let requests = keys.iter().flat_map(|key| make(&format!("lock:{key:07}"), &owner(*key)));
         client.pipeline(&requests.collect::<Vec<_>>());
     }
-    // The large buffer of this connection goes with it.
+    // Closing the connection frees its large buffer.
     drop(client);
     Series::once((server.client().info_number("memory", "used_memory") - before) / KEYS as f64)
 }
@@ -58,7 +58,7 @@ struct Crowd {
     server: Server,
     control: Client,
     _waiters: Clients,
-    /// Memory before the clients connected: used memory and resident memory.
+    /// Used and resident memory before the clients connected.
     before: (f64, f64),
 }
 
@@ -83,7 +83,7 @@ impl Crowd {
         Self { server, control, _waiters: waiters, before }
     }
 
-    /// Bytes for each waiter, of used and of resident memory, once the server has shortened its buffers.
+    /// Bytes of used and of resident memory for each waiter, after the server has shortened its buffers.
     fn settled(mut self) -> (f64, f64) {
         let mut least = (f64::MAX, Instant::now());
         while least.1.elapsed() < SETTLED {

@@ -20,7 +20,7 @@ const CLASSES: c_int = raw::REDISMODULE_NOTIFY_MODULE
     | raw::REDISMODULE_NOTIFY_GENERIC
     | raw::REDISMODULE_NOTIFY_NEW;
 
-/// EMPTY.MEDDLE event command [argument ...]
+/// EMPTY.MEDDLE event command [argument ...]: runs the command once, when the module next receives this event.
 pub unsafe extern "C" fn meddle(
     context: *mut raw::RedisModuleCtx,
     argv: *mut *mut raw::RedisModuleString,

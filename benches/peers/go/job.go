@@ -19,18 +19,18 @@ const (
 const (
 	// The permits of a semaphore.
 	semaphore = 10
-	// Of so many clients, one writes.
+	// One of 10 clients writes.
 	writers = 10
-	// How long a client holds what others may hold too.
+	// How long a client holds a shared lock.
 	holdTime = time.Millisecond
 )
 
 // A share is what a client asks for.
 type share struct {
 	isReader, isWriter bool
-	// How many permits it takes of a semaphore; 0 if the lock is none.
+	// How many permits of a semaphore the client takes; 0 if the lock is no semaphore.
 	permits int
-	// Which part of the limit it takes.
+	// How much of the lock's limit the client takes.
 	weight int64
 }
 
