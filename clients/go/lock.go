@@ -206,7 +206,7 @@ func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 //
 // The error is ErrLost when the lock is lost, or ErrReleased; then the command did not run. If the server answers the command
 // with an error, Guarded returns go-redis' error, and the lock stays held. When the reply is lost, the command may have run.
-// Then Guarded does not repeat it, and the error is ErrUnreachable. If the context has ended, the error also contains its error.
+// Then Guarded does not repeat it, and the error is ErrUnreachable. It is ctx.Err(), too, if ctx has ended.
 func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 	defer runtime.KeepAlive(l)
 	p, guard := l.parts[0], append([]any{"LOCK.GUARD", l.Key(), l.Token()}, args...)
