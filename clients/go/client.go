@@ -31,7 +31,7 @@ import (
 )
 
 // A Client acquires locks on one deployment: a server, the servers that Sentinels watch, or a cluster. Any number of goroutines
-// may use it. It runs a goroutine of its own only while a request is under way.
+// may use it. The client runs goroutines of its own only while a request is under way.
 type Client struct {
 	rdb           redis.UniversalClient
 	responseLimit time.Duration
@@ -63,7 +63,7 @@ func WithResponseLimit(limit time.Duration) Option {
 }
 
 // WithPatience sets how long the client repeats a request while no server answers: 5 seconds by default, and at least 1 ms. Then
-// the request fails with ErrUnreachable. A caller that waits in a lock's queue waits on through an outage of any length.
+// the request fails with ErrUnreachable. A caller in a lock's queue keeps waiting through an outage of any length.
 func WithPatience(patience time.Duration) Option { return func(c *Client) { c.patience = patience } }
 
 // WithWaitingConnections sets how many connections may wait for locks at a time: 256 by default, and at least 1. Further callers
@@ -180,7 +180,7 @@ func (c *Client) DoAll(
 //
 // When the lock is lost, the context of fn is cancelled. After fn has returned, the candidate waits again, and Lead calls fn
 // again. If fn returns while it leads, Lead returns the error of fn. This error is joined with ErrLost if the release finds that the
-// lock is lost. Lead also returns when ctx ends, or when the server refuses the request. While no server answers, it tries on.
+// lock is lost. Lead also returns when ctx ends, or when the server refuses the request. While no server answers, it keeps trying.
 func (c *Client) Lead(
 	ctx context.Context, key string, fn func(ctx context.Context, lock *Lock) error, options ...AcquireOption,
 ) error {

@@ -19,8 +19,8 @@ import (
 
 // A Lock is held by an owner of its own. While the Lock is held, the client renews its lease. The Lock can still be lost: the
 // process is paused for longer than the lease, no server is reachable, or an administrator breaks the lock. Lost and Context
-// report the loss, and Held returns whether the lock is held. After an administrator has broken the lock, they report the loss
-// within a third of the lease. None of them stops a write that is under way. So write to the lock's server with Guarded. Pass the
+// report the loss, and Held returns whether the lock is held. If an administrator has broken the lock, they find out within a
+// third of the lease. None of them stops a write that is under way. So write to the lock's server with Guarded. Pass the
 // Token to any other store, and let the store refuse a token that is smaller than the largest one it has seen.
 //
 // Many goroutines may use a Lock; they hold it together. A Lock must not be copied. When the program has no reference to a Lock any
@@ -146,15 +146,15 @@ func (l *Lock) Until() time.Time {
 // request hangs. A release does not close the channel. When Release finds that the lock was lost, it only returns ErrLost.
 func (l *Lock) Lost() <-chan struct{} { return l.lost }
 
-// Context returns a context that ends with parent, or when the lock is lost or released. If the lock ended first, context.Cause
-// returns ErrLost or ErrReleased.
+// Context returns a context that ends with parent, or when the lock is lost or released. If the lock ends first, the context.Cause
+// is ErrLost or ErrReleased, for errors.Is.
 func (l *Lock) Context(parent context.Context) context.Context {
 	ctx, end := joined(parent, l.over)
 	context.AfterFunc(ctx, end)
 	return ctx
 }
 
-// joined returns a context that ends with its parent, with another one, or by end, which the caller must call.
+// joined returns a context that ends when parent ends, when other ends, or when the caller calls end. The caller must call end.
 func joined(parent, other context.Context) (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	if other.Err() != nil { // AfterFunc would cancel a moment later
@@ -237,7 +237,7 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 	}
 }
 
-// Release gives the lock back. When it returns, the first waiter has the lock.
+// Release releases the lock. When it returns nil, the first waiter has the lock.
 //
 // The error is ErrLost if the lock was lost before: the work was not protected up to its end. It is ErrReleased if the lock was
 // released before. It is ErrUnreachable if no server answers before the patience or the lease ends; then the lock ends with its

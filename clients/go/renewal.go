@@ -93,8 +93,9 @@ func (c *Client) watch() {
 	}
 }
 
-// newRenewal returns the call that renews a key with its whole lease. If neither the program nor the client renews the lock, the call
-// asks for the rest of the lease only. No lease ends after the hold limit. When the call ends, it takes its element from renewing.
+// newRenewal returns the call that renews a key. It asks for the whole lease if the program wants this (isWanted), or if the key is
+// renewed automatically. Otherwise it asks for the rest of the present lease. This only restores a tenure that a server has forgotten.
+// No lease ends after the hold limit. When the call ends, it takes its element from renewing.
 func (p *part) newRenewal(ctx context.Context, isWanted bool) *call {
 	limit := max(minRenewalLimit, min(p.client.responseLimit, duration(p.lease)/6))
 	r := p.newCall(ctx, limit, 0)

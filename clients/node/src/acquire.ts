@@ -27,7 +27,7 @@ const PROCESS_ID = randomUUID();
 let owners = 0;
 
 /**
- * What one call asks for. The keys are distinct, and sorted by their bytes. Throws a `RangeError` for an option out of range.
+ * The plan of one acquisition. The keys must be distinct, and sorted by their bytes. Throws a `RangeError` for an option out of range.
  */
 export function planOf(settings: Settings, keys: readonly Buffer[], options: AcquireOptions, patience: number) {
   const { waitLimit = Number.POSITIVE_INFINITY, holdLimit = Number.POSITIVE_INFINITY, signal, owner } = options;
@@ -36,7 +36,7 @@ export function planOf(settings: Settings, keys: readonly Buffer[], options: Acq
   checkOption("lease", options.lease ?? 1);
   checkOption("holdLimit", holdLimit);
   checkOption("replicas.count", replicas.count, 0);
-  checkOption("replicas.within", replicas.within, options.replicas ? 1 : 0); // WAIT takes 0 for no limit
+  checkOption("replicas.within", replicas.within, options.replicas ? 1 : 0); // for WAIT, 0 means no limit
   const begun = now();
   return {
     settings,
@@ -124,7 +124,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
           if (await confirm()) return true;
           await rest(Math.min(pause, deadline - now()), signal); // the lease may be shorter than a round trip
         } else if (await tryOnce(Number.POSITIVE_INFINITY)) {
-          return true; // a deadlock otherwise: all connections may be used by waiters for a lock that this caller holds
+          return true; // prevents a deadlock: all connections may wait for a lock that this caller holds
         }
       }
       return false;
@@ -183,7 +183,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
       patience: patience + limit,
       signal,
       progress: plan,
-      isAlone: isAlone || limit > 0, // WAIT would hold up others on a shared connection
+      isAlone: isAlone || limit > 0, // WAIT would block other requests on a shared connection
     });
     const [reply, reached = 0] = replies;
     tenure.mayBeGranted ||= reply !== null;

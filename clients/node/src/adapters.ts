@@ -252,7 +252,7 @@ async function connect(client: EventEmitter & { connect(): Promise<unknown> }, c
     if (/^(WRONGPASS|NOAUTH|NOPERM) /.test(message)) throw new ServerError(message);
     throw failure ?? error;
   }
-  return { closed: once(client, "end").catch(close) }; // an error also ends the client
+  return { closed: once(client, "end").catch(close) }; // an error event also closes the connection
 }
 
 export function nameOf({ host, port }: Address): string {

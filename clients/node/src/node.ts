@@ -65,7 +65,7 @@ export class Node {
     }
   }
 
-  /** Closes each connection as soon as no request uses it. For a server that is not the primary any more. */
+  /** Closes each connection as soon as no request uses it, because the server is not the primary any more. */
   retireAll(): void {
     for (const link of this.#links) this.#retire(link);
     this.#onBroken(); // another server may be the primary

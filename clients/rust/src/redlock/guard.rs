@@ -111,7 +111,7 @@ impl Guard {
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock was lost before, so the work was not protected up to its end. [`Error::NoMajority`]
-    /// if too few servers answer. The client then tries on in the background until the leases are over.
+    /// if too few servers answer. The client then keeps trying in the background until the leases are over.
     pub async fn release(mut self) -> Result<(), Error> {
         self.is_released = true;
         let status = self.majority.status();

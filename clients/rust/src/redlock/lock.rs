@@ -108,7 +108,7 @@ impl Lock {
         }
     }
 
-    /// Asks all servers once. If they are no majority, it releases what they have granted.
+    /// Asks all servers once. Without a majority it releases what the servers have granted.
     async fn round(&self) -> Result<Guard, Error> {
         let hold_deadline = self.hold_limit.map(from_now);
         let (count, needed) = (self.voters.clients.len(), self.voters.majority());

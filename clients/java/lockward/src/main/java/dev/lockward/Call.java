@@ -106,7 +106,7 @@ final class Call {
         return asked;
     }
 
-    /** Completes after so many nanoseconds, or exceptionally when the call is cancelled. */
+    /** Completes after {@code nanos} nanoseconds, or exceptionally when the call is cancelled. */
     CompletableFuture<Void> pause(long nanos) {
         CompletableFuture<Void> pause = new CompletableFuture<>();
         Future<?> alarm = servers.timer.at(Clock.now() + nanos, () -> pause.complete(null));
