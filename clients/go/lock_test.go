@@ -208,7 +208,7 @@ func TestDo(t *testing.T) {
 		}
 		return failure
 	})
-	if err != failure { // not wrapped
+	if err != failure { // Do must not wrap it
 		t.Fatal(err)
 	}
 	s.checkFree("k")
@@ -334,7 +334,7 @@ func TestVeryShortAndVeryLongLeases(t *testing.T) {
 	client := newClient(t, s.client())
 	long := acquire(t, client, "long", lockward.WithLease(10*365*24*time.Hour))
 	short := acquire(t, client, "short", lockward.WithLease(1500*time.Millisecond))
-	eventually(t, "it is renewed", func() bool { return s.calls("lock.renew") > 3 })
+	eventually(t, "the short lease is renewed", func() bool { return s.calls("lock.renew") > 3 })
 	if !long.Held() || !short.Held() {
 		t.Fatal("lost")
 	}
@@ -360,7 +360,7 @@ func TestReleaseAndLossAtTheSameTime(t *testing.T) {
 	released := 0
 	for range 100 {
 		lock, err := client.Acquire(t.Context(), "k", lockward.WithLease(20*time.Millisecond), lockward.WithoutRenewal(), lockward.WithoutWaiting())
-		if errors.Is(err, lockward.ErrBusy) { // the last lease is not over yet at the server
+		if errors.Is(err, lockward.ErrBusy) { // at the server the previous lease is not over yet
 			continue
 		}
 		check(t, err)
@@ -524,7 +524,7 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 	for range cap(done) {
 		check(t, receive(t, "a grant", done))
 	}
-	eventually(t, "they are closed", func() bool {
+	eventually(t, "the unused connections are closed", func() bool {
 		return strings.Count(s.do("CLIENT", "LIST").(string), "\n") == 1
 	})
 }
@@ -542,7 +542,7 @@ func TestALockSurvivesSilentSentinelsAndACutConnection(t *testing.T) {
 	defer sentinel.resume()
 	s.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 	renewals := s.calls("lock.renew")
-	eventually(t, "it is renewed", func() bool { return s.calls("lock.renew") > renewals+1 })
+	eventually(t, "the lock is renewed", func() bool { return s.calls("lock.renew") > renewals+1 })
 	s.do("REPLICAOF", "127.0.0.1", "1")
 	s.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 	receive(t, "the loss at a replica", lock.Lost())
@@ -853,7 +853,7 @@ func TestCloseReleasesALockThatWasGrantedToAnInterruptedCaller(t *testing.T) {
 				defer conn.Close()
 				_, failure = conn.Write(sent)
 				check(t, failure)
-				eventually(t, "it is granted", func() bool { holders, _ := s.info("k"); return holders != nil })
+				eventually(t, "the lock is granted", func() bool { holders, _ := s.info("k"); return holders != nil })
 				go func() { closed <- client.Close() }()
 				eventually(t, "the client is closing", func() bool {
 					_, err := client.Acquire(t.Context(), "other", lockward.WithoutWaiting())

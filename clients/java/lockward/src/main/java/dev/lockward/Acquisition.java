@@ -23,7 +23,7 @@ final class Acquisition {
     /** How long the server keeps the position in the queue between two slices, or when a connection breaks, in milliseconds. */
     private static final long KEEP = 5_000;
 
-    /** The lease of a grant after a wait until the client confirms it, in milliseconds. A lost grant blocks the lock no longer. */
+    /** The lease of a grant that ends a wait, in milliseconds, until the client confirms the grant. */
     private static final long SHORT_LEASE = 3_000;
 
     /** How long after the wait limit a reply may still arrive. */
@@ -315,7 +315,7 @@ final class Acquisition {
                     : acquire(Math.min(lease, SHORT_LEASE), "BLOCK", block, "KEEP", KEEP);
         }
 
-        /** Renews the short lease of a grant that ended a wait to the full one. If the short lease is over, the wait goes on. */
+        /** Renews the short lease of a grant to the full lease. If the short lease is already over, the wait continues. */
         private void confirm(Object grant) {
             List<Object> token = List.of("TOKEN", number(grant, 0));
             Supplier<Request> renewal =
@@ -355,7 +355,7 @@ final class Acquisition {
             end(true, null);
         }
 
-        /** Sends a request, followed by WAIT if replicas must confirm the grant. WAIT blocks its connection, so it gets its own one. */
+        /** Sends a request, followed by WAIT if replicas must confirm the grant. WAIT blocks its connection, so the request does not use a shared one. */
         private void askReplicated(long limit, Supplier<Request> next, Consumer<List<@Nullable Object>> step) {
             LockRequest.Replicas replicas = request.replicas;
             boolean isReplicated = replicas.count() > 0;

@@ -258,7 +258,7 @@ final class Servers {
         }
     }
 
-    // The connections of waits.
+    // The connections for waits.
 
     /** A connection for a request that waits: an idle one, or a new one to the address of the shared one. */
     CompletableFuture<Connection> own(Node node) {
@@ -351,7 +351,7 @@ final class Servers {
                 }));
     }
 
-    /** The last known primary, if it still is one. */
+    /** The last known primary, if it is still a primary. */
     private CompletableFuture<RedisURI> lastKnown(Node node) {
         RedisURI last = node.address;
         if (last == null) {
@@ -374,7 +374,7 @@ final class Servers {
                 .whenComplete((answer, error) -> connected.thenAccept(StatefulConnection::closeAsync));
     }
 
-    /** Closes all connections, which ends the waits on them. */
+    /** Closes all connections. This ends the waits on them. */
     void close() {
         isClosed = true;
         redis.shutdownAsync(0, 2, TimeUnit.SECONDS).join();
