@@ -355,7 +355,7 @@ final class Acquisition {
             end(true, null);
         }
 
-        /** Sends a request, followed by WAIT if replicas must confirm the grant. WAIT blocks its connection, so the request does not use a shared one. */
+        /** Sends a request. If replicas must confirm the grant, WAIT follows. WAIT blocks the connection, so this one is not shared. */
         private void askReplicated(long limit, Supplier<Request> next, Consumer<List<@Nullable Object>> step) {
             LockRequest.Replicas replicas = request.replicas;
             boolean isReplicated = replicas.count() > 0;
