@@ -15,11 +15,11 @@ const (
 	acquireCommand = "LOCK.ACQUIRE"
 	renewCommand   = "LOCK.RENEW"
 
-	shortLease = 3000                   // milliseconds, of a grant that ends a wait, until it is confirmed
-	slice      = 10 * time.Second       // a wait is repeated in slices of this length
-	keep       = 5000                   // milliseconds, for which the server keeps the place between them
-	replyTime  = 5 * time.Millisecond   // how long before the deadline of the caller the server ends a wait
-	firstPause = 50 * time.Millisecond  // before a lock is asked for again, doubling to a second
+	shortLease = 3000                   // lease in milliseconds of a grant that ends a wait, until the client confirms it
+	slice      = 10 * time.Second       // the longest wait of one request; the next request continues the wait
+	keep       = 5000                   // how long the server keeps the place between two requests, in milliseconds
+	replyTime  = 5 * time.Millisecond   // the server ends a wait this long before the caller's deadline
+	firstPause = 50 * time.Millisecond  // the first pause between two attempts, doubling to a second
 	leaveLimit = 200 * time.Millisecond // how long a caller that leaves waits for a release
 )
 
@@ -29,70 +29,70 @@ type AcquireOption func(*settings)
 // settings are what an acquisition asks for.
 type settings struct {
 	owner     string
-	limit     []any // of the kind: how many may hold the lock
+	limit     []any // SHARED, or SLOTS and their number; empty for an exclusive lock
 	weight    []any
 	lease     int64         // milliseconds; 0 asks for the server's default
 	holdLimit time.Duration // 0: none
 	isRenewed bool
 	mayWait   bool
 	replicas  int
-	within    time.Duration // for the replicas
+	within    time.Duration // the replicas' time
 }
 
-// Shared acquires the lock together with all others who ask for it as Shared: a read lock. Without Shared or Slots, the lock
-// is exclusive.
+// Shared acquires a read lock: all owners that ask for Shared may hold the lock together. Without Shared or Slots, the lock is
+// exclusive.
 func Shared() AcquireOption { return func(s *settings) { s.limit, s.weight = []any{"SHARED"}, nil } }
 
-// Slots acquires one of n slots of the lock: a semaphore. n is 1 to 1,000,000, and should be the same for all.
+// Slots acquires one of n slots of the lock: a semaphore. n is 1 to 1,000,000, and should be the same for all callers.
 func Slots(n int) AcquireOption { return func(s *settings) { s.limit = []any{"SLOTS", n} } }
 
-// Weight acquires w of the Slots, and not one: 1 to the number of slots.
+// Weight acquires w of the Slots instead of one. w is 1 to the number of slots.
 func Weight(w int) AcquireOption { return func(s *settings) { s.weight = []any{"WEIGHT", w} } }
 
-// WithLease sets the lease, in whole milliseconds, from 1 ms to the longest that the server takes: if it refuses a longer one,
-// the client takes that. Without WithLease, the lease is the server's setting lock.default-lease.
+// WithLease sets the lease, in whole milliseconds and at least 1 ms. If the server refuses the lease as too long, the client takes
+// the longest one that the server accepts. Without WithLease, the lease is the server's setting lock.default-lease.
 func WithLease(lease time.Duration) AcquireOption {
 	return func(s *settings) { s.lease = max(lease.Milliseconds(), 1) }
 }
 
-// WithoutRenewal lets the lock end with its lease, unless the caller calls Renew.
+// WithoutRenewal stops the automatic renewal: the lock ends with its lease, unless the caller calls Renew.
 func WithoutRenewal() AcquireOption { return func(s *settings) { s.isRenewed = false } }
 
-// WithHoldLimit lets the lock end so long after it was granted, however often it is renewed. It is lost then. limit is 1 ms or
-// more.
+// WithHoldLimit limits how long the lock is held. The lock is lost this long after it was granted. Until then the client renews it.
+// limit is 1 ms or more.
 func WithHoldLimit(limit time.Duration) AcquireOption {
 	return func(s *settings) { s.holdLimit = max(limit, time.Millisecond) }
 }
 
-// WithoutWaiting lets an acquisition fail with ErrBusy at once if the lock is not free.
+// WithoutWaiting makes an acquisition fail with ErrBusy at once if the lock is not free.
 func WithoutWaiting() AcquireOption { return func(s *settings) { s.mayWait = false } }
 
-// WithOwner names the owner, 1 to 1,024 bytes, instead of a new one for each Lock. The server grants a lock again to the owner that
-// holds it, as the same tenure. So an owner must not acquire a lock twice at a time: the first release ends the tenure.
+// WithOwner names the owner, 1 to 1,024 bytes. Otherwise each Lock has a new owner. Do not acquire a lock for an owner that still holds
+// it: the server grants the same tenure again, and the first release ends it for both Locks.
 func WithOwner(owner string) AcquireOption { return func(s *settings) { s.owner = owner } }
 
-// WithReplicas acquires the lock only if count replicas confirm the grant in time: from a millisecond to a day. Otherwise the
-// lock is given back, and the error is ErrUnreplicated.
+// WithReplicas acquires the lock only if count replicas confirm the grant in time: within is a millisecond to a day. Otherwise the
+// client releases the lock, and the error is ErrUnreplicated.
 func WithReplicas(count int, within time.Duration) AcquireOption {
 	return func(s *settings) {
 		s.replicas, s.within = count, min(max(within, time.Millisecond), 24*time.Hour)
 	}
 }
 
-// Acquire acquires a lock. If the lock is held, Acquire waits in the server's queue until ctx ends. Any string is a key; in a
-// cluster, the part in {...} decides which node has it. Each Lock has an owner of its own: of two goroutines that acquire the
-// same lock, the second waits for the first.
+// Acquire acquires a lock. If the lock is held, Acquire waits in the server's queue until ctx ends. Any string is a key. In a
+// cluster, the part in {...} decides which node has the key. Each Lock has an owner of its own: if two goroutines acquire the same
+// lock, the second waits for the first.
 //
-// After an error nothing is held. The error is ErrBusy when the deadline of ctx has passed and the lock was not free; the
-// cause of ctx when it is cancelled, and then the caller leaves the queue at once; ErrUnreachable when no server answers;
-// ErrRefused; ErrUnreplicated; ErrClosed.
+// After an error the caller holds nothing. The error is ErrBusy when the deadline of ctx has passed and the lock was not free;
+// ErrUnreachable when no server answers; ErrRefused; ErrUnreplicated; or ErrClosed. When ctx is cancelled, the caller leaves the queue
+// at once, and the error is the cause of ctx.
 func (c *Client) Acquire(ctx context.Context, key string, options ...AcquireOption) (*Lock, error) {
 	return c.AcquireAll(ctx, []string{key}, options...)
 }
 
-// AcquireAll acquires several keys as one lock, which is lost when one of them is lost. It tries all of them at once. If one is
-// busy, it acquires them one after the other, in the order of their bytes, until ctx ends. If one is lost before all are held, it
-// starts over. If it fails, it holds none of them.
+// AcquireAll acquires several keys as one lock. The lock is lost when one of its keys is lost. AcquireAll first tries all keys at
+// once. If a key is busy, it acquires them one after the other, in the order of their bytes, until ctx ends. If a key is lost before
+// all are held, it starts over. If it fails, it holds no key.
 func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...AcquireOption) (*Lock, error) {
 	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
 	if len(keys) == 0 {
@@ -103,7 +103,7 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 	}
 	defer c.running.Done()
 	for isFirst := true; ; isFirst = false {
-		// A new owner each time: a release that arrives late must not end what is granted from now on.
+		// A new owner for each attempt: a late release of an earlier attempt must not end a new tenure.
 		t := c.newTenure(keys, settings{isRenewed: true, mayWait: true}, options)
 		err := t.acquire(ctx, isFirst)
 		if err == nil {
@@ -125,10 +125,10 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 	}
 }
 
-// acquire acquires all keys, or ends the tenure. At first it tries all at once, and waits only if there is one key. Later it waits
-// for one key after the other.
+// acquire acquires all keys, or ends the tenure. The first time it tries all keys at once, and waits only if there is one key. Later
+// it waits for one key after the other.
 func (t *tenure) acquire(ctx context.Context, isFirst bool) error {
-	acquiring, cancel := joined(ctx, t.over) // one key may be lost while a later one is waited for
+	acquiring, cancel := joined(ctx, t.over) // a key may be lost during the wait for a later one
 	defer cancel()
 	var err error
 	if isFirst {
@@ -152,11 +152,11 @@ func (t *tenure) acquire(ctx context.Context, isFirst bool) error {
 	return err
 }
 
-// take asks for keys at the same time, without waiting: by LOCK.ACQUIRE, or by LOCK.RENEW if they were granted before. They are held
-// if all of them are granted. Otherwise it returns ErrBusy. An answer must come within the patience; 0 is no limit.
+// take asks for several keys at the same time, without waiting: by LOCK.ACQUIRE, or by LOCK.RENEW if they were granted before. If all
+// keys are granted, they are held. Otherwise take returns ErrBusy. An answer must come within the patience; 0 is no limit.
 func (t *tenure) take(ctx context.Context, name string, patience time.Duration, parts ...*part) error {
 	if patience > 0 {
-		patience += t.within // the replicas have their time, too
+		patience += t.within // the replicas' time comes on top
 	}
 	calls := make([]*call, len(parts))
 	for i, p := range parts {
@@ -165,7 +165,7 @@ func (t *tenure) take(ctx context.Context, name string, patience time.Duration, 
 			r.patience = patience
 		}
 		r.isReplicated = t.replicas > 0
-		r.isUnlimited = r.isReplicated // while WAIT waits, it must not keep others from being sent
+		r.isUnlimited = r.isReplicated // WAIT may take long, and must not hold a permit that others need
 		r.request = func(r *call) command { return p.command(r, name, p.lease) }
 		if r.read = p.readGrant; name == renewCommand {
 			r.read = p.granted
@@ -177,8 +177,8 @@ func (t *tenure) take(ctx context.Context, name string, patience time.Duration, 
 	return t.hold(parts...)
 }
 
-// giveBack ends the waits of all keys, and gives back what may have been granted, after the acquisition has failed. A caller that
-// leaves does not wait for that.
+// giveBack cleans up after an acquisition that has failed: it releases the keys that the server may have granted, and leaves their
+// queues. A caller whose context has ended does not wait for the replies.
 func (t *tenure) giveBack(ctx context.Context, failure error) {
 	var calls []*call
 	for _, p := range t.parts {
@@ -195,9 +195,9 @@ func (t *tenure) giveBack(ctx context.Context, failure error) {
 	_ = t.leave(failure, grace, calls)
 }
 
-// leave makes calls that release keys, in the background. The caller leaves after the grace, with a failure if they have not ended.
-// But the program may acquire the lock again for an owner that it has named, and a late release would end that tenure: so the calls of
-// such an owner end after 200 ms, and the caller waits for their end. The caller has begun a task that Close waits for.
+// leave makes calls that release keys, in the background. If they have not ended after the grace, leave returns the failure. A program
+// may acquire the lock again for an owner that it has named, and a late release would end that new tenure. So for such an owner the
+// calls end after 200 ms, and leave waits for their end. The caller has begun a task that Close waits for.
 func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error {
 	limit, late := t.client.patience, time.After(grace)
 	if t.isOwnerNamed {
@@ -222,9 +222,9 @@ func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error 
 	}
 }
 
-// acquire waits until the key is held: in the server's queue, as soon as a connection for that is free. The connections are given in
-// turn, first come, first served. Until then acquire tries again now and then: those who wait for a lock that this caller holds may
-// use all connections.
+// acquire waits until the key is held. It waits in the server's queue as soon as it gets one of the connections for waiting, which are
+// given out first come, first served. Until then it polls. Otherwise callers could deadlock: those that have all the connections may
+// wait for a lock that this caller holds.
 func (p *part) acquire(ctx context.Context) (err error) {
 	for pause := firstPause; ; pause = min(2*pause, time.Second) {
 		turn, cancel := context.WithTimeout(ctx, pause)
@@ -245,9 +245,9 @@ func (p *part) acquire(ctx context.Context) (err error) {
 	}
 }
 
-// wait waits in slices, between which the server keeps the place in the queue, and confirms the grant. So a connection that breaks
-// costs no place, and a slice without a reply in time tells that the server is gone. It returns ErrBusy if the grant is over, and
-// also context.DeadlineExceeded if the server has ended the wait just before the deadline.
+// wait waits in slices, and then confirms the grant. The server keeps the place in the queue between two slices and while a connection
+// is broken. A slice without a reply in time shows that the server is gone. wait returns ErrBusy if the grant is over before it is
+// confirmed, and also context.DeadlineExceeded if the server has ended the wait just before the deadline.
 func (p *part) wait(ctx context.Context) error {
 	defer func() { <-p.client.waitPermits }()
 	deadline, hasDeadline := ctx.Deadline()
@@ -267,7 +267,7 @@ func (p *part) wait(ctx context.Context) error {
 		switch {
 		case err != nil:
 			return err
-		case p.mayBeHeld: // to the full lease
+		case p.mayBeHeld: // granted with a short lease: confirm it with the full one
 			if err = p.take(ctx, renewCommand, p.client.patience, p); !p.mayBeHeld {
 				err = p.fail(ErrBusy)
 			}
@@ -294,15 +294,15 @@ func (p *part) readGrant(r *call, err error) error {
 		return p.fail(ErrRefused, fmt.Errorf("unexpected reply: %v", r.replies[0]))
 	}
 	p.token = numbers[0]
-	if p.lease == 0 { // it was the server's choice
+	if p.lease == 0 { // the server has chosen the lease
 		r.lease = numbers[2]
 		p.setLease(r.lease)
 	}
 	return p.granted(r, nil)
 }
 
-// granted notes the lease that a call has got, and checks that enough replicas have confirmed it, if that was asked for. It returns
-// ErrLost if the server denies an earlier grant.
+// granted notes the lease that a call has got. If the caller asked for replicas, it checks that enough of them have confirmed the
+// grant. It returns ErrLost if the server denies an earlier grant.
 func (p *part) granted(r *call, err error) error {
 	if err != nil {
 		if r.replies != nil && deniesTenure(err) {
@@ -324,7 +324,7 @@ func (p *part) granted(r *call, err error) error {
 	return nil
 }
 
-// command is a request of this owner. The arguments are in the order that the protocol of all clients names.
+// command is a request of this owner. The arguments are in the order that all clients use.
 func (p *part) command(r *call, name string, lease int64, arguments ...any) command {
 	words := append(make([]any, 0, 16), name, p.key, p.owner)
 	if r.lease = lease; lease > 0 {

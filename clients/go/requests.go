@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A command is a request of a pipeline, and then the reply to it.
+// A command is a request, and later also the reply to it.
 type command = *redis.Cmd
 
 func newCommand(words ...any) command { return redis.NewCmd(context.Background(), words...) }
@@ -22,23 +22,23 @@ type call struct {
 	ctx     context.Context // of the caller
 	part    *part
 	request func(r *call) command
-	read    func(r *call, err error) error // reads the outcome, and may change it; or nil
+	read    func(r *call, err error) error // reads the outcome, and may change it; may be nil
 
-	limit        time.Duration // of one reply
-	until        time.Time     // it is not sent after that; the zero time is never
-	patience     time.Duration // unless it is 0, an answer of any kind moves until so far ahead
-	isReplicated bool          // the replicas are to confirm it
+	limit        time.Duration // how long to wait for one reply
+	until        time.Time     // the call is not sent later; the zero time is no limit
+	patience     time.Duration // each answer of a server sets until to now plus patience, unless patience is 0
+	isReplicated bool          // replicas must confirm the grant
 	isRenewal    bool          // renewals have connections of their own
-	isUnlimited  bool          // it needs no permit for its connection
-	isOnce       bool          // it is not sent again if it may have been carried out
+	isUnlimited  bool          // the call needs no permit for its connection
+	isOnce       bool          // the call is not repeated if the server may have carried it out
 
-	sent        time.Time // the last time
-	lease       int64     // milliseconds, asked for at that time
-	isSent      bool      // and what became of it is not handled yet
+	sent        time.Time // when the last request was sent
+	lease       int64     // the lease that the last request asked for, in milliseconds
+	isSent      bool      // a request was sent, and repeat has not handled its outcome yet
 	replies     []command // to the last request; nil if a reply is missing
 	failure     error     // why there is no answer
-	isUncertain bool      // a reply to a request that was sent is missing
-	isShortened bool      // the server has refused the lease
+	isUncertain bool      // the reply to some request is missing
+	isShortened bool      // the server has refused the lease as too long
 	err         error     // the outcome
 }
 
@@ -71,7 +71,7 @@ func (c *Client) ask(ctx context.Context, calls ...*call) error {
 	return err
 }
 
-// ask repeats a request until a server answers, it is too late, or the caller leaves. An error that a server replies is ErrRefused.
+// ask repeats a request until a server answers, the time is over, or the caller leaves. For an error reply it returns ErrRefused.
 func (r *call) ask() error {
 	r.err = r.repeat()
 	if r.read != nil {
@@ -80,7 +80,8 @@ func (r *call) ask() error {
 	return r.err
 }
 
-// newCall returns a call about the key. limit is that of a reply. It fails if no server answers for the patience; 0 is no limit.
+// newCall returns a call about the key. It waits for each reply for limit. It fails if no server answers for the patience; 0 is no
+// limit.
 func (p *part) newCall(ctx context.Context, limit, patience time.Duration) *call {
 	r := &call{ctx: ctx, part: p, limit: limit}
 	if patience > 0 {
@@ -89,7 +90,7 @@ func (p *part) newCall(ctx context.Context, limit, patience time.Duration) *call
 	return r
 }
 
-// deadline is when a reply to calls that are sent now is too late.
+// deadline is when the client stops waiting for a reply to calls that it sends now.
 func deadline(calls ...*call) (end time.Time) {
 	for _, r := range calls {
 		end = earliest(earliest(end, r.until), time.Now().Add(r.limit))
@@ -97,7 +98,7 @@ func deadline(calls ...*call) (end time.Time) {
 	return end
 }
 
-// repeat sends the request again after a redirection or a transient error, as if there was no answer.
+// repeat sends the request again if no server answers, and after a redirection or a transient error.
 func (r *call) repeat() error {
 	to := redirect{}
 	for failures, redirects := 0, 0; ; {
@@ -111,7 +112,7 @@ func (r *call) repeat() error {
 			r.sendAlone(to, deadline(r), failures > 0)
 		}
 		r.isSent = false
-		to = redirect{isAny: failures%2 == 1} // the node may be gone, and another one knows where the key is now
+		to = redirect{isAny: failures%2 == 1} // the node may be gone, and any other node knows where the key is now
 		switch {
 		case r.replies != nil:
 			refusal := r.replies[0].Err()
@@ -142,7 +143,7 @@ func (r *call) repeat() error {
 	}
 }
 
-// shorten takes the longest lease that the server accepts, if it has refused a longer one for the first time.
+// shorten sets the lease to the longest one that the server accepts, after the server's first refusal of a longer one.
 func (r *call) shorten(refusal error) bool {
 	var longest int64
 	_, limit, _ := strings.Cut(refusal.Error(), " command: at most ")
@@ -183,7 +184,7 @@ func (r *call) sendAlone(to redirect, deadline time.Time, isNew bool) {
 // send sends the requests of calls to a node, in one pipeline. If one reply is missing at the deadline, all are.
 func (c *Client) send(ctx context.Context, deadline time.Time, n *node, isAsk, isNew bool, calls ...*call) {
 	cn, err := c.connection(ctx, deadline, n, isNew)
-	isBroken := false // a new connection may lead to another server
+	isBroken := false // whether a new connection may lead to another server
 	if err == nil {
 		var commands []command
 		if isAsk {
@@ -228,8 +229,8 @@ func sleep(ctx context.Context, until time.Time) {
 	}
 }
 
-// backOff is the pause before the next attempt: none after the first failure, because the connection may have been closed
-// while it was idle; then 50 ms, doubling to a second, with jitter.
+// backOff is the pause before the next attempt. After the first failure there is none, because the server may have closed the
+// connection while it was idle. Then the pause is 50 ms, doubling to a second, with jitter.
 func backOff(failures int) time.Duration {
 	if failures == 0 {
 		return 0
@@ -238,7 +239,7 @@ func backOff(failures int) time.Duration {
 	return longest*3/4 + rand.N(longest/4)
 }
 
-// earliest is the earlier one of two times, of which the zero time is never.
+// earliest is the earlier one of two times. The zero time means never.
 func earliest(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

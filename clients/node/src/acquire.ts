@@ -11,23 +11,23 @@ import { now, rest, within } from "./time.js";
 
 /** The longest lease of a grant that the client has not confirmed, in milliseconds. */
 const SHORT_LEASE = 3_000;
-/** The longest time that the server lets a request wait, in milliseconds. The next request keeps the place in the queue. */
+/** The longest wait of one request, in milliseconds. The next request continues the wait at the same place in the queue. */
 const SLICE = 10_000;
-/** How long the server keeps a place in the queue, in milliseconds. */
+/** How long the server keeps a place in the queue between two requests, in milliseconds. */
 const KEEP = 5_000;
 /** How long after its wait limit a call may still get its reply, in milliseconds. */
 const GRACE = 150;
-/** How long after that it may give up, in milliseconds. */
+/** How long after `GRACE` the call may give the lock up, in milliseconds. */
 const GIVE_UP_GRACE = 25;
-/** How long giving up may take in any case, in milliseconds. */
+/** The longest time for giving the lock up, in milliseconds. */
 const GIVE_UP_LIMIT = 200;
 
-/** Owners are this id and a number, so no other process and no other acquisition has the same. */
+/** An owner is this id and a number, so each acquisition of each process has a different owner. */
 const PROCESS_ID = randomUUID();
 let owners = 0;
 
 /**
- * What one call asks for. The keys are distinct, and sorted by their bytes. Throws a `RangeError` for an option out of range.
+ * The plan of one acquisition. The keys must be distinct, and sorted by their bytes. Throws a `RangeError` for an option out of range.
  */
 export function planOf(settings: Settings, keys: readonly Buffer[], options: AcquireOptions, patience: number) {
   const { waitLimit = Number.POSITIVE_INFINITY, holdLimit = Number.POSITIVE_INFINITY, signal, owner } = options;
@@ -36,7 +36,7 @@ export function planOf(settings: Settings, keys: readonly Buffer[], options: Acq
   checkOption("lease", options.lease ?? 1);
   checkOption("holdLimit", holdLimit);
   checkOption("replicas.count", replicas.count, 0);
-  checkOption("replicas.within", replicas.within, options.replicas ? 1 : 0); // WAIT takes 0 for no limit
+  checkOption("replicas.within", replicas.within, options.replicas ? 1 : 0); // for WAIT, 0 means no limit
   const begun = now();
   return {
     settings,
@@ -45,27 +45,27 @@ export function planOf(settings: Settings, keys: readonly Buffer[], options: Acq
     signal,
     holdLimit,
     replicas,
-    /** How long to try while no server answers. */
+    /** How long to repeat a request while no server answers. */
     patience,
     kind: kindArguments(options),
-    /** 0 for the server's default. */
+    /** 0 means the server's default. */
     lease: options.lease ?? 0,
     renewal: options.renewal ?? true,
     waits: waitLimit > 0,
     /** When the wait limit is over. */
     deadline: begun + waitLimit,
-    /** When the call ends, whatever servers answer. */
+    /** When the call ends at the latest. */
     until: begun + (waitLimit > 0 ? waitLimit + GRACE : patience + replicas.within),
   };
 }
 
 type AcquirePlan = ReturnType<typeof planOf> & Progress;
 
-/** Acquires all keys, or none. Returns null when the wait limit is over. A call that fails leaves nothing behind. */
+/** Acquires all keys, or none. Returns null when the wait limit is over. A call that fails gives all keys up. */
 export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
-  // Several keys are tried first, all in one pipeline. Then they are waited for, one after the other.
+  // First it tries all keys in one pipeline, if there are several. Then it waits for one key after the other.
   for (let isTrial = plan.keys.length > 1; ; isTrial = false) {
-    // As a new owner, so that a release of an earlier round, which arrives late, ends nothing.
+    // A new owner for each round: a late release of an earlier round must not end a new tenure.
     owners += 1;
     const owner = plan.owner ?? `${PROCESS_ID}:${owners}`;
     const tenures = plan.keys.map((key) => new Tenure(plan, owner, key, plan.kind, plan.lease));
@@ -77,7 +77,7 @@ export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
       let isGranted = true;
       if (isTrial) {
         const trials = tenures.map((each) => acquire(each, plan, false, signal));
-        await Promise.allSettled(trials); // if one fails, the others are given back
+        await Promise.allSettled(trials); // if one fails, the others may be granted: wait for them
         isGranted = (await Promise.all(trials)).every((each) => each);
       } else {
         for (const each of tenures) isGranted &&= await acquire(each, plan, plan.waits, signal);
@@ -91,15 +91,15 @@ export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
     } finally {
       const limit = Math.min(GIVE_UP_LIMIT, plan.until + GIVE_UP_GRACE - now());
       const givenBack = tenures.map((each) => each.mayBeGranted && each.giveUp(limit));
-      // An owner that the program has named may acquire the lock again: only after that.
+      // The program may acquire the lock again for an owner that it has named, but not before these releases have ended.
       if (plan.owner !== undefined) await Promise.all(givenBack);
     }
     if (now() >= plan.deadline || (!isTrial && !isLost())) return null;
-    if (isLost()) await rest(FIRST_PAUSE, plan.signal); // the leases may be very short
+    if (isLost()) await rest(FIRST_PAUSE, plan.signal); // the leases may be shorter than a round trip
   }
 }
 
-/** Returns whether the lock is held before the wait limit. */
+/** Acquires one key. Returns whether it is held before the wait limit. */
 async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, signal?: AbortSignal): Promise<boolean> {
   const { settings, deadline, waits, until, patience, replicas } = plan;
 
@@ -124,7 +124,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
           if (await confirm()) return true;
           await rest(Math.min(pause, deadline - now()), signal); // the lease may be shorter than a round trip
         } else if (await tryOnce(Number.POSITIVE_INFINITY)) {
-          return true; // needed, as callers that wait for a lock which this caller holds may use all connections
+          return true; // prevents a deadlock: all connections may wait for a lock that this caller holds
         }
       }
       return false;
@@ -133,7 +133,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
     }
   }
 
-  /** Waits in slices for a grant, until the wait limit. */
+  /** Waits for a grant until the wait limit, with a request for each slice. */
   async function waitInQueue(): Promise<boolean> {
     for (let isLast = false; !isLast; ) {
       const { replies } = await tenure.ask({
@@ -158,10 +158,10 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
     return false;
   }
 
-  /** Renews the short lease of a grant to the full one. Returns false if the grant is over. */
+  /** Renews a grant's short lease to the full one. Returns false if the short lease is already over. */
   async function confirm(): Promise<boolean> {
     try {
-      // On the connection that has waited: the server may accept no other one.
+      // Use the connection that has waited: the server may accept no new connection.
       return await ask(() => tenure.renewCommand(tenure.lease), patience, true);
     } catch (error) {
       if (!isDenial(error)) throw error;
@@ -171,8 +171,8 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
   }
 
   /**
-   * Sends a request that may grant the lock, and in the same pipeline one for the replicas, if they are to confirm it. Returns
-   * whether the lock is held.
+   * Sends a request that may grant the lock. If replicas must confirm the grant, it also sends WAIT in the same pipeline.
+   * Returns whether the lock is held.
    */
   async function ask(command: () => Command, patience: number, isAlone: boolean): Promise<boolean> {
     const limit = waits ? Math.min(replicas.within, Math.max(1, Math.ceil(deadline - now()))) : replicas.within;
@@ -183,7 +183,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
       patience: patience + limit,
       signal,
       progress: plan,
-      isAlone: isAlone || limit > 0, // WAIT would hold up others on a shared connection
+      isAlone: isAlone || limit > 0, // WAIT would block other requests on a shared connection
     });
     const [reply, reached = 0] = replies;
     tenure.mayBeGranted ||= reply !== null;
@@ -199,7 +199,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
     return ["LOCK.ACQUIRE", tenure.key, tenure.owner, ...named, ...block, "HOLDS", 1, ...tenure.kind];
   }
 
-  /** Returns whether the lock is granted, or renewed. */
+  /** Returns whether the server has granted or renewed the lock. */
   function readGrant(reply: unknown): boolean {
     if (Array.isArray(reply)) {
       tenure.token = reply[0];

@@ -6,16 +6,16 @@ import { NoReply, now, within } from "./time.js";
 
 /** How long an idle connection for waits is kept, in milliseconds. */
 const IDLE_LIMIT = 10_000;
-/** How long a wait that was cancelled keeps its connection for late replies, in milliseconds. */
+/** How long a connection stays open for late replies after its wait was cancelled, in milliseconds. */
 const LATE_REPLY_LIMIT = 200;
 
 interface Link {
   readonly opening: Promise<Connection>;
-  /** Set when it is open. */
+  /** Set when the connection is open. */
   connection?: Connection;
-  /** How many requests use it. */
+  /** How many requests use the link. */
   uses: number;
-  /** No further request gets it. It is closed when no request uses it. */
+  /** A retired link gets no further request. It is closed when no request uses it any more. */
   isRetired: boolean;
   idleTimer?: NodeJS.Timeout;
 }
@@ -28,13 +28,13 @@ export class Node {
   /** Connections for waits. */
   #idle: Link[] = [];
 
-  /** `onBroken` is called when a connection breaks that no request waits on alone. */
+  /** `onBroken` is called when a connection breaks, unless a wait was using that connection. */
   constructor(connect: () => Promise<Connection>, onBroken: () => void) {
     this.#connect = connect;
     this.#onBroken = onBroken;
   }
 
-  /** Sends commands, which are asked for then. Throws if a reply is late. */
+  /** Calls `commands` when a connection is open, and sends the result. Throws if a reply does not arrive in time. */
   async exchange(request: Request, limit: number, commands: () => Command[]): Promise<unknown[]> {
     const { signal, isAlone, isBackground, onLeft } = request;
     const begun = now();
@@ -55,7 +55,7 @@ export class Node {
         onLeft?.(late);
         void late.catch(() => {}).finally(() => this.#retire(link));
       } else if (sending !== undefined && !signal?.aborted) {
-        // A connection that is slow to open may still be open for the next attempt.
+        // This skips a connection that is not open yet: the next attempt may use it.
         this.#retire(link, !(error instanceof NoReply));
       }
       throw error;
@@ -65,7 +65,7 @@ export class Node {
     }
   }
 
-  /** Closes all connections, as soon as no request uses them: they may lead to the wrong server. */
+  /** Closes each connection as soon as no request uses it, because the server is not the primary any more. */
   retireAll(): void {
     for (const link of this.#links) this.#retire(link);
     this.#onBroken(); // another server may be the primary
@@ -97,7 +97,7 @@ export class Node {
     link.isRetired = true;
     if (this.#shared === link) this.#shared = undefined;
     this.#idle = this.#idle.filter((each) => each !== link);
-    // Other requests may still get their replies on a slow connection.
+    // Do not close a connection on which other requests may still get their replies.
     if (link.uses === 0) this.#close(link);
     if (isBroken && isNew) this.#onBroken();
   }

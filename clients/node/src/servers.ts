@@ -1,7 +1,7 @@
-// The servers of one client: requests that are repeated until a server answers, at the node that has the key.
+// The servers of one client. A request goes to the node that has the key, and is repeated until a server answers.
 //
-// A request may be carried out twice: when its reply is lost, the client does not know whether the server has carried it out.
-// So each acquisition names the count of holds that it leads to, and each other request the fencing token of its tenure.
+// When a reply is lost, the client does not know whether the server has carried out the request, and sends it again. So each
+// acquisition names the resulting count of holds, and each other request names the fencing token of its tenure.
 
 import calculateSlot from "cluster-key-slot";
 import type { Adapter, Address, Command, RedisClient } from "./adapters.js";
@@ -12,29 +12,29 @@ import { Node } from "./node.js";
 import { NoReply, now, rest } from "./time.js";
 
 export interface Request {
-  /** The commands for an attempt that is sent now. */
+  /** The commands of one attempt, which is sent at the time `sent`. */
   commands(sent: number): Command[];
-  /** How long an attempt may take, in milliseconds: the response limit unless given. */
+  /** How long an attempt may take, in milliseconds: the response limit by default. */
   readonly limit?: number;
-  /** When the request ends as unreachable. */
+  /** When the request fails with `UnreachableError`. */
   readonly until: number;
-  /** The request also ends as unreachable if no server has answered it for so many milliseconds. */
+  /** The request also fails with `UnreachableError` after this many milliseconds without an answer. */
   readonly patience?: number;
   readonly signal?: AbortSignal | undefined;
-  /** Whether the request waits, and so needs a connection of its own. */
+  /** Whether the request may wait at the server, and so needs a connection of its own. */
   readonly isAlone?: boolean;
-  /** Whether the process may end meanwhile. */
+  /** Whether the process may end while the request is under way. */
   readonly isBackground?: boolean;
-  /** Whether the request ends when an attempt that was sent has no reply. */
+  /** Whether the request fails, and is not repeated, when the reply to an attempt is lost. */
   readonly isSentOnce?: boolean;
   readonly progress?: Progress;
-  /** What must be held for an attempt. */
+  /** Checked before each attempt: the tenure must be held. */
   readonly holder?: { checkHeld(): void };
-  /** Called when a request that is alone fails, with the replies that still arrive soon, if the signal has aborted it. */
+  /** Called when a request with `isAlone` fails. If the signal has aborted it, `late` resolves with replies that arrive soon. */
   readonly onLeft?: (late: Promise<unknown[]>) => void;
 }
 
-/** What has become of the attempts of a request, or of several of one call. */
+/** The outcome of the attempts of a request, or of several requests of one call. */
 export interface Progress {
   /** Whether a server has answered. */
   isAnswered?: boolean;
@@ -42,12 +42,12 @@ export interface Progress {
   isReplyLost?: boolean;
 }
 
-/** As no reply: the request is sent again, perhaps to another server. */
+/** After these errors the request is sent again, as after a lost reply, perhaps to another server. */
 const TRANSIENT = new Set(["LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED"]);
-/** Pauses between attempts, in milliseconds: the first that is one, and the longest. */
+/** The first and the longest pause between attempts, in milliseconds. */
 export const [FIRST_PAUSE, LONGEST_PAUSE] = [50, 1_000];
 
-/** Stands for the primary where there is no cluster. */
+/** The primary, if there is no cluster. */
 const PRIMARY: Address = { host: "", port: 0 };
 
 export class Servers {
@@ -81,14 +81,17 @@ export class Servers {
     return prefix?.length ? Buffer.concat([Buffer.from(prefix), Buffer.from(key)]) : Buffer.from(key);
   }
 
-  /** Sends a request until a server answers. Throws if that is an error. Returns the replies, and when it was sent. */
+  /**
+   * Sends a request until a server answers. Throws for an error reply. Returns the replies, and when the last attempt was
+   * sent.
+   */
   async ask(key: Buffer, request: Request, responseLimit: number) {
     const { signal, progress = {}, patience = Number.POSITIVE_INFINITY, limit = responseLimit } = request;
     const slot = this.#adapter.cluster ? calculateSlot(key) : 0;
     let answeredAt = now();
     let asked: Address | undefined;
     let cause: Error | undefined;
-    // No pause at first: the connection may have been cut while it was idle.
+    // After the first failure there is no pause, because the connection may have been cut while it was idle.
     for (let [failures, pause] = [0, 0]; ; pause = Math.min(Math.max(FIRST_PAUSE, 2 * pause), LONGEST_PAUSE)) {
       signal?.throwIfAborted();
       request.holder?.checkHeld();
@@ -122,7 +125,7 @@ export class Servers {
         if (error instanceof ServerError) throw new LockRefusedError(error.message, key);
         progress.isReplyLost ||= sent > 0;
         signal?.throwIfAborted();
-        // Why no server can be reached says more than that the time is over.
+        // Keep the reason why no server can be reached: it says more than a missing reply.
         if (cause === undefined || !(error instanceof NoReply)) cause = error as Error;
         if (sent > 0 && request.isSentOnce) throw unreachable(key, error as Error);
         asked = undefined;
@@ -136,8 +139,8 @@ export class Servers {
   }
 
   /**
-   * The node of a slot: at `named`, if that is given. After `failures` attempts have failed, another node, which may know where
-   * the slot is. Without a cluster, it is always the same address, which stands for the primary.
+   * Returns the address of the slot's node: `named`, if it is given. After failed attempts it returns another node, which may
+   * know where the slot is. Without a cluster it returns `PRIMARY`.
    */
   #locate(slot: number, failures: number, named: Address | undefined): Address {
     const { cluster } = this.#adapter;
@@ -162,7 +165,7 @@ function unreachable(key: Buffer, cause: Error): UnreachableError {
   return new UnreachableError(`no server answers: ${cause.message}`, key, { cause });
 }
 
-/** Where MOVED or ASK leads. A node that does not know its own host leaves it out. */
+/** The address in MOVED or ASK. A node that does not know its own host leaves the host out; then it is the asked node's. */
 function redirectOf({ message }: ServerError, asked: Address): Address {
   const [, , address = ""] = message.split(" ");
   const colon = address.lastIndexOf(":");

@@ -1,7 +1,7 @@
 // A tenure of one key, from its grant to its end, as this process knows it.
 //
-// A lease is counted from before its request was sent, by the monotonic clock of this process. The server starts to count
-// later. So the lease ends here before it ends at the server, however long either was paused.
+// This process counts a lease on its monotonic clock, from before it sent the request. The server starts the lease later. So
+// the lease ends in this process before it ends at the server, even if this process or the server was paused.
 
 import type { Command } from "./adapters.js";
 import { LockLostError, LockRefusedError } from "./errors.js";
@@ -9,14 +9,14 @@ import type { Progress, Request, Servers } from "./servers.js";
 import { now, within } from "./time.js";
 import type { WaitingConnections } from "./waiting.js";
 
-/** With whom a lock is shared, as arguments of a command. */
+/** The kind of a lock, as arguments of a command. */
 export type Kind = readonly (string | number)[];
 
 /** What all calls of one client share. Times are in milliseconds. */
 export interface Settings {
   readonly servers: Servers;
   readonly connections: WaitingConnections;
-  /** How long to try while no server answers. */
+  /** How long to repeat a request while no server answers. */
   readonly patience: number;
   readonly responseLimit: number;
 }
@@ -24,14 +24,14 @@ export interface Settings {
 /** What the tenures of one lock share. */
 export interface Plan {
   readonly settings: Settings;
-  /** As the program has named it. */
+  /** The owner that the program has named. */
   readonly owner: string | undefined;
   /** Whether the lease is renewed. */
   readonly renewal: boolean;
   readonly holdLimit: number;
 }
 
-/** The owner does not hold the lock any more as the client believed. (WRONGTYPE: the key was overwritten.) */
+/** The errors which mean that the owner does not hold the lock any more. (WRONGTYPE: the key was overwritten.) */
 const DENIALS = new Set(["NOTHELD", "HOLDS", "WRONGTYPE"]);
 
 export function isDenial(error: unknown): error is LockRefusedError {
@@ -48,30 +48,30 @@ export class Tenure {
   readonly owner: string;
   readonly key: Buffer;
   kind: Kind;
-  /** The lease in milliseconds; 0 until the server has told it. */
+  /** The lease in milliseconds; 0 until the server has chosen one. */
   lease: number;
   token = 0;
   holds = 1;
-  /** Whether the server may keep a grant, or a place in the queue, that the program does not have. */
+  /** Whether the server may have a grant or a place in the queue that must be given up. */
   mayBeGranted = false;
-  /** Replies to a wait that was cancelled. */
+  /** The late replies to a wait that was cancelled. */
   late: Promise<unknown[]> | undefined;
   /** When the lease ends. */
   deadline = Number.NEGATIVE_INFINITY;
-  /** When the lease was asked for that it began with. */
+  /** When the tenure's first lease was requested. */
   begun = 0;
   /** Called once, when the tenure is lost. */
   onLost: ((reason: LockLostError) => void) | undefined;
   /** Set when the tenure is lost. */
   loss: LockLostError | undefined;
   #isReleased = false;
-  /** While later keys of the lock are waited for, the lease is renewed in any case. */
+  /** Whether the lease is renewed. During the wait for later keys of the lock it always is. */
   #isRenewed = true;
   /** How many renewals are under way. */
   #renewals = 0;
   #retryAt = 0;
   #holdEnd = Number.POSITIVE_INFINITY;
-  /** When the lease was last asked for. Only the reply to that counts. */
+  /** When the last renewal was sent. Only the reply to this renewal sets the deadline. */
   #askedAt = 0;
 
   constructor(plan: Plan, owner: string, key: Buffer, kind: Kind, lease: number) {
@@ -86,7 +86,7 @@ export class Tenure {
     return !this.#isReleased && this.loss === undefined && now() < this.deadline;
   }
 
-  /** The server has granted the token and the lease, which counts from `sent`. Returns whether it still runs. */
+  /** Called when the server has granted the lock. The lease counts from `sent`. Returns whether it is not over yet. */
   begin(sent: number): boolean {
     const { leases } = this.plan.settings.servers;
     this.begun = sent;
@@ -97,25 +97,25 @@ export class Tenure {
     return true;
   }
 
-  /** All keys of the lock are held since `begun`. */
+  /** Called when all keys of the lock are held. They are held since `begun`. */
   complete(begun: number): void {
     this.mayBeGranted = false;
     this.#isRenewed = this.plan.renewal;
     this.#holdEnd = begun + this.plan.holdLimit;
-    // A lease that the server has chosen may be longer than the hold limit: renewing shortens it.
+    // A lease that the server has chosen may be longer than the hold limit. A renewal shortens it.
     if (this.deadline > this.#holdEnd) this.renewInBackground();
     this.deadline = Math.min(this.deadline, this.#holdEnd);
     this.plan.settings.servers.leases.arm(this);
   }
 
-  /** Throws when the tenure is lost or was released. */
+  /** Throws when the tenure was lost or released. */
   checkHeld(): void {
     if (this.#isReleased) throw new TypeError("the lock was released");
     if (now() >= this.deadline) this.loseByTime();
     if (this.loss !== undefined) throw this.loss;
   }
 
-  /** Sends a request. If the server refuses the lease as too long, sends it again with the longest that it accepts. */
+  /** Sends a request. If the server refuses the lease as too long, sends it again with the longest lease that it accepts. */
   async ask(request: Request) {
     const { servers, responseLimit } = this.plan.settings;
     try {
@@ -129,15 +129,15 @@ export class Tenure {
     }
   }
 
-  /** In quarantine the command restores a tenure that the server has forgotten. */
+  /** The renewal command. A server in quarantine that has forgotten the tenure restores it. */
   renewCommand(lease: number): Command {
     const { key, owner, token, holds, kind } = this;
     return ["LOCK.RENEW", key, owner, "PX", lease, "TOKEN", token, "HOLDS", holds, ...kind];
   }
 
   /**
-   * Renews the lease, and sets its length and the kind from now on. Throws when the tenure is lost. If no server answers, the
-   * next renewal sets them.
+   * Renews the lock, and sets its lease and kind from now on. Throws when the tenure is lost. If no server answers, the next
+   * renewal sets the lease and the kind.
    */
   async renew({ lease = this.lease, kind = this.kind } = {}): Promise<void> {
     const previous = { lease: this.lease, kind: this.kind };
@@ -151,7 +151,7 @@ export class Tenure {
     }
   }
 
-  /** Runs a command only while the server has this tenure. It is never sent again once a server may have carried it out. */
+  /** Runs a command only while the server has this tenure. Does not repeat a command that a server may have carried out. */
   async guarded(command: Command | [], mayRenew = true): Promise<unknown> {
     try {
       const { replies } = await this.ask({
@@ -163,14 +163,14 @@ export class Tenure {
       return replies[0];
     } catch (error) {
       if (!(error instanceof LockRefusedError) || error.code !== "FENCED") throw error;
-      // A server in quarantine may have forgotten the tenure: renewing restores it.
+      // A server in quarantine may have forgotten the tenure. A renewal restores it.
       if (!mayRenew) throw this.#lose(error.reply);
       await this.renew();
       return this.guarded(command, false);
     }
   }
 
-  /** Ends the tenure. Throws when it is lost. */
+  /** Releases the lock. Throws when the tenure is lost. */
   async release(): Promise<void> {
     this.checkHeld();
     this.abandon();
@@ -183,7 +183,7 @@ export class Tenure {
       });
     } catch (error) {
       if (!isDenial(error)) throw error;
-      // Unless an earlier attempt was carried out, and its reply lost.
+      // After a lost reply this is no loss: the server may have carried out the earlier attempt.
       if (!progress.isReplyLost) throw this.#lose(error.reply);
     }
   }
@@ -193,16 +193,16 @@ export class Tenure {
     this.plan.settings.servers.leases.tenures.delete(this);
   }
 
-  /** From now on this process does nothing for the tenure, which may go on. */
+  /** From now on this process does nothing for the tenure. At the server the tenure may continue. */
   abandon(): void {
     this.#isReleased = true;
     this.stopRenewal();
   }
 
   /**
-   * Gives back what may be granted to a caller that has left, and its place in the queue. Resolves when that is done or has
-   * taken so many milliseconds. Then it goes on for the patience, unless the program has named the owner, which may acquire
-   * the lock again meanwhile. The process may end then.
+   * Releases what the server may have granted to a caller that has left, and leaves the queue. Resolves when this is done, or
+   * after `limit` milliseconds. After the limit it goes on in the background for the patience. But if the program has named
+   * the owner, it stops at the limit, because this owner may acquire the lock again. It does not keep the process alive.
    */
   async giveUp(limit: number): Promise<void> {
     this.abandon();
@@ -210,21 +210,21 @@ export class Tenure {
     const until = now() + (owner === undefined ? settings.patience : limit);
     const commands = (): Command[] => [["LOCK.RELEASE", this.key, this.owner, "HOLDS", 0]];
     const giveUp = () => this.ask({ commands, until, isBackground: true });
-    // The request that waited may be carried out after the one that gives up.
+    // The server may have carried out the cancelled wait after this release. Then release the grant again.
     const giveUpAgain = this.late?.then(async ([reply]) => Array.isArray(reply) && giveUp());
     await within(Promise.all([giveUp(), giveUpAgain]), limit).catch(() => {});
   }
 
-  // For the watch over the leases.
+  // For `Leases`.
 
-  /** When the tenure is to be renewed, if it is. */
+  /** When to renew the tenure; infinity for never. */
   get renewalDue(): number {
     if (this.#renewals > 0 || this.#isLastLease || !this.#isRenewed) return Number.POSITIVE_INFINITY;
     return Math.max(this.deadline - (this.lease * 2) / 3, this.#retryAt);
   }
 
   renewInBackground(): void {
-    // It may find that the tenure is lost or released, or the server may refuse it.
+    // The renewal may find that the tenure is lost or released, or the server may refuse the renewal.
     if (this.#renewals === 0) this.#renew(this.deadline, true).catch(() => {});
   }
 
@@ -237,7 +237,10 @@ export class Tenure {
     return leaseEnd(this.#holdEnd, this.lease) - 1 <= this.deadline + this.lease;
   }
 
-  /** In the background a lease that is not to be renewed stays: the request only restores what a server has forgotten. */
+  /**
+   * Renews the lease until a server answers. If the program wants no renewal, a renewal in the background does not change the
+   * deadline: it only restores a tenure that a server has forgotten.
+   */
   async #renew(until: number, isBackground: boolean): Promise<void> {
     const setsLease = this.#isRenewed || !isBackground;
     let lease = 0;
@@ -245,7 +248,7 @@ export class Tenure {
       this.#askedAt = sent;
       const left = (setsLease ? this.#holdEnd : this.deadline) - sent;
       lease = Math.max(1, Math.min(this.lease, Math.ceil(left)));
-      // The server may set a shorter lease though no reply arrives.
+      // The server may set a shorter lease even if the reply is lost.
       this.deadline = Math.min(this.deadline, leaseEnd(sent, lease));
       this.plan.settings.servers.leases.arm(this);
       return [this.renewCommand(lease)];
@@ -254,7 +257,7 @@ export class Tenure {
     this.#renewals += 1;
     try {
       const { sent } = await this.ask({ commands, limit, until, holder: this, isBackground });
-      this.checkHeld(); // a tenure that is over stays over, however late this reply is
+      this.checkHeld(); // a late reply does not revive a tenure that has ended
       if (setsLease && sent === this.#askedAt) this.deadline = Math.min(leaseEnd(sent, lease), this.#holdEnd);
     } catch (error) {
       if (isDenial(error) && !this.#isReleased) throw this.#lose(error.reply);

@@ -1,14 +1,14 @@
-/** Bounds how many callers wait on connections of their own. Further callers get a turn first come, first served. */
+/** Limits how many callers wait on connections of their own. Further callers get a turn first come, first served. */
 export class WaitingConnections {
   #left: number;
-  /** What begins the turns of the callers that have none. */
+  /** The callers without a turn. Each function begins the turn of one caller. */
   readonly #queue = new Set<() => void>();
 
   constructor(limit: number) {
     this.#left = limit;
   }
 
-  /** `begun` resolves with true when the caller's turn begins. Call `leave` at the end, also if it has not begun. */
+  /** `begun` resolves with true when the caller's turn begins. Call `leave` at the end, even if the turn has not begun. */
   enter() {
     let begin = () => {};
     const begun = new Promise<boolean>((resolve) => {

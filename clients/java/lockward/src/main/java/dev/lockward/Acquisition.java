@@ -11,28 +11,28 @@ import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The acquisition of one or several keys as one lock. Several are tried together first. If that fails, they are acquired one after
- * the other, in the same order by all clients, so that no two wait for each other. If one key is lost before all are held, the client
- * gives all keys back and starts over.
+ * The acquisition of one or several keys as one lock. First it tries several keys together. If a key is busy, it acquires them one
+ * after the other. All clients use the same order, so they do not deadlock. If a key is lost before all are held, the client releases
+ * all keys and starts over.
  *
- * <p>The steps run one after the other, in the threads that read replies and in the timer's.
+ * <p>The steps run one after the other, in the threads that read replies and in the timer's thread.
  */
 final class Acquisition {
     private static final long SLICE = TimeUnit.SECONDS.toNanos(10);
 
-    /** How many milliseconds the server keeps the position in the queue between two slices, or when a connection breaks. */
+    /** How long the server keeps the position in the queue between two slices, or when a connection breaks, in milliseconds. */
     private static final long KEEP = 5_000;
 
-    /** The lease of a grant after a wait, in milliseconds, until it is confirmed: what a lost grant leaves behind. */
+    /** The lease of a grant that ends a wait, in milliseconds, until the client confirms the grant. */
     private static final long SHORT_LEASE = 3_000;
 
-    /** How much later than the wait limit a reply may arrive. */
+    /** How long after the wait limit a reply may still arrive. */
     private static final long GRACE = TimeUnit.MILLISECONDS.toNanos(100);
 
-    /** How long a caller waits until what it leaves has been given back. */
+    /** How long a caller that leaves waits for the release of what it was granted. */
     private static final long GIVE_UP_LIMIT = TimeUnit.MILLISECONDS.toNanos(200);
 
-    /** How long to wait before starting over. Without a pause it would never rest if the lease is shorter than a round trip. */
+    /** The pause before starting over. It prevents a busy loop if the lease is shorter than a round trip. */
     private static final long PAUSE_AFTER_LOSS = TimeUnit.MILLISECONDS.toNanos(50);
 
     /** True: granted; false: busy. */
@@ -41,7 +41,7 @@ final class Acquisition {
     /** The tenures that are held when the result is true. */
     final List<Tenure> tenures = new ArrayList<>();
 
-    /** Whether the caller had one of the keys before. */
+    /** Whether the caller already held one of the keys. */
     final boolean isReentry;
 
     private final LockwardClient client;
@@ -51,10 +51,10 @@ final class Acquisition {
     private final long waitEnd;
     private final long replicationLimit;
     private final long patience;
-    /** In milliseconds; 0 for the server's. */
+    /** In milliseconds; 0 for the server's default. */
     private volatile long lease;
 
-    /** The keys that were asked for since the acquisition began or started over. */
+    /** The keys that were requested since the acquisition began or last started over. */
     private volatile List<Key> begun = new CopyOnWriteArrayList<>();
 
     private volatile boolean isCancelled;
@@ -62,9 +62,9 @@ final class Acquisition {
     /**
      * An acquisition that has not begun.
      *
-     * @param mine what the thread has, by key. It is re-entered
-     * @param thread the thread that is to hold the lock, if any
-     * @param named the lease in milliseconds, which is not renewed; 0 for that of the request
+     * @param mine the thread's tenures, by key. Keys in it are re-entered
+     * @param thread the thread that will hold the lock, if any
+     * @param named the named lease in milliseconds, which is not renewed; 0 for the lease of the request
      * @param wait the wait limit in nanoseconds; 0 does not wait
      */
     Acquisition(LockRequest request, Map<String, Tenure> mine, @Nullable Thread thread, long named, long wait) {
@@ -76,7 +76,7 @@ final class Acquisition {
         String owner = request.newOwner();
         request.keys.forEach(key -> {
             Tenure present = mine.get(key);
-            // A lock with a named lease may be left to that, and never be unlocked. It is acquired again.
+            // A lock with a named lease need not be unlocked. When this lease is over, the lock is acquired again.
             if (present == null || present.isLeft()) {
                 tenures.add(new Tenure(request, key, owner, thread));
             } else {
@@ -113,7 +113,7 @@ final class Acquisition {
         }
     }
 
-    /** Leaves. The future completes when what was granted has been given back, or after 200 ms. */
+    /** Ends the acquisition. The future completes when all granted keys have been released, or after 200 ms. */
     CompletableFuture<?> cancel() {
         isCancelled = true;
         begun.forEach(key -> key.call.cancel());
@@ -122,7 +122,7 @@ final class Acquisition {
 
     private void tryTogether() {
         List<CompletableFuture<Boolean>> tries;
-        client.pipeline.lock(); // otherwise two threads of this client could take a key each, and both fail
+        client.pipeline.lock(); // otherwise two threads of this client could get one key each, and both fail
         try {
             tries = tenures.stream().map(tenure -> acquire(tenure, false)).toList();
         } finally {
@@ -153,7 +153,7 @@ final class Acquisition {
         return key.result;
     }
 
-    /** Why one of several keys is lost that were granted: one may be lost while the next one is waited for. */
+    /** Why a granted key was lost, or null. With several keys, one may be lost during the wait for the next one. */
     private @Nullable LockLostException loss() {
         return begun.stream()
                 .filter(key -> key.isGranted && tenures.size() > 1 && !key.tenure.isHeld())
@@ -162,7 +162,7 @@ final class Acquisition {
                 .orElse(null);
     }
 
-    /** @param wereTriedTogether whether the keys are to be waited for if they are busy */
+    /** @param wereTriedTogether whether the keys were only tried, and not waited for yet */
     private void ended(boolean wereTriedTogether, boolean isGranted, @Nullable Throwable failure) {
         LockLostException loss = loss();
         boolean mayGoOn = loss == null ? wereTriedTogether && failure == null : !isReentry;
@@ -178,7 +178,7 @@ final class Acquisition {
         }
     }
 
-    /** Acquires the keys one after the other, with a new owner: a release that arrives late must not end the next grant. */
+    /** Acquires the keys one after the other, with a new owner: a late release of the old owner must not end a new grant. */
     private void acquireAnew() {
         String owner = request.newOwner();
         tenures.replaceAll(tenure -> tenure.holds > 0 ? tenure : new Tenure(request, tenure.key, owner, tenure.thread));
@@ -200,9 +200,9 @@ final class Acquisition {
     }
 
     /**
-     * Gives back what was granted. The future completes when that is done, or after 200 ms: the rest goes on in the background.
+     * Releases the granted keys. The future completes when this is done, or after 200 ms. Then the rest is released in the background.
      *
-     * @param withUnheard whether to wait for what may have been granted, too
+     * @param withUnheard whether to wait also for the release of keys that may have been granted, because a reply is missing
      */
     private CompletableFuture<Void> giveBack(boolean withUnheard) {
         List<Key> left = begun;
@@ -219,8 +219,8 @@ final class Acquisition {
     }
 
     /**
-     * One key: it is tried first, then waited for at the server in slices, and what a wait was granted is confirmed. A slice without
-     * a reply tells that the server is gone, so nothing has to be probed while it lasts.
+     * The acquisition of one key. It first tries the key, then waits for it at the server in slices, and confirms the grant that ends a
+     * wait. A slice without a reply in time shows that the server is gone, so the client sends no probes during a slice.
      */
     private final class Key {
         final Tenure tenure;
@@ -231,7 +231,7 @@ final class Acquisition {
 
         volatile boolean isGranted;
 
-        /** Completes when nothing is left at the server, or the client has tried that for its patience. */
+        /** Completes when the server has neither a grant nor a position of this caller, or the client's patience is over. */
         volatile CompletableFuture<?> gaveUp = CompletableFuture.completedFuture(null);
 
         private final boolean isWaiting;
@@ -272,7 +272,8 @@ final class Acquisition {
             }
             CompletableFuture<Void> turn = this.turn == null ? client.waitingConnections.enter() : this.turn;
             this.turn = turn;
-            // Callers that wait for a lock which this caller holds may use all connections: so try again now and then.
+            // Poll without a connection: otherwise there is a deadlock if all connections wait for a lock that this
+            // caller holds.
             CompletableFuture<?> next = turn.isDone()
                     ? turn
                     : CompletableFuture.anyOf(turn, call.pause(Math.min(left, Clock.backOff(++polls))));
@@ -314,7 +315,7 @@ final class Acquisition {
                     : acquire(Math.min(lease, SHORT_LEASE), "BLOCK", block, "KEEP", KEEP);
         }
 
-        /** Sets the full lease of what a wait was granted. It may be over already: then the wait goes on. */
+        /** Renews the short lease of a grant to the full lease. If the short lease is already over, the wait continues. */
         private void confirm(Object grant) {
             List<Object> token = List.of("TOKEN", number(grant, 0));
             Supplier<Request> renewal =
@@ -354,7 +355,7 @@ final class Acquisition {
             end(true, null);
         }
 
-        /** Sends a request, followed by WAIT if the grant must be replicated. That holds up the connection, so it is not a shared one. */
+        /** Sends a request. If replicas must confirm the grant, WAIT follows. WAIT blocks the connection, so this one is not shared. */
         private void askReplicated(long limit, Supplier<Request> next, Consumer<List<@Nullable Object>> step) {
             LockRequest.Replicas replicas = request.replicas;
             boolean isReplicated = replicas.count() > 0;
@@ -373,7 +374,7 @@ final class Acquisition {
             });
         }
 
-        /** Leaves nothing behind: neither a turn, nor a position in a queue, nor a grant. */
+        /** Ends the acquisition of this key. If it fails, gives up the turn, the position in the queue and the grant. */
         private void end(boolean granted, @Nullable Throwable failure) {
             isGranted = granted;
             if (turn != null) {
@@ -382,7 +383,8 @@ final class Acquisition {
             if (isLeftBehind || (failure != null && call.mayHaveRun)) {
                 gaveUp = giveUp();
             }
-            // A busy lock, and not a silent server, has used up the wait limit. Several keys were tried before.
+            // If a server has answered, the lock was busy until the wait limit. If there are several keys, a server has
+            // answered, because the keys were tried before.
             boolean isBusy = failure instanceof LockUnreachableException
                     && isWaiting
                     && (call.isHeard || tenures.size() > 1)
@@ -391,8 +393,8 @@ final class Acquisition {
         }
 
         private CompletableFuture<?> giveUp() {
-            // A later grant may have the same owner, if that was named or this is a re-entry. A late request must not
-            // end it.
+            // If the program has named the owner, or this is a re-entry, a later grant may have the same owner. A late
+            // release must not end that grant.
             boolean isOnlyGrant = wanted == 1 && request.owner == null;
             long limit = isOnlyGrant ? client.patience : GIVE_UP_LIMIT;
             return new Call(client.servers, tenure.key, Clock.now() + limit)

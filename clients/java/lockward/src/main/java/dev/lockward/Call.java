@@ -17,32 +17,32 @@ import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The requests about one key that belong to one call of the program, one after the other. Each is sent until a server answers: the reply
- * to an earlier attempt may be lost, so each request names the count of holds that it leads to, or the token of its tenure.
+ * One call of the program, with its requests about one key, one after the other. Each request is repeated until a server answers. If a
+ * reply is lost, the server may carry out a request twice. So each request names the resulting count of holds or the token of its tenure.
  *
- * <p>The steps run in the threads that read replies and in the timer's. None of them blocks.
+ * <p>The steps run in the threads that read replies and in the timer's thread. No step blocks.
  */
 final class Call {
-    /** How long a node may take to redirect a request, if the client does not know which node has the key. Another may be silent. */
+    /** How long to wait for a node's reply if the client does not know which node has the key. Then it asks another node. */
     private static final long GUESS_LIMIT = TimeUnit.MILLISECONDS.toNanos(250);
 
     private static final Set<String> LOGIN_ERRORS = Set.of("NOAUTH", "NOPERM", "WRONGPASS");
 
-    /** False: a request is not sent again if it may have been carried out. */
+    /** If false, a request is not repeated when the server may have carried it out. */
     boolean isRepeatable = true;
 
-    /** Whether a server has answered, with a reply of any kind. */
+    /** Whether a server has answered, with any reply. */
     volatile boolean isHeard;
 
-    /** Whether a request whose reply was lost may have been carried out. */
+    /** Whether a server may have carried out a request whose reply was lost. */
     volatile boolean mayHaveRun;
 
-    /** When the request was sent that was answered, and by which node. */
+    /** When the answered request was sent. The node below has answered it. */
     volatile long sent = Clock.now();
 
     volatile @Nullable Node node;
 
-    /** Called when the server refuses a lease, with the longest one in milliseconds. The request is sent once more then. */
+    /** Called with the longest lease in milliseconds when the server refuses a longer one. Then the request is sent once more. */
     LongConsumer onLeaseRefused = longest -> {};
 
     private final Servers servers;
@@ -51,7 +51,7 @@ final class Call {
     /** When the last reply can arrive. */
     private final long end;
 
-    // What is asked now, and with what result so far.
+    // The present request and its progress.
     private boolean isOwn;
     private long silenceLimit;
     private long replyLimit;
@@ -63,7 +63,7 @@ final class Call {
     private @Nullable Node importing;
     private @Nullable Node silent;
 
-    // The following is guarded by this object's monitor.
+    // The following fields are guarded by this object's monitor.
     /** What the call waits for: an attempt, or the end of a pause. */
     private CompletableFuture<?> pending = answers;
 
@@ -86,11 +86,11 @@ final class Call {
     }
 
     /**
-     * Sends requests in one pipeline. The future completes with the replies, each of which may be a {@link ServerError}; or with a {@link
-     * LockUnreachableException}, or what the supplier throws before an attempt.
+     * Sends requests in one pipeline. The future completes with the replies, each of which may be a {@link ServerError}. It fails with a
+     * {@link LockUnreachableException}, or with the exception that the supplier throws before an attempt.
      *
-     * @param isOwn whether to send on a connection that nothing else uses meanwhile
-     * @param patience how long to try while no server answers
+     * @param isOwn whether to use a connection that is not shared
+     * @param patience how long to repeat the requests while no server answers
      * @param limit how long a reply may take
      */
     CompletableFuture<List<@Nullable Object>> ask(
@@ -106,7 +106,7 @@ final class Call {
         return asked;
     }
 
-    /** Completes after so many nanoseconds, or exceptionally when the call is cancelled. */
+    /** Completes after {@code nanos} nanoseconds, or exceptionally when the call is cancelled. */
     CompletableFuture<Void> pause(long nanos) {
         CompletableFuture<Void> pause = new CompletableFuture<>();
         Future<?> alarm = servers.timer.at(Clock.now() + nanos, () -> pause.complete(null));
@@ -114,7 +114,7 @@ final class Call {
         return pause.whenComplete((done, cancelled) -> alarm.cancel(false));
     }
 
-    /** Ends the call: nothing more is sent, and what is asked completes with a CancellationException. */
+    /** Ends the call: it sends no further request, and its future fails with a CancellationException. */
     void cancel() {
         CompletableFuture<?> open;
         synchronized (this) {
@@ -131,7 +131,7 @@ final class Call {
         }
     }
 
-    /** Whether the connection to the node was lost after the request was sent that was answered. */
+    /** Whether the connection to the node was lost after the answered request was sent. */
     boolean hasLostNode() {
         return node != null && node.lostAt - sent > 0;
     }
@@ -176,7 +176,7 @@ final class Call {
                         cause);
     }
 
-    /** Requests that are sent once, in one pipeline. Completes with the replies, or with the reason why there are none. */
+    /** One attempt to send the requests, in one pipeline. It completes with the replies, or with the reason why there are none. */
     private final class Attempt extends CompletableFuture<List<@Nullable Object>> {
         private final List<Request> pipeline;
         private final boolean isAsking = importing != null;
@@ -304,7 +304,7 @@ final class Call {
             });
         }
 
-        /** Gives the connection up if it stays silent, even if the call has ended earlier. */
+        /** Replaces the connection if no reply arrives on it in time, even if the call has ended earlier. */
         private void checkSilence(Connection connection) {
             if (Clock.left(latest) > 0) {
                 servers.timer.at(latest, () -> checkSilence(connection));

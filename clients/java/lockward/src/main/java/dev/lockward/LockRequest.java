@@ -11,8 +11,8 @@ import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
 /**
- * How a lock is to be acquired: the key or keys, the kind, and the settings. Without a kind the lock is exclusive. {@link
- * LockwardClient#request} returns it, and it may be used any number of times, but must not be changed by two threads at once.
+ * How to acquire a lock: the key or keys, the kind, and the settings. Without a kind the lock is exclusive. {@link
+ * LockwardClient#request} creates a request. A request may be used any number of times, but two threads must not change it at once.
  */
 public final class LockRequest {
     final List<String> keys;
@@ -20,7 +20,7 @@ public final class LockRequest {
     private List<Object> limit = Request.EXCLUSIVE;
     private List<Object> weight = List.of();
 
-    /** In milliseconds; 0 for the server's. */
+    /** In milliseconds; 0 for the server's default. */
     long lease;
 
     boolean isRenewed = true;
@@ -48,47 +48,47 @@ public final class LockRequest {
         this.replicas = replicas;
     }
 
-    /** Everybody who asks for this kind may hold the lock together: readers. */
+    /** A read lock: all owners that ask for this kind may hold the lock together. */
     public LockRequest shared() {
         limit = Request.SHARED;
         return this;
     }
 
     /**
-     * So many holders, or holders with so much weight, may hold the lock together: a semaphore.
+     * A semaphore: the weights of all holders together are at most the number of slots.
      *
-     * @param slots 1 to 1,000,000. It should be the same for all
+     * @param slots 1 to 1,000,000. The number should be the same for all callers
      */
     public LockRequest slots(int slots) {
         limit = List.of("SLOTS", slots);
         return this;
     }
 
-    /** Takes so many of the slots, and not one. */
+    /** How many of the slots to take, instead of one. */
     public LockRequest weight(int slotsTaken) {
         weight = List.of("WEIGHT", slotsTaken);
         return this;
     }
 
-    /** The lease, instead of the client's. More than 0, rounded up to milliseconds. */
+    /** A lease that replaces the client's setting. More than 0, rounded up to milliseconds. */
     public LockRequest lease(Duration length) {
         lease = Clock.positiveMillis(length, "lease");
         return this;
     }
 
-    /** Whether the lease is renewed until the lock is released. Otherwise the lock is lost when the lease is over. */
+    /** Whether the client renews the lease until the lock is released. Otherwise the lock is lost when the lease is over. */
     public LockRequest renewal(boolean isOn) {
         isRenewed = isOn;
         return this;
     }
 
-    /** The lock is lost so long after it was granted, though it is renewed until then. */
+    /** The lock is lost this long after it was granted. Until then it is renewed. */
     public LockRequest holdLimit(Duration length) {
         holdLimit = Clock.nanos(Clock.positiveMillis(length, "hold limit"));
         return this;
     }
 
-    /** The owner's name at the server, 1 to 1,024 bytes. Two that hold a lock under the same name are one owner. */
+    /** The owner's name at the server, 1 to 1,024 bytes. Holders with the same name are one owner. */
     public LockRequest owner(String name) {
         owner = name;
         return this;
@@ -109,7 +109,7 @@ public final class LockRequest {
     /**
      * Acquires the lock, and waits for it without limit.
      *
-     * @throws InterruptedException when the thread is interrupted. It has left the queue then, and holds nothing
+     * @throws InterruptedException when the thread is interrupted. The thread has left the queue then, and holds nothing
      * @throws LockRefusedException when the server replies with an error
      * @throws LockUnreachableException when no server answers the first request within the client's patience
      */
@@ -120,7 +120,7 @@ public final class LockRequest {
     /**
      * Acquires the lock, and waits for it for at most {@code timeout}; 0 does not wait.
      *
-     * @return empty when the lock is busy for longer
+     * @return empty when the lock was still busy after {@code timeout}
      * @throws InterruptedException as {@link #acquire}
      * @throws LockRefusedException as {@link #acquire}
      * @throws LockUnreachableException when no server answers
@@ -129,12 +129,12 @@ public final class LockRequest {
         return acquire(Clock.span(timeout));
     }
 
-    /** As {@link #acquire}, without a thread. To cancel the future leaves the queue. */
+    /** As {@link #acquire}, without blocking a thread. If the future is cancelled, the caller leaves the queue. */
     public CompletableFuture<HeldLock> acquireAsync() {
         return acquireAsync(Clock.FOREVER, Optional::orElseThrow);
     }
 
-    /** As {@link #tryAcquire}, without a thread. To cancel the future leaves the queue. */
+    /** As {@link #tryAcquire}, without blocking a thread. If the future is cancelled, the caller leaves the queue. */
     public CompletableFuture<Optional<HeldLock>> tryAcquireAsync(Duration timeout) {
         return acquireAsync(Clock.span(timeout), held -> held);
     }
@@ -175,7 +175,7 @@ public final class LockRequest {
                 isDeposed.complete(false);
             }
             if (isDeposed.join()) {
-                Thread.interrupted(); // it was meant for the leader
+                Thread.interrupted(); // this interrupt was only for the leader
             } else {
                 release(term);
             }
@@ -205,7 +205,7 @@ public final class LockRequest {
         return owner == null ? client.id + ":" + client.owners.incrementAndGet() : owner;
     }
 
-    /** Tells the program when one of these is lost. */
+    /** Calls the program's listener when one of the tenures is lost. */
     void watchLoss(List<Tenure> tenures) {
         if (onLost != null) {
             Tenure.onLost(tenures, onLost);
@@ -227,7 +227,7 @@ public final class LockRequest {
                 isHeld -> convert.apply(isHeld ? Optional.of(new HeldLock(acquisition.tenures)) : Optional.empty())));
         future.whenComplete((held, error) -> {
             if (error != null) {
-                acquisition.cancel(); // the caller has left, also by orTimeout
+                acquisition.cancel(); // the caller has left, for example by orTimeout
             }
         });
         return future;

@@ -14,12 +14,12 @@ import java.util.Deque;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
-/** A command to be sent once. Its reply is a Long, a String, a List of these and lists, or null. */
+/** A command that is sent once. Its reply is a Long, a String, null, or a List of replies. */
 final class Request extends AsyncCommand<String, String, Object> {
     static final List<Object> EXCLUSIVE = List.of();
     static final List<Object> SHARED = List.of("SHARED");
 
-    /** @param parts arguments, each a {@code byte[]} or of any other type, and lists of them */
+    /** @param parts the arguments: each a {@code byte[]}, any object, which is sent as text, or a list of these */
     Request(String name, Object... parts) {
         super(new Command<>(new Keyword(name), new Output(), arguments(parts)));
     }
@@ -39,10 +39,10 @@ final class Request extends AsyncCommand<String, String, Object> {
     }
 
     /**
-     * Acquires or renews.
+     * A request that acquires or renews.
      *
      * @param lease in milliseconds; 0 for the server's default
-     * @param arguments those between the lease and the number of holds
+     * @param arguments the arguments between the lease and the number of holds
      */
     static Request withHolds(String name, Tenure of, long lease, List<Object> arguments, int holds, List<Object> kind) {
         List<Object> px = lease == 0 ? List.of() : List.of("PX", lease);
@@ -71,9 +71,9 @@ final class Request extends AsyncCommand<String, String, Object> {
         }
     }
 
-    /** A reply of any form. Lettuce's own class takes no null in a list. */
+    /** A reply of any type. Lettuce's own class does not support null in a list. */
     private static final class Output extends CommandOutput<String, String, Object> {
-        /** The lists that have fewer elements yet than they will have, the innermost first. */
+        /** The lists that are not complete yet, the innermost first. */
         private final Deque<List<@Nullable Object>> open = new ArrayDeque<>(2);
 
         Output() {

@@ -32,15 +32,15 @@ import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Which server has a key, and the connections to it: one that all requests share, and one for each request that waits.
+ * Finds the server that has a key, and keeps the connections to it: one that all requests share, and one for each request that waits.
  *
- * <p>Lettuce's own repetitions and timeouts are turned off: {@link Call} has to know when a request is repeated, and how long
- * it may take. No method blocks, but {@code close}.
+ * <p>Lettuce's own retries and timeouts are turned off, because {@link Call} decides when to repeat a request and how long it may
+ * take. Only {@code close} blocks.
  */
 final class Servers {
     private static final long IDLE_LIMIT = TimeUnit.SECONDS.toNanos(5);
 
-    /** How long Sentinels are asked before the last known primary is used. */
+    /** How long to wait for the Sentinels before the last known primary is used. */
     private static final long SENTINEL_LIMIT = TimeUnit.MILLISECONDS.toNanos(250);
 
     final Timer timer = new Timer();
@@ -51,10 +51,10 @@ final class Servers {
     private final Consumer<Node> onConnectionLost;
     private final Map<RedisURI, Node> nodes = new ConcurrentHashMap<>();
 
-    /** Those that the program has named. */
+    /** The nodes that the program has named. */
     private final List<Node> seeds;
 
-    /** The nodes that are known to have a slot. Empty without a cluster. */
+    /** The known node of each slot. Empty without a cluster. */
     private final Map<Integer, Node> nodesBySlot = new ConcurrentHashMap<>();
 
     /** How often a connection has failed. */
@@ -76,13 +76,13 @@ final class Servers {
         private final Queue<Connection> idle = new ConcurrentLinkedQueue<>();
         private final Set<Connection> waiting = ConcurrentHashMap.newKeySet();
 
-        /** Where the last connection was opened. */
+        /** The address of the last connection. */
         private volatile @Nullable RedisURI address;
 
-        /** When the connection was last lost, or the primary replaced. */
+        /** When the connection was last lost, or another server became the primary. */
         volatile long lostAt = Clock.now();
 
-        /** Completes when the shared connection is open, and all who have waited for that have used it. */
+        /** Completes when the shared connection is open, and all its waiting users have been called. */
         private @Nullable CompletableFuture<Connection> shared;
 
         private Node(RedisURI uri) {
@@ -94,7 +94,7 @@ final class Servers {
         }
     }
 
-    /** @param onConnectionLost called when the connection to a node is lost, or there is another primary */
+    /** @param onConnectionLost called when the connection to a node is lost, or another server is the primary */
     Servers(LockwardClient.Builder settings, Consumer<Node> onConnectionLost) {
         seeds = settings.uris.stream().map(this::node).toList();
         responseLimit = settings.responseLimit;
@@ -152,7 +152,7 @@ final class Servers {
         nodesBySlot.put(SlotHash.getSlot(key), node);
     }
 
-    /** The node that MOVED or ASK names. A node that does not know its own host leaves it out. */
+    /** The node that MOVED or ASK names. A node that does not know its own host leaves the host out: then it is the asked node's. */
     Node redirected(Node asked, ServerError error) {
         String address = error.message().substring(error.message().lastIndexOf(' ') + 1);
         int colon = address.lastIndexOf(':');
@@ -169,7 +169,7 @@ final class Servers {
 
     // The shared connection of a node.
 
-    /** Calls {@code user} with the connection that all requests to a node share, or with an error. In the order of the calls. */
+    /** Calls {@code user} with the shared connection to a node, or with an error. Users are called in the order of their calls. */
     void withShared(Node node, BiConsumer<? super @Nullable Connection, ? super @Nullable Throwable> user) {
         CompletableFuture<Connection> shared;
         synchronized (node) {
@@ -178,7 +178,7 @@ final class Servers {
             }
             shared = node.shared;
             if (!shared.isDone()) {
-                // After those who wait already: a future alone would call them in the reverse order.
+                // This keeps the order of the users: one future would call them in the reverse order.
                 node.shared = shared.whenComplete(user);
                 return;
             }
@@ -189,7 +189,7 @@ final class Servers {
     private CompletableFuture<Connection> open(Node node) {
         CompletableFuture<Connection> opened = new CompletableFuture<>();
         CompletableFuture.completedFuture(node)
-                .thenCompose(this::primary) // what it throws ends the calls that wait for the connection
+                .thenCompose(this::primary) // an exception ends the calls that wait for the connection
                 .thenCompose(address -> connect(address).thenApply(redis -> {
                     RedisURI last = node.address;
                     node.address = address;
@@ -225,9 +225,9 @@ final class Servers {
     }
 
     /**
-     * Makes the next request to the node open a new connection. Returns false if that was done already.
+     * Makes the next request to the node open a new connection. Returns false if this was already done.
      *
-     * @param shared the one that is shared now, or null if it could not be opened
+     * @param shared the present shared connection, or null if it could not be opened
      */
     private boolean leave(Node node, @Nullable Connection shared) {
         synchronized (node) {
@@ -245,22 +245,22 @@ final class Servers {
     }
 
     /**
-     * Uses new connections to a node from now on: it is silent, or not the primary any more.
+     * Uses new connections to a node from now on, because the node does not answer or is not the primary any more.
      *
-     * @param used the one that has shown that. If it is not in use any more, it has been replaced already
+     * @param used the connection that has shown this. If it is not in use any more, it has already been replaced
      */
     void replace(Connection used) {
         Node node = used.node();
         Connection shared = node.openConnection();
         if (shared != null && (shared.equals(used) || node.waiting.contains(used)) && leave(node, shared)) {
-            // Other requests may still be answered.
+            // Other requests on this connection may still get their replies.
             timer.at(Clock.now() + responseLimit, shared::close);
         }
     }
 
-    // The connections of waits.
+    // The connections for waits.
 
-    /** A connection for a request that waits: an idle one, or a new one to where the shared one leads. */
+    /** A connection for a request that waits: an idle one, or a new one to the address of the shared one. */
     CompletableFuture<Connection> own(Node node) {
         for (Connection idle = node.idle.poll(); idle != null; idle = node.idle.poll()) {
             if (idle.isOpen()) {
@@ -278,7 +278,7 @@ final class Servers {
                 });
     }
 
-    /** Takes a connection back, unless it is a shared one. It is kept for a while if no request is under way on it. */
+    /** Takes a connection back, unless it is a shared one. An idle connection is kept for a while, another one is closed. */
     void giveBack(Connection connection, boolean isIdle) {
         Node node = connection.node();
         if (!node.waiting.remove(connection)) {
@@ -304,7 +304,7 @@ final class Servers {
         });
     }
 
-    /** Starts in a thread that may take a while: the first connection loads classes and reads certificates. */
+    /** Calls {@code start} in another thread, because it may block: the first connection loads classes and reads certificates. */
     private <T> CompletableFuture<T> inBackground(Supplier<CompletionStage<T>> start) {
         return CompletableFuture.supplyAsync(start, redis.getResources().eventExecutorGroup())
                 .thenCompose(started -> started);
@@ -312,13 +312,13 @@ final class Servers {
 
     // The primary.
 
-    /** The address of a node, with the primary's if Sentinels know it. */
+    /** The address of a node. With Sentinels, it is the address of their primary. */
     private CompletableFuture<RedisURI> primary(Node node) {
         List<RedisURI> sentinels = node.uri.getSentinels();
         if (sentinels.isEmpty()) {
             return CompletableFuture.completedFuture(address(node).build());
         }
-        // The first answer is believed: other Sentinels may be stopped.
+        // Take the first answer, because other Sentinels may not answer.
         CompletableFuture<RedisURI> found = new CompletableFuture<>();
         CompletableFuture<RedisURI> last = new CompletableFuture<Void>()
                 .completeOnTimeout(null, SENTINEL_LIMIT, TimeUnit.NANOSECONDS)
@@ -351,7 +351,7 @@ final class Servers {
                 }));
     }
 
-    /** The last known primary, if it still is one. */
+    /** The last known primary, if it is still a primary. */
     private CompletableFuture<RedisURI> lastKnown(Node node) {
         RedisURI last = node.address;
         if (last == null) {
@@ -365,7 +365,7 @@ final class Servers {
         }));
     }
 
-    /** Asks within the response limit on a connection that is closed then. */
+    /** Asks a question on a connection within the response limit, and then closes the connection. */
     private <C extends StatefulConnection<?, ?>, T> CompletableFuture<T> ask(
             CompletableFuture<C> connected, Function<C, CompletionStage<T>> question) {
         return connected
@@ -374,7 +374,7 @@ final class Servers {
                 .whenComplete((answer, error) -> connected.thenAccept(StatefulConnection::closeAsync));
     }
 
-    /** Closes all connections, which ends the waits on them. */
+    /** Closes all connections. This ends the waits on them. */
     void close() {
         isClosed = true;
         redis.shutdownAsync(0, 2, TimeUnit.SECONDS).join();

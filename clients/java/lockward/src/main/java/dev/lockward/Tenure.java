@@ -8,15 +8,15 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
-/** One owner and one key, from the grant to the end. It is renewed and watched until it is released or lost. */
+/** A tenure of one key by one owner. The client renews and watches it until it is released or lost. */
 final class Tenure {
     private static final System.Logger LOGGER = System.getLogger(LockwardClient.class.getName());
     static final String LEASE_OVER = "its lease is over";
 
-    /** A lease that ends so little before the hold limit is not renewed any more. */
+    /** If a lease ends less than this before the hold limit, it is not renewed any more. */
     private static final long HOLD_TOLERANCE = TimeUnit.MILLISECONDS.toNanos(20);
 
-    /** How long after a renewal that the server refuses the next one is sent. A sixth of the lease, if that is less. */
+    /** The pause before the next renewal after a renewal has failed. It is a sixth of the lease, if that is less. */
     private static final long LONGEST_PAUSE = TimeUnit.SECONDS.toNanos(1);
 
     private static final long MIN_REPLY_LIMIT = TimeUnit.MILLISECONDS.toNanos(20);
@@ -24,7 +24,7 @@ final class Tenure {
     final String key;
     final String owner;
 
-    /** The thread that holds the lock, if any. The lock is renewed only while it lives. */
+    /** The thread that holds the lock, if any. The client renews the lock only while this thread lives. */
     final @Nullable Thread thread;
 
     final LockwardClient client;
@@ -33,7 +33,7 @@ final class Tenure {
     /** Completes when the tenure is lost, with the reason. */
     private final CompletableFuture<String> lost = new CompletableFuture<>();
 
-    // The following is changed with this object's monitor only. No thread waits while it has that.
+    // The following fields are changed only by a thread that has this object's monitor. Such a thread never waits.
     volatile List<Object> kind = Request.EXCLUSIVE;
     volatile long token;
     volatile int holds;
@@ -43,13 +43,13 @@ final class Tenure {
     private long deadline;
     private long holdEnd;
 
-    /** When the next renewal begins. The deadline, if there is none to begin. */
+    /** When the next renewal begins, or the deadline if there is no next renewal. */
     private long renewAt;
 
     /** The latest renewal that is under way. Only its reply sets the deadline. */
     private @Nullable Call renewal;
 
-    /** The node that has granted or renewed. */
+    /** The node that last granted or renewed the lock. */
     private @Nullable Node node;
 
     Tenure(LockRequest request, String key, String owner, @Nullable Thread thread) {
@@ -64,7 +64,7 @@ final class Tenure {
         return holds > 0 && !lost.isDone() && Clock.left(deadline) > 0;
     }
 
-    /** Whether it is over, and the thread need not release it. */
+    /** Whether the tenure is over, and the thread need not release it. */
     synchronized boolean isLeft() {
         return holds == 0 || (!isRenewed && !isHeld());
     }
@@ -87,7 +87,7 @@ final class Tenure {
                 "the lock " + key + " is not held by " + Thread.currentThread().getName() + ": acquire it first");
     }
 
-    /** The server has granted the lock or, to its holder, another hold. That never shortens the lease. */
+    /** Called when the server has granted the lock, or another hold to its holder. Another hold never shortens the lease. */
     void granted(Call by, long newToken, int count, long newLease, boolean renewed, List<Object> asKind) {
         synchronized (this) {
             sharedHolds += asKind.equals(Request.SHARED) ? count - holds : 0;
@@ -110,7 +110,7 @@ final class Tenure {
 
     // The loss.
 
-    /** Calls the listener once, in a thread that it may block, when one of these is lost. */
+    /** Calls the listener once when one of the tenures is lost, in a thread that the listener may block. */
     static void onLost(List<Tenure> tenures, Consumer<LockLostException> listener) {
         CompletableFuture.anyOf(tenures.stream()
                         .map(tenure -> tenure.lost.thenApply(tenure::loss))
@@ -126,7 +126,7 @@ final class Tenure {
         return new LockLostException(key, token, reason);
     }
 
-    /** Makes several keys one lock: when one is lost, the others are renewed no more. */
+    /** Makes several keys one lock: when one key is lost, the others are not renewed any more. */
     static void loseTogether(List<Tenure> tenures) {
         if (tenures.size() > 1) {
             onLost(tenures, loss -> tenures.forEach(Tenure::stopRenewing));
@@ -138,14 +138,14 @@ final class Tenure {
         renewAt = deadline;
     }
 
-    /** Ends the tenure as lost, and tells the program. Returns the exception: the first reason stays. */
+    /** Ends the tenure as lost, and calls the program's listeners. The returned exception has the first reason of the loss. */
     LockLostException lose(String reason) {
         client.live.remove(this);
         lost.complete(reason);
         return loss(lost.join());
     }
 
-    /** Throws if the reply is an error; as lost, if it says that the owner does not hold what was granted. */
+    /** Throws if the reply is an error. If it says that the owner does not hold the lock any more, the tenure is lost. */
     void checkAccepted(@Nullable Object reply) {
         if (token > 0 && reply instanceof ServerError error && error.deniesTenure()) {
             throw lose(error.message());
@@ -156,9 +156,9 @@ final class Tenure {
     // The renewals.
 
     /**
-     * Ends the tenure if its lease is over. Renews it if that is due, or will be soon: others are renewed now.
+     * Ends the tenure if its lease is over. Renews it if a renewal is due now or soon, so that several tenures share a pipeline.
      *
-     * @param left a node to which the connection is lost, which may have forgotten the tenure, or null
+     * @param left a node whose connection was lost, or null. This node may have forgotten the tenure
      */
     void check(@Nullable Node left) {
         Call call = null;
@@ -185,9 +185,9 @@ final class Tenure {
     }
 
     /**
-     * Sets a lease, from now. If no server answers, the next renewal sets it.
+     * Renews the lock with this lease and kind. If no server answers, the next renewal sets them.
      *
-     * @param newLease 0: the lease that the lock has, or what is left of it if it is not renewed
+     * @param newLease in milliseconds; 0 for the present lease, or for the rest of it if the lock is not renewed
      * @param newKind a kind with a larger limit, or null
      */
     CompletableFuture<Void> renew(long newLease, @Nullable List<Object> newKind) {
@@ -206,7 +206,7 @@ final class Tenure {
         kind = newKind;
     }
 
-    /** @param isWanted whether the program wants the whole lease, though the lock may not be renewed otherwise */
+    /** @param isWanted whether the program asks for the whole lease, even if the lock is not renewed automatically */
     private CompletableFuture<Void> renew(Call call, boolean isWanted) {
         var sent = new Object() {
             long lease;
@@ -224,7 +224,7 @@ final class Tenure {
                     synchronized (this) {
                         sent.lease = nextLease(isWanted);
                         sent.holds = holds;
-                        // The server may set it though no reply arrives.
+                        // The server may set this lease even if its reply is lost.
                         deadline = Clock.earlier(deadline, Clock.leaseEnd(Clock.now(), sent.lease));
                         client.wakeAt(deadline);
                         return Request.withHolds("LOCK.RENEW", this, sent.lease, List.of("TOKEN", token), holds, kind);
@@ -232,7 +232,7 @@ final class Tenure {
                 })
                 .thenCompose(reply -> {
                     if (sent.holds != holds && reply instanceof ServerError) {
-                        return renew(call, isWanted); // the program has changed it meanwhile
+                        return renew(call, isWanted); // the program has changed the holds meanwhile
                     }
                     checkAccepted(reply);
                     synchronized (this) {
@@ -255,13 +255,13 @@ final class Tenure {
                 });
     }
 
-    /** The lease to ask for: no longer than what is left, if the lock is held for a limited time. */
+    /** The lease to ask for. It does not end after the hold limit, or after the present lease if there is no renewal. */
     private long nextLease(boolean isWanted) {
         long until = isWanted || isRenewed ? holdEnd : deadline;
         return Math.min(lease, Math.max(1, TimeUnit.NANOSECONDS.toMillis(Clock.left(until))));
     }
 
-    /** The server has set a lease with this end. */
+    /** Called when the server has set a lease with this end. */
     private void leaseEnds(long end) {
         deadline = Clock.earlier(end, holdEnd);
         renewAt = deadline;
@@ -277,7 +277,7 @@ final class Tenure {
     /**
      * Runs a command if the server has this tenure.
      *
-     * @param mayRenew whether a renewal may restore the tenure, if the server has forgotten it
+     * @param mayRenew whether to renew the tenure if the server does not know it: a server in quarantine restores it
      */
     CompletableFuture<@Nullable Object> guarded(boolean mayRenew, Object... command) {
         Call call = client.call(key);
@@ -298,7 +298,7 @@ final class Tenure {
                 });
     }
 
-    /** Gives one hold back. This object has one hold less then, even if no server answers. */
+    /** Releases one hold. This object then has one hold less, even if no server answers. */
     CompletableFuture<Void> release(boolean isShared) {
         int left;
         boolean isDowngrade;
@@ -317,9 +317,10 @@ final class Tenure {
         }
         Call call = new Call(client.servers, key, end);
         Object kept = left == 0 ? "ALL" : List.of("HOLDS", left);
-        // The thread of a downgrade goes on as a reader.
+        // A writer that also has the read lock becomes a reader.
         return (isDowngrade ? renew(0, Request.SHARED) : CompletableFuture.<Void>completedFuture(null))
-                // Before the request is sent: a renewal that is denied from now on finds no loss.
+                // The hold is dropped before the request is sent. So a renewal that the server denies because of
+                // this release is not reported as a loss.
                 .whenComplete((downgraded, error) -> dropHold(isShared))
                 .thenCompose(ready -> call.ask(() -> new Request("LOCK.RELEASE", key, owner, kept, "TOKEN", token)))
                 .thenAccept(reply -> {
@@ -330,12 +331,12 @@ final class Tenure {
                 });
     }
 
-    /** Gives the lock back after a delay: its lease ends then. */
+    /** Ends the lock after a delay, by setting its lease to the delay. */
     CompletableFuture<Void> releaseAfter(long millis) {
         return renew(millis, null).whenComplete((done, error) -> end());
     }
 
-    /** Forgets the lock, which stays held at the server. Returns what another process needs to go on with it. */
+    /** Forgets the lock, which stays held at the server. Returns what another process needs to continue it. */
     synchronized List<Object> handOver() {
         checkHeld();
         List<Object> handle = new ArrayList<>(List.of(key, owner, token, holds, lease));
@@ -352,7 +353,7 @@ final class Tenure {
         }
     }
 
-    /** From now on the lock is neither renewed nor lost. */
+    /** From now on the client neither renews the lock nor reports its loss. */
     void end() {
         synchronized (this) {
             holds = 0;

@@ -4,17 +4,17 @@ import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 
-/** Runs tasks at instants of the monotonic clock, in one thread. No task may block: the ends of leases are among them. */
+/** Runs tasks at instants of the monotonic clock, in one thread. No task may block, because that would delay the ends of leases. */
 final class Timer extends ScheduledThreadPoolExecutor {
     private static final long TICK = 100;
 
     Timer() {
-        // After the shutdown a task runs at once, in the thread that adds it. It finds the client closed, so no call
-        // hangs.
+        // After the shutdown a new task runs at once, in the thread that adds it. The task finds the client closed, so
+        // no call hangs.
         super(1, task -> Clock.daemon(task, "lockward-timer"), (task, closed) -> task.run());
         setRemoveOnCancelPolicy(true);
-        // Adding a task wakes the thread if it is the first one. So an acquisition, whose tasks are soon cancelled,
-        // would cost several switches of threads. There is a task before them.
+        // A new task wakes the thread if the task is due first. The tasks of an acquisition are soon cancelled, so they
+        // would cost several context switches for nothing. This task is due before them, and prevents that.
         scheduleWithFixedDelay(() -> {}, TICK, TICK, TimeUnit.MILLISECONDS);
     }
 

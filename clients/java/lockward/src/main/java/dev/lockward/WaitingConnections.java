@@ -5,11 +5,11 @@ import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 
-/** The connections for waits, given in turn, first come, first served. A turn is a future that completes when it begins. */
+/** The connections for waits, given out first come, first served. A turn is a future that completes when the turn begins. */
 final class WaitingConnections {
     private final int count;
 
-    /** Those that have begun, and then those that wait for it. Guarded by this object's monitor. */
+    /** First the turns that have begun, then the turns that have not. Guarded by this object's monitor. */
     private final List<CompletableFuture<Void>> turns = new ArrayList<>();
 
     WaitingConnections(int count) {
@@ -25,13 +25,13 @@ final class WaitingConnections {
         return turn;
     }
 
-    /** Ends a turn, or gives it up before it has begun. */
+    /** Ends a turn, which may not have begun. */
     void end(CompletableFuture<Void> turn) {
         Optional<CompletableFuture<Void>> last;
         synchronized (this) {
             turns.removeIf(each -> each == turn);
             last = turns.stream().skip(count - 1).findFirst();
         }
-        last.ifPresent(next -> next.complete(null)); // it may have begun before
+        last.ifPresent(next -> next.complete(null)); // does nothing if this turn has already begun
     }
 }

@@ -23,9 +23,9 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
 
-/** What the client makes of replies that are rare or missing, with a scripted server. */
+/** How the client handles rare and missing replies, with a scripted server. */
 class RepliesTest {
-    /** The key b is busy when it is asked for with another key for the first time. */
+    /** A server that refuses the key b as busy in the first attempt for both keys. */
     private static ScriptedServer busyAtFirst() {
         AtomicInteger asked = new AtomicInteger();
         return new ScriptedServer(request -> {
@@ -38,7 +38,7 @@ class RepliesTest {
     }
 
     @Test
-    void keysThatWereGivenBackAreAcquiredByANewOwner() throws Exception {
+    void keysThatWereReleasedAreAcquiredAgainByANewOwner() throws Exception {
         try (ScriptedServer server = busyAtFirst();
                 LockwardClient client = Server.builder(server.uri()).build()) {
             HeldLock held = client.request("a", "b").acquire();
@@ -52,7 +52,7 @@ class RepliesTest {
     }
 
     @Test
-    void aNamedOwnerAcquiresKeysThatWereGivenBack() throws Exception {
+    void aNamedOwnerAcquiresKeysAgainThatWereReleased() throws Exception {
         try (ScriptedServer server = busyAtFirst();
                 LockwardClient client = Server.builder(server.uri()).build()) {
             client.request("a", "b").owner("me").acquire();
@@ -60,7 +60,7 @@ class RepliesTest {
         }
     }
 
-    /** Grants the key "connect", and replies to no request about another key but to this one of the releases. */
+    /** A server that grants the key "connect". For the key k it replies only to the release with this number. */
     private static ScriptedServer silentUntilRelease(int number) {
         AtomicInteger releases = new AtomicInteger();
         return new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE connect ")
@@ -77,7 +77,7 @@ class RepliesTest {
     }
 
     @Test
-    void aGiveUpInTheBackgroundIsSentUntilItIsAnswered() throws Exception {
+    void aReleaseInTheBackgroundIsRepeatedUntilTheServerAnswers() throws Exception {
         try (ScriptedServer server = silentUntilRelease(3);
                 LockwardClient client = patientClient(server)) {
             client.request("connect").acquire();
@@ -88,7 +88,7 @@ class RepliesTest {
     }
 
     @Test
-    void aCancelledCallerWaitsFor200MillisecondsAndTheGiveUpGoesOn() throws Exception {
+    void aCancelledCallerWaitsFor200MillisecondsAndTheReleaseIsRepeated() throws Exception {
         try (ScriptedServer server = silentUntilRelease(2);
                 LockwardClient client = patientClient(server)) {
             Threads.Running<Boolean> caller =
@@ -96,13 +96,13 @@ class RepliesTest {
             eventually(() -> server.count("LOCK.ACQUIRE k ") == 1);
             caller.interrupt();
             assertThrows(InterruptedException.class, caller::join);
-            assertTrue(server.count("LOCK.RELEASE k ") <= 1); // the response limit is longer
+            assertTrue(server.count("LOCK.RELEASE k ") <= 1); // the response limit is longer than 200 ms
             eventually(() -> server.count("LOCK.RELEASE k ") == 2);
         }
     }
 
     @Test
-    void aRefusedWaitForReplicasGivesTheGrantBack() throws Exception {
+    void aGrantIsReleasedIfTheServerRefusesTheWaitForReplicas() throws Exception {
         try (ScriptedServer server = new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE")
                         ? grant(7, 30_000)
                         : request.startsWith("WAIT") ? "-ERR no replicas here" : ":0");
@@ -114,7 +114,7 @@ class RepliesTest {
     }
 
     @Test
-    void aReleaseWithoutAReplyEndsWithTheLease() throws Exception {
+    void aReleaseWithoutAReplyFailsAtTheEndOfTheLease() throws Exception {
         try (ScriptedServer server =
                         new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE") ? grant(7, 1_000) : null);
                 LockwardClient client = patientClient(server)) {
@@ -126,7 +126,7 @@ class RepliesTest {
     }
 
     @Test
-    void aDowngradeWithoutAReplyGoesOnWithTheNextRenewal() throws Exception {
+    void aDowngradeWithoutAReplyIsRepeatedByTheNextRenewal() throws Exception {
         AtomicBoolean isSilent = new AtomicBoolean(true);
         try (ScriptedServer server = new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE")
                         ? grant(7, 6_000)
@@ -164,7 +164,7 @@ class RepliesTest {
     }
 
     @Test
-    void aCallEndsThoughTheSharedResourcesWereShutDown() throws Exception {
+    void aCallEndsEvenIfTheSharedResourcesWereShutDown() throws Exception {
         ClientResources resources = ClientResources.create();
         LockwardClient client = LockwardClient.builder(RedisURI.create("redis-sentinel://127.0.0.1:1/0#primary"))
                 .resources(resources)
@@ -193,14 +193,14 @@ class RepliesTest {
         }
     }
 
-    /** What a future fails with. */
+    /** The exception with which a future fails. */
     private static Throwable failure(CompletableFuture<?> future) {
         return assertThrows(ExecutionException.class, () -> future.get(20, TimeUnit.SECONDS))
                 .getCause();
     }
 
     @Test
-    void aRedirectionThatMakesNoSenseEndsTheCall() throws Exception {
+    void anInvalidRedirectionEndsTheCall() throws Exception {
         try (ScriptedServer server = new ScriptedServer(request -> "-MOVED 1 nowhere");
                 LockwardClient client = Server.builder(server.uri()).build()) {
             assertNotNull(failure(client.request("k").acquireAsync()));
