@@ -26,7 +26,7 @@ struct State {
     ends: Mutex<Vec<TcpStream>>,
     /// For each of the next connections: the number of bytes from the server after which the link cuts it.
     cuts: Mutex<VecDeque<u64>>,
-    /// The link drops everything after this number of bytes from the server.
+    /// After this number of bytes from the server, the link drops all data.
     swallows_after: AtomicU64,
     connections: AtomicU64,
     latest: Mutex<Arc<Connection>>,
@@ -118,7 +118,7 @@ impl Drop for Link {
 }
 
 impl Server {
-    /// Makes it a replica of `primary` over `link`, and waits until it is in sync.
+    /// Makes this server a replica of `primary` over `link`, and waits until it is in sync.
     #[track_caller]
     pub fn follow_through(&self, link: &Link, primary: &Self) {
         self.begin_to_follow(link.port());

@@ -31,7 +31,7 @@ impl Listener {
         Self { port, is_over }
     }
 
-    /// The port it listens on.
+    /// The port of the listener.
     pub const fn port(&self) -> u16 {
         self.port
     }

@@ -87,7 +87,7 @@ impl Sentinels {
     }
 
     /// Waits until the Sentinels name another server as the primary, and that server reports the role of a primary.
-    /// Returns its port.
+    /// Returns the port of the new primary.
     #[track_caller]
     pub fn see_failover_from(&self, port: u16) -> u16 {
         within(PATIENCE, "the Sentinels have promoted another server", || {

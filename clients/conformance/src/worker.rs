@@ -98,7 +98,7 @@ pub(crate) struct Worker {
     name: String,
     log: Log,
     latest: u64,
-    /// Whether the process must not be used again.
+    /// Set when no other worker may use the process.
     is_spent: bool,
     idle: Arc<Idle>,
 }

@@ -18,7 +18,7 @@ pub(crate) fn ms(time: Nanos) -> String {
 
 impl Violation {
     /// The violation and the lines that show it. Below them are the faults to the servers and the last calls on the
-    /// same lock during these lines. Times are in milliseconds from the start of the first line.
+    /// same lock in the time of these lines. Times are in milliseconds from the start of the first line.
     #[must_use]
     pub fn report(&self, history: &History) -> String {
         let mut report = self.to_string();

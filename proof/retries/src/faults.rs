@@ -35,7 +35,7 @@ impl FaultCounts {
     }
 }
 
-/// The present command of one owner in the view of the proxy.
+/// The current command of one owner, as the proxy sees it.
 #[derive(Debug)]
 struct Traffic {
     kind: LockKind,
@@ -62,7 +62,7 @@ pub(crate) struct Faults {
     goal: u64,
 }
 
-/// The owner of an actor.
+/// The owner name under which an actor acquires locks.
 pub(crate) fn owner(actor: usize) -> String {
     format!("6b6f0d51-7d4e-4d0b-9a0c-5b7e7c2f1a90:{actor}")
 }

@@ -28,7 +28,8 @@ enum Used {
     KeyWithTtl,
 }
 
-/// The time when an action or a lease is due. It is known only between two instants, because the start is.
+/// The time when an action or a lease is due. The exact time is unknown: it is between two instants, because the action
+/// or lease began between two instants.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     earliest: Instant,
@@ -41,12 +42,12 @@ impl Due {
     }
 }
 
-/// What the client that does not hold the lock does.
+/// The behaviour of the client that does not hold the lock.
 #[derive(Clone, Copy, Debug)]
 enum Asks {
-    /// It waits for the lock, with this lease, until the wait limit if there is one.
+    /// The client waits for the lock, with this lease, until the wait limit if there is one.
     Waits { limit: Option<Due>, lease: Duration },
-    /// It tries again at this instant.
+    /// The client tries again at this instant.
     Again(Instant),
 }
 
@@ -148,7 +149,7 @@ impl Trial {
         }
     }
 
-    /// Steps the clock forward and soon back, `times` times. After each step back the clock goes on for longer than a
+    /// Steps the clock forward and soon back, `times` times. After each step back, no step follows for longer than a
     /// lease.
     fn swing(&mut self, times: usize) {
         let step = Duration::from_secs(60);

@@ -330,7 +330,8 @@ fn an_argument_of_the_largest_size_is_refused_without_a_copy() {
     let size = lockward_tests::rounds(32 * 1024 * 1024, LONGEST);
     let mut stage = Stage::set();
     let value = vec![b'1'; size];
-    // The server itself copies the request. These calls raise the peak of the memory by its copies.
+    // The server itself copies each request. These calls raise the memory peak by the size of the copies, so that only
+    // a copy by the module can raise the peak further.
     stage.client.call([b"EXISTS", value.as_slice()]);
     stage.client.call([b"EXISTS", value.as_slice()]);
     let before = stage.client.stat("memory", "used_memory_peak");

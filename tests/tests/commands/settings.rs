@@ -189,7 +189,7 @@ fn a_server_starts_with_what_config_rewrite_has_written() {
         let server = Setup::new().module(beside).config("lock.max-waiters 8").start();
         let mut client = server.client();
         // `lock.default-lease` gets its default again. CONFIG REWRITE must write it too, because the module argument
-        // has another value.
+        // has a different value.
         let set = "CONFIG SET lock.default-lease 30000 lock.max-lease 3000000 lock.quarantine 1234";
         assert_eq!(client.call(set), Reply::ok());
         assert_eq!(client.call("CONFIG REWRITE"), Reply::ok());
@@ -394,7 +394,7 @@ fn an_unknown_name_in_loadex_fails_as_for_every_module() {
             assert_eq!(reply.error_word(), "ERR");
             assert_eq!(has_lock(&mut client), !server.has_redis(7, 2));
         }
-        // Some servers crash here, for every module that has a data type.
+        // Some servers crash here with every module that has a data type.
         Err(_) => {
             let log = server.see_crash();
             assert!(log.contains("Loadex configurations were not applied"), "{log}");

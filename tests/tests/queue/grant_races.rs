@@ -338,8 +338,8 @@ impl<'a> Course<'a> {
         let mut knows = received.is_some();
         let mut held = received.or(repeated);
         if matches!(self.ending, Ending::BreakOff | Ending::DeleteUser) && held.is_none() {
-            // The test cannot see whether the server has sent B's reply. If it has, B holds the lock, and a repeat
-            // finds the grant.
+            // The test cannot see whether the server has sent B's reply. If the reply was sent, B holds the lock, and
+            // B's repeated request finds the grant.
             let owner = self.owner_when_settled(race);
             if owner == "B" {
                 let token = self.a.holder(&key).token;

@@ -314,8 +314,8 @@ fn the_waits_of_one_owner_are_replicated_as_one_change() {
     let server = Setup::new().config("appendonly yes").start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
-    // Each wait asks for another lease. If each grant set its lease, the server would replicate the whole tenure each
-    // time.
+    // Each wait asks for a lease of a different length. If each grant set its lease, the server would replicate the
+    // whole tenure each time.
     let mut waits = crowd.ask(&server, WAITS, |number| format!("lock B PX {} BLOCK 0", 600_000 + number));
     a.see_blocked(i64::try_from(WAITS).unwrap());
     assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));

@@ -11,7 +11,7 @@ const OWNERS: [&str; 6] = ["A", "B", "C", "D", "E", "F"];
 /// A limit (0 for none) and a weight.
 type Mode = (i64, i64);
 
-/// The limit as a number to compare. No limit is larger than every limit.
+/// The limit as a number for comparisons. SHARED, which has no limit, gets the largest number.
 fn rank(slots: i64) -> i64 {
     if slots == 0 { i64::MAX } else { slots }
 }

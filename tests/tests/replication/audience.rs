@@ -361,7 +361,7 @@ fn send_snapshots(client: &mut Client, random: &mut Random) {
 fn stir(client: &mut Client, random: &mut Random) {
     let lock = random.within(0..LOCKS);
     let switch = format!("CONFIG SET appendonly {}", random.one_of(&["yes", "no"]));
-    // The server refuses many of these commands while another such action is under way.
+    // Many of these commands fail while a snapshot or an AOF rewrite is under way, so their replies are ignored.
     match random.within(0..7) {
         0 => drop(client.call(switch)),
         1 => drop(client.call("BGREWRITEAOF")),

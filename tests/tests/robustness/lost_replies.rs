@@ -215,7 +215,7 @@ fn a_lost_grant_is_found_by_the_repeat_or_passed_on() {
     let server = Server::start();
     let mut random = Random::new();
     let proxy = Proxy::start(server.port(), move |request| match random.within(0..3) {
-        // The repeat has another lease, and is never lost.
+        // The repeat asks for a different lease, so this line recognizes it. It is never lost.
         _ if request[4] != Reply::bulk("600000") => Fate::Carried,
         0 => Fate::ReplyLost,
         1 => Fate::ClientLost,

@@ -1,6 +1,6 @@
-//! A simulated server that follows the contract.
+//! A simulated server that keeps all promises of Lockward.
 //!
-//! It does not use the module's core, so that it does not have the same faults.
+//! It does not use the module's core, because it would then have the same faults as the module.
 
 use super::MS;
 use crate::history::{Call, HoldsReleased, Mode, Nanos, Operation, Outcome, Token, WriteOutcome};
