@@ -1,8 +1,8 @@
 //! A wall clock that a test can step. This library is preloaded into a server, and adds an offset to the wall clock.
 //! It does not change the monotonic clock. It is not part of the crate: src/clock.rs compiles it.
 //!
-//! Valkey from 8.1 on loads modules with `RTLD_DEEPBIND`. Then a module calls the C library's functions instead of
-//! the functions of this library, and reads another clock than the server. So this library removes that flag.
+//! Valkey from 8.1 on loads modules with `RTLD_DEEPBIND`. Then a module calls the C library's functions instead of the
+//! functions of this library, so the module and the server read different clocks. So this library removes that flag.
 //!
 //! The offset in microseconds is the first eight bytes of the file that `LOCKWARD_CLOCK` names. The file is mapped,
 //! so a step takes effect at once.

@@ -33,8 +33,8 @@ impl Sentinels {
         })
     }
 
-    /// As [`Sentinels::watch`], with other lines of sentinel.conf. `lines` makes them from the primary's port. They
-    /// must name the primary `locks`.
+    /// As [`Sentinels::watch`], with other lines of sentinel.conf. `lines` returns the lines for the port of the
+    /// primary. The lines must name the primary `locks`.
     #[track_caller]
     pub fn watch_with(primary: &Server, replicas: usize, lines: impl Fn(u16) -> Vec<String>) -> Self {
         let lines = lines(primary.port());

@@ -212,7 +212,7 @@ struct Player {
     server: ScriptedServer,
     worker: Worker,
     log: Log,
-    /// The ID of the last command without an ID.
+    /// The ID that was given to the last command for which the script names no ID.
     latest: u64,
     names: HashMap<String, String>,
     unanswered: VecDeque<Request>,

@@ -145,7 +145,7 @@ fn a_renewal_right_after_a_step_back_does_not_end_the_lease() {
     let token = a.acquire("lock A PX 600000").token;
     for _ in 0..20 {
         clock.back(HOUR);
-        // The server may still have the old time in its cache. By that time the new expiry has passed.
+        // The server may still have the old time in its cache. Compared with the old time, the new expiry has passed.
         let replies = a.call_all(["LOCK.RENEW lock A PX 600000", "EXISTS lock"]);
         assert_eq!(replies[0], Reply::Int(token));
         assert_eq!(a.holder("lock").tenure(), ("A", 1, token));

@@ -203,7 +203,7 @@ fn wait_and_waitaof_are_refused() {
         assert_eq!(client.call(call.as_str()).error(), refused, "{command}");
         let [in_transaction] = client.transact([&call]);
         assert_eq!(in_transaction.error(), refused, "{command}");
-        // The module must refuse them itself, because Valkey aborts when a module calls them in a script.
+        // The module must refuse these commands itself, because Valkey aborts when a module calls them in a script.
         let words = call.split(' ').map(|word| format!("'{word}'")).collect::<Vec<_>>().join(",");
         let in_script = client.call(["EVAL", &format!("return redis.pcall({words})"), "0"]);
         assert!(in_script.error().starts_with(refused), "{command}: {in_script:?}");

@@ -262,7 +262,8 @@ fn a_quarantine_that_config_set_rolls_back_has_granted_nothing() {
         let reply = a.call(format!("CONFIG SET lock.quarantine 0 port {port}"));
         assert_eq!(reply.error_word(), "ERR");
     }
-    // When A's lease ends here, the module checks the waiters. The rolled-back setting must not have let B in.
+    // The end of A's lease makes the module check the waiters. The setting was rolled back, so B must not have been
+    // granted `lock`.
     a.call("LOCK.RENEW other A TOKEN 1 PX 50").int();
     let mut c = server.client();
     c.ask("other C BLOCK 300");

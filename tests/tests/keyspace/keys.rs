@@ -251,7 +251,7 @@ fn digests_of_different_locks_differ() {
     digests.sort();
     let count = digests.len();
     digests.dedup();
-    // The tenure after the third step is the same as after the first.
+    // The tenure after the third step is the same as after the first step, so two digests are equal.
     assert_eq!(digests.len(), count - 1, "{digests:?}");
 }
 

@@ -30,9 +30,9 @@ const VANISH: [(&str, Vanish); 3] = [
     }),
 ];
 
-/// Waits until the server uses no more memory than `before` plus what it keeps for later waiters: tables with spare
-/// capacity, and a few internal clients. The server has an internal client of 18 KB for each blocked client, and
-/// frees some hundred of these per second.
+/// Waits until the server uses no more memory than `before` plus the memory that it keeps for later waiters: tables
+/// with spare capacity, and a few internal clients. The server has an internal client of 18 KB for each blocked client,
+/// and frees some hundred of these per second.
 #[track_caller]
 fn see_memory_back(client: &mut Client, before: i64, count: usize) {
     let kept = 500_000 + 150 * count as i64;

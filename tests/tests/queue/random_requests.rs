@@ -97,7 +97,7 @@ impl Model {
         })
     }
 
-    /// Grants the lock to the first waiter, again and again, until the first waiter does not fit.
+    /// Grants the lock to one waiter after another, until the first waiter in the queue does not fit.
     fn serve(&mut self) {
         while let Some((client, request)) = self.queue.front().cloned() {
             let Some(told) = self.admit(&request) else { return };

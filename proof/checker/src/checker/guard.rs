@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 ///
 /// 1. A write that was run did not start after the end of the tenure, nor after a client had read the grant of a
 ///    later tenure.
-/// 2. If a write has the reply FENCED, the tenure was not certainly held during the whole call.
+/// 2. If the tenure was certainly held during the whole call of a write, the reply is not FENCED.
 ///
 /// An owner writes only while it holds the lock alone, so no later tenure can exist at the same time. For (1), a tenure
 /// is over after a release that left no holds, or at the end of the last lease that a call may have set. For (2), a

@@ -81,7 +81,7 @@ impl Lock {
     }
 
     /// The outcome if the owner already holds the lock: one more hold, the count that HOLDS repeats, or an error.
-    /// `None` if it does not.
+    /// `None` if the owner does not hold the lock.
     fn re_enter(&mut self, now: Nanos, request: &Place) -> Option<Outcome> {
         let holder = self.holders.iter_mut().find(|holder| holder.owner == request.owner)?;
         if !request.mode.re_enters(holder.mode) {
