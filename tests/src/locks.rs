@@ -40,7 +40,7 @@ pub struct Holder {
     pub holds: i64,
     /// The tenure's fencing token.
     pub token: i64,
-    /// The `SLOTS` in the request; 0 for `SHARED`.
+    /// The `SLOTS` of the tenure; 0 for `SHARED`.
     pub slots: i64,
     /// The weight of the tenure.
     pub weight: i64,

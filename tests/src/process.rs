@@ -83,8 +83,8 @@ impl ProcessGroup {
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        // Otherwise a child process that rewrites the AOF would outlive the server and go on writing in its
-        // directory.
+        // Without this signal, a child process that rewrites the AOF would outlive the server and go on writing in the
+        // server's directory.
         let _ = self.signal_all(libc::SIGKILL);
         let _ = self.child.kill();
         let _ = self.child.wait();

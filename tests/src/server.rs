@@ -26,8 +26,7 @@ const TEST_SETTINGS: [&str; 7] = [
     "repl-diskless-sync yes",
     "repl-diskless-sync-delay 0",
     "shutdown-timeout 0",
-    // If a replica cannot apply a replicated command, or a server a command of its AOF, the server ends and the test
-    // fails.
+    // If a server cannot apply a replicated command or a command of its AOF, it ends and the test fails.
     "propagation-error-behavior panic",
 ];
 
@@ -422,7 +421,7 @@ impl Server {
     }
 
     /// Whether Lockward gets the events of EXPIRE, RENAME and MOVE. On Valkey 8.1 and 9.0 it does not subscribe to
-    /// them: these servers leave a client in another database after MOVE or COPY if a module is subscribed.
+    /// them: if a module is subscribed, these servers leave a client in the wrong database after MOVE or COPY.
     #[track_caller]
     pub fn tells_of_renames(&self) -> bool {
         let version = self.version();

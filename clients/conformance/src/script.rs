@@ -55,7 +55,7 @@ enum Step {
     Elapsed(Duration, Duration),
 }
 
-/// An expected message, and in a group the responses after it.
+/// An expected message. In a group, the responses to the message follow it.
 #[derive(Clone, Debug)]
 struct Exchange {
     expected: Expected,

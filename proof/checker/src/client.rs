@@ -37,7 +37,7 @@ pub struct Workload {
 /// The next action of a client.
 #[derive(Debug)]
 pub enum Action {
-    /// A call for its key and owner.
+    /// A call for the client's key and owner.
     Call(Operation),
     /// A write to the store with this token. The client's next actions are writes to the data beside the lock.
     Write(Token),

@@ -46,8 +46,8 @@ impl Violation {
     }
 }
 
-/// The faults to the servers, and the calls that changed the same lock, each with its end. Only those between the
-/// first and the last end of the violation's lines.
+/// The faults to the servers, and the calls that changed the same lock, each with its end. The function returns only
+/// those that ended between the first and the last end of the violation's lines.
 fn meanwhile(violation: &Violation, history: &History) -> (Ended, Ended) {
     let shown = || violation.lines.iter().map(|&at| &history.lines[at]);
     let keys: BTreeSet<&str> = shown().filter_map(key).collect();

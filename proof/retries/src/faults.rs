@@ -46,8 +46,8 @@ struct Traffic {
     issued: u32,
     /// How often the command has arrived at the proxy.
     arrivals: u32,
-    /// The number of repeats by the client itself so far. This is the largest excess of `arrivals` over `issued`,
-    /// because an issued command may arrive late.
+    /// The number of repeats by the client itself so far. This is the largest value that `arrivals` minus `issued` has
+    /// had. The difference is smaller while an issued command has not arrived yet.
     unissued: u32,
     /// Whether the server certainly gets the command, so that only its reply can be lost.
     is_under_way: bool,

@@ -260,7 +260,7 @@ impl Trial {
         lock.token = grant.token;
     }
 
-    /// Records that the other client holds the lock now. The former holder may wait for it next.
+    /// Records that the other client holds the lock now. The former holder may wait for the lock next.
     fn granted(&mut self, lock: &mut ContendedLock, lease: Due, now: Instant) {
         if now + TOLERANCE < lock.lease.earliest {
             let by = lock.lease.earliest - now;
@@ -359,12 +359,12 @@ impl Trial {
         let info = reply.info();
         let fits = |left: i64, due: Due| {
             let left = Duration::from_millis(left.unsigned_abs());
-            // An overdue lease has no time left. `note_lateness` checks whether it ends too late.
+            // An overdue lease has no time left. `note_lateness` checks whether the lease ends too late.
             let not_more = left.is_zero() || asked + left <= due.latest + TOLERANCE;
             due.earliest <= answered + left + TOLERANCE && not_more
         };
         let holder = &info.holders[0];
-        // With a newer token, the waiter has just been granted the lock, and its reply is on the way.
+        // If the token is different, the waiter has just been granted the lock, and the reply is on the way.
         if holder.token == lock.token {
             assert!(fits(holder.lease_left, lock.lease), "{info:?} {:?} {asked:?} {answered:?}", lock.lease);
             if let (Some([waiter]), Some(limit)) = (info.queue.as_deref(), limit) {

@@ -32,15 +32,16 @@ const DONE: &str = "";
 const LEAST: i64 = i64::MIN;
 const OVER_U32: i64 = 1 << 32;
 const OVER_TOKENS: i64 = 1 << 53;
-/// Ten years plus one, in milliseconds and in seconds. And a number of seconds that is too large as milliseconds.
+/// Ten years plus one millisecond, and ten years plus one second. The number of milliseconds in `OVER_ALL_S` seconds
+/// does not fit into 64 bits.
 const OVER_MAX_MS: i64 = 315_360_000_001;
 const OVER_MAX_S: i64 = 315_360_001;
 const OVER_ALL_S: i64 = 18_446_744_073_709_552;
 const OVER_LIMITS: i64 = 31_536_000_000_001;
 const OVER_KEEP: i64 = 60_001;
 
-/// A command up to the value of an option, the error for a value that is not a number, and the ranges of numbers: the
-/// smallest number of each range, and the error for the range (or [`DONE`]).
+/// The words of a command before the value of an option, the error for a value that is not a number, and the ranges of
+/// numbers: the smallest number of each range, and the error for the range (or [`DONE`]).
 type Row = (&'static str, &'static str, &'static [(i64, &'static str)]);
 
 /// The replies while A holds `lock` twice.

@@ -16,7 +16,8 @@ fn names(commands: &[Sent]) -> Vec<String> {
     commands.iter().map(|words| String::from_utf8_lossy(&words[0]).to_uppercase()).collect()
 }
 
-/// Lets the lease of the holder of `lock` end. No lock command notices the end, so the holder is not removed yet.
+/// Lets the lease of the holder of `lock` end. No lock command runs after the end, so the server has not removed the
+/// holder yet.
 fn end_lease(client: &mut Client, owner: &str) {
     client.call(format!("LOCK.RENEW lock {owner} PX 1"));
     eventually("the lease is over", || client.call("PTTL lock").int() < 0);

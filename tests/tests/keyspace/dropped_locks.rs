@@ -1,5 +1,5 @@
-//! Dropped locks: held locks that the server has evicted or expired early. Replicas and files have them too, and
-//! every command finds them.
+//! Dropped locks: held locks that the server has evicted or expired early. Replicas, snapshots and AOFs contain the
+//! dropped locks too, and every command finds them.
 
 use super::eviction_policies::POLICIES;
 use lockward_tests::{

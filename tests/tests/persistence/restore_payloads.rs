@@ -9,7 +9,7 @@ use std::net::TcpListener;
 const VERSION: u8 = 1;
 /// The record type of a holder with weight 1.
 const PUT: u8 = 1;
-/// The record type of a holder with another weight.
+/// The record type of a holder with a weight above 1.
 const WEIGHTED_PUT: u8 = 6;
 /// The longest span, in milliseconds: a thousand years.
 const LONGEST: u64 = 31_536_000_000_000;

@@ -1,4 +1,5 @@
-//! Waits that end at about the time of their grant. In either order of the two, the next waiter is served.
+//! Waits that end at about the time of their grant. The next waiter must be served, whether the wait ends before or
+//! after the grant.
 //!
 //! In each race A holds a lock, B waits for it, and C waits after B. The test frees the lock and ends B's wait at
 //! instants at most 5 ms apart, in both orders. In about half of the races the server reads both in one pass of its

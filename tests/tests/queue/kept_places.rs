@@ -23,14 +23,14 @@ fn start_held_with(mode: &str) -> (Server, Client) {
     (server, a)
 }
 
-/// Lets `owner` wait for `lock` until its limit is reached, so that its place is kept.
+/// Lets `owner` wait for `lock` until the wait limit is reached. The place of `owner` is then kept.
 #[track_caller]
 fn wait_a_slice(server: &Server, owner: &str) {
     let mut client = server.client();
     assert!(client.call(format!("LOCK.ACQUIRE lock {owner} BLOCK 1 {KEEP}")).is_null(), "{owner} is granted");
 }
 
-/// Lets `owner` wait for `lock` and disconnect, so that its place is kept.
+/// Lets `owner` wait for `lock` and disconnect. The place of `owner` is then kept.
 #[track_caller]
 fn wait_and_leave(server: &Server, owner: &str) {
     let mut observer = server.client();

@@ -179,7 +179,7 @@ fn without_holds_lost_replies_make_the_hold_count_wrong() {
     assert!(wrong > 0, "{} replies lost", proxy.replies_lost());
 }
 
-/// Cuts the client's side of the connection at the first request.
+/// Cuts the connection to the client at the first request.
 fn first_client_lost() -> impl FnMut(&[Reply]) -> Fate + Send + 'static {
     let mut is_first = true;
     move |_| if std::mem::take(&mut is_first) { Fate::ClientLost } else { Fate::Carried }

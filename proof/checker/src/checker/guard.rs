@@ -65,7 +65,8 @@ pub fn count_writes(history: &History, bounds: &Bounds, guarded: bool) -> Writes
     Writes { all: written().count(), stale: stale.count() }
 }
 
-/// The guarded or the plain writes, each with the index of its line and its token.
+/// The guarded writes if `those` is true, and the plain writes if it is false. Each comes with the index of its line
+/// and its token.
 fn writes(history: &History, those: bool) -> impl Iterator<Item = (usize, &Call, Token)> {
     history.calls().filter_map(move |(line, call)| {
         let Operation::Write { token, guarded } = call.operation else { return None };
@@ -137,7 +138,8 @@ fn wrongly_fenced(tenure: &Tenure<'_>, write: &Call) -> Option<(String, Option<u
     Some((what, Some(held.by)))
 }
 
-/// For each key and token: the tenure with at least this token whose grant was read first, and the time of this read.
+/// For each key and token: of the tenures with this token or a larger one, the tenure whose grant was read first, and
+/// the time of this read.
 struct LaterTenures<'t, 'h> {
     tenures: &'t [Tenure<'h>],
     by_key: BTreeMap<&'h str, MinFrom<(Nanos, usize)>>,

@@ -10,7 +10,7 @@ use crate::violation::{Check, Violation};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// How long a kept place holds back the waits behind it after its wait limit was reached.
+/// How long a kept place still holds back the waits behind it after its wait limit was reached.
 pub(super) const HOLDS_BACK: Nanos = 100_000_000;
 
 /// If a place was passed over for some time, the check compares it with this number of tenures before its grant.

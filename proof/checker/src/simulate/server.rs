@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 /// The number of a call, and its outcome.
 pub(super) type Reply = (usize, Outcome);
 
-/// How long a place holds back the places behind it after its wait reached its limit.
+/// How long a place still holds back the places behind it after its wait limit was reached.
 const HOLDS_BACK: Nanos = 100 * MS;
 
 #[derive(Debug, Default)]
