@@ -1,7 +1,7 @@
 //! Every argument of every command, at and beyond its limits.
 //!
-//! Each row of [`NUMBERS`] lists the replies of an option for all numbers. The tests try all [`values`] for each
-//! option, and also in place of a key, an owner, an option, or after the end of the command.
+//! Each row of [`NUMBERS`] states the reply to every number that an option may have. The tests try all [`values`] for
+//! each option, and also in place of a key, an owner, an option, or after the end of the command.
 
 use lockward_tests::{Client, ReplicationStream, Reply, Server};
 
@@ -41,7 +41,7 @@ const OVER_LIMITS: i64 = 31_536_000_000_001;
 const OVER_KEEP: i64 = 60_001;
 
 /// The words of a command before the value of an option, the error for a value that is not a number, and the ranges of
-/// numbers: the smallest number of each range, and the error for the range (or [`DONE`]).
+/// numbers. Each range has its smallest number, and its error or [`DONE`].
 type Row = (&'static str, &'static str, &'static [(i64, &'static str)]);
 
 /// The replies while A holds `lock` twice.

@@ -184,9 +184,9 @@ fn check_rivals(key: &str, tenures: &[Tenure], found: Option<&Holder>, outcome: 
 /// Removes an incomplete transaction at the end of the AOF, as `redis-check-aof --fix` does.
 ///
 /// The server itself removes only a torn command at the end, and keeps the MULTI. It then appends new commands after
-/// this MULTI, and the next restart loses all of them (https://github.com/valkey-io/valkey/pull/4342). The server writes
-/// a transaction, for example, when a command stores a key whose TTL has passed: the deletion of the old key and the
-/// command.
+/// this MULTI, and the next restart loses all of them (https://github.com/valkey-io/valkey/pull/4342). For example, the
+/// server writes a transaction when a command stores a key whose TTL has passed. The transaction contains the deletion
+/// of the old key, and the command.
 fn mend(server: &Server) {
     let path = appended_files(server).pop().expect("an AOF");
     let aof = fs::read(&path).expect("an AOF");

@@ -41,8 +41,8 @@ fn lives_on(stage: &Stage, stop: impl FnOnce(&mut Server)) {
     assert_eq!(sentinels.see_failover_from(primary.port()), replica.port());
     stage.note("the replica is the primary");
     let mut client = replica.client();
-    // The replica counts a lease from the arrival of the change, so a lease that has not ended yet does not show that
-    // the client uses the new primary. A renewal shows it.
+    // The lease on the replica proves nothing, because the replica counts it from the arrival of the change. Only a
+    // renewal shows that the client uses the new primary.
     see_renewal(&mut client, "k");
     assert_eq!(client.holder("k").token, token);
     assert!(!worker.has_event("lost"), "the client has lost a lock that the new primary has");
