@@ -56,8 +56,8 @@ static TABLE: AtomicPtr<[Synced; FILES]> = AtomicPtr::new(ptr::null_mut());
 static MAP_THE_TABLE: extern "C" fn() = map_the_table;
 
 extern "C" fn map_the_table() {
-    // SAFETY: the name is a C string; the path is one from the environment; the file is mapped shared, to be read and
-    // written.
+    // SAFETY: the name is a C string, and so is the path from the environment; the file is mapped shared, for reading
+    // and writing.
     unsafe {
         let path = getenv(c"LOCKWARD_DISK".as_ptr());
         if path.is_null() {
@@ -80,7 +80,8 @@ fn sync(file: c_int) -> c_int {
     }
     // SAFETY: the list of files is empty, so the call only waits.
     unsafe { poll(ptr::null_mut(), 0, 1) };
-    // SAFETY: the mapping, once stored, stays until the process ends; zeros are a table of zeros.
+    // SAFETY: the pointer is null, or it points to the mapping, which stays until the process ends; a file of zeros is
+    // a valid table.
     if let Some(table) = unsafe { TABLE.load(Ordering::Relaxed).as_ref() } {
         note(table, stat[NUMBER], stat[LENGTH]);
     }

@@ -181,7 +181,7 @@ impl Client {
         self.pushes.pop_front()
     }
 
-    /// Whether no reply has arrived yet. Call this only when the server has surely executed the command.
+    /// Whether no reply has arrived yet. Call this function only when the server has surely executed the command.
     #[track_caller]
     pub fn has_no_reply(&mut self) -> bool {
         match self.reply_within(Duration::from_millis(1)) {

@@ -194,7 +194,7 @@ impl Cluster {
     }
 
     /// Makes a replica the primary by a planned failover, and waits until all nodes agree. The servers may give up an
-    /// attempt that comes soon after another one, so this function repeats the attempt.
+    /// attempt that comes soon after an earlier attempt, so this function repeats it.
     #[track_caller]
     pub fn hand_over_to(&self, replica: &Server) {
         let mut client = replica.client();
@@ -390,7 +390,7 @@ fn asks_to_come_again(error: &str) -> bool {
         .any(|word| error.starts_with(word))
 }
 
-/// What one node knows of another: its id, its flags, and its ranges of slots (first and last slot).
+/// What a node knows of one node: the node's id, its flags, and its ranges of slots (first and last slot).
 type Known = (String, String, Vec<(u16, u16)>);
 
 /// What a node knows of all nodes, sorted.
@@ -428,7 +428,7 @@ impl Setup {
 }
 
 impl Server {
-    /// Its node id.
+    /// The node id of the server.
     #[track_caller]
     pub fn node_id(&self) -> String {
         self.client().call("CLUSTER MYID").text()

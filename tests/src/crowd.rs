@@ -22,7 +22,7 @@ impl Crowd {
         Self { _alone: alone }
     }
 
-    /// Opens connections and sends one LOCK.ACQUIRE on each. `request` makes its arguments from the connection's
+    /// Opens connections and sends one LOCK.ACQUIRE on each. `request` returns the arguments for the connection with a
     /// number: `"lock B BLOCK 0"`.
     #[track_caller]
     pub fn ask(&self, server: &Server, count: usize, request: impl Fn(usize) -> String) -> Vec<Client> {

@@ -24,13 +24,13 @@ struct State {
     server: u16,
     /// Both sides of every connection that may be open.
     ends: Mutex<Vec<TcpStream>>,
-    /// For each of the next connections: the number of bytes from the server after which the link cuts it.
+    /// For each of the next connections: the number of bytes from the server after which the link cuts the connection.
     cuts: Mutex<VecDeque<u64>>,
-    /// The link drops everything after this number of bytes from the server.
+    /// After this number of bytes from the server, the link drops all data.
     swallows_after: AtomicU64,
     connections: AtomicU64,
     latest: Mutex<Arc<Connection>>,
-    /// The `Link` is dropped. A connection that is accepted after this is closed.
+    /// Set when the `Link` is dropped. A connection that is accepted later is closed at once.
     is_dropped: AtomicBool,
 }
 
@@ -39,7 +39,7 @@ struct State {
 struct Connection {
     /// The number of forwarded bytes from the server.
     carried: AtomicU64,
-    /// Whether the connection has dropped data. After that it forwards nothing.
+    /// Whether the connection has dropped data. From then on it forwards nothing.
     lost: AtomicBool,
 }
 
@@ -118,7 +118,7 @@ impl Drop for Link {
 }
 
 impl Server {
-    /// Makes it a replica of `primary` over `link`, and waits until it is in sync.
+    /// Makes this server a replica of `primary` over `link`, and waits until it is in sync.
     #[track_caller]
     pub fn follow_through(&self, link: &Link, primary: &Self) {
         self.begin_to_follow(link.port());

@@ -1,11 +1,11 @@
-//! Accepts connections until it goes out of scope.
+//! A port that accepts connections, for servers that a test plays itself.
 
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// A port on which connections are accepted.
+/// A port on which connections are accepted until this value goes out of scope.
 #[derive(Debug)]
 pub struct Listener {
     port: u16,
@@ -31,7 +31,7 @@ impl Listener {
         Self { port, is_over }
     }
 
-    /// The port it listens on.
+    /// The port of the listener.
     pub const fn port(&self) -> u16 {
         self.port
     }

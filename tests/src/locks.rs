@@ -40,13 +40,13 @@ pub struct Holder {
     pub holds: i64,
     /// The tenure's fencing token.
     pub token: i64,
-    /// The `SLOTS` that it named; 0 for `SHARED`.
+    /// The `SLOTS` of the tenure; 0 for `SHARED`.
     pub slots: i64,
     /// The weight of the tenure.
     pub weight: i64,
-    /// Milliseconds left of its lease.
+    /// The milliseconds until the lease ends.
     pub lease_left: i64,
-    /// Milliseconds since its first hold.
+    /// The milliseconds since the first hold of the tenure.
     pub held_for: i64,
 }
 
@@ -71,15 +71,15 @@ impl Holder {
 pub struct Waiter {
     /// The owner that waits.
     pub owner: String,
-    /// The `SLOTS` that it named; 0 for `SHARED`.
+    /// The `SLOTS` in the request; 0 for `SHARED`.
     pub slots: i64,
-    /// The weight that it asks for.
+    /// The weight in the request.
     pub weight: i64,
-    /// The id of its connection.
+    /// The id of the waiting connection.
     pub client_id: i64,
-    /// Milliseconds since it began to wait.
+    /// The milliseconds since the wait began.
     pub waited: i64,
-    /// Milliseconds left of its wait limit; -1 when it has none.
+    /// The milliseconds until the wait limit is reached; -1 without a limit.
     pub wait_left: i64,
 }
 
@@ -93,7 +93,7 @@ impl Reply {
         }
     }
 
-    /// The rest of the lease in milliseconds, as the reply of LOCK.ACQUIRE says it.
+    /// The rest of the lease in milliseconds, as stated in the reply of LOCK.ACQUIRE.
     #[track_caller]
     pub fn granted_lease(&self) -> i64 {
         self.grant();

@@ -54,7 +54,7 @@ impl ProcessGroup {
         self.child.wait()
     }
 
-    /// Kills the process and waits for its end. Its child processes go on.
+    /// Kills the process and waits for its end. Child processes of the process are not killed.
     ///
     /// # Errors
     /// As the system reports.
@@ -83,8 +83,8 @@ impl ProcessGroup {
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        // Otherwise a child process that rewrites the AOF would outlive the server and go on writing in its
-        // directory.
+        // Without this signal, a child process that rewrites the AOF would outlive the server and go on writing in the
+        // server's directory.
         let _ = self.signal_all(libc::SIGKILL);
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -180,12 +180,12 @@ pub fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the root of the repository")
 }
 
-/// The server program: `redis-server`, or the one that `LOCKWARD_SERVER` names.
+/// The server program: `redis-server`, or the program that `LOCKWARD_SERVER` names.
 pub fn server_program() -> String {
     env::var("LOCKWARD_SERVER").unwrap_or_else(|_| "redis-server".into())
 }
 
-/// A file that `make` has built: `target/<file>`, or the one that the environment variable names.
+/// A file that `make` has built: `target/<file>`, or the file that the environment variable names.
 pub fn built_file(variable: &str, file: &str) -> PathBuf {
     env::var_os(variable).map_or_else(|| repository().join("target").join(file), PathBuf::from)
 }

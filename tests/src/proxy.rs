@@ -29,7 +29,8 @@ pub enum Fate {
     /// The request is forwarded, and its reply is lost. Then the proxy forwards nothing, like a firewall that has
     /// dropped the connection. It cuts the connection after this time, or when the client closes its side.
     Silence(Duration),
-    /// The request is forwarded and the client's side is cut. The server's side is cut when the reply arrives.
+    /// The request is forwarded, and the connection to the client is cut at once. The connection to the server is cut
+    /// when the reply arrives.
     ClientLost,
     /// The request is forwarded. Both sides are cut after this time, or earlier when the reply arrives. The reply is
     /// lost.
@@ -107,7 +108,7 @@ impl Proxy {
         Self { listener, shared }
     }
 
-    /// The port it listens on.
+    /// The port of the proxy.
     pub const fn port(&self) -> u16 {
         self.listener.port()
     }

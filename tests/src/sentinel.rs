@@ -33,8 +33,8 @@ impl Sentinels {
         })
     }
 
-    /// As [`Sentinels::watch`], with other lines of sentinel.conf. `lines` makes them from the primary's port. They
-    /// must name the primary `locks`.
+    /// As [`Sentinels::watch`], but with different lines in sentinel.conf. `lines` returns the lines for the port of
+    /// the primary. The lines must name the primary `locks`.
     #[track_caller]
     pub fn watch_with(primary: &Server, replicas: usize, lines: impl Fn(u16) -> Vec<String>) -> Self {
         let lines = lines(primary.port());
@@ -87,7 +87,7 @@ impl Sentinels {
     }
 
     /// Waits until the Sentinels name another server as the primary, and that server reports the role of a primary.
-    /// Returns its port.
+    /// Returns the port of the new primary.
     #[track_caller]
     pub fn see_failover_from(&self, port: u16) -> u16 {
         within(PATIENCE, "the Sentinels have promoted another server", || {
@@ -97,8 +97,8 @@ impl Sentinels {
     }
 
     /// Waits until all other servers replicate from the primary. Returns the primary's port. On a slow machine the
-    /// Sentinels may take a running server for dead and promote another one: `promoted` is called for each new
-    /// primary.
+    /// Sentinels may believe that a running server is dead, and promote another server: `promoted` is called for each
+    /// new primary.
     #[track_caller]
     pub fn see_all_follow(&self, servers: &[Server], mut promoted: impl FnMut(u16)) -> u16 {
         let mut latest = 0;

@@ -26,8 +26,7 @@ const TEST_SETTINGS: [&str; 7] = [
     "repl-diskless-sync yes",
     "repl-diskless-sync-delay 0",
     "shutdown-timeout 0",
-    // If a replica cannot apply a replicated command, or a server a command of its AOF, the server ends and the test
-    // fails.
+    // If a server cannot apply a replicated command or a command of its AOF, it ends and the test fails.
     "propagation-error-behavior panic",
 ];
 
@@ -51,7 +50,7 @@ pub struct Setup {
 enum Kind {
     /// Tests. [`TEST_SETTINGS`] apply.
     Tested,
-    /// Measurements. [`TEST_SETTINGS`] do not apply, and no client connects until the server serves.
+    /// Measurements. [`TEST_SETTINGS`] do not apply, and no client connects before the server is ready.
     Measured,
     /// A Sentinel.
     Sentinel,
@@ -93,8 +92,8 @@ impl Setup {
         Self { kind: Kind::Sentinel, ..Self::without_module() }
     }
 
-    /// A server for measurements: without the module and the settings for tests. No client connects until the server
-    /// serves.
+    /// A server for measurements: without the module and the settings for tests. The log shows when the server is
+    /// ready, so the start needs no connection.
     pub fn measured() -> Self {
         Self { kind: Kind::Measured, ..Self::without_module() }
     }
@@ -120,24 +119,24 @@ impl Setup {
         Self { module: Some(path), panics_are_wanted: true, ..Self::new() }
     }
 
-    /// Loads the module at `path` instead.
+    /// Loads the module at `path` instead of the default module.
     pub fn module_at(self, path: impl Into<PathBuf>) -> Self {
         Self { module: Some(path.into()), ..self }
     }
 
-    /// Loads the next version of the module instead: this version with `tests/next-version.patch`.
+    /// Loads the next version of the module: this version with `tests/next-version.patch`.
     pub fn next_version(self) -> Self {
         self.module_at(built_file("LOCKWARD_NEXT_MODULE", "next-version/liblockward.so"))
     }
 
-    /// Loads a second module. It runs commands of Lockward on its own thread (EMPTY.CALL command arguments), or a
-    /// command in the callback of an event (EMPTY.MEDDLE event command).
+    /// Loads a second module. The second module runs commands of Lockward on a thread (EMPTY.CALL command arguments),
+    /// or a command in the callback of an event (EMPTY.MEDDLE event command).
     pub fn beside_another(self) -> Self {
         let path = built_file("LOCKWARD_EMPTY_MODULE", "release/libempty_module.so");
         self.config(&format!("loadmodule {}", path.display()))
     }
 
-    /// Loads this version of the module again.
+    /// Goes back to this version of the module.
     pub fn this_version(self) -> Self {
         Self { module: Self::new().module, ..self }
     }
@@ -232,7 +231,8 @@ impl Setup {
         }
     }
 
-    /// Starts a process on `port` and waits until it serves. The error says how the process ended.
+    /// Starts a process on `port` and waits until it serves. The error says how a process that refused to start has
+    /// ended.
     fn launch(&self, port: u16, dir: &Path) -> Result<ProcessGroup, Refusal> {
         let file = dir.join("server.conf");
         fs::write(&file, self.configuration(port, dir)).expect("a writable directory");
@@ -372,7 +372,7 @@ impl Server {
         Setup::new().start_replica_of(primary)
     }
 
-    /// The port it listens on.
+    /// The port of the server.
     pub const fn port(&self) -> u16 {
         self.port
     }
@@ -421,7 +421,7 @@ impl Server {
     }
 
     /// Whether Lockward gets the events of EXPIRE, RENAME and MOVE. On Valkey 8.1 and 9.0 it does not subscribe to
-    /// them: these servers leave a client in another database after MOVE or COPY if a module is subscribed.
+    /// them: if a module is subscribed, these servers leave a client in the wrong database after MOVE or COPY.
     #[track_caller]
     pub fn tells_of_renames(&self) -> bool {
         let version = self.version();
@@ -461,7 +461,7 @@ impl Server {
         self.signal(libc::SIGTERM);
     }
 
-    /// Whether the test has not ended the server.
+    /// Whether the server should be running: false after the test has ended it, until it starts again.
     pub const fn is_running(&self) -> bool {
         !self.end_is_expected
     }

@@ -49,8 +49,8 @@ impl ReplicationStream {
         stream
     }
 
-    /// All commands sent since the last call, without those of replication itself (PING, SELECT, REPLCONF). `client`
-    /// is connected to the primary: this function writes a key with it, to mark the end.
+    /// All commands sent since the last call, without those of replication itself (PING, SELECT, REPLCONF). `client` is
+    /// connected to the primary. With this client, the function writes a key that marks the end of the commands.
     #[track_caller]
     pub fn commands(&mut self, client: &mut Client) -> Vec<Sent> {
         self.marks += 1;

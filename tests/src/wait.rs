@@ -33,7 +33,7 @@ pub fn soon<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     within(DEADLINE / SLOWNESS, what, look)
 }
 
-/// As [`soon`], with another limit, which is also multiplied by [`SLOWNESS`].
+/// As [`soon`], but with the time limit `limit`, multiplied by [`SLOWNESS`].
 #[track_caller]
 pub(crate) fn within<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let limit = limit * SLOWNESS;

@@ -37,7 +37,7 @@ impl Log {
         lines[lines.len().saturating_sub(count)..].join("\n")
     }
 
-    /// Calls `look` now and after each new line, until it returns a value or the time is over.
+    /// Calls `look` now and after each new line, until `look` returns a value or `limit` has passed.
     pub(crate) fn wait<T>(&self, limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
         let deadline = Instant::now() + limit;
         loop {

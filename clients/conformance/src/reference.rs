@@ -15,13 +15,13 @@ use std::{fs, slice, thread};
 const TICK: Duration = Duration::from_millis(2);
 const LONGEST_WAIT: Duration = Duration::from_secs(1_000_000);
 const KEEP_MS: u128 = 5_000;
-/// How long after its limit a wait still accepts a reply.
+/// How long a wait still accepts a reply after its wait limit.
 const GRACE: Duration = Duration::from_millis(100);
 
 /// A violation of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defect {
-    /// The slices of a wait do not use KEEP.
+    /// Splits a long wait into short ones without KEEP.
     NoKeep,
     NeverRenews,
     /// Renews each lock only after the reply for the previous lock.
@@ -29,23 +29,23 @@ pub(crate) enum Defect {
     /// Reports a loss half a second late.
     LateLoss,
     SwallowsCancel,
-    /// Repeats a request with another owner.
+    /// Repeats a request under a different owner name.
     NewOwner,
     NoConfirm,
     NoGiveUp,
-    /// Takes `NOTHELD` for a release as a success in all cases.
+    /// Always counts the error `NOTHELD` as a successful release.
     BlindRelease,
     UnsortedKeys,
     RepeatsGuarded,
-    /// Does not keep a wait limit while the server hangs.
+    /// Exceeds the wait limit while the server hangs.
     NoWaitLimit,
     /// Does not repeat a release.
     OneRelease,
-    /// Counts the lease from the reply.
+    /// Counts the lease from the reply instead of from the request.
     LateLease,
-    /// A caller that asks again gets a waiting connection before callers that already wait for one.
+    /// Does not give connections for waits in the order in which the calls asked for them.
     NoTurns,
-    /// Repeats a release without a reply only after the next acquisition.
+    /// Repeats a release that had no reply, but only after the next acquisition.
     LateRelease,
 }
 
@@ -176,9 +176,9 @@ struct Lockward {
     tenures: AtomicU64,
     idle: Mutex<Vec<Client>>,
     held: Mutex<HashMap<String, Arc<Tenure>>>,
-    /// Whether all locks are renewed at once, because a connection has broken.
+    /// Set when a connection has broken. All locks are then renewed at once.
     renewals: Mutex<bool>,
-    /// The release to repeat with [`Defect::LateRelease`].
+    /// With [`Defect::LateRelease`]: the release that must be repeated.
     late_release: Mutex<Option<String>>,
 }
 
@@ -231,13 +231,13 @@ enum Phase {
     HandedOver,
 }
 
-/// The limits of one call, and whether it has had replies.
+/// The limits of one call, and whether its requests have had replies.
 struct Attempt<'c> {
     call: &'c Call,
-    /// The keys that the call already holds while it waits for the next key. The attempt is over when one of them is
-    /// lost.
+    /// The keys that the call already holds while it waits for the next key. The attempt is over when one of these keys
+    /// is lost.
     held: Vec<Arc<Tenure>>,
-    /// The end of the patience; `None` while only the wait limit counts.
+    /// When the call gives up on a server that does not answer; `None` while only the wait limit counts.
     patience: Option<Instant>,
     /// The end of the wait limit, with a grace time for a reply.
     limit: Option<Instant>,
@@ -262,7 +262,7 @@ impl Attempt<'_> {
         self.patience.is_some_and(|patience| now >= patience).then_some(End::Unreachable)
     }
 
-    /// Waits before a repetition. The first repetition comes at once.
+    /// Waits before the next repetition of a request. The first repetition comes at once.
     fn pause(&mut self) -> Result<(), End> {
         let end = Instant::now() + self.pause;
         self.pause = (self.pause * 2).clamp(Duration::from_millis(50), Duration::from_secs(1));
@@ -282,7 +282,7 @@ fn is_transient(text: &str) -> bool {
     WORDS.iter().any(|word| text.starts_with(word))
 }
 
-/// The largest lease, if the error names it.
+/// The largest lease that the server allows, if the error names it.
 fn largest_lease(text: &str) -> Option<u128> {
     let rest = text.strip_prefix("ERR invalid expire time")?;
     rest.split_once(": at most ")?.1.split(' ').next()?.parse().ok()
@@ -537,7 +537,7 @@ impl Lockward {
     ) -> Result<(Part, Instant, u128), End> {
         let result = self.try_and_wait(key, owner, holds, request, attempt);
         let may_hold = match &result {
-            // The last slice has no KEEP, so it leaves nothing behind.
+            // The last part of a wait has no KEEP. So if it has a reply, no place in the queue remains.
             Err(End::Busy) | Err(End::Refused(_)) => attempt.has_lost,
             Err(_) => true,
             Ok(_) => false,
@@ -592,7 +592,7 @@ impl Lockward {
                 _ => break,
             }
         }
-        // The wait goes on until its limit, also after a grant that is over before its confirmation.
+        // If a granted lease ends before the grant is confirmed, the call waits again.
         loop {
             let turn = locked(&self.turns).enter();
             let px = lease.map(|lease| format!(" PX {lease}")).unwrap_or_default();
@@ -632,8 +632,8 @@ impl Lockward {
         }
     }
 
-    /// Waits in slices on its own connection until the lock is granted. Returns the token, the time when the request
-    /// was sent, and the lease.
+    /// Waits on its own connection until the lock is granted. A long wait is split into short ones (slices). Returns
+    /// the token, the time when the request was sent, and the lease.
     fn wait(
         &self,
         key: &str,
@@ -697,8 +697,8 @@ impl Lockward {
         result
     }
 
-    /// Waits for a waiting connection, and tries to acquire the lock from time to time. Returns a grant, or `None`
-    /// when it is the turn of this call.
+    /// Waits until the call may use a connection for a wait, and meanwhile tries to acquire the lock from time to time.
+    /// Returns a grant, or `None` when the call may use such a connection.
     fn poll(
         &self,
         request: &str,
@@ -892,7 +892,7 @@ impl Lockward {
     fn renew_all(self: Arc<Self>) {
         loop {
             thread::sleep(TICK);
-            // This notices that the server has closed a shared connection.
+            // Detects that the server has closed a shared connection.
             let cut = locked(&self.idle).iter().any(|idle| idle.has_ended());
             if cut {
                 locked(&self.idle).clear();

@@ -22,11 +22,11 @@ const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts");
 /// The options of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// Only scenarios whose names contain one of these texts. If it is empty, all scenarios.
+    /// Play only scenarios whose names contain one of these texts. If the list is empty, play all scenarios.
     pub(crate) only: Vec<String>,
     pub(crate) jobs: usize,
     pub(crate) is_long: bool,
-    /// Whether nothing is printed.
+    /// Print nothing.
     pub(crate) is_quiet: bool,
     /// The words that start a worker.
     pub(crate) worker: Vec<String>,
@@ -113,8 +113,7 @@ pub(crate) fn run(options: &Options) -> Summary {
         PANICKED_AT.with_borrow_mut(|at| *at = place);
     }));
     let begun = Instant::now();
-    // A server ends with the thread that started it, even if that thread is killed. So this thread starts the shared
-    // server.
+    // A server ends with the thread that started it. This thread runs until the end, so it starts the shared server.
     let server = Server::start();
     let latenesses: Arc<Latenesses> = Arc::default();
     let (left, summary, times) =

@@ -40,22 +40,22 @@ pub(crate) struct Script {
 enum Step {
     /// The worker gets this command.
     Command(Option<u64>, String),
-    /// All of these come, in any order.
+    /// All of these messages must come, in any order.
     Expect(Vec<Exchange>),
     Answer(Response),
-    /// From now on, such a request may come at any time, and gets this response.
+    /// From now on, a request like this may come at any time, and gets this response.
     Allow(String, Response),
     /// All connections are closed.
     Cut,
     /// The script waits.
     Pause(Duration),
-    /// No request comes for this time.
+    /// No request may come during this time.
     Quiet(Duration),
-    /// The last expected message came this long after the last action of the script before it: at least, and at most.
+    /// The shortest and the longest allowed time from the script's last action to the last expected message.
     Elapsed(Duration, Duration),
 }
 
-/// An expected message, and in a group the responses after it.
+/// An expected message. In a group, the responses to the message follow it.
 #[derive(Clone, Debug)]
 struct Exchange {
     expected: Expected,
@@ -212,18 +212,18 @@ struct Player {
     server: ScriptedServer,
     worker: Worker,
     log: Log,
-    /// The ID of the last command without an ID.
+    /// The ID that was given to the last command for which the script names no ID.
     latest: u64,
     names: HashMap<String, String>,
     unanswered: VecDeque<Request>,
     allowed: Vec<(String, Response)>,
     /// The time of the last action of the script.
     acted: Instant,
-    /// The time of the last action before the script began to wait for the last message.
+    /// The time of the last action of the script before the last message.
     waited_from: Instant,
     /// The time of the last message.
     came: Instant,
-    /// The time of the message before the last action of the script.
+    /// The time of the message before the last one, or `waited_from` if that was earlier.
     came_before: Instant,
 }
 
@@ -261,8 +261,8 @@ impl Player {
                 }
             }
             Step::Elapsed(least, most) => {
-                // The client's time began between its previous message and the script's action, which may have been
-                // late.
+                // The client's timer started after its previous message. It may have started before the script's
+                // action, because the script may have acted late.
                 let at_least = self.came.saturating_duration_since(self.waited_from);
                 let at_most = self.came.saturating_duration_since(self.came_before);
                 assert!(
@@ -380,8 +380,8 @@ impl Player {
         None
     }
 
-    /// Takes a line of the worker that begins with `start`. A reply must match the pattern. An event with another
-    /// first word is left.
+    /// Takes a line of the worker that begins with `start`. A reply must match the pattern. An event with a different
+    /// first word is not taken.
     #[track_caller]
     fn said(&mut self, start: &str, pattern: &str) -> Option<Line> {
         let word = pattern.split(' ').next().unwrap_or_default();

@@ -32,7 +32,7 @@ pub(crate) fn run(options: &Options) -> i32 {
         println!("{}: {defect:?} by {scenario}", if is_found { "found" } else { "MISSED" });
         is_found
     };
-    // All run at the same time, because a failing scenario mostly waits.
+    // All scenarios run at the same time, because a failing scenario mostly waits.
     let missed = thread::scope(|scope| {
         let runs: Vec<_> = FOUND.into_iter().map(|each| scope.spawn(move || is_found(each))).collect();
         runs.into_iter().map(|run| run.join()).filter(|found| !matches!(found, Ok(true))).count()

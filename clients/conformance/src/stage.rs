@@ -176,8 +176,8 @@ impl Gate {
         locked(&self.seen).iter().filter(fits).count()
     }
 
-    /// The times of the last two forwarded requests that set the lease of `key`, the last one first. The client may
-    /// not have received the last reply.
+    /// The times of the last two forwarded requests that set the lease of `key`, the newest first. The client may not
+    /// have received the reply to the newest request.
     #[track_caller]
     pub(crate) fn last_leases(&self, key: &str) -> (Instant, Instant) {
         let seen = self.seen();

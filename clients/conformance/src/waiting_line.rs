@@ -1,4 +1,4 @@
-//! The turns of callers that want a waiting connection, first come, first served.
+//! The turns of calls that need a connection for a wait, first come, first served.
 
 use std::collections::BTreeSet;
 
@@ -20,8 +20,8 @@ impl WaitingLine {
         self.latest
     }
 
-    /// Whether a turn has begun or can begin now: at most `most` turns run at the same time. An unfair turn passes
-    /// earlier turns.
+    /// Whether a turn has begun or can begin now: at most `most` turns run at the same time. If `is_fair` is false, the
+    /// turn does not wait for earlier turns.
     pub(crate) fn has_begun(&mut self, turn: u64, most: usize, is_fair: bool) -> bool {
         let before = if is_fair { self.line.range(..turn).count() } else { 0 };
         if self.line.contains(&turn) && self.begun + before < most {

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// How long a worker may take until it is ready. Some languages start slowly on a busy machine.
 const START: Duration = Duration::from_secs(60);
 
-/// The panic of a scenario with a command that the client does not have.
+/// A scenario panics with this value if the client does not have one of its commands.
 pub(crate) struct Unsupported;
 
 /// A line of a worker, and the time when it came.
@@ -98,7 +98,7 @@ pub(crate) struct Worker {
     name: String,
     log: Log,
     latest: u64,
-    /// Whether the process must not be used again.
+    /// Set when no other worker may use the process.
     is_spent: bool,
     idle: Arc<Idle>,
 }

@@ -13,8 +13,8 @@ pub struct Bounds {
     pub handoff: Nanos,
     /// The longest time from the moment when a reply is due until the client has read it.
     pub answer: Nanos,
-    /// How long a request may still act after its client gave up, and how long a fault may still delay replies
-    /// afterwards. The checks of overlap, tokens and counts do not use this bound. The check of hand-off times does.
+    /// How long a request may still take effect after its client gave up, and how long a fault may still delay replies
+    /// after its end. The check of hand-off times uses this bound. The checks of overlap, tokens and counts do not.
     pub settle: Nanos,
     /// The required activity.
     pub minimum: Activity,

@@ -12,10 +12,11 @@ pub struct Workload {
     pub keys: Vec<String>,
     /// The lengths of the short leases. Most leases are short, and a client may sleep past the end of a lease.
     pub lease: Range<Nanos>,
-    /// The lengths of the long leases. They reveal a lock that stays held until the end of its lease by mistake.
+    /// The lengths of the long leases. They reveal a lock that the server should free earlier, but keeps until the end
+    /// of its lease.
     pub long_lease: Range<Nanos>,
-    /// How long a client keeps a lock after it has renewed a long lease. During this time, faults hit tenures with a
-    /// known lease and without a pending call.
+    /// How long a client keeps a lock after it has renewed a long lease. So faults also hit tenures with a known lease
+    /// and without a pending call.
     pub rest: Range<Nanos>,
     /// The wait limits.
     pub wait: Range<Nanos>,
@@ -29,14 +30,14 @@ pub struct Workload {
     /// no call for a tenure whose lease is over on their clock, and they renew with TOKEN and HOLDS at once after a
     /// lost connection.
     pub careful: bool,
-    /// Whether each tenure has another owner.
+    /// Whether a client uses a new owner for each tenure.
     pub new_owner_each_tenure: bool,
 }
 
 /// The next action of a client.
 #[derive(Debug)]
 pub enum Action {
-    /// A call for its key and owner.
+    /// A call for the client's key and owner.
     Call(Operation),
     /// A write to the store with this token. The client's next actions are writes to the data beside the lock.
     Write(Token),
@@ -128,7 +129,8 @@ impl Client {
                 self.choose_lease(workload, random);
                 Action::Call(self.renew(token, workload, random))
             }
-            // Only an owner that holds the lock alone may write. Other owners keep the lock together for a moment.
+            // Only an owner that holds the lock alone may write. Owners that may share the lock keep it for a moment
+            // instead.
             25..50 if self.mode.is_alone() => {
                 self.writes = writes(token);
                 Action::Write(token)
@@ -276,8 +278,8 @@ impl Client {
         }
     }
 
-    /// Decides the next call after a wait without a grant. A client that waits in slices waits again. When it gives
-    /// up, it leaves the place to its end or withdraws it.
+    /// Decides the next call after a wait without a grant. A client that waits in slices waits again. When the client
+    /// gives up, it withdraws its kept place, or lets the place end by itself.
     fn slice_ended(&mut self, operation: &Operation, random: &mut Random) {
         if let Operation::Acquire { keep: Some(_), wait: Wait::Limit(slice), .. } = *operation {
             self.patience = self.patience.saturating_sub(slice);

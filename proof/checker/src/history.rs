@@ -208,7 +208,7 @@ pub enum Outcome {
     },
     /// RPUSH: the token was written.
     Written,
-    /// The server has refused the call and changed nothing. With the first word of the error.
+    /// The server has refused the call and changed nothing. The text is the first word of the error.
     Error(String),
     /// The client read no reply. The call may have taken effect, take effect later, or never take effect.
     Unknown,
@@ -264,7 +264,7 @@ pub fn data_key(lock: &str, guarded: bool) -> String {
     format!("{{{lock}}}{}", if guarded { "guarded" } else { "plain" })
 }
 
-/// The client of an operation on the servers that excuses no late reply, such as the move of a slot.
+/// The client in a [`Fault`] that excuses no late reply: an operation on the servers, such as the move of a slot.
 pub const NOBODY: u32 = u32::MAX - 1;
 
 /// A fault in a server or a client.

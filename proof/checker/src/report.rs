@@ -18,7 +18,7 @@ pub(crate) fn ms(time: Nanos) -> String {
 
 impl Violation {
     /// The violation and the lines that show it. Below them are the faults to the servers and the last calls on the
-    /// same lock during these lines. Times are in milliseconds from the start of the first line.
+    /// same lock in the time of these lines. Times are in milliseconds from the start of the first line.
     #[must_use]
     pub fn report(&self, history: &History) -> String {
         let mut report = self.to_string();
@@ -46,8 +46,8 @@ impl Violation {
     }
 }
 
-/// The faults to the servers, and the calls that changed the same lock, each with its end. Only those between the
-/// first and the last end of the violation's lines.
+/// The faults to the servers, and the calls that changed the same lock, each with its end. The function returns only
+/// those that ended between the first and the last end of the violation's lines.
 fn meanwhile(violation: &Violation, history: &History) -> (Ended, Ended) {
     let shown = || violation.lines.iter().map(|&at| &history.lines[at]);
     let keys: BTreeSet<&str> = shown().filter_map(key).collect();

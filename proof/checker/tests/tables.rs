@@ -40,7 +40,8 @@ fn a_lease_lasts_as_long_as_the_calls_that_certainly_set_it() {
                 150..151 B acquires -> token 6 holds 1";
     violation(kept, Check::Overlap, &[0, 1, 2]);
     clean(&kept.replace("lease 200", "lease 20"));
-    // A renewal without a reply may have shortened the lease. A renewal with another token cannot have shortened it.
+    // A renewal without a reply may have shortened the lease. A renewal with a different token cannot have shortened
+    // it.
     let short = "0..1 A acquires -> token 5 holds 1
                  5..9 A renews lease 10 -> ?
                  40..41 B acquires -> token 6 holds 1";

@@ -21,9 +21,9 @@ pub(crate) enum Behavior {
     Acquires,
     /// The owner first waits for a lock that another owner holds.
     Waits,
-    /// After the owner's first command the proxy forwards nothing for a while. One round.
+    /// After the owner's first command the proxy forwards nothing for a while. The owner runs one round.
     MeetsSilence,
-    /// The owner waits for a lock longer than its client waits for a reply. One round.
+    /// The owner waits for a lock longer than its client waits for a reply. The owner runs one round.
     WaitsLong,
 }
 
@@ -124,8 +124,8 @@ impl Actor<'_> {
     fn wait(&mut self, key: &str) -> Result<Value, String> {
         let owner = owner(self.number);
         self.server.acquire(&format!("{key} {HOLDER} PX 36000000 HOLDS 1"));
-        // The holder releases when the owner has been in the queue for this time. `None`: as soon as the owner is in
-        // the queue and the proxy has forwarded its last request, so that the grant may be lost.
+        // The holder releases when the owner has been in the queue for this time. `None`: the holder releases as soon
+        // as the owner is in the queue and the proxy has forwarded its last request, so that the grant may be lost.
         let after = match self.behavior {
             Behavior::WaitsLong => Some(self.long),
             Behavior::Waits | Behavior::Acquires | Behavior::MeetsSilence => {

@@ -92,7 +92,7 @@ pub(crate) fn run(client: &'static Client, goal: u64, seed: u64) -> Finding {
             })
             .collect();
         for (kind, actor) in playing {
-            miscounts[kind as usize].extend(actor.join().expect("a actor that plays to its end"));
+            miscounts[kind as usize].extend(actor.join().expect("an actor that plays to its end"));
         }
     });
     let pattern = format!("{}:*", LockKind::Lockward.prefix());

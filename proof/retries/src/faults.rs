@@ -35,7 +35,7 @@ impl FaultCounts {
     }
 }
 
-/// The present command of one owner in the view of the proxy.
+/// The current command of one owner, as the proxy sees it.
 #[derive(Debug)]
 struct Traffic {
     kind: LockKind,
@@ -46,8 +46,8 @@ struct Traffic {
     issued: u32,
     /// How often the command has arrived at the proxy.
     arrivals: u32,
-    /// The number of repeats by the client itself so far. This is the largest excess of `arrivals` over `issued`,
-    /// because an issued command may arrive late.
+    /// The number of repeats by the client itself so far. This is the largest value that `arrivals` minus `issued` has
+    /// had. The difference is smaller while an issued command has not arrived yet.
     unissued: u32,
     /// Whether the server certainly gets the command, so that only its reply can be lost.
     is_under_way: bool,
@@ -62,7 +62,7 @@ pub(crate) struct Faults {
     goal: u64,
 }
 
-/// The owner of an actor.
+/// The owner name under which an actor acquires locks.
 pub(crate) fn owner(actor: usize) -> String {
     format!("6b6f0d51-7d4e-4d0b-9a0c-5b7e7c2f1a90:{actor}")
 }
@@ -72,8 +72,8 @@ fn actor_of(owner: &Reply) -> Option<usize> {
 }
 
 impl Faults {
-    /// Injects faults for these actors, each with its kind of lock, seed and silence, until there are `goal` faults
-    /// for each kind of lock.
+    /// Injects faults for these actors until there are `goal` faults for each kind of lock. Each actor has a kind of
+    /// lock, a seed, and perhaps a silence.
     pub(crate) fn new(actors: impl Iterator<Item = (LockKind, u64, Option<Duration>)>, goal: u64) -> Self {
         let traffic = |(kind, seed, silence)| {
             Mutex::new(Traffic {

@@ -21,8 +21,8 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Lets Redis clients with default settings acquire and release locks while a proxy loses requests and replies, and
-/// compares their replies with the hold counts on the server.
+/// Lets Redis clients with default settings acquire and release locks while a proxy loses requests and replies.
+/// Compares the replies that the clients get with the hold counts on the server.
 ///
 /// LOCKWARD_SERVER is the server program (default: redis-server), LOCKWARD_MODULE the module.
 #[derive(Debug, Parser)]

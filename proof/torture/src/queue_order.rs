@@ -94,7 +94,8 @@ pub fn round(recorder: &Recorder, number: u32, round: u64, port: u16, random: &m
     }
     prober.see_still_waiting(&mut places);
     if now() >= granted.answered() + FIRST_LEASE / 2 {
-        // This thread was slow. If a waiter was granted the lock in the meantime, its reply is read late.
+        // This thread was slow, so it may read the reply to a waiter late. The history records a fault, which excuses
+        // the late reply.
         let (name, client) = ("slow prober".to_owned(), Some(number));
         recorder.record(&Line::Fault(Fault { name, client, start: granted.start, end: now() }));
     }
@@ -147,8 +148,8 @@ impl<'r> Prober<'r> {
         Some(waiter)
     }
 
-    /// Waits until the wait is in the queue or its owner holds the lock. It finds the wait by its connection, because
-    /// the queue may still have an older wait of the owner.
+    /// Waits until the wait is in the queue or its owner holds the lock. This function finds the wait by its
+    /// connection, because the queue may still have an older wait of the owner.
     fn see(&mut self, waiter: &Waiter<'_>) -> Seen {
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_nanos(LEASE) {

@@ -46,9 +46,9 @@ struct Counts {
     stale: AtomicU32,
     isolated: AtomicU32,
     restored: AtomicU32,
-    /// Restored tenures that the server did not know, or for which it knew another owner.
+    /// Restored tenures that the server did not know, or for which it knew a different owner.
     unknown: AtomicU32,
-    /// Restored tenures for which the server knew another hold count.
+    /// Restored tenures for which the server knew a different hold count.
     miscounted: AtomicU32,
     /// Holders whose lease ended before the server restored the tenure.
     too_late: AtomicU32,

@@ -52,8 +52,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// When the history contained the first violation of this check: the time since the first call, and the number of
-    /// replies by then.
+    /// How soon the history contained a violation of this check: the time since the first call, and the number of
+    /// replies in this time.
     #[must_use]
     pub fn caught_after(&self, check: Check) -> Option<(Duration, usize)> {
         let violations = self.violations.iter().filter(|violation| violation.check == check);
@@ -68,7 +68,7 @@ impl Plan {
     /// Runs the plan and checks the history.
     ///
     /// # Panics
-    /// If a server does not start or stop, or a reply violates the contract.
+    /// If a server does not start or stop, or sends a reply that the operation cannot have.
     #[must_use]
     pub fn run(self) -> Outcome {
         let world = self.world.start();

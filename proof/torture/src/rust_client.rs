@@ -1,8 +1,8 @@
 //! Tasks that use `lockward-client`, and record the times at which the client says that a lock is held.
 //!
 //! A belief is the time from the first to the last check at which a guard says that it is held. The task records a
-//! belief as an acquisition with a lease of that length. It asserts the client's other promises itself: a guard
-//! reports the loss of its lock, and every call ends.
+//! belief as an acquisition with a lease of the same length. The task itself asserts the client's other promises: a
+//! guard reports the loss of its lock, and every call ends.
 
 use crate::worker_process::WorkerArgs;
 use lockward_checker::history::{Nanos, Operation, Outcome, Wait};

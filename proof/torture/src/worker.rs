@@ -20,7 +20,7 @@ use std::thread;
 /// The worker with client 0 also tests the order of the queue.
 ///
 /// # Panics
-/// If a reply violates the contract, or the history cannot be written.
+/// If a server sends a reply that the operation cannot have, or the history cannot be written.
 pub fn run(args: &WorkerArgs) {
     if let Some(url) = &args.url {
         return rust_client::run(args, url);

@@ -7,8 +7,8 @@
 //! lockward-test-server proxy PORT
 //! ```
 //!
-//! CONFIG is a line of redis.conf. A cluster is three primaries, each with a third of the slots. The proxy forwards to the server
-//! on PORT.
+//! CONFIG is a line of redis.conf. A cluster is three primaries, each with a third of the slots. The proxy forwards
+//! to the server on PORT.
 //!
 //! The first line of output is JSON: `{"port": 12345, "log": "/tmp/.../server.log"}`. A proxy has no log. A cluster
 //! prints `{"ports": [12345, 12346, 12347]}`. After that each line of input is a command, and the program answers
@@ -19,12 +19,12 @@
 //! - a proxy takes these:
 //!   - `plan [STEP[, STEP]...]` sets the fate of later requests. Without a step the proxy forwards all requests. A
 //!     step is `FATE PATTERN [COUNT | until PATTERN]`, where FATE is `request` (the request is lost), `reply` (the
-//!     reply is lost) or `hold` (the request is held back until the next plan). A step hits each request that has an
-//!     argument like PATTERN. The pattern `LOCK.*` matches each argument that begins with `LOCK.`. The next step
-//!     begins after COUNT hits, or at a request like the second PATTERN. After a loss the proxy closes the
-//!     connection.
-//!   - `random SEED REQUESTS REPLIES PATTERN...`: of 1,000 requests like a PATTERN, the proxy loses about REQUESTS
-//!     requests and REPLIES replies.
+//!     reply is lost) or `hold` (the request is held back until the next plan). A step hits each request with an
+//!     argument that matches PATTERN. The pattern `LOCK.*` matches each argument that begins with `LOCK.`. The next
+//!     step begins after COUNT hits, or at a request that matches the second PATTERN. After a loss the proxy closes
+//!     the connection.
+//!   - `random SEED REQUESTS REPLIES PATTERN...`: of 1,000 requests that match a PATTERN, the proxy loses about
+//!     REQUESTS requests and REPLIES replies.
 //!   - `delay MILLISECONDS` delays later replies.
 //!   - `cut` closes all connections.
 //!   - `losses` returns how many requests and replies were lost, and how many requests were held back: `{"requests":

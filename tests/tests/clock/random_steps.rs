@@ -28,7 +28,8 @@ enum Used {
     KeyWithTtl,
 }
 
-/// The time when an action or a lease is due. It is known only between two instants, because the start is.
+/// The time when an action or a lease is due. The exact time is unknown: it is between two instants, because the action
+/// or lease began between two instants.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     earliest: Instant,
@@ -41,12 +42,12 @@ impl Due {
     }
 }
 
-/// What the client that does not hold the lock does.
+/// The behaviour of the client that does not hold the lock.
 #[derive(Clone, Copy, Debug)]
 enum Asks {
-    /// It waits for the lock, with this lease, until the wait limit if there is one.
+    /// The client waits for the lock, with this lease, until the wait limit if there is one.
     Waits { limit: Option<Due>, lease: Duration },
-    /// It tries again at this instant.
+    /// The client tries again at this instant.
     Again(Instant),
 }
 
@@ -148,7 +149,7 @@ impl Trial {
         }
     }
 
-    /// Steps the clock forward and soon back, `times` times. After each step back the clock goes on for longer than a
+    /// Steps the clock forward and soon back, `times` times. After each step back, no step follows for longer than a
     /// lease.
     fn swing(&mut self, times: usize) {
         let step = Duration::from_secs(60);
@@ -259,7 +260,7 @@ impl Trial {
         lock.token = grant.token;
     }
 
-    /// Records that the other client holds the lock now. The former holder may wait for it next.
+    /// Records that the other client holds the lock now. The former holder may wait for the lock next.
     fn granted(&mut self, lock: &mut ContendedLock, lease: Due, now: Instant) {
         if now + TOLERANCE < lock.lease.earliest {
             let by = lock.lease.earliest - now;
@@ -358,12 +359,12 @@ impl Trial {
         let info = reply.info();
         let fits = |left: i64, due: Due| {
             let left = Duration::from_millis(left.unsigned_abs());
-            // An overdue lease has no time left. `note_lateness` checks whether it ends too late.
+            // An overdue lease has no time left. `note_lateness` checks whether the lease ends too late.
             let not_more = left.is_zero() || asked + left <= due.latest + TOLERANCE;
             due.earliest <= answered + left + TOLERANCE && not_more
         };
         let holder = &info.holders[0];
-        // With a newer token, the waiter has just been granted the lock, and its reply is on the way.
+        // If the token is different, the waiter has just been granted the lock, and the reply is on the way.
         if holder.token == lock.token {
             assert!(fits(holder.lease_left, lock.lease), "{info:?} {:?} {asked:?} {answered:?}", lock.lease);
             if let (Some([waiter]), Some(limit)) = (info.queue.as_deref(), limit) {

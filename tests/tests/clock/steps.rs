@@ -145,7 +145,7 @@ fn a_renewal_right_after_a_step_back_does_not_end_the_lease() {
     let token = a.acquire("lock A PX 600000").token;
     for _ in 0..20 {
         clock.back(HOUR);
-        // The server may still have the old time in its cache. By that time the new expiry has passed.
+        // The server may still have the old time in its cache. Compared with the old time, the new expiry has passed.
         let replies = a.call_all(["LOCK.RENEW lock A PX 600000", "EXISTS lock"]);
         assert_eq!(replies[0], Reply::Int(token));
         assert_eq!(a.holder("lock").tenure(), ("A", 1, token));
@@ -266,8 +266,8 @@ fn a_token_the_server_gave_itself_is_not_far_ahead_after_a_step_back() {
     let dumped = a.call("DUMP lock").bytes().to_vec();
     assert_eq!(a.call([b"RESTORE", &b"copy"[..], b"0", &dumped]), Reply::ok());
     a.call("DEL lock copy");
-    // A larger token is more than a day ahead of the clock. The server accepts the smaller one because it has given
-    // it itself.
+    // Both tokens are more than a day ahead of the clock. The server refuses the larger token, but accepts the smaller
+    // token, because it has granted this token itself.
     let claim = |token: i64| format!("LOCK.RENEW other A TOKEN {token}");
     assert!(a.call(claim(token + 1)).error().contains("a day ahead"));
     assert_eq!(a.call(claim(token)), Reply::Int(token));

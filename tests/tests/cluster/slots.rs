@@ -51,7 +51,7 @@ fn ask_with_leave(client: &mut Client, command: &str) {
     assert_eq!(client.reply(), Reply::ok());
 }
 
-/// A key in another slot than `key` that the same node serves.
+/// A key that is in a different slot than `key`, but on the same node.
 fn another_key_of(cluster: &Cluster, node: &Server, key: &str) -> String {
     let here = |other: &String| {
         slot_of(other) != slot_of(key) && cluster.owner(slot_of(other)).port() == node.port()
@@ -373,7 +373,7 @@ fn waiters_get_an_error_in_a_cluster_that_is_down() {
     let mut b = node.waiter("lock B BLOCK 0");
     let elsewhere = (0..16_384).find(|slot| *slot != slot_of("lock")).expect("another slot");
     assert_eq!(a.call(format!("CLUSTER DELSLOTS {elsewhere}")), Reply::ok());
-    // Some servers send the error CLUSTERDOWN themselves.
+    // Some servers themselves end the wait, with the error CLUSTERDOWN.
     let reply = b.reply();
     assert!(["TRYAGAIN", "CLUSTERDOWN"].contains(&reply.error_word()), "{reply:?}");
     assert_eq!(b.call("LOCK.ACQUIRE lock B BLOCK 0").error_word(), "CLUSTERDOWN");

@@ -1,7 +1,7 @@
 //! Every argument of every command, at and beyond its limits.
 //!
-//! Each row of [`NUMBERS`] lists the replies of an option for all numbers. The tests try all [`values`] for each
-//! option, and also in place of a key, an owner, an option, or after the end of the command.
+//! Each row of [`NUMBERS`] states the reply to every number that an option may have. The tests try all [`values`] for
+//! each option, and also in place of a key, an owner, an option, or after the end of the command.
 
 use lockward_tests::{Client, ReplicationStream, Reply, Server};
 
@@ -32,15 +32,16 @@ const DONE: &str = "";
 const LEAST: i64 = i64::MIN;
 const OVER_U32: i64 = 1 << 32;
 const OVER_TOKENS: i64 = 1 << 53;
-/// Ten years plus one, in milliseconds and in seconds. And a number of seconds that is too large as milliseconds.
+/// Ten years plus one millisecond, and ten years plus one second. The number of milliseconds in `OVER_ALL_S` seconds
+/// does not fit into 64 bits.
 const OVER_MAX_MS: i64 = 315_360_000_001;
 const OVER_MAX_S: i64 = 315_360_001;
 const OVER_ALL_S: i64 = 18_446_744_073_709_552;
 const OVER_LIMITS: i64 = 31_536_000_000_001;
 const OVER_KEEP: i64 = 60_001;
 
-/// A command up to the value of an option, the error for a value that is not a number, and the ranges of numbers: the
-/// smallest number of each range, and the error for the range (or [`DONE`]).
+/// The words of a command before the value of an option, the error for a value that is not a number, and the ranges of
+/// numbers. Each range has its smallest number, and its error or [`DONE`].
 type Row = (&'static str, &'static str, &'static [(i64, &'static str)]);
 
 /// The replies while A holds `lock` twice.
@@ -330,7 +331,8 @@ fn an_argument_of_the_largest_size_is_refused_without_a_copy() {
     let size = lockward_tests::rounds(32 * 1024 * 1024, LONGEST);
     let mut stage = Stage::set();
     let value = vec![b'1'; size];
-    // The server itself copies the request. These calls raise the peak of the memory by its copies.
+    // The server itself copies each request. These calls raise the memory peak by the size of the copies, so that only
+    // a copy by the module can raise the peak further.
     stage.client.call([b"EXISTS", value.as_slice()]);
     stage.client.call([b"EXISTS", value.as_slice()]);
     let before = stage.client.stat("memory", "used_memory_peak");

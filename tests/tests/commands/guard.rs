@@ -16,7 +16,8 @@ fn names(commands: &[Sent]) -> Vec<String> {
     commands.iter().map(|words| String::from_utf8_lossy(&words[0]).to_uppercase()).collect()
 }
 
-/// Lets the lease of the holder of `lock` end. No lock command notices the end, so the holder is not removed yet.
+/// Lets the lease of the holder of `lock` end. No lock command runs after the end, so the server has not removed the
+/// holder yet.
 fn end_lease(client: &mut Client, owner: &str) {
     client.call(format!("LOCK.RENEW lock {owner} PX 1"));
     eventually("the lease is over", || client.call("PTTL lock").int() < 0);
@@ -203,7 +204,7 @@ fn wait_and_waitaof_are_refused() {
         assert_eq!(client.call(call.as_str()).error(), refused, "{command}");
         let [in_transaction] = client.transact([&call]);
         assert_eq!(in_transaction.error(), refused, "{command}");
-        // The module must refuse them itself, because Valkey aborts when a module calls them in a script.
+        // The module must refuse these commands itself, because Valkey aborts when a module calls them in a script.
         let words = call.split(' ').map(|word| format!("'{word}'")).collect::<Vec<_>>().join(",");
         let in_script = client.call(["EVAL", &format!("return redis.pcall({words})"), "0"]);
         assert!(in_script.error().starts_with(refused), "{command}: {in_script:?}");

@@ -325,7 +325,8 @@ fn keys_that_the_server_does_not_report_to_modules_are_known() {
     }
 }
 
-/// Checks that the server reports the same keys and flags for a command alone and in a guard, besides the lock.
+/// Checks that the server reports the same keys and flags for a command alone and in a guard. The guard's own key, the
+/// lock, does not count.
 fn see_same_keys(client: &mut Client, generator: &mut Generator, count: usize) {
     let mut with_keys = 0;
     for _ in 0..count {
@@ -359,9 +360,9 @@ fn keys_beside_lock(client: &mut Client, tag: &str, command: &[Vec<u8>], own: &[
     both
 }
 
-/// Whether the reported keys of a command may differ in a guard. If the syntax is wrong, the server reports other
-/// keys to a module than to a client. For PFMERGE without sources it reports no key, although the command creates
-/// one.
+/// Whether the reported keys of a command may differ in a guard. If the syntax is wrong, the server does not report the
+/// same keys to a module as to a client. For PFMERGE without sources the server reports no key, although the command
+/// creates one.
 fn has_wrong_syntax(client: &mut Client, command: &[Vec<u8>]) -> bool {
     let is = |name: &str| command[0].eq_ignore_ascii_case(name.as_bytes());
     let fails = |client: &mut Client| matches!(client.call(in_script(command.to_vec())), Reply::Error(_));
@@ -383,7 +384,8 @@ fn keys_of(client: &mut Client, command: &[Vec<u8>]) -> Vec<Key> {
         let [name, flags] = key.items() else { panic!("{key:?}") };
         Key { name: name.bytes().to_vec(), flags: flags.items().iter().map(Reply::text).collect() }
     };
-    // The server reports the keys of ZINTERSTORE to modules in another order.
+    // The server reports the keys of ZINTERSTORE to a module in a different order than to a client, so the keys are
+    // sorted.
     let mut keys: Vec<_> = keys.iter().map(key).collect();
     keys.sort();
     keys

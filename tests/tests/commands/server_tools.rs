@@ -77,8 +77,8 @@ fn errors_are_counted_by_their_first_word_and_null_is_no_error() {
     assert_eq!(b.reply().grant().holds, 1);
     a.call("LOCK.RELEASE lock B");
     assert_eq!(again.reply().grant().holds, 1);
-    // By now all waits have ended. Some servers count a wait only when it has ended. The calls: one by A, one by B,
-    // two by C and three by D.
+    // By now all waits have ended. Some servers count a wait only when it has ended. There are seven calls: one by A,
+    // one by B, two by C and three by D.
     assert_eq!(counted(&mut a, "lock.acquire", "calls"), 7);
     assert_eq!(counted(&mut a, "lock.acquire", "failed_calls"), 3);
     assert_eq!(counted(&mut a, "lock.acquire", "rejected_calls"), 1);

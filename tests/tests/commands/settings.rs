@@ -189,7 +189,7 @@ fn a_server_starts_with_what_config_rewrite_has_written() {
         let server = Setup::new().module(beside).config("lock.max-waiters 8").start();
         let mut client = server.client();
         // `lock.default-lease` gets its default again. CONFIG REWRITE must write it too, because the module argument
-        // has another value.
+        // has a different value.
         let set = "CONFIG SET lock.default-lease 30000 lock.max-lease 3000000 lock.quarantine 1234";
         assert_eq!(client.call(set), Reply::ok());
         assert_eq!(client.call("CONFIG REWRITE"), Reply::ok());
@@ -262,7 +262,8 @@ fn a_quarantine_that_config_set_rolls_back_has_granted_nothing() {
         let reply = a.call(format!("CONFIG SET lock.quarantine 0 port {port}"));
         assert_eq!(reply.error_word(), "ERR");
     }
-    // When A's lease ends here, the module checks the waiters. The rolled-back setting must not have let B in.
+    // The end of A's lease makes the module check the waiters. The setting was rolled back, so B must not have been
+    // granted `lock`.
     a.call("LOCK.RENEW other A TOKEN 1 PX 50").int();
     let mut c = server.client();
     c.ask("other C BLOCK 300");
@@ -368,8 +369,8 @@ fn a_server_goes_on_when_a_load_is_refused() {
         assert_eq!(client.call(load).error_word(), "ERR", "{wrong:?}");
         assert!(client.call("CONFIG GET lock.*").field_names().is_empty(), "{wrong:?}");
         assert!(client.call("LOCK.INFO lock").error().contains("unknown command"), "{wrong:?}");
-        // These actions cause events for which the refused module must not be subscribed: cron, a changed setting, a
-        // flush, a snapshot.
+        // These actions cause events: cron, a changed setting, a flush, a snapshot. The refused module must not be
+        // subscribed to any of them.
         let clock = client.stat("server", "lru_clock");
         client.call("SET key value");
         for command in ["CONFIG SET maxmemory-policy allkeys-lru", "FLUSHALL", "SWAPDB 0 1", "SAVE"] {
@@ -394,7 +395,7 @@ fn an_unknown_name_in_loadex_fails_as_for_every_module() {
             assert_eq!(reply.error_word(), "ERR");
             assert_eq!(has_lock(&mut client), !server.has_redis(7, 2));
         }
-        // Some servers crash here, for every module that has a data type.
+        // Some servers crash here with every module that has a data type.
         Err(_) => {
             let log = server.see_crash();
             assert!(log.contains("Loadex configurations were not applied"), "{log}");

@@ -56,7 +56,7 @@ fn the_fields_of_info_are_documented_and_numeric() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
     let page = fs::read_to_string(page).expect("docs/metrics.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `lock_")?.split_once('`'));
-    // The rows of the table of alerts go on with a condition.
+    // In the table of alerts, a condition follows the name of the field. The filter leaves these rows out.
     let documented: Vec<String> =
         rows.filter(|(_, rest)| rest.starts_with(" |")).map(|(field, _)| format!("lock_{field}")).collect();
     let text = a.call("INFO lock").text();

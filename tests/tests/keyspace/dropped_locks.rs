@@ -1,5 +1,5 @@
-//! Dropped locks: held locks that the server has evicted or expired early. Replicas and files have them too, and
-//! every command finds them.
+//! Dropped locks: held locks that the server has evicted or expired early. Replicas, snapshots and AOFs contain the
+//! dropped locks too, and every command finds them.
 
 use super::eviction_policies::POLICIES;
 use lockward_tests::{
@@ -472,7 +472,7 @@ fn an_overwritten_lock_stays_broken_when_the_new_value_is_evicted_in_the_same_pa
         "LOCK.INFO lock".to_owned(),
     ];
     let replies = a.call_all(packet);
-    // Valkey 9 may evict the value only in the next event loop pass.
+    // Valkey 9 sometimes evicts the value one event loop pass later.
     if replies[replies.len() - 2] == Reply::Int(0) {
         assert!(replies[replies.len() - 1].is_null(), "{:?}", replies.last());
     }
@@ -548,7 +548,7 @@ fn a_deleted_lock_stays_free_when_the_new_value_is_evicted_in_the_same_pass() {
             format!("CONFIG SET maxmemory {less}"),
             "SET lock v PX 800000".to_owned(),
         ]);
-        // Sometimes the server evicts enough other keys and keeps this one.
+        // Sometimes the server evicts enough other keys, and keeps `lock`.
         let mut is_gone = false;
         eventually("the server is within its limit", || {
             is_gone = a.call("EXISTS lock") == Reply::Int(0);

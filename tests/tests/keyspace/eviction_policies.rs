@@ -149,8 +149,8 @@ fn dropped_in_aof(server: &Server) -> HashSet<Vec<u8>> {
         } else if let [name, key, ..] = &command[..]
             && name.to_ascii_uppercase().starts_with(b"LOCK.")
         {
-            // A later command on the lock puts the lock back. The DEL that the server writes for the eviction does
-            // not.
+            // A later command on the lock puts the lock back into the keyspace. The DEL that the server writes for the
+            // eviction changes nothing.
             kept.remove(key);
         }
     }

@@ -142,7 +142,7 @@ impl Stage {
                 Err(Silence::Closed) => panic!("{what}: B's connection is closed"),
                 Err(Silence::StillOpen) => {}
             }
-            // If the key has another type, B will soon get the error WRONGTYPE.
+            // If the key is not a lock any more, B will soon get the error WRONGTYPE.
             let is_lock = !matches!(self.a.call("LOCK.INFO lock"), Reply::Error(_));
             let waits =
                 is_lock && self.a.queue("lock") == ["B"] && self.a.owner("lock").as_deref() != Some("B");

@@ -129,7 +129,7 @@ fn a_restored_lock_whose_lease_is_over_is_free() {
     assert_eq!(a.acquire("lock B").holds, 1);
 }
 
-/// A DUMP in which the token is replaced by another token of the same length.
+/// A DUMP in which the token is replaced by a different token of the same length.
 #[track_caller]
 fn with_token(payload: &[u8], token: i64, other: i64) -> Vec<u8> {
     let (from, to) = (varint(token.cast_unsigned()), varint(other.cast_unsigned()));
@@ -251,7 +251,7 @@ fn digests_of_different_locks_differ() {
     digests.sort();
     let count = digests.len();
     digests.dedup();
-    // The tenure after the third step is the same as after the first.
+    // The tenure after the third step is the same as after the first step, so two digests are equal.
     assert_eq!(digests.len(), count - 1, "{digests:?}");
 }
 

@@ -52,8 +52,8 @@ fn leave(server: &Server) -> Left {
     Left { locks, at: Instant::now() }
 }
 
-/// Asserts that all holders have come back, and that other owners can acquire beside them as before. Then the holders
-/// release.
+/// Asserts that all holders have come back, and that other owners can acquire the lock beside them as before. Then the
+/// holders release.
 #[track_caller]
 fn assert_back(client: &mut Client, left: &Left, way: &str) {
     let gone = i64::try_from(left.at.elapsed().as_millis()).expect("a time");

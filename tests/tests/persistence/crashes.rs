@@ -171,7 +171,8 @@ fn check_rivals(key: &str, tenures: &[Tenure], found: Option<&Holder>, outcome: 
         let found_it = found.filter(|found| found.token == tenure.token);
         let stands = match found_it {
             Some(found) => found.owner == tenure.owner && [tenure.holds, tenure.asked].contains(&found.holds),
-            // The tenure is over if its release was requested. Then the lock is free or has a later holder.
+            // The tenure may be over only if the client has requested its end. Then the lock is free or has a later
+            // holder.
             None => tenure.asked == 0 && token.is_none_or(|token| token > tenure.token),
         };
         if !stands {
@@ -183,9 +184,9 @@ fn check_rivals(key: &str, tenures: &[Tenure], found: Option<&Holder>, outcome: 
 /// Removes an incomplete transaction at the end of the AOF, as `redis-check-aof --fix` does.
 ///
 /// The server itself removes only a torn command at the end, and keeps the MULTI. It then appends new commands after
-/// this MULTI, and the next restart loses all of them (https://github.com/valkey-io/valkey/pull/4342). The server writes
-/// a transaction, for example, when a command stores a key whose TTL has passed: the deletion of the old key and the
-/// command.
+/// this MULTI, and the next restart loses all of them (https://github.com/valkey-io/valkey/pull/4342). For example, the
+/// server writes a transaction when a command stores a key whose TTL has passed. The transaction contains the deletion
+/// of the old key, and the command.
 fn mend(server: &Server) {
     let path = appended_files(server).pop().expect("an AOF");
     let aof = fs::read(&path).expect("an AOF");
@@ -272,8 +273,8 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
             if let Some(found) = found {
                 // The client may not have received the reply with this token.
                 tokens.extend((!tokens.contains(&found.token)).then_some(found.token));
-                // If the crash has lost the end of an older tenure, the lock still has this tenure. Its token is not
-                // new.
+                // If the crash has lost the end of an older tenure, the lock still has the older tenure, whose token is
+                // not new.
                 tokens.retain(|token| !given.contains(token) || *token != found.token);
                 assert_eq!(client.call(["LOCK.RELEASE", key, &found.owner, "ALL"]), Reply::Int(0));
             }

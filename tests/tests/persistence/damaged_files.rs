@@ -115,7 +115,7 @@ impl Recorder {
         self.states.push(state);
     }
 
-    /// Runs one to three event loop passes. After each of them but the last, a load finds `key` free: the lock was
+    /// Runs one to three event loop passes. After each pass except the last, a load finds `key` free: the lock was
     /// freed, or its lease is over by then.
     #[track_caller]
     fn passes(&mut self, what: &str, key: &str, act: impl FnOnce(&mut Client)) {

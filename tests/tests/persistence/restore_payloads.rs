@@ -9,7 +9,7 @@ use std::net::TcpListener;
 const VERSION: u8 = 1;
 /// The record type of a holder with weight 1.
 const PUT: u8 = 1;
-/// The record type of a holder with another weight.
+/// The record type of a holder with a weight above 1.
 const WEIGHTED_PUT: u8 = 6;
 /// The longest span, in milliseconds: a thousand years.
 const LONGEST: u64 = 31_536_000_000_000;
@@ -230,7 +230,7 @@ fn see_lock_like_any_other(client: &mut Client, key: &str, what: &str) {
 
 #[test]
 fn a_restored_lease_of_any_length_can_be_saved_loaded_renewed_and_replicated() {
-    // Once a snapshot with the longest lease did not load, so the server did not start.
+    // An earlier version could save the longest lease in a snapshot but not load it, so the server did not start.
     let (mut primary, mut client, frame, now) = credulous_with(Setup::new().config("save 3600 1000000"));
     let replica = Server::start_replica_of(&primary);
     assert_eq!(replica.client().call("DEBUG SET-SKIP-CHECKSUM-VALIDATION 1"), Reply::ok());

@@ -1,4 +1,5 @@
-//! Waits that end at about the time of their grant. In either order of the two, the next waiter is served.
+//! Waits that end at about the time of their grant. The next waiter must be served, whether the wait ends before or
+//! after the grant.
 //!
 //! In each race A holds a lock, B waits for it, and C waits after B. The test frees the lock and ends B's wait at
 //! instants at most 5 ms apart, in both orders. In about half of the races the server reads both in one pass of its
@@ -338,8 +339,8 @@ impl<'a> Course<'a> {
         let mut knows = received.is_some();
         let mut held = received.or(repeated);
         if matches!(self.ending, Ending::BreakOff | Ending::DeleteUser) && held.is_none() {
-            // The test cannot see whether the server has sent B's reply. If it has, B holds the lock, and a repeat
-            // finds the grant.
+            // The test cannot see whether the server has sent B's reply. If the reply was sent, B holds the lock, and
+            // B's repeated request finds the grant.
             let owner = self.owner_when_settled(race);
             if owner == "B" {
                 let token = self.a.holder(&key).token;

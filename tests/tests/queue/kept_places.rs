@@ -23,14 +23,14 @@ fn start_held_with(mode: &str) -> (Server, Client) {
     (server, a)
 }
 
-/// Lets `owner` wait for `lock` until its limit is reached, so that its place is kept.
+/// Lets `owner` wait for `lock` until the wait limit is reached. The place of `owner` is then kept.
 #[track_caller]
 fn wait_a_slice(server: &Server, owner: &str) {
     let mut client = server.client();
     assert!(client.call(format!("LOCK.ACQUIRE lock {owner} BLOCK 1 {KEEP}")).is_null(), "{owner} is granted");
 }
 
-/// Lets `owner` wait for `lock` and disconnect, so that its place is kept.
+/// Lets `owner` wait for `lock` and disconnect. The place of `owner` is then kept.
 #[track_caller]
 fn wait_and_leave(server: &Server, owner: &str) {
     let mut observer = server.client();
@@ -242,7 +242,7 @@ fn waiters_behind_a_place_that_is_passed_over_are_served() {
 #[test]
 fn the_place_of_a_closed_connection_holds_no_waiter_back() {
     let (server, mut a) = start_held_with("SHARED");
-    // W waits without limit. If its place held others back, it would do so for the whole test.
+    // W waits without limit. If its place held others back, it would hold them back for the whole test.
     let w = server.waiter(&format!("lock W BLOCK 0 {KEEP}"));
     let mut reader = server.waiter("lock R SHARED BLOCK 0");
     drop(w);

@@ -30,9 +30,9 @@ const VANISH: [(&str, Vanish); 3] = [
     }),
 ];
 
-/// Waits until the server uses no more memory than `before` plus what it keeps for later waiters: tables with spare
-/// capacity, and a few internal clients. The server has an internal client of 18 KB for each blocked client, and
-/// frees some hundred of these per second.
+/// Waits until the server uses no more memory than `before` plus the memory that it keeps for later waiters: tables
+/// with spare capacity, and a few internal clients. The server has an internal client of 18 KB for each blocked client,
+/// and frees some hundred of these per second.
 #[track_caller]
 fn see_memory_back(client: &mut Client, before: i64, count: usize) {
     let kept = 500_000 + 150 * count as i64;
@@ -314,8 +314,8 @@ fn the_waits_of_one_owner_are_replicated_as_one_change() {
     let server = Setup::new().config("appendonly yes").start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
-    // Each wait asks for another lease. If each grant set its lease, the server would replicate the whole tenure each
-    // time.
+    // Each wait asks for a lease of a different length. If each grant set its lease, the server would replicate the
+    // whole tenure each time.
     let mut waits = crowd.ask(&server, WAITS, |number| format!("lock B PX {} BLOCK 0", 600_000 + number));
     a.see_blocked(i64::try_from(WAITS).unwrap());
     assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));

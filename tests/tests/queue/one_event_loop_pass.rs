@@ -138,7 +138,7 @@ fn a_lock_freed_together_with_kills_and_unblocks_is_held_by_the_client_that_gets
     }
 }
 
-/// CLIENT REPLY OFF or SKIP suppresses the reply, not the grant.
+/// CLIENT REPLY OFF or SKIP suppresses the reply, but not the grant.
 #[test]
 fn with_client_reply_off_a_waiter_is_granted_the_lock_without_a_reply() {
     for ask in [

@@ -11,7 +11,7 @@ const OWNERS: [&str; 6] = ["A", "B", "C", "D", "E", "F"];
 /// A limit (0 for none) and a weight.
 type Mode = (i64, i64);
 
-/// The limit as a number to compare. No limit is larger than every limit.
+/// The limit as a number for comparisons. SHARED, which has no limit, gets the largest number.
 fn rank(slots: i64) -> i64 {
     if slots == 0 { i64::MAX } else { slots }
 }
@@ -97,7 +97,7 @@ impl Model {
         })
     }
 
-    /// Grants the lock to the first waiter, again and again, until the first waiter does not fit.
+    /// Grants the lock to one waiter after another, until the first waiter in the queue does not fit.
     fn serve(&mut self) {
         while let Some((client, request)) = self.queue.front().cloned() {
             let Some(told) = self.admit(&request) else { return };

@@ -9,7 +9,7 @@ fn limited() -> Setup {
         .config("client-output-buffer-limit pubsub 1mb 0 0")
 }
 
-/// Lets `silent` send a command many times without reading, at most until the server disconnects it. Checks that
+/// Lets `silent` send a command `times` times without reading, or until the server disconnects `silent`. Checks that
 /// another client is served meanwhile. Returns the largest `used_memory` of the server.
 #[track_caller]
 fn send_and_never_read(server: &Server, silent: &mut Client, command: &str, times: usize) -> i64 {
@@ -48,7 +48,7 @@ fn a_client_that_never_reads_is_cut_off_at_the_servers_limit() {
         let before = a.stat("memory", "used_memory");
         let mut silent = server.client();
         let id = silent.call("CLIENT ID").int();
-        // The kernel buffers some megabytes of replies before the server must buffer any.
+        // The kernel buffers some megabytes of replies before the server must buffer any, hence the large number.
         let most = send_and_never_read(&server, &mut silent, command, 2_000_000);
         println!("{command}: at most {} bytes more", most - before);
         eventually("the server has disconnected the client", || {

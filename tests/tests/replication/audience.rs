@@ -104,7 +104,7 @@ fn at_work<T>(server: &Server, seed: u64, test: impl FnOnce(&Work) -> T) -> T {
     })
 }
 
-/// Waits until the clients have sent 5,000 commands. By then the server's cron has run many times too.
+/// Waits until the clients have sent 5,000 commands. By then the server's cron has also run many times.
 #[track_caller]
 fn see_work(server: &Server) {
     let mut client = server.client();
@@ -134,7 +134,8 @@ impl Locks {
     fn of(server: &Server) -> Self {
         let mut client = server.client();
         let digest = client.call("DEBUG DIGEST");
-        // In one packet, so that no lock changes in between. The leases are read at slightly different times.
+        // The commands are sent in one packet, so that no lock changes in between. The leases are read at slightly
+        // different times.
         let infos = client.call_all((0..LOCKS).map(|lock| format!("LOCK.INFO lock-{lock}")));
         let locks = infos.iter().filter(|info| !info.is_null()).map(Reply::info);
         let leases = locks.flat_map(|lock| lock.holders).map(|holder| holder.lease_left).collect();
@@ -181,7 +182,7 @@ fn a_replica_that_attaches_while_clients_lock_misses_nothing() {
 
 /// Waits until no rewrite of the AOF is running or scheduled.
 fn see_no_rewrite(client: &mut Client) {
-    // In this order: a scheduled rewrite may be running a moment later.
+    // The order matters: a scheduled rewrite may be running a moment later.
     eventually("no rewrite of the AOF", || {
         client.stat("persistence", "aof_rewrite_scheduled") == 0
             && client.stat("persistence", "aof_rewrite_in_progress") == 0
@@ -229,7 +230,7 @@ fn a_change_right_after_the_aof_is_switched_on_is_in_the_aof() {
     for switch in ["CONFIG SET appendonly yes", "PING"] {
         let server = Setup::new().config("hz 100").config("appendfsync always").start();
         let mut client = see_nobody_listen(&server);
-        // All in one packet, so that the cron cannot run in between.
+        // The commands are sent in one packet, so that the cron cannot run in between.
         client.call_all([
             "LOCK.ACQUIRE lock-1 A",
             switch,
@@ -323,7 +324,7 @@ fn see_nobody_listen(server: &Server) -> Client {
     client
 }
 
-/// Lets the server's cron run. It is overdue after the sleep, so it runs before the next command.
+/// Lets the server's cron run. The cron is overdue after the sleep, so it runs before the next command.
 fn let_cron_run(client: &mut Client) {
     for _ in 0..2 {
         assert_eq!(client.call("DEBUG SLEEP 0.01"), Reply::ok());
@@ -361,7 +362,7 @@ fn send_snapshots(client: &mut Client, random: &mut Random) {
 fn stir(client: &mut Client, random: &mut Random) {
     let lock = random.within(0..LOCKS);
     let switch = format!("CONFIG SET appendonly {}", random.one_of(&["yes", "no"]));
-    // The server refuses many of these commands while another such action is under way.
+    // Many of these commands fail while a snapshot or an AOF rewrite is under way, so their replies are ignored.
     match random.within(0..7) {
         0 => drop(client.call(switch)),
         1 => drop(client.call("BGREWRITEAOF")),
@@ -370,7 +371,7 @@ fn stir(client: &mut Client, random: &mut Random) {
         4 => send_snapshots(client, random),
         5 => drop(client.call(format!("CONFIG SET repl-diskless-sync-delay {}", random.within(0..2)))),
         _ => {
-            // Redis itself has a fault if a transaction switches the AOF on during a rewrite.
+            // Redis itself has a bug if a transaction switches the AOF on during a rewrite.
             see_no_rewrite(client);
             client.send_all(["MULTI".to_owned(), format!("LOCK.ACQUIRE lock-{lock} C PX 600000"), switch]);
             client.send_all([format!("LOCK.RENEW lock-{lock} C PX 700000"), "BGREWRITEAOF".to_owned()]);

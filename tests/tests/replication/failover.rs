@@ -76,7 +76,7 @@ fn after_the_documented_safe_failover_the_holder_goes_on_and_others_wait() {
     assert_eq!(alice.call("CONFIG SET lock.quarantine 0"), Reply::ok());
     let token = alice.acquire("order:42 alice HOLDS 1").token;
     let renewal = format!("LOCK.RENEW order:42 alice TOKEN {token} HOLDS 1");
-    // Taken before the call, so that the measured time is not too short.
+    // The time is read before the call, so that the measured time is not too short.
     let granted = Instant::now();
     assert_eq!(alice.call(renewal.as_str()), Reply::Int(token));
     primary.kill();

@@ -39,7 +39,7 @@ fn the_end_of_quarantine_serves_a_waiter_on_a_long_key() {
     let key = "long".repeat(100);
     let (mut b, mut observer) = (server.client(), server.client());
     b.ask(&format!("{key} B BLOCK 0"));
-    // Here the key does not exist. From 8.2 on, Redis crashes if a module asks for the TTL of such a key.
+    // In this test the key does not exist. From 8.2 on, Redis crashes if a module asks for the TTL of a missing key.
     observer.see_blocked(1);
     assert_eq!(b.reply().grant().holds, 1);
 }

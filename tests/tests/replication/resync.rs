@@ -8,8 +8,8 @@ const LOCKS: u64 = 3_000;
 /// The number of cut transfers in a test.
 const CUTS: u64 = 100;
 
-/// The number of cut transfers for a replica that writes the data to its disk on its own thread (Valkey 9). Such a
-/// replica notices a failed transfer only in its cron, once a second.
+/// The number of cut transfers for a replica that writes the received data to disk on a background thread (Valkey 9).
+/// Such a replica notices a failed transfer only in its cron, once a second.
 const CUTS_BY_CRON: u64 = 8;
 
 /// The largest number of bytes that the primary sends before the data.
@@ -30,7 +30,7 @@ struct Resync {
     bytes: u64,
     /// Whether the primary sends the data over a second connection.
     has_a_channel: bool,
-    /// Whether the replica writes the data to its disk on its own thread.
+    /// Whether the replica writes the received data to disk on a background thread.
     saves_by_cron: bool,
 }
 

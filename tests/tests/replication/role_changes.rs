@@ -78,7 +78,7 @@ fn read_all(client: &mut Client) {
 #[track_caller]
 fn assert_same(primary: &Server, replica: &Server) {
     let digest = |server: &Server| server.client().call("DEBUG DIGEST");
-    // The two servers may delete a key whose lease is over at different times.
+    // When a lease is over, the two servers may delete the key at different times.
     eventually("the same data", || {
         replica.see_in_sync_with(primary);
         digest(primary) == digest(replica)

@@ -7,7 +7,7 @@
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 use std::fs;
 
-/// Shuts a server down and starts it again with another setup.
+/// Shuts a server down and starts it again with a changed setup.
 #[track_caller]
 fn restart(server: &mut Server, change: impl FnOnce(Setup) -> Setup) -> Client {
     server.terminate();
@@ -16,7 +16,7 @@ fn restart(server: &mut Server, change: impl FnOnce(Setup) -> Setup) -> Client {
     server.client()
 }
 
-/// Shuts a server down. Checks that it refuses to start with another setup, and logs `why`.
+/// Shuts a server down. Checks that it refuses to start with a changed setup, and logs `why`.
 #[track_caller]
 fn refuses(server: &mut Server, change: impl FnOnce(Setup) -> Setup, why: &str) {
     server.terminate();
@@ -36,7 +36,7 @@ fn start_after_all(server: &mut Server, change: impl FnOnce(Setup) -> Setup) -> 
 /// What the module logs when it cannot read a lock of the next version.
 const WHY: &str = "a lock of encoding 2, by another version of Lockward: this one reads 1";
 
-/// Writes a snapshot. SAVE fails while a child process of the server writes one.
+/// Writes a snapshot. SAVE fails while a child process of the server writes a snapshot.
 #[track_caller]
 fn save(client: &mut Client) {
     eventually("a snapshot", || client.call("SAVE") == Reply::ok());
@@ -203,8 +203,8 @@ fn servers_go_to_the_next_version_replica_first_and_back() {
     second.follow(&first);
     first.client().acquire("lock A PX 600000");
     for change in [Setup::next_version as fn(Setup) -> Setup, Setup::this_version] {
-        // The replica gets the other version first, and becomes the primary. Until the old primary gets that version
-        // too, it is a replica with the old version.
+        // The replica changes to the other version first, and becomes the primary. Until the former primary changes
+        // too, it is a replica of a server with the other version.
         restart(&mut second, change);
         second.follow(&first);
         let token = first.client().holder("lock").token;

@@ -179,7 +179,7 @@ fn without_holds_lost_replies_make_the_hold_count_wrong() {
     assert!(wrong > 0, "{} replies lost", proxy.replies_lost());
 }
 
-/// Cuts the client's side of the connection at the first request.
+/// Cuts the connection to the client at the first request.
 fn first_client_lost() -> impl FnMut(&[Reply]) -> Fate + Send + 'static {
     let mut is_first = true;
     move |_| if std::mem::take(&mut is_first) { Fate::ClientLost } else { Fate::Carried }
@@ -215,7 +215,7 @@ fn a_lost_grant_is_found_by_the_repeat_or_passed_on() {
     let server = Server::start();
     let mut random = Random::new();
     let proxy = Proxy::start(server.port(), move |request| match random.within(0..3) {
-        // The repeat has another lease, and is never lost.
+        // The repeat asks for a different lease, so this line recognizes it. It is never lost.
         _ if request[4] != Reply::bulk("600000") => Fate::Carried,
         0 => Fate::ReplyLost,
         1 => Fate::ClientLost,

@@ -17,7 +17,7 @@ fn stays_flat(what: &str, a: &mut Client, batch: impl FnMut(&mut Client, usize))
     stays_flat_by(BATCH, what, a, batch);
 }
 
-/// As [`stays_flat`], with another number of cycles at a time.
+/// As [`stays_flat`], but with a chosen number of cycles at a time.
 #[track_caller]
 fn stays_flat_by(size: usize, what: &str, a: &mut Client, mut batch: impl FnMut(&mut Client, usize)) {
     let mut run = |a: &mut Client, cycles: usize| {

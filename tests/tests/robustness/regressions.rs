@@ -123,7 +123,7 @@ fn a_lock_deleted_before_its_name_is_evicted_does_not_come_back() {
     let mut a = server.client();
     a.call("CONFIG SET maxmemory-policy volatile-random");
     a.acquire("lock A PX 600000");
-    // All run in one event loop pass, so the module's background work does not run in between.
+    // All commands run in one event loop pass, so the module's background work does not run in between.
     let commands = ["DEL lock", "SET lock value PX 600000", "CONFIG SET maxmemory 1", "PING", "EXISTS lock"];
     a.call_all(commands);
     eventually("the value is evicted", || {
@@ -285,8 +285,8 @@ fn a_grant_that_a_later_hold_count_confirms_is_not_taken_back() {
     let id = c.id();
     c.ask("lock C BLOCK 0 HOLDS 1");
     a.see_waiters("lock", 2);
-    // All run in one event loop pass: C is granted the lock, is killed before its reply, and goes on over another
-    // connection.
+    // All commands run in one event loop pass: C is granted the lock, is killed before its reply, and goes on over
+    // another connection.
     let replies = a.call_all([
         "LOCK.RELEASE lock A".to_owned(),
         "LOCK.RELEASE lock B".to_owned(),
@@ -319,9 +319,10 @@ fn a_full_resync_counts_a_lease_from_its_arrival_although_the_replicas_clock_is_
 fn a_renewal_that_a_promoted_replica_has_missed_can_be_repeated() {
     let server = Server::start_with("quarantine 600000");
     let mut a = server.client();
-    // A promoted replica that has missed the last renewal is in this state: the tenure has the previous lease.
+    // This command sets the state of a promoted replica that has missed the last renewal: the tenure has the previous
+    // lease.
     assert_eq!(a.call("LOCK.RENEW lock A TOKEN 4711 PX 2000"), Reply::Int(4_711));
-    // Without a TTL, the module ends the lease and not the server.
+    // Without a TTL, the lease is ended by the module, not by the server.
     assert_eq!(a.call("PERSIST lock"), Reply::Int(1));
     let mut b = server.waiter("lock B BLOCK 0");
     eventually("the lease is over", || a.info("lock").is_none());

@@ -18,7 +18,7 @@ pub(super) const ALL: &[Named] = named![
     a_client_uses_its_certificate_and_its_acl_user,
 ];
 
-/// The address of Sentinels in the form for workers.
+/// The address of Sentinels, as the protocol of workers writes it.
 fn sentinel_address(sentinels: &Sentinels) -> String {
     sentinels.url().replace("redis+sentinel://", "sentinel://")
 }
@@ -29,8 +29,8 @@ fn lives_on(stage: &Stage, stop: impl FnOnce(&mut Server)) {
     let setup = Setup::new().module("default-lease 30000");
     let mut primary = setup.clone().start();
     let replica = setup.start_replica_of(&primary);
-    // The lease and the quarantine are longer than the failover. It may take some seconds more if the Sentinels must
-    // vote again.
+    // The lease and the quarantine are longer than the failover. The failover takes some seconds more if the Sentinels
+    // must vote again.
     assert_eq!(replica.client().call("CONFIG SET lock.quarantine 30000"), Reply::ok());
     let sentinels = Sentinels::watch(&primary, 1);
     let mut worker = stage.worker_at(&sentinel_address(&sentinels), &[]);
@@ -41,8 +41,8 @@ fn lives_on(stage: &Stage, stop: impl FnOnce(&mut Server)) {
     assert_eq!(sentinels.see_failover_from(primary.port()), replica.port());
     stage.note("the replica is the primary");
     let mut client = replica.client();
-    // The replica counts a lease from the arrival of the change, so only a renewal shows that the client uses the new
-    // primary.
+    // The lease on the replica proves nothing, because the replica counts it from the arrival of the change. Only a
+    // renewal shows that the client uses the new primary.
     see_renewal(&mut client, "k");
     assert_eq!(client.holder("k").token, token);
     assert!(!worker.has_event("lost"), "the client has lost a lock that the new primary has");
@@ -106,7 +106,7 @@ fn no_lock_of_a_healthy_primary_is_lost_when_the_sentinels_are_silent(stage: &St
     worker.expect("release a", "ok");
 }
 
-/// The address of a cluster in the form for workers.
+/// The address of a cluster, as the protocol of workers writes it.
 fn cluster_address(cluster: &Cluster) -> String {
     let nodes: Vec<String> =
         cluster.nodes().iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
@@ -170,7 +170,7 @@ fn no_lock_of_a_healthy_node_is_lost_when_another_node_is_silent(stage: &Stage) 
     worker.expect("release a", "ok");
 }
 
-/// Another key in the slot of `key`.
+/// A second key in the slot of `key`.
 fn key_on_same(key: &str) -> String {
     format!("{{{key}}}:other")
 }

@@ -78,7 +78,7 @@ fn several_keys_in_any_order_cause_no_deadlock(stage: &Stage) {
         actors: 2,
         rounds: stage.rounds(24, 400),
     };
-    // Any two of these lists have a key in common.
+    // Any two of these lists have a key in common, so every two actors contend.
     turns.play(stage, &mut workers, |_| {});
     let mut client = server.client();
     eventually("all keys are free", || ["a", "b", "c"].iter().all(|key| client.info(key).is_none()));

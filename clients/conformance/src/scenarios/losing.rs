@@ -25,8 +25,8 @@ pub(super) const ALL: &[Named] = named![
 
 const LEASE: Duration = Duration::from_millis(1_200);
 
-/// Waits for the loss of a lock. `asked` are the times of the last two requests that set its lease. The client may
-/// not have the last reply.
+/// Waits for the loss of a lock. `asked` holds the times of the last two requests that set the lease, the newest first.
+/// The client may not have received the reply to the newest request.
 #[track_caller]
 fn see_loss(stage: &Stage, worker: &mut Worker, name: &str, asked: (Instant, Instant), lease: Duration) {
     let came = worker.event(&format!("lost {name}")).at;
@@ -201,7 +201,8 @@ fn a_lock_that_a_restarted_server_has_forgotten_is_lost(stage: &Stage) {
     worker.acquire("a k wait=0 lease=30000");
     server.kill_and_start_again();
     gate.cut();
-    // This is long before a third of the lease has passed: the client renews all locks when a connection has broken.
+    // The client renews all locks when a connection has broken, so it notices the loss long before a third of the lease
+    // has passed.
     worker.event_within("lost a", Duration::from_secs(5));
 }
 
@@ -250,7 +251,7 @@ fn a_lease_counts_from_the_request(stage: &Stage) {
     let server = Server::start();
     let gate = stage.gate(&server);
     let mut worker = stage.worker(gate.port());
-    // This opens the connection before replies are delayed.
+    // This request opens the connection before replies are delayed.
     worker.acquire("b l wait=0 lease=30000");
     gate.proxy.delay(Duration::from_millis(600));
     worker.acquire("a k wait=0 lease=1200 no-renewal");

@@ -25,7 +25,8 @@ enum Phase {
 
 /// The parameters of the turns.
 pub(super) struct Turns<'t> {
-    /// The keys, each for the next actor in turn. An element may name several keys, with commas.
+    /// The keys. Each actor gets one element: the first actor the first element, and so on. An element may name several
+    /// keys, separated by commas.
     pub(super) keys: &'t [&'t str],
     /// The options of each `acquire`.
     pub(super) options: &'t str,

@@ -8,8 +8,9 @@ use crate::violation::{Check, Violation};
 
 /// Claim: no call is open when the run ends, and each call has a reply within the bound after its wait limit.
 ///
-/// A closed connection counts as a reply. The bound does not apply to closed connections, to waits without limit, and
-/// to calls during a fault to the servers or to the client, because a stopped client reads late.
+/// A closed connection counts as a reply. The bound does not apply to closed connections and to waits without limit. A
+/// stopped client reads late, so the bound does not apply either to calls during a fault to the servers or to the
+/// client.
 #[must_use]
 pub fn every_call_is_answered(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let faults = FaultSpans::of(history, bounds);

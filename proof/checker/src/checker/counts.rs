@@ -6,7 +6,7 @@ use crate::history::{Call, History, HoldsReleased, Nanos, Operation, Outcome, To
 use crate::violation::{Check, Violation};
 
 /// Claim: each count in a reply follows from the earlier counts. An acquisition adds one hold, and a release removes
-/// one hold or all holds. A request with HOLDS leads to the named count from a neighbouring count, or the owner
+/// one hold or all holds. A request with HOLDS changes the count by one to the named count, or finds that the owner
 /// already has the named count.
 ///
 /// Only calls that certainly ran one after another give an exact count. Otherwise the check computes a range of
@@ -36,7 +36,8 @@ struct Possible {
 #[derive(Clone, Copy, Default)]
 struct UnorderedEffects {
     added: u32,
-    /// The largest count that an acquisition names. These acquisitions lead to no larger count.
+    /// The largest count that an acquisition with HOLDS names. An acquisition with HOLDS never leads to a larger count
+    /// than it names.
     named: u32,
     taken: bool,
     /// The fewest and the most holds with which a forgotten tenure may have been restored.
@@ -100,7 +101,7 @@ fn counts_of_owner(history: &History, calls: &[IndexedCall<'_>]) -> Vec<Violatio
     violations
 }
 
-/// Whether the reply of a call shows that the call has changed a count, or may have changed it.
+/// Whether the call has a reply that says that the count has changed or may have changed.
 fn counts(call: &Call) -> bool {
     if call.end.is_none() {
         return false;
@@ -160,7 +161,7 @@ fn bounds_before(call: &Call, now: Possible, unordered: UnorderedEffects) -> (u3
     let (fewest, most) = unordered.restored.unwrap_or((now.least, 0));
     let token = call.granted().map(|(token, _)| token);
     if token.is_some() && token != now.token {
-        // The tenure is new. Only calls whose order is unknown can have added holds to it before.
+        // The tenure is new. Before this call, only calls whose order is unknown can have added holds to the tenure.
         return (0, most.max(unordered.named).saturating_add(unordered.added));
     }
     let least =
@@ -182,7 +183,7 @@ fn after_one(line: usize, call: &Call, now: Possible, unordered: UnorderedEffect
     }
 }
 
-/// The possible counts after concurrent calls, of which each may have been the last.
+/// The possible counts after concurrent calls. Each of these calls may have been the last.
 fn after_many(these: &[IndexedCall<'_>], now: Possible, unordered: UnorderedEffects) -> Possible {
     let token = these.iter().filter_map(|(_, call)| call.granted()).map(|(token, _)| token).max();
     let restored = unordered.restored.map_or(0, |(_, most)| most);

@@ -11,13 +11,13 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Claim, for each guarded write with the token of a tenure:
 ///
-/// 1. A write that was run did not start after the end of the tenure, nor after a client had read the grant of a
-///    later tenure.
-/// 2. A write with the reply FENCED was not sent and answered while the tenure was certainly held.
+/// 1. A write that was run started before the end of the tenure, and before any client had read the grant of a later
+///    tenure.
+/// 2. If the tenure was certainly held during the whole call of a write, the reply is not FENCED.
 ///
-/// Only owners that hold a lock alone write, so no later tenure can exist at the same time as theirs. For (1), a
-/// tenure is over after a release that left no holds, or at the end of the last lease that a call may have set. For
-/// (2), the whole call must lie in a definite-hold interval.
+/// An owner writes only while it holds the lock alone, so no later tenure can exist at the same time. For (1), a tenure
+/// is over after a release that left no holds, or at the end of the last lease that a call may have set. For (2), a
+/// tenure is certainly held in its definite-hold interval.
 ///
 /// The claim does not hold if a failover may lose a grant, a renewal or a release.
 #[must_use]
@@ -25,8 +25,8 @@ pub fn the_guard_is_right(history: &History, bounds: &Bounds) -> Vec<Violation> 
     wrong_decisions(history, bounds, |_, _| false)
 }
 
-/// The same claim if servers may forget grants, renewals and releases. Then it holds only for writes without a fault
-/// to the servers between the first grant of the tenure and the reply to the write.
+/// The claim of [`the_guard_is_right`], for servers that may forget grants, renewals and releases. It covers only
+/// writes for which no fault hit the servers between the first grant of the tenure and the reply to the write.
 #[must_use]
 pub fn the_guard_is_right_between_faults(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let faults = FaultSpans::of(history, bounds);
@@ -49,7 +49,7 @@ pub fn guarded_data_is_in_order(history: &History, _: &Bounds) -> Vec<Violation>
 /// The number of writes to the data beside the locks that the server has run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Writes {
-    /// All such writes.
+    /// All writes that the server has run.
     pub all: usize,
     /// The writes that started after a client had read the grant of a later tenure.
     pub stale: usize,
@@ -65,7 +65,8 @@ pub fn count_writes(history: &History, bounds: &Bounds, guarded: bool) -> Writes
     Writes { all: written().count(), stale: stale.count() }
 }
 
-/// The guarded or the plain writes, each with the index of its line and its token.
+/// The guarded writes if `those` is true, and the plain writes if it is false. Each comes with the index of its line
+/// and its token.
 fn writes(history: &History, those: bool) -> impl Iterator<Item = (usize, &Call, Token)> {
     history.calls().filter_map(move |(line, call)| {
         let Operation::Write { token, guarded } = call.operation else { return None };
@@ -137,7 +138,8 @@ fn wrongly_fenced(tenure: &Tenure<'_>, write: &Call) -> Option<(String, Option<u
     Some((what, Some(held.by)))
 }
 
-/// For each key and token: the tenure with at least this token whose grant was read first, and the time of this read.
+/// For each key and token: of the tenures with this token or a larger one, the tenure whose grant was read first, and
+/// the time of this read.
 struct LaterTenures<'t, 'h> {
     tenures: &'t [Tenure<'h>],
     by_key: BTreeMap<&'h str, MinFrom<(Nanos, usize)>>,

@@ -10,12 +10,12 @@ use crate::tenure::{Tenure, tenures};
 use crate::violation::{Check, Violation};
 use std::collections::{BTreeSet, HashMap};
 
-/// Claim: take a wait that begins a tenure. It has its reply within the bound after the time from which it fitted
-/// beside the earlier tenures, or after its start if that was later.
+/// Claim: a wait that begins a tenure has its reply within the bound. The bound counts from the time when the wait
+/// fitted beside the earlier tenures, or from the start of the wait if that was later.
 ///
-/// The earlier tenures are those with smaller tokens. Each was over at the reply of a release that left no holds, or
-/// at the end of the last lease that a call may have set. The wait fitted as soon as enough of them were over: the
-/// others left room for it even with their largest weights and smallest limits. From that time on the server had to
+/// The earlier tenures are those with smaller tokens. Each was over at the reply of a release that left no holds, or at
+/// the end of the last lease that a call may have set. The wait fitted as soon as so many of them were over that the
+/// others left room for it, even with their largest weights and smallest limits. From that time on the server had to
 /// grant the wait, except in these cases:
 ///
 /// - Another owner held the lock by a grant that is not in the history. This needs an acquisition without a reply.

@@ -10,10 +10,10 @@ use crate::violation::{Check, Violation};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// How long a kept place holds back the waits behind it after its wait limit was reached.
+/// How long a kept place still holds back the waits behind it after its wait limit was reached.
 pub(super) const HOLDS_BACK: Nanos = 100_000_000;
 
-/// For a place that was passed over for some time: how many tenures before its grant are compared with it.
+/// If a place was passed over for some time, the check compares it with this number of tenures before its grant.
 const COMPARED: usize = 64;
 
 /// Claim: after a wait was seen in the queue, an owner that arrives later begins no tenure before the wait is granted
@@ -26,8 +26,8 @@ const COMPARED: usize = 64;
 ///
 /// With KEEP, the owner's next wait continues the place of the earlier wait. If the owner came back while the place
 /// still held others back, the two waits count as one. If the owner came back later, or after its connection was
-/// closed, other owners may have passed the place in between. But then an owner behind the place that is seen in the
-/// queue after the return must not begin a tenure first. Places are kept in the memory of one server. So the check
+/// closed, other owners may have passed the place in between. But an owner that is behind the place, and is seen in the
+/// queue after the return, must not begin a tenure first. Places are kept in the memory of one server. So the check
 /// claims nothing for a place that a fault to the servers, or an operation on them, may have ended.
 ///
 /// Two kinds of calls may pass a waiter. One is a re-entry, so only calls that begin a tenure count. The other is a
@@ -206,8 +206,8 @@ impl<'t, 'h> Arrivals<'t, 'h> {
         passed.or_else(|| self.that_passed_later(place, token))
     }
 
-    /// A tenure with a smaller token than the grant of a place, although its owner was behind the first wait of the
-    /// place, and was still seen in the queue after the owner of the place had come back.
+    /// A tenure that was granted before a place, although the tenure's owner was behind the first wait of the place.
+    /// This owner was still in the queue when the owner of the place had come back.
     fn that_passed_later(&self, place: &Place<'_>, token: Token) -> Option<&'t Tenure<'h>> {
         let end = self.tenures.partition_point(|(tenure, _)| tenure.token < token);
         let earlier = self.tenures.get(end.saturating_sub(COMPARED)..end)?;

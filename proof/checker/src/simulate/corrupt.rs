@@ -346,7 +346,7 @@ fn counts_for_certain(history: &History, call: &Call) -> bool {
     plain && all_answered(history, call)
 }
 
-/// Whether nothing excuses a late reply to the wait that began the tenure. `earlier` is in the order of tokens.
+/// Whether a late reply to the wait that began the tenure would be a violation. `earlier` is in the order of tokens.
 fn can_be_late(history: &History, earlier: &[Tenure<'_>], tenure: &Tenure<'_>) -> bool {
     let wait = tenure.first;
     let mut earlier = earlier.iter().filter(|before| before.key == tenure.key).rev();

@@ -1,6 +1,6 @@
-//! A simulated server that follows the contract.
+//! A simulated server that keeps all promises of Lockward.
 //!
-//! It does not use the module's core, so that it does not have the same faults.
+//! It does not use the module's core, because it would then have the same faults as the module.
 
 use super::MS;
 use crate::history::{Call, HoldsReleased, Mode, Nanos, Operation, Outcome, Token, WriteOutcome};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 /// The number of a call, and its outcome.
 pub(super) type Reply = (usize, Outcome);
 
-/// How long a place holds back the places behind it after its wait reached its limit.
+/// How long a place still holds back the places behind it after its wait limit was reached.
 const HOLDS_BACK: Nanos = 100 * MS;
 
 #[derive(Debug, Default)]
@@ -81,7 +81,7 @@ impl Lock {
     }
 
     /// The outcome if the owner already holds the lock: one more hold, the count that HOLDS repeats, or an error.
-    /// `None` if it does not.
+    /// `None` if the owner does not hold the lock.
     fn re_enter(&mut self, now: Nanos, request: &Place) -> Option<Outcome> {
         let holder = self.holders.iter_mut().find(|holder| holder.owner == request.owner)?;
         if !request.mode.re_enters(holder.mode) {

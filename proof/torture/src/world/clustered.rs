@@ -16,7 +16,7 @@ pub(super) struct Clustered {
 
 impl Clustered {
     pub(super) fn start(keys: &[String]) -> Self {
-        // On a slow machine, a replica must not take over because its primary seems to be dead.
+        // Replicas must not take over by themselves, because on a slow machine a primary may only seem to be dead.
         let setup =
             Setup::new().config("cluster-replica-no-failover yes").config("cluster-node-timeout 3000");
         let keys = keys.iter().map(String::as_str).chain([queue_order::KEY]);

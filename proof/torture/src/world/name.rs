@@ -21,7 +21,7 @@ pub(super) const MODES: [Mode; 6] = [
     Mode::of_slots(5, 3),
 ];
 
-/// The quarantine of the worlds with one. No lease is longer.
+/// The quarantine in the worlds that have one. No lease is longer than the quarantine.
 pub(super) const QUARANTINE: Nanos = 900 * MS;
 
 type Check = fn(&History, &Bounds) -> Vec<Violation>;

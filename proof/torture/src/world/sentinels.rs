@@ -5,8 +5,8 @@ use lockward_tests::{Sentinels, Server, Setup};
 
 /// The servers and the Sentinels. Clients use the primary that the Sentinels name.
 ///
-/// A replaced primary accepts writes as long as it counts a replica. This takes up to 2 seconds: a second of lag, and
-/// up to a second until the next check. The quarantine is longer than this time plus a lease.
+/// A replaced primary accepts writes until it notices that it has lost its replicas. This takes up to 2 seconds: a
+/// second of lag, and up to a second until the next check. The quarantine is longer than this time plus a lease.
 #[derive(Debug)]
 pub(super) struct Watched {
     servers: [Server; 3],
