@@ -20,8 +20,8 @@ pub fn apply(context: Context, name: &KeyName<'_>, payload: &[u8], origin: Origi
     Ok(())
 }
 
-/// Does not touch the key. The key is missing here too, or the primary sends its DEL next (an eviction is replicated
-/// before its DEL), or the key holds another value.
+/// Records the dropped lock of the primary, or its end, without touching the key. The key is missing on this server
+/// too, or the primary sends its DEL next (an eviction is replicated before its DEL), or the key holds another value.
 fn follow_dropped(name: &KeyName<'_>, dropped: Option<Lock>) {
     subscriptions::subscribe_new_keys();
     state::with(|state| state.store.follow_dropped(name, dropped));

@@ -26,7 +26,7 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
         if unlinked.recheck {
             state.recheck_lock(name, now.mono);
         }
-        // This is soon enough: the server sends these events after the key is gone.
+        // To subscribe now is soon enough: the server sends these events after the key is gone.
         if unlinked.may_be_dropped {
             subscriptions::subscribe_expired_evicted();
         }
@@ -40,11 +40,12 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
 }
 
 /// A command begins. So a key that is evicted from now on is not the last unlinked lock, unless another module has
-/// called this command from its own callback for that eviction.
+/// called this command in its callback for that eviction.
 ///
-/// If the server does not name the caller, the module opens the key. If the key holds another value now or later, a
-/// command has put it there. On servers that name the caller, the module must not open a key in this call. With CLIENT
-/// NO-TOUCH, Redis 7.2 to 8.0 and Valkey 8 would then look at the running command, which is not set yet.
+/// If the server does not name the caller, the module opens the key of the last unlinked lock. If the key then holds a
+/// value, or gets one later, a command has replaced the lock. On servers that name the caller, the module must not open
+/// a key in this call. With CLIENT NO-TOUCH, Redis 7.2 to 8.0 and Valkey 8 would then look at the running command,
+/// which is not set yet.
 pub fn command_begins(caller: Caller) {
     let now = mono();
     match caller {
@@ -202,7 +203,7 @@ pub fn became_primary() {
     });
 }
 
-/// A replica begins to load a data set beside the one it has, and to serve that one meanwhile.
+/// A replica begins to load a new data set, and serves its old data set meanwhile.
 pub fn async_loading_begins() {
     state::with(|state| state.store.begin_async_loading());
 }

@@ -49,8 +49,8 @@ pub const fn count(count: &mut u64) {
     *count = count.wrapping_add(1);
 }
 
-/// How long the cron waits between two checks, because to read the server's counts takes some 20 µs. This is a little
-/// less than the default interval of the cron, a tenth of a second.
+/// The shortest time between two checks in the cron, because a check takes some 20 µs. It is a little less than the
+/// default interval of the cron, a tenth of a second. So by default every run of the cron checks.
 const BETWEEN_LOOKS: Span = match Span::from_millis(90) {
     Some(span) => span,
     None => Span::MAX,

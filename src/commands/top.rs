@@ -47,7 +47,7 @@ impl Command for Top {
         context.reply_array(top.len());
         for contended in top {
             let name = KeyName::copied(context.db(), &contended.key);
-            // If the key holds another type by now, it has no holder. Its waiters get an error soon.
+            // If the key holds another type by now, no holder is shown. The waiters will get an error soon.
             let holding = holding(context, &name, 1, now).unwrap_or_default();
             context.reply_map(5);
             context.reply_bytes(b"key");

@@ -48,7 +48,7 @@ impl Flags {
         self.any(raw::REDISMODULE_CTX_FLAGS_LOADING)
     }
 
-    /// The server is loading data, perhaps beside the old data, which it goes on serving.
+    /// The server is loading data. With ASYNC_LOADING it goes on serving the old data meanwhile.
     pub const fn loading_or_async_loading(self) -> bool {
         self.any(raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING)
     }
@@ -94,7 +94,7 @@ impl Context {
         Self { raw: context, of_command: true }
     }
 
-    /// Whether a command is running, which can be replicated verbatim.
+    /// Whether this is the context of a command, which can be replicated verbatim.
     pub const fn is_of_command(self) -> bool {
         self.of_command
     }
@@ -226,7 +226,7 @@ impl Context {
         status == raw::REDISMODULE_OK as c_int
     }
 
-    /// Sends the running command as it was given to replicas and the AOF.
+    /// Sends the running command to replicas and the AOF as the client sent it.
     pub fn replicate_verbatim(self) {
         // SAFETY: the context is valid.
         unsafe { api!(RedisModule_ReplicateVerbatim(self.raw)) };

@@ -12,8 +12,8 @@ use std::ptr;
 ///
 /// - Without replica, backlog and AOF: `alsoPropagate` asks `shouldPropagate`, which checks these three, and drops the
 ///   command.
-/// - A new replica: `canFeedReplicaReplBuffer` leaves it out until `replicationSetupSlaveForFullResync`. That runs with
-///   `redisFork`, which fires FORK_CHILD.
+/// - A new replica: `canFeedReplicaReplBuffer` leaves it out until `replicationSetupSlaveForFullResync`. That function
+///   runs with `redisFork`, which fires FORK_CHILD.
 /// - A replica that joins the snapshot of another replica: it can join only after the fork
 ///   (`SLAVE_STATE_WAIT_BGSAVE_END`).
 /// - A replica with a second connection for the snapshot: the main connection waits too (Redis 8,
@@ -21,8 +21,8 @@ use std::ptr;
 /// - A replica that continues without a snapshot: it needs the id of a backlog (`masterTryPartialResynchronization`). A new
 ///   backlog has a new id (`replicationCron`, `syncCommand`). The id is sent in +FULLRESYNC at the fork, and written to RDB
 ///   files, for which `startSaving` fires PERSISTENCE.
-/// - A replica of this server in its next role: `replicationSetMaster` and `replicationUnsetMaster` fire ROLE_CHANGED. A full
-///   resync fires LOADING.
+/// - A replica that comes after this server has changed its role: `replicationSetMaster` and `replicationUnsetMaster`
+///   fire ROLE_CHANGED. A full resync fires LOADING.
 /// - An AOF that is switched on: `feedAppendOnlyFile` drops commands until the child of the rewrite runs: FORK_CHILD. If the
 ///   rewrite has to wait (`startAppendOnly`, `bgrewriteaofCommand`), CONFIG has fired.
 /// - An AOF in other cases: at a start it exists before the first cron. After RM_RdbLoad, RM_ResetDataset and REPLICAOF NO ONE
@@ -50,8 +50,9 @@ fn major_and_minor(version: &[u8]) -> Option<[u32; 2]> {
     Some([numbers.next()??, numbers.next()??])
 }
 
-/// Whether a client of MOVE or COPY is left in the other database if a module listens to the events of these commands.
-/// This is a fault of Valkey 8.1, fixed in 9.1 (`moduleNotifyKeyspaceEvent`). The source of 9.0 was not read.
+/// Whether the server leaves a client of MOVE or COPY in the other database if a module is subscribed to the events of
+/// these commands. This is a fault of Valkey 8.1, fixed in 9.1 (`moduleNotifyKeyspaceEvent`). The source of 9.0 was not
+/// read.
 pub fn events_move_clients() -> bool {
     let version = text(c"server", c"valkey_version").and_then(|version| major_and_minor(&version));
     version.is_some_and(|version| ([8, 1]..[9, 1]).contains(&version))
@@ -82,7 +83,7 @@ pub fn has_no_replication_audience() -> bool {
 }
 
 /// Counts of the server that grow until CONFIG RESETSTAT sets them to 0. After a reset, one of them may exceed its old
-/// value before the next check, but hardly all.
+/// value before the next check. It is very unlikely that all three do.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MonotonicStats([u64; 3]);
 
@@ -105,7 +106,7 @@ impl MonotonicStats {
 /// A field of a section; `None` when the server has no such field.
 pub fn text(section: &CStr, field: &CStr) -> Option<Vec<u8>> {
     let section = Section::new(section);
-    // SAFETY: the text is the section's, and copied while that lives.
+    // SAFETY: the text belongs to the section, and is copied while the section lives.
     unsafe {
         let text = api!(RedisModule_ServerInfoGetFieldC(section.0, field.as_ptr()));
         (!text.is_null()).then(|| CStr::from_ptr(text).to_bytes().to_vec())

@@ -114,7 +114,7 @@ impl<'a> OpenKey<'a> {
         // SAFETY: the key is open for writing; the value belongs to the server from here on.
         let stored = unsafe { api!(RedisModule_ModuleTypeSetValue(self.key, of_type, value.cast())) };
         if stored != raw::REDISMODULE_OK as c_int {
-            // SAFETY: refused, so it is still ours.
+            // SAFETY: the server has refused the value, so the module still owns it.
             return unsafe { lock_allocation::free(value) };
         }
         self.expire_at(expires_at);
@@ -150,7 +150,7 @@ impl<'a> OpenKey<'a> {
     /// Makes a key that holds nothing a snapshot key.
     pub fn create_snapshot_key(&mut self) {
         let of_type = SNAPSHOT_KEY_TYPE.load(Ordering::Relaxed);
-        // SAFETY: the key is open for writing; a snapshot key's value is never looked at, nor freed.
+        // SAFETY: the key is open for writing; the value of a snapshot key is neither read nor freed.
         unsafe { api!(RedisModule_ModuleTypeSetValue(self.key, of_type, ptr::dangling_mut())) };
     }
 

@@ -1,7 +1,8 @@
 //! The locks in the keyspace as values of the server: how many there are, and their memory.
 //!
-//! No event reports every lock that leaves the keyspace: FLUSHALL and a full resync do not name locks, and RENAME reports a lock
-//! that stays. But when the server frees a value, that lock is gone, whatever the reason.
+//! No event reports every lock that leaves the keyspace: FLUSHALL and a full resync do not name locks, and RENAME
+//! reports a lock that goes on under another name. But when the server frees a value, that lock is gone, whatever the
+//! reason.
 //!
 //! Most locks are released, and soon the next one is acquired. So the memory of a released lock is used again. This
 //! saves the bookkeeping of the server's allocator, some 20 ns for an acquire and a release.
@@ -70,7 +71,7 @@ pub fn deleting(value: *mut Lock, delete: impl FnOnce()) {
 /// Frees a value.
 ///
 /// # Safety
-/// It was made by [`give`], and is freed once.
+/// `value` was made by [`give`], and is freed once.
 pub unsafe fn free(value: *mut Lock) {
     // SAFETY: as the caller promises.
     let lock = unsafe { Box::from_raw(value) };
