@@ -1,9 +1,9 @@
 //! One decision on one lock. Every grant is decided here.
 //!
 //! A decision is made for a command, for the wake-up timer, for a key that was deleted, or for a client that
-//! disconnected. It always begins with two steps: it ends the tenures whose leases are over, and it serves the wait
-//! queue. Then it decides on the request. So no request overtakes a waiter, and a lock is never free while a waiter
-//! could have it. (A release on a replica skips both steps: the primary decides.)
+//! disconnected. A decision always begins with two steps: it ends the tenures whose leases are over, and it serves the
+//! wait queue. Then it decides on the request. So no request overtakes a waiter, and a lock is never free while a
+//! waiter could have it. (A release on a replica skips both steps, because the primary decides.)
 //!
 //! | the owner | the lock | acquire | release | renew |
 //! | --- | --- | --- | --- | --- |
@@ -37,7 +37,7 @@ use crate::waiter::{Completion, Waiter};
 use std::hash::Hash;
 
 /// The most tenures that one decision ends one by one because their leases are over. To end so many takes some 5 ms.
-/// The others hold the lock until the next decision. If clients wait, that decision is due at once.
+/// The remaining tenures hold the lock until the next decision. If clients wait, that decision is due at once.
 const MOST_ENDED: usize = 4_096;
 
 /// The answer to an acquisition that is not refused.
@@ -191,7 +191,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     }
 
     /// Carries out a release that the primary has replicated. Ends no lease and serves no waiter, because the primary
-    /// decides that.
+    /// decides about leases and waiters.
     ///
     /// # Errors
     /// As [`Decision::release`].
@@ -302,7 +302,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     }
 
     /// Takes back a grant whose client disconnected before the reply was sent, and serves the wait queue. Takes nothing
-    /// back if that tenure has already ended. Returns whether this call has ended the tenure.
+    /// back if the tenure with this token has already ended. Returns whether this call has ended the tenure.
     pub fn pass_on(&mut self, owner: &Owner, token: FencingToken) -> bool {
         let undelivered =
             ReleaseRequest { owner: owner.clone(), left: HoldsLeft::OneLess, token: Some(token) };
@@ -431,7 +431,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         self.effects.completions.push(Completion { waiter, outcome });
     }
 
-    /// Gives a holder this count of holds. Its lease may get longer, but never shorter.
+    /// Gives a holder this count of holds. The lease may get longer, but never shorter.
     fn re_enter(&mut self, request: &AcquireRequest, known: Holder<()>, holds: u32) -> Grant {
         let deadline = known.deadline.max(self.now.mono.after(request.lease));
         let counted = holds > known.holds;

@@ -42,8 +42,9 @@ pub enum Fencing {
     Held,
     /// The token is not valid, and nobody holds the lock.
     Free,
-    /// The token is not valid, and others hold the lock. The value is the largest of their tokens. If the leases of the
-    /// 4,096 latest tenures are over but still stored, the value is the token of the holder whose lease ends last.
+    /// The token is not valid, and others hold the lock. The value is the largest of their tokens. If the 4,096 latest
+    /// tenures are still stored although their leases are over, the value is the token of the holder whose lease ends
+    /// last.
     HeldWith(FencingToken),
 }
 
@@ -146,7 +147,8 @@ impl Lock {
         *self = Self::of_list(list);
     }
 
-    /// The holders, in the order of their tokens. A holder whose lease is over is among them until a decision ends its tenure.
+    /// The holders, in the order of their tokens. They include a holder whose lease is over until a decision ends its
+    /// tenure.
     #[must_use]
     pub fn holders(&self) -> Holders<'_> {
         let list = self.list().map_or(holder_list::Iter::Few([].iter()), HolderList::iter);
@@ -170,7 +172,7 @@ impl Lock {
     }
 
     /// The owners of the tenures after the one with this token, each with its token; for `None`, of all tenures. A
-    /// defragmenter moves their heap memory. It passes the last token that it has visited to go on later.
+    /// defragmenter moves the owners' heap memory. To go on later, it passes the last token that it has visited.
     pub fn owners_mut(
         &mut self,
         after: Option<FencingToken>,

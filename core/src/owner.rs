@@ -7,7 +7,7 @@
 //! - 32 hexadecimal digits in lower case;
 //! - a name of at most 23 bytes.
 //!
-//! All others are stored on the heap. Every owner is read back byte for byte.
+//! All other owners are stored on the heap. Every owner is read back byte for byte.
 
 use crate::decimal;
 use std::borrow::Cow;
@@ -46,8 +46,8 @@ enum Name {
 #[repr(C)]
 struct Short {
     first: [u8; UUID],
-    /// The lowest byte is the length of the name, or [`IS_UUID`] or [`IS_DIGITS`]. The other bytes are the suffix: for
-    /// a name the rest of the name, for a UUID 0 if there is no number, else the number plus one.
+    /// The lowest byte is the length of the name, or [`IS_UUID`] or [`IS_DIGITS`]. The other bytes are the suffix. For
+    /// a name, the suffix is the rest of the name. For a UUID, it is 0 without a number, or else the number plus one.
     kind_and_suffix: NonZeroU64,
 }
 
@@ -55,7 +55,7 @@ struct Short {
 const IS_UUID: u8 = u8::MAX;
 const IS_DIGITS: u8 = u8::MAX - 1;
 
-/// Hashes the fields in one piece, because each further piece costs a keyed hash as much as many bytes.
+/// Hashes the fields in one piece, because a keyed hash takes extra time for each piece.
 impl Hash for Owner {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match &self.0 {
@@ -76,7 +76,7 @@ impl Short {
         Some(Self { first, kind_and_suffix })
     }
 
-    /// A name of at most [`INLINE`] bytes, or one of as many hexadecimal digits as a UUID.
+    /// A name of at most [`INLINE`] bytes, or of 32 hexadecimal digits.
     fn of_name(name: &[u8]) -> Option<Self> {
         if let Ok(digits) = name.try_into() {
             return Self::new(read_digits(digits)?, [0; SUFFIX], IS_DIGITS);

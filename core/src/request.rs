@@ -65,6 +65,7 @@ pub struct RenewRequest {
     /// A larger limit than the tenure has, so that others fit beside it. In quarantine and with a token: the limit of
     /// the tenure. A tenure that is restored without this value is exclusive.
     pub slots: Option<Slots>,
-    /// The weight of the tenure, at most the limit. `None` for the weight of the tenure; a restored tenure then gets 1.
+    /// The weight of the tenure, at most the limit. `None` keeps the weight of the tenure; a restored tenure then gets
+    /// weight 1.
     pub weight: Option<Weight>,
 }

@@ -77,7 +77,7 @@ pub struct KeptPlace {
     pub place: Place,
     /// When the wait ended.
     pub kept_since: Instant,
-    /// Until when it holds back the places behind it; `None` when it is passed over.
+    /// Until when the place holds back the places behind it; `None` when it is passed over.
     pub holds_back_until: Option<Instant>,
 }
 
@@ -205,7 +205,7 @@ impl<H> WaitQueue<H> {
         self.places.len() == 0 && self.passed_over.is_empty()
     }
 
-    /// What is at a position.
+    /// The place at a position, if there is one.
     pub fn at(&self, position: Position) -> Option<&Queued<H>> {
         self.places.get(position).or_else(|| self.passed_over.get(&position))
     }
@@ -281,7 +281,7 @@ impl<H> WaitQueue<H> {
         self.places.insert(position, queued);
     }
 
-    /// Removes what is at a position.
+    /// Removes the place at a position, if there is one.
     pub fn remove(&mut self, position: Position) -> Option<Queued<H>> {
         let queued = self.places.remove(position).or_else(|| self.passed_over.remove(&position))?;
         self.unindex(position, &queued);

@@ -3,9 +3,9 @@
 //! A queue exists while clients wait for its lock or places in it are kept. Queues are in the memory of the primary
 //! only. They are neither stored nor replicated.
 //!
-//! Every operation costs O(log n). n is the number of waiters in the queue; for an index of wait limits or due times, n
-//! is the number of all waiters. A waiter is found by its position (to serve it), by its handle (when its client
-//! leaves), by its owner (when the owner's first wait is granted) and by its limit.
+//! Every operation costs O(log n). For an index of one queue, n is the number of its waiters. For an index of all
+//! queues, such as the wait limits, n is the number of all waiters. A waiter is found by its position (to serve it), by
+//! its handle (when its client leaves), by its owner (when the owner's first wait is granted) and by its limit.
 //!
 //! A place can be kept for an owner whose client has left:
 //!
@@ -19,8 +19,8 @@
 //! ```
 //!
 //! In both states, the owner's next request takes over the place. The 100 ms are for a client that waits in slices,
-//! each with a short wait limit. Without them, a writer that waits in slices could starve: readers would overtake it
-//! between its slices.
+//! each with a short wait limit. Without the 100 ms, a writer that waits in slices could starve, because readers would
+//! overtake it between its slices.
 //!
 //! Invariants:
 //!
@@ -28,8 +28,9 @@
 //! - A kept place is indexed by its position, by its owner and by its age, and in `limits`. Its position is in `places` while it
 //!   holds others back, and in `passed_over` afterwards.
 //! - A queue without waiters and kept places does not exist.
-//! - A queue with a due time is in `due`, at that time or earlier. A renewal or a hand-off makes the due time later. To
-//!   move the entry each time would cost more than to find out once that the queue is not due yet.
+//! - A queue with a due time is in `due`, at that time or earlier. A renewal or a hand-off makes the due time later,
+//!   but the entry stays where it is. To move it each time would cost more than to find out once that the queue is not
+//!   due yet.
 
 use crate::cluster_slot::SlotKey;
 use crate::id_hash::{ById, shrink_if_sparse};
@@ -243,8 +244,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         ]
     }
 
-    /// Whether a request has to wait behind others. It does not if it takes over the first place, or a passed-over
-    /// place before the first one.
+    /// Whether a request has to wait behind others. It does not have to if it takes over the first place, or a
+    /// passed-over place before the first one.
     #[must_use]
     pub fn is_behind(&self, queue: QueueId, request: &AcquireRequest) -> bool {
         let Some(entry) = self.queues.get(&queue) else { return false };
@@ -433,8 +434,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
     }
 
-    /// Removes the waiter with this handle, because its client has left or was unblocked. Its place may be kept. If it
-    /// was the first, its queue is due, because the next ones may fit.
+    /// Removes the waiter with this handle, because its client has left or was unblocked. Its place may be kept. If the
+    /// waiter was the first in its queue, the queue is due, because the next waiters may fit.
     pub fn leave(&mut self, handle: H, absence: Absence, now: Instant) -> Option<Waiter<H>> {
         let (queue, position) = *self.by_handle.get(&handle)?;
         self.end_wait(queue, position, absence, now)
@@ -485,7 +486,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.queues.get(&queue).is_some_and(|queue| queue.first_position() == Some(position))
     }
 
-    /// A place was removed. If it was the first and others wait, they may fit now.
+    /// A place was removed. If it was the first and others wait, the queue is due, because they may fit now.
     fn removed(&mut self, queue: QueueId, was_first: bool, now: Instant) {
         if was_first && self.front(queue).is_some() {
             self.set_due(queue, Some(now));
@@ -600,7 +601,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         removed
     }
 
-    /// Removes what is at a position. Does not close a queue that is empty afterwards.
+    /// Removes the place at a position, if there is one. Does not close a queue that is empty afterwards.
     fn take(&mut self, id: QueueId, position: Position) -> Option<Queued<H>> {
         let queued = self.queues.get_mut(&id)?.remove(position)?;
         self.unindex(id, position, &queued);

@@ -230,7 +230,7 @@ proptest! {
     ) {
         let now = at((mono, wall));
         read(&bytes, now)?;
-        // The same bytes after a valid version, and after a valid version and the tag of a put.
+        // Decodes the same bytes after a valid version, and after a valid version and the tag of a put.
         read(&[&[encoding::VERSION], &bytes[..]].concat(), now)?;
         read(&[&[encoding::VERSION, 1], &bytes[..]].concat(), now)?;
     }
@@ -281,7 +281,7 @@ proptest! {
     }
 }
 
-/// How many holders a large lock has here.
+/// How many holders a large lock has in these tests.
 const MANY: usize = 5_000;
 const LIMIT: u32 = 3 * MANY as u32;
 

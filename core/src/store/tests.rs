@@ -24,7 +24,7 @@ fn token(number: u64) -> FencingToken {
     FencingToken::new(number).unwrap()
 }
 
-/// Held by A since 0 with this token, until a deadline that both clocks reach at once.
+/// A lock that A has held since 0 with this token, until a deadline that both clocks reach at once.
 fn lock(number: u64, deadline: i64) -> Lock {
     let holder = Holder {
         owner: Owner::new(b"A").unwrap(),
@@ -201,7 +201,7 @@ fn a_lock_whose_lease_is_over_leaves_nothing_behind() {
     );
 }
 
-/// Held by 5,000 readers until 200.
+/// A lock that 5,000 readers hold until 200.
 fn held_by_many() -> Lock {
     let holders = (1..=5_000).map(|number: u64| Holder {
         owner: Owner::new(&number.to_be_bytes()).unwrap(),

@@ -1,4 +1,4 @@
-//! The reference: what the contract says, in the simplest form.
+//! The reference: how locks and queues must behave, written as simply as possible, with plain vectors and linear scans.
 //!
 //! It uses nothing of core: owners and keys are numbers, times are microseconds. A limit of 0 is no limit.
 
@@ -153,7 +153,7 @@ impl Wait {
         self.absent.is_none_or(|absent| now < absent.holds_back_until)
     }
 
-    /// If the client is absent: when the place is passed over, and when it ends.
+    /// The instants at which the place is passed over and at which it ends; `None` if its client waits.
     fn changes(&self) -> Option<[i64; 2]> {
         let absent = self.absent?;
         Some([absent.holds_back_until, absent.since + self.keep.unwrap_or(0)])
@@ -332,7 +332,7 @@ impl Reference {
         (0..KEYS).for_each(|key| self.expire_and_serve(key));
     }
 
-    /// The key may hold another lock now. Its confirmed holders that also wait for it re-enter.
+    /// The key may hold another lock now. Confirmed holders of this lock that also wait for it re-enter.
     pub fn recheck(&mut self, key: usize) {
         self.expire_and_serve(key);
         let owners = self.waits().into_iter().chain(self.places()).filter(|wait| wait.key == key);
@@ -656,7 +656,7 @@ impl Reference {
         }
     }
 
-    /// Nothing that was observed outlasts the quarantine.
+    /// Forgets what was observed, if the quarantine is over.
     pub fn forget_after_quarantine(&mut self) {
         if !self.quarantined() {
             self.observed = Default::default();

@@ -11,7 +11,7 @@ pub const EXCLUSION: &str = "the owners that rely on the lock at one instant fit
 pub const NOBODY_ELSE: &str = "an owner that is granted the lock fits beside the owners that rely on it";
 /// A live holder that renews with its token gets its tenure back.
 pub const TENURE_BACK: &str = "a live holder that renews with its token is not refused";
-/// After such a renewal, the server has the count of holds and the mode that the owner named.
+/// After a live holder has renewed with its token, the server has the count of holds and the mode that the owner named.
 pub const HOLDS_BACK: &str = "a live holder that renews with its holds and mode has them at the server";
 /// The token of a new tenure is larger than every earlier one.
 pub const TOKENS: &str = "a new tenure's token is larger than every earlier one";

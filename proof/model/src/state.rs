@@ -31,7 +31,7 @@ pub enum Owner {
 pub enum Happened {
     /// A waiter was granted a lock that another owner had held.
     HandOff,
-    /// An owner was granted the lock beside another that relies on it.
+    /// An owner was granted the lock beside another owner that relies on it.
     GrantedBeside,
     /// A live holder restored a tenure that the server had lost.
     Restored,
@@ -47,9 +47,9 @@ pub enum Happened {
     ReloadedStale,
     /// A replica was promoted that does not know a tenure that an owner relies on.
     PromotedStale,
-    /// A tenure was granted by another server than the tenure before, or after a restart.
+    /// A tenure was granted by another server than the previous tenure, or after a restart.
     GrantedElsewhere,
-    /// An owner was granted the lock and does not fit beside the others that rely on it.
+    /// An owner was granted the lock, but does not fit beside the other owners that rely on it.
     GrantedOverAnother,
     /// A live holder that renewed with its token was refused.
     LiveHolderRefused,
@@ -108,7 +108,7 @@ pub struct GuardedWrite {
 /// The grants of new tenures so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Grants {
-    /// How many there were.
+    /// The number of grants.
     pub count: u32,
     /// The largest token.
     pub largest: Option<FencingToken>,

@@ -7,8 +7,8 @@ use crate::state::{Grants, GuardedWrite, Happened, Owner, State};
 use lockward_core::{Acquired, FencingToken, Grant, Instant, Lock, Mode, Quarantine, Slots};
 use stateright::{Model, Property};
 
-/// How far the monotonic clocks of the two servers differ, in ticks. So if one server sent an instant to the other, the
-/// instant would be wrong there.
+/// How far the monotonic clocks of the two servers differ, in ticks. So an instant that one server sent to the other
+/// would be wrong at the receiver.
 const MONO_APART: i64 = 500;
 
 /// How many messages may be on the link.
