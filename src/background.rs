@@ -1,9 +1,9 @@
 //! The work that the module does without a command: for leases that end while a client waits, wait limits, keys that
 //! vanished, grants that could not be delivered, and dropped locks that are not replicated.
 //!
-//! The timer starts this work. A grant to a waiter is a write that no client has sent. The server refuses it whenever
-//! it would refuse a client's write, and then the module tries again later. The end of a wait is not a write, so it is
-//! never refused.
+//! The timer starts this work. A grant to a waiter is a write that no client has sent. The server refuses this write
+//! whenever it would refuse a client's write. Then the module tries again later. The end of a wait is not a write, so
+//! it is never refused.
 
 use crate::command_time;
 use crate::info_section;
@@ -67,7 +67,8 @@ pub fn work(context: Context) {
     let now = mono();
     let slice = Slice::of_micros(WORK_SLICE);
     end_waits(now, slice);
-    // By now the server has sent all events of earlier passes of the event loop.
+    // By now the server has sent all events of earlier passes of the event loop, so the last unlinked lock can be
+    // settled.
     command_time::stop_watching();
     let (follows, queues_are_due, dropped_locks_are_due) = state::with(|state| {
         state.store.settle_unlinked(now, lock_allocation::freed());

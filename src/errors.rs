@@ -20,7 +20,7 @@ pub enum Error {
     LongerThanQuarantine(&'static str, Span),
     /// LOCK.TOP in a transaction or script on a node of a cluster.
     TopInTransaction,
-    /// KEEP without BLOCK or HOLDS, or for an owner whose name the server makes up.
+    /// KEEP without BLOCK or HOLDS, or for an owner that the server generates.
     KeepNeeds,
     /// The key holds a value that is not a lock.
     WrongType,

@@ -160,8 +160,8 @@ impl PendingReplies {
         self.replies.is_empty() && self.undelivered.is_empty()
     }
 
-    /// The owner of a tenure has repeated its request and got the reply that it holds the lock. It keeps every hold
-    /// that was granted so far, even if the client that asked for the hold has left without a reply.
+    /// The owner of a tenure has repeated its request and got the reply that it holds the lock. The owner keeps every
+    /// hold that was granted so far, even if the client that asked for the hold has left without a reply.
     #[inline]
     pub fn claim(&mut self, token: FencingToken) {
         if !self.is_empty() {

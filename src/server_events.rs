@@ -13,7 +13,8 @@ use crate::transaction;
 use lockward_core::{Db, Expired, LONGEST_SWEPT_KEY, Loading, Lock, NameRef, Now, QueueId};
 
 /// Something other than the module removes the lock in `name` from the keyspace: the key is deleted, overwritten,
-/// renamed, moved, expired or evicted. Afterwards its waiters are served according to what the key then holds.
+/// renamed, moved, expired or evicted. Afterwards the background work serves the waiters, according to what the key
+/// then holds.
 pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     let now = Now { mono: mono(), wall: latest_wall() };
     state::with(|state| {
@@ -44,8 +45,8 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
 ///
 /// If the server does not name the caller, the module opens the key of the last unlinked lock. If the key then holds a
 /// value, or gets one later, a command has replaced the lock. On servers that name the caller, the module must not open
-/// a key in this call. With CLIENT NO-TOUCH, Redis 7.2 to 8.0 and Valkey 8 would then look at the running command,
-/// which is not set yet.
+/// a key in this call. With CLIENT NO-TOUCH, Redis 7.2 to 8.0 and Valkey 8 then read which command is running, although
+/// this is not set yet.
 pub fn command_begins(caller: Caller) {
     let now = mono();
     match caller {
@@ -88,8 +89,8 @@ pub fn arrived(context: Context, name: &KeyName<'_>) {
     }
 }
 
-/// The server has evicted a key. If a command had unlinked the lock, and this is a later key of the same name, then
-/// [`command_begins`] has settled the lock by now.
+/// The server has evicted a key. If a command had unlinked the last unlinked lock, and the evicted key is a later key
+/// of the same name, then [`command_begins`] has settled the lock by now.
 ///
 /// A dropped lock is replicated at once, before the server's own DEL. The next pass of the event loop may be too late: a
 /// failover or a shutdown may forbid writes by then.

@@ -18,8 +18,8 @@ const SOON: Span = match Span::from_millis(1_000) {
 };
 
 /// Looks for keys that changed without an event: opens waited-for keys one after the other, in slices. In a cluster it
-/// also asks whether this node still serves a missing key, because its slot may have moved without an event. Returns
-/// whether the round is over.
+/// also asks whether this node still serves a missing key, because the key's slot may have moved without an event.
+/// Returns whether the round is over.
 pub fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
     let queues: Vec<(QueueId, LockName)> = state::with(|state| {
         let queues: Vec<_> = state.store.queues.after(state.sweeps.queue).take(KEYS_IN_SLICE).collect();

@@ -2,7 +2,8 @@
 //!
 //! The lock is in the keyspace or, when the server has dropped its key early, among the dropped locks. Core decides.
 //! The effects are then carried out in one order: store, replicate, set the timer for the clients that still wait,
-//! notify, and unblock. Another module that is notified may do anything. Its changes reach this module as events.
+//! notify, and unblock. A module that is notified may do anything. The changes that it makes reach this module as
+//! events.
 
 use crate::command_time;
 use crate::effects_buffer::EffectsBuffer;

@@ -20,7 +20,7 @@ pub struct Wait {
     pub limit: Option<Span>,
     /// How long the place in the queue is kept after the wait.
     pub keep: Option<Span>,
-    /// Whether the server minted the owner, so that the reply must name it.
+    /// Whether the server generated the owner, so that the reply must contain the owner.
     pub minted: bool,
 }
 
@@ -156,7 +156,7 @@ fn leave_undelivered(reply: PendingReply) {
     });
 }
 
-/// Replies a grant, with the owner if the server has minted the owner.
+/// Replies a grant. The reply contains the owner if the server has generated it.
 pub fn reply_grant(context: Context, grant: Grant, minted: Option<&Owner>) {
     context.reply_array(if minted.is_some() { 4 } else { 3 });
     context.reply_integer(grant.token.get());

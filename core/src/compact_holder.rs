@@ -1,7 +1,7 @@
 //! The holder of a lock with only one holder, in 48 bytes.
 //!
-//! Most locks have one holder of weight 1, and there may be millions of them. A holder whose numbers do not fit here is stored in
-//! a list instead: see [`crate::lock`].
+//! Most locks have one holder of weight 1, and there may be millions of them. A holder whose numbers do not fit is
+//! stored in a list instead: see [`crate::lock`].
 
 use crate::holder::{Holder, Mode, Slots, Weight};
 use crate::owner::Owner;

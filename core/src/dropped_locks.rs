@@ -165,7 +165,7 @@ impl DroppedLocks {
     }
 
     /// The dropped locks that a sweep visits after `last`, each with its position and key. If two keys share a hash and
-    /// a sweep stops after the first of them, it leaves out the second when it goes on.
+    /// a sweep stops after the first of them, the sweep leaves out the second when it goes on.
     pub fn after(&self, last: Option<SweepPosition>) -> impl Iterator<Item = (SweepPosition, &[u8], &Lock)> {
         let from = last.map_or(Bound::Unbounded, |(db, _)| Bound::Included(db));
         self.by_db.range((from, Bound::Unbounded)).flat_map(move |(db, of_db)| {

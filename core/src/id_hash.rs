@@ -2,7 +2,7 @@
 //! keyed hashes.
 //!
 //! Clients choose keys and owners, and could choose many whose hashes collide. So tables of keys and owners need a
-//! keyed hash. Clients cannot choose the numbers here, so a plain hash is enough.
+//! keyed hash. Clients cannot choose the numbers that are hashed in this file, so a plain hash is enough.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};

@@ -5,7 +5,7 @@
 //! and when the AOF is loaded.
 //!
 //! A lock with one holder is a single allocation of 48 bytes, a [`CompactHolder`]. Several holders, or a holder that
-//! does not fit there, are stored in a [`HolderList`].
+//! does not fit into a `CompactHolder`, are stored in a [`HolderList`].
 
 use crate::change::Change;
 use crate::compact_holder::CompactHolder;
@@ -147,7 +147,7 @@ impl Lock {
         *self = Self::of_list(list);
     }
 
-    /// The holders, in the order of their tokens. They include a holder whose lease is over until a decision ends its
+    /// The holders, in the order of their tokens. A holder whose lease is over is included until a decision ends its
     /// tenure.
     #[must_use]
     pub fn holders(&self) -> Holders<'_> {

@@ -217,7 +217,7 @@ fn read_uuid(text: &[u8; UUID_TEXT]) -> Option<[u8; UUID]> {
 /// Reads lower-case hexadecimal digits.
 #[inline(always)]
 fn read_digits(digits: &[u8; DIGITS]) -> Option<[u8; UUID]> {
-    // There are no branches, because this runs for each command. A byte that is no digit becomes a value above 15, and
+    // The code has no branches, because it runs for each command. A byte that is no digit becomes a value above 15, and
     // the check at the end finds it.
     let digits = digits.map(|digit| match digit.wrapping_sub(b'0') {
         digit @ ..10 => digit,

@@ -71,7 +71,7 @@ pub struct QuarantineMemory {
     /// No tenure with this token or a smaller one can be restored.
     ended_up_to: Option<FencingToken>,
     /// What is known of single tenures; `None` when nothing is known. There may be very many locks of which only
-    /// `ended_up_to` is known. Without this box, each of them takes little memory.
+    /// `ended_up_to` is known. They take little memory, because this box is then absent.
     tenures: Option<Box<Tenures>>,
 }
 
@@ -169,8 +169,8 @@ impl QuarantineMemory {
         }
     }
 
-    /// Forgets what need not be stored for this lock, because the caller knows it for all locks: no tenure up to this
-    /// token can be restored.
+    /// Forgets the tenures up to this token that have ended. The caller records for all locks together that no tenure
+    /// up to this token can be restored.
     pub(crate) fn forget_up_to(&mut self, token: Option<FencingToken>) {
         if token >= self.ended_up_to {
             self.end_up_to(token);

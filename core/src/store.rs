@@ -1,4 +1,4 @@
-//! All that a server remembers of locks beside the keyspace, and the rules by which it changes.
+//! All that a server remembers of locks beside the keyspace, and the rules by which this memory changes.
 //!
 //! The keyspace holds the locks. The store holds the rest: who waits, where tokens come from, the quarantine and what this
 //! server has seen in it, the locks that the server has dropped from the keyspace early, and the last lock that left the
@@ -33,8 +33,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::mem;
 
-/// The most locks and ended tenures together of which the store remembers separately what has ended in quarantine. They
-/// take at most 20 MB.
+/// How many locks and ended tenures together have entries of their own in quarantine. The entries take at most 20 MB.
 const MEMORIES: usize = 200_000;
 
 /// If at least this much of a lease is left when its key expires, the wall clock has jumped. A wall clock that only
@@ -112,7 +111,7 @@ pub struct Unlinked {
     pub recheck: bool,
 }
 
-/// What happens to a lock when a key has expired.
+/// What happens to the last unlinked lock when a key has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expired {
     /// Nothing is kept: the lock has ended, or the key was that of another lock.
@@ -157,7 +156,7 @@ struct Memories {
 }
 
 impl Memories {
-    /// All tenures of the database up to this token have ended.
+    /// The largest token up to which all tenures of the database have ended.
     fn floor(&self, db: Db) -> Option<FencingToken> {
         [None, Some(db)].into_iter().filter_map(|db| self.flushed.get(&db)).copied().max()
     }
@@ -231,7 +230,7 @@ pub struct Store<W> {
     /// Whether a decision was made in a quarantine whose end the store has not noticed yet.
     decided_in_quarantine: bool,
     unlinked: Option<UnlinkedLock>,
-    /// Locks with many holders that have ended. They are freed in parts.
+    /// Locks with many holders whose tenures have all ended. These locks are freed in parts.
     discarded: VecDeque<Discarded>,
     /// Dropped locks that go back into the keyspace at once, because the server did not need their memory.
     to_put_back: VecDeque<LockName>,
@@ -600,7 +599,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         Some(lock)
     }
 
-    /// Frees a part of the locks with many holders that have ended. Returns whether some are left.
+    /// Frees a part of the discarded locks. Returns whether some are left.
     pub fn drop_discarded(&mut self) -> bool {
         const PART: usize = 256;
         if let Some(Discarded { lock, ended }) = self.discarded.front_mut() {
@@ -630,7 +629,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// The primary has changed a lock, so the lock is not dropped any more. For a dropped lock, the primary sends the whole lock.
+    /// The primary has changed a lock, so the lock is not dropped any more. Nothing is lost, because the primary then
+    /// sends the whole lock.
     pub fn end_dropped(&mut self, name: &impl NameRef) {
         self.take_dropped(name);
     }

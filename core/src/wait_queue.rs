@@ -289,7 +289,7 @@ impl<H> WaitQueue<H> {
     }
 
     /// Removes the first place that is not passed over. Returns it, and whether its owner may have other places in the
-    /// queue; `false` means that it has none.
+    /// queue; `false` means that the owner has none.
     pub fn pop_first(&mut self) -> Option<(Position, Queued<H>, bool)> {
         let (position, queued) = self.places.pop_first()?;
         let has_other_places = self.unindex(position, &queued);

@@ -18,9 +18,9 @@
 //!            the connection is closed
 //! ```
 //!
-//! In both states, the owner's next request takes over the place. The 100 ms are for a client that waits in slices,
-//! each with a short wait limit. Without the 100 ms, a writer that waits in slices could starve, because readers would
-//! overtake it between its slices.
+//! While a place is absent or passed over, the owner's next request takes it over. The 100 ms are for a client that
+//! waits in slices, each with a short wait limit. Without the 100 ms, a writer that waits in slices could starve,
+//! because readers would overtake it between its slices.
 //!
 //! Invariants:
 //!
@@ -29,8 +29,8 @@
 //!   holds others back, and in `passed_over` afterwards.
 //! - A queue without waiters and kept places does not exist.
 //! - A queue with a due time is in `due`, at that time or earlier. A renewal or a hand-off makes the due time later,
-//!   but the entry stays where it is. To move it each time would cost more than to find out once that the queue is not
-//!   due yet.
+//!   but the entry stays where it is. Moving the entry each time would cost more than finding out once that the queue
+//!   is not due yet.
 
 use crate::cluster_slot::SlotKey;
 use crate::id_hash::{ById, shrink_if_sparse};
@@ -244,7 +244,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         ]
     }
 
-    /// Whether a request has to wait behind others. It does not have to if it takes over the first place, or a
+    /// Whether a request has to wait behind others. A request does not if it takes over the first place, or a
     /// passed-over place before the first one.
     #[must_use]
     pub fn is_behind(&self, queue: QueueId, request: &AcquireRequest) -> bool {
@@ -353,8 +353,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     }
 
     /// Removes the first waiter of a queue. Returns it, and whether its owner may have other places in the queue;
-    /// `false` means that it has none. A kept place before the waiter is removed too, so call this only to serve the
-    /// first waiter or to end all waits.
+    /// `false` means that the owner has none. A kept place before the waiter is removed too, so call this only to serve
+    /// the first waiter or to end all waits.
     pub fn pop_front(&mut self, queue: QueueId) -> Option<(Waiter<H>, bool)> {
         loop {
             let (position, queued, has_other_places) = self.queues.get_mut(&queue)?.pop_first()?;

@@ -133,8 +133,8 @@ unsafe extern "C" fn aof_rewrite(
 }
 
 unsafe extern "C" fn free(value: *mut c_void) {
-    // The server may call this on a thread of its own.
-    // SAFETY: a lock that the server was given, and gives back once.
+    // The server may call this on a thread of its own. SAFETY: `value` is a lock that the module gave to the server,
+    // and the server gives it back once.
     catch_panic(Callback::Free, (), || unsafe { lock_allocation::free(value.cast()) });
 }
 
@@ -190,7 +190,7 @@ unsafe extern "C" fn unlink(context: *mut raw::RedisModuleKeyOptCtx, value: *con
 }
 
 /// # Safety
-/// Context and value are the server's, of a call that is not over.
+/// The server has passed context and value to the running callback.
 #[inline(never)]
 unsafe fn unlinked(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     catch_panic(Callback::Unlink, (), || {

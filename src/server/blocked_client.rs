@@ -4,8 +4,9 @@
 //! handle some time later. In between, exactly one callback takes the pending reply: either the callback that replies,
 //! or the callback that reports that the client is gone.
 //!
-//! The module does not use the server's own time limit. It passes a timeout callback only from Redis 7.4 and Valkey 8
-//! on. Older versions lose the reply or crash when a timeout and an unblock happen in the same pass of the event loop.
+//! The module does not use the server's own time limit. It passes a timeout callback, which CLIENT UNBLOCK calls, only
+//! from Redis 7.4 and Valkey 8 on. Older versions lose the reply or crash when a timeout and an unblock happen in the
+//! same pass of the event loop.
 
 use super::context::Context;
 use super::entry_points::entry_points;
@@ -26,7 +27,7 @@ pub struct BlockedClient {
     handle: NonNull<raw::RedisModuleBlockedClient>,
     /// The client's id, for LOCK.INFO.
     pub id: u64,
-    /// Whether the server minted the owner, so that the reply must name it.
+    /// Whether the server generated the owner, so that the reply must contain the owner.
     pub minted: bool,
     /// Its socket, if known.
     pub socket: Option<Socket>,

@@ -83,8 +83,8 @@ fn a_large_lock_whose_leases_are_all_over_is_freed_in_parts() {
 
 #[test]
 fn an_unlinked_lock_is_dropped_or_settled_as_the_server_reports() {
-    // For each case: the lease left at 100, whether the server evicts, and what it reports. Then: whether the lock is
-    // dropped, whether it is to be put back, and how many tenures have ended.
+    // Each case names the lease left at 100, whether the server evicts, and what it reports. Then come the expected
+    // results: whether the lock is dropped, whether it is to be put back, and how many tenures have ended.
     type Report = fn(&mut Store<u32>) -> bool;
     let cases: [(&str, i64, bool, Report, bool, bool, u64); 10] = [
         ("evicted", 50, true, |store| store.evicted(&name("k")), true, false, 0),
@@ -527,7 +527,7 @@ fn a_dropped_lock_that_must_be_replicated_or_put_back_is_work() {
     }
 }
 
-/// B waits for a lock. If it names its count of holds, its place is kept.
+/// B waits for a lock. If B names its count of holds, its place is kept.
 fn join(store: &mut Store<u32>, key: &str, handle: u32, holds: Option<u32>) {
     let request = AcquireRequest {
         owner: Owner::new(b"B").unwrap(),

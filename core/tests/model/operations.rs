@@ -29,7 +29,7 @@ pub enum Op {
         limit: Option<i64>,
         keep: Option<i64>,
     },
-    /// `count` owners, from this one on, acquire one lock, each with a longer lease.
+    /// `count` owners, from this one on, acquire one lock, each with a longer lease than the owner before.
     Crowd {
         at: At,
         count: usize,

@@ -528,7 +528,7 @@ impl Reference {
         let was_unconfirmed = self.is_unconfirmed(key, &known);
         let mut renewed = Tenure { deadline, ..known.clone() };
         match mode {
-            // A claim: this server may have missed a change of the mode.
+            // A claim sets the mode, because this server may have missed a change of the mode.
             Some(mode) if was_unconfirmed && names_token => renewed.mode = mode.of_new_tenure(),
             Some(mode) => {
                 let weight_differs = mode.weight.is_some_and(|weight| weight != known.mode.weight);
@@ -575,9 +575,10 @@ impl Reference {
         Answer::Token(token)
     }
 
-    /// Replaces its owner's tenure by the claim. If the tenures then do not fit together, they are tried in this order:
-    /// first the claim and the confirmed tenures, from the largest token to the smallest, then the unconfirmed ones. A
-    /// tenure that fits beside the earlier ones stays. Returns whether the claim stays; if not, nothing changes.
+    /// Replaces the tenure of the claim's owner by the claim. If the tenures then do not fit together, they are tried
+    /// in this order: first the claim and the confirmed tenures, from the largest token to the smallest, then the
+    /// unconfirmed ones. A tenure that fits beside the earlier ones stays. Returns whether the claim stays; if not,
+    /// nothing changes.
     fn make_room(&mut self, key: usize, claim: &Tenure) -> bool {
         let mut tenures = self.locks[key].clone();
         tenures.retain(|tenure| tenure.owner != claim.owner);

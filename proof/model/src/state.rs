@@ -21,7 +21,7 @@ pub enum Owner {
         holds: u32,
         /// Its limit and its weight.
         mode: Mode,
-        /// It relies on the lock until this tick: the start of its last answered call plus one lease.
+        /// The owner relies on the lock until this tick: the start of its last answered call plus one lease.
         until: u64,
     },
 }
@@ -101,7 +101,7 @@ pub struct State {
 pub struct GuardedWrite {
     /// Its token.
     pub token: FencingToken,
-    /// The server that has let it pass, if that server writes in a second step.
+    /// The server that has let the write pass, if that server writes in a second step.
     pub passed: Option<usize>,
 }
 
