@@ -6,7 +6,8 @@ use crate::state::{self, OwnWrite};
 use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{Change, Event, Lock, Now, event_of};
 
-/// Applies the message in `payload` to the lock in `name`, all or nothing, and passes it on to this server's own replicas and AOF.
+/// Applies the message in `payload` to the lock in `name`, all or nothing, and passes it on to this server's own
+/// replicas and AOF.
 ///
 /// # Errors
 /// [`Error::Payload`] or [`Error::WrongType`]; then nothing has changed.

@@ -1,7 +1,7 @@
 //! Changes of locks that the module did not make, as the server reports them.
 //!
-//! These calls must not write to any key: the server is in the middle of another operation. They note what is to be checked and
-//! set the timer. [`crate::background`] does the work in the next pass of the event loop.
+//! These calls must not write to any key: the server is in the middle of another operation. They note what is to be
+//! checked and set the timer. [`crate::background`] does the work in the next pass of the event loop.
 
 use crate::server::{
     Caller, Content, Context, KeyName, OpenKey, global_flags, latest_wall, lock_allocation, module_context,
@@ -92,8 +92,8 @@ pub fn arrived(context: Context, name: &KeyName<'_>) {
 /// The server has evicted a key. If a command had unlinked the last unlinked lock, and the evicted key is a later key
 /// of the same name, then [`command_begins`] has settled the lock by now.
 ///
-/// A dropped lock is replicated at once, before the server's own DEL. The next pass of the event loop may be too late: a
-/// failover or a shutdown may forbid writes by then.
+/// A dropped lock is replicated at once, before the server's own DEL. The next pass of the event loop may be too late:
+/// a failover or a shutdown may forbid writes by then.
 pub fn evicted(context: Context, name: &KeyName<'_>) {
     if state::own_write() {
         return;
@@ -182,9 +182,9 @@ fn recheck(queues: impl FnOnce(&mut State) -> Vec<QueueId>) {
     });
 }
 
-/// The server has become a replica. Most servers have ended the waits before this event, one by one, and each client has left
-/// its queue. Valkey 9 leaves some waits: all in cluster mode, all during FAILOVER until it has succeeded, and otherwise those
-/// of clients that can be redirected. The module ends these waits in the next pass of the event loop.
+/// The server has become a replica. Most servers have ended the waits before this event, one by one, and each client
+/// has left its queue. Valkey 9 leaves some waits: all in cluster mode, all during FAILOVER until it has succeeded, and
+/// otherwise those of clients that can be redirected. The module ends these waits in the next pass of the event loop.
 pub fn became_replica() {
     subscriptions::subscribe_async_loading();
     recheck(|state| {

@@ -1,7 +1,7 @@
 //! What INFO lock counts: what this server has done since it was started, or since CONFIG RESETSTAT.
 //!
-//! A replica does not count the decisions of its primary. Core's `Counters` counts the results of decisions; the rest is
-//! here.
+//! A replica does not count the decisions of its primary. Core's `Counters` counts the results of decisions; the rest
+//! is here.
 //!
 //! The server does not report CONFIG RESETSTAT to modules, but the command also resets counts of the server. So the
 //! module checks the server's counts when INFO is asked for, and ten times a second. What the module counts between the

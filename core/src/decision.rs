@@ -13,11 +13,11 @@
 //! | does not hold it | in quarantine | busy | not held | restored by its token |
 //! | holds it, unconfirmed | in quarantine | one more hold; busy for `HOLDS 1` | as above | new lease and mode, and its waits re-enter |
 //!
-//! [`Load::admits`] is the one rule for all kinds of lock. [`Decision::admission`] is the one place that says what happens to a
-//! request, both when it arrives and when it waits.
+//! [`Load::admits`] is the one rule for all kinds of lock. [`Decision::admission`] is the one place that says what
+//! happens to a request, both when it arrives and when it waits.
 //!
-//! A decision changes the lock in memory and records the changes in [`Effects`]. The caller carries the effects out before
-//! anything else reads the lock.
+//! A decision changes the lock in memory and records the changes in [`Effects`]. The caller carries the effects out
+//! before anything else reads the lock.
 //!
 //! For speed, the usual path is inlined, and rare work (a lease that is over, a wait queue) is kept out of it.
 
@@ -168,8 +168,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         self.serve();
     }
 
-    /// Releases one hold or all, and serves the wait queue. Returns the holds left. If the release names the count to be left and
-    /// no token, it also ends the owner's waits and kept places that name more holds.
+    /// Releases one hold or all, and serves the wait queue. Returns the holds left. If the release names the count to
+    /// be left and no token, it also ends the owner's waits and kept places that name more holds.
     ///
     /// # Errors
     /// [`Refusal::NotHeld`], or [`Refusal::Holds`] when the named count cannot follow the owner's count.
@@ -348,8 +348,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         })
     }
 
-    /// Whether the count of holds is known to be right: the tenure began in this quarantine, or its owner has named the count in
-    /// it, or there is no quarantine.
+    /// Whether the count of holds is known to be right: the tenure began in this quarantine, or its owner has named the
+    /// count in it, or there is no quarantine.
     fn holds_confirmed<O>(&self, known: Holder<O>) -> bool {
         self.quarantine_memory.as_ref().is_none_or(|memory| {
             !self.quarantine.is_unconfirmed(known.since) || memory.has_named_holds(known.token)

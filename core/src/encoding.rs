@@ -193,8 +193,8 @@ pub fn decode(payload: &[u8], origin: Origin, now: Now) -> Result<Vec<Change>, M
 /// writer.
 ///
 /// # Errors
-/// [`Malformed`] when it is not a payload of this version, or when no lock can have these holders: they do not fit beside each
-/// other, or have an owner or a token twice.
+/// [`Malformed`] when it is not a payload of this version, or when no lock can have these holders: they do not fit
+/// beside each other, or have an owner or a token twice.
 pub fn decode_lock(payload: &[u8], origin: Origin, now: Now) -> Result<Lock, Malformed> {
     decode_puts(Reader::new(payload)?, origin, now)
 }
@@ -360,7 +360,8 @@ impl Put<'_> {
             Origin::Live => left,
             Origin::Loaded => left.min(now.wall.until(self.wall_deadline)),
         };
-        // The part of the lease that has passed since the payload was written is added to the time that the lock was held.
+        // The part of the lease that has passed since the payload was written is added to the time that the lock was
+        // held.
         let passed =
             Span::from_millis(left.as_millis().saturating_sub(left_now.as_millis())).unwrap_or_default();
         let deadline = now.mono.after(left_now);

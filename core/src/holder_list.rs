@@ -297,8 +297,8 @@ impl HolderList {
         }
     }
 
-    /// The bytes on the heap, without the owners' own memory. Trees and tables are about half empty, so their entries count
-    /// twice.
+    /// The bytes on the heap, without the owners' own memory. Trees and tables are about half empty, so their entries
+    /// count twice.
     pub fn heap_size(&self) -> usize {
         match self {
             Self::Few(holders) => holders.capacity().saturating_mul(size_of::<Holder>()),

@@ -105,8 +105,8 @@ impl Lock {
         Self(Repr::List(None))
     }
 
-    /// A lock with these holders and this TTL. No owner and no token may occur twice. `None` when there are no holders, or when
-    /// they do not fit beside each other.
+    /// A lock with these holders and this TTL. No owner and no token may occur twice. `None` when there are no holders,
+    /// or when they do not fit beside each other.
     #[must_use]
     pub fn held_by(holders: Vec<Holder>, expires_at: WallTime) -> Option<Self> {
         let load: Load = holders.iter().map(|holder| holder.mode).collect();
@@ -307,8 +307,8 @@ impl Lock {
         }
     }
 
-    /// The TTL of the key: the wall time of the last deadline, computed when that deadline was set. If the server deletes the
-    /// key earlier, a client has set another TTL.
+    /// The TTL of the key: the wall time of the last deadline, computed when that deadline was set. If the server
+    /// deletes the key earlier, a client has set another TTL.
     #[must_use]
     pub fn expires_at(&self) -> WallTime {
         match &self.0 {
@@ -364,8 +364,8 @@ impl Lock {
         }
     }
 
-    /// Removes the first holders of a lock that is not needed any more, so that their memory is freed in parts. Returns when each
-    /// tenure began and when its lease ended.
+    /// Removes the first holders of a lock that is not needed any more, so that their memory is freed in parts. Returns
+    /// when each tenure began and when its lease ended.
     pub(crate) fn discard(&mut self, most: usize) -> Vec<(Instant, Instant)> {
         let tokens: Vec<FencingToken> = self.holders().take(most).map(|holder| holder.token).collect();
         let mut ended = Vec::with_capacity(tokens.len());

@@ -1,7 +1,7 @@
 //! An owner: any 1 to 1,024 bytes.
 //!
-//! By convention an owner is `UUID:thread`, and there may be millions of owners. So an owner takes 24 bytes and no heap memory if
-//! it is one of these:
+//! By convention an owner is `UUID:thread`, and there may be millions of owners. So an owner takes 24 bytes and no heap
+//! memory if it is one of these:
 //!
 //! - a UUID of 36 characters in lower case, alone or followed by a colon and a number;
 //! - 32 hexadecimal digits in lower case;
@@ -19,7 +19,8 @@ use std::num::NonZeroU64;
 const UUID: usize = 16;
 const SUFFIX: usize = 7;
 
-/// The longest name that is not stored on the heap. With this size, a lock with one holder is a single small allocation.
+/// The longest name that is not stored on the heap. With this size, a lock with one holder is a single small
+/// allocation.
 const INLINE: usize = UUID + SUFFIX;
 
 /// The digits and the characters of a written UUID, and the digits of the longest number after it.
@@ -126,8 +127,8 @@ impl Owner {
         Some(Self(Short::of_name(bytes).map_or_else(|| Name::Heap(bytes.into()), Name::Short)))
     }
 
-    /// The owner with this UUID and, if `suffix` is not 0, a colon and the number `suffix` - 1. `None` for a suffix of more than 7
-    /// bytes.
+    /// The owner with this UUID and, if `suffix` is not 0, a colon and the number `suffix` - 1. `None` for a suffix of
+    /// more than 7 bytes.
     pub(crate) fn from_uuid(uuid: [u8; UUID], suffix: u64) -> Option<Self> {
         let [suffix @ .., 0] = suffix.to_le_bytes() else { return None };
         Short::new(uuid, suffix, IS_UUID).map(|short| Self(Name::Short(short)))

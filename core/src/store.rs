@@ -1,8 +1,8 @@
 //! All that a server remembers of locks beside the keyspace, and the rules by which this memory changes.
 //!
-//! The keyspace holds the locks. The store holds the rest: who waits, where tokens come from, the quarantine and what this
-//! server has seen in it, the locks that the server has dropped from the keyspace early, and the last lock that left the
-//! keyspace. The module and the model check run the same store.
+//! The keyspace holds the locks. The store holds the rest: who waits, where tokens come from, the quarantine and what
+//! this server has seen in it, the locks that the server has dropped from the keyspace early, and the last lock that
+//! left the keyspace. The module and the model check run the same store.
 //!
 //! When something other than the module removes a lock from the keyspace, the lock goes through these states:
 //!
@@ -502,7 +502,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.unlinked.take()
     }
 
-    /// Puts the unlinked lock back. It is settled if its key holds another value, or if another lock was unlinked meanwhile.
+    /// Puts the unlinked lock back. It is settled if its key holds another value, or if another lock was unlinked
+    /// meanwhile.
     pub fn return_unlinked(&mut self, unlinked: UnlinkedLock, is_replaced: bool, now: Instant, freed: u64) {
         let newer = self.unlinked.replace(unlinked);
         if is_replaced || newer.is_some() {
@@ -523,9 +524,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
         true
     }
 
-    /// The server has found that a key's TTL has passed, at `latest_wall` by its clock. If the TTL was earlier than the module's,
-    /// a client has set it, and the lock ends. If the TTL was the module's and the lease is still running by the monotonic clock,
-    /// the tenure is kept.
+    /// The server has found that a key's TTL has passed, at `latest_wall` by its clock. If the TTL was earlier than the
+    /// module's, a client has set it, and the lock ends. If the TTL was the module's and the lease is still running by
+    /// the monotonic clock, the tenure is kept.
     pub fn expired(&mut self, name: &impl NameRef, latest_wall: WallTime, now: Instant) -> Expired {
         if !self.unlinked_is(name) {
             return Expired::Over;
@@ -550,7 +551,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
             || (name.key().len() > LONGEST_SWEPT_KEY && self.queue(name).is_some())
     }
 
-    /// A key was created by a command or event, not by the module. Returns whether the waiters for that name need a check.
+    /// A key was created by a command or event, not by the module. Returns whether the waiters for that name need a
+    /// check.
     pub fn new_key(&mut self, name: &impl NameRef, now: Instant, freed: u64) -> bool {
         if self.unlinked_is(name) {
             self.settle_unlinked(now, freed);

@@ -296,7 +296,8 @@ impl<H> WaitQueue<H> {
         Some((position, queued, has_other_places))
     }
 
-    /// Removes a place from the indexes, after it was removed from the queue. Returns whether its owner may have other places.
+    /// Removes a place from the indexes, after it was removed from the queue. Returns whether its owner may have other
+    /// places.
     fn unindex(&mut self, position: Position, queued: &Queued<H>) -> bool {
         match &queued.who {
             Who::Present(_) => self.waiters = self.waiters.saturating_sub(1),

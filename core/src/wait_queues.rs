@@ -24,9 +24,10 @@
 //!
 //! Invariants:
 //!
-//! - A waiter is in one queue. It is indexed by its position, by its owner and by its handle, and in `limits` if it has a limit.
-//! - A kept place is indexed by its position, by its owner and by its age, and in `limits`. Its position is in `places` while it
-//!   holds others back, and in `passed_over` afterwards.
+//! - A waiter is in one queue. It is indexed by its position, by its owner and by its handle, and in `limits` if it has
+//!   a limit.
+//! - A kept place is indexed by its position, by its owner and by its age, and in `limits`. Its position is in `places`
+//!   while it holds others back, and in `passed_over` afterwards.
 //! - A queue without waiters and kept places does not exist.
 //! - A queue with a due time is in `due`, at that time or earlier. A renewal or a hand-off makes the due time later,
 //!   but the entry stays where it is. Moving the entry each time would cost more than finding out once that the queue
@@ -187,8 +188,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.by_name.get(&db).into_iter().flat_map(HashMap::values).copied()
     }
 
-    /// The locks of one database that clients wait for: the key, the number of waiters, and since when the first of them has
-    /// waited.
+    /// The locks of one database that clients wait for: the key, the number of waiters, and since when the first of
+    /// them has waited.
     pub fn contended(&self, db: Db) -> impl Iterator<Item = (&Rc<[u8]>, usize, Instant)> {
         self.by_name.get(&db).into_iter().flatten().filter_map(|(key, queue)| {
             let queue = self.queues.get(queue)?;
@@ -271,9 +272,9 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
     }
 
-    /// Adds a waiter at the end of the queue of a lock. If the request names its count of holds, it takes over the owner's
-    /// earlier place instead. A wait in that place is returned as superseded. When there are too many places, the oldest kept
-    /// place is removed.
+    /// Adds a waiter at the end of the queue of a lock. If the request names its count of holds, it takes over the
+    /// owner's earlier place instead. A wait in that place is returned as superseded. When there are too many places,
+    /// the oldest kept place is removed.
     pub fn join(
         &mut self,
         db: Db,
@@ -346,7 +347,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         Position(self.last_position)
     }
 
-    /// The first waiter of a queue: the next to be served. `None` when nobody waits, or while a kept place holds all others back.
+    /// The first waiter of a queue: the next to be served. `None` when nobody waits, or while a kept place holds all
+    /// others back.
     #[must_use]
     pub fn front(&self, queue: QueueId) -> Option<&Waiter<H>> {
         self.queues.get(&queue)?.front()
@@ -441,8 +443,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.end_wait(queue, position, absence, now)
     }
 
-    /// Removes one waiter that has reached its wait limit, or carries out one change of a kept place. If the first place of a
-    /// queue changes, the queue is due.
+    /// Removes one waiter that has reached its wait limit, or carries out one change of a kept place. If the first
+    /// place of a queue changes, the queue is due.
     pub fn pop_limit_reached(&mut self, now: Instant) -> Option<LimitReached<H>> {
         let (_, queue, position) = *self.limits.first().filter(|(limit, ..)| *limit <= now)?;
         if self.queues.get(&queue)?.at(position)?.waiter().is_some() {
@@ -557,8 +559,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.queues.get(&queue).map(WaitQueue::slot_key)
     }
 
-    /// The queues that a sweep visits after `last`, with the names of their locks. A sweep goes in the order in which the queues
-    /// were opened.
+    /// The queues that a sweep visits after `last`, with the names of their locks. A sweep goes in the order in which
+    /// the queues were opened.
     pub fn after(&self, last: Option<QueueId>) -> impl Iterator<Item = (QueueId, LockName)> {
         let begin = last.map_or(Bound::Unbounded, Bound::Excluded);
         self.sweep_order.range((begin, Bound::Unbounded)).map(|(queue, name)| (*queue, name.clone()))

@@ -26,8 +26,8 @@ fn count(change: impl FnOnce(usize) -> usize) {
     PEAK.set(PEAK.get().max(live));
 }
 
-// SAFETY: all calls are passed to the system's allocator unchanged. A thread-local cell without a destructor lives as long as
-// the thread, and does not allocate.
+// SAFETY: all calls are passed to the system's allocator unchanged. A thread-local cell without a destructor lives as
+// long as the thread, and does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(|live| live + layout.size());

@@ -18,7 +18,8 @@ pub struct CommandInfo {
     pub key: Option<KeyUse>,
     /// Its arguments, as COMMAND DOCS and the hints of redis-cli show them.
     pub arguments: &'static [Argument],
-    /// Its ACL categories, on servers that let a module name them. [`OWN_CATEGORY`] is left out where it could not be added.
+    /// Its ACL categories, on servers that let a module name them. [`OWN_CATEGORY`] is left out where it could not be
+    /// added.
     pub categories: &'static [&'static str],
     /// Its tips for clients and proxies, as COMMAND INFO names them, separated by spaces.
     pub tips: &'static CStr,

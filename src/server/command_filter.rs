@@ -24,8 +24,8 @@ pub enum Caller {
     Unknown,
 }
 
-/// Calls the module's entry point at the beginning of each command, until [`stop_watching_commands`]. Commands that the module
-/// calls are left out.
+/// Calls the module's entry point at the beginning of each command, until [`stop_watching_commands`]. Commands that the
+/// module calls are left out.
 pub fn watch_commands() {
     if FILTER.load(Ordering::Relaxed).is_null() {
         let flags = raw::REDISMODULE_CMDFILTER_NOSELF as c_int;
@@ -36,7 +36,8 @@ pub fn watch_commands() {
     }
 }
 
-/// Ends [`watch_commands`]. Must not be called while a command begins: the server may be walking through its list of filters.
+/// Ends [`watch_commands`]. Must not be called while a command begins: the server may be walking through its list of
+/// filters.
 pub fn stop_watching_commands() {
     let filter = FILTER.swap(ptr::null_mut(), Ordering::Relaxed);
     if !filter.is_null() {

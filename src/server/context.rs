@@ -69,8 +69,8 @@ impl Flags {
     }
 }
 
-/// Valkey's `VALKEYMODULE_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION`. Without it CLUSTER MIGRATESLOTS is refused. Redis has not
-/// given this bit a meaning.
+/// Valkey's `VALKEYMODULE_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION`. Without it CLUSTER MIGRATESLOTS is refused. Redis has
+/// not given this bit a meaning.
 const VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
 
 fn length(len: usize) -> c_long {
@@ -104,8 +104,8 @@ impl Context {
         self.raw
     }
 
-    /// Tells the server what the module handles itself: errors while loading, signals that a key has changed, a replica that
-    /// loads new data beside the old, and a node that loads the data of a slot that it does not own yet.
+    /// Tells the server what the module handles itself: errors while loading, signals that a key has changed, a replica
+    /// that loads new data beside the old, and a node that loads the data of a slot that it does not own yet.
     pub fn set_options(self) {
         let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
             | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
@@ -210,7 +210,8 @@ impl Context {
         unsafe { api!(RedisModule_ReplyWithCallReply(self.raw, reply.as_ptr())) };
     }
 
-    /// Sends a command with a key and a payload to replicas and the AOF. False when the server does not know the command.
+    /// Sends a command with a key and a payload to replicas and the AOF. False when the server does not know the
+    /// command.
     pub fn replicate(self, command: &CStr, name: &KeyName<'_>, payload: &[u8]) -> bool {
         // SAFETY: the format names a string of the server's and a buffer with its length, and these follow.
         let status = unsafe {

@@ -50,8 +50,8 @@ impl<'a> OpenKey<'a> {
         Self::open(context, name, raw::REDISMODULE_WRITE)
     }
 
-    /// Opens a key to look at it. The server counts no hit and no miss. From Redis 7.2 on, a key whose TTL has passed is not
-    /// deleted.
+    /// Opens a key to look at it. The server counts no hit and no miss. From Redis 7.2 on, a key whose TTL has passed
+    /// is not deleted.
     pub fn to_look(context: Context, name: &KeyName<'a>) -> Self {
         const NO_EFFECTS: u32 = raw::REDISMODULE_OPEN_KEY_NOTOUCH
             | raw::REDISMODULE_OPEN_KEY_NONOTIFY
@@ -120,9 +120,9 @@ impl<'a> OpenKey<'a> {
         self.expire_at(expires_at);
     }
 
-    /// Carries out a change of the lock in the key. `before` and `after` are its times of expiry. A free lock has no such time:
-    /// its key is deleted. For any other lock, the TTL is set if the time has changed. So a TTL that was set by hand stays until
-    /// the next lease, here and on replicas.
+    /// Carries out a change of the lock in the key. `before` and `after` are its times of expiry. A free lock has no
+    /// such time: its key is deleted. For any other lock, the TTL is set if the time has changed. So a TTL that was set
+    /// by hand stays until the next lease, here and on replicas.
     pub fn changed(&mut self, before: WallTime, after: Option<WallTime>) {
         match after {
             None => lock_allocation::deleting(self.value, || {

@@ -26,8 +26,8 @@ pub fn subscribe_async_loading() {
     subscribe_server_event(module_context(), event, entry_points().async_loading);
 }
 
-/// Subscribes to expirations and evictions. Needed from the first time that a held lock leaves the keyspace and the module
-/// must know why.
+/// Subscribes to expirations and evictions. Needed from the first time that a held lock leaves the keyspace and the
+/// module must know why.
 pub fn subscribe_expired_evicted() {
     static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
     let classes = raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED;

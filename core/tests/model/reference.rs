@@ -664,8 +664,8 @@ impl Reference {
         }
     }
 
-    /// Lets time pass. At every instant at which something may happen, waits end at their limits first, and then every lock
-    /// gets a decision.
+    /// Lets time pass. At every instant at which something may happen, waits end at their limits first, and then every
+    /// lock gets a decision.
     pub fn advance(&mut self, to: i64) {
         loop {
             let limits = self.waits().into_iter().filter_map(|wait| wait.limit).collect::<Vec<_>>();

@@ -570,8 +570,8 @@ impl World {
         self.quarantine_memory = Default::default();
     }
 
-    /// The server drops a key before its lease is over. The lock is kept as a dropped lock. Replicas drop the key too, and receive
-    /// the dropped lock when the timer fires.
+    /// The server drops a key before its lease is over. The lock is kept as a dropped lock. Replicas drop the key too,
+    /// and receive the dropped lock when the timer fires.
     pub fn drop_early(&mut self, key: usize) {
         let (db, bytes) = name(key);
         if let Some(lock) = self.stored[key].take() {

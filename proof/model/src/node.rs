@@ -1,7 +1,7 @@
 //! One server: a lock in its key, and beside the key core's [`Store`], as in the module.
 //!
-//! The state of a node is plain data that can be hashed. For each decision, a store is made from this state, and the state is
-//! updated from the store afterwards.
+//! The state of a node is plain data that can be hashed. For each decision, a store is made from this state, and the
+//! state is updated from the store afterwards.
 
 use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{
@@ -129,8 +129,8 @@ pub enum Guards {
     TwoSteps,
 }
 
-/// Whether the sum of the weights is at most each of the limits. The model states the rule itself, so that it does not check core
-/// with core.
+/// Whether the sum of the weights is at most each of the limits. The model states the rule itself, so that it does not
+/// check core with core.
 pub(crate) fn fit(modes: impl Iterator<Item = Mode> + Clone) -> bool {
     let sum: u32 = modes.clone().map(|mode| mode.weight.number()).sum();
     modes.map(|mode| mode.slots.number()).all(|limit| limit == 0 || sum <= limit)

@@ -18,10 +18,11 @@ pub const TOKENS: &str = "a new tenure's token is larger than every earlier one"
 /// The holders that a server knows fit beside each other. This includes holders that no longer rely on the lock.
 pub const LIMITS: &str = "the holders that a server knows fit their limits";
 
-/// A server runs no guarded write with a token smaller than that of a tenure or a write that it knows. This is for exclusive
-/// owners.
+/// A server runs no guarded write with a token smaller than that of a tenure or a write that it knows. This is for
+/// exclusive owners.
 pub const GUARDED: &str = "no guarded write is run after a later tenure or write";
-/// The guard lets the write of a live holder pass at the primary. After a restart or a promotion the holder must have renewed.
+/// The guard lets the write of a live holder pass at the primary. After a restart or a promotion the holder must have
+/// renewed.
 pub const PASSES: &str = "the guarded write of a live holder passes";
 
 /// All promises.

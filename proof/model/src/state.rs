@@ -53,7 +53,8 @@ pub enum Happened {
     GrantedOverAnother,
     /// A live holder that renewed with its token was refused.
     LiveHolderRefused,
-    /// A live holder that renewed with its token, holds and mode has another count of holds or another mode at the server.
+    /// A live holder that renewed with its token, holds and mode has another count of holds or another mode at the
+    /// server.
     TenureDiffers,
     /// A guarded write was run.
     WriteRun,
