@@ -15,84 +15,86 @@ const (
 	acquireCommand = "LOCK.ACQUIRE"
 	renewCommand   = "LOCK.RENEW"
 
-	shortLease = 3000                   // milliseconds, of a grant that ends a wait, until it is confirmed
-	slice      = 10 * time.Second       // a wait is repeated in slices of this length
-	keep       = 5000                   // milliseconds, for which the server keeps the place between them
-	replyTime  = 5 * time.Millisecond   // how long before the deadline of the caller the server ends a wait
-	firstPause = 50 * time.Millisecond  // before a lock is asked for again, doubling to a second
+	shortLease = 3000                   // the lease of a grant in the queue until the client confirms it, in milliseconds
+	slice      = 10 * time.Second       // the wait limit of one request: a wait is a series of requests
+	keep       = 5000                   // how long the server keeps the queue place between two requests, in milliseconds
+	replyTime  = 5 * time.Millisecond   // the server ends a wait this long before the caller's deadline
+	firstPause = 50 * time.Millisecond  // the pause before the second attempt; each later pause is twice as long, up to a second
 	leaveLimit = 200 * time.Millisecond // how long a caller that leaves waits for a release
 )
 
-// An AcquireOption sets what an acquisition asks for.
+// An AcquireOption changes the settings of an acquisition.
 type AcquireOption func(*settings)
 
-// settings are what an acquisition asks for.
+// settings are the settings of an acquisition.
 type settings struct {
 	owner     string
-	limit     []any // of the kind: how many may hold the lock
+	limit     []any // the arguments for how many owners may hold the lock
 	weight    []any
-	lease     int64         // milliseconds; 0 asks for the server's default
-	holdLimit time.Duration // 0: none
+	lease     int64         // in milliseconds; 0 means the server's default
+	holdLimit time.Duration // 0 means no limit
 	isRenewed bool
 	mayWait   bool
 	replicas  int
-	within    time.Duration // for the replicas
+	within    time.Duration // the time limit for the replicas' confirmation
 }
 
-// Shared acquires the lock together with all others who ask for it as Shared: a read lock. Without Shared or Slots, the lock
-// is exclusive.
+// Shared acquires a read lock: all owners that acquire the lock with Shared hold it together. Without Shared or Slots, the lock is
+// exclusive.
 func Shared() AcquireOption { return func(s *settings) { s.limit, s.weight = []any{"SHARED"}, nil } }
 
-// Slots acquires one of n slots of the lock: a semaphore. n is 1 to 1,000,000, and should be the same for all.
+// Slots makes the lock a semaphore and acquires one of its n slots. n is 1 to 1,000,000. All callers should use the same n.
 func Slots(n int) AcquireOption { return func(s *settings) { s.limit = []any{"SLOTS", n} } }
 
-// Weight acquires w of the Slots, and not one: 1 to the number of slots.
+// Weight acquires w of the Slots instead of one. w is 1 to the number of slots.
 func Weight(w int) AcquireOption { return func(s *settings) { s.weight = []any{"WEIGHT", w} } }
 
-// WithLease sets the lease, in whole milliseconds, from 1 ms to the longest that the server takes: if it refuses a longer one,
-// the client takes that. Without WithLease, the lease is the server's setting lock.default-lease.
+// WithLease sets the lease, in whole milliseconds and at least 1 ms. If the server refuses the lease as too long, the client uses
+// the longest lease that the server accepts. Without WithLease, the lease is the server's setting lock.default-lease.
 func WithLease(lease time.Duration) AcquireOption {
 	return func(s *settings) { s.lease = max(lease.Milliseconds(), 1) }
 }
 
-// WithoutRenewal lets the lock end with its lease, unless the caller calls Renew.
+// WithoutRenewal turns off automatic renewal: the lock is lost when its lease ends, unless the caller calls Renew.
 func WithoutRenewal() AcquireOption { return func(s *settings) { s.isRenewed = false } }
 
-// WithHoldLimit lets the lock end so long after it was granted, however often it is renewed. It is lost then. limit is 1 ms or
-// more.
+// WithHoldLimit limits how long the lock is held, in spite of renewals. When limit has passed since the grant, the lock is lost.
+// limit is at least 1 ms.
 func WithHoldLimit(limit time.Duration) AcquireOption {
 	return func(s *settings) { s.holdLimit = max(limit, time.Millisecond) }
 }
 
-// WithoutWaiting lets an acquisition fail with ErrBusy at once if the lock is not free.
+// WithoutWaiting makes an acquisition fail at once with ErrBusy if the lock is not free.
 func WithoutWaiting() AcquireOption { return func(s *settings) { s.mayWait = false } }
 
-// WithOwner names the owner, 1 to 1,024 bytes, instead of a new one for each Lock. The server grants a lock again to the owner that
-// holds it, as the same tenure. So an owner must not acquire a lock twice at a time: the first release ends the tenure.
+// WithOwner names the owner, in 1 to 1,024 bytes. Without WithOwner, each Lock has a new owner. If the named owner already holds the
+// lock, the server grants the lock again, in the same tenure. Then the first release ends the tenure, so do not acquire a lock for an
+// owner that already holds it.
 func WithOwner(owner string) AcquireOption { return func(s *settings) { s.owner = owner } }
 
-// WithReplicas acquires the lock only if count replicas confirm the grant in time: from a millisecond to a day. Otherwise the
-// lock is given back, and the error is ErrUnreplicated.
+// WithReplicas acquires the lock only if count replicas confirm the grant within a time limit of 1 ms to a day. If they do not, the
+// client releases the lock, and the error is ErrUnreplicated.
 func WithReplicas(count int, within time.Duration) AcquireOption {
 	return func(s *settings) {
 		s.replicas, s.within = count, min(max(within, time.Millisecond), 24*time.Hour)
 	}
 }
 
-// Acquire acquires a lock. If the lock is held, Acquire waits in the server's queue until ctx ends. Any string is a key; in a
-// cluster, the part in {...} decides which node has it. Each Lock has an owner of its own: of two goroutines that acquire the
-// same lock, the second waits for the first.
+// Acquire acquires a lock. If the lock is held, Acquire waits in the server's queue until ctx ends. A key may be any string. In a
+// cluster, the part in {...} decides which node has the key. Each Lock has its own owner, so if two goroutines acquire the same
+// lock, the second one waits for the first one.
 //
-// After an error nothing is held. The error is ErrBusy when the deadline of ctx has passed and the lock was not free; the
-// cause of ctx when it is cancelled, and then the caller leaves the queue at once; ErrUnreachable when no server answers;
-// ErrRefused; ErrUnreplicated; ErrClosed.
+// After an error the caller does not hold the lock. If the deadline of ctx passes while the lock is busy, the error is ErrBusy. If ctx
+// is cancelled, Acquire leaves the queue at once, and the error is the cause of ctx. The other errors are ErrUnreachable, ErrRefused,
+// ErrUnreplicated and ErrClosed.
 func (c *Client) Acquire(ctx context.Context, key string, options ...AcquireOption) (*Lock, error) {
 	return c.AcquireAll(ctx, []string{key}, options...)
 }
 
-// AcquireAll acquires several keys as one lock, which is lost when one of them is lost. It tries all of them at once. If one is
-// busy, it acquires them one after the other, in the order of their bytes, until ctx ends. If one is lost before all are held, it
-// starts over. If it fails, it holds none of them.
+// AcquireAll acquires several keys as one lock. The lock is lost when one of its keys is lost.
+//
+// AcquireAll first tries all keys at once. If a key is busy, it acquires one key after the other, in the order of their bytes, until
+// ctx ends. If a key is lost before all keys are held, it starts over. If it fails, the caller holds none of the keys.
 func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...AcquireOption) (*Lock, error) {
 	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
 	if len(keys) == 0 {
@@ -103,7 +105,8 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 	}
 	defer c.running.Done()
 	for isFirst := true; ; isFirst = false {
-		// A new owner each time: a release that arrives late must not end what is granted from now on.
+		// Unless the program names the owner, each round has a new one. Otherwise a late release of the previous round could end a
+		// tenure of this round.
 		t := c.newTenure(keys, settings{isRenewed: true, mayWait: true}, options)
 		err := t.acquire(ctx, isFirst)
 		if err == nil {
@@ -125,10 +128,10 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 	}
 }
 
-// acquire acquires all keys, or ends the tenure. At first it tries all at once, and waits only if there is one key. Later it waits
-// for one key after the other.
+// acquire acquires all keys, or ends the tenure. In the first round it tries all keys at once, and waits only if there is one key. In
+// later rounds it waits for one key after the other.
 func (t *tenure) acquire(ctx context.Context, isFirst bool) error {
-	acquiring, cancel := joined(ctx, t.over) // one key may be lost while a later one is waited for
+	acquiring, cancel := joined(ctx, t.over) // a key may be lost while the client waits for a later key
 	defer cancel()
 	var err error
 	if isFirst {
@@ -152,11 +155,12 @@ func (t *tenure) acquire(ctx context.Context, isFirst bool) error {
 	return err
 }
 
-// take asks for keys at the same time, without waiting: by LOCK.ACQUIRE, or by LOCK.RENEW if they were granted before. They are held
-// if all of them are granted. Otherwise it returns ErrBusy. An answer must come within the patience; 0 is no limit.
+// take sends the command name for all these keys at once, without waiting for a lock. The command is LOCK.ACQUIRE, or LOCK.RENEW for
+// keys that were granted before. If a key is not granted, take returns ErrBusy. If no server answers within the patience, take fails.
+// A patience of 0 means no limit.
 func (t *tenure) take(ctx context.Context, name string, patience time.Duration, parts ...*part) error {
 	if patience > 0 {
-		patience += t.within // the replicas have their time, too
+		patience += t.within // the replicas need time to confirm
 	}
 	calls := make([]*call, len(parts))
 	for i, p := range parts {
@@ -165,7 +169,7 @@ func (t *tenure) take(ctx context.Context, name string, patience time.Duration, 
 			r.patience = patience
 		}
 		r.isReplicated = t.replicas > 0
-		r.isUnlimited = r.isReplicated // while WAIT waits, it must not keep others from being sent
+		r.isUnlimited = r.isReplicated // WAIT blocks, so it must not use up the permits of other requests
 		r.request = func(r *call) command { return p.command(r, name, p.lease) }
 		if r.read = p.readGrant; name == renewCommand {
 			r.read = p.granted
@@ -177,8 +181,8 @@ func (t *tenure) take(ctx context.Context, name string, patience time.Duration, 
 	return t.hold(parts...)
 }
 
-// giveBack ends the waits of all keys, and gives back what may have been granted, after the acquisition has failed. A caller that
-// leaves does not wait for that.
+// giveBack is called after an acquisition has failed. It removes the owner from the queues and releases the keys that may have been
+// granted. If the caller's context has ended, giveBack does not wait for the releases, unless the program has named the owner.
 func (t *tenure) giveBack(ctx context.Context, failure error) {
 	var calls []*call
 	for _, p := range t.parts {
@@ -195,9 +199,11 @@ func (t *tenure) giveBack(ctx context.Context, failure error) {
 	_ = t.leave(failure, grace, calls)
 }
 
-// leave makes calls that release keys, in the background. The caller leaves after the grace, with a failure if they have not ended.
-// But the program may acquire the lock again for an owner that it has named, and a late release would end that tenure: so the calls of
-// such an owner end after 200 ms, and the caller waits for their end. The caller has begun a task that Close waits for.
+// leave sends calls that release keys, in the background. It returns when the calls have ended, or after the grace, with the error
+// failure.
+//
+// If the program has named the owner, it may acquire the lock again, and a late release would end the new tenure. So the calls for a
+// named owner end after 200 ms, and leave waits for their end. The caller of leave must have called begin.
 func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error {
 	limit, late := t.client.patience, time.After(grace)
 	if t.isOwnerNamed {
@@ -222,9 +228,9 @@ func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error 
 	}
 }
 
-// acquire waits until the key is held: in the server's queue, as soon as a connection for that is free. The connections are given in
-// turn, first come, first served. Until then acquire tries again now and then: those who wait for a lock that this caller holds may
-// use all connections.
+// acquire waits until the key is held. It waits in the server's queue as soon as a waiting connection is free. Callers get these
+// connections first come, first served. Until it has a connection, acquire polls. Otherwise there could be a deadlock: callers that
+// wait for a lock of this caller may use all connections.
 func (p *part) acquire(ctx context.Context) (err error) {
 	for pause := firstPause; ; pause = min(2*pause, time.Second) {
 		turn, cancel := context.WithTimeout(ctx, pause)
@@ -236,7 +242,7 @@ func (p *part) acquire(ctx context.Context) (err error) {
 		}
 		isBusy := errors.Is(err, ErrBusy) && !errors.Is(err, context.DeadlineExceeded)
 		if isBusy {
-			<-turn.Done() // the lease may be shorter than a round trip
+			<-turn.Done() // without this pause, a lease shorter than a round trip would make this a busy loop
 		}
 		cancel()
 		if !isBusy {
@@ -245,9 +251,11 @@ func (p *part) acquire(ctx context.Context) (err error) {
 	}
 }
 
-// wait waits in slices, between which the server keeps the place in the queue, and confirms the grant. So a connection that breaks
-// costs no place, and a slice without a reply in time tells that the server is gone. It returns ErrBusy if the grant is over, and
-// also context.DeadlineExceeded if the server has ended the wait just before the deadline.
+// wait waits for a grant and confirms it. It waits in slices, one request each. Between two requests the server keeps the place in the
+// queue, so a broken connection does not cost the place. If a slice gets no reply in time, the client knows that the server is gone.
+//
+// If the lease of the grant ends before the confirmation, wait returns ErrBusy. If the server ends the wait just before the deadline,
+// the error is also context.DeadlineExceeded.
 func (p *part) wait(ctx context.Context) error {
 	defer func() { <-p.client.waitPermits }()
 	deadline, hasDeadline := ctx.Deadline()
@@ -267,7 +275,7 @@ func (p *part) wait(ctx context.Context) error {
 		switch {
 		case err != nil:
 			return err
-		case p.mayBeHeld: // to the full lease
+		case p.mayBeHeld: // confirm the grant: renew its short lease to the full lease
 			if err = p.take(ctx, renewCommand, p.client.patience, p); !p.mayBeHeld {
 				err = p.fail(ErrBusy)
 			}
@@ -275,7 +283,7 @@ func (p *part) wait(ctx context.Context) error {
 		case isLast:
 			return p.fail(ErrBusy, context.DeadlineExceeded)
 		}
-		p.mayBeHeld = true // the server keeps the place
+		p.mayBeHeld = true // the server keeps the place in the queue
 	}
 }
 
@@ -294,15 +302,15 @@ func (p *part) readGrant(r *call, err error) error {
 		return p.fail(ErrRefused, fmt.Errorf("unexpected reply: %v", r.replies[0]))
 	}
 	p.token = numbers[0]
-	if p.lease == 0 { // it was the server's choice
+	if p.lease == 0 { // the server has chosen the lease
 		r.lease = numbers[2]
 		p.setLease(r.lease)
 	}
 	return p.granted(r, nil)
 }
 
-// granted notes the lease that a call has got, and checks that enough replicas have confirmed it, if that was asked for. It returns
-// ErrLost if the server denies an earlier grant.
+// granted records the lease that a call has set. With WithReplicas, it also checks that enough replicas have confirmed the grant. If
+// the server replies that the owner does not hold the lock, granted returns ErrLost.
 func (p *part) granted(r *call, err error) error {
 	if err != nil {
 		if r.replies != nil && deniesTenure(err) {
@@ -324,7 +332,7 @@ func (p *part) granted(r *call, err error) error {
 	return nil
 }
 
-// command is a request of this owner. The arguments are in the order that the protocol of all clients names.
+// command returns a request of this owner. clients/README.md defines the order of the arguments.
 func (p *part) command(r *call, name string, lease int64, arguments ...any) command {
 	words := append(make([]any, 0, 16), name, p.key, p.owner)
 	if r.lease = lease; lease > 0 {

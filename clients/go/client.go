@@ -1,7 +1,8 @@
 // Package lockward is a client for locks on Redis and Valkey servers with the Lockward module, over go-redis.
 //
-// A lock has a lease. The client renews it while the lock is held, so a lock ends by itself when its process dies. The server
-// grants a lock in the order of the requests. Each tenure has a fencing token, larger than that of every earlier tenure.
+// A lock has a lease, and the client renews the lease while the lock is held. When the process dies, the lock ends with its lease. The
+// server grants a lock in the order of the requests. Each tenure has a fencing token, which is larger than the tokens of all earlier
+// tenures.
 //
 //	client, err := lockward.New(rdb)
 //	...
@@ -9,8 +10,8 @@
 //		return write(ctx, order, lock.Token())
 //	})
 //
-// A request may be sent twice: when its reply is lost, the client does not know whether the server has carried it out. So
-// each request names the count of holds that it leads to, or the token of its tenure, and nothing is counted twice.
+// When a reply is lost, the client does not know whether the server has executed the request, so it sends the request again. Each
+// request names the hold count that it leads to, or the token of its tenure. So the server counts no hold twice.
 package lockward
 
 import (
@@ -29,45 +30,45 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A Client acquires locks on one deployment: a server, the servers that Sentinels watch, or a cluster. Any number of goroutines
-// may use it. It runs a goroutine of its own only while a request is under way.
+// A Client acquires locks on one deployment: a server, the servers that Sentinels watch, or a cluster. Any number of goroutines may
+// use it.
 type Client struct {
 	rdb           redis.UniversalClient
 	responseLimit time.Duration
 	patience      time.Duration
-	idleLimit     time.Duration // of a connection without use
+	idleLimit     time.Duration // how long an idle connection stays open
 	waitPermits   chan struct{} // one for each connection that waits
 
 	id      string
-	owners  atomic.Uint64   // how many were made
+	owners  atomic.Uint64   // the number of owners so far
 	open    context.Context // ends when the client is closed
 	shut    context.CancelCauseFunc
-	running sync.WaitGroup // what Close waits for
+	running sync.WaitGroup // the tasks that Close waits for
 	alarm   *time.Timer    // calls watch
 
 	mu      sync.Mutex
 	nodes   map[string]*node
-	tenures map[*tenure]struct{} // that have not ended
-	broken  map[*node]bool       // a connection broke, so all locks are renewed soon
-	wakesAt time.Time            // when the alarm is due; zero if it is not
+	tenures map[*tenure]struct{} // the tenures that have not ended
+	broken  map[*node]bool       // nodes to which a connection broke: their locks are renewed soon
+	wakesAt time.Time            // when the alarm fires; zero if it is not set
 }
 
 // An Option sets how a Client behaves.
 type Option func(*Client)
 
-// WithResponseLimit sets how long a server has to reply before the client takes the reply and the connection for lost, and sends
-// the request again: 2 seconds unless set, 1 ms to an hour. A renewal waits for at most a sixth of the lease.
+// WithResponseLimit sets how long the client waits for a reply, from 1 ms to an hour. The default is 2 seconds. If no reply arrives in
+// this time, the client closes the connection and sends the request again. A renewal waits for at most a sixth of the lease.
 func WithResponseLimit(limit time.Duration) Option {
 	return func(c *Client) { c.responseLimit = limit }
 }
 
-// WithPatience sets how long the client repeats a request while no server answers, before it fails with ErrUnreachable: 5
-// seconds unless set, and at least 1 ms. A caller that waits in a lock's queue survives an outage of any length.
+// WithPatience sets how long the client repeats a request while no server answers. Then the request fails with ErrUnreachable. The
+// default is 5 seconds, and the minimum 1 ms. The patience does not end a wait in a lock's queue, however long the outage is.
 func WithPatience(patience time.Duration) Option { return func(c *Client) { c.patience = patience } }
 
-// WithWaitingConnections sets how many connections may wait for locks at a time: 256 unless set, and at least 1. Further callers
-// ask for their locks again and again: after 50 ms, doubling to a second. They have no place in the server's queue until one of
-// these connections is free.
+// WithWaitingConnections sets how many connections may wait for locks at the same time. The default is 256, and the minimum 1. While
+// all these connections are in use, further callers poll: first after 50 ms, then after twice as long each time, up to a second. They
+// have no place in the server's queue until one of these connections is free.
 func WithWaitingConnections(count int) Option {
 	return func(c *Client) { c.waitPermits = make(chan struct{}, max(1, count)) }
 }
@@ -75,9 +76,9 @@ func WithWaitingConnections(count int) Option {
 // New returns a client of the servers that rdb is connected to. rdb is a *redis.Client, also one for Sentinels, or a
 // *redis.ClusterClient. New fails for any other client, and for options that are out of range.
 //
-// The client connects when it sends its first request. It opens connections of its own with rdb's options: dialer, TLS, user and
-// password, database. Hooks and limiters of rdb do not apply to them. Keep rdb open for as long as the client: rdb knows the
-// Sentinels and the nodes of a cluster.
+// The client connects when it sends its first request. It opens its own connections, with the dialer, TLS, user, password and database
+// in rdb's options. The hooks and the limiter of rdb do not apply to these connections. Do not close rdb before the client, because the
+// client asks rdb for the primary and the cluster nodes.
 func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
 	c := &Client{
 		rdb:           rdb,
@@ -105,9 +106,9 @@ func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
 	return nil, fmt.Errorf("lockward: New takes a *redis.Client or a *redis.ClusterClient, not a %T", rdb)
 }
 
-// Close ends all requests under way with ErrClosed. Locks that are held are lost to their holders. The server keeps them until
-// their leases end, because the work may still go on; to give them back, release them before. Close first waits for releases, and
-// for what callers that leave are giving back, for the patience at the latest.
+// Close makes all calls that are under way fail with ErrClosed. All locks of the client are lost, but stay held at the server until
+// their leases end, because the work may still go on. Release a lock before Close to free it at once. Close waits, at most for the
+// patience, until releases that are under way have ended.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	wasClosed := c.open.Err() != nil
@@ -130,7 +131,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// begin begins a task that Close waits for, until running is done once more. It returns false if the client is closed.
+// begin begins a task that Close waits for. The task ends with running.Done. begin returns false if the client is closed.
 func (c *Client) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -146,18 +147,18 @@ func (c *Client) newOwner() string { return c.id + ":" + strconv.FormatUint(c.ow
 
 // Do acquires the lock, as Acquire does, runs fn, and releases the lock when fn returns or panics.
 //
-// The context of fn is cancelled when the lock is lost; context.Cause then tells why. fn should stop then. It may pass the
-// lock's Token to what it writes to, so that a write with a smaller token can be refused there.
+// When the lock is lost, the context of fn is cancelled, and context.Cause returns the reason. fn should then stop. fn may send the
+// lock's Token with each write, so that the store can refuse writes with a smaller token.
 //
-// Do returns the error of Acquire, or else of fn. If the lock was lost, the error is ErrLost, too: the work was not protected
-// up to its end.
+// Do returns the error of Acquire, or else the error of fn. If the lock was lost, the error is also ErrLost, because the work was not
+// protected until its end.
 func (c *Client) Do(
 	ctx context.Context, key string, fn func(ctx context.Context, lock *Lock) error, options ...AcquireOption,
 ) error {
 	return c.DoAll(ctx, []string{key}, fn, options...)
 }
 
-// DoAll is Do for several keys, which are one lock, as with AcquireAll.
+// DoAll is like Do, but acquires several keys as one lock, as AcquireAll does.
 func (c *Client) DoAll(
 	ctx context.Context, keys []string, fn func(ctx context.Context, lock *Lock) error, options ...AcquireOption,
 ) (err error) {
@@ -174,12 +175,12 @@ func (c *Client) DoAll(
 	return fn(lock.Context(ctx), lock)
 }
 
-// Lead waits until this candidate leads, runs fn, and then gives the leadership up. The lock is exclusive. lock.Token is the
-// number of the term: it is larger than that of every earlier leader.
+// Lead waits until this candidate is the leader, runs fn, and then gives up the leadership. The lock is exclusive. lock.Token is the
+// number of the term, and is larger than the numbers of all earlier terms.
 //
-// When the lock is lost, the context of fn is cancelled. When fn has returned, the candidate waits again, and fn is called
-// again. When fn returns by itself, Lead is done: it returns the error of fn, joined with ErrLost if the lock turns out to be
-// lost. Lead also returns when ctx ends and when the server refuses the request. It goes on while no server answers.
+// When the lock is lost, the context of fn is cancelled. After fn has returned, the candidate waits again, and Lead calls fn again.
+// If fn returns without a loss, Lead returns the error of fn. If the release then finds that the lock was lost, the error is also
+// ErrLost. Lead also returns when ctx ends, and when the server refuses the request. While no server answers, Lead continues.
 func (c *Client) Lead(
 	ctx context.Context, key string, fn func(ctx context.Context, lock *Lock) error, options ...AcquireOption,
 ) error {

@@ -16,40 +16,40 @@ import (
 )
 
 const (
-	// maxConnections is how many connections to each node may be in use at a time, not counting those that wait for a lock or
-	// for replicas. As many are for renewals, and as many may be idle.
+	// maxConnections is how many connections to each node may be in use at the same time. Connections that wait for a lock or for
+	// replicas do not count. Renewals have the same number of connections in addition, and the same number may be idle.
 	maxConnections = 16
-	// watchAfter is how long a connection is idle before the client reads from it, to hear when it breaks.
+	// watchAfter is how long a connection is idle before the client reads from it, to notice when the connection breaks.
 	watchAfter = 50 * time.Millisecond
-	// sentinelPatience is how long Sentinels have to answer before the last known primary is taken.
+	// sentinelPatience is how long the client waits for Sentinels before it uses the last known primary.
 	sentinelPatience = 250 * time.Millisecond
 )
 
-// A connection is used by one attempt at a time. It is a go-redis client of its own, with one connection that this package has
-// opened. So an attempt can end at its deadline, or when its caller leaves.
+// A connection is used by one attempt at a time. It is a separate go-redis client, with a net.Conn that this package has opened. So
+// this package can end an attempt at its deadline, or when its caller leaves.
 type connection struct {
 	net     net.Conn
 	client  *redis.Client
 	conn    *redis.Conn
 	isReady bool        // the handshake is over
 	watch   *time.Timer // calls watchIdle
-	isTaken atomic.Bool // watchIdle is to end
-	watched chan bool   // whether the connection is intact after that
+	isTaken atomic.Bool // takeIdle asks watchIdle to end
+	watched chan bool   // watchIdle has ended: whether the connection is intact
 }
 
 func (cn *connection) close() { _ = cn.net.Close(); _ = cn.client.Close() }
 
-// A node is a server, or what leads to the one that is the primary now.
+// A node is one server, or the primary that Sentinels name.
 type node struct {
 	options  *redis.Options
-	permits  chan struct{}          // one for each connection in use
-	renewals chan struct{}          // the same for renewals, which nothing else must delay
-	primary  atomic.Pointer[string] // the last one that Sentinels have named
-	idle     chan *connection       // some may be closed
+	permits  chan struct{}          // an element for each connection in use
+	renewals chan struct{}          // the same for renewals, so that other requests do not delay them
+	primary  atomic.Pointer[string] // the address of the last primary that Sentinels have named
+	idle     chan *connection       // idle connections; some may be closed
 }
 
-// A redirect is the address of the cluster node that has a key, or (isAsk) that is importing it. isAny leads to any node, which
-// knows where the key is now.
+// A redirect says which cluster node a request goes to. addr is the node that has the key. With isAsk, addr is the node that imports
+// the key's slot. With isAny, the request goes to any node, because that node may know where the key is.
 type redirect struct {
 	addr         string
 	isAsk, isAny bool
@@ -64,8 +64,8 @@ func redirected(err error) redirect {
 	return redirect{addr: addr, isAsk: isAsk}
 }
 
-// resolve is the complete address. A node that does not know its own host leaves it out, and then the host of asked is meant.
-// An IPv6 address has no brackets.
+// resolve returns the complete address. A node that does not know its own host sends none. Such a node is on the host of asked. IPv6
+// addresses in redirections have no brackets.
 func (r redirect) resolve(asked string) string {
 	colon := strings.LastIndexByte(r.addr, ':')
 	host := strings.Trim(r.addr[:max(colon, 0)], "[]?")
@@ -75,7 +75,7 @@ func (r redirect) resolve(asked string) string {
 	return net.JoinHostPort(host, r.addr[colon+1:])
 }
 
-// nodeFor is the node that has a key. rdb finds the nodes of a cluster for the first time without a limit.
+// nodeFor returns the node that has a key. It uses bounded, because rdb's first search for the nodes of a cluster has no time limit.
 func (c *Client) nodeFor(ctx context.Context, deadline time.Time, key string, to redirect) (n *node, err error) {
 	master, _ := c.rdb.(*redis.Client)
 	if cluster, ok := c.rdb.(*redis.ClusterClient); ok {
@@ -108,13 +108,13 @@ func (c *Client) nodeFor(ctx context.Context, deadline time.Time, key string, to
 	return n, nil
 }
 
-// ownOptions are the options for the client's own connections, made from those of rdb.
+// ownOptions returns the options for the client's own connections, made from the options of rdb.
 func ownOptions(theirs *redis.Options, addr string) *redis.Options {
 	own := *theirs
 	own.Addr, own.Protocol, own.Limiter = addr, 2, nil
-	own.ReadTimeout, own.WriteTimeout = -2, -2 // an attempt has a deadline
-	own.MaxRetries = -1                        // ask has to know when a request is repeated
-	own.DisableIdentity = true                 // it costs a round trip
+	own.ReadTimeout, own.WriteTimeout = -2, -2 // no limits: each attempt has a deadline
+	own.MaxRetries = -1                        // no retries: ask repeats requests
+	own.DisableIdentity = true                 // CLIENT SETINFO would cost a round trip
 	own.PoolSize, own.MinIdleConns, own.MaxConcurrentDials = 1, 0, 1
 	own.ReadBufferSize, own.WriteBufferSize = 4096, 4096
 	own.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
@@ -153,8 +153,8 @@ func (c *Client) connection(ctx context.Context, deadline time.Time, n *node, is
 	return cn, nil
 }
 
-// keepIdle keeps a connection for the next request. When it has been idle for a moment, the client reads from it: so it hears when the
-// server closes it. It is closed at the idle limit.
+// keepIdle keeps a connection for the next request. After watchAfter the client reads from the connection, to notice when the server
+// closes it. After the idle limit the client closes the connection.
 func (c *Client) keepIdle(n *node, cn *connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,11 +167,11 @@ func (c *Client) keepIdle(n *node, cn *connection) {
 	n.idle <- cn
 }
 
-// watchIdle reads from an idle connection, until takeIdle, the idle limit, or the server ends that.
+// watchIdle reads from an idle connection until takeIdle asks it to end, the idle limit has passed, or the connection breaks.
 func (c *Client) watchIdle(n *node, cn *connection) {
 	until := time.Now().Add(c.idleLimit)
 	_ = cn.net.SetReadDeadline(until)
-	if cn.isTaken.Load() { // the deadline may replace the one of takeIdle
+	if cn.isTaken.Load() { // the line above may have overwritten the deadline that takeIdle has set
 		_ = cn.net.SetReadDeadline(time.Unix(1, 0))
 	}
 	_, err := cn.net.Read(make([]byte, 1))
@@ -183,7 +183,7 @@ func (c *Client) watchIdle(n *node, cn *connection) {
 	cn.watched <- isIntact
 }
 
-// takeIdle ends the watch over a connection and returns it, if an idle one is intact.
+// takeIdle ends watchIdle for an idle connection and returns the connection, or nil if no idle connection is intact.
 func (n *node) takeIdle() *connection {
 	for {
 		select {
@@ -202,8 +202,9 @@ func (n *node) takeIdle() *connection {
 	}
 }
 
-// discard closes a connection that is not used again. If it broke, then the server may have restarted, or another one may be the
-// primary. So all locks of the node are renewed: a server that has forgotten a tenure restores it for the first owner that claims it.
+// discard closes a connection. If the connection broke, the server may have restarted, or another server may be the primary. Such a
+// server may have forgotten tenures, and restores each one for the first owner that claims it. So the client soon renews all locks of
+// the node.
 func (c *Client) discard(n *node, cn *connection, isBroken bool) {
 	cn.close()
 	if isBroken {
@@ -214,8 +215,8 @@ func (c *Client) discard(n *node, cn *connection, isBroken bool) {
 	}
 }
 
-// dial opens a connection, and tells whether it leads to the last known primary, because no Sentinel has answered in time. The
-// dialer of go-redis asks Sentinels without a limit.
+// dial opens a connection. If no Sentinel answers in time, dial connects to the last known primary, and isLastKnown is true. It uses
+// bounded, because the dialer of go-redis asks Sentinels without a time limit.
 func (n *node) dial(ctx context.Context, deadline time.Time) (conn net.Conn, isLastKnown bool, err error) {
 	dial := func(dialer func(ctx context.Context, network, addr string) (net.Conn, error), addr string, until time.Time) {
 		conn, err = bounded(ctx, until, func(ctx context.Context) (net.Conn, error) {
@@ -227,7 +228,7 @@ func (n *node) dial(ctx context.Context, deadline time.Time) (conn net.Conn, isL
 		asking = time.Now().Add(min(sentinelPatience, time.Until(deadline)/4))
 	}
 	dial(n.options.Dialer, n.options.Addr, asking)
-	if err == nil && n.options.Addr == "FailoverClient" { // so go-redis calls a server that Sentinels name
+	if err == nil && n.options.Addr == "FailoverClient" { // go-redis uses this name for the primary that Sentinels name
 		addr := conn.RemoteAddr().String()
 		n.primary.Store(&addr)
 	}
@@ -237,7 +238,8 @@ func (n *node) dial(ctx context.Context, deadline time.Time) (conn net.Conn, isL
 	return conn, isLastKnown, err
 }
 
-// bounded runs a task that may take longer than its context. Then it goes on, and drop gets its late result.
+// bounded runs a task until the deadline, or until the context ends. If the task then continues, bounded returns an error, and drop gets the
+// late result.
 func bounded[T any](
 	ctx context.Context, deadline time.Time, task func(ctx context.Context) (T, error), drop func(T),
 ) (value T, err error) {
@@ -265,17 +267,17 @@ func bounded[T any](
 	}
 }
 
-// exchange sends commands and reads all replies until the deadline. The connection is closed when the context ends. An error that a
-// server replies is only in its command.
+// exchange sends commands and reads all replies until the deadline. When the context ends, exchange closes the connection. An error
+// reply is only in its command, not in the returned error.
 func (cn *connection) exchange(ctx context.Context, deadline time.Time, commands []command) error {
-	if ctx.Done() != nil { // otherwise AfterFunc allocates for nothing
+	if ctx.Done() != nil { // a context that never ends needs no AfterFunc, which allocates
 		defer context.AfterFunc(ctx, func() { _ = cn.net.Close() })()
 	}
 	err := cn.net.SetDeadline(deadline)
 	if err != nil {
 		return err
 	}
-	if len(commands) == 1 { // a pipeline costs more
+	if len(commands) == 1 { // cheaper than a pipeline
 		err = cn.conn.Process(context.Background(), commands[0])
 	} else {
 		pipe := cn.conn.Pipeline()
@@ -284,7 +286,7 @@ func (cn *connection) exchange(ctx context.Context, deadline time.Time, commands
 		}
 		_, err = pipe.Exec(context.Background())
 	}
-	if reply := redis.Error(nil); cn.isReady && errors.As(err, &reply) { // otherwise it may be the reply to the login
+	if reply := redis.Error(nil); cn.isReady && errors.As(err, &reply) { // before isReady, the error may be the reply to the login
 		return nil
 	}
 	return err

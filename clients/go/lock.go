@@ -17,53 +17,54 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A Lock is held, by an owner of its own. The client renews its lease while it is held. It can be lost all the same: the
-// process is paused for longer than the lease, no server is reachable, or an administrator breaks the lock. Lost and Context
-// tell when that happens, and Held tells when asked. When an administrator breaks the lock, they tell after a third of the lease
-// at the latest. None of them stops a write that is under way. Write to the lock's server with Guarded. Pass the Token to anything
-// else that the lock protects, and refuse a smaller token there than the largest one seen.
+// A Lock is a held lock. The client renews its lease, but the lock can be lost nevertheless: the process is paused for longer than the
+// lease, no server is reachable, or an administrator breaks the lock. Lost, Context and Held report the loss. If an administrator
+// breaks the lock, they report it at the next renewal, after a third of the lease at the latest.
 //
-// Many goroutines may use a Lock; they hold it together. A Lock that becomes unreachable is renewed no more, and is lost when its
-// lease ends. It must not be copied.
+// A report of a loss does not stop a write that is under way. For writes to the lock's server, use Guarded. With every other write,
+// send the Token, and let the store refuse a token smaller than the largest one that it has seen.
+//
+// Several goroutines may use one Lock. They hold the lock together. When the garbage collector finds that the program has no reference
+// to the Lock any more, the client stops the renewals, and the lock ends with its lease. Do not copy a Lock.
 type Lock struct {
 	*tenure
 }
 
-// A tenure is what a Lock holds, for one or several keys. Timers and renewals refer to the tenure, and not to the Lock: so the
-// program's last reference to the Lock can be seen to go.
+// A tenure is the state of a Lock, for one or several keys. The client refers to the tenure and not to the Lock. So the garbage
+// collector finds when the program has no reference to the Lock any more.
 type tenure struct {
 	client *Client
 	settings
 	keys         []string        // at least one, in the order of their bytes
 	parts        []*part         // one for each key
-	isOwnerNamed bool            // by the program
+	isOwnerNamed bool            // the program has named the owner
 	over         context.Context // ends when the lock is released or lost
 	cancel       context.CancelCauseFunc
 	lost         chan struct{}
 
 	mu        sync.Mutex
-	holdEnd   time.Time // of the hold limit
+	holdEnd   time.Time // when the hold limit ends the tenure; zero if there is none
 	isDropped bool      // the program has no reference to the Lock any more
 }
 
-// A part is the state of one key of a tenure: tried, waited for, held and released by its methods.
+// A part is the state of one key of a tenure.
 type part struct {
 	*tenure
 	key       string
 	token     int64
-	lease     int64 // milliseconds; 0 until the server has told it
-	mayBeHeld bool  // the server may have a grant, a wait or a place in the queue
+	lease     int64 // in milliseconds; 0 until the server has chosen it
+	mayBeHeld bool  // the server may have a grant, a wait or a queue place of this owner
 	node      atomic.Pointer[node]
 
-	// guarded by tenure.mu, once it is held
-	isHeld   bool      // or was
+	// Once the key is held, tenure.mu guards these fields.
+	isHeld   bool      // the key is or was held
 	deadline time.Time // the end of the lease by the clock of this process
 	renewAt  time.Time
-	isLast   bool  // the lease reaches the hold limit
-	failure  error // of the last renewal
+	isLast   bool  // the lease ends with the hold limit
+	failure  error // the error of the last renewal
 
-	// renewing has an element while a renewal is under way. There is one at a time: a server could carry out an earlier one later,
-	// with a shorter lease.
+	// renewing has an element while a renewal is under way. At most one renewal is under way at a time. Otherwise the server could
+	// execute an older renewal after a newer one, and the older one may set a shorter lease.
 	renewing chan struct{}
 }
 
@@ -88,7 +89,7 @@ func (c *Client) newTenure(keys []string, with settings, options []AcquireOption
 	return t
 }
 
-// setLease sets the lease of the next requests, in milliseconds.
+// setLease sets the lease of the next requests, in milliseconds. The hold limit bounds this lease.
 func (p *part) setLease(lease int64) {
 	if p.lease = lease; p.holdLimit > 0 {
 		p.lease = min(lease, p.holdLimit.Milliseconds())
@@ -106,14 +107,14 @@ func (t *tenure) lock() *Lock {
 	return l
 }
 
-// Key returns the key of the lock: the first one, in the order of their bytes, if there are several.
+// Key returns the key of the lock. If the lock has several keys, it returns the first one in the order of their bytes.
 func (l *Lock) Key() string { return l.keys[0] }
 
 // Owner returns the owner that holds the lock.
 func (l *Lock) Owner() string { return l.owner }
 
-// Token returns the fencing token: below 2^53, and larger than that of every earlier tenure of this lock. Of several keys, it is
-// that of the first one.
+// Token returns the fencing token. It is less than 2^53, and larger than the tokens of all earlier tenures of this lock. If the lock
+// has several keys, Token returns the token of the first key.
 func (l *Lock) Token() int64 { return l.parts[0].token }
 
 // Tokens returns the fencing tokens of all keys, in the order of the keys' bytes.
@@ -125,13 +126,12 @@ func (l *Lock) Tokens() []int64 {
 	return tokens
 }
 
-// Held returns whether the lock is held, as far as this process knows. It asks no server. It counts the lease on its own
-// monotonic clock, from before the request was sent, so the lease ends here before it ends at the server. (Linux does not
-// count the time while the whole machine sleeps.)
+// Held returns whether the lock is held, as far as this process knows. Held does not ask a server. The client counts the lease on its
+// monotonic clock, from before it sends the request, so the lease ends in this process before it ends at the server. But on Linux this
+// clock stops while the machine is suspended.
 func (l *Lock) Held() bool { return l.checkHeld() == nil }
 
-// Until returns when the lease ends by the clock of this process, if it is not renewed again. It means something only while
-// the lock is Held.
+// Until returns when the lease ends by the clock of this process, if it is not renewed again. Use Until only while the lock is Held.
 func (l *Lock) Until() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,43 +142,45 @@ func (l *Lock) Until() time.Time {
 	return end
 }
 
-// Lost returns a channel that is closed when the lock is lost: at most 50 ms after the end of its lease, whatever hangs. It is
-// not closed when the lock is released. When Release finds that the lock was lost, only its error says so.
+// Lost returns a channel that is closed when the lock is lost, at most 50 ms after the end of the lease. A hanging server does not
+// delay this. A release does not close the channel, even if the release finds that the lock was lost. Then only the error of Release
+// says so.
 func (l *Lock) Lost() <-chan struct{} { return l.lost }
 
-// Context returns a context that ends with parent, or when the lock is lost or released. context.Cause then is an error that is
-// ErrLost or ErrReleased.
+// Context returns a context that ends with parent, or when the lock is lost or released. After a loss or a release, context.Cause
+// returns an error that is ErrLost or ErrReleased.
 func (l *Lock) Context(parent context.Context) context.Context {
 	ctx, end := joined(parent, l.over)
 	context.AfterFunc(ctx, end)
 	return ctx
 }
 
-// joined returns a context that ends with its parent, with another one, or by end, which the caller must call.
+// joined returns a context that ends when parent ends, when other ends, or when the caller calls end. The caller must call end.
 func joined(parent, other context.Context) (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(parent)
-	if other.Err() != nil { // AfterFunc would cancel a moment later
+	if other.Err() != nil { // AfterFunc alone would cancel a moment too late
 		cancel(context.Cause(other))
 	}
 	stop := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// Renew starts the lease again. Call it just before the result of the work is published, to know that the lock was held up to
-// then. Otherwise the client renews the lock by itself, unless WithoutRenewal was given; if the server refuses so long a lease,
-// with the longest that it accepts.
+// Renew starts the lease again. Call Renew just before you publish the result of the work, to check that the lock was held until then.
+// Except with WithoutRenewal, the client also renews the lock by itself. If the server refuses the lease as too long, the client uses
+// the longest lease that the server accepts.
 //
-// The error is ErrLost when the lock is lost; ErrReleased; ErrUnreachable when no server answers while the patience, the deadline
-// of ctx and the lease last, and then the lock may still be held; the cause of ctx; or ErrRefused.
+// The error is ErrLost or ErrReleased if the tenure is over, or ErrRefused. If no server answers within the patience, before the
+// deadline of ctx and before the lease ends, the error is ErrUnreachable, and the lock may still be held. If ctx is cancelled, the error
+// is its cause.
 func (l *Lock) Renew(ctx context.Context) error {
 	defer runtime.KeepAlive(l)
 	return l.renew(ctx)
 }
 
-// Downgrade lets others hold the lock beside this Lock from now on: limit is Shared or Slots, and larger than what the Lock has
-// now. Those who wait and fit are served in the same step. The token and the weight stay.
+// Downgrade lets other owners hold the lock together with this Lock. The new limit is Shared or Slots, and must be larger than the
+// present one. The same step grants the lock to the first waiters that the new limit allows. The token and the weight do not change.
 //
-// The errors are those of Renew. After ErrUnreachable, or if ctx has ended, a later renewal downgrades the lock.
+// Downgrade returns the same errors as Renew. After ErrUnreachable, or if ctx has ended, the next renewal downgrades the lock.
 func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 	defer runtime.KeepAlive(l)
 	l.mu.Lock()
@@ -195,17 +197,18 @@ func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 	return err
 }
 
-// Guarded runs the command args only while the server has this tenure: it sends LOCK.GUARD with the token of the lock. The server
-// checks the token and runs the command in one step, so a late write of a process that was paused does not run. Without a
-// command, it only checks the token. Of several keys, it checks the first one.
+// Guarded runs the command args only if the server still has this tenure. It sends LOCK.GUARD with the token of the lock. The server
+// checks the token and runs the command in one step, so it refuses the late write of a process that was paused. Without a command,
+// Guarded only checks the token. If the lock has several keys, Guarded checks the token of the first key.
 //
 //	count, err := lock.Guarded(ctx, "INCR", "{order:42}:count").Int64()
 //
-// The data must be on the lock's server. In a cluster its keys need the slot of the lock, by a common tag such as {order:42}.
+// The data must be on the lock's server. In a cluster the lock and the data need the same slot, so give all their keys a common tag
+// such as {order:42}.
 //
-// The error is ErrLost when the lock is lost, or ErrReleased; then the command did not run. An error reply to the command is
-// the one of go-redis, and the lock stays held. Guarded does not repeat the command when its reply is missing, because it may
-// have run: then the error is ErrUnreachable, and also that of the context if this has ended.
+// If the error is ErrLost or ErrReleased, the command did not run. If the server replies to the command with an error, Guarded returns
+// the error of go-redis, and the lock stays held. If the reply is lost, the command may have run, so Guarded does not repeat it. Then
+// the error is ErrUnreachable, and also the error of the context if the context has ended.
 func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 	defer runtime.KeepAlive(l)
 	p, guard := l.parts[0], append([]any{"LOCK.GUARD", l.Key(), l.Token()}, args...)
@@ -225,7 +228,7 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 			_ = l.end(p.fail(ErrLost, err))
 			err = l.checkHeld()
 		case isFenced:
-			if err = l.renew(ctx); err == nil { // a server in quarantine has restored the tenure
+			if err = l.renew(ctx); err == nil { // a server in quarantine had forgotten the tenure and has restored it
 				continue
 			}
 		case r.replies != nil && (err == nil || errors.Is(err, ErrRefused)):
@@ -236,11 +239,12 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 	}
 }
 
-// Release gives the lock back. When it returns, the first waiter has the lock.
+// Release releases the lock. When Release returns without an error, the server has granted the lock to the first waiter.
 //
-// The error is ErrLost if the lock was lost before: the work was not protected up to its end. It is ErrReleased if the lock was
-// released before. It is ErrUnreachable if no server answers while the patience and the lease last; then the lock ends with its
-// lease. If ctx ends, or has ended before, Release takes 200 ms at most, and goes on in the background.
+// If the lock was already lost, the error is ErrLost, because the work was not protected until its end. If the lock was already
+// released, the error is ErrReleased. If no server answers within the patience and before the lease ends, the error is ErrUnreachable,
+// and the lock ends with its lease. If ctx has ended or ends during the call, Release returns after at most 200 ms and continues in the
+// background.
 func (l *Lock) Release(ctx context.Context) error {
 	lost := l.end(l.parts[0].fail(ErrReleased))
 	if lost != nil && (len(l.parts) == 1 || !errors.Is(lost, ErrLost)) {
@@ -250,7 +254,7 @@ func (l *Lock) Release(ctx context.Context) error {
 		return cmp.Or(lost, l.parts[0].fail(ErrClosed))
 	}
 	defer l.client.running.Done()
-	calls := make([]*call, len(l.parts)) // if one key is lost, the other ones may be held
+	calls := make([]*call, len(l.parts)) // all keys: if one key is lost, the others may still be held
 	for i, p := range l.parts {
 		calls[i] = p.newRelease(ctx)
 	}
@@ -262,7 +266,8 @@ func (l *Lock) Release(ctx context.Context) error {
 	return cmp.Or(lost, err)
 }
 
-// newRelease returns the call that releases a key. After a lost reply, the next one does not tell whether the tenure was lost before.
+// newRelease returns the call that releases a key. If a reply was lost, NOTHELD counts as success: an earlier attempt of the call may
+// have released the key.
 func (p *part) newRelease(ctx context.Context) *call {
 	r := p.newCall(ctx, p.client.responseLimit, p.client.patience)
 	p.mu.Lock()
@@ -281,7 +286,7 @@ func (p *part) newRelease(ctx context.Context) *call {
 	return r
 }
 
-// A handle is what another process has to know of a tenure.
+// A handle has the data that another process needs to continue a tenure.
 type handle struct {
 	Owner         string
 	Limit, Weight []any
@@ -290,8 +295,9 @@ type handle struct {
 	Tokens        []int64
 }
 
-// Handle returns a string from which another process can go on with the tenure, by Client.Resume. This Lock ends as if it was
-// released, but the server keeps the tenure until its lease ends: it is renewed no more. The error is ErrLost or ErrReleased.
+// Handle returns a string with which another process can continue the tenure: see Client.Resume. This Lock ends as if it were released,
+// but the server keeps the tenure. This client no longer renews it, so it ends with its lease if no process resumes it. The error is
+// ErrLost or ErrReleased.
 func (l *Lock) Handle() (string, error) {
 	if err := l.end(l.parts[0].fail(ErrReleased)); err != nil {
 		return "", err
@@ -304,10 +310,10 @@ func (l *Lock) Handle() (string, error) {
 	return base64.RawURLEncoding.EncodeToString(encoded.Bytes()), err
 }
 
-// Resume goes on with the tenure of a Handle. It renews it, and then it is held as after Acquire. Of the options, those of the
-// lease, the renewal and the hold limit have a meaning.
+// Resume continues the tenure of a Handle. It renews the lease and returns a Lock, as Acquire does. Only WithLease, WithoutRenewal and
+// WithHoldLimit have an effect.
 //
-// The errors are those of Lock.Renew.
+// Resume returns the same errors as Lock.Renew.
 func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOption) (*Lock, error) {
 	var h handle
 	encoded := base64.NewDecoder(base64.RawURLEncoding, strings.NewReader(text))
@@ -321,7 +327,7 @@ func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOpti
 	ctx, cancel := joined(ctx, t.over)
 	defer cancel()
 	err := t.take(ctx, renewCommand, c.patience, t.parts...)
-	if errors.Is(err, ErrBusy) { // the lease is over again
+	if errors.Is(err, ErrBusy) { // the renewed lease is already over
 		err = t.parts[0].fail(ErrLost)
 	}
 	if err != nil {
@@ -333,8 +339,7 @@ func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOpti
 // checkHeld returns why the lock is not held, or nil.
 func (t *tenure) checkHeld() error { return t.end(nil) }
 
-// end ends the tenure in this process if there is a reason, and returns why it has ended before, or nil. After that the lock may be
-// free.
+// end ends the tenure in this process if reason is not nil. If the tenure had already ended, end returns why. Otherwise it returns nil.
 func (t *tenure) end(reason error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -343,7 +348,8 @@ func (t *tenure) end(reason error) error {
 	return earlier
 }
 
-// endReason returns why the lock is not held, or nil. With several keys, it is lost when the lease of one of them is over. The caller has mu.
+// endReason returns why the lock is not held, or nil. First it ends the tenure if the lease of a key is over, or if the client is closed.
+// The caller holds mu.
 func (t *tenure) endReason() error {
 	now, first := time.Now(), t.parts[0]
 	for _, p := range t.parts {
@@ -359,7 +365,7 @@ func (t *tenure) endReason() error {
 	return context.Cause(t.over)
 }
 
-// finish ends the tenure if there is a reason. The first reason stays. The caller has mu.
+// finish ends the tenure if reason is not nil and the tenure has not ended yet. The caller holds mu.
 func (t *tenure) finish(reason error) {
 	if reason == nil || t.over.Err() != nil {
 		return

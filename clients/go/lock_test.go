@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// withoutTest stands in for the test of a server that no test has started.
+// withoutTest is the testing.TB of a server that no test has started.
 type withoutTest struct {
 	testing.TB
 	ends []func()
@@ -153,7 +153,7 @@ func TestConnectionsUseTheOptionsOfTheGoRedisClient(t *testing.T) {
 			t.Fatal(names, "connections of that name")
 		}
 		check(t, rdb.Close())
-		check(t, lock.Release(t.Context())) // rdb is needed only for Sentinels and clusters
+		check(t, lock.Release(t.Context())) // rdb is closed, but only Sentinels and clusters need it
 	}
 }
 
@@ -233,7 +233,7 @@ func TestDo(t *testing.T) {
 	s.checkFree("k")
 
 	check(t, client.Do(t.Context(), "k", func(ctx context.Context, lock *lockward.Lock) error {
-		return lock.Release(ctx) // which ends ctx
+		return lock.Release(ctx) // the release ends ctx
 	}))
 
 	err = client.Do(t.Context(), "k", func(ctx context.Context, lock *lockward.Lock) error {
@@ -366,7 +366,7 @@ func TestReleaseAndLossAtTheSameTime(t *testing.T) {
 		check(t, err)
 		time.Sleep(time.Until(lock.Until()) - 500*time.Microsecond)
 		if err := lock.Release(t.Context()); err != nil {
-			if !errors.Is(err, lockward.ErrUnreachable) { // no reply before the lease ended
+			if !errors.Is(err, lockward.ErrUnreachable) { // ErrUnreachable: no reply came before the lease ended
 				expect(t, err, lockward.ErrLost)
 			}
 			continue
@@ -548,7 +548,7 @@ func TestALockSurvivesSilentSentinelsAndACutConnection(t *testing.T) {
 	receive(t, "the loss at a replica", lock.Lost())
 }
 
-// A tappedConn lets a test see, and stop, what the client sends.
+// A tappedConn lets a test read, and drop, the data that the client sends.
 type tappedConn struct {
 	net.Conn
 	tap func(sent []byte) (isSent bool, err error)
@@ -562,7 +562,7 @@ func (c *tappedConn) Write(sent []byte) (int, error) {
 	return len(sent), err
 }
 
-// tapped is a client of go-redis with such connections.
+// tapped returns a client of go-redis whose connections are tappedConns.
 func (s *server) tapped(tap func(sent []byte) (isSent bool, err error)) *redis.Client {
 	rdb := redis.NewClient(&redis.Options{Addr: s.addr, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
@@ -572,7 +572,7 @@ func (s *server) tapped(tap func(sent []byte) (isSent bool, err error)) *redis.C
 	return rdb
 }
 
-// A contextWithErr has an Err of its own.
+// A contextWithErr is a context whose Err method a test chooses.
 type contextWithErr struct {
 	context.Context
 	err func() error
@@ -869,7 +869,7 @@ func TestCloseGivesBackWhatWasGrantedToACallerThatItEnds(t *testing.T) {
 	s.waitUntilFree("k")
 }
 
-// A countedConn counts itself until it is closed.
+// A countedConn is counted as open until it is closed.
 type countedConn struct {
 	net.Conn
 	open *atomic.Int64

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The program in the README runs in a module of its own, which finds this one as the README says.
+// The program in the README runs in a separate module, which imports this module as the README says.
 func TestTheProgramInTheReadme(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile("README.md")

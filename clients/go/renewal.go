@@ -8,24 +8,27 @@ import (
 	"time"
 )
 
-// minRenewalLimit is how long a server has at least to reply to a renewal, however short the lease is.
+// minRenewalLimit is how long the client waits for the reply to a renewal at least, however short the lease is.
 const minRenewalLimit = 10 * time.Millisecond
 
-// duration is a number of milliseconds, at most a hundred years.
+// duration converts milliseconds to a time.Duration of at most a hundred years.
 func duration(milliseconds int64) time.Duration {
 	return time.Duration(min(milliseconds, 100*365*24*3_600_000)) * time.Millisecond
 }
 
-// leaseEnd is when a lease ends by the clock of this process. The server starts counting after the request was sent. A thousandth
-// and a millisecond are subtracted, because the server's clock may be faster.
+// leaseEnd returns when a lease ends by the clock of this process. The lease counts from before the request was sent, so it ends in
+// this process before it ends at the server. leaseEnd subtracts a thousandth and a millisecond, because the server's clock may run
+// faster.
 func leaseEnd(sent time.Time, lease int64) time.Time {
 	return sent.Add(duration(lease - lease/1000 - 1))
 }
 
-// renewalPeriod is a third of the lease, less a twentieth, so that a renewal which starts late is still in time.
+// renewalPeriod returns the time from a grant or a renewal to the next renewal: 95 % of a third of the lease. So a renewal that starts a
+// little late still comes before a third of the lease has passed.
 func renewalPeriod(lease int64) time.Duration { return duration(lease) / 60 * 19 }
 
-// hold watches the leases of keys, and renews them, from now on. It returns ErrBusy if one is not granted, or its lease is over.
+// hold marks granted keys as held, and schedules their renewals and the check of their deadlines. It returns ErrBusy if a key was not
+// granted or its lease is already over.
 func (t *tenure) hold(parts ...*part) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -50,7 +53,7 @@ func (t *tenure) hold(parts ...*part) error {
 	return nil
 }
 
-// wakeAt lets watch be called at a time, or before.
+// wakeAt sets the alarm so that it calls watch at this time, unless the alarm fires earlier anyway.
 func (c *Client) wakeAt(at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,8 +63,8 @@ func (c *Client) wakeAt(at time.Time) {
 	}
 }
 
-// watch ends the tenures whose leases are over, and renews the keys that have reached half of their renewal period, so that those of
-// a node share a pipeline. It waits for no server. After a connection to a node broke, all keys of that node are due.
+// watch ends the tenures whose leases are over, and starts renewals in the background. It renews every key that has reached half of its
+// renewal period, so that many keys of a node share a pipeline. After a connection to a node has broken, it renews all keys of that node.
 func (c *Client) watch() {
 	c.mu.Lock()
 	c.wakesAt = time.Time{}
@@ -92,8 +95,9 @@ func (c *Client) watch() {
 	}
 }
 
-// newRenewal returns the call that renews a key with its whole lease, or, if nobody wants that, with what is left. No lease ends after
-// the hold limit. The call takes its element from renewing.
+// newRenewal returns the call that renews a key. isWanted means that the program has asked for the renewal. If it has not, and the
+// client does not renew the key automatically, the call sends only the rest of the present lease. Otherwise it sends the whole lease.
+// No lease ends after the hold limit. At its end the call removes the element from renewing.
 func (p *part) newRenewal(ctx context.Context, isWanted bool) *call {
 	limit := max(minRenewalLimit, min(p.client.responseLimit, duration(p.lease)/6))
 	r := p.newCall(ctx, limit, 0)
@@ -111,7 +115,8 @@ func (p *part) newRenewal(ctx context.Context, isWanted bool) *call {
 			lease = min(lease, p.holdEnd.Sub(r.sent).Milliseconds())
 		}
 		lease = max(lease, 1)
-		// The lease may be shorter than what is left of the present one, and the server may set it though no reply arrives.
+		// The new lease may end before the present one. The server may set the new lease although its reply is lost, so the earlier
+		// end counts from now on.
 		if end := leaseEnd(r.sent, lease); end.Before(p.deadline) {
 			p.deadline = end
 			p.client.wakeAt(end)
@@ -121,7 +126,7 @@ func (p *part) newRenewal(ctx context.Context, isWanted bool) *call {
 	return r
 }
 
-// renewed reads the reply to a renewal. One that the server has refused is repeated.
+// renewed reads the reply to a renewal. If the renewal failed and the lock is not lost, it schedules another one.
 func (p *part) renewed(r *call, err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -155,7 +160,7 @@ func (t *tenure) renew(ctx context.Context) error {
 		p.mu.Unlock()
 		select {
 		case p.renewing <- struct{}{}:
-		case <-ctx.Done(): // another renewal is under way, and it is too late to send this one
+		case <-ctx.Done(): // another renewal was under way until ctx ended, so this one is not sent
 			calls[i].read = nil
 		}
 	}
@@ -163,22 +168,22 @@ func (t *tenure) renew(ctx context.Context) error {
 	return cmp.Or(t.checkHeld(), err)
 }
 
-// The caller of the following has mu, or the key is not held yet.
+// The callers of the following functions hold mu, unless the key is not held yet.
 
-// extend notes the lease that a call has got.
+// extend records the lease that a call has set.
 func (p *part) extend(r *call) {
 	p.deadline = earliest(leaseEnd(r.sent, r.lease), p.holdEnd)
 	p.renewAt = r.sent.Add(renewalPeriod(min(r.lease, p.lease)))
 	p.isLast = p.holdLimit > 0 && (r.lease < p.lease || r.lease == p.holdLimit.Milliseconds())
 }
 
-// isAutomatic returns whether the client renews the key by itself, as it always does while it waits for later keys.
+// isAutomatic returns whether the client renews the key by itself. It always does so while it waits for other keys of the lock.
 func (p *part) isAutomatic() bool { return (p.isRenewed || !p.isWhole()) && !p.isDropped && !p.isLast }
 
-// isWhole returns whether all keys are held, or were. They are acquired in their order.
+// isWhole returns whether all keys are or were held. Checking the last key is enough, because keys are acquired in their order.
 func (t *tenure) isWhole() bool { return t.parts[len(t.parts)-1].isHeld }
 
-// isDue returns whether the key is to be renewed now.
+// isDue returns whether the client should renew the key now.
 func (p *part) isDue() bool {
 	early := renewalPeriod(p.lease) / 2
 	if p.failure != nil {
@@ -187,7 +192,7 @@ func (p *part) isDue() bool {
 	return p.isAutomatic() && !time.Now().Before(p.renewAt.Add(-early))
 }
 
-// nextEvent is when watch has something to do for the key.
+// nextEvent returns when watch must next renew the key or end its tenure.
 func (p *part) nextEvent() time.Time {
 	if len(p.renewing) == 0 && p.isAutomatic() {
 		return earliest(p.renewAt, p.deadline)

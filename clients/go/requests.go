@@ -12,37 +12,37 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A command is a request of a pipeline, and then the reply to it.
+// A command is a request, and later also its reply.
 type command = *redis.Cmd
 
 func newCommand(words ...any) command { return redis.NewCmd(context.Background(), words...) }
 
-// A call is one request about a key, which may be sent several times.
+// A call is a request about one key, with all its attempts.
 type call struct {
-	ctx     context.Context // of the caller
+	ctx     context.Context // the caller's context
 	part    *part
 	request func(r *call) command
-	read    func(r *call, err error) error // reads the outcome, and may change it; or nil
+	read    func(r *call, err error) error // reads the outcome and may replace its error; may be nil
 
-	limit        time.Duration // of one reply
-	until        time.Time     // it is not sent after that; the zero time is never
-	patience     time.Duration // unless it is 0, an answer of any kind moves until so far ahead
-	isReplicated bool          // the replicas are to confirm it
-	isRenewal    bool          // renewals have connections of their own
-	isUnlimited  bool          // it needs no permit for its connection
-	isOnce       bool          // it is not sent again if it may have been carried out
+	limit        time.Duration // how long a reply may take
+	until        time.Time     // no attempt starts later; the zero time means no limit
+	patience     time.Duration // unless this is 0, any answer of a server moves until to this time from now
+	isReplicated bool          // WAIT follows, so that replicas confirm the request
+	isRenewal    bool          // the call needs a permit for renewals
+	isUnlimited  bool          // the call needs no permit for its connection
+	isOnce       bool          // the request is not sent again if the server may have executed it
 
-	sent        time.Time // the last time
-	lease       int64     // milliseconds, asked for at that time
-	isSent      bool      // and what became of it is not handled yet
-	replies     []command // to the last request; nil if a reply is missing
-	failure     error     // why there is no answer
-	isUncertain bool      // a reply to a request that was sent is missing
-	isShortened bool      // the server has refused the lease
+	sent        time.Time // when the last attempt was sent
+	lease       int64     // the lease in the last attempt, in milliseconds
+	isSent      bool      // an attempt was sent, and its outcome is not handled yet
+	replies     []command // the replies to the last attempt; nil if a reply is missing
+	failure     error     // why the last attempt has no answer
+	isUncertain bool      // an attempt was sent and has no reply, so the server may have executed it
+	isShortened bool      // the server has refused the lease as too long
 	err         error     // the outcome
 }
 
-// ask makes calls at the same time. The first requests to a node share a pipeline. Then each call goes on by itself.
+// ask runs calls at the same time. Their first requests to a node share a pipeline. After it, each call continues on its own.
 func (c *Client) ask(ctx context.Context, calls ...*call) error {
 	if len(calls) == 1 {
 		return calls[0].ask()
@@ -71,7 +71,7 @@ func (c *Client) ask(ctx context.Context, calls ...*call) error {
 	return err
 }
 
-// ask repeats a request until a server answers, it is too late, or the caller leaves. An error that a server replies is ErrRefused.
+// ask repeats the request until a server answers, the time is over, or the caller's context ends. An error reply becomes ErrRefused.
 func (r *call) ask() error {
 	r.err = r.repeat()
 	if r.read != nil {
@@ -80,7 +80,8 @@ func (r *call) ask() error {
 	return r.err
 }
 
-// newCall returns a call about the key. limit is that of a reply. It fails if no server answers for the patience; 0 is no limit.
+// newCall returns a call about the key. limit is how long a reply may take. If no server answers within the patience, the call fails. A
+// patience of 0 means no limit.
 func (p *part) newCall(ctx context.Context, limit, patience time.Duration) *call {
 	r := &call{ctx: ctx, part: p, limit: limit}
 	if patience > 0 {
@@ -89,7 +90,7 @@ func (p *part) newCall(ctx context.Context, limit, patience time.Duration) *call
 	return r
 }
 
-// deadline is when a reply to calls that are sent now is too late.
+// deadline returns when replies are too late if these calls are sent now.
 func deadline(calls ...*call) (end time.Time) {
 	for _, r := range calls {
 		end = earliest(earliest(end, r.until), time.Now().Add(r.limit))
@@ -97,7 +98,7 @@ func deadline(calls ...*call) (end time.Time) {
 	return end
 }
 
-// repeat sends the request again after a redirection or a transient error, as if there was no answer.
+// repeat sends the request until it has a final answer. A missing reply, a redirection and a transient error are not final.
 func (r *call) repeat() error {
 	to := redirect{}
 	for failures, redirects := 0, 0; ; {
@@ -111,7 +112,7 @@ func (r *call) repeat() error {
 			r.sendAlone(to, deadline(r), failures > 0)
 		}
 		r.isSent = false
-		to = redirect{isAny: failures%2 == 1} // the node may be gone, and another one knows where the key is now
+		to = redirect{isAny: failures%2 == 1} // if the node is gone, another node may know where the key is
 		switch {
 		case r.replies != nil:
 			refusal := r.replies[0].Err()
@@ -134,7 +135,7 @@ func (r *call) repeat() error {
 			}
 		case r.isOnce && r.isUncertain:
 			return r.part.fail(ErrUnreachable, errors.New("the command may have run"), r.ctx.Err(), r.failure)
-		case hasCode(r.failure, "WRONGPASS", "NOAUTH", "NOPERM"): // the server refuses the user
+		case hasCode(r.failure, "WRONGPASS", "NOAUTH", "NOPERM"): // the server has refused the login
 			return r.part.fail(ErrRefused, r.failure)
 		}
 		sleep(r.ctx, earliest(time.Now().Add(backOff(failures)), r.until))
@@ -142,7 +143,8 @@ func (r *call) repeat() error {
 	}
 }
 
-// shorten takes the longest lease that the server accepts, if it has refused a longer one for the first time.
+// shorten reads the longest lease that the server accepts from the error about a lease that is too long. It sets this lease and returns
+// true, but only once for each call.
 func (r *call) shorten(refusal error) bool {
 	var longest int64
 	_, limit, _ := strings.Cut(refusal.Error(), " command: at most ")
@@ -157,7 +159,7 @@ func (r *call) shorten(refusal error) bool {
 	return true
 }
 
-// sendAlone sends a request once, to the node that has its key.
+// sendAlone makes one attempt, without other calls, at the node that has the key.
 func (r *call) sendAlone(to redirect, deadline time.Time, isNew bool) {
 	c := r.part.client
 	n, err := c.nodeFor(r.ctx, deadline, r.part.key, to)
@@ -180,10 +182,10 @@ func (r *call) sendAlone(to redirect, deadline time.Time, isNew bool) {
 	}
 }
 
-// send sends the requests of calls to a node, in one pipeline. If one reply is missing at the deadline, all are.
+// send sends the requests of calls to a node, in one pipeline. If one reply is missing at the deadline, all replies count as missing.
 func (c *Client) send(ctx context.Context, deadline time.Time, n *node, isAsk, isNew bool, calls ...*call) {
 	cn, err := c.connection(ctx, deadline, n, isNew)
-	isBroken := false // a new connection may lead to another server
+	isBroken := false // whether to close the connection, because a new one may lead to another server
 	if err == nil {
 		var commands []command
 		if isAsk {
@@ -228,8 +230,8 @@ func sleep(ctx context.Context, until time.Time) {
 	}
 }
 
-// backOff is the pause before the next attempt: none after the first failure, because the connection may have been closed
-// while it was idle; then 50 ms, doubling to a second, with jitter.
+// backOff returns the pause before the next attempt. After the first failure there is no pause, because the connection may have been
+// closed while it was idle. Then the pause is 50 ms, and twice as long each time up to a second, with jitter.
 func backOff(failures int) time.Duration {
 	if failures == 0 {
 		return 0
@@ -238,7 +240,7 @@ func backOff(failures int) time.Duration {
 	return longest*3/4 + rand.N(longest/4)
 }
 
-// earliest is the earlier one of two times, of which the zero time is never.
+// earliest returns the earlier one of two times. The zero time means never.
 func earliest(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

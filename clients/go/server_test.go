@@ -16,10 +16,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// patience is how long a test waits for a condition.
+// patience is how long a test waits for a condition at most.
 const patience = 20 * time.Second
 
-// A process is one of lockward-test-server, which tests/src/bin/lockward-test-server.rs describes.
+// A process is a running lockward-test-server: see tests/src/bin/lockward-test-server.rs.
 type process struct {
 	tb    testing.TB
 	input io.Writer
@@ -72,7 +72,7 @@ func (p *process) tell(line string) {
 // A server is a process of redis-server with the module, or a node of a cluster.
 type server struct {
 	*process
-	node string // what its commands begin with
+	node string // the prefix of the node's commands to the process
 	addr string
 }
 
@@ -92,7 +92,7 @@ func startSentinel(tb testing.TB) *server {
 
 func address(port int) string { return fmt.Sprint("127.0.0.1:", port) }
 
-// pause stops the server process, whose connections stay open, and resume continues it.
+// pause stops the server process but keeps its connections open. resume continues the process.
 func (s *server) pause()  { s.tb.Helper(); s.tell(s.node + "pause") }
 func (s *server) resume() { s.tb.Helper(); s.tell(s.node + "resume") }
 
@@ -108,7 +108,7 @@ func (s *server) do(args ...any) any {
 	return reply
 }
 
-// calls is how often a command was called since the server started.
+// calls returns how often a command was called since the server started.
 func (s *server) calls(command string) int {
 	s.tb.Helper()
 	for line := range strings.Lines(s.do("INFO", "commandstats").(string)) {
@@ -121,7 +121,7 @@ func (s *server) calls(command string) int {
 	return 0
 }
 
-// client is a client of go-redis with default options.
+// client returns a client of go-redis with default options.
 func (s *server) client() *redis.Client {
 	rdb := redis.NewClient(&redis.Options{Addr: s.addr})
 	s.tb.Cleanup(func() { _ = rdb.Close() })
@@ -134,7 +134,7 @@ type holder struct {
 	token, holds int64
 }
 
-// info returns the holders of a lock, and how many wait for it.
+// info returns the holders of a lock, and the number of its waiters.
 func (s *server) info(key string) (holders []holder, waiters int64) {
 	s.tb.Helper()
 	rdb := redis.NewClient(&redis.Options{Addr: s.addr, Protocol: 3})
@@ -154,7 +154,7 @@ func (s *server) info(key string) (holders []holder, waiters int64) {
 	return holders, lock["waiters"].(int64)
 }
 
-// waitFor waits for a number of waiters.
+// waitFor waits until the lock has count waiters.
 func (s *server) waitFor(key string, count int64) {
 	s.tb.Helper()
 	eventually(s.tb, fmt.Sprintf("%d waiters", count), func() bool {

@@ -65,7 +65,7 @@ type testCase struct {
 	pools     []redis.Pool
 }
 
-// makeCases returns one server, whatever count is.
+// makeCases returns one test case with the server of run. It ignores count.
 func makeCases(count int) map[string]*testCase {
 	return map[string]*testCase{"lockward": {count, []redis.Pool{pool{}}}}
 }

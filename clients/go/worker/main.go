@@ -38,7 +38,7 @@ func main() {
 		if words[1] == "close" {
 			return
 		}
-		if words[1] == "cancel" { // nothing may overtake it
+		if words[1] == "cancel" { // runs at once, so that the next command does not overtake it
 			if cancel, ok := w.cancels.Load(words[2]); ok {
 				cancel.(context.CancelFunc)()
 			}
@@ -88,7 +88,7 @@ func describe(err error) string {
 			break
 		}
 	}
-	if kind == "other" && errors.As(err, new(redis.Error)) { // of a guarded command
+	if kind == "other" && errors.As(err, new(redis.Error)) { // an error reply to a guarded command
 		kind = "refused"
 	}
 	if kind == "busy" || kind == "cancelled" {
@@ -97,7 +97,7 @@ func describe(err error) string {
 	return "error " + kind + " " + strings.ReplaceAll(err.Error(), "\n", " ")
 }
 
-// arguments are words such as wait=200.
+// arguments are the parsed words such as wait=200.
 type arguments map[string]string
 
 func readSettings(words []string) arguments {
@@ -177,13 +177,13 @@ func connect(address string, settings arguments) redis.UniversalClient {
 
 type worker struct {
 	client  *lockward.Client
-	cancels sync.Map // by the ID of a command
-	locks   sync.Map // by NAME
+	cancels sync.Map // the cancel functions of commands, by ID
+	locks   sync.Map // the locks, by NAME
 	mu      sync.Mutex
-	leading map[string]chan struct{} // closed by resign
+	leading map[string]chan struct{} // the channels that resign closes
 }
 
-// keep remembers a lock, and reports its loss.
+// keep stores a lock, and reports its loss.
 func (w *worker) keep(name string, lock *lockward.Lock, slowLost time.Duration) string {
 	w.locks.Store(name, lock)
 	context.AfterFunc(lock.Context(context.Background()), func() {
