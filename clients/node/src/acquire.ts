@@ -1,4 +1,4 @@
-// Acquiring locks: try, wait in the server's queue, confirm, or give up.
+// Acquires locks with the steps try, wait, confirm and give up: see clients/README.md.
 
 import { randomUUID } from "node:crypto";
 import type { Command } from "./adapters.js";
@@ -11,23 +11,24 @@ import { now, rest, within } from "./time.js";
 
 /** The longest lease of a grant that the client has not confirmed, in milliseconds. */
 const SHORT_LEASE = 3_000;
-/** The longest time that the server lets a request wait, in milliseconds. The next request keeps the place in the queue. */
+/** The wait limit of one request, in milliseconds. A longer wait is a series of requests that share a place in the queue. */
 const SLICE = 10_000;
-/** How long the server keeps a place in the queue, in milliseconds. */
+/** How long the server keeps a place in the queue between two requests, in milliseconds. */
 const KEEP = 5_000;
-/** How long after its wait limit a call may still get its reply, in milliseconds. */
+/** How long after its wait limit a call still waits for a reply, in milliseconds. */
 const GRACE = 150;
-/** How long after that it may give up, in milliseconds. */
+/** How long after `GRACE` a call may still wait for the step give up, in milliseconds. */
 const GIVE_UP_GRACE = 25;
-/** How long giving up may take in any case, in milliseconds. */
+/** How long a call waits for the step give up at most, in milliseconds. */
 const GIVE_UP_LIMIT = 200;
 
-/** Owners are this id and a number, so no other process and no other acquisition has the same. */
+/** An owner is this id and a number. So no other process and no other acquisition has the same owner. */
 const PROCESS_ID = randomUUID();
 let owners = 0;
 
 /**
- * What one call asks for. The keys are distinct, and sorted by their bytes. Throws a `RangeError` for an option out of range.
+ * Returns the settings of one call. The keys must be distinct, and sorted by their bytes. Throws a `RangeError` if an option is
+ * out of range.
  */
 export function planOf(settings: Settings, keys: readonly Buffer[], options: AcquireOptions, patience: number) {
   const { waitLimit = Number.POSITIVE_INFINITY, holdLimit = Number.POSITIVE_INFINITY, signal, owner } = options;
@@ -36,7 +37,7 @@ export function planOf(settings: Settings, keys: readonly Buffer[], options: Acq
   checkOption("lease", options.lease ?? 1);
   checkOption("holdLimit", holdLimit);
   checkOption("replicas.count", replicas.count, 0);
-  checkOption("replicas.within", replicas.within, options.replicas ? 1 : 0); // WAIT takes 0 for no limit
+  checkOption("replicas.within", replicas.within, options.replicas ? 1 : 0); // for WAIT, 0 means no limit
   const begun = now();
   return {
     settings,
@@ -48,24 +49,25 @@ export function planOf(settings: Settings, keys: readonly Buffer[], options: Acq
     /** How long to try while no server answers. */
     patience,
     kind: kindArguments(options),
-    /** 0 for the server's default. */
+    /** 0 means the server's default. */
     lease: options.lease ?? 0,
     renewal: options.renewal ?? true,
     waits: waitLimit > 0,
-    /** When the wait limit is over. */
+    /** When the wait limit ends. */
     deadline: begun + waitLimit,
-    /** When the call ends, whatever servers answer. */
+    /** When the call ends at the latest. */
     until: begun + (waitLimit > 0 ? waitLimit + GRACE : patience + replicas.within),
   };
 }
 
 type AcquirePlan = ReturnType<typeof planOf> & Progress;
 
-/** Acquires all keys, or none. Returns null when the wait limit is over. A call that fails leaves nothing behind. */
+/** Acquires all keys, or none. Returns null when the wait limit is over. If the call fails, the client gives back all grants. */
 export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
-  // Several keys are tried first, all in one pipeline. Then they are waited for, one after the other.
+  // With several keys, the first round tries all of them in one pipeline. Later rounds wait for one key after the other.
   for (let isTrial = plan.keys.length > 1; ; isTrial = false) {
-    // As a new owner, so that a release of an earlier round, which arrives late, ends nothing.
+    // Unless the program names the owner, each round has a new one. Otherwise a late release of an earlier round could end a
+    // tenure of this round.
     owners += 1;
     const owner = plan.owner ?? `${PROCESS_ID}:${owners}`;
     const tenures = plan.keys.map((key) => new Tenure(plan, owner, key, plan.kind, plan.lease));
@@ -77,7 +79,7 @@ export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
       let isGranted = true;
       if (isTrial) {
         const trials = tenures.map((each) => acquire(each, plan, false, signal));
-        await Promise.allSettled(trials); // if one fails, the others are given back
+        await Promise.allSettled(trials); // wait for all trials: if one fails, the other grants are given back
         isGranted = (await Promise.all(trials)).every((each) => each);
       } else {
         for (const each of tenures) isGranted &&= await acquire(each, plan, plan.waits, signal);
@@ -91,15 +93,15 @@ export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
     } finally {
       const limit = Math.min(GIVE_UP_LIMIT, plan.until + GIVE_UP_GRACE - now());
       const givenBack = tenures.map((each) => each.mayBeGranted && each.giveUp(limit));
-      // An owner that the program has named may acquire the lock again: only after that.
+      // The program may acquire the lock again for the owner that it has named. So a named owner waits for the releases.
       if (plan.owner !== undefined) await Promise.all(givenBack);
     }
     if (now() >= plan.deadline || (!isTrial && !isLost())) return null;
-    if (isLost()) await rest(FIRST_PAUSE, plan.signal); // the leases may be very short
+    if (isLost()) await rest(FIRST_PAUSE, plan.signal); // without a pause, very short leases would make this a busy loop
   }
 }
 
-/** Returns whether the lock is held before the wait limit. */
+/** Acquires one key. Returns false if the key is busy until the wait limit, or if `mayWait` is false and the key is busy. */
 async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, signal?: AbortSignal): Promise<boolean> {
   const { settings, deadline, waits, until, patience, replicas } = plan;
 
@@ -113,7 +115,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
     throw error;
   }
 
-  /** Waits until the lock is held, or the wait limit is over. */
+  /** Waits until the lock is held, or the wait limit is over. Returns whether the lock is held. */
   async function wait(): Promise<boolean> {
     const turn = settings.connections.enter();
     try {
@@ -122,9 +124,9 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
         if (hasBegun) {
           if (!(await waitInQueue())) return false;
           if (await confirm()) return true;
-          await rest(Math.min(pause, deadline - now()), signal); // the lease may be shorter than a round trip
+          await rest(Math.min(pause, deadline - now()), signal); // no busy loop if leases are shorter than a round trip
         } else if (await tryOnce(Number.POSITIVE_INFINITY)) {
-          return true; // needed, as callers that wait for a lock which this caller holds may use all connections
+          return true; // prevents a deadlock: callers that wait for a lock of this caller may use all connections
         }
       }
       return false;
@@ -133,7 +135,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
     }
   }
 
-  /** Waits in slices for a grant, until the wait limit. */
+  /** Waits in slices for a grant, until the wait limit. Returns whether the lock is granted. */
   async function waitInQueue(): Promise<boolean> {
     for (let isLast = false; !isLast; ) {
       const { replies } = await tenure.ask({
@@ -158,10 +160,10 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
     return false;
   }
 
-  /** Renews the short lease of a grant to the full one. Returns false if the grant is over. */
+  /** Renews the short lease of a grant to the full lease. Returns false if the short lease is already over. */
   async function confirm(): Promise<boolean> {
     try {
-      // On the connection that has waited: the server may accept no other one.
+      // Use the connection of the wait, because the server may accept no other connection.
       return await ask(() => tenure.renewCommand(tenure.lease), patience, true);
     } catch (error) {
       if (!isDenial(error)) throw error;
@@ -171,7 +173,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
   }
 
   /**
-   * Sends a request that may grant the lock, and in the same pipeline one for the replicas, if they are to confirm it. Returns
+   * Sends a request that acquires or renews the lock. With the option `replicas`, sends WAIT in the same pipeline. Returns
    * whether the lock is held.
    */
   async function ask(command: () => Command, patience: number, isAlone: boolean): Promise<boolean> {
@@ -183,7 +185,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
       patience: patience + limit,
       signal,
       progress: plan,
-      isAlone: isAlone || limit > 0, // WAIT would hold up others on a shared connection
+      isAlone: isAlone || limit > 0, // WAIT would delay other requests on a shared connection
     });
     const [reply, reached = 0] = replies;
     tenure.mayBeGranted ||= reply !== null;
@@ -199,7 +201,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
     return ["LOCK.ACQUIRE", tenure.key, tenure.owner, ...named, ...block, "HOLDS", 1, ...tenure.kind];
   }
 
-  /** Returns whether the lock is granted, or renewed. */
+  /** Returns whether the reply grants or renews the lock. Takes the token and the server's lease from a grant. */
   function readGrant(reply: unknown): boolean {
     if (Array.isArray(reply)) {
       tenure.token = reply[0];

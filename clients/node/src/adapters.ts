@@ -1,9 +1,9 @@
 // Adapters for ioredis and node-redis: they open connections with the options of the caller's client. Only this file knows
 // the two libraries.
 //
-// The caller's own connection is fit for neither waiting nor renewing: others share it, it may be in a subscription or a
-// transaction, and its library repeats and queues requests for longer than a wait limit or a lease may last. So all
-// requests go on duplicates of it, which repeat nothing and queue nothing.
+// The caller's connection cannot be used for waits and renewals. Other code shares it, and it may be in a subscription or a
+// transaction. Its library may repeat or queue a request beyond a wait limit or a lease. So this client duplicates the
+// connection. The duplicates repeat no request and queue no request.
 
 import { isUtf8 } from "node:buffer";
 import { type EventEmitter, once } from "node:events";
@@ -15,7 +15,7 @@ import type {
 } from "redis";
 import { rest, within } from "./time.js";
 
-// The parts by which the clients are told apart. Their methods take different types, all narrower than `any`.
+// The properties that distinguish the kinds of clients. Their methods have different parameter types, so only `any` fits all.
 // biome-ignore-start lint/suspicious/noExplicitAny: see above
 type IoRedis = { readonly status: string; readonly options: object; duplicate(override?: any): unknown };
 type IoCluster = { readonly isCluster: boolean; readonly slots: string[][]; nodes(role?: "master"): unknown[] };
@@ -32,7 +32,7 @@ export type RedisClient = IoRedis | IoCluster | NodeClient | NodeClusterClient |
 
 export type Command = [name: string, ...rest: (string | number | Buffer)[]];
 
-/** An error that a server has replied. */
+/** An error reply of a server. */
 export class ServerError extends Error {
   /** The first word of the message. */
   get code(): string {
@@ -40,9 +40,9 @@ export class ServerError extends Error {
   }
 }
 
-/** It repeats nothing and queues nothing. It does not keep the process from ending. */
+/** A connection that repeats no request and queues no request. It does not keep the process running. */
 export interface Connection {
-  /** The reply; an error reply is a `ServerError`. Rejects when the connection breaks. */
+  /** Resolves with the reply. An error reply is a `ServerError` value. Rejects when the connection breaks. */
   send(command: Command): Promise<unknown>;
   /** Resolves when the connection is closed. */
   readonly closed: Promise<unknown>;
@@ -54,7 +54,7 @@ export interface Address {
   readonly port: number;
 }
 
-/** What the locks need of a library's client. None of these asks a server, but `open`. */
+/** The functions of a library's client that the locks need. Only `open` sends requests. */
 export interface Adapter {
   /** The prefix of all keys. */
   readonly prefix: string | Buffer | undefined;
@@ -65,18 +65,21 @@ export interface Adapter {
     owner(slot: number): Address | undefined;
     readonly natMap: NatMap;
   };
-  /** Takes a bounded time. Rejects with a `ServerError` when the server refuses the login. Without a cluster, opens the primary. */
+  /**
+   * Opens a connection within a time limit. Rejects with a `ServerError` if the server refuses the login. Without a cluster,
+   * ignores the address and connects to the primary.
+   */
   open(address: Address): Promise<Connection>;
 }
 
-/** At which address a node is reached. */
+/** Translates the address that a node announces to the address at which this process reaches the node. */
 type NatMap = Record<string, Address> | ((address: string) => Address | null | undefined) | undefined;
 
 type Opener = () => Promise<Connection>;
 
 /** How long opening a connection may take, in milliseconds. */
 const CONNECT_LIMIT = 2_000;
-/** How long Sentinels may take to name another primary than the last known one, in milliseconds. */
+/** Once the last known primary is connected, how long to wait for the Sentinels' answer, in milliseconds. */
 const SENTINEL_LIMIT = 100;
 
 export function adapterOf(client: RedisClient): Adapter {
@@ -91,13 +94,13 @@ export function adapterOf(client: RedisClient): Adapter {
 /** Whether the caller has closed the client. */
 export function isEnded(client: RedisClient): boolean {
   const { isOpen, status, manuallyClosing } = client as unknown as Record<string, unknown>;
-  // ioredis keeps its status when it is closed while it reconnects.
+  // If ioredis is closed while it reconnects, its status does not become "end", but manuallyClosing is true.
   return isOpen === false || status === "end" || manuallyClosing === true;
 }
 
-/** Calls the listener when the client ends. ioredis does not tell that it was closed while it reconnects. */
+/** Calls the listener when the client ends. If ioredis is closed while it reconnects, it does not emit the event. */
 export function onEnd(client: RedisClient, listener: () => void): void {
-  // A cluster of node-redis tells "disconnect".
+  // A cluster client of node-redis emits "disconnect".
   for (const event of ["end", "disconnect"]) (client as unknown as EventEmitter).on(event, listener);
 }
 
@@ -149,21 +152,21 @@ function ioClusterAdapter(client: Cluster): Adapter {
   };
 }
 
-/** A key as text, if it is. ioredis takes twice as long to write a command with a Buffer. */
+/** Turns a short UTF-8 key into a string. ioredis takes twice as long to write a command with a Buffer. */
 function keyText(part: Command[number]): Command[number] {
   return Buffer.isBuffer(part) && part.length <= 64 && isUtf8(part) ? part.toString() : part;
 }
 
 async function openIo(template: Redis, override: object = {}) {
   const redis = template.duplicate({ ...IO_OVERRIDES, ...override });
-  // disconnect() on a closed connection would keep the process from ending for a while.
+  // disconnect() on a closed connection would keep the process running for a while.
   const close = () => void (redis.status === "close" || redis.status === "end" || redis.disconnect());
   const { closed } = await connect(redis, close, CONNECT_LIMIT * (1 + (redis.options.sentinels?.length ?? 0)));
   const stream = redis.stream as typeof redis.stream & { servername?: string };
   stream.unref();
   const send = (command: Command) => {
     if (stream.writableCorked === 0) {
-      stream.cork(); // what the callbacks of one event send is written together
+      stream.cork(); // commands of the same event are written together
       process.nextTick(() => stream.uncork());
     }
     return redis.call(...(command.map(keyText) as Command)).catch(toServerError);
@@ -192,7 +195,7 @@ function nodeRedisAdapter(client: NodeRedis): Adapter {
 
 function nodeSentinelAdapter(client: NodeSentinel): Adapter {
   const open = viaSentinels(async () => {
-    // The library hides the options of a Sentinel client. So the connection to the primary is duplicated.
+    // A Sentinel client hides its options, so this duplicates its connection to the primary.
     const primary = (await bounded(client._execute(false, async (primary) => primary))) as unknown as NodeRedis;
     const reopen = () => openNode(primary);
     return { connection: await reopen(), reopen };
@@ -227,14 +230,14 @@ async function openNode(template: NodeRedis, address?: Address): Promise<Connect
   return { send, closed, close };
 }
 
-// Both.
+// Both libraries.
 
-/** Rejects when the milliseconds are over. */
+/** Rejects if the promise does not settle within `limit` milliseconds. */
 function bounded<T>(promise: Promise<T>, limit = CONNECT_LIMIT): Promise<T> {
   return within(promise, limit, undefined, true);
 }
 
-/** Connects a duplicate in time. Resolves with a promise that resolves when it is closed. */
+/** Connects a duplicate within `limit` milliseconds. The promise `closed` resolves when the connection is closed. */
 async function connect(client: EventEmitter & { connect(): Promise<unknown> }, close: () => void, limit: number) {
   let failure: unknown;
   client.on("error", (error) => {
@@ -245,11 +248,11 @@ async function connect(client: EventEmitter & { connect(): Promise<unknown> }, c
   } catch (error) {
     close();
     const { message } = (failure ?? error) as Error;
-    // The server refuses the login: then another attempt is useless.
+    // If the server refuses the login, another attempt is useless.
     if (/^(WRONGPASS|NOAUTH|NOPERM) /.test(message)) throw new ServerError(message);
     throw failure ?? error;
   }
-  return { closed: once(client, "end").catch(close) }; // after an error it is closed, too
+  return { closed: once(client, "end").catch(close) }; // an error also closes the connection
 }
 
 export function nameOf({ host, port }: Address): string {
@@ -257,8 +260,8 @@ export function nameOf({ host, port }: Address): string {
 }
 
 /**
- * Opens connections to the primary that the Sentinels name. If they are silent, to the last known one, if its role is that of a
- * primary.
+ * Opens connections to the primary that the Sentinels name. If the Sentinels do not answer, connects to the last known primary,
+ * but only if ROLE says that it is still a primary.
  */
 function viaSentinels(ask: () => Promise<{ connection: Connection; reopen: Opener }>): Opener {
   let reopen: Opener | undefined;
@@ -282,8 +285,8 @@ function viaSentinels(ask: () => Promise<{ connection: Connection; reopen: Opene
 }
 
 /**
- * Returns a server's error, and throws any other. A server's message begins with a word in capitals. Messages of the
- * libraries do not, and errors of the system have a code.
+ * Returns an error reply as a `ServerError`, and throws any other error. The message of an error reply begins with a word in
+ * capitals. Messages of the libraries do not, and errors of the operating system have a code.
  */
 function toServerError(error: Error): ServerError {
   if (/^[A-Z][A-Z0-9]*( |$)/.test(error.message) && !("code" in error)) return new ServerError(error.message);

@@ -2,16 +2,16 @@ import type { Tenure } from "./tenure.js";
 import { MAX_DELAY, now } from "./time.js";
 
 /**
- * Watches the leases of all tenures of a client, and renews them, by one timer. The timer waits for no server. It does not
- * keep the process from ending.
+ * Watches and renews the leases of all tenures of a client, with one timer. The timer never waits for a server, and does not
+ * keep the process running.
  */
 export class Leases {
-  /** Call `arm` when the next event of one is earlier than before. */
+  /** After you add a tenure, or make its renewal or deadline earlier, call `arm`. */
   readonly tenures = new Set<Tenure>();
   #timer: NodeJS.Timeout | undefined;
   #timerAt = Number.POSITIVE_INFINITY;
 
-  /** Sets the timer to when the tenure is to be renewed, or ends, unless it fires earlier. */
+  /** Sets the timer for the next renewal or the end of the tenure, unless the timer fires earlier anyway. */
   arm(tenure: Tenure): void {
     const at = Math.min(tenure.renewalDue, tenure.deadline);
     if (at >= this.#timerAt) return;
@@ -20,7 +20,7 @@ export class Leases {
     this.#timer = setTimeout(() => this.#onTimer(), Math.min(Math.max(0, at - now()), MAX_DELAY)).unref();
   }
 
-  /** Renews all tenures at once: a server that was restarted may have forgotten them. */
+  /** Renews all tenures at once, because a restarted server may have forgotten them. */
   renewAll(): void {
     for (const tenure of this.tenures) tenure.renewInBackground();
   }
@@ -30,11 +30,11 @@ export class Leases {
     const at = now();
     const ended = [...this.tenures].filter((tenure) => at >= tenure.deadline);
     for (const tenure of this.tenures) {
-      // What is due soon is renewed with what is due now: then later renewals share a pipeline.
+      // Leases that are due soon are renewed now too. From then on these renewals share a pipeline.
       if (at < tenure.deadline && at >= tenure.renewalDue - tenure.lease / 12) tenure.renewInBackground();
       if (at < tenure.deadline) this.arm(tenure);
     }
-    // At the end: the listeners of the program may be slow.
+    // This comes last, because it calls the program's listeners, which may be slow.
     for (const tenure of ended) tenure.loseByTime();
   }
 }

@@ -9,67 +9,79 @@ import { WaitingConnections } from "./waiting.js";
 
 /** Settings of a `Lockward`. Times are in milliseconds. */
 export interface LockwardOptions {
-  /** How long a request is repeated while no server answers: 5,000 unless given. A caller that waits in the queue goes on. */
+  /**
+   * How long the client repeats a request while no server answers. The default is 5,000. The patience does not end a wait in the
+   * queue.
+   */
   patience?: number;
-  /** How long a server may take for a reply before the request is sent again: 2,000 unless given. */
+  /** How long the client waits for a reply before it sends the request again. The default is 2,000. */
   responseLimit?: number;
   /**
-   * How many connections may wait for locks at a time: 256 by default. Further callers get one in turn. Until then they ask
-   * for their locks again and again, at least once a second. A caller that gets the lock at once needs no such connection.
+   * How many connections may wait for locks at the same time. The default is 256. While all of them are in use, further callers
+   * poll, at least once a second, until they get a connection in turn. A caller that gets its lock at once needs no such
+   * connection.
    */
   waitingConnections?: number;
 }
 
 /** How a lock is acquired. Times are in milliseconds. */
 export interface AcquireOptions extends KindOptions {
-  /** How long to wait for the lock: no limit (Infinity) unless given. 0 only tries. */
+  /** How long to wait for the lock. The default is no limit (Infinity). With 0 the call does not wait. */
   waitLimit?: number;
-  /** How long the lock stays held after this process dies: a whole number; the server's `lock.default-lease` unless given. */
+  /** How long the lock stays held after this process dies, a whole number. The default is the server's `lock.default-lease`. */
   lease?: number;
   /**
-   * When it aborts, the call leaves the queue, gives back what it is granted, and rejects with the signal's reason: at once, or
-   * within 200 ms if `owner` is given.
+   * When this signal aborts, the call leaves the queue, releases what it was granted, and rejects with the signal's reason. It
+   * rejects at once, or within 200 ms if the program names the `owner`.
    */
   signal?: AbortSignal | undefined;
-  /** Whether the lock is renewed at each third of its lease: true unless given. If not, the lock is lost with its lease. */
+  /**
+   * Whether the client renews the lock each time a third of its lease has passed. The default is true. Without renewal the lock is
+   * lost when its lease ends.
+   */
   renewal?: boolean;
-  /** The lock is renewed no longer than so long after it was granted, and is lost then: a whole number; no limit unless given. */
+  /**
+   * How long the lock is held at most, in spite of renewals, a whole number. When this time has passed since the grant, the lock is
+   * lost. The default is no limit.
+   */
   holdLimit?: number;
   /**
-   * The owner that the server sees. Each acquisition has its own unless given. A lock that this owner has already is granted
-   * again at once, with the same token, and the first release ends it. A call that fails first gives back what it may have been
-   * granted, for at most 200 ms: then this owner may acquire the lock again.
+   * The name of the owner. By default each acquisition has a new owner. If the named owner already holds the lock, the server grants
+   * the lock again at once, in the same tenure, and the first release ends the tenure.
+   *
+   * If a call for a named owner fails, it first releases what it may have been granted. This takes at most 200 ms. After it, the owner may
+   * acquire the lock again.
    */
   owner?: string;
   /**
-   * Acquires the lock only if `count` replicas confirm the grant within so many milliseconds. Otherwise the lock is given
-   * back, and the error is `UnreplicatedError`.
+   * Acquires the lock only if `count` replicas confirm the grant in the time `within`, in milliseconds. If they do not, the client
+   * releases the lock, and the error is `UnreplicatedError`.
    */
   replicas?: { count: number; within: number };
 }
 
-/** One key, or several distinct ones, which become one lock. */
+/** One key, or several distinct keys that form one lock. */
 export type Keys = string | Buffer | readonly (string | Buffer)[];
 
-/** What `using` runs. The signal aborts when the lock is lost. */
+/** The function that `using` runs. The signal aborts when the lock is lost. */
 export type Routine<T> = (signal: AbortSignal, lock: Lock) => Promise<T> | T;
 
-/** What a leader runs. The term is the fencing token. The signal aborts when the leadership is lost. */
+/** The function that a leader runs. The term is the fencing token. The signal aborts when the leadership is lost. */
 export type LeaderRoutine<T> = (term: number, signal: AbortSignal) => Promise<T> | T;
 
-/** The options may be left out. */
+/** Arguments of which the options may be left out. */
 export type OptionsAnd<O, R> = [routine: R] | [options: O, routine: R];
 
 const UNLIMITED = Number.POSITIVE_INFINITY;
 
 /**
- * Locks on the servers of a client of ioredis or node-redis. A Lockward opens its own connections with that client's
- * options. They are closed with the client. They keep the process from ending only while a call is under way.
+ * Acquires locks on the servers of an ioredis or node-redis client. A Lockward opens its own connections with the options of that
+ * client. When the client is closed, these connections are closed too. They keep the process running only while a call is under way.
  */
 export class Lockward {
   readonly #settings: Settings;
 
-  /** Throws a `TypeError` for any other client, and a `RangeError` for options out of range. */
+  /** Throws a `TypeError` if the client is of another library, and a `RangeError` if an option is out of range. */
   constructor(client: RedisClient, options: LockwardOptions = {}) {
     const { patience = 5_000, responseLimit = 2_000, waitingConnections = 256 } = options;
     checkOption("patience", patience);
@@ -80,11 +92,12 @@ export class Lockward {
   }
 
   /**
-   * Acquires the lock. If it is held, waits in the server's queue: first come, first served.
+   * Acquires the lock. If the lock is held, waits in the server's queue: first come, first served.
    *
-   * Rejects with `LockBusyError` when the wait limit is over, `UnreachableError` when no server answers, `LockRefusedError`
-   * with the server's error, `UnreplicatedError` when too few replicas confirm, and the signal's reason when that aborts. A
-   * call that rejects leaves nothing behind, but what a silent server may have granted; that ends with its lease.
+   * Rejects with `LockBusyError` when the wait limit is over, with `UnreachableError` if no server answers, with `LockRefusedError`
+   * if the server replies with an error, and with `UnreplicatedError` if too few replicas confirm. When the signal aborts, rejects with
+   * the signal's reason. After a rejection the caller does not hold the lock. If a server has granted the lock but does not answer,
+   * that grant ends with its lease.
    */
   async acquire(keys: Keys, options: AcquireOptions = {}): Promise<Lock> {
     const lock = await this.#acquire(keys, options);
@@ -93,14 +106,14 @@ export class Lockward {
     throw new LockBusyError(message, `${Array.isArray(keys) ? keys.join(", ") : keys}`);
   }
 
-  /** Acquires the lock if it is free, as `acquire` does without a wait. Resolves with null if it is not. */
+  /** Acquires the lock like `acquire`, but without waiting. Resolves with null if the lock is busy. */
   tryAcquire(keys: Keys, options: Omit<AcquireOptions, "waitLimit"> = {}): Promise<Lock | null> {
     return this.#acquire(keys, { ...options, waitLimit: 0 });
   }
 
   /**
-   * Acquires the lock, as `acquire` does, runs the routine, and releases the lock. Settles like the routine. If the lock is
-   * lost and the routine returns nevertheless, the promise rejects with `LockLostError`.
+   * Acquires the lock as `acquire` does, runs the routine, and releases the lock. Settles like the routine. But if the lock is lost
+   * and the routine returns nevertheless, rejects with `LockLostError`.
    */
   async using<T>(keys: Keys, ...rest: OptionsAnd<AcquireOptions, Routine<T>>): Promise<T> {
     const [options, routine] = rest.length === 1 ? [{}, rest[0]] : rest;
@@ -108,9 +121,9 @@ export class Lockward {
   }
 
   /**
-   * Waits until this candidate leads, without limit, and runs the routine with the term. When the leadership is lost, the
-   * routine's signal aborts; when the routine has settled then, the candidate waits again. Otherwise settles like the
-   * routine. When `options.signal` aborts, the candidate leaves, and a routine that runs is told by its signal.
+   * Waits without limit until this candidate is the leader, and then runs the routine with the term. When the leadership is lost,
+   * the routine's signal aborts. After the routine has settled, the candidate waits again. If the leadership is not lost, `lead`
+   * settles like the routine. When `options.signal` aborts, the candidate stops waiting, or the signal of the running routine aborts.
    */
   async lead<T>(key: string | Buffer, ...rest: OptionsAnd<LeadOptions, LeaderRoutine<T>>): Promise<T> {
     const [options, routine] = rest.length === 1 ? [{}, rest[0]] : rest;
@@ -133,9 +146,8 @@ export class Lockward {
   }
 
   /**
-   * Goes on with a lock that another process has handed over by `handle`. Rejects with `LockLostError` if the lock is lost,
-   * and with `UnreachableError` when no server answers for as long as the patience.
-   * A text that is no handle is a `SyntaxError`.
+   * Continues the tenure of a lock on which another process has called `handle`. Rejects with `LockLostError` if the lock is lost,
+   * with `UnreachableError` if no server answers within the patience, and with `SyntaxError` if the text is not a handle.
    */
   async resume(handle: string): Promise<Lock> {
     const [owner, ...parts] = JSON.parse(Buffer.from(handle, "base64url").toString());
@@ -159,7 +171,7 @@ export class Lockward {
   async #acquire(keys: Keys, options: AcquireOptions, patience = this.#settings.patience): Promise<Lock | null> {
     const plan = planOf(this.#settings, this.#fullKeys(keys), options, patience);
     plan.signal?.throwIfAborted();
-    // Many callers may wait with one signal. Node.js would take that for a leak, and warn.
+    // Many callers may wait with the same signal. Node.js would report so many listeners as a possible memory leak.
     if (plan.signal !== undefined) setMaxListeners(UNLIMITED, plan.signal);
     return acquireAll(plan);
   }
@@ -180,7 +192,7 @@ async function runAndRelease<T>(lock: Lock, routine: Routine<T>): Promise<T> {
   try {
     return await routine(lock.signal, lock);
   } catch (error) {
-    await lock[Symbol.asyncDispose]().catch(() => {}); // the routine's error goes first
+    await lock[Symbol.asyncDispose]().catch(() => {}); // the routine's error matters more
     throw error;
   } finally {
     await lock[Symbol.asyncDispose]();

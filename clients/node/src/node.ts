@@ -4,18 +4,18 @@ import type { Command, Connection } from "./adapters.js";
 import type { Request } from "./servers.js";
 import { NoReply, now, within } from "./time.js";
 
-/** How long an idle connection for waits is kept, in milliseconds. */
+/** How long an idle connection for waits stays open, in milliseconds. */
 const IDLE_LIMIT = 10_000;
-/** How long a wait that was cancelled keeps its connection for late replies, in milliseconds. */
+/** After a wait was cancelled, how long its connection stays open for a late reply, in milliseconds. */
 const LATE_REPLY_LIMIT = 200;
 
 interface Link {
   readonly opening: Promise<Connection>;
-  /** Set when it is open. */
+  /** Set when the connection is open. */
   connection?: Connection;
-  /** How many requests use it. */
+  /** How many requests use the connection. */
   uses: number;
-  /** No further request gets it. It is closed when no request uses it. */
+  /** No further request uses the connection. It is closed when its last request has ended. */
   isRetired: boolean;
   idleTimer?: NodeJS.Timeout;
 }
@@ -25,16 +25,16 @@ export class Node {
   readonly #onBroken: () => void;
   readonly #links = new Set<Link>();
   #shared: Link | undefined;
-  /** Connections for waits. */
+  /** Idle connections for waits. */
   #idle: Link[] = [];
 
-  /** `onBroken` is called when a connection breaks that no request waits on alone. */
+  /** `onBroken` is called when a connection breaks, unless a request waits on it alone, and when all connections are retired. */
   constructor(connect: () => Promise<Connection>, onBroken: () => void) {
     this.#connect = connect;
     this.#onBroken = onBroken;
   }
 
-  /** Sends commands, which are asked for then. Throws if a reply is late. */
+  /** Sends the commands that `commands` returns when the connection is open. Throws if a reply takes longer than `limit`. */
   async exchange(request: Request, limit: number, commands: () => Command[]): Promise<unknown[]> {
     const { signal, isAlone, isBackground, onLeft } = request;
     const begun = now();
@@ -55,7 +55,7 @@ export class Node {
         onLeft?.(late);
         void late.catch(() => {}).finally(() => this.#retire(link));
       } else if (sending !== undefined && !signal?.aborted) {
-        // A connection that is slow to open may still be open for the next attempt.
+        // A connection that is still opening is not retired, because it may be open at the next attempt.
         this.#retire(link, !(error instanceof NoReply));
       }
       throw error;
@@ -65,10 +65,10 @@ export class Node {
     }
   }
 
-  /** Closes all connections, as soon as no request uses them: they may lead to the wrong server. */
+  /** Closes each connection when no request uses it any more, because the connections may lead to the wrong server. */
   retireAll(): void {
     for (const link of this.#links) this.#retire(link);
-    this.#onBroken(); // another server may be the primary
+    this.#onBroken(); // renews all locks, because another server may be the primary
   }
 
   closeAll(): void {

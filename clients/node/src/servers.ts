@@ -1,7 +1,8 @@
-// The servers of one client: requests that are repeated until a server answers, at the node that has the key.
+// The servers of one client. Each request goes to the node that has the key, and is repeated until a server answers.
 //
-// A request may be carried out twice: when its reply is lost, the client does not know whether the server has carried it out.
-// So each acquisition names the count of holds that it leads to, and each other request the fencing token of its tenure.
+// When a reply is lost, the client does not know whether the server has executed the request, so the server may execute a request
+// twice. This is safe, because each acquisition names the hold count that it leads to, and other requests name the fencing token of
+// their tenure.
 
 import calculateSlot from "cluster-key-slot";
 import type { Adapter, Address, Command, RedisClient } from "./adapters.js";
@@ -12,42 +13,42 @@ import { Node } from "./node.js";
 import { NoReply, now, rest } from "./time.js";
 
 export interface Request {
-  /** The commands for an attempt that is sent now. */
+  /** Returns the commands for an attempt that is sent at the time `sent`. */
   commands(sent: number): Command[];
-  /** How long an attempt may take, in milliseconds: the response limit unless given. */
+  /** How long an attempt may take, in milliseconds. The default is the response limit. */
   readonly limit?: number;
-  /** When the request ends as unreachable. */
+  /** When the request fails as unreachable at the latest. */
   readonly until: number;
-  /** The request also ends as unreachable if no server has answered it for so many milliseconds. */
+  /** The request also fails as unreachable if no server answers for this number of milliseconds. */
   readonly patience?: number;
   readonly signal?: AbortSignal | undefined;
-  /** Whether the request waits, and so needs a connection of its own. */
+  /** Whether the request blocks, and therefore needs its own connection. */
   readonly isAlone?: boolean;
-  /** Whether the process may end meanwhile. */
+  /** Whether the process may end before the request ends. */
   readonly isBackground?: boolean;
-  /** Whether the request ends when an attempt that was sent has no reply. */
+  /** Whether the request fails when a sent attempt gets no reply, instead of being sent again. */
   readonly isSentOnce?: boolean;
   readonly progress?: Progress;
-  /** What must be held for an attempt. */
+  /** The tenure or lock that must be held before each attempt. */
   readonly holder?: { checkHeld(): void };
-  /** Called when a request that is alone fails, with the replies that still arrive soon, if the signal has aborted it. */
+  /** Called when a request with `isAlone` fails. If the signal has aborted the request, `late` has the replies that still arrive. */
   readonly onLeft?: (late: Promise<unknown[]>) => void;
 }
 
-/** What has become of the attempts of a request, or of several of one call. */
+/** The outcomes of the attempts of a request so far. The requests of one call may share a `Progress`. */
 export interface Progress {
   /** Whether a server has answered. */
   isAnswered?: boolean;
-  /** Whether an attempt was sent and had no reply: the server may have carried it out. */
+  /** Whether an attempt was sent and got no reply. The server may have executed it. */
   isReplyLost?: boolean;
 }
 
-/** As no reply: the request is sent again, perhaps to another server. */
+/** Error codes that count as no reply: the request is sent again, perhaps to another server. */
 const TRANSIENT = new Set(["LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED"]);
-/** Pauses between attempts, in milliseconds: the first that is one, and the longest. */
+/** The shortest and the longest pause between two attempts, in milliseconds. */
 export const [FIRST_PAUSE, LONGEST_PAUSE] = [50, 1_000];
 
-/** Stands for the primary where there is no cluster. */
+/** The address that stands for the primary if there is no cluster. */
 const PRIMARY: Address = { host: "", port: 0 };
 
 export class Servers {
@@ -81,14 +82,14 @@ export class Servers {
     return prefix?.length ? Buffer.concat([Buffer.from(prefix), Buffer.from(key)]) : Buffer.from(key);
   }
 
-  /** Sends a request until a server answers. Throws if that is an error. Returns the replies, and when it was sent. */
+  /** Sends a request until a server answers. Throws if the answer is an error. Returns the replies, and when the request was sent. */
   async ask(key: Buffer, request: Request, responseLimit: number) {
     const { signal, progress = {}, patience = Number.POSITIVE_INFINITY, limit = responseLimit } = request;
     const slot = this.#adapter.cluster ? calculateSlot(key) : 0;
     let answeredAt = now();
     let asked: Address | undefined;
     let cause: Error | undefined;
-    // No pause at first: the connection may have been cut while it was idle.
+    // The first repetition has no pause, because the connection may have been closed while it was idle.
     for (let [failures, pause] = [0, 0]; ; pause = Math.min(Math.max(FIRST_PAUSE, 2 * pause), LONGEST_PAUSE)) {
       signal?.throwIfAborted();
       request.holder?.checkHeld();
@@ -110,7 +111,7 @@ export class Servers {
         const replies = all.slice(asking.length);
         const error = replies.find((reply) => reply instanceof ServerError);
         if (error === undefined) return { sent, replies };
-        progress.isReplyLost ||= error !== replies[0]; // the first command was carried out
+        progress.isReplyLost ||= error !== replies[0]; // the server has executed the first command
         asked = error.code === "ASK" ? redirectOf(error, address) : undefined;
         if (error.code === "MOVED") this.#moved.set(slot, redirectOf(error, address));
         else if (asked === undefined && !TRANSIENT.has(error.code)) throw error;
@@ -122,7 +123,7 @@ export class Servers {
         if (error instanceof ServerError) throw new LockRefusedError(error.message, key);
         progress.isReplyLost ||= sent > 0;
         signal?.throwIfAborted();
-        // Why no server can be reached says more than that the time is over.
+        // The reason for a failed connection tells the user more than `NoReply` does.
         if (cause === undefined || !(error instanceof NoReply)) cause = error as Error;
         if (sent > 0 && request.isSentOnce) throw unreachable(key, error as Error);
         asked = undefined;
@@ -136,8 +137,8 @@ export class Servers {
   }
 
   /**
-   * The node of a slot: at `named`, if that is given. After `failures` attempts have failed, another node, which may know where
-   * the slot is. Without a cluster, it is always the same address, which stands for the primary.
+   * Returns the address for a slot: `named` if it is set, and otherwise the owner of the slot. After failed attempts, returns one node
+   * after the other, because another node may know where the slot is. Without a cluster, always returns `PRIMARY`.
    */
   #locate(slot: number, failures: number, named: Address | undefined): Address {
     const { cluster } = this.#adapter;
@@ -162,7 +163,7 @@ function unreachable(key: Buffer, cause: Error): UnreachableError {
   return new UnreachableError(`no server answers: ${cause.message}`, key, { cause });
 }
 
-/** Where MOVED or ASK leads. A node that does not know its own host leaves it out. */
+/** The address in a MOVED or ASK error. A node that does not know its own host sends none. Such a node is on the host of `asked`. */
 function redirectOf({ message }: ServerError, asked: Address): Address {
   const [, , address = ""] = message.split(" ");
   const colon = address.lastIndexOf(":");

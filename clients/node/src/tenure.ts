@@ -1,7 +1,7 @@
-// A tenure of one key, from its grant to its end, as this process knows it.
+// The state of one tenure of one key in this process.
 //
-// A lease is counted from before its request was sent, by the monotonic clock of this process. The server starts to count
-// later. So the lease ends here before it ends at the server, however long either was paused.
+// This process counts a lease on its monotonic clock, from before it sends the request. The server starts to count later. So the lease
+// ends in this process before it ends at the server, even if one of them was paused.
 
 import type { Command } from "./adapters.js";
 import { LockLostError, LockRefusedError } from "./errors.js";
@@ -9,36 +9,36 @@ import type { Progress, Request, Servers } from "./servers.js";
 import { now, within } from "./time.js";
 import type { WaitingConnections } from "./waiting.js";
 
-/** With whom a lock is shared, as arguments of a command. */
+/** The arguments of a command that say how the lock is shared. */
 export type Kind = readonly (string | number)[];
 
-/** What all calls of one client share. Times are in milliseconds. */
+/** The settings of a client, and the state that its calls share. Times are in milliseconds. */
 export interface Settings {
   readonly servers: Servers;
   readonly connections: WaitingConnections;
-  /** How long to try while no server answers. */
+  /** How long to repeat a request while no server answers. */
   readonly patience: number;
   readonly responseLimit: number;
 }
 
-/** What the tenures of one lock share. */
+/** The settings that the tenures of one lock share. */
 export interface Plan {
   readonly settings: Settings;
-  /** As the program has named it. */
+  /** The owner, if the program has named it. */
   readonly owner: string | undefined;
   /** Whether the lease is renewed. */
   readonly renewal: boolean;
   readonly holdLimit: number;
 }
 
-/** The owner does not hold the lock any more as the client believed. (WRONGTYPE: the key was overwritten.) */
+/** Error codes which mean that the tenure is over. After WRONGTYPE, another value has overwritten the lock. */
 const DENIALS = new Set(["NOTHELD", "HOLDS", "WRONGTYPE"]);
 
 export function isDenial(error: unknown): error is LockRefusedError {
   return error instanceof LockRefusedError && DENIALS.has(error.code);
 }
 
-/** When a lease ends. A thousandth and a millisecond are subtracted, because the server's clock may be faster. */
+/** Returns when a lease ends. Subtracts a thousandth and a millisecond, because the server's clock may run faster. */
 function leaseEnd(sent: number, lease: number): number {
   return sent + lease - lease / 1_000 - 1;
 }
@@ -48,30 +48,30 @@ export class Tenure {
   readonly owner: string;
   readonly key: Buffer;
   kind: Kind;
-  /** The lease in milliseconds; 0 until the server has told it. */
+  /** The lease in milliseconds; 0 until the server has chosen it. */
   lease: number;
   token = 0;
   holds = 1;
-  /** Whether the server may keep a grant, or a place in the queue, that the program does not have. */
+  /** Whether the server may have a grant or a queue place of this owner that the program does not know of. */
   mayBeGranted = false;
-  /** Replies to a wait that was cancelled. */
+  /** The late replies to a wait that was cancelled. */
   late: Promise<unknown[]> | undefined;
   /** When the lease ends. */
   deadline = Number.NEGATIVE_INFINITY;
-  /** When the lease was asked for that it began with. */
+  /** When the request was sent that granted the tenure, or that confirmed the grant. */
   begun = 0;
   /** Called once, when the tenure is lost. */
   onLost: ((reason: LockLostError) => void) | undefined;
   /** Set when the tenure is lost. */
   loss: LockLostError | undefined;
   #isReleased = false;
-  /** While later keys of the lock are waited for, the lease is renewed in any case. */
+  /** Whether the lease is renewed. Until all keys of the lock are held, it is true even without the option `renewal`. */
   #isRenewed = true;
   /** How many renewals are under way. */
   #renewals = 0;
   #retryAt = 0;
   #holdEnd = Number.POSITIVE_INFINITY;
-  /** When the lease was last asked for. Only the reply to that counts. */
+  /** When the last renewal was sent. Only its reply may extend the deadline. */
   #askedAt = 0;
 
   constructor(plan: Plan, owner: string, key: Buffer, kind: Kind, lease: number) {
@@ -86,7 +86,7 @@ export class Tenure {
     return !this.#isReleased && this.loss === undefined && now() < this.deadline;
   }
 
-  /** The server has granted the token and the lease, which counts from `sent`. Returns whether it still runs. */
+  /** Call this after a grant. The lease counts from `sent`. Returns whether the lease is not over yet. */
   begin(sent: number): boolean {
     const { leases } = this.plan.settings.servers;
     this.begun = sent;
@@ -97,25 +97,25 @@ export class Tenure {
     return true;
   }
 
-  /** All keys of the lock are held since `begun`. */
+  /** Call this when all keys of the lock are held. `begun` is when the request for the last key was sent. */
   complete(begun: number): void {
     this.mayBeGranted = false;
     this.#isRenewed = this.plan.renewal;
     this.#holdEnd = begun + this.plan.holdLimit;
-    // A lease that the server has chosen may be longer than the hold limit: renewing shortens it.
+    // The server may have chosen a lease longer than the hold limit. The renewal shortens it.
     if (this.deadline > this.#holdEnd) this.renewInBackground();
     this.deadline = Math.min(this.deadline, this.#holdEnd);
     this.plan.settings.servers.leases.arm(this);
   }
 
-  /** Throws when the tenure is lost or was released. */
+  /** Throws if the tenure is lost or released. */
   checkHeld(): void {
     if (this.#isReleased) throw new TypeError("the lock was released");
     if (now() >= this.deadline) this.loseByTime();
     if (this.loss !== undefined) throw this.loss;
   }
 
-  /** Sends a request. If the server refuses the lease as too long, sends it again with the longest that it accepts. */
+  /** Sends a request. If the server refuses the lease as too long, sends it again with the longest lease that the server accepts. */
   async ask(request: Request) {
     const { servers, responseLimit } = this.plan.settings;
     try {
@@ -129,15 +129,15 @@ export class Tenure {
     }
   }
 
-  /** In quarantine the command restores a tenure that the server has forgotten. */
+  /** Returns the command that renews. In quarantine it restores a tenure that the server has forgotten. */
   renewCommand(lease: number): Command {
     const { key, owner, token, holds, kind } = this;
     return ["LOCK.RENEW", key, owner, "PX", lease, "TOKEN", token, "HOLDS", holds, ...kind];
   }
 
   /**
-   * Renews the lease, and sets its length and the kind from now on. Throws when the tenure is lost. If no server answers, the
-   * next renewal sets them.
+   * Renews the tenure with this lease and kind, which also apply to later renewals. Throws if the tenure is lost. If no server
+   * answers, the next renewal sets the new lease and kind.
    */
   async renew({ lease = this.lease, kind = this.kind } = {}): Promise<void> {
     const previous = { lease: this.lease, kind: this.kind };
@@ -151,7 +151,7 @@ export class Tenure {
     }
   }
 
-  /** Runs a command only while the server has this tenure. It is never sent again once a server may have carried it out. */
+  /** Runs a command only if the server has this tenure. If a server may have executed the command, it is not sent again. */
   async guarded(command: Command | [], mayRenew = true): Promise<unknown> {
     try {
       const { replies } = await this.ask({
@@ -163,14 +163,14 @@ export class Tenure {
       return replies[0];
     } catch (error) {
       if (!(error instanceof LockRefusedError) || error.code !== "FENCED") throw error;
-      // A server in quarantine may have forgotten the tenure: renewing restores it.
+      // A server in quarantine may have forgotten the tenure. The renewal restores it.
       if (!mayRenew) throw this.#lose(error.reply);
       await this.renew();
       return this.guarded(command, false);
     }
   }
 
-  /** Ends the tenure. Throws when it is lost. */
+  /** Releases the tenure. Throws if it is lost. */
   async release(): Promise<void> {
     this.checkHeld();
     this.abandon();
@@ -183,7 +183,7 @@ export class Tenure {
       });
     } catch (error) {
       if (!isDenial(error)) throw error;
-      // Unless an earlier attempt was carried out, and its reply lost.
+      // If a reply was lost, an earlier attempt may have released the tenure, so this is not a loss.
       if (!progress.isReplyLost) throw this.#lose(error.reply);
     }
   }
@@ -193,16 +193,16 @@ export class Tenure {
     this.plan.settings.servers.leases.tenures.delete(this);
   }
 
-  /** From now on this process does nothing for the tenure, which may go on. */
+  /** From now on the tenure counts as released in this process. At the server it may continue. */
   abandon(): void {
     this.#isReleased = true;
     this.stopRenewal();
   }
 
   /**
-   * Gives back what may be granted to a caller that has left, and its place in the queue. Resolves when that is done or has
-   * taken so many milliseconds. Then it goes on for the patience, unless the program has named the owner, which may acquire
-   * the lock again meanwhile. The process may end then.
+   * Releases what the server may have granted to a caller that has left, and its place in the queue. Resolves when the server has
+   * answered, or after `limit` milliseconds. After `limit`, repeats the request in the background until the patience is over, and does
+   * not keep the process running. If the program has named the owner, stops after `limit`, because the owner may acquire the lock again.
    */
   async giveUp(limit: number): Promise<void> {
     this.abandon();
@@ -210,21 +210,21 @@ export class Tenure {
     const until = now() + (owner === undefined ? settings.patience : limit);
     const commands = (): Command[] => [["LOCK.RELEASE", this.key, this.owner, "HOLDS", 0]];
     const giveUp = () => this.ask({ commands, until, isBackground: true });
-    // The request that waited may be carried out after the one that gives up.
+    // The server may execute the cancelled wait after the first release. If its late reply is a grant, this releases again.
     const giveUpAgain = this.late?.then(async ([reply]) => Array.isArray(reply) && giveUp());
     await within(Promise.all([giveUp(), giveUpAgain]), limit).catch(() => {});
   }
 
-  // For the watch over the leases.
+  // For `Leases`.
 
-  /** When the tenure is to be renewed, if it is. */
+  /** When the client should next renew the tenure; infinity if it should not. */
   get renewalDue(): number {
     if (this.#renewals > 0 || this.#isLastLease || !this.#isRenewed) return Number.POSITIVE_INFINITY;
     return Math.max(this.deadline - (this.lease * 2) / 3, this.#retryAt);
   }
 
   renewInBackground(): void {
-    // It may find that the tenure is lost or released, or the server may refuse it.
+    // If the tenure is lost, `onLost` reports it. After other errors the timer renews again.
     if (this.#renewals === 0) this.#renew(this.deadline, true).catch(() => {});
   }
 
@@ -232,12 +232,15 @@ export class Tenure {
     this.#lose(this.#isLastLease ? "its hold limit is over" : "its lease is over");
   }
 
-  /** Whether the lease ends with the hold limit. */
+  /** Whether the present lease reaches the hold limit, so that no renewal can extend it. */
   get #isLastLease(): boolean {
     return leaseEnd(this.#holdEnd, this.lease) - 1 <= this.deadline + this.lease;
   }
 
-  /** In the background a lease that is not to be renewed stays: the request only restores what a server has forgotten. */
+  /**
+   * Renews the tenure. In the background, a tenure without renewal keeps the deadline of its lease: the request only restores a tenure
+   * that a server has forgotten.
+   */
   async #renew(until: number, isBackground: boolean): Promise<void> {
     const setsLease = this.#isRenewed || !isBackground;
     let lease = 0;
@@ -245,7 +248,7 @@ export class Tenure {
       this.#askedAt = sent;
       const left = (setsLease ? this.#holdEnd : this.deadline) - sent;
       lease = Math.max(1, Math.min(this.lease, Math.ceil(left)));
-      // The server may set a shorter lease though no reply arrives.
+      // The new lease may end before the present one. The server may set it although its reply is lost.
       this.deadline = Math.min(this.deadline, leaseEnd(sent, lease));
       this.plan.settings.servers.leases.arm(this);
       return [this.renewCommand(lease)];
@@ -254,7 +257,7 @@ export class Tenure {
     this.#renewals += 1;
     try {
       const { sent } = await this.ask({ commands, limit, until, holder: this, isBackground });
-      this.checkHeld(); // a tenure that is over stays over, however late this reply is
+      this.checkHeld(); // a late reply does not revive a tenure that has ended
       if (setsLease && sent === this.#askedAt) this.deadline = Math.min(leaseEnd(sent, lease), this.#holdEnd);
     } catch (error) {
       if (isDenial(error) && !this.#isReleased) throw this.#lose(error.reply);

@@ -1,19 +1,19 @@
 import { setTimeout as sleep } from "node:timers/promises";
 
-/** The clock for leases, in milliseconds. It is monotonic. */
+/** The monotonic clock for leases, in milliseconds. */
 export function now(): number {
   return performance.now();
 }
 
-/** The longest delay of a timer in Node.js, in milliseconds. With a longer one it fires at once. */
+/** The longest delay of a timer in Node.js, in milliseconds. A timer with a longer delay fires at once. */
 export const MAX_DELAY = 2 ** 31 - 1;
 
-/** The milliseconds of `within` are over. */
+/** The error of `within` when the time is over. */
 export class NoReply extends Error {}
 
 /**
- * Settles like the promise. Rejects when the milliseconds are over, or with the signal's reason when that aborts first. The
- * process may end meanwhile if `isBackground`.
+ * Settles like the promise. If `milliseconds` pass first, rejects with `NoReply`. If the signal aborts first, rejects with its
+ * reason. With `isBackground` the timer does not keep the process running.
  */
 export function within<T>(promise: Promise<T>, milliseconds: number, signal?: AbortSignal, isBackground = false) {
   return new Promise<T>((resolve, reject) => {
@@ -25,10 +25,10 @@ export function within<T>(promise: Promise<T>, milliseconds: number, signal?: Ab
     };
     const abort = () => settle(() => reject(signal?.reason));
     const end = now() + limit;
-    // A timer may fire early, because it counts from when the event loop last looked at the clock.
+    // A timer may fire early, because it counts from the time at which the event loop last read the clock.
     const late = () => reject(new NoReply(`no reply within ${limit} ms`));
     const expire = () => (now() < end ? setImmediate(expire) : settle(late));
-    // setImmediate: a process that was paused reads what has arrived before it decides that nothing has.
+    // With setImmediate, a process that was paused first reads the replies that have arrived, and only then times out.
     const timer = setTimeout(setImmediate, limit, expire);
     if (isBackground) timer.unref();
     signal?.addEventListener("abort", abort);
@@ -38,7 +38,7 @@ export function within<T>(promise: Promise<T>, milliseconds: number, signal?: Ab
   });
 }
 
-/** Sleeps, but no longer than until the signal aborts. */
+/** Sleeps until the time has passed or the signal aborts. */
 export function rest(milliseconds: number, signal?: AbortSignal, isBackground = false): Promise<void> {
   const options = { ref: !isBackground, ...(signal && { signal }) };
   return sleep(Math.min(milliseconds, MAX_DELAY), undefined, options).catch(() => {});

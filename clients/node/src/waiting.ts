@@ -1,14 +1,14 @@
-/** Bounds how many callers wait on connections of their own. Further callers get a turn first come, first served. */
+/** Limits the number of connections that wait. Further callers get a connection in turn, first come, first served. */
 export class WaitingConnections {
   #left: number;
-  /** What begins the turns of the callers that have none. */
+  /** The functions that begin the turns of callers that have no connection yet. */
   readonly #queue = new Set<() => void>();
 
   constructor(limit: number) {
     this.#left = limit;
   }
 
-  /** `begun` resolves with true when the caller's turn begins. Call `leave` at the end, also if it has not begun. */
+  /** `begun` resolves with true when the caller's turn begins. Call `leave` at the end, even if the turn has not begun. */
   enter() {
     let begin = () => {};
     const begun = new Promise<boolean>((resolve) => {
