@@ -150,8 +150,8 @@ impl Server {
 }
 
 impl Loaded {
-    /// The file of the module: the one that `make bench-builds` builds, or the one that `LOCKWARD_MODULE` or
-    /// `LOCKWARD_EMPTY_MODULE` names.
+    /// The file of the module. `LOCKWARD_MODULE` or `LOCKWARD_EMPTY_MODULE` may name it. The default is the file that
+    /// `make bench-builds` builds.
     pub fn path(self) -> Option<PathBuf> {
         match self {
             Self::Lockward => Some(built_file("LOCKWARD_MODULE", "release/liblockward.so")),

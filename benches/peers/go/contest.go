@@ -15,7 +15,7 @@ import (
 
 const (
 	warmUp = 1500 * time.Millisecond
-	// The limit for all clients to connect, and for all to end.
+	// How long all clients together may take to connect, and how long they may take to end.
 	patience = 30 * time.Second
 )
 
@@ -44,7 +44,7 @@ type contest struct {
 	held, allowed atomic.Int64
 }
 
-// What one client has measured.
+// The measurements of one client.
 type tally struct {
 	gaveUp int64
 	// Grants to this client after a grant to another one.
@@ -146,7 +146,7 @@ func (c *contest) loop(ctx context.Context, client client, index int) error {
 		if isCounted {
 			tally.waits = append(tally.waits, granted.Sub(asked).Microseconds())
 		}
-		// Not with ctx, which may have ended while the client held the lock.
+		// The release does not use ctx, because ctx may have ended while the client held the lock.
 		if err := client.release(context.Background()); err != nil {
 			return fmt.Errorf("release: %w", err)
 		}

@@ -111,7 +111,8 @@ impl Listener {
             since: SystemTime::now(),
             cursor: Vec::new(),
         };
-        // The setting comes first, so that the server publishes the events of all changes after the subscription.
+        // The setting is checked before the subscription, so that the server publishes the events of all changes after the
+        // subscription.
         listener.lacking = listener.check_events()?;
         listener.subscribe()?;
         Ok(listener)
@@ -213,7 +214,7 @@ impl Listener {
         self.connection.set_read_timeout(Some(REPLY_LIMIT))?;
         match received {
             Ok(Value::Push { kind, data }) => Ok(self.note(&kind, &data)?),
-            // After a timeout, the redis crate takes the next reply for a late one and drops it. So PING is sent twice.
+            // After a timeout, the redis crate takes the next reply for a late reply and drops it. So PING is sent twice.
             Err(error) if error.is_timeout() => {
                 self.connection.send_packed_command(&redis::cmd("PING").get_packed_command())?;
                 Ok(self.call::<()>(&redis::cmd("PING"))?)
@@ -386,8 +387,8 @@ impl Listener {
     }
 }
 
-/// Whether the user lacks the right to this key. If the user lacks the right to the command, the error names the
-/// command instead.
+/// Whether the error means that the user lacks the right to a key. If the user lacks the right to a command, the error
+/// names the command instead.
 fn is_about_a_key(error: &RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.contains(" key"))
 }
