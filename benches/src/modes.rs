@@ -89,7 +89,8 @@ impl Work {
         }
     }
 
-    /// The commands, each with its reply. `holder` is the number of a holder, `other` that of an owner without a hold.
+    /// The commands, each with its reply. `holder` is the number of a holder. `other` is the number of an owner without
+    /// a hold.
     fn commands(self, key: &str, holder: usize, other: usize) -> Vec<(Vec<u8>, Expected)> {
         let acquire = |who| request(&["LOCK.ACQUIRE", key, &owner(who), "PX", LONG_LEASE, "SLOTS", SLOTS]);
         let release = |who| request(&["LOCK.RELEASE", key, &owner(who)]);

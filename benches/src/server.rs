@@ -160,7 +160,7 @@ impl Loaded {
         }
     }
 
-    /// The line of redis.conf that loads the module beside another one.
+    /// The line of redis.conf that loads this module in addition to another module.
     pub fn line_of_config(self) -> String {
         self.path().map_or_else(String::new, |path| format!("loadmodule {}", path.display()))
     }

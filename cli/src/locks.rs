@@ -13,8 +13,8 @@ use crate::text;
 /// The type of a lock in TYPE and SCAN.
 pub(crate) const TYPE: &str = "lockward-";
 
-/// The limit and the weight of a tenure or a request. The mode of a lock is the smallest limit of its tenures and the sum
-/// of their weights.
+/// The limit and the weight of a tenure or a request. The mode of a lock is the smallest limit of its tenures and the
+/// sum of their weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Mode {
     /// 0 means no limit.

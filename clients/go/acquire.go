@@ -118,7 +118,7 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 		isAnswered := !isFirst || slices.ContainsFunc(t.parts, func(p *part) bool { return p.node.Load() != nil })
 		switch {
 		case t.mayWait && isLost:
-			sleep(ctx, time.Now().Add(firstPause)) // the lease may be shorter than a round trip
+			sleep(ctx, time.Now().Add(firstPause)) // without this pause, very short leases would make this a busy loop
 		case t.mayWait && isTried:
 		case ctx.Err() != nil && t.mayWait && isAnswered && errors.Is(err, ErrUnreachable):
 			return nil, t.parts[0].fail(ErrBusy, ctx.Err())
@@ -229,8 +229,8 @@ func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error 
 }
 
 // acquire waits until the key is held. It waits in the server's queue as soon as a waiting connection is free. Callers get these
-// connections first come, first served. Until it has a connection, acquire polls. Otherwise there could be a deadlock: callers that
-// wait for a lock of this caller may use all connections.
+// connections first come, first served. Until acquire gets a connection, it polls. Without polling there could be a deadlock: callers
+// that wait for a lock of this caller may use all connections.
 func (p *part) acquire(ctx context.Context) (err error) {
 	for pause := firstPause; ; pause = min(2*pause, time.Second) {
 		turn, cancel := context.WithTimeout(ctx, pause)
@@ -242,7 +242,7 @@ func (p *part) acquire(ctx context.Context) (err error) {
 		}
 		isBusy := errors.Is(err, ErrBusy) && !errors.Is(err, context.DeadlineExceeded)
 		if isBusy {
-			<-turn.Done() // without this pause, a lease shorter than a round trip would make this a busy loop
+			<-turn.Done() // without this pause, very short leases would make this a busy loop
 		}
 		cancel()
 		if !isBusy {

@@ -43,7 +43,7 @@ func (cn *connection) close() { _ = cn.net.Close(); _ = cn.client.Close() }
 type node struct {
 	options  *redis.Options
 	permits  chan struct{}          // an element for each connection in use
-	renewals chan struct{}          // the same for renewals, so that other requests do not delay them
+	renewals chan struct{}          // the same for renewals, which other requests must not delay
 	primary  atomic.Pointer[string] // the address of the last primary that Sentinels have named
 	idle     chan *connection       // idle connections; some may be closed
 }
@@ -238,8 +238,8 @@ func (n *node) dial(ctx context.Context, deadline time.Time) (conn net.Conn, isL
 	return conn, isLastKnown, err
 }
 
-// bounded runs a task until the deadline, or until the context ends. If the task then continues, bounded returns an error, and drop gets the
-// late result.
+// bounded runs a task until the deadline, or until the context ends. If the task has not ended by then, bounded returns an error, and
+// drop later gets the result.
 func bounded[T any](
 	ctx context.Context, deadline time.Time, task func(ctx context.Context) (T, error), drop func(T),
 ) (value T, err error) {

@@ -87,7 +87,7 @@ func isTransient(err error) bool {
 // deniesTenure returns whether the error means that the tenure is over. After WRONGTYPE, another value has overwritten the lock.
 func deniesTenure(err error) bool { return hasCode(err, "NOTHELD", "HOLDS", "WRONGTYPE") }
 
-// hasCode returns whether a server has replied an error with one of these codes.
+// hasCode returns whether the error is an error reply with one of these codes.
 func hasCode(err error, codes ...string) bool {
 	hasPrefix := func(code string) bool { return redis.HasErrorPrefix(err, code) }
 	return err != nil && slices.ContainsFunc(codes, hasPrefix) // HasErrorPrefix allocates

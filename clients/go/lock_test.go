@@ -208,7 +208,7 @@ func TestDo(t *testing.T) {
 		}
 		return failure
 	})
-	if err != failure { // not wrapped
+	if err != failure { // the error must not be wrapped
 		t.Fatal(err)
 	}
 	s.checkFree("k")

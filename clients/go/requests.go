@@ -26,7 +26,7 @@ type call struct {
 
 	limit        time.Duration // how long a reply may take
 	until        time.Time     // no attempt starts later; the zero time means no limit
-	patience     time.Duration // unless this is 0, any answer of a server moves until to this time from now
+	patience     time.Duration // if not 0, each answer, even an error, sets until to this long from now
 	isReplicated bool          // WAIT follows, so that replicas confirm the request
 	isRenewal    bool          // the call needs a permit for renewals
 	isUnlimited  bool          // the call needs no permit for its connection
@@ -185,7 +185,7 @@ func (r *call) sendAlone(to redirect, deadline time.Time, isNew bool) {
 // send sends the requests of calls to a node, in one pipeline. If one reply is missing at the deadline, all replies count as missing.
 func (c *Client) send(ctx context.Context, deadline time.Time, n *node, isAsk, isNew bool, calls ...*call) {
 	cn, err := c.connection(ctx, deadline, n, isNew)
-	isBroken := false // whether to close the connection, because a new one may lead to another server
+	isBroken := false // whether the connection failed, or a transient error shows that a new one may lead to another server
 	if err == nil {
 		var commands []command
 		if isAsk {

@@ -83,7 +83,7 @@ let handoffs = 0;
 let held = 0;
 let allowed = 0;
 
-/** What a client does while it alone holds the lock. */
+/** The work of a client that holds the lock alone. */
 async function count(client, isCounted) {
   const read = isCounted ? counter : warmUp;
   await setImmediate();
@@ -93,7 +93,7 @@ async function count(client, isCounted) {
   holder = client;
 }
 
-/** What a client does while it shares the lock. */
+/** The work of a client that shares the lock. */
 async function hold(client, isCounted) {
   const weight = weightOf(client);
   held += weight;

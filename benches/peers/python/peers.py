@@ -148,7 +148,7 @@ class Client:
             self.lock.release()
 
     def count(self):
-        """What a client does while it alone holds the lock."""
+        """The work of a client that holds the lock alone."""
         counters, holder = self.contest.counters, self.contest.holder
         before = counters[self.own]
         time.sleep(0)
@@ -158,7 +158,7 @@ class Client:
             holder.value = self.index
 
     def hold(self, is_counted):
-        """What a client does while it shares the lock."""
+        """The work of a client that shares the lock."""
         held, weight = self.contest.held, self.contest.weight(self.index)
         with held:
             held.value += weight

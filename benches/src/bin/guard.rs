@@ -383,8 +383,8 @@ fn lock_passed_round(server: &mut CountedServer, holder: &mut Client) -> Count {
     passed_round(server, wait, |member| request(&["LOCK.RELEASE", "ring", &owner(member)]))
 }
 
-/// A ring of clients: one client holds the lock or the element, and the others wait. The holder passes it on to the next
-/// client and waits again.
+/// A ring of clients: one client holds the lock or the element, and the others wait. The holder passes it on to the
+/// next client and waits again.
 fn passed_round(
     server: &mut CountedServer,
     wait: impl Fn(usize) -> Vec<u8>,

@@ -64,7 +64,8 @@ struct Share {
     longest_wait: Duration,
 }
 
-/// Lets the clients count with each kind of lock, and prints a table. Fails if an update was lost with the lock commands.
+/// Lets the clients count with each kind of lock, and prints a table. Fails if an update was lost with the lock
+/// commands.
 pub(super) fn run(server: &Server) -> Result<(), Failure> {
     // By convention, the name of an owner is a UUID of the process and a number of the thread.
     let process = Uuid::new_v4();

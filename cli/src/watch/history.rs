@@ -83,7 +83,7 @@ struct Known {
     /// Tenures with larger tokens than this may be missing in `tenures`.
     complete_to: u64,
     read_at: Instant,
-    /// The server that has the lock. `None` means that its slot has moved away from the last known server.
+    /// The server that has the lock. `None` means that the lock's slot has moved away from the last known server.
     node: Option<Arc<str>>,
 }
 
@@ -159,7 +159,7 @@ impl History {
         (keys, next)
     }
 
-    /// Notes that `node` does not serve the slot of this key.
+    /// Records that `node` does not serve the slot of this key.
     pub(super) fn moved_from(&mut self, key: &[u8], node: &str) {
         if let Some(known) = self.locks.get_mut(key)
             && known.node.as_deref() == Some(node)

@@ -83,7 +83,7 @@ final class Contest {
                 + (job == Job.CONTENDED ? ",\"counter\":" + counter + ",\"handoffs\":" + handOffs : "");
     }
 
-    /** What a client does while it shares the lock. */
+    /** The work of a client that shares the lock. */
     private void hold(int client, boolean counted) throws InterruptedException {
         long weight = job.weight(client);
         if (held.addAndGet(weight) <= job.limit() && counted) {
@@ -93,7 +93,7 @@ final class Contest {
         held.addAndGet(-weight);
     }
 
-    /** What a client does while it alone holds the lock. */
+    /** The work of a client that holds the lock alone. */
     private void count(int client, boolean counted) {
         long read = counted ? counter : warmUp;
         Thread.yield();
