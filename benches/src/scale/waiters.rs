@@ -220,7 +220,8 @@ impl Crowd {
     }
 }
 
-/// A crowd on its own thread. The thread may have as many open files as a process.
+/// A crowd on its own thread. The thread has its own table of open files, so it may have as many open files as a
+/// process.
 struct Worker {
     orders: Sender<Order>,
     thread: JoinHandle<()>,
