@@ -1,11 +1,12 @@
 //! A library for LD_PRELOAD that makes a server deterministic. It is not part of the crate: src/instructions.rs
 //! compiles it.
 //!
-//! - Random bytes are zeros. A server seeds its hash tables with random bytes. These decide which names of commands
+//! - Random bytes are zeros. A server seeds its hash tables with random bytes. The seeds decide which command names
 //!   collide in the command table, and so how many instructions a command takes.
-//! - While the first byte of the file named by `LOCKWARD_STILL` is not 0, the clock does not run. Each reading advances
-//!   it by a microsecond, and each unit of the second byte by ten milliseconds. The server sleeps until a client wakes
-//!   it, not until its next timer.
+//! - While the first byte of the file that `LOCKWARD_STILL` names is not 0, the clock is stopped. Each time the server
+//!   reads the stopped clock, the clock advances by a microsecond. The second byte is how often the client has advanced
+//!   the clock by ten milliseconds. While the clock is stopped, no timer wakes the server: it sleeps until a client
+//!   sends something.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::transmute;
@@ -21,7 +22,7 @@ unsafe extern "C" {
     fn mmap(at: *mut c_void, length: usize, access: c_int, flags: c_int, file: c_int, offset: i64) -> *mut c_void;
 }
 
-/// The function of the same name that this library overrides.
+/// The original function of this name, which this library overrides.
 macro_rules! next {
     ($name:literal as fn($($argument:ty),*) -> $result:ty) => {{
         static NEXT: OnceLock<unsafe extern "C" fn($($argument),*) -> $result> = OnceLock::new();
@@ -77,7 +78,7 @@ fn still() -> Option<i64> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn clock_gettime(clock: c_int, time: *mut Time) -> c_int {
-    /// The time of each stopped clock, in nanoseconds; 0 until the clock is first stopped.
+    /// The times of the two clocks while they are stopped, in nanoseconds; 0 before the first stop.
     static STANDS: [AtomicI64; 2] = [AtomicI64::new(0), AtomicI64::new(0)];
     unsafe {
         let status = next!(c"clock_gettime" as fn(c_int, *mut Time) -> c_int)(clock, time);

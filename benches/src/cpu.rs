@@ -19,7 +19,7 @@ impl CpuClock {
 
     fn find(pid: u32) -> Option<Self> {
         let mut clock = 0;
-        // SAFETY: writes one clock id.
+        // SAFETY: the call only writes the clock id to `clock`, which outlives the call.
         let status = unsafe { libc::clock_getcpuclockid(pid.cast_signed(), &raw mut clock) };
         (status == 0).then_some(Self { pid, clock })
     }
@@ -45,7 +45,7 @@ impl CpuClock {
 
     fn try_read(&self) -> Option<Duration> {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: writes a structure that outlives the call.
+        // SAFETY: the call only writes to `time`, which outlives the call.
         let status = unsafe { libc::clock_gettime(self.clock, &raw mut time) };
         let time = Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0));
         (status == 0).then_some(time)
@@ -58,8 +58,8 @@ impl CpuClock {
     }
 }
 
-/// The CPU time of a process and all its descendants, including those that have ended. Processes that have just started or ended
-/// may be missed.
+/// The CPU time of a process and all its descendants, including those that have ended. Processes that have just started
+/// or ended may be missing.
 pub fn of_family(pid: u32) -> Duration {
     let own = CpuClock::find(pid).and_then(|clock| clock.try_read()).unwrap_or_default();
     own + of_ended_children(pid) + children(pid).into_iter().map(of_family).sum::<Duration>()

@@ -9,7 +9,7 @@ use std::{fs, io};
 /// A column of a table: its head, and the text for a row.
 type Column<'a> = (&'a str, &'a dyn Fn(&Row) -> String);
 
-/// Writes the text of a part, from its rows of the first run and all runs.
+/// Writes the text of a part, from the part's rows in the first run, and from the results of all runs.
 type Tables = fn(&[&Row], &[Results]) -> String;
 
 /// The parts of the page: `modes`, `stalls`, and one part for all other stages.
@@ -58,7 +58,7 @@ pub(crate) fn stage(row: &Row) -> &str {
 }
 
 /// Whether the page leaves out a figure of [`stalls::STAGE`], because the figure meets its target and is small. The
-/// page says so.
+/// page mentions that it leaves out such figures.
 fn is_small(row: &Row) -> bool {
     let limit = match row.unit {
         Unit::Milliseconds | Unit::Percent => 5.0,

@@ -16,11 +16,11 @@ use crate::server::{Loaded, Server};
 use lockward_tests::Random;
 use std::time::{Duration, Instant};
 
-/// Other keys with a TTL. The titles of the figures contain this number too.
+/// The number of other keys with a TTL. The titles of the figures contain this number too.
 const OTHERS: usize = 50_000;
-/// Locks that are in use at the same time, each with a holder and a waiter.
+/// The number of locks that are in use at the same time, each with a holder and a waiter.
 const LOCKS: usize = 50;
-/// Random leases are at least 20 milliseconds, and shorter than this.
+/// Leases are random, from 20 milliseconds up to this number of milliseconds.
 const LONGEST: u64 = 200;
 const ROUNDS: usize = 16;
 const ROUND: Duration = Duration::from_secs(1);
@@ -65,7 +65,8 @@ pub fn measure(report: &mut Report) {
         [("median", "median", 0.5, medians, 2.0), ("p99", "99th percentile", 0.99, lates, 10.0)]
     {
         let mut row = Row::figure(&format!("expiry/{name}"), &what(which), Unit::Milliseconds, &rounds);
-        row.measured = all.quantile(part) / 1e6; // of all rounds together, instead of the median of their quantiles
+        // The quantile of all rounds together replaces the median of their quantiles.
+        row.measured = all.quantile(part) / 1e6;
         report.row(row.target(Target::AtMost(limit)));
     }
 }

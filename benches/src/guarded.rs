@@ -15,7 +15,7 @@ const LOADS: [(usize, usize); 2] = [(1, 1), (50, 16)];
 const ROUNDS: usize = 23;
 /// Commands in a round.
 const COMMANDS: usize = 16_000;
-/// The largest allowed ratio of a guarded SET to a SET, sent one by one, as a client usually does.
+/// The largest allowed ratio of a guarded SET to a SET. Both are sent one by one, as clients usually send them.
 const ALLOWED: f64 = 1.6;
 
 const CHECK: &str = "\

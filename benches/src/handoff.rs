@@ -1,9 +1,9 @@
 //! Hand-offs: a lock is released and granted to the next waiter. They are compared with LPUSHes that wake the next
 //! BLPOP.
 //!
-//! Both have the same shape: one client sends a command, and a waiting client gets a reply. A chain of hand-offs is
-//! measured: each receiver passes the lock on to the next client. In the first half of a round the former holder joins
-//! the wait queue again. In the second half it does not: this half gives the cost of the hand-off alone.
+//! In both, one client sends a command, and a waiting client gets a reply. The benchmark measures a chain of hand-offs:
+//! each receiver passes the lock on to the next client. In the first half of a round the former holder joins the wait
+//! queue again. In the second half it does not, so this half gives the cost of the hand-off alone.
 
 use crate::clients::{Client, Clients};
 use crate::latencies::Latencies;
@@ -32,7 +32,7 @@ pub enum Kind {
     Lock,
     /// An element of a list. BLPOP waits, LPUSH passes it on.
     List,
-    /// Only to be unblocked. EMPTY.WAIT waits, EMPTY.PASS unblocks the next client.
+    /// Nothing: EMPTY.WAIT only blocks the client, and EMPTY.PASS unblocks the next client.
     Bare,
 }
 
@@ -117,7 +117,7 @@ impl Queues {
     }
 
     const fn count(waiters: usize) -> usize {
-        // A measurement with short queues needs several queues.
+        // A short queue gives too few hand-offs for a measurement, so there are several short queues.
         HANDOFFS.div_ceil(waiters)
     }
 
@@ -185,7 +185,7 @@ impl Queues {
             }
             for &waiter in members.iter().skip(1) {
                 self.members.send(waiter, &kind.wait(queue, waiter));
-                self.settle_queue(); // keeps the order
+                self.settle_queue(); // so that the clients queue in their order
             }
         }
         queues
@@ -295,7 +295,7 @@ pub fn measure(report: &mut Report) {
 /// Adds the figures of a place. `costs` has two series for each size: the lock and the list.
 fn add_rows(report: &mut Report, costs: &[Series], place: Place) {
     let mark = if place == Place::Apart { "-apart" } else { "" };
-    // In production the clients usually run on other machines than the server. So the targets are for separate CPUs.
+    // In production, clients usually do not run on the server's machine. So the targets are for separate CPUs.
     let judged =
         |row: Row, limit: f64| if place == Place::Apart { row.target(Target::AtMost(limit)) } else { row };
     let at = |waiters: usize| format!("{} waiters", whole(waiters as f64));

@@ -9,7 +9,8 @@
 //!   the client sends only while the server sleeps.
 //! - The server's cron and the module's timer depend on the clock, and the server's hash tables have random seeds. So
 //!   chance_shim.rs stops the clock and makes the seeds constant.
-//! - Memory grows in the first rounds, so they do not count. The other round with the fewest instructions counts.
+//! - Memory grows in the first rounds, so they do not count. Of the other rounds, only the one with the fewest
+//!   instructions counts.
 //!
 //! The processor's instruction counter (`perf stat -e instructions:u`) would not need callgrind, but most virtual
 //! machines have none.
@@ -24,7 +25,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{fs, thread};
 
-/// The number of rounds that count, after the first rounds.
+/// The number of rounds after the first rounds.
 const ROUNDS: usize = 5;
 const WARM_UP: usize = 2;
 
@@ -36,7 +37,7 @@ pub struct CountedServer {
     /// How often the stopped clock was advanced by ten milliseconds.
     passed: Cell<u8>,
     parts: usize,
-    /// The count between two ECHOs without other work.
+    /// The instructions between two ECHOs without other work.
     echo: u64,
 }
 
@@ -76,8 +77,8 @@ impl CountedServer {
         let server = Server::start_under(&callgrind, loaded, Place::Together, &config);
         let control = server.connect();
         let mut counted = Self { server, control, passed: Cell::new(0), parts: 0, echo: 0 };
-        // After this time the server's cron runs once more before the clock stops. In the cron the module notices
-        // whether changes must be replicated.
+        // Wait until the server's cron has run once more, because in the cron the module notices whether changes must
+        // be replicated. After the clock has stopped, the cron does not run.
         thread::sleep(Duration::from_millis(110));
         counted.part();
         counted.stand_still();
@@ -135,7 +136,7 @@ impl CountedServer {
         rounds.min_by_key(|(instructions, _)| *instructions).expect("a round")
     }
 
-    /// The count since the last call.
+    /// The instructions since the last call, and callgrind's profile of them.
     fn part(&mut self) -> (u64, String) {
         self.settle();
         self.control.call("ECHO part");

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 const KEYS: usize = 100_000;
 /// The number of waiters.
 const WAITERS: usize = 5_000;
-/// Memory is final when it has not decreased for this long: the server shortens buffers after five idle seconds.
+/// Memory is measured when it has not decreased for this long, because the server shrinks the buffers of a client after
+/// five idle seconds.
 const SETTLED: Duration = Duration::from_secs(6);
 
 /// Measures locks and hashes, clients that wait for a lock, and idle clients.
@@ -83,7 +84,7 @@ impl Crowd {
         Self { server, control, _waiters: waiters, before }
     }
 
-    /// Bytes of used and of resident memory for each waiter, after the server has shortened its buffers.
+    /// Bytes of used and of resident memory for each waiter, after the server has shrunk the waiters' buffers.
     fn settled(mut self) -> (f64, f64) {
         let mut least = (f64::MAX, Instant::now());
         while least.1.elapsed() < SETTLED {

@@ -18,8 +18,8 @@ pub const STAGE: &str = "modes";
 /// The numbers of owners that hold the lock while a command is measured. The first number is compared with each of the
 /// others.
 const HOLDERS: [usize; 3] = [10, 1_000, 100_000];
-/// The number of holders for which there is a target. The target is for commands sent one by one, as a client usually
-/// does.
+/// The number of holders for which there is a target. The target is for commands that are sent one by one, as clients
+/// usually send them.
 const JUDGED: usize = 100_000;
 /// The largest allowed ratio of a command's cost to its cost with the fewest holders.
 const ALLOWED: f64 = 1.2;
@@ -30,11 +30,11 @@ const SLOTS: &str = "1000000";
 /// acquisition ends last.
 const LONG_LEASE: &str = "3600000";
 
-/// The number of connections that send at the same time. Only one connection uses a given holder.
+/// The number of connections that send at the same time. No two connections use the same holder.
 const CONNECTIONS: usize = 10;
 /// Commands in flight on each connection.
 const DEPTH: usize = 16;
-/// Parts of a connection's batch in a round: 8,000 commands of all connections.
+/// The number of parts in a connection's batch. In a round all connections together send 8,000 commands.
 const PARTS: usize = 50;
 /// Commands or pairs in a round, when one connection sends them one by one.
 const ALONE: usize = 500;
@@ -42,7 +42,7 @@ const ROUNDS: usize = 15;
 
 /// The numbers of readers that one release admits, each with its number of rounds.
 const READERS: [(usize, usize); 2] = [(1_000, 12), (10_000, 6)];
-/// The largest allowed ratio of the cost of a reader to that of a hand-off.
+/// The largest allowed ratio of the cost of a reader to the cost of a hand-off.
 const ALLOWED_FOR_READER: f64 = 1.3;
 
 /// The numbers of holders of a lock whose memory is measured.
@@ -89,7 +89,8 @@ impl Work {
         }
     }
 
-    /// The commands, each with its reply. `holder` is the number of a holder, `other` that of an owner without a hold.
+    /// The commands, each with its reply. `holder` is the number of a holder. `other` is the number of an owner without
+    /// a hold.
     fn commands(self, key: &str, holder: usize, other: usize) -> Vec<(Vec<u8>, Expected)> {
         let acquire = |who| request(&["LOCK.ACQUIRE", key, &owner(who), "PX", LONG_LEASE, "SLOTS", SLOTS]);
         let release = |who| request(&["LOCK.RELEASE", key, &owner(who)]);
@@ -112,7 +113,7 @@ impl Work {
 pub enum Sending {
     /// [`DEPTH`] commands in flight on each of [`CONNECTIONS`] connections.
     Pipelined,
-    /// One connection, which waits for each reply before the next command, as a client usually does.
+    /// One connection, which waits for each reply before it sends the next command, as clients usually do.
     OneByOne,
 }
 
@@ -203,7 +204,7 @@ pub fn measure(report: &mut Report) {
     memory(report);
 }
 
-/// Measures each work with each number of holders, alternately on one server.
+/// Measures each kind of work with each number of holders, alternately on one server.
 fn beside_holders(report: &mut Report) {
     let server = Server::start(&[]);
     let mut client = server.client();

@@ -1,8 +1,8 @@
 //! The cost of other commands: SET + DEL of plain keys while clients wait for locks.
 //!
-//! A server with Lockward is compared with a server with an empty module, because any module costs a few per cent: with
-//! a module the event loop takes a mutex. Each server is started several times, because the memory layout, and with it
-//! the cost, differs between two processes of the same program.
+//! A server with Lockward is compared with a server with an empty module. Any module costs a few per cent, because with
+//! a module the event loop locks and unlocks a mutex. Each server is started several times, because the memory layout
+//! differs between two processes of the same program, and the cost depends on the layout.
 
 use crate::clients::Clients;
 use crate::pairs::{CONNECTIONS, DEPTH, Pair};

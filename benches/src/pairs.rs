@@ -27,7 +27,7 @@ const BARE: &str = "a module that makes the same server calls and decides nothin
 /// The best lock without a module: a key with a TTL, and a release that checks the owner.
 const CHECKED: &str = "SET NX PX + a release that checks the owner";
 
-/// The release that checks the owner, for servers without such a command.
+/// The script that releases after a check of the owner, for servers without a command that does this.
 const CHECKED_RELEASE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
@@ -47,7 +47,7 @@ return 1";
 /// A pair of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pair {
-    /// LOCK.ACQUIRE with PX and HOLDS, then LOCK.RELEASE with HOLDS: the form that is safe to send twice.
+    /// LOCK.ACQUIRE with PX and HOLDS, then LOCK.RELEASE with HOLDS. Both are safe to send twice.
     Lock,
     /// SET with NX and PX, then a release that checks the owner: DELIFEQ of Valkey 9, DELEX of Redis 8.4, or a script.
     Checked,

@@ -5,7 +5,7 @@ use crate::server::Server;
 use lockward_tests::Reply;
 use std::collections::VecDeque;
 
-/// What a reply must be.
+/// The expected reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// A grant: `[token, holds, lease]`.

@@ -1,8 +1,8 @@
 //! The CPUs and priorities of clients and servers.
 //!
 //! With [`Place::Together`], client and server share a CPU and never run at the same time. So no other process
-//! displaces the server's data in the caches. No other cost hides the difference between two commands, so these ratios
-//! are the strictest.
+//! displaces the server's data in the caches, and no other cost hides the difference between two commands. Ratios
+//! measured in this way are the strictest.
 //!
 //! With [`Place::Apart`], client and server have separate CPUs if there are two, as in production. Then each reply
 //! wakes another CPU. The wake-up costs the server more than some commands, and several times as much on a virtual
@@ -100,7 +100,8 @@ fn schedule(policy: libc::c_int, priority: libc::c_int) -> bool {
     schedule_thread(0, policy, priority)
 }
 
-/// Thread 0 is the calling thread.
+/// Sets the scheduling policy and the priority of a thread. Thread 0 is the calling thread. Returns whether the system
+/// allows it.
 fn schedule_thread(thread: u32, policy: libc::c_int, priority: libc::c_int) -> bool {
     let priority = libc::sched_param { sched_priority: priority };
     // SAFETY: reads a structure that outlives the call.

@@ -54,7 +54,7 @@ pub struct Plot {
     pub name: String,
     /// The title.
     pub title: String,
-    /// How to read it: what is better.
+    /// How to read the plot: whether lower or higher is better.
     pub hint: String,
     /// The label of the x axis.
     pub x: String,
@@ -78,7 +78,7 @@ pub struct Line {
 pub struct Bars {
     /// The title.
     pub title: String,
-    /// How to read the plot: what is better.
+    /// How to read the plot: whether shorter or longer bars are better.
     pub hint: String,
     /// The bars from top to bottom.
     pub bars: Vec<Bar>,
@@ -122,7 +122,7 @@ impl Plot {
                 at + 4.0
             );
         }
-        // The last number always has a label. A number without room before the next label has none.
+        // The last number always has a label. If there is no room before the next label, a number has no label.
         let mut free = f64::MAX;
         for (number, _) in self.lines.first().map(|line| &line.points[..]).unwrap_or_default().iter().rev() {
             let (label, at) = (whole(*number), x(*number));

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// A miss of more than this part of the target is never within noise.
 const FORGIVEN: f64 = 0.03;
 
-/// A figure is too noisy if its noise is more than this part of it.
+/// A figure is too noisy if its noise is more than this part of the figure.
 const TOO_NOISY: f64 = 0.10;
 
 /// The results of a run.
@@ -149,8 +149,8 @@ impl Target {
             Self::AtMost(limit) => measured - limit,
             Self::AtLeast(limit) => limit - measured,
         };
-        // A figure that meets its target by more than its noise is never too noisy. Otherwise a figure near 0 would
-        // always be.
+        // A figure that meets its target by more than its noise is never too noisy. Without this rule, a figure near 0
+        // would always be too noisy.
         if noise > TOO_NOISY * measured.abs() && missed_by + noise > 0.0 {
             Verdict::TooNoisy
         } else if missed_by <= 0.0 {
@@ -164,7 +164,7 @@ impl Target {
 }
 
 impl Row {
-    /// The median of `ours` divided by that of `theirs`. The noise is that of the ratios round by round.
+    /// The median of `ours` divided by the median of `theirs`. The noise is the noise of the ratios of the rounds.
     pub fn ratio(name: &str, what: &str, ours: &Series, against: &str, theirs: &Series) -> Self {
         let measured = ours.median() / theirs.median();
         let ratios = ours.ratios(theirs);
@@ -185,7 +185,8 @@ impl Row {
         Self::new(name, what, (unit, unit), (ours, None), ours.median(), ours)
     }
 
-    /// The smallest number of `ours`, compared with that of `theirs`: for measurements that noise can only make larger.
+    /// The smallest number of `ours`, compared with the smallest number of `theirs`: for measurements that noise can
+    /// only make larger.
     pub fn least(name: &str, what: &str, unit: Unit, ours: &Series, against: &str, theirs: &Series) -> Self {
         let sides = (ours, Some((against, theirs)));
         let row = Self::new(name, what, (unit, unit), sides, ours.least(), ours);

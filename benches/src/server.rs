@@ -150,8 +150,8 @@ impl Server {
 }
 
 impl Loaded {
-    /// The file of the module: the one that `make bench-builds` builds, or the one that `LOCKWARD_MODULE` or
-    /// `LOCKWARD_EMPTY_MODULE` names.
+    /// The file of the module. `LOCKWARD_MODULE` or `LOCKWARD_EMPTY_MODULE` may name it. The default is the file that
+    /// `make bench-builds` builds.
     pub fn path(self) -> Option<PathBuf> {
         match self {
             Self::Lockward => Some(built_file("LOCKWARD_MODULE", "release/liblockward.so")),
@@ -160,7 +160,7 @@ impl Loaded {
         }
     }
 
-    /// The line of redis.conf that loads the module beside another one.
+    /// The line of redis.conf that loads this module in addition to another module.
     pub fn line_of_config(self) -> String {
         self.path().map_or_else(String::new, |path| format!("loadmodule {}", path.display()))
     }

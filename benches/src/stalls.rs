@@ -23,17 +23,17 @@ pub const STAGE: &str = "stalls";
 const ALLOWED: f64 = 2.0;
 /// A stall of up to this number of milliseconds is always allowed.
 const ALWAYS_ALLOWED: f64 = 5.0;
-/// Clients that only wait may take this share of the server's CPU, in per cent. The second limit is for as many waiters
-/// as the module allows by default.
+/// Clients that only wait may take this share of the server's CPU, in per cent.
 const IDLE: f64 = 5.0;
+/// Like [`IDLE`], for 10,000 clients, which is the default of `lock.max-waiters-total`.
 const IDLE_CROWD: f64 = 10.0;
-/// The largest allowed ratio of the CPU time of a deletion with `maxmemory` to that without.
+/// The largest allowed ratio of the CPU time of a deletion with `maxmemory` to the CPU time without it.
 const WITH_LIMIT: f64 = 1.5;
 
 /// The allowed stall when the leases of many holders of one lock end, in milliseconds.
 const LEASES_OF_ONE: f64 = 20.0;
 
-/// Memory that may remain, in bytes.
+/// The memory that may still be in use after the work, in bytes.
 const LEFT: f64 = 2e6;
 
 /// The figures of one round on one side, in the order of the case's [`Figure`]s.
@@ -45,12 +45,13 @@ struct Case(&'static str, usize, Run, &'static [Figure]);
 /// One figure of a case: its kind, what is measured, and what it is compared with.
 struct Figure(Kind, &'static str, &'static str);
 
-/// What a figure measures. The kind decides the target. The text in a kind is the last part of the row's name.
+/// What a figure measures. The kind decides the target.
 #[derive(Clone, Copy)]
 enum Kind {
     /// The longest PING, in milliseconds.
     Stall,
-    /// The longest PING during one of several actions on the same server.
+    /// The longest PING during one of several actions on the same server. The text names the action, and ends the name
+    /// of the row in the results.
     StallOf(&'static str),
     /// The longest PING, and a limit that does not depend on the plain server.
     StallUpTo(f64),
@@ -58,7 +59,7 @@ enum Kind {
     Cpu(f64),
     /// The server's CPU for one operation, in nanoseconds.
     Cost,
-    /// Memory that remains, in bytes.
+    /// Memory that is still in use after the work, in bytes.
     Memory,
 }
 

@@ -14,7 +14,7 @@ use crate::locks::Holder;
 use crate::primaries::{Primaries, ServerUrl};
 use crate::text;
 
-/// No lock can have more holders than this.
+/// A number of holders that no lock exceeds.
 const ALL: u64 = u32::MAX as u64;
 
 /// How many holders the question shows.

@@ -3,8 +3,8 @@
 /// A subcommand that reads locks failed.
 pub(crate) const ERROR: u8 = 2;
 
-// `run` has codes of its own: all other codes are the command's. Codes 120 to 122 are rare among commands. Codes from
-// 125 on have the same meaning as in timeout(1), env(1) and shells.
+// `run` reserves the following codes. All other exit codes of `run` come from the command. Few commands use the codes
+// 120 to 122. Codes from 125 on have the same meaning as in timeout(1), env(1) and shells.
 
 /// `run`: the lock is busy.
 pub(crate) const BUSY: u8 = 120;

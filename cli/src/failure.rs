@@ -4,7 +4,7 @@ use std::{fmt, io};
 
 use redis::RedisError;
 
-/// The exit code, and one line for the user: what went wrong and, if possible, what to do next.
+/// The exit code, and one line for the user. The line says what went wrong and, if possible, what to do next.
 #[derive(Debug)]
 pub(crate) struct Failure {
     line: String,

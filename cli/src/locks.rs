@@ -13,7 +13,8 @@ use crate::text;
 /// The type of a lock in TYPE and SCAN.
 pub(crate) const TYPE: &str = "lockward-";
 
-/// The limit and the weight of a tenure or a request. For a lock, the smallest limit and the sum of the weights.
+/// The limit and the weight of a tenure or a request. The mode of a lock is the smallest limit of its tenures and the
+/// sum of their weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Mode {
     /// 0 means no limit.
@@ -116,8 +117,8 @@ impl Contended {
     }
 }
 
-/// The command LOCK.INFO. Its reply has at most `holders` holders, and with `waiters` also this number of waiters from
-/// the front of the queue.
+/// The command LOCK.INFO. Its reply has at most `holders` holders. If `waiters` is set, the reply also has at most this
+/// number of waiters from the front of the queue.
 pub(crate) fn info_command(key: &[u8], holders: u64, waiters: Option<u64>) -> Cmd {
     let mut cmd = redis::cmd("LOCK.INFO");
     cmd.arg(key).arg("HOLDERS").arg(holders);

@@ -86,7 +86,7 @@ pub(crate) fn find(url: &ServerUrl) -> Result<Vec<ConnectionInfo>, Failure> {
             let mut primaries: Vec<ConnectionInfo> = Vec::new();
             for primary in ranges.into_iter().filter_map(|range| range.into_iter().nth(2)) {
                 let (host, port): (Option<String>, u16) = first_two(primary)?;
-                // A node that does not know its own host sends none. Such a node is on the host that was asked.
+                // A node that does not know its own host sends none. Such a node is on the host that this program has asked.
                 let host = host.filter(|host| !matches!(&**host, "" | "?")).or_else(|| host_of(info));
                 let primary = with_host_and_port(info, host.unwrap_or_default(), port);
                 if primaries.iter().all(|other| other.addr() != primary.addr()) {
@@ -171,7 +171,7 @@ impl Primaries {
         self.all.iter_mut().map(|(_, connection)| connection)
     }
 
-    /// Sends LOCK.INFO. The reply has at most `holders` holders and `waiters` waiters, from the front of each list.
+    /// Sends LOCK.INFO. The reply has at most the first `holders` holders and the first `waiters` waiters.
     pub(crate) fn info(&mut self, key: &[u8], holders: u64, waiters: u64) -> Result<Option<Lock>, Failure> {
         self.query(&info_command(key, holders, Some(waiters))).map_err(|error| match error.code() {
             Some("WRONGTYPE") => {

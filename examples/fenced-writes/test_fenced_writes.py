@@ -90,7 +90,8 @@ class WithStores(unittest.TestCase):
 
 
 def checked_stores(server, db):
-    """Yields the name of each store, the store of Alice and that of Bob, and an older and a newer token. The newer tenure holds the lock."""
+    """Yields the name of each store, the store objects of Alice and Bob, and an older and a newer token. The owner with the newer token
+    holds the lock."""
     for kind in [
         stores.RedisHash,
         stores.RedisFunction,
@@ -154,7 +155,7 @@ class EveryStore(WithStores):
     def test_keeps_large_tokens_exactly(self):
         def check(_, store, __, ___):
             if isinstance(store, stores.RedisBesideLock):
-                return  # accepts only tokens of the lock
+                return  # this store accepts only tokens of its lock
             store.write(2**53 - 1, 7)
             with self.assertRaises(Refused):
                 store.write(2**53 - 2, 9)
@@ -203,7 +204,8 @@ class CheckAndWrite(WithStores):
         self.assertEqual(alice.execute("SELECT pairs FROM stock").fetchone()[0], 9)
 
     def late_write_meets_a_transaction(self, isolation, end):
-        """Alice's late write waits for Bob's transaction, which then ends by `end`. Returns the outcome of her write, and the row."""
+        """Alice's late write waits for Bob's transaction, and `end` then ends this transaction. Returns the outcome of her write, and
+        the row."""
         bob, alice, store = self.postgres(), self.postgres(), stores.PostgresRow(self.postgres())
         store.reset(10)
         bob.autocommit = False

@@ -38,7 +38,7 @@ class Holder:
         if reply is None:
             raise TimeoutError(f"{self.key} was not granted within {self.wait} seconds")
         self.token, _holds, _lease = reply
-        # After a wait, the holder does not know when its lease began. A renewed lease begins after the holder sends the renewal.
+        # After a wait, the holder does not know when its lease began, so it renews. The new lease begins after the renewal was sent.
         self.renew()
         self.threads = [threading.Thread(target=work, daemon=True) for work in [self.keep, self.watch]]
         for thread in self.threads:
@@ -100,7 +100,7 @@ class Holder:
             messages.subscribe("__redis__:invalidate")
             reading = reader.client()  # a single connection, because CLIENT TRACKING applies to one connection
             reading.execute_command("CLIENT", "TRACKING", "ON", "REDIRECT", number)
-            # The server reports changes only after this read.
+            # The server reports a change only to a connection that has read the lock.
             self.look(reading)
             is_silent = False
             while not self.over.is_set() and not self.lost.is_set():
@@ -108,7 +108,7 @@ class Holder:
                 if message is not None:
                     is_silent = False
                     if message["type"] == "message":
-                        # The server sends at most one message after each read, so read again, also after an own renewal.
+                        # The server sends at most one message after each read, so read again. The holder's own renewals also cause messages.
                         self.look(reading)
                 elif is_silent:
                     raise redis.ConnectionError("no answer to PING")

@@ -1,4 +1,4 @@
-"""Makes holders lose their locks in every way, and checks that they are told."""
+"""Makes holders lose their locks in every way, and checks that each holder notices the loss."""
 
 import contextlib
 import os

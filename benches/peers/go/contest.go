@@ -15,7 +15,7 @@ import (
 
 const (
 	warmUp = 1500 * time.Millisecond
-	// The limit for all clients to connect, and for all to end.
+	// How long all clients together may take to connect, and how long they may take to end.
 	patience = 30 * time.Second
 )
 
@@ -44,10 +44,10 @@ type contest struct {
 	held, allowed atomic.Int64
 }
 
-// What one client has measured.
+// The measurements of one client.
 type tally struct {
 	gaveUp int64
-	// Grants to this client after a grant to another one.
+	// The grants to this client that directly followed a grant to another client.
 	handoffs int64
 	// How long the client waited for each counted grant, in microseconds.
 	waits []int64
@@ -146,7 +146,7 @@ func (c *contest) loop(ctx context.Context, client client, index int) error {
 		if isCounted {
 			tally.waits = append(tally.waits, granted.Sub(asked).Microseconds())
 		}
-		// Not with ctx, which may have ended while the client held the lock.
+		// The release does not use ctx, because ctx may have ended while the client held the lock.
 		if err := client.release(context.Background()); err != nil {
 			return fmt.Errorf("release: %w", err)
 		}
@@ -154,7 +154,7 @@ func (c *contest) loop(ctx context.Context, client client, index int) error {
 	return nil
 }
 
-// Count is what a client does while it alone holds the lock.
+// Count is the work of a client that holds the lock alone.
 func (c *contest) count(index int) {
 	counter := &c.counters[0]
 	if c.job == uncontended {
@@ -169,7 +169,7 @@ func (c *contest) count(index int) {
 	}
 }
 
-// Hold is what a client does while it shares the lock.
+// Hold is the work of a client that shares the lock.
 func (c *contest) hold(index int, isCounted bool) {
 	weight := shareOf(c.job, index).weight
 	if c.held.Add(weight) <= limitOf(c.job) && isCounted {

@@ -27,13 +27,13 @@ type client interface {
 }
 
 type peer struct {
-	// The Go modules of the library: the common name and the path of each.
+	// The Go modules of the library, each with its common name and its path.
 	modules [][2]string
 	// The defaults of the library, for the table.
 	defaults string
 	// Connects a client that will use the lock with this number.
 	connect func(ctx context.Context, address string, lock int64) (client, error)
-	// Connects a client that will ask for this share of the lock. If this is nil, the library has only exclusive locks.
+	// Connects a client that will take this share of the lock. This is nil if the library has only exclusive locks.
 	connectShare func(ctx context.Context, address string, lock int64, share share) (client, error)
 }
 
@@ -45,7 +45,7 @@ var peers = map[string]peer{
 	"postgres":    postgresPeer,
 }
 
-// What the program prints: see ../README.md.
+// The answer that the program prints: see ../README.md.
 type answer struct {
 	Version  string    `json:"version"`
 	Notes    string    `json:"notes"`

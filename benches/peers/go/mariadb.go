@@ -19,7 +19,7 @@ var mariadbPeer = peer{
 type mariadbClient struct {
 	database   *sql.DB
 	connection *sql.Conn
-	// The statements contain the name of the lock: with an argument, each would take two more round trips.
+	// The statements contain the name of the lock. With the name as an argument, each statement would take two more round trips.
 	acquireStatement, releaseStatement string
 }
 

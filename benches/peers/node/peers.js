@@ -17,12 +17,12 @@ import { Lockward } from "../../clients/node/dist/index.js";
 
 const EXCLUSIVE = ["uncontended", "contended"];
 const SHARED = ["readers", "permits", "weights"];
-const PERMITS = 10; // of a semaphore
+const PERMITS = 10; // the permits of a semaphore
 const WRITERS = 10; // one of 10 clients writes
 const READERS = 2 ** 31; // the limit of a read-write lock: a reader takes 1, a writer takes all
 const HOLD = 1; // how long a client holds a shared lock, in milliseconds
-const WARM_UP = 2_500; // in milliseconds, during which the JIT compiler compiles the code
-const LEASE = 30_000; // of node-redlock, which has no default, in milliseconds
+const WARM_UP = 2_500; // in milliseconds; during the warm-up the JIT compiler compiles the code
+const LEASE = 30_000; // the lease for node-redlock, which has no default, in milliseconds
 
 const { positionals, values } = parseArgs({
   allowPositionals: true,
@@ -32,7 +32,7 @@ const [name, job, address] = positionals;
 const clients = Number(values.clients);
 const duration = Number(values.seconds) * 1_000;
 
-/** The libraries: what the table says of each, and how a client acquires a lock. */
+/** The libraries, with their entries in the table, and the functions that acquire a lock. */
 const peers = {
   "lockward-node": (redis) => {
     const lockward = new Lockward(redis);
@@ -74,7 +74,7 @@ function kindOf(client) {
 }
 
 const tallies = Array.from({ length: clients }, () => ({ waits: [], gaveUp: 0 }));
-// Only the lock protects these.
+// Only the lock protects these variables.
 let counter = 0;
 let warmUp = 0;
 let holder = -1;
@@ -83,7 +83,7 @@ let handoffs = 0;
 let held = 0;
 let allowed = 0;
 
-/** What a client does while it alone holds the lock. */
+/** The work of a client that holds the lock alone. */
 async function count(client, isCounted) {
   const read = isCounted ? counter : warmUp;
   await setImmediate();
@@ -93,7 +93,7 @@ async function count(client, isCounted) {
   holder = client;
 }
 
-/** What a client does while it shares the lock. */
+/** The work of a client that shares the lock. */
 async function hold(client, isCounted) {
   const weight = weightOf(client);
   held += weight;

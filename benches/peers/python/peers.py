@@ -34,7 +34,7 @@ READERS = 2**31
 # How long a client holds a shared lock, in seconds.
 HOLD = 0.001
 WARM_UP = 1.5
-# The limit for all clients to connect, and for all to end, in seconds.
+# How long all clients together may take to connect, and how long they may take to end, in seconds.
 PATIENCE = 30
 
 
@@ -81,7 +81,7 @@ PEERS = {"lockward-python": Lockward, "redis-py": RedisPy}
 
 
 class Contest:
-    """What all processes share."""
+    """The data that all processes share."""
 
     def __init__(self, arguments):
         host, port = arguments.address.rsplit(":", 1)
@@ -116,7 +116,7 @@ class Contest:
 
 
 class Client:
-    """One client, and what it has measured."""
+    """One client, and its measurements."""
 
     def __init__(self, contest, index):
         self.contest = contest
@@ -148,7 +148,7 @@ class Client:
             self.lock.release()
 
     def count(self):
-        """What a client does while it alone holds the lock."""
+        """The work of a client that holds the lock alone."""
         counters, holder = self.contest.counters, self.contest.holder
         before = counters[self.own]
         time.sleep(0)
@@ -158,7 +158,7 @@ class Client:
             holder.value = self.index
 
     def hold(self, is_counted):
-        """What a client does while it shares the lock."""
+        """The work of a client that shares the lock."""
         held, weight = self.contest.held, self.contest.weight(self.index)
         with held:
             held.value += weight
@@ -169,8 +169,8 @@ class Client:
 
 
 def run_clients(contest, indexes, pipe):
-    """Runs some of the clients in a process of its own. Sends the parent `None` when the clients are connected, and at the
-    end what they have measured. If a client fails, sends the reason as a string instead."""
+    """Runs some of the clients, in a child process. Sends `None` to the parent when the clients are connected, and their
+    measurements at the end. If a client fails, sends the reason as a string instead."""
     try:
         clients = [Client(contest, index) for index in indexes]
         pipe.send(None)

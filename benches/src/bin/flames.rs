@@ -28,8 +28,8 @@ const WAITERS: usize = 50;
 /// A function is printed if at least this part of the samples is in it or in the functions that it calls.
 const NAMED: f64 = 0.05;
 
-/// The stacks of a server, one a line: the functions from the outermost one, separated by semicolons, and the number of
-/// samples.
+/// The stacks of a server, one on each line: the functions from the outermost one, separated by semicolons, and the
+/// number of samples.
 type Stacks = String;
 
 fn main() {

@@ -1,5 +1,5 @@
-//! Counts the server's instructions for commands of Lockward. Each command is compared with a plain command of the same
-//! shape in the same run. The program fails if a ratio is above its limit. No time is measured.
+//! Counts the server's instructions for commands of Lockward. Each command is compared with a similar plain command in
+//! the same run. The program fails if a ratio is above its limit. No time is measured.
 
 #![allow(
     clippy::panic,
@@ -64,16 +64,17 @@ struct Arguments {
 const DEPTH: usize = 16;
 /// Batches in a round.
 const BATCHES: usize = 4;
-/// Clients that pass a lock or an element around in a ring.
+/// The number of clients that pass a lock or an element around in a ring.
 const RING: usize = 4;
-/// Few and many holders of one lock.
+/// The smaller number of holders of one lock.
 const FEW: usize = 10;
+/// The larger number of holders of one lock.
 const MANY: usize = 10_000;
-/// The limit of this lock.
+/// The limit of the lock with [`FEW`] or [`MANY`] holders.
 const SLOTS: &str = "1000000";
-/// Readers that wait for one writer.
+/// The number of readers that wait for one writer.
 const READERS: usize = 50;
-/// Locks with waiters, and locks that the server has evicted.
+/// The number of locks with waiters, and of locks that the server evicts.
 const LOCKS: usize = 100;
 
 #[derive(Clone)]
@@ -221,7 +222,7 @@ fn re_enter_and_release(key: &str) -> Load {
     Load::pair(&acquire, &["LOCK.RELEASE", key, &holder])
 }
 
-/// A holder renews its lease twice. The clock is stopped, so only different leases make each renewal a change.
+/// A holder renews its lease twice. The clock is stopped, so a renewal changes the deadline only if its lease differs.
 fn renew_twice(key: &str) -> Load {
     let holder = owner(FEW / 2);
     let renew = |lease| ["LOCK.RENEW", key, holder.as_str(), "PX", lease];
@@ -248,7 +249,7 @@ fn readers() -> Count {
     })
 }
 
-/// The cost of LOCK.TOP, for twice as many contended locks and for more uncontended locks.
+/// The cost of LOCK.TOP. It must stay the same with twice as many contended locks, and with more uncontended locks.
 fn top() -> Vec<Row> {
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
     let top = Load::single(&["LOCK.TOP"]);
@@ -267,7 +268,7 @@ fn top() -> Vec<Row> {
     ]
 }
 
-/// The cost of other commands, compared with a server that has a module that does nothing.
+/// The cost of other commands, compared with a server whose module does nothing.
 fn others() -> Vec<Row> {
     let start = |loaded| CountedServer::start(loaded, &[]);
     let pair = Load::pair(&["SET", "plain", "value"], &["DEL", "plain"]);
@@ -348,7 +349,7 @@ fn expiring(server: &mut CountedServer) -> Count {
     })
 }
 
-/// Creates keys with one command, then waits for each with another.
+/// For each number, creates a key with the command `fill`, and lets a client wait for the key with the command `wait`.
 fn wait_for_keys(server: &Server, numbers: Range<usize>, fill: &str, wait: &str) -> Vec<Client> {
     let mut holder = server.connect();
     let blocked = numbers.end as i64;
@@ -382,7 +383,8 @@ fn lock_passed_round(server: &mut CountedServer, holder: &mut Client) -> Count {
     passed_round(server, wait, |member| request(&["LOCK.RELEASE", "ring", &owner(member)]))
 }
 
-/// A ring of clients: one client holds, the others wait. The holder passes the lock on to the next client and waits again.
+/// A ring of clients: one client holds the lock or the element, and the others wait. The holder passes it on to the
+/// next client and waits again.
 fn passed_round(
     server: &mut CountedServer,
     wait: impl Fn(usize) -> Vec<u8>,

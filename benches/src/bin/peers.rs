@@ -106,7 +106,7 @@ fn compete(
             .clone()
             .and_then(|program| do_job(peer, &program, job, clients, report.seconds, &mut server));
         if result.is_err() {
-            server = None; // the state of the server after this contestant is not known
+            server = None; // the failed contestant may have left the server in an unknown state
         }
         let entry = Entry::new(peer, job, clients, result);
         eprintln!("  {:<16} {:>3.0} s: {entry}", format!("{job} {clients}"), begun.elapsed().as_secs_f64());

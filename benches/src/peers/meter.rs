@@ -51,7 +51,7 @@ impl Meter {
             while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 looks.push(look(pid, kind, port));
             }
-            looks.push(look(pid, kind, port)); // after the end of every interval
+            looks.push(look(pid, kind, port)); // a last sample, so that no interval ends after all samples
             looks
         });
         Self { running, thread }

@@ -1,7 +1,7 @@
 //! Distinguishes commands of clients from commands of scripts: INFO commandstats counts both.
 //!
-//! MONITOR distinguishes them, but is costly. So MONITOR runs only while the contestant warms up. It gives the part
-//! that scripts have in each command. This part does not change during a job.
+//! MONITOR distinguishes them, but is costly. So MONITOR runs only while the contestant warms up. It shows which part
+//! of the calls of each command came from scripts. This part does not change during a job.
 
 use crate::peers::server::connect;
 use std::collections::BTreeMap;
@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 /// MONITOR runs for this time after the first command. The contestants warm up for longer.
 const LONG_ENOUGH: Duration = Duration::from_millis(900);
-/// With few commands, MONITOR costs little, so it runs longer, until it has seen this number of commands.
+/// If there are few commands, MONITOR costs little. So it runs longer, until it has shown this number of commands.
 const LINES_AT_LEAST: usize = 2_000;
-/// After this number of commands, MONITOR ends.
+/// After this number of commands, MONITOR ends in any case.
 const LINES_AT_MOST: usize = 20_000;
 /// These commands are ignored: clients send them to set up connections, or this program sends them.
 const BESIDE: [&str; 8] = ["client", "hello", "ping", "info", "quit", "script", "command", "config"];
@@ -39,9 +39,9 @@ pub struct Monitor {
 pub struct Parts(BTreeMap<String, Seen>);
 
 impl Parts {
-    /// The part of the commands of this name that scripts sent, from 0 to 1. If there are scripts, a command that was
-    /// not seen counts as theirs: clients send all their commands from the beginning, but scripts use some commands
-    /// rarely.
+    /// The part of the commands of this name that scripts sent, from 0 to 1. If there are scripts, a command that
+    /// MONITOR has not shown counts as a command of scripts: clients send all their commands from the beginning, but
+    /// scripts use some commands rarely.
     pub fn in_scripts(&self, name: &str) -> f64 {
         let Some(seen) = self.0.get(name) else {
             return f64::from(u8::from(self.0.values().any(|seen| seen.in_scripts > 0)));

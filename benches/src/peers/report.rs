@@ -343,7 +343,8 @@ impl Report {
         bars.iter().any(|bar| bar.is_ours).then(|| Bars { title, hint, bars }.draw(&self.circumstances))
     }
 
-    /// Writes the tables into `peers.md` in a directory, and the plot into `peers/`. A part without results stays as it is.
+    /// Writes the tables into `peers.md` in a directory, and the plot into `peers/`. A part without results stays as it
+    /// is.
     ///
     /// # Errors
     /// If a file cannot be read or written.

@@ -192,7 +192,7 @@ pub fn commands(kind: Kind, port: u16) -> BTreeMap<String, u64> {
             summed(stats.lines().filter_map(|line| {
                 let (name, numbers) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
                 let name = name.split('|').next()?;
-                // These are the commands that this program sends.
+                // This program sends these commands, so they do not count.
                 (!["info", "quit", "monitor"].contains(&name)).then_some((name, numbers.split(',').next()?))
             }))
         }

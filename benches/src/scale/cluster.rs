@@ -1,9 +1,9 @@
 //! Pairs in a cluster, by the number of nodes.
 //!
-//! All nodes and the clients share one CPU here, so the number of pairs a second cannot grow. The CPU for each pair
-//! shows whether a cluster scales: if this CPU does not depend on the number of nodes, n nodes with a CPU each do n
-//! times as much. The CPU is measured on one node at a time, because nodes that work at the same time would displace
-//! each other's data in the caches.
+//! In this benchmark all nodes and the clients share one CPU, so the number of pairs a second cannot grow. The CPU time
+//! for each pair shows whether a cluster scales: if this time does not depend on the number of nodes, n nodes with one
+//! CPU each do n times the work. The CPU time is measured on one node at a time, because nodes that work at the same
+//! time would displace each other's data in the caches.
 
 use super::curves::{LONG_LEASE, Point, axes, plot};
 use crate::clients::{Client, Clients};

@@ -20,13 +20,14 @@ use std::time::{Duration, Instant};
 pub const STAGE: &str = "locks";
 
 const COUNTS: [usize; 5] = [1, 1_000, 100_000, 1_000_000, 10_000_000];
-/// With fewer locks, memory and loading are not measured: the clients' buffers take more memory than the locks, and the
-/// start of a server takes more time than the loading.
+/// With fewer locks than this, memory and loading are not measured: the clients' buffers take more memory than the
+/// locks, and the start of a server takes more time than the loading.
 const WORTH_LOADING: usize = 100_000;
 const ROUNDS: usize = 15;
 /// Pairs or renewals of a connection in a round.
 const EACH: usize = 160;
-/// The number of snapshots of each size but the largest. One of the largest size takes long, and so has little noise.
+/// The number of snapshots of each size. Of the largest size there is only one, because it takes long and so its noise
+/// is small.
 const SNAPSHOTS: usize = 3;
 /// The number of lookups in one request that advances a rehash.
 const WALK: usize = 10_000;
@@ -92,7 +93,7 @@ struct Store {
 
 impl Store {
     fn start(kept: Kept) -> Self {
-        // The child process that saves the snapshot runs on the other CPU, with the priority of the server.
+        // The child process that saves the snapshot has the priority of the server, but runs on the other CPU.
         let cpus = format!("bgsave_cpulist {}", Place::Apart.cpu());
         let server = Server::start(&[&cpus]);
         let pipeline = Pipeline::open(&server, CONNECTIONS);
@@ -132,7 +133,7 @@ impl Store {
         })
     }
 
-    /// The CPU for the renewal of one of the leases.
+    /// The CPU for a renewal.
     fn renewal(&mut self) -> f64 {
         self.cost(2 * EACH, |store| {
             let number = store.numbers.number() as usize % store.count;

@@ -1,6 +1,6 @@
 //! Replica lag: the time from a grant until WAIT reports that the replica has applied the grant. Meanwhile other
-//! connections acquire and release as fast as they can, and their number is the x axis. SET NX PX + DEL is measured for
-//! comparison.
+//! connections acquire and release as fast as they can. The x axis is the number of these connections. SET NX PX + DEL
+//! is measured for comparison.
 
 use super::curves::{Point, axes, plot};
 use crate::latencies::Latencies;
@@ -21,11 +21,11 @@ pub const STAGE: &str = "replica";
 
 const CONNECTIONS: [usize; 5] = [1, 10, 50, 200, 1_000];
 const ROUNDS: usize = 5;
-/// The time of a round.
+/// How long a round takes.
 const ROUND: Duration = Duration::from_millis(500);
 /// The pause between two samples, so that the samples add little load.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Pairs of a connection between two checks whether the round is over.
+/// The number of pairs that a connection sends before it checks whether the round is over.
 const TIMES: usize = 5;
 
 /// Measures all numbers of connections.

@@ -1,6 +1,6 @@
-//! A slot moves to another node. Its locks have a waiter each, and their number is the x axis. The curves are the time
-//! of the move, and the longest PING of the node that gives the slot away. Strings with a TTL and BLPOPs on a server
-//! without any module are measured for comparison.
+//! A slot moves to another node. Each lock in the slot has a waiter. The x axis is the number of these locks. The
+//! curves are the time of the move, and the longest PING of the node that gives the slot away. Strings with a TTL and
+//! BLPOPs on a server without any module are measured for comparison.
 
 use super::curves::{Point, axes, plot};
 use crate::placement::{Place, be_client_of};

@@ -1,6 +1,6 @@
 //! Curves by the number of waiting clients: CPU for a wait and for a hand-off, and memory. Either all clients wait for
-//! one lock, or each waits for its own lock. BLPOPs that LPUSH serves, and a module that only blocks and unblocks
-//! clients, are measured for comparison.
+//! one lock, or each client waits for its own lock. For comparison, the stage also measures BLPOPs that LPUSH serves,
+//! and a module that only blocks and unblocks clients.
 
 use super::curves::{LONG_LEASE, Point, axes, has_memory, plot};
 use crate::clients::{Client, Clients};
@@ -31,7 +31,7 @@ const SPARE_FILES: usize = 300;
 const UNREAD: usize = 200;
 /// The largest number of connections to one address of the server, because each connection needs another client port.
 const CONNECTIONS_OF_ADDRESS: usize = 20_000;
-/// After this time the server has shortened the buffers of idle clients.
+/// After this time the server has shrunk the buffers of idle clients.
 const SETTLED: Duration = Duration::from_secs(6);
 /// Memory of one waiter of each kind, in the servers and in this program, in bytes.
 const BYTES: f64 = 300_000.0;
@@ -42,9 +42,9 @@ const BARE: &str = "a module that only blocks and unblocks clients";
 /// What the clients wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// All for one lock.
+    /// All clients wait for one lock.
     One,
-    /// Each for a lock of its own.
+    /// Each client waits for its own lock.
     Each,
 }
 
@@ -75,8 +75,8 @@ struct Measured {
     waiter_later: Series,
 }
 
-/// A server with a growing number of waiting clients. Client 0 is the first holder of the lock of [`Shape::One`]. With
-/// [`Shape::Each`] it holds all locks and passes them on.
+/// A server with a growing number of waiting clients. With [`Shape::One`], client 0 is the first holder of the lock.
+/// With [`Shape::Each`], client 0 holds all locks and passes them on.
 struct Crowd {
     shape: Shape,
     kind: Kind,
@@ -220,7 +220,8 @@ impl Crowd {
     }
 }
 
-/// A crowd on its own thread. The thread may have as many open files as a process.
+/// A crowd on its own thread. The thread has its own table of open files, so it may have as many open files as a
+/// process.
 struct Worker {
     orders: Sender<Order>,
     thread: JoinHandle<()>,
@@ -256,8 +257,8 @@ impl Worker {
     }
 }
 
-/// The numbers of waiters for which a process may have enough open files. The last one is the largest possible number,
-/// if that is less than the largest of [`COUNTS`].
+/// The numbers of waiters for which a process may have enough open files. If there are too few open files for the
+/// largest of [`COUNTS`], the last number is the largest one that is possible.
 fn counts(report: &Report) -> Vec<usize> {
     let most = COUNTS[COUNTS.len() - 1];
     let files = raise_open_files((most + SPARE_FILES) as u64);
@@ -319,8 +320,8 @@ fn grow(workers: &[Worker], shape: Shape, measured: &mut [Measured], before: usi
         }
     };
     workers.iter().for_each(|worker| worker.ask(move |crowd| crowd.connect(count)));
-    // With one lock the clients wait as soon as they have connected. Their buffers are still large, so this memory is
-    // the most that they need.
+    // With one lock the clients wait as soon as they have connected. Their buffers are still large, so the measured
+    // memory is an upper bound.
     if shape == Shape::Each {
         weigh(|measured| &mut measured.connection);
         settle();

@@ -15,11 +15,11 @@ const STANDING: Duration = Duration::from_secs(2);
 const COUNTED: Duration = Duration::from_millis(500);
 /// The time from the beginning of a setup until its leases or wait limits end together.
 const LEAD: Duration = Duration::from_millis(1_500);
-/// The same time for the setup of a million holders.
+/// Like [`LEAD`], for the setup of a million holders.
 const LONG_LEAD: Duration = Duration::from_secs(15);
-/// Locks that are deleted.
+/// The number of locks that are deleted.
 const DELETED: usize = 20_000;
-/// Leases that end together.
+/// The number of leases that end together.
 const LEASES: usize = 100_000;
 /// The time within which all leases of one lock end, one after the other.
 const SECOND: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ const MOVES: Duration = Duration::from_secs(60);
 /// A memory limit that is never reached here.
 const FAR_AWAY: &str = "64gb";
 
-// What scripts do with each key. [`owner`] makes the same owners.
+// Lines of scripts. A script runs them for each key. `owner` in a script is the name that [`owner`] returns.
 const RELEASE: &str = "redis.call('LOCK.RELEASE', key, 'holder')";
 const RENEW: &str = "redis.call('LOCK.RENEW', key, owner, 'PX', 60000)";
 const PUSH: &str = "redis.call('LPUSH', key, 'x')";
@@ -221,7 +221,7 @@ fn save(scene: &mut Scene) {
     }
 }
 
-/// What another client does while the leases of the many holders of one lock end.
+/// What another client does while the leases of many holders of one lock end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {
     /// There is no other client. At the end the server deletes the key.
@@ -262,8 +262,8 @@ pub fn leases_of_one(side: Side, within_a_second: bool, beside: Beside) -> Vec<f
     vec![longest]
 }
 
-/// One lock with many holders is saved, dumped, restored, deleted and flushed. On a plain server it is a sorted set with as many
-/// members.
+/// One lock with many holders is saved, dumped, restored, deleted and flushed. On a plain server, a sorted set with as
+/// many members takes its place.
 pub fn million_holders(side: Side) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     let key = key(0);
@@ -294,7 +294,8 @@ pub fn million_holders(side: Side) -> Vec<f64> {
     vec![save, dump, restored, unlink, delete, flush, unlink_with_limit]
 }
 
-/// All leases of one lock with many holders end, and the server deletes the key. On a plain server a sorted set expires.
+/// All leases of one lock with many holders end, and the server deletes the key. On a plain server a sorted set
+/// expires.
 pub fn million_holders_expire(side: Side) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     let end = Instant::now() + LONG_LEAD;
@@ -330,9 +331,9 @@ pub fn million(side: Side) -> Vec<f64> {
 
 pub fn reentries(side: Side) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
-    // The server keeps the memory of a client that a module has blocked, for the next such client. It frees only about
-    // 9 MB of this memory a second. So the first measurement of memory comes after the same number of clients have
-    // waited for other locks.
+    // After a module has unblocked a client, the server keeps the client's memory for the next client that a module
+    // blocks. It frees only about 9 MB of this memory a second. So before the first measurement of memory, the same
+    // number of clients wait for other locks.
     drop(scene.crowd(MANY, MANY));
     let used_before = scene.used_once_alone();
     let mut clients = scene.connect(MANY);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// The number of clients that wait, and of locks or lists, in most cases.
 pub const MANY: usize = 10_000;
 
-/// How long PING is timed before and after the work: work that the server delays counts too.
+/// How long PING is timed before and after the work. The time after the work includes work that the server delays.
 const MARGIN: Duration = Duration::from_millis(50);
 
 /// A lease that outlives a case with many holders, in milliseconds.
@@ -25,7 +25,7 @@ pub const POLLED: Duration = Duration::from_millis(2);
 /// After this number of requests, this program waits until the server has read them.
 const UNREAD: usize = 100;
 
-/// The owner of locks for which other owners wait.
+/// The owner in requests where the name does not matter. Usually it holds the locks.
 pub const HOLDER: &str = "holder";
 
 /// Returns the instant at which the lease with this number ends.

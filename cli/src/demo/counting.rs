@@ -17,7 +17,7 @@ use crate::server::Server;
 
 /// How long a client waits for a lock, in milliseconds.
 pub(super) const WAIT_LIMIT_MS: u64 = 60_000;
-/// How long a connection waits for a reply: longer than LOCK.ACQUIRE blocks.
+/// How long a connection waits for a reply. This must be longer than LOCK.ACQUIRE may block.
 pub(super) const REPLY_LIMIT: Duration = Duration::from_millis(WAIT_LIMIT_MS + 5_000);
 /// A lease that is much longer than a step of the demo, in milliseconds.
 pub(super) const LEASE_MS: u64 = 30_000;
@@ -64,9 +64,10 @@ struct Share {
     longest_wait: Duration,
 }
 
-/// Lets the clients count with each kind of lock, and prints a table. Fails if the lock commands lost an update.
+/// Lets the clients count with each kind of lock, and prints a table. Fails if an update was lost with the lock
+/// commands.
 pub(super) fn run(server: &Server) -> Result<(), Failure> {
-    // By convention an owner is a UUID of the process and a number of the thread.
+    // By convention, the name of an owner is a UUID of the process and a number of the thread.
     let process = Uuid::new_v4();
     let connect = |thread| {
         Ok(Client { connection: server.connect(REPLY_LIMIT)?, owner: format!("{process}:{thread}") })

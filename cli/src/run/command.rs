@@ -115,8 +115,8 @@ impl Command {
     }
 
     fn forward(&self, signal: &signals::Signal) {
-        // The terminal has already sent this signal to the command, and many programs treat a second signal as more
-        // urgent.
+        // The terminal has already sent this signal to the command. Many programs treat a second signal as more urgent,
+        // so lockward does not pass it on.
         if signal.is_from_terminal && !self.has_own_group {
             return;
         }
@@ -145,7 +145,7 @@ fn code(status: io::Result<ExitStatus>) -> u8 {
 #[cfg(target_os = "linux")]
 fn die_with(parent: u32) -> io::Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-    // The parent may have died before the call.
+    // If the parent died before the call, the kernel does not kill this process.
     if u32::try_from(nix::unistd::getppid().as_raw()) == Ok(parent) {
         return Ok(());
     }

@@ -118,7 +118,7 @@ impl Run {
 
     fn try_run(self) -> Result<ExitCode, Failure> {
         let signals = Signals::listen()?;
-        // One thread, because the kernel kills the command when the thread that started it ends.
+        // The runtime has only one thread, because the kernel kills the command when the thread that started it ends.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(self.acquire_and_run(signals))
     }
@@ -175,7 +175,7 @@ impl Run {
         let ending = match Command::start(&words, environment.into_iter().chain([token])) {
             Ok(command) => command.run(guard.lost(), self.grace, signals).await,
             Err(error) => {
-                // The start of the command has failed, so a failed release is not reported.
+                // The user already gets the error of the failed start, so an error of the release is not reported.
                 let _ = guard.release().await;
                 let found = error.kind() != std::io::ErrorKind::NotFound;
                 let code = if found { exit_code::NOT_EXECUTABLE } else { exit_code::NOT_FOUND };
@@ -186,7 +186,7 @@ impl Run {
         let code = match ending {
             Ending::Exited(code) => code,
             Ending::Lost(loss) => {
-                // The lease may not be over yet at the server.
+                // At the server, the lease may not be over yet, and other locks of this run may still be held.
                 let _ = timeout(RELEASE_LIMIT, guard.release()).await;
                 return Err(self.lost(&format!("was lost: {loss}; lockward ended the command")));
             }

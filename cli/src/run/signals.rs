@@ -23,8 +23,8 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Installs handlers, so that the signals do not end this process. A signal that was ignored at the start, as under
-    /// nohup(1), stays ignored, also by the command.
+    /// Installs handlers, so that the signals do not end this process. A signal that was ignored when lockward started,
+    /// as under nohup(1), stays ignored, in lockward and in the command.
     pub(super) fn listen() -> io::Result<Self> {
         let (sender, received) = mpsc::unbounded_channel();
         let mut signals =

@@ -39,7 +39,7 @@ pub(super) struct Rates {
 
 pub(super) struct State {
     pub(super) sample: Option<Sample>,
-    /// The reason why the last poll failed, and the time of the first failure in a row.
+    /// The reason why the last poll failed, and the time of the first failure since the last successful poll.
     pub(super) error: Option<(String, Instant)>,
     pub(super) rates: Option<Rates>,
     /// Hand-offs per second, the latest last.
@@ -97,7 +97,7 @@ impl State {
     fn update_rates(&mut self, sample: &Sample) {
         if let Some((before, then)) = self.previous {
             let span = sample.at.saturating_duration_since(then);
-            // This is an extra poll, because the user opened a queue. The span is too short for a rate.
+            // The user has opened a queue, which causes an extra poll. The span before it is too short for a rate.
             if span < self.interval / 2 {
                 return;
             }

@@ -203,8 +203,8 @@ fn draw_queue(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
         return;
     };
     let (age, is_wide) = (age_ms(state, now), area.width >= WIDE);
-    // Each table has two more lines, for its title and head. If both tables do not fit, the waiters get at most half of
-    // the area.
+    // Each table has two additional lines, for its title and its head. If the area is too small for both tables, the
+    // waiters get at most half of it.
     let lines = |rows: usize| u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(2);
     let waiters = lines(lock.queue.as_deref().unwrap_or_default().len()).min(area.height / 2);
     let holders = lines(lock.holders.len()).min(area.height.saturating_sub(waiters));
@@ -276,7 +276,7 @@ fn table<const COLUMNS: usize>(
         .block(titled(title))
 }
 
-/// Whether to show the modes: a holder or waiter of the lock has another mode than exclusive.
+/// Whether to show the modes. They are hidden if all holders and waiters of the lock are exclusive.
 fn has_modes(lock: &Lock) -> bool {
     let held = lock.holders.iter().map(|holder| holder.mode);
     let mut all = held.chain(lock.queue.iter().flatten().map(|waiter| waiter.mode));

@@ -78,12 +78,12 @@ pub(super) struct Fact {
     /// How long the tenure had lasted, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) held_for: Option<u64>,
-    /// How many acquisitions have no line of their own.
+    /// The number of acquisitions that have no separate line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) acquisitions: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<String>,
-    /// No event reported the change. The watcher found it when it read the lock again.
+    /// Whether no event reported the change, so that the watcher found it only when it read the lock again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) found_later: bool,
 }

@@ -83,7 +83,7 @@ struct Known {
     /// Tenures with larger tokens than this may be missing in `tenures`.
     complete_to: u64,
     read_at: Instant,
-    /// The server that has the lock. `None` means that its slot has moved away from the last known server.
+    /// The server that has the lock. `None` means that the lock's slot has moved away from the last known server.
     node: Option<Arc<str>>,
 }
 
@@ -138,8 +138,8 @@ impl History {
     /// The keys among the next `count` known keys after `cursor`, and the cursor for the next call. The cursor is
     /// `None` at the end.
     ///
-    /// Without `stale`, these are all keys. With `stale`, only keys of this node or of no node whose last reading is at
-    /// least this old, or whose lease should be over.
+    /// Without `stale`, returns all of them. With `stale`, returns only keys of this node and keys without a node, and
+    /// only if their last reading is at least this old or one of their leases should be over.
     pub(super) fn keys_after(
         &self,
         cursor: &[u8],
@@ -159,7 +159,7 @@ impl History {
         (keys, next)
     }
 
-    /// Notes that `node` does not serve the slot of this key.
+    /// Records that `node` does not serve the slot of this key.
     pub(super) fn moved_from(&mut self, key: &[u8], node: &str) {
         if let Some(known) = self.locks.get_mut(key)
             && known.node.as_deref() == Some(node)
@@ -203,8 +203,8 @@ struct Comparison<'a> {
 impl<'a> Comparison<'a> {
     fn new(reading: &'a Reading, before: &'a Known, now: &'a Known) -> Self {
         let is_over = |tenure: &Tenure| tenure.party.token <= now.complete_to && !now.has(tenure.party.token);
-        // If the previous reading did not show all holders, a tenure that only the new reading shows may have begun
-        // before it.
+        // If the previous reading did not show all holders, it may have lacked a tenure that had already begun. So a
+        // tenure is new only if it has lasted for less time than has passed since the previous reading.
         let between = reading.instant.saturating_duration_since(before.read_at);
         let is_new = |tenure: &Tenure| {
             !before.has(tenure.party.token)
@@ -232,15 +232,16 @@ impl<'a> Comparison<'a> {
         facts.collect()
     }
 
-    /// The event that ended the tenure of the only holder: the last of the first ends in a row. The ends before it in
-    /// this row released other holds of the same owner. Acquisitions before the row were repeated acquisitions of this
-    /// owner.
+    /// The event that ended the tenure of the only holder: the last event of the first uninterrupted series of end
+    /// events. The earlier events of this series released other holds of the same owner. Acquisitions before the series
+    /// were repeated acquisitions by this owner.
     fn exclusive_end(&self) -> Option<(Change, SystemTime)> {
         let (first, last) = self.exclusive_ends()?;
         self.changes().get(first..=last)?.last().copied()
     }
 
-    /// The positions of the first change that may end a tenure, and of the last one in the same row.
+    /// The positions of the first and the last change in the first uninterrupted series of changes that may end a
+    /// tenure.
     fn exclusive_ends(&self) -> Option<(usize, usize)> {
         let ends = |(change, _): &(Change, SystemTime)| change.is_end();
         let first = self.changes().iter().position(ends)?;

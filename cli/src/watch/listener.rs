@@ -111,7 +111,8 @@ impl Listener {
             since: SystemTime::now(),
             cursor: Vec::new(),
         };
-        // The setting comes first, so that the server publishes the events of all changes after the subscription.
+        // The setting is checked before the subscription, so that the server publishes the events of all changes after
+        // the subscription.
         listener.lacking = listener.check_events()?;
         listener.subscribe()?;
         Ok(listener)
@@ -141,8 +142,8 @@ impl Listener {
         self.connection.send_packed_command(&redis::cmd("PSUBSCRIBE").arg(pattern).get_packed_command())?;
         // The reply to PSUBSCRIBE is a push message, or an error.
         self.connection.recv_response()?.extract_error()?;
-        // A flush has no event. With OPTIN, the server sends only the invalidation message about a flush. If the user
-        // has no right to CLIENT TRACKING, the watcher finds a flush when it reads the locks again.
+        // A flush has no event. With OPTIN, the server sends an invalidation message only for a flush. If the user has
+        // no right to CLIENT TRACKING, the watcher notices a flush only when it reads the locks again.
         match self.call::<Value>(redis::cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN")) {
             Err(error) if error.code().is_none() => Err(error.into()),
             _ => Ok(()),
@@ -206,14 +207,15 @@ impl Listener {
         Ok(())
     }
 
-    /// Waits for an event. If none arrives for a while, tests the connection.
+    /// Waits for an event. If no event arrives within [`IDLE`], tests the connection.
     fn wait(&mut self) -> Result<(), Failure> {
         self.connection.set_read_timeout(Some(IDLE))?;
         let received = self.connection.recv_response();
         self.connection.set_read_timeout(Some(REPLY_LIMIT))?;
         match received {
             Ok(Value::Push { kind, data }) => Ok(self.note(&kind, &data)?),
-            // After a timeout, the redis crate takes the next reply for a late one and drops it. So PING is sent twice.
+            // After a timeout, the redis crate takes the next reply for a late reply and drops it. So PING is sent
+            // twice.
             Err(error) if error.is_timeout() => {
                 self.connection.send_packed_command(&redis::cmd("PING").get_packed_command())?;
                 Ok(self.call::<()>(&redis::cmd("PING"))?)
@@ -346,7 +348,7 @@ impl Listener {
         Ok(T::from_redis_value(self.reply()?.extract_error()?)?)
     }
 
-    /// Returns the next reply. Notes the events that arrive before it.
+    /// Returns the next reply. Records the events that arrive before it.
     fn reply(&mut self) -> Result<Value, RedisError> {
         loop {
             let received = self.connection.recv_response()?;
@@ -386,8 +388,8 @@ impl Listener {
     }
 }
 
-/// Whether the user lacks the right to this key. If the user lacks the right to the command, the error names the
-/// command instead.
+/// Whether the error means that the user lacks the right to a key. If the user lacks the right to a command, the error
+/// names the command instead.
 fn is_about_a_key(error: &RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.contains(" key"))
 }

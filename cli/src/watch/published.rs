@@ -11,7 +11,7 @@ pub(super) enum Change {
     Acquired,
     /// A hold was released: the last hold, or one of several.
     Released,
-    /// A lease ended. Or the server only dropped the key, and the module kept the tenure.
+    /// A lease ended. The event may also mean that the server only dropped the key, and the module kept the tenure.
     Expired,
     /// The key was removed or replaced, for this reason.
     Broken(&'static str),

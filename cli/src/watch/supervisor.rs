@@ -28,7 +28,7 @@ pub(super) struct Supervisor {
     ending_sender: Sender<(String, Ending)>,
     /// Whether a listener or a search for primaries failed, and not all primaries have a listener again.
     is_incomplete: bool,
-    /// The last failure, until the supervisor has connected to all primaries again.
+    /// The last failure. `None` after the supervisor has connected to all primaries again.
     told: Option<String>,
 }
 
@@ -105,8 +105,8 @@ impl Supervisor {
             Err(failure) => {
                 self.is_incomplete = true;
                 let reason = failure.to_string();
-                // The loss of a connection was reported when its listener ended, so the failures after it are not
-                // reported.
+                // Only the first failure is reported. The end of a listener counts as a failure too, and is reported
+                // when it happens.
                 if self.told.is_none() {
                     let reason = format!("{reason}; trying again");
                     self.shared.tell(Fact::of_server(What::Disconnected, reason));

@@ -24,7 +24,7 @@ fn url(server: &Server) -> String {
 /// The tool without a terminal, as cron and service managers start it.
 fn lockward(url: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("setsid");
-    // A shell that starts the tests in the background lets them ignore some signals. The tool must not inherit this.
+    // If a shell has started the tests in the background, they ignore some signals. The tool must not inherit this.
     command
         .args(["env", "--default-signal", env!("CARGO_BIN_EXE_lockward")])
         .args(arguments)

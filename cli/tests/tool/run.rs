@@ -39,7 +39,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // The command dies with it.
+        // When the tool is killed, its command is killed too.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -344,7 +344,7 @@ fn a_command_outlives_a_failover() {
     let first = Server::start();
     let second = Server::start_replica_of(&first);
     let sentinels = Sentinels::watch(&first, 1);
-    // A lost lock would end the command with another exit code.
+    // If the lock were lost, lockward would end the command, and its exit code would not be 7.
     let mut run =
         Run::start(&sentinels.url(), &["--lease", "20s", "k", "-c", "echo on; read answer; exit 7"]);
     run.line();

@@ -154,7 +154,7 @@ fn a_hand_off_names_the_former_holder() {
     let server = Server::start();
     let watcher = Watcher::start(&server, &[]);
     let mut a = server.client();
-    // On a busy machine the watcher may read the two events more than 2 ms apart, and then names no former holder.
+    // On a busy machine the watcher may receive the two events more than 2 ms apart. Then it names no former holder.
     soon("a line with the former holder", || {
         a.acquire("k A");
         let mut b = server.waiter("k B BLOCK 0");
@@ -253,7 +253,7 @@ fn an_overwritten_lock_is_found_later() {
 
 #[test]
 fn an_evicted_lock_is_not_lost() {
-    // The class `e` (in `A`) has the event of the eviction, so the watcher reads the lock after it.
+    // `A` includes the class `e`, so the server publishes the eviction, and the watcher then reads the lock.
     let server = Setup::new().config("notify-keyspace-events AK").start();
     let watcher = Watcher::start(&server, &[]);
     let mut client = server.client();

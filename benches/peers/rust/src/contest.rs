@@ -1,4 +1,4 @@
-//! What the clients of a job share, and the answer.
+//! The data that the clients of a job share, and the answer.
 
 use lockward_bench::peers::contest::{Answer, Job, PERMITS};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -8,10 +8,10 @@ const WARM_UP: Duration = Duration::from_millis(1_500);
 /// How long a client holds a shared lock.
 pub const HOLD: Duration = Duration::from_millis(1);
 
-/// The limit that a client asks for.
+/// How a client asks to share the lock.
 #[derive(Clone, Copy, Debug)]
 pub enum Limit {
-    /// The lock is the client's alone.
+    /// The client holds the lock alone.
     Exclusive,
     /// All readers share the lock.
     Shared,
@@ -19,7 +19,7 @@ pub enum Limit {
     Permits(u64),
 }
 
-/// The limit that a client asks for in a job.
+/// How a client asks to share the lock in a job.
 pub fn limit(job: Job, client: usize) -> Limit {
     match job {
         Job::Uncontended | Job::Contended => Limit::Exclusive,
@@ -43,7 +43,7 @@ pub struct Contest {
     began: SystemTime,
     end: Instant,
     /// A client that holds an exclusive lock reads this number, yields, and writes the number plus 1. During the
-    /// warm-up this is the number `warm_up`.
+    /// warm-up it uses `warm_up` in place of this number.
     counter: AtomicU64,
     warm_up: AtomicU64,
     last: AtomicUsize,
@@ -84,7 +84,7 @@ impl Contest {
         (self.begin..self.end).contains(&granted)
     }
 
-    /// A client begins to hold a shared lock. A grant within the limit is counted.
+    /// A client begins to hold a shared lock. Counts the grant if it is within the limit.
     pub fn enter(&self, client: usize, is_counted: bool) {
         let (weight, allowed) = self.share(client);
         let held = self.held.fetch_add(weight, Ordering::Relaxed) + weight;
@@ -98,7 +98,7 @@ impl Contest {
         self.held.fetch_sub(self.share(client).0, Ordering::Relaxed);
     }
 
-    /// The number that each holder increments.
+    /// Reads the number that each holder increments.
     pub fn read(&self, is_counted: bool) -> u64 {
         self.number(is_counted).load(Ordering::Relaxed)
     }

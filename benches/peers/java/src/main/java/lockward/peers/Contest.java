@@ -11,9 +11,9 @@ import java.util.stream.Collectors;
 final class Contest {
     /** During the warm-up the JIT compiler compiles the code. In nanoseconds, like the limits below. */
     private static final long WARM_UP = 4_000_000_000L;
-    /** How long clients that wait at the end of the job may take to get the lock. */
+    /** How long after the end of the job the waiting clients may still get the lock. Then they are interrupted. */
     private static final long LAST_GRANTS = 3_000_000_000L;
-    /** How long the rest of them may then take to end after an interrupt. */
+    /** How long a client may take to end after an interrupt. */
     private static final long AFTER_INTERRUPT = 5_000_000_000L;
 
     private final Peer peer;
@@ -25,8 +25,8 @@ final class Contest {
     private long from;
     private long to;
 
-    // A client changes these only while it holds the lock. It reads a number, yields, and writes the number plus 1.
-    // During the warm-up this is the number warmUp.
+    // Only a client that holds an exclusive lock changes these four fields. It reads counter, yields, and writes the
+    // number plus 1. During the warm-up it uses warmUp in place of counter.
     private volatile long counter;
     private volatile long warmUp;
     private volatile int last = -1;
@@ -83,7 +83,7 @@ final class Contest {
                 + (job == Job.CONTENDED ? ",\"counter\":" + counter + ",\"handoffs\":" + handOffs : "");
     }
 
-    /** What a client does while it shares the lock. */
+    /** The work of a client that shares the lock. */
     private void hold(int client, boolean counted) throws InterruptedException {
         long weight = job.weight(client);
         if (held.addAndGet(weight) <= job.limit() && counted) {
@@ -93,7 +93,7 @@ final class Contest {
         held.addAndGet(-weight);
     }
 
-    /** What a client does while it alone holds the lock. */
+    /** The work of a client that holds the lock alone. */
     private void count(int client, boolean counted) {
         long read = counted ? counter : warmUp;
         Thread.yield();
@@ -126,7 +126,7 @@ final class Contest {
             try {
                 work();
             } catch (Exception problem) {
-                // After the end of the job, run() interrupts the clients that still wait: that is no failure.
+                // After the end of the job, run() interrupts the clients that still wait, so this is not a failure.
                 if (System.nanoTime() - to < 0) {
                     failure.compareAndSet(null, problem);
                 }
