@@ -13,7 +13,7 @@ import (
 
 var (
 	ctx  = context.Background()
-	addr string // the address of a server with the module
+	addr string // of a server with the module
 )
 
 // newExample returns a client, and a function that closes it.
@@ -54,7 +54,7 @@ func Example() {
 func ExampleClient_Do() {
 	client, end := newExample()
 	defer end()
-	stored := int64(0) // the largest token that the store has seen
+	stored := int64(0) // the largest token that the storage has seen
 	err := client.Do(ctx, "order:43", func(ctx context.Context, lock *lockward.Lock) error {
 		if lock.Token() < stored {
 			return errors.New("another owner has acquired the lock meanwhile")
