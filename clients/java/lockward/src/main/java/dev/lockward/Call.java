@@ -306,7 +306,7 @@ final class Call {
 
         /** Gives the connection up if it stays silent, even if the call has ended earlier. */
         private void checkSilence(Connection connection) {
-            if (Clock.left(latest) > 0) {
+            if (Clock.left(latest) > 0 && !servers.isClosed) {
                 servers.timer.at(latest, () -> checkSilence(connection));
             } else if (!pipeline.get(pipeline.size() - 1).isDone()) {
                 servers.replace(connection);

@@ -374,9 +374,14 @@ final class Servers {
                 .whenComplete((answer, error) -> connected.thenAccept(StatefulConnection::closeAsync));
     }
 
-    /** Closes all connections, which ends the waits on them. */
-    void close() {
+    /** Ends all calls: their pauses and the time for their replies are over. */
+    void endCalls() {
         isClosed = true;
+        timer.end();
+    }
+
+    /** Closes all connections. */
+    void close() {
         redis.shutdownAsync(0, 2, TimeUnit.SECONDS).join();
     }
 }
