@@ -298,8 +298,17 @@ final class Tenure {
                 });
     }
 
-    /** Gives one hold back. This object has one hold less then, even if no server answers. */
+    /** As the method below, for as long as the client's patience. */
     CompletableFuture<Void> release(boolean isShared) {
+        return release(isShared, client.patience);
+    }
+
+    /**
+     * Gives one hold back. This object has one hold less then, even if no server answers.
+     *
+     * @param patience how long to try while no server answers
+     */
+    CompletableFuture<Void> release(boolean isShared, long patience) {
         int left;
         boolean isDowngrade;
         long end;
@@ -311,7 +320,7 @@ final class Tenure {
                 dropHold(isShared);
                 return CompletableFuture.failedFuture(lose(LEASE_OVER));
             }
-            end = Clock.earlier(deadline, Clock.now() + client.patience);
+            end = Clock.earlier(deadline, Clock.now() + patience);
             left = holds - 1;
             isDowngrade = !isShared && kind.isEmpty() && left > 0 && left == sharedHolds;
         }
