@@ -323,13 +323,17 @@ final class Tenure {
             end = Clock.earlier(deadline, Clock.now() + patience);
             left = holds - 1;
             isDowngrade = !isShared && kind.isEmpty() && left > 0 && left == sharedHolds;
+            if (!isDowngrade) {
+                // Before the request is sent: a renewal that is denied from now on finds no loss.
+                dropHold(isShared);
+            }
         }
         Call call = new Call(client.servers, key, end);
         Object kept = left == 0 ? "ALL" : List.of("HOLDS", left);
         // The thread of a downgrade goes on as a reader.
-        return (isDowngrade ? renew(0, Request.SHARED) : CompletableFuture.<Void>completedFuture(null))
-                // Before the request is sent: a renewal that is denied from now on finds no loss.
-                .whenComplete((downgraded, error) -> dropHold(isShared))
+        return (isDowngrade
+                        ? renew(0, Request.SHARED).whenComplete((downgraded, error) -> dropHold(isShared))
+                        : CompletableFuture.<Void>completedFuture(null))
                 .thenCompose(ready -> call.ask(() -> new Request("LOCK.RELEASE", key, owner, kept, "TOKEN", token)))
                 .thenAccept(reply -> {
                     boolean wasReleased = left == 0 && call.mayHaveRun && ServerError.is(reply, "NOTHELD");
