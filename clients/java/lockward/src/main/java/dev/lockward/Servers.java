@@ -124,14 +124,14 @@ final class Servers {
      * @param silent a node that has not redirected an earlier request of the same call
      */
     Node nodeFor(String key, @Nullable Node silent) {
-        if (seeds.size() == 1 && nodesBySlot.isEmpty()) {
+        if (nodes.size() == 1) {
             return seeds.get(0);
         }
         Node known = nodesBySlot.get(SlotHash.getSlot(key));
         if (known != null) {
             return known;
         }
-        List<Node> others = Stream.concat(seeds.stream(), nodesBySlot.values().stream())
+        List<Node> others = Stream.concat(seeds.stream(), nodes.values().stream())
                 .distinct()
                 .filter(node -> node != silent)
                 .toList();
@@ -144,7 +144,7 @@ final class Servers {
 
     /** Whether the client does not know which node of the cluster has the key. */
     boolean isGuess(String key) {
-        return (seeds.size() > 1 || !nodesBySlot.isEmpty()) && !nodesBySlot.containsKey(SlotHash.getSlot(key));
+        return nodes.size() > 1 && !nodesBySlot.containsKey(SlotHash.getSlot(key));
     }
 
     /** Notes that a node has the key. */
