@@ -198,7 +198,8 @@ final class Call {
             if (isOwn) {
                 servers.own(target).whenComplete(this::send);
             } else {
-                servers.withShared(target, this::send);
+                servers.withShared(
+                        target, (shared, failure) -> send(shared == null ? servers.idle(target) : shared, failure));
             }
             whenComplete((replies, error) -> {
                 timeout.cancel(false);

@@ -238,8 +238,10 @@ final class Servers {
         }
         nodesBySlot.values().removeIf(node::equals);
         failures.incrementAndGet();
-        for (Connection idle = node.idle.poll(); idle != null; idle = node.idle.poll()) {
-            idle.close();
+        if (shared != null) { // otherwise the idle ones may be the only ones that the server accepts
+            for (Connection idle = node.idle.poll(); idle != null; idle = node.idle.poll()) {
+                idle.close();
+            }
         }
         return true;
     }
@@ -262,11 +264,9 @@ final class Servers {
 
     /** A connection for a request that waits: an idle one, or a new one to where the shared one leads. */
     CompletableFuture<Connection> own(Node node) {
-        for (Connection idle = node.idle.poll(); idle != null; idle = node.idle.poll()) {
-            if (idle.isOpen()) {
-                node.waiting.add(idle);
-                return CompletableFuture.completedFuture(idle);
-            }
+        Connection idle = idle(node);
+        if (idle != null) {
+            return CompletableFuture.completedFuture(idle);
         }
         CompletableFuture<Connection> shared = new CompletableFuture<>();
         withShared(node, (connection, error) -> Clock.complete(shared, connection, error));
@@ -276,6 +276,19 @@ final class Servers {
                     node.waiting.add(own);
                     return own;
                 });
+    }
+
+    /** A connection that no wait uses any more, or null. It must be given back. */
+    @Nullable
+    Connection idle(Node node) {
+        Connection idle = node.idle.poll();
+        while (idle != null && !idle.isOpen()) {
+            idle = node.idle.poll();
+        }
+        if (idle != null) {
+            node.waiting.add(idle);
+        }
+        return idle;
     }
 
     /** Takes a connection back, unless it is a shared one. It is kept for a while if no request is under way on it. */

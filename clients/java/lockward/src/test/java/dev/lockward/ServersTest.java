@@ -1,5 +1,6 @@
 package dev.lockward;
 
+import static dev.lockward.Server.eventually;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -7,10 +8,11 @@ import io.lettuce.core.cluster.SlotHash;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 
-/** Nodes that are silent. */
+/** Nodes that are silent, and a server that accepts no connection. */
 class ServersTest {
     @Test
     void aLockOnACutConnectionIsRenewedThoughTheOnlySeedIsSilent() throws Exception {
@@ -34,6 +36,21 @@ class ServersTest {
             assertFalse(loss.isDone());
             assertTrue(held.isHeld());
             seed.resume();
+        }
+    }
+
+    @Test
+    void aGrantIsConfirmedThoughTheServerAcceptsNoOtherConnection() throws Exception {
+        try (Server server = new Server();
+                LockwardClient client = server.client()) {
+            server.call("LOCK.ACQUIRE", "k", "other", "PX", 60_000);
+            CompletableFuture<HeldLock> waiting = client.request("k").acquireAsync();
+            eventually(() -> server.waiters("k") == 1);
+            server.killIdle();
+            server.call("CONFIG", "SET", "maxclients", server.connections() - 1);
+            server.call("LOCK.RELEASE", "k", "other", "ALL");
+            assertTrue(waiting.get(20, TimeUnit.SECONDS).isHeld());
+            assertTrue(server.info("k").orElseThrow().leaseLeft() > 3_000);
         }
     }
 }
