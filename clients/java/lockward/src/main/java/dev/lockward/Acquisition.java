@@ -209,7 +209,7 @@ final class Acquisition {
         begun = new CopyOnWriteArrayList<>();
         return Clock.all(left.stream()
                         .filter(key -> key.isGranted || withUnheard)
-                        .map(key -> key.isGranted ? key.tenure.release(request.isShared()) : key.gaveUp))
+                        .map(key -> key.isGranted ? key.release() : key.gaveUp))
                 .exceptionally(failed -> null)
                 .completeOnTimeout(null, GIVE_UP_LIMIT, TimeUnit.NANOSECONDS);
     }
@@ -393,12 +393,21 @@ final class Acquisition {
         }
 
         private CompletableFuture<?> giveUp() {
-            // If the program has named the owner, or this is a re-entry, a later grant may have the same owner. A late
-            // release must not end that grant.
-            boolean isOnlyGrant = wanted == 1 && request.owner == null;
-            long limit = isOnlyGrant ? client.patience : GIVE_UP_LIMIT;
-            return new Call(client.servers, tenure.key, Clock.now() + limit)
+            return new Call(client.servers, tenure.key, Clock.now() + giveUpLimit())
                     .ask(() -> new Request("LOCK.RELEASE", tenure.key, tenure.owner, "HOLDS", wanted - 1));
+        }
+
+        CompletableFuture<Void> release() {
+            return tenure.release(request.isShared(), giveUpLimit());
+        }
+
+        /**
+         * If the program has named the owner, or this is a re-entry, a later grant may have the same owner. A late release must not
+         * end that grant.
+         */
+        private long giveUpLimit() {
+            boolean isOnlyGrant = wanted == 1 && request.owner == null;
+            return isOnlyGrant ? client.patience : GIVE_UP_LIMIT;
         }
     }
 }

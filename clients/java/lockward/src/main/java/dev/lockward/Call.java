@@ -198,7 +198,8 @@ final class Call {
             if (isOwn) {
                 servers.own(target).whenComplete(this::send);
             } else {
-                servers.withShared(target, this::send);
+                servers.withShared(
+                        target, (shared, failure) -> send(shared == null ? servers.idle(target) : shared, failure));
             }
             whenComplete((replies, error) -> {
                 timeout.cancel(false);
@@ -306,7 +307,7 @@ final class Call {
 
         /** Replaces the connection if no reply arrives on it in time, even if the call has ended earlier. */
         private void checkSilence(Connection connection) {
-            if (Clock.left(latest) > 0) {
+            if (Clock.left(latest) > 0 && !servers.isClosed) {
                 servers.timer.at(latest, () -> checkSilence(connection));
             } else if (!pipeline.get(pipeline.size() - 1).isDone()) {
                 servers.replace(connection);

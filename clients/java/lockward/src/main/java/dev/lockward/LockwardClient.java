@@ -282,9 +282,9 @@ public final class LockwardClient implements AutoCloseable {
      */
     @Override
     public void close() {
-        servers.close();
+        servers.endCalls();
         List.copyOf(live).forEach(tenure -> tenure.lose(CLOSED));
-        servers.timer.shutdown();
+        servers.close();
     }
 
     // For tenures and acquisitions.
@@ -309,7 +309,9 @@ public final class LockwardClient implements AutoCloseable {
         synchronized (live) {
             alarmAt = Clock.now() + Clock.FOREVER;
         }
-        check(null);
+        if (!servers.isClosed) { // after that any thread may run this, and may have a tenure's monitor
+            check(null);
+        }
     }
 
     private void check(@Nullable Node left) {

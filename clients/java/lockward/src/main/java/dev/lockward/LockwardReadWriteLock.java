@@ -9,8 +9,23 @@ import java.util.concurrent.locks.ReadWriteLock;
  * <p>The writer may also acquire the read lock. When it then unlocks the write lock, it is a reader, and other readers may hold the
  * lock, too. A reader that asks for the write lock would wait for itself, so {@code tryLock} returns false at once, and {@code lock}
  * throws a {@link LockRefusedException}.
- *
- * @param readLock the lock for readers
- * @param writeLock the lock for a writer
  */
-public record LockwardReadWriteLock(LockwardLock readLock, LockwardLock writeLock) implements ReadWriteLock {}
+public final class LockwardReadWriteLock implements ReadWriteLock {
+    private final LockwardLock readLock;
+    private final LockwardLock writeLock;
+
+    LockwardReadWriteLock(LockwardLock readLock, LockwardLock writeLock) {
+        this.readLock = readLock;
+        this.writeLock = writeLock;
+    }
+
+    @Override
+    public LockwardLock readLock() {
+        return readLock;
+    }
+
+    @Override
+    public LockwardLock writeLock() {
+        return writeLock;
+    }
+}

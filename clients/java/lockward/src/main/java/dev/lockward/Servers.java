@@ -124,14 +124,14 @@ final class Servers {
      * @param silent a node that has not redirected an earlier request of the same call
      */
     Node nodeFor(String key, @Nullable Node silent) {
-        if (seeds.size() == 1 && nodesBySlot.isEmpty()) {
+        if (nodes.size() == 1) {
             return seeds.get(0);
         }
         Node known = nodesBySlot.get(SlotHash.getSlot(key));
         if (known != null) {
             return known;
         }
-        List<Node> others = Stream.concat(seeds.stream(), nodesBySlot.values().stream())
+        List<Node> others = Stream.concat(seeds.stream(), nodes.values().stream())
                 .distinct()
                 .filter(node -> node != silent)
                 .toList();
@@ -144,7 +144,7 @@ final class Servers {
 
     /** Whether the client does not know which node of the cluster has the key. */
     boolean isGuess(String key) {
-        return (seeds.size() > 1 || !nodesBySlot.isEmpty()) && !nodesBySlot.containsKey(SlotHash.getSlot(key));
+        return nodes.size() > 1 && !nodesBySlot.containsKey(SlotHash.getSlot(key));
     }
 
     /** Notes that a node has the key. */
@@ -238,8 +238,10 @@ final class Servers {
         }
         nodesBySlot.values().removeIf(node::equals);
         failures.incrementAndGet();
-        for (Connection idle = node.idle.poll(); idle != null; idle = node.idle.poll()) {
-            idle.close();
+        if (shared != null) { // otherwise the idle ones may be the only ones that the server accepts
+            for (Connection idle = node.idle.poll(); idle != null; idle = node.idle.poll()) {
+                idle.close();
+            }
         }
         return true;
     }
@@ -262,11 +264,9 @@ final class Servers {
 
     /** A connection for a request that waits: an idle one, or a new one to the address of the shared one. */
     CompletableFuture<Connection> own(Node node) {
-        for (Connection idle = node.idle.poll(); idle != null; idle = node.idle.poll()) {
-            if (idle.isOpen()) {
-                node.waiting.add(idle);
-                return CompletableFuture.completedFuture(idle);
-            }
+        Connection idle = idle(node);
+        if (idle != null) {
+            return CompletableFuture.completedFuture(idle);
         }
         CompletableFuture<Connection> shared = new CompletableFuture<>();
         withShared(node, (connection, error) -> Clock.complete(shared, connection, error));
@@ -276,6 +276,19 @@ final class Servers {
                     node.waiting.add(own);
                     return own;
                 });
+    }
+
+    /** A connection that no wait uses any more, or null. It must be given back. */
+    @Nullable
+    Connection idle(Node node) {
+        Connection idle = node.idle.poll();
+        while (idle != null && !idle.isOpen()) {
+            idle = node.idle.poll();
+        }
+        if (idle != null) {
+            node.waiting.add(idle);
+        }
+        return idle;
     }
 
     /** Takes a connection back, unless it is a shared one. An idle connection is kept for a while, another one is closed. */
@@ -374,9 +387,14 @@ final class Servers {
                 .whenComplete((answer, error) -> connected.thenAccept(StatefulConnection::closeAsync));
     }
 
-    /** Closes all connections. This ends the waits on them. */
-    void close() {
+    /** Ends all calls: their pauses and the time for their replies are over. */
+    void endCalls() {
         isClosed = true;
+        timer.end();
+    }
+
+    /** Closes all connections. */
+    void close() {
         redis.shutdownAsync(0, 2, TimeUnit.SECONDS).join();
     }
 }

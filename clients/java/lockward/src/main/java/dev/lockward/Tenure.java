@@ -298,8 +298,17 @@ final class Tenure {
                 });
     }
 
-    /** Releases one hold. This object then has one hold less, even if no server answers. */
+    /** As the method below, for as long as the client's patience. */
     CompletableFuture<Void> release(boolean isShared) {
+        return release(isShared, client.patience);
+    }
+
+    /**
+     * Releases one hold. This object then has one hold less, even if no server answers.
+     *
+     * @param patience how long to try while no server answers
+     */
+    CompletableFuture<Void> release(boolean isShared, long patience) {
         int left;
         boolean isDowngrade;
         long end;
@@ -311,17 +320,20 @@ final class Tenure {
                 dropHold(isShared);
                 return CompletableFuture.failedFuture(lose(LEASE_OVER));
             }
-            end = Clock.earlier(deadline, Clock.now() + client.patience);
+            end = Clock.earlier(deadline, Clock.now() + patience);
             left = holds - 1;
             isDowngrade = !isShared && kind.isEmpty() && left > 0 && left == sharedHolds;
+            if (!isDowngrade) {
+                // Before the request is sent: a renewal that is denied from now on finds no loss.
+                dropHold(isShared);
+            }
         }
         Call call = new Call(client.servers, key, end);
         Object kept = left == 0 ? "ALL" : List.of("HOLDS", left);
         // A writer that also has the read lock becomes a reader.
-        return (isDowngrade ? renew(0, Request.SHARED) : CompletableFuture.<Void>completedFuture(null))
-                // The hold is dropped before the request is sent. So a renewal that the server denies because of
-                // this release is not reported as a loss.
-                .whenComplete((downgraded, error) -> dropHold(isShared))
+        return (isDowngrade
+                        ? renew(0, Request.SHARED).whenComplete((downgraded, error) -> dropHold(isShared))
+                        : CompletableFuture.<Void>completedFuture(null))
                 .thenCompose(ready -> call.ask(() -> new Request("LOCK.RELEASE", key, owner, kept, "TOKEN", token)))
                 .thenAccept(reply -> {
                     boolean wasReleased = left == 0 && call.mayHaveRun && ServerError.is(reply, "NOTHELD");

@@ -330,6 +330,37 @@ class LockTest {
     }
 
     @Test
+    void aSecondReleaseAtTheSameTimeIsNoLoss() throws Exception {
+        AtomicInteger ready = new AtomicInteger();
+        AtomicInteger late = new AtomicInteger();
+        CountDownLatch lost = new CountDownLatch(1);
+        for (int round = 1; round <= 500; round++) {
+            HeldLock held =
+                    CLIENT.request(name).onLost(loss -> lost.countDown()).acquire();
+            int bothReady = 2 * round;
+            Threads.Action release = () -> {
+                ready.incrementAndGet();
+                while (ready.get() < bothReady) {
+                    Thread.onSpinWait();
+                }
+                try {
+                    held.release();
+                } catch (LockLostException loss) {
+                    throw loss;
+                } catch (IllegalMonitorStateException notHeld) {
+                    late.incrementAndGet();
+                }
+            };
+            Running<Boolean> one = Threads.run(release);
+            Running<Boolean> other = Threads.run(release);
+            one.join();
+            other.join();
+            assertEquals(round, late.get());
+        }
+        assertEquals(1, lost.getCount());
+    }
+
+    @Test
     void aHeldLockCanBeReleasedAfterADelay() throws Exception {
         AtomicInteger losses = new AtomicInteger();
         HeldLock tenure = Server.tryAcquire(CLIENT, name, Duration.ZERO, null).orElseThrow();

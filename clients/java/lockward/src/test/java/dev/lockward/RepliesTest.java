@@ -102,6 +102,27 @@ class RepliesTest {
     }
 
     @Test
+    void aCancelledCallOfANamedOwnerRepeatsNoReleaseAfterItsEnd() throws Exception {
+        try (ScriptedServer server = new ScriptedServer(request -> switch (request.replaceAll(" me .*", "")) {
+                    case "LOCK.ACQUIRE a" -> grant(7, 30_000);
+                    case "LOCK.ACQUIRE b" -> request.contains(" BLOCK ") ? null : NULL;
+                    default -> null;
+                });
+                LockwardClient client = Server.builder(server.uri())
+                        .responseLimit(Duration.ofMillis(250))
+                        .build()) {
+            Threads.Running<Boolean> caller =
+                    Threads.run(() -> client.request("a", "b").owner("me").acquire());
+            eventually(() -> server.requests.stream().anyMatch(request -> request.contains(" BLOCK ")));
+            caller.interrupt();
+            assertThrows(InterruptedException.class, caller::join);
+            long sent = server.count("LOCK.RELEASE a ");
+            Thread.sleep(1_000); // the patience is longer
+            assertEquals(sent, server.count("LOCK.RELEASE a "));
+        }
+    }
+
+    @Test
     void aGrantIsReleasedIfTheServerRefusesTheWaitForReplicas() throws Exception {
         try (ScriptedServer server = new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE")
                         ? grant(7, 30_000)
