@@ -154,7 +154,7 @@ fn pass_on(context: Context, now: Instant, slice: Slice) {
     }
 }
 
-/// Puts locks back into the keyspace that the server dropped because its wall clock jumped.
+/// Puts back into the keyspace the locks that the server dropped because its wall clock jumped.
 fn put_back(context: Context, now: Instant, slice: Slice) {
     while let Some((db, key)) = state::with(|state| state.store.pop_to_put_back()) {
         let (name, gate) = name_and_gate(context, db, &key);

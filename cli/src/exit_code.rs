@@ -1,6 +1,6 @@
 //! The exit codes of the subcommands.
 
-/// A subcommand that reads locks failed.
+/// A subcommand other than `run` failed.
 pub(crate) const ERROR: u8 = 2;
 
 // `run` reserves the following codes. All other exit codes of `run` come from the command. Few commands use the codes

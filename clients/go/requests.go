@@ -80,8 +80,8 @@ func (r *call) ask() error {
 	return r.err
 }
 
-// newCall returns a call about the key. It waits for each reply for limit. It fails if no server answers for the patience; 0 is no
-// limit.
+// newCall returns a call about the key. The call waits for each reply for at most limit. It fails with ErrUnreachable if no server has
+// answered for the patience. If patience is 0, it never fails for this reason.
 func (p *part) newCall(ctx context.Context, limit, patience time.Duration) *call {
 	r := &call{ctx: ctx, part: p, limit: limit}
 	if patience > 0 {

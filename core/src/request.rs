@@ -57,7 +57,8 @@ pub struct RenewRequest {
     pub owner: Owner,
     /// The lease from now on.
     pub lease: Span,
-    /// The token of the tenure to renew; `None` for the present tenure. In quarantine it may be a tenure to restore.
+    /// The token of the tenure to renew; `None` for the present tenure. In quarantine,
+    /// this may also be the token of a tenure to restore.
     pub token: Option<FencingToken>,
     /// In quarantine and with a token: the count of holds of the tenure. A tenure that is restored without this value
     /// has one hold.

@@ -29,14 +29,14 @@ pub fn mono() -> Instant {
 }
 
 fn micros() -> i64 {
-    // SAFETY: takes nothing and touches nothing of ours.
+    // SAFETY: the function takes no arguments, and does not access the module's memory.
     i64::try_from(unsafe { api!(RedisModule_MonotonicMicroseconds()) }).unwrap_or(i64::MAX)
 }
 
 /// The latest time that the server may have used to judge a TTL just now. The server uses the time at which a command
 /// began until the command is done, and Valkey 9 reads the clock only once a millisecond.
 pub fn latest_wall() -> WallTime {
-    // SAFETY: they take nothing and touch nothing of ours.
+    // SAFETY: the two functions take no arguments, and do not access the module's memory.
     let (millis, micros) = unsafe {
         (api!(RedisModule_Milliseconds()), raw::RedisModule_CachedMicroseconds.map_or(0, |cached| cached()))
     };

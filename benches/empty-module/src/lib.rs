@@ -82,7 +82,7 @@ unsafe extern "C" fn block(
 ) -> c_int {
     // SAFETY:
     // - the server passes a valid context;
-    // - the client has no private data, so no callback must free it;
+    // - the client has no private data, so no callback is needed to free it;
     // - the handle for the disconnect callback is new, so it is valid.
     unsafe {
         let (Some(block), Some(when_it_leaves)) =

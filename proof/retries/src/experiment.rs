@@ -56,7 +56,7 @@ impl Finding {
 const OWNERS: [(Behavior, usize); 4] =
     [(Behavior::Acquires, 12), (Behavior::Waits, 12), (Behavior::MeetsSilence, 2), (Behavior::WaitsLong, 2)];
 
-/// Tests all kinds of lock with one client at the same time, on one server.
+/// Tests one client with all kinds of lock at the same time, on one server.
 pub(crate) fn run(client: &'static Client, goal: u64, seed: u64) -> Finding {
     let server = Server::start();
     let behaviors = OWNERS.iter().flat_map(|&(behavior, owners)| iter::repeat_n(behavior, owners));

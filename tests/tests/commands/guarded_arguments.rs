@@ -349,7 +349,8 @@ fn keys_beside_lock(client: &mut Client, tag: &str, command: &[Vec<u8>], own: &[
     let lock = Key { name: format!("{tag}lock").into(), flags: vec!["RO".into(), "access".into()] };
     let at = both.iter().position(|key| *key == lock).expect("the lock");
     both.remove(at);
-    // The server reports the channel of SPUBLISH only if a module's command names it.
+    // Within LOCK.GUARD the server also reports the channel of SPUBLISH, with the flag `not_key`. For SPUBLISH alone it
+    // does not.
     both.retain(|key| key.flags != ["not_key"]);
     // If the server reports no flags for a script's keys, the guard uses the flags in the script command's key
     // specification.

@@ -273,8 +273,8 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
             if let Some(found) = found {
                 // The client may not have received the reply with this token.
                 tokens.extend((!tokens.contains(&found.token)).then_some(found.token));
-                // If the crash has lost the end of an older tenure, the lock still has the older tenure, whose token is
-                // not new.
+                // The crash may have lost the record that an older tenure ended. Then that tenure still holds the lock.
+                // Its token was counted in an earlier cycle, so it is left out here.
                 tokens.retain(|token| !given.contains(token) || *token != found.token);
                 assert_eq!(client.call(["LOCK.RELEASE", key, &found.owner, "ALL"]), Reply::Int(0));
             }

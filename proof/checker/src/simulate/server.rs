@@ -206,7 +206,7 @@ impl Server {
         replies
     }
 
-    /// The next time at which a lease or a kept place changes.
+    /// The next time at which a lease ends, or a kept place stops holding others back or ends.
     pub(super) fn due(&self, key: &str) -> Option<Nanos> {
         let lock = self.locks.get(key)?;
         let places = lock.queue.iter().filter_map(|place| match place.state {

@@ -63,7 +63,7 @@ impl World for Watched {
     }
 }
 
-/// As [`Watched`], but the primary is only stopped. When it continues, it does not know of the failover.
+/// As [`Watched`], but the primary is frozen with SIGSTOP, not killed. When it runs again, it does not know of the failover.
 #[derive(Debug)]
 pub(super) struct Sleeping(Watched);
 

@@ -60,7 +60,7 @@ public final class LockwardClient implements AutoCloseable {
     /** The tenures that are held. A tenure that the program has dropped leaves this set, and is not renewed. */
     final Set<Tenure> live = Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap<>()));
 
-    // The next call of check, guarded by live.
+    // When the timer calls onAlarm next. Both fields are guarded by the monitor of the set `live`.
     private Future<?> alarm = CompletableFuture.completedFuture(null);
     private long alarmAt = Clock.now() + Clock.FOREVER;
 
