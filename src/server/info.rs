@@ -25,8 +25,9 @@ use std::ptr;
 ///   fire ROLE_CHANGED. A full resync fires LOADING.
 /// - An AOF that is switched on: `feedAppendOnlyFile` drops commands until the child of the rewrite runs: FORK_CHILD.
 ///   If the rewrite has to wait (`startAppendOnly`, `bgrewriteaofCommand`), the CONFIG event has fired before.
-/// - An AOF in other cases: when the server starts, the AOF exists before the cron runs for the first time. After RM_RdbLoad, RM_ResetDataset and REPLICAOF
-///   NO ONE it begins with a fork. `restartAOFWithSyncRdb` (Valkey 9.1) runs on replicas only.
+/// - An AOF in other cases: when the server starts, the AOF exists before the cron runs for the first time. After
+///   RM_RdbLoad, RM_ResetDataset and REPLICAOF NO ONE it begins with a fork. `restartAOFWithSyncRdb` (Valkey 9.1) runs on
+///   replicas only.
 /// - A node that gets a slot by atomic migration (Redis 8.6, `asmMigrateInProgress`): only in a cluster.
 /// - During MULTI/EXEC or a script: the server refuses SYNC, PSYNC and (in scripts) CONFIG. No AOF
 ///   begins, and the cron does not run.

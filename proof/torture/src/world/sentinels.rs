@@ -63,7 +63,8 @@ impl World for Watched {
     }
 }
 
-/// As [`Watched`], but the primary is frozen with SIGSTOP, not killed. When it runs again, it does not know of the failover.
+/// As [`Watched`], but the primary is frozen with SIGSTOP, not killed. When it runs again, it does
+/// not know of the failover.
 #[derive(Debug)]
 pub(super) struct Sleeping(Watched);
 
