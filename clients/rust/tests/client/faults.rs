@@ -1,6 +1,6 @@
 //! Requests and replies that are lost, and callers and runtimes that stop.
 
-use crate::{LONG, client, client_with, granted, soon, url};
+use crate::{LONG, calls, client, client_with, granted, soon, url};
 use lockward_client::{Error, Settings};
 use lockward_tests::{Fate, Proxy, Reply, Server, eventually};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,8 +64,10 @@ async fn a_dropped_try_that_waits_for_replicas_is_given_back_even_if_it_arrives_
     assert!(trying.await.expect_err("it is dropped").is_cancelled());
     tokio::time::sleep(Duration::from_millis(100)).await;
     proxy.set_plan(|_| Fate::Carried);
+    let mut observer = server.client();
+    eventually("the try has arrived", || calls(&mut observer, "lock.acquire") == 2);
+    eventually("it is given back", || observer.info("k").is_none());
     assert!(soon(client.close()).await);
-    eventually("it is given back", || server.client().info("k").is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]
