@@ -113,7 +113,14 @@ impl Tenure {
     /// Adds the keys of another tenure. The first ones begin the renewals in the background.
     pub(crate) fn join(self: &Arc<Self>, other: &Self, is_renewed: bool) {
         let other = other.state();
-        if is_renewed && self.state.borrow().keys.is_empty() {
+        let is_first = self.state.borrow().keys.is_empty();
+        self.state.send_modify(|state| {
+            (state.lease, state.since) = (state.lease.min(other.lease), state.since.max(other.since));
+            state.keys.extend(other.keys);
+            state.keys.sort_by(|one, other| one.name.key.cmp(&other.name.key));
+        });
+        // The keys are added before: another thread may begin this work right away, and without keys there is nothing to renew.
+        if is_renewed && is_first {
             let tenure = Arc::clone(self);
             // Most tenures have ended by then, and need no task.
             self.client.begin_soon(move || {
@@ -122,11 +129,6 @@ impl Tenure {
                 }
             });
         }
-        self.state.send_modify(|state| {
-            (state.lease, state.since) = (state.lease.min(other.lease), state.since.max(other.since));
-            state.keys.extend(other.keys);
-            state.keys.sort_by(|one, other| one.name.key.cmp(&other.name.key));
-        });
     }
 
     pub(crate) fn state(&self) -> State {
