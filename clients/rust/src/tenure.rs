@@ -217,13 +217,18 @@ impl Tenure {
     /// As [`renew_key`](Self::renew_key).
     pub(crate) async fn renew(&self, patience: Duration) -> Result<(), Error> {
         self.check()?;
+        self.renew_each(patience).await.into_iter().collect()
+    }
+
+    /// Sets new leases, within this patience. Returns the result of each key.
+    pub(crate) async fn renew_each(&self, patience: Duration) -> Vec<Result<(), Error>> {
         let keys = self.state().keys;
         let renewals = keys.iter().map(async |held| {
             let mut request = Request::new(&self.client, &held.name);
             request.patience = patience;
             self.renew_key(held.token, &mut request, 6).await
         });
-        join_all(renewals).await.into_iter().collect()
+        join_all(renewals).await
     }
 
     /// Sets a new lease for the key of a request. Each attempt may take this `part` of the lease, such as a 6th. The attempts

@@ -1,7 +1,7 @@
 //! Requests and replies that are lost, and callers and runtimes that stop.
 
 use crate::{LONG, calls, client, client_with, granted, soon, url};
-use lockward_client::{Error, Settings};
+use lockward_client::{Error, Limit, Settings};
 use lockward_tests::{Fate, Proxy, Reply, Server, eventually};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -250,4 +250,18 @@ async fn a_renewal_that_is_refused_after_a_cut_is_repeated_with_pauses() {
     soon(guard.lost()).await;
     let renewals = renewals.load(Ordering::Relaxed);
     assert!((5..50).contains(&renewals), "{renewals}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_downgrade_that_is_refused_for_one_key_does_not_lose_the_others() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let guard = client.locks(["a", "b"]).slots(2).acquire().await.expect("a guard");
+    let mut observer = server.client();
+    observer.call("ACL SETUSER default resetkeys ~a");
+    let refused = guard.downgrade(Limit::Slots(3)).await;
+    assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
+    observer.call("ACL SETUSER default allkeys");
+    guard.renew().await.expect("it is held");
+    guard.release().await.expect("a release");
 }
