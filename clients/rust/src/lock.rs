@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::guard::Guard;
 use crate::servers::Inner;
 use crate::time::{FAR_FUTURE, from_now, until};
-use futures_util::future::{FutureExt, pending, try_join_all};
+use futures_util::future::{FutureExt, join_all, pending};
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -167,7 +167,9 @@ impl Lock {
         });
         let all = async {
             if together {
-                return try_join_all(acquisitions).await.map(drop);
+                // No try is left alone when another one fails: its late *give up* could end the next tenure of a named owner.
+                let errors = join_all(acquisitions).await.into_iter().filter_map(Result::err);
+                return errors.min_by_key(|error| matches!(error, Error::Busy { .. })).map_or(Ok(()), Err);
             }
             for acquisition in acquisitions {
                 acquisition.await?;

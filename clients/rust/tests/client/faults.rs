@@ -265,3 +265,30 @@ async fn a_downgrade_that_is_refused_for_one_key_does_not_lose_the_others() {
     guard.renew().await.expect("it is held");
     guard.release().await.expect("a release");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_try_of_several_keys_does_not_end_the_next_tenure_of_a_named_owner() {
+    let server = Server::start();
+    let other = client(&server).await.lock("a").acquire().await.expect("a guard");
+    let mut tries = 0;
+    let proxy = Proxy::start(server.port(), move |request| {
+        let is_try = request[0].text() == "LOCK.ACQUIRE" && request[1].text() == "b";
+        tries += u32::from(is_try);
+        if is_try && tries == 1 { Fate::Held } else { Fate::Carried }
+    });
+    let settings = Settings::default().response_limit(Duration::from_millis(500));
+    let client = client_with(&url(proxy.port()), settings);
+    let waiter = tokio::spawn(client.locks(["a", "b"]).owner("me").lease(LONG).acquire());
+    let mut observer = server.client();
+    eventually("the try is on its way", || proxy.losses().held == 1);
+    observer.see_waiters("a", 1);
+    other.release().await.expect("a release");
+    let guard = granted(waiter).await;
+    let before = calls(&mut observer, "lock.acquire");
+    proxy.set_plan(|_| Fate::Carried);
+    eventually("the try has arrived", || calls(&mut observer, "lock.acquire") > before);
+    // What the client has sent behind it arrives right after it.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    guard.renew().await.expect("it is held");
+    guard.release().await.expect("a release");
+}
