@@ -292,3 +292,27 @@ async fn a_late_try_of_several_keys_does_not_end_the_next_tenure_of_a_named_owne
     guard.renew().await.expect("it is held");
     guard.release().await.expect("a release");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_fails_ends_after_what_it_got_is_given_back() {
+    let server = Server::start();
+    let other = client(&server).await.lock("b").acquire().await.expect("a guard");
+    let proxy = Proxy::start(server.port(), |_| Fate::Carried);
+    let client = client_with(&url(proxy.port()), Settings::default());
+    let several = client.locks(["a", "b"]).lease(LONG);
+    for lock in
+        [several.clone(), several.owner("me"), client.lock("a").replicas(1, Duration::from_millis(50))]
+    {
+        proxy.set_plan(fates("LOCK.RELEASE", [Fate::Held]));
+        let held = proxy.losses().held;
+        let failing = tokio::spawn(lock.try_acquire());
+        eventually("the release is on its way", || proxy.losses().held > held);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!failing.is_finished(), "it is still held");
+        proxy.set_plan(|_| Fate::Carried);
+        let failed = failing.await.expect("no panic");
+        assert!(matches!(failed, Err(Error::Busy { .. } | Error::Unreplicated { .. })), "{failed:?}");
+        assert_eq!(server.client().info("a"), None);
+    }
+    other.release().await.expect("a release");
+}
