@@ -316,3 +316,20 @@ async fn a_call_that_fails_ends_after_what_it_got_is_given_back() {
     }
     other.release().await.expect("a release");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_try_is_given_back_while_the_server_waits_for_replicas() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut observer = server.client();
+    let lock = client.lock("k").lease(LONG).replicas(1, LONG / 2);
+    for lock in [lock.clone(), lock.owner("me")] {
+        let trying = tokio::spawn(lock.try_acquire());
+        eventually("it is granted", || observer.info("k").is_some());
+        let begun = Instant::now();
+        trying.abort();
+        eventually("it is given back", || observer.info("k").is_none());
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+        assert!(soon(client.close()).await);
+    }
+}
