@@ -246,7 +246,10 @@ impl Tenure {
         request.deadline = request.deadline.min(self.state.borrow().deadline());
         loop {
             self.check()?;
-            let State { lease, kind, hold_end, .. } = self.state();
+            let (lease, kind, hold_end) = {
+                let state = self.state.borrow();
+                (state.lease, state.kind, state.hold_end)
+            };
             let since = Instant::now();
             let lease = hold_end.map_or(lease, |end| lease.min(millis(until(end))));
             if lease == 0 {
