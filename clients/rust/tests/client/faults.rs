@@ -333,3 +333,17 @@ async fn a_dropped_try_is_given_back_while_the_server_waits_for_replicas() {
         assert!(soon(client.close()).await);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_release_of_a_dropped_guard_leaves_a_silent_connection_after_the_response_limit() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), fates("LOCK.RELEASE", [Fate::Held]));
+    let limit = Duration::from_secs(1);
+    let client = client_with(&url(proxy.port()), Settings::default().response_limit(limit));
+    drop(client.lock("k").lease(LONG).acquire().await.expect("a guard"));
+    let begun = Instant::now();
+    let mut observer = server.client();
+    eventually("it is released", || observer.info("k").is_none());
+    assert!(begun.elapsed() < limit * 3 / 2, "{:?}", begun.elapsed());
+    proxy.set_plan(|_| Fate::Carried);
+}
