@@ -30,10 +30,10 @@ const SHORT_LEASE: u64 = 3_000;
 const SLICE: Duration = Duration::from_secs(10);
 
 /// How long after the wait limit a reply may still come.
-const OVERTIME: Duration = Duration::from_millis(100);
+pub(crate) const OVERTIME: Duration = Duration::from_millis(100);
 
-/// How long to repeat *give up* for an owner that may acquire the lock again.
-const GIVE_UP_LIMIT: Duration = Duration::from_millis(200);
+/// How long to repeat *give up* for an owner that may acquire the lock again, and how long a call that fails waits for the reply.
+pub(crate) const GIVE_UP_LIMIT: Duration = Duration::from_millis(200);
 
 /// The options of an acquisition.
 #[derive(Clone, Debug, Default)]

@@ -140,17 +140,20 @@ impl Guard {
     /// calls it with [`Limit::Shared`] becomes a reader. The token stays the same. A smaller limit is refused.
     ///
     /// # Errors
-    /// As [`renew`](Self::renew). After [`Error::Unreachable`] the next renewal downgrades the lock.
+    /// As [`renew`](Self::renew). After [`Error::Unreachable`] the next renewal downgrades the lock, and also if the server has
+    /// downgraded some of several locks and refused the others.
     pub async fn downgrade(&self, limit: Limit) -> Result<(), Error> {
         let before = self.tenure.state().kind;
         let kind = Kind { limit, weight: before.weight.filter(|_| limit != Limit::Shared) };
         kind.check()?;
+        self.tenure.check()?;
         self.tenure.change(|state| state.kind = kind);
-        self.renew().await.inspect_err(|error| {
-            if error.code().is_some() {
-                self.tenure.change(|state| state.kind = before);
-            }
-        })
+        let downgraded = self.tenure.renew_each(self.tenure.client.settings.patience).await;
+        // A key that may be downgraded refuses a smaller limit: with the earlier kind it could not be renewed any more.
+        if downgraded.iter().all(|key| key.as_ref().is_err_and(|error| error.code().is_some())) {
+            self.tenure.change(|state| state.kind = before);
+        }
+        downgraded.into_iter().collect()
     }
 
     /// Runs a command only while the server has this tenure: `LOCK.GUARD` with the key and the token of this guard. The check

@@ -1,16 +1,16 @@
 //! The options of an acquisition.
 
-use crate::acquire::{Acquire, Options};
+use crate::acquire::{Acquire, GIVE_UP_LIMIT, OVERTIME, Options};
 use crate::commands::{Kind, Limit, OwnedKey};
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::servers::Inner;
 use crate::time::{FAR_FUTURE, from_now, until};
-use futures_util::future::{FutureExt, pending, try_join_all};
+use futures_util::future::{FutureExt, join_all, pending};
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 /// How long to wait before the client starts over. Without a pause it would never rest if the lease is shorter than a round trip.
 const PAUSE_AFTER_LOSS: Duration = Duration::from_millis(50);
@@ -134,7 +134,14 @@ impl Lock {
         loop {
             // If there are several keys, all are first tried together.
             let together = is_first && self.keys.len() > 1;
-            match self.attempt(together, limit).await {
+            // Each attempt is a new owner: the release of an earlier one must not end what is acquired from here on.
+            let owner = self.options.owner.clone().unwrap_or_else(|| self.client.unique_owner());
+            let attempted = self.attempt(&owner, together, limit).await;
+            // If no server answers, it gives no reply to a release either.
+            if matches!(&attempted, Err(error) if !matches!(error, Error::Unreachable { .. })) {
+                self.let_releases_end(&owner, limit).await;
+            }
+            match attempted {
                 Err(Error::Busy { .. }) if together && !waits_not => {}
                 Err(Error::Lost { .. }) if !waits_not => sleep(PAUSE_AFTER_LOSS).await,
                 // A server has answered the first attempt.
@@ -147,27 +154,27 @@ impl Lock {
         }
     }
 
-    /// Acquires all keys as a new owner: the release of an earlier attempt must not end what is acquired from here on. The
-    /// keys are tried together, or acquired one after the other. The attempt ends when one that is granted is lost. What it
-    /// has acquired by then is given back: a caller that waits for one key must not hold another one, because the next
-    /// waiter for the first key may need it.
-    async fn attempt(&self, together: bool, limit: Instant) -> Result<Guard, Error> {
+    /// Acquires all keys. They are tried together, or acquired one after the other. The attempt ends when one that is granted
+    /// is lost. What it has acquired by then is given back: a caller that waits for one key must not hold another one, because
+    /// the next waiter for the first key may need it.
+    async fn attempt(&self, owner: &[u8], together: bool, limit: Instant) -> Result<Guard, Error> {
         let Self { client, keys, options } = self;
-        let owner = options.owner.clone().unwrap_or_else(|| client.unique_owner());
         let mut guard = Guard::new(client, options.kind);
         let tenure = &guard.tenure;
         // If there is one key, nothing is held before it is granted.
         let lost = if keys.len() > 1 { guard.lost().boxed() } else { pending().boxed() };
         let only_tries = together || options.waits_not();
         let acquisitions = keys.iter().map(async |key| {
-            let name = OwnedKey { key: key.clone(), owner: owner.clone() };
+            let name = OwnedKey { key: key.clone(), owner: owner.to_vec() };
             let part = Acquire::run(client, name, options, limit, only_tries).await?;
             tenure.join(&part, !options.without_renewal);
             Ok(())
         });
         let all = async {
             if together {
-                return try_join_all(acquisitions).await.map(drop);
+                // No try is left alone when another one fails: its late *give up* could end the next tenure of a named owner.
+                let errors = join_all(acquisitions).await.into_iter().filter_map(Result::err);
+                return errors.min_by_key(|error| matches!(error, Error::Busy { .. })).map_or(Ok(()), Err);
             }
             for acquisition in acquisitions {
                 acquisition.await?;
@@ -181,6 +188,14 @@ impl Lock {
         }
         guard.complete(options.hold_limit)?;
         Ok(guard)
+    }
+
+    /// Waits for the replies to the releases of an attempt that has failed, but not for long.
+    async fn let_releases_end(&self, owner: &[u8], limit: Instant) {
+        let mut releases = self.client.releases.subscribe();
+        let is_own = |name: &Arc<OwnedKey>| name.owner == owner && self.keys.contains(&name.key);
+        let ended = releases.wait_for(|releases| !releases.iter().any(is_own));
+        let _ = timeout(GIVE_UP_LIMIT.min(until(limit + OVERTIME * 3 / 2)), ended).await;
     }
 
     /// Acquires the lock, runs `work` and releases the lock, even if `work` returns an error or panics. When the lock is lost,

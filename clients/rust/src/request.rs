@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
+/// How long a release may be delayed by a WAIT that the server carries out before it.
+const WAIT_LIMIT: Duration = Duration::from_millis(50);
+
 /// The attempts of one call.
 pub(crate) struct Request<'a> {
     pub(crate) client: &'a Arc<Inner>,
@@ -226,12 +229,14 @@ impl<'a> Request<'a> {
 
     /// Sends a release in the background, until it is answered or `end` is reached. It is sent at once if a connection is
     /// open. If an earlier request may still run, the release is sent on the same connection. So the server reads it later
-    /// than that request, even if the server was stopped.
+    /// than that request, even if the server was stopped. If WAIT follows the earlier request, the server may not read the
+    /// release for a long time. So it is soon sent on the shared connection too.
     pub(crate) fn release_in_background(&mut self, release: Cmd, end: Instant) {
         let (client, name) = (Arc::clone(self.client), Arc::clone(&self.name));
-        let earlier = self.connection.take().filter(|_| self.may_have_run).map(|(_, connection)| connection);
-        let connection = earlier.or_else(|| client.known_connection(self.slot));
-        let connection = connection.and_then(|connection| connection.peek()?.clone().ok());
+        let is_behind_wait = self.is_alone && self.may_have_run && self.connection.is_some();
+        let earlier = self.connection.take().filter(|_| self.may_have_run);
+        let used = earlier.or_else(|| client.known_connection(self.slot));
+        let connection = used.as_ref().and_then(|(_, connection)| connection.peek()?.clone().ok());
         let cmd = release.clone();
         let sent = async move { connection?.send_packed_command(&cmd).await.ok() }.boxed().shared();
         // The first poll sends it.
@@ -240,11 +245,23 @@ impl<'a> Request<'a> {
         // Timers are created inside the task, because there may be no runtime here.
         self.client.runtime.spawn(async move {
             let limit = client.settings.response_limit.min(until(end));
-            let is_released = matches!(timeout(limit, sent).await, Ok(Some(Value::Int(_))));
-            if !is_released {
+            let replied =
+                timeout(if is_behind_wait { limit.min(WAIT_LIMIT) } else { limit }, sent.clone()).await;
+            if !matches!(replied, Ok(Some(Value::Int(_)))) {
+                if let Some((node, connection)) = used
+                    && replied.is_err()
+                    && !is_behind_wait
+                    && !until(end).is_zero()
+                {
+                    client.note_silence(&node, Some(&connection));
+                }
                 let mut request = Request::new(&client, &name);
                 (request.deadline, request.patience) = (end, FAR_FUTURE);
                 let _ = request.repeat(&release).await;
+                if is_behind_wait {
+                    // The earlier request may still arrive. If this connection closed, the server might ignore the release.
+                    let _ = timeout(client.settings.response_limit.min(until(end)), sent).await;
+                }
             }
             client.releases.send_modify(|releases| {
                 let done = releases.iter().position(|release| Arc::ptr_eq(release, &name));

@@ -200,10 +200,11 @@ impl Inner {
         shared.insert(self.spawn(open(node.info.clone(), config, self.settings.response_limit))).clone()
     }
 
-    /// The shared connection to the node that is known to serve a slot, if there is one.
-    pub(crate) fn known_connection(&self, slot: Slot) -> Option<Awaited<MultiplexedConnection>> {
+    /// The node that is known to serve a slot, and the shared connection to it, if there are such.
+    pub(crate) fn known_connection(&self, slot: Slot) -> Option<(Arc<Node>, Awaited<MultiplexedConnection>)> {
         let node = Arc::clone(locked(&self.routes).get(&slot)?);
-        locked(&node.shared).clone()
+        let shared = locked(&node.shared).clone()?;
+        Some((node, shared))
     }
 
     /// A connection to a node for a call alone. Dropping it closes it, and the server notices that a waiter has left.

@@ -113,7 +113,14 @@ impl Tenure {
     /// Adds the keys of another tenure. The first ones begin the renewals in the background.
     pub(crate) fn join(self: &Arc<Self>, other: &Self, is_renewed: bool) {
         let other = other.state();
-        if is_renewed && self.state.borrow().keys.is_empty() {
+        let is_first = self.state.borrow().keys.is_empty();
+        self.state.send_modify(|state| {
+            (state.lease, state.since) = (state.lease.min(other.lease), state.since.max(other.since));
+            state.keys.extend(other.keys);
+            state.keys.sort_by(|one, other| one.name.key.cmp(&other.name.key));
+        });
+        // The keys are added before: another thread may begin this work right away, and without keys there is nothing to renew.
+        if is_renewed && is_first {
             let tenure = Arc::clone(self);
             // Most tenures have ended by then, and need no task.
             self.client.begin_soon(move || {
@@ -122,11 +129,6 @@ impl Tenure {
                 }
             });
         }
-        self.state.send_modify(|state| {
-            (state.lease, state.since) = (state.lease.min(other.lease), state.since.max(other.since));
-            state.keys.extend(other.keys);
-            state.keys.sort_by(|one, other| one.name.key.cmp(&other.name.key));
-        });
     }
 
     pub(crate) fn state(&self) -> State {
@@ -215,13 +217,18 @@ impl Tenure {
     /// As [`renew_key`](Self::renew_key).
     pub(crate) async fn renew(&self, patience: Duration) -> Result<(), Error> {
         self.check()?;
+        self.renew_each(patience).await.into_iter().collect()
+    }
+
+    /// Sets new leases, within this patience. Returns the result of each key.
+    pub(crate) async fn renew_each(&self, patience: Duration) -> Vec<Result<(), Error>> {
         let keys = self.state().keys;
         let renewals = keys.iter().map(async |held| {
             let mut request = Request::new(&self.client, &held.name);
             request.patience = patience;
             self.renew_key(held.token, &mut request, 6).await
         });
-        join_all(renewals).await.into_iter().collect()
+        join_all(renewals).await
     }
 
     /// Sets a new lease for the key of a request. Each attempt may take this `part` of the lease, such as a 6th. The attempts
@@ -239,7 +246,10 @@ impl Tenure {
         request.deadline = request.deadline.min(self.state.borrow().deadline());
         loop {
             self.check()?;
-            let State { lease, kind, hold_end, .. } = self.state();
+            let (lease, kind, hold_end) = {
+                let state = self.state.borrow();
+                (state.lease, state.kind, state.hold_end)
+            };
             let since = Instant::now();
             let lease = hold_end.map_or(lease, |end| lease.min(millis(until(end))));
             if lease == 0 {

@@ -39,9 +39,17 @@ async fn polled<T>(future: impl Future<Output = T>, times: usize, when: DropWhen
 }
 
 /// Locks with different options.
-fn variants(client: &Client) -> [Lock; 4] {
+fn variants(client: &Client) -> [Lock; 6] {
     let lock = client.lock("k").lease(LONG).wait(Duration::from_secs(60));
-    [lock.clone(), lock.clone().owner("me"), lock.clone().wait(Duration::ZERO), lock.replicas(0, LONG / 2)]
+    let several = client.locks(["a", "k"]).lease(LONG).wait(Duration::from_secs(60));
+    [
+        lock.clone(),
+        lock.clone().owner("me"),
+        lock.clone().wait(Duration::ZERO),
+        lock.replicas(0, LONG / 2),
+        several.clone(),
+        several.owner("me"),
+    ]
 }
 
 async fn see_nothing_left(server: &Server, client: &Client, what: &str) {

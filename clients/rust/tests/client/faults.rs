@@ -1,7 +1,7 @@
 //! Requests and replies that are lost, and callers and runtimes that stop.
 
-use crate::{LONG, client, client_with, granted, soon, url};
-use lockward_client::{Error, Settings};
+use crate::{LONG, calls, client, client_with, granted, soon, url};
+use lockward_client::{Error, Limit, Settings};
 use lockward_tests::{Fate, Proxy, Reply, Server, eventually};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -64,8 +64,10 @@ async fn a_dropped_request_for_replicas_that_arrives_late_leaves_no_lock() {
     assert!(trying.await.expect_err("it is dropped").is_cancelled());
     tokio::time::sleep(Duration::from_millis(100)).await;
     proxy.set_plan(|_| Fate::Carried);
+    let mut observer = server.client();
+    eventually("the try has arrived", || calls(&mut observer, "lock.acquire") == 2);
+    eventually("the lock is released", || observer.info("k").is_none());
     assert!(soon(client.close()).await);
-    eventually("the lock is released", || server.client().info("k").is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -248,4 +250,100 @@ async fn a_renewal_that_is_refused_after_a_disconnect_is_repeated_with_pauses() 
     soon(guard.lost()).await;
     let renewals = renewals.load(Ordering::Relaxed);
     assert!((5..50).contains(&renewals), "{renewals}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_downgrade_that_is_refused_for_one_key_does_not_lose_the_others() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let guard = client.locks(["a", "b"]).slots(2).acquire().await.expect("a guard");
+    let mut observer = server.client();
+    observer.call("ACL SETUSER default resetkeys ~a");
+    let refused = guard.downgrade(Limit::Slots(3)).await;
+    assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
+    observer.call("ACL SETUSER default allkeys");
+    guard.renew().await.expect("it is held");
+    guard.release().await.expect("a release");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_try_of_several_keys_does_not_end_the_next_tenure_of_a_named_owner() {
+    let server = Server::start();
+    let other = client(&server).await.lock("a").acquire().await.expect("a guard");
+    let mut tries = 0;
+    let proxy = Proxy::start(server.port(), move |request| {
+        let is_try = request[0].text() == "LOCK.ACQUIRE" && request[1].text() == "b";
+        tries += u32::from(is_try);
+        if is_try && tries == 1 { Fate::Held } else { Fate::Carried }
+    });
+    let settings = Settings::default().response_limit(Duration::from_millis(500));
+    let client = client_with(&url(proxy.port()), settings);
+    let waiter = tokio::spawn(client.locks(["a", "b"]).owner("me").lease(LONG).acquire());
+    let mut observer = server.client();
+    eventually("the try is on its way", || proxy.losses().held == 1);
+    observer.see_waiters("a", 1);
+    other.release().await.expect("a release");
+    let guard = granted(waiter).await;
+    let before = calls(&mut observer, "lock.acquire");
+    proxy.set_plan(|_| Fate::Carried);
+    eventually("the try has arrived", || calls(&mut observer, "lock.acquire") > before);
+    // What the client has sent behind it arrives right after it.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    guard.renew().await.expect("it is held");
+    guard.release().await.expect("a release");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_fails_ends_after_what_it_got_is_given_back() {
+    let server = Server::start();
+    let other = client(&server).await.lock("b").acquire().await.expect("a guard");
+    let proxy = Proxy::start(server.port(), |_| Fate::Carried);
+    let client = client_with(&url(proxy.port()), Settings::default());
+    let several = client.locks(["a", "b"]).lease(LONG);
+    for lock in
+        [several.clone(), several.owner("me"), client.lock("a").replicas(1, Duration::from_millis(50))]
+    {
+        proxy.set_plan(fates("LOCK.RELEASE", [Fate::Held]));
+        let held = proxy.losses().held;
+        let failing = tokio::spawn(lock.try_acquire());
+        eventually("the release is on its way", || proxy.losses().held > held);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!failing.is_finished(), "it is still held");
+        proxy.set_plan(|_| Fate::Carried);
+        let failed = failing.await.expect("no panic");
+        assert!(matches!(failed, Err(Error::Busy { .. } | Error::Unreplicated { .. })), "{failed:?}");
+        assert_eq!(server.client().info("a"), None);
+    }
+    other.release().await.expect("a release");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_try_is_given_back_while_the_server_waits_for_replicas() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut observer = server.client();
+    let lock = client.lock("k").lease(LONG).replicas(1, LONG / 2);
+    for lock in [lock.clone(), lock.owner("me")] {
+        let trying = tokio::spawn(lock.try_acquire());
+        eventually("it is granted", || observer.info("k").is_some());
+        let begun = Instant::now();
+        trying.abort();
+        eventually("the lock is released", || observer.info("k").is_none());
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+        assert!(soon(client.close()).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_release_of_a_dropped_guard_leaves_a_silent_connection_after_the_response_limit() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), fates("LOCK.RELEASE", [Fate::Held]));
+    let limit = Duration::from_secs(1);
+    let client = client_with(&url(proxy.port()), Settings::default().response_limit(limit));
+    drop(client.lock("k").lease(LONG).acquire().await.expect("a guard"));
+    let begun = Instant::now();
+    let mut observer = server.client();
+    eventually("it is released", || observer.info("k").is_none());
+    assert!(begun.elapsed() < limit * 3 / 2, "{:?}", begun.elapsed());
+    proxy.set_plan(|_| Fate::Carried);
 }

@@ -94,3 +94,43 @@ async fn ended_tenures_leave_no_tasks_memory_or_connections() {
     assert!(grown < 16 * 1_024, "{grown} KiB more");
     assert!(server.client().stat("clients", "connected_clients") <= 3);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_of_many_waiters_close_soon_after_they_are_idle() {
+    let server = Server::start();
+    let client = client_with(&url(server.port()), Settings::default().waiting_connections(500));
+    let guard = client.lock("k").lease(LONG).acquire().await.expect("a guard");
+    let waiters: Vec<_> = (0..500)
+        .map(|_| {
+            let lock = client.lock("k").wait(LONG);
+            tokio::spawn(async move { lock.acquire().await?.release().await })
+        })
+        .collect();
+    let mut observer = server.client();
+    observer.see_waiters("k", 500);
+    guard.release().await.expect("a release");
+    for waiter in waiters {
+        waiter.await.expect("no panic").expect("a tenure");
+    }
+    eventually("they are closed", || observer.stat("clients", "connected_clients") <= 2);
+}
+
+#[tokio::test]
+async fn the_renewal_of_many_keys_holds_no_other_task_up() {
+    let server = Server::start();
+    let keys = (0..4_000).map(|number| format!("k{number}"));
+    let guard = client(&server).await.locks(keys).lease(LONG).acquire().await.expect("a guard");
+    let ticking = async {
+        let mut longest = Duration::ZERO;
+        for _ in 0..100 {
+            let begun = Instant::now();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            longest = longest.max(begun.elapsed());
+        }
+        longest
+    };
+    let (longest, renewed) = tokio::join!(ticking, guard.renew());
+    renewed.expect("a renewal");
+    assert!(longest < Duration::from_millis(200), "{longest:?}");
+    guard.release().await.expect("a release");
+}
