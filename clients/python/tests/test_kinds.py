@@ -582,3 +582,28 @@ def test_a_late_reentry_does_not_seem_to_last_longer_than_at_the_server(
     assert lock.acquire() and lock.holds == 2
     [holding] = lock._local.__dict__.values()
     assert holding.deadline < monotonic() + client.pttl("a") / 1000 + 0.001
+
+
+def test_a_late_confirmation_does_not_stop_the_renewals(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second key is granted, but its lease is over when the confirmation comes. The watcher must not renew it."""
+    lock = lockward.Lock(client, "other", lease=0.9)
+    both = lockward.MultiLock([lockward.Lock(client, "a"), lockward.Lock(client, "b")], lease=0.5, thread_local=False)
+    send, late, granted, crashed = lock._runtime.send, [], [], []
+
+    async def send_and_wait(node: Any, requests: Any, *others: Any) -> None:
+        await send(node, requests, *others)
+        if not late and [(each.key, each.command[0]) for each in requests] == [(b"b", "LOCK.RENEW")]:
+            late.append(True)
+            sleep(0.6)
+            client.execute_command("LOCK.ACQUIRE", "b", "rival", "PX", 300)
+
+    monkeypatch.setattr(lock._runtime, "send", send_and_wait)
+    monkeypatch.setattr(threading, "excepthook", crashed.append)
+    with lock:
+        with lockward.Lock(client, "b"):
+            waiting = threading.Thread(target=lambda: granted.append(both.acquire()), daemon=True)
+            waiting.start()
+            eventually(lambda: waiters(client, "b") == 1)
+        waiting.join(20)
+        assert late and granted == [True] and both.held and lock.held and not crashed
+        both.release()

@@ -236,7 +236,7 @@ class Acquisition:
         if monotonic() < tenure.deadline:
             return True
         if self._holds == 1:
-            tenure.deadline = FOREVER
+            tenure.renew_at = tenure.deadline = FOREVER
         await self._call.runtime.sleep(0.05)
         return False
 

@@ -300,8 +300,8 @@ class Runtime:
                 for tenure in holding.tenures:
                     if tenure.renew_at <= now + min(TOGETHER, holding.lease / 30_000):
                         # A tenure that is not renewed keeps what is left of its lease.
-                        left = millis(tenure.deadline - now)
-                        due.append(holding.renewal(tenure, holding.lease if holding.is_renewed else left))
+                        lease = holding.lease if holding.is_renewed else millis(tenure.deadline - now)
+                        due.append(holding.renewal(tenure, lease))
                         due[-1].failures = tenure.failures
                         tenure.renew_at = now + holding.lease / 3000  # the outcome of the renewal sets the next time
                 then = min([then, holding.deadline, *[tenure.renew_at for tenure in holding.tenures]])
