@@ -237,6 +237,24 @@ def test_another_thread_can_take_the_lost_event(client: redis.Redis) -> None:
     assert lock.lost is not taken[0]
 
 
+def test_a_thread_is_told_of_the_loss_when_another_one_acquires_with_the_same_object(client: redis.Redis) -> None:
+    told: list[Any] = []
+    lock = Lock(client, "a", thread_local=False, on_lost=told.append)
+    lock.acquire()
+    lost = lock.lost
+    client.delete("a")
+    in_thread(lock.acquire).join(20)
+    assert lock.held and lost.wait(20) and lock.lost is not lost
+    eventually(lambda: told == [lock])
+    named = Lock(client, "b", thread_local=False, owner="job-7", on_lost=told.append)
+    named.acquire()
+    lost = named.lost
+    in_thread(named.acquire).join(20)
+    assert named.held and not lost.is_set()
+    named.release()
+    lock.release()
+
+
 def test_a_failing_on_lost_does_not_stop_renewals(client: redis.Redis) -> None:
     def fail(_: Any) -> None:
         raise RuntimeError("not today")

@@ -158,6 +158,8 @@ class LockBase(Generic[E, B, N]):
             # A lost holding is forgotten if its task has ended, or acquires again, without a
             # release.
             if former == caller or (not kept.held and (former is None or former.done())):
+                if self._owner is None:  # otherwise both are the same tenure
+                    self._runtime.lose(kept)
                 self._forget(kept)
         holdings[caller] = holding
         self._latest, holding.lock = weakref.ref(holding), weakref.ref(self)
