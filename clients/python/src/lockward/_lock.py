@@ -396,7 +396,8 @@ class LockBase(Generic[E, B, N]):
             self._forget(holding)
             if len(holding.tenures) > 1:
                 requests = [Request(tenure.key, holding.release_command(tenure)) for tenure in holding.tenures]
-                await call.give_up(requests, None, self.patience)
+                # A release that arrives late must not end what the same owner acquires next.
+                await call.give_up(requests, None, self.patience if self._owner is None else protocol.GIVE_UP_LIMIT)
             raise lost("release", self.name)
         if holding.holds == 1:
             # This comes before the request is sent: a renewal after it would find the lock lost.
