@@ -282,8 +282,10 @@ class Runtime:
                         self._is_watched = False
                         return
                 await self.wait_for(self._changed, max(0.0, min(self._next - monotonic(), 3600.0)))
-        except BaseException:  # the event loop ends
-            self._is_watched, self._is_closed = False, True
+        except (
+            BaseException
+        ):  # the event loop ends, or the program has cancelled all tasks: then `watch` starts another one
+            self._is_watched, self._is_closed, self._next = False, True, FOREVER
             self.close_idle()
             raise
 
