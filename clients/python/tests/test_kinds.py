@@ -243,6 +243,30 @@ def test_a_task_is_cancelled_when_it_leads_no_more(client: redis.Redis, server: 
     assert len(terms) == 2 and terms[0] < terms[1] and not holders(client, "a")
 
 
+def test_a_leader_that_loses_another_lock_fails(client: redis.Redis, server: Any) -> None:
+    terms: list[int] = []
+
+    def fail(lock: Any) -> None:
+        terms.append(lock.fencing_token)
+        raise LockLostError("another lock")
+
+    async def run(lock: Any) -> None:
+        fail(lock)
+
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=server.port)
+        try:
+            with pytest.raises(LockLostError, match="another lock"):
+                await asyncio.wait_for(lockward.asyncio.lead(own, "a", run), 2)
+        finally:
+            await own.connection_pool.disconnect()
+
+    with pytest.raises(LockLostError, match="another lock"):
+        lockward.lead(client, "a", fail)
+    asyncio.run(main())
+    assert len(terms) == 2 and not holders(client, "a")
+
+
 def test_a_scope_is_cancelled_by_a_loss_and_by_nothing_else(client: redis.Redis, server: Any) -> None:
     async def main() -> None:
         own = redis.asyncio.Redis(port=server.port)
