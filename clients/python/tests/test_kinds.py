@@ -183,6 +183,15 @@ def test_a_hold_limit_loses_the_lock(module: Any, own: Any) -> None:
     assert told.wait(20) and not lock.held
 
 
+def test_a_reentry_lasts_no_longer_than_the_hold_limit(module: Any, own: Any, client: redis.Redis) -> None:
+    lock = module.Lock(own, "a", timeout=2, hold_limit=2.5, reentrant=True, thread_local=False)
+    assert lock.acquire()
+    sleep(1.5)
+    assert lock.acquire() and client.pttl("a") <= 1000 and lock.held
+    lock.release()
+    lock.release()
+
+
 def test_one_owner_holds_a_lock_twice(module: Any, own: Any, client: redis.Redis) -> None:
     locks = [module.Lock(own, "a", owner="job-7") for _ in range(2)]
     assert all(lock.acquire(blocking=False) for lock in locks)

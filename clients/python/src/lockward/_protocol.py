@@ -248,7 +248,7 @@ class Acquisition:
         if self._lock.replicas is not None and not extra:
             count, within = self._lock.replicas
             extra, wait = within * len(tenures), (("WAIT", count, millis(within)),)
-        holding, lease = self._holding, self._holding.lease
+        holding, lease = self._holding, self._holding.limited(self._holding.lease)
         commands = [partial(make, tenure, self._holds) for tenure in tenures]
         requests = [
             Request(tenure.key, command, wait, holding, tenure, lease) for tenure, command in zip(tenures, commands)

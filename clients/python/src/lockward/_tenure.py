@@ -148,12 +148,13 @@ class Holding:
         count = ("HOLDS", self.holds - 1) if self.holds > 1 else ("ALL",)
         return ("LOCK.RELEASE", tenure.key, self.owner, *count, "TOKEN", tenure.token)
 
+    def limited(self, lease: int) -> int:
+        """The lease, or what is left of the hold limit if that is less."""
+        return min(lease, millis(self.end - monotonic())) if self.end < FOREVER else lease
+
     def renewal(self, tenure: Tenure, lease: int) -> Request:
-        """A request for a lease, or for what is left of the hold limit if that is less."""
-        if self.end < FOREVER:
-            lease = min(lease, millis(self.end - monotonic()))
         make = partial(self.renew_command, tenure, self.holds)
-        return Request(tenure.key, make, (), self, tenure, lease)
+        return Request(tenure.key, make, (), self, tenure, self.limited(lease))
 
     def schedule(self, tenure: Tenure) -> None:
         """Set the time of the next renewal: when a third of the lease has passed."""
