@@ -640,3 +640,25 @@ def test_a_late_confirmation_does_not_stop_the_renewals(client: redis.Redis, mon
         waiting.join(20)
         assert late and granted == [True] and both.held and lock.held and not crashed
         both.release()
+
+
+def test_a_lease_that_is_shortened_before_a_renewal_is_noted_counts(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = lockward.Lock(client, "a", timeout=30, auto_renewal=True, thread_local=False)
+    assert lock.acquire()
+    [holding] = lock._local.__dict__.values()
+    [tenure] = holding.tenures
+    noted, note_renewal = threading.Event(), holding.note_renewal
+
+    def shorten_and_note(*arguments: Any) -> bool:
+        monkeypatch.undo()
+        holding.renewal(tenure, 5000).commands()  # as another thread sends it, which receives no reply
+        is_lost = note_renewal(*arguments)
+        noted.set()
+        return is_lost
+
+    monkeypatch.setattr(holding, "note_renewal", shorten_and_note)
+    lock._runtime.connection_lost(None)  # all that is held is renewed
+    assert noted.wait(20) and holding.deadline < monotonic() + 5
+    lock.release()

@@ -320,15 +320,16 @@ class Runtime:
         """Renew tenures of one node in one pipeline, within a sixth of the shortest lease."""
         limit = min([2.0, *[min(r.holding.lease / 6000, r.tenure.deadline - now) for r in renewals]])
         try:
-            await self.send(node, renewals, max(0.05, limit))
-        except Exception as error:
-            logger.debug("locks are not renewed: %s", error)
-        finally:
+            try:
+                await self.send(node, renewals, max(0.05, limit))
+            except Exception as error:
+                logger.debug("locks are not renewed: %s", error)
             for request in renewals:
+                is_lost = request.holding.note_renewal(request.tenure, request)
+                self.lose(request.holding) if is_lost else self.watch(request.holding)
+        finally:
+            for request in renewals:  # not earlier: another thread may send a shorter lease meanwhile
                 request.end()
-        for request in renewals:
-            is_lost = request.holding.note_renewal(request.tenure, request)
-            self.lose(request.holding) if is_lost else self.watch(request.holding)
 
 
 def grouped(items: Iterable[T], key: Callable[[T], Address | None]) -> Iterable[tuple[Address | None, list[T]]]:
