@@ -642,23 +642,26 @@ def test_a_late_confirmation_does_not_stop_the_renewals(client: redis.Redis, mon
         both.release()
 
 
+@pytest.mark.parametrize("what", ["the client's renewal", "the program's renewal"])
 def test_a_lease_that_is_shortened_before_a_renewal_is_noted_counts(
-    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     lock = lockward.Lock(client, "a", timeout=30, auto_renewal=True, thread_local=False)
     assert lock.acquire()
     [holding] = lock._local.__dict__.values()
     [tenure] = holding.tenures
-    noted, note_renewal = threading.Event(), holding.note_renewal
+    noted, note_lease = threading.Event(), holding.note_lease
 
-    def shorten_and_note(*arguments: Any) -> bool:
+    def shorten_and_note(*arguments: Any) -> None:
         monkeypatch.undo()
         holding.renewal(tenure, 5000).commands()  # as another thread sends it, which receives no reply
-        is_lost = note_renewal(*arguments)
+        note_lease(*arguments)
         noted.set()
-        return is_lost
 
-    monkeypatch.setattr(holding, "note_renewal", shorten_and_note)
-    lock._runtime.connection_lost(None)  # all that is held is renewed
+    monkeypatch.setattr(holding, "note_lease", shorten_and_note)
+    if what == "the program's renewal":
+        lock.renew()
+    else:
+        lock._runtime.connection_lost(None)  # all that is held is renewed
     assert noted.wait(20) and holding.deadline < monotonic() + 5
     lock.release()

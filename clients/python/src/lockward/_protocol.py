@@ -53,26 +53,22 @@ class Call:
         A reply may take ``extra`` seconds longer. ``end`` is when to stop asking, instead of at the end of the patience.
         """
         unanswered = requests
-        try:
-            while unanswered:
-                cause: Any = None
-                for node, group in self.runtime.by_node(unanswered):
-                    left = self._end(end, extra) + (_GRACE if self.waits else 0.0) - monotonic()
-                    limit = max(0.05, min(self._response_limit + extra, left))
-                    cause = await self._send(node, group, limit) or cause
-                unanswered = [request for request in unanswered if not request.is_answered or request.shorten()]
-                left = self._end(end, extra) - monotonic()
-                if unanswered and left <= 0:
-                    cause = cause or unanswered[0].reply
-                    raise UnreachableError(f"no server answers: {cause}") from cause
-                pause = min([left, *[back_off(request.failures) for request in unanswered]])
-                for request in unanswered:
-                    request.failures += 1
-                if unanswered and pause:
-                    await self.runtime.sleep(pause)
-        finally:
-            for request in requests:
-                request.end()
+        while unanswered:
+            cause: Any = None
+            for node, group in self.runtime.by_node(unanswered):
+                left = self._end(end, extra) + (_GRACE if self.waits else 0.0) - monotonic()
+                limit = max(0.05, min(self._response_limit + extra, left))
+                cause = await self._send(node, group, limit) or cause
+            unanswered = [request for request in unanswered if not request.is_answered or request.shorten()]
+            left = self._end(end, extra) - monotonic()
+            if unanswered and left <= 0:
+                cause = cause or unanswered[0].reply
+                raise UnreachableError(f"no server answers: {cause}") from cause
+            pause = min([left, *[back_off(request.failures) for request in unanswered]])
+            for request in unanswered:
+                request.failures += 1
+            if unanswered and pause:
+                await self.runtime.sleep(pause)
 
     async def _send(self, node: Address | None, requests: list[Request], limit: float) -> Exception | None:
         """Send requests to a node. Return the error if a reply is missing."""
@@ -257,6 +253,7 @@ class Acquisition:
             await self._call.ask(requests, end, extra)
         finally:
             for tenure, request in zip(tenures, requests):
+                request.end()
                 tenure.is_pending = tenure.is_pending or request.may_be_granted
         failure: Exception | None = None
         for tenure, request in zip(tenures, requests):
@@ -316,6 +313,8 @@ async def renew(holding: Holding, call: Call, verb: str, leases: dict[Tenure, in
                 raise refused(request.reply, request.key)
             holding.note_lease(request.tenure, request)
     finally:
+        for request in requests:
+            request.end()
         call.runtime.watch(holding)
 
 
