@@ -665,3 +665,54 @@ def test_a_lease_that_is_shortened_before_a_renewal_is_noted_counts(
         lock._runtime.connection_lost(None)  # all that is held is renewed
     assert noted.wait(20) and holding.deadline < monotonic() + 5
     lock.release()
+
+
+def test_threads_count_the_holds_of_one_object_together(client: redis.Redis) -> None:
+    lock = lockward.Lock(client, "a", reentrant=True, thread_local=False)
+    assert lock.acquire()
+
+    def at_once(action: Any) -> None:
+        threads = [threading.Thread(target=action, daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+
+    for _ in range(20):
+        at_once(lock.acquire)
+        assert lock.holds == 5
+        at_once(lock.release)
+        assert lock.holds == 1 and lock.owned()
+    lock.release()
+    assert not lock.locked()
+
+
+def test_tasks_count_the_holds_of_one_object_together(client: redis.Redis, server: Any) -> None:
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=server.port)
+        lock = lockward.asyncio.Lock(own, "a", reentrant=True, thread_local=False)
+        assert await lock.acquire()
+        assert await asyncio.gather(*[lock.acquire() for _ in range(4)]) == [True] * 4
+        assert lock.holds == 5
+        await asyncio.gather(*[lock.release() for _ in range(4)])
+        assert lock.holds == 1 and await lock.owned()
+        # The release that is cancelled while it waits for the other one goes on.
+        assert await lock.acquire() and await lock.acquire()
+        first, second = asyncio.create_task(lock.release()), asyncio.create_task(lock.release())
+        await asyncio.sleep(0)
+        second.cancel()
+        await first
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        while lock.holds > 1:
+            await asyncio.sleep(0.005)
+        assert await lock.owned()
+        # A re-entry that waits for the last release is a new acquisition.
+        token = lock.fencing_token
+        _, is_held = await asyncio.gather(lock.release(), lock.acquire())
+        assert is_held and lock.holds == 1 and lock.fencing_token > token
+        await lock.release()
+        assert not await lock.locked()
+        await own.connection_pool.disconnect()
+
+    asyncio.run(asyncio.wait_for(main(), 20))

@@ -347,7 +347,9 @@ class LockBase(Generic[E, B, N]):
         holdings, caller = self._place()
         own = holdings.get(caller)
         if own is not None and own.pid == os.getpid() and self.reentrant:
-            return await Acquisition(self, call, self._current("acquire once more"), None).run()
+            is_held = await self._reenter(own, call)
+            if is_held is not None:
+                return is_held
         if own is not None and own.held:
             waits_for_itself = own.is_renewed and limit is None and self.thread_local
             if waits_for_itself or any(kind for _, kind in self._parts):
@@ -384,13 +386,42 @@ class LockBase(Generic[E, B, N]):
         self._store(holding)
         return True
 
+    async def _reenter(self, holding: Holding, call: Call) -> bool | None:
+        """Acquire once more. None if another thread or task has released the lock meanwhile."""
+        turn = self._runtime.enter_turns(holding.turns)
+        try:
+            await call.wait_for_turn(holding, turn)
+            if holding.is_over:
+                return None
+            return await Acquisition(self, call, self._current("acquire once more"), None).run()
+        finally:
+            self._runtime.leave_turns(holding.turns, turn, 1)
+
     async def _release(self) -> None:
         holding = self._releasable()
         if holding is None:
             raise lock_error(LockError, "Cannot release a lock that's not owned or is already unlocked.", self.name)
         if holding.pid != os.getpid():
             raise lost("release", self.name)
-        call = self._call()
+        await self._release_one(holding)
+
+    async def _release_one(self, holding: Holding) -> None:
+        call, turn = self._call(), self._runtime.enter_turns(holding.turns)
+        try:
+            await call.wait_for_turn(holding, turn)
+        except BaseException as error:
+            self._runtime.leave_turns(holding.turns, turn, 1)
+            if not isinstance(error, (Exception, GeneratorExit)):  # the release goes on in the background
+                self._runtime.start(self._release_one(holding))
+            raise
+        try:
+            await self._release_now(holding, call)
+        finally:
+            self._runtime.leave_turns(holding.turns, turn, 1)
+
+    async def _release_now(self, holding: Holding, call: Call) -> None:
+        if holding.is_over:
+            raise lock_error(LockError, "Cannot release a lock that's already unlocked.", self.name)
         if not holding.held:
             self._runtime.lose(holding)
             self._forget(holding)

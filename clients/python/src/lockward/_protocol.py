@@ -47,6 +47,16 @@ class Call:
     def is_late(self) -> bool:
         return monotonic() >= self.wait_until
 
+    async def wait_for_turn(self, holding: Holding, turn: Any) -> None:
+        """Wait until the caller alone may change the count of holds. UnreachableError if no server answers the one before."""
+        turn.clear()
+        while not self.runtime.has_turn(holding.turns, turn, 1):
+            left = self._end(None, 0.0) - monotonic()
+            if left <= 0:
+                raise UnreachableError("no server answers what another caller asks about this lock")
+            await self.runtime.wait_for(turn, left)
+            turn.clear()
+
     async def ask(self, requests: list[Request], end: float | None = None, extra: float = 0.0) -> None:
         """Send requests until each has an answer: those for one node in one pipeline. UnreachableError if no server answers.
 
@@ -183,13 +193,14 @@ class Acquisition:
     async def _wait(self, tenure: Tenure) -> bool:
         """Wait in the server's queue. While all waiting connections are in use, try again and again instead."""
         call, runtime, pause = self._call, self._call.runtime, 0.05
-        turn, most = runtime.enter_turns(), self._lock.waiting_connections
+        turns, most = runtime.turns, self._lock.waiting_connections
+        turn = runtime.enter_turns(turns)
         try:
             while not call.is_late():
                 if not self._holding.held:
                     raise lost("acquire", tenure.key)
                 turn.clear()
-                if runtime.has_turn(turn, most):
+                if runtime.has_turn(turns, turn, most):
                     [request] = await self._ask([tenure], self._slice_command, call.wait_until, SLICE)
                     if request.reply is not None and await self._accept(tenure, request, is_confirmed=False):
                         return True
@@ -197,13 +208,13 @@ class Acquisition:
                         return False
                     continue
                 await runtime.wait_for(turn, max(0.0, min(pause, call.wait_until - monotonic())))
-                if not runtime.has_turn(turn, most):
+                if not runtime.has_turn(turns, turn, most):
                     pause = min(1.0, pause * 2)
                     if await self._try([tenure], call.wait_until):
                         return True
             return False
         finally:
-            runtime.leave_turns(turn, most)
+            runtime.leave_turns(turns, turn, most)
 
     def _slice_command(self, tenure: Tenure, holds: int, lease: int) -> Command:
         left = max(0.0, self._call.wait_until - monotonic())

@@ -52,7 +52,7 @@ class Runtime:
         self._idle: dict[Address | None, list[LinkBase]] = {}
         self._used_at = 0.0  # the last time at which a connection was used
         #: Who wants a waiting connection, first come, first served: an event for each.
-        self._turns: dict[Any, None] = {}
+        self.turns: dict[Any, None] = {}
         #: References are weak: what the program has dropped is renewed no more.
         self._holdings: weakref.WeakSet[Holding] = weakref.WeakSet()
         #: When the watcher wakes next. A holding that is due later need not wake it.
@@ -109,22 +109,22 @@ class Runtime:
 
     # Connections.
 
-    def enter_turns(self) -> Any:
-        """Queue for a waiting connection. Return an event, which is set when `has_turn` may have become true."""
+    def enter_turns(self, turns: dict[Any, None]) -> Any:
+        """Queue for a turn. Return an event, which is set when `has_turn` may have become true."""
         turn = self.event()
         with self._mutex:
-            self._turns[turn] = None
+            turns[turn] = None
         return turn
 
-    def has_turn(self, turn: Any, most: int) -> bool:
+    def has_turn(self, turns: dict[Any, None], turn: Any, most: int) -> bool:
         """Whether the turn is one of the first `most`. Then this stays true."""
         with self._mutex:
-            return turn in islice(self._turns, most)
+            return turn in islice(turns, most)
 
-    def leave_turns(self, turn: Any, most: int) -> None:
+    def leave_turns(self, turns: dict[Any, None], turn: Any, most: int) -> None:
         with self._mutex:
-            del self._turns[turn]
-            for next_one in islice(self._turns, most - 1, most):
+            del turns[turn]
+            for next_one in islice(turns, most - 1, most):
                 next_one.set()
 
     def by_node(self, requests: list[Request]) -> Iterable[tuple[Address | None, list[Request]]]:

@@ -126,6 +126,8 @@ class Holding:
     lock: Callable[[], Any] = lambda: None  # a weak reference, from when the program has the lock until it is lost
     is_over: bool = False  # whether it was released, or the release has begun
     pid: int = field(default_factory=os.getpid)
+    #: Who changes the count of holds now, and who waits for that: see `Runtime.enter_turns`.
+    turns: dict[Any, None] = field(default_factory=dict)
 
     @property
     def deadline(self) -> float:
