@@ -6,7 +6,6 @@ acquisition names the count of holds that it leads to, and each other request th
 
 from __future__ import annotations
 
-from functools import partial
 from time import monotonic
 from typing import Any, Callable
 
@@ -84,7 +83,7 @@ class Call:
         """Send requests to a node. Return the error if a reply is missing."""
         failure: Exception | None = None
         for request in requests:
-            request.replies = []
+            request.replies = ()
         try:
             await self.runtime.send(node, requests, limit)
         except (AuthenticationError, ResponseError) as error:  # the error comes from opening a connection
@@ -256,10 +255,7 @@ class Acquisition:
             count, within = self._lock.replicas
             extra, wait = within * len(tenures), (("WAIT", count, millis(within)),)
         holding, lease = self._holding, self._holding.limited(self._holding.lease)
-        commands = [partial(make, tenure, self._holds) for tenure in tenures]
-        requests = [
-            Request(tenure.key, command, wait, holding, tenure, lease) for tenure, command in zip(tenures, commands)
-        ]
+        requests = [Request(tenure.key, make, wait, holding, tenure, self._holds, lease) for tenure in tenures]
         try:
             await self._call.ask(requests, end, extra)
         finally:

@@ -155,9 +155,10 @@ class Runtime:
             if isinstance(error, NETWORK_ERRORS):
                 self.connection_lost(node)
             raise
+        begin = 0
         for request, batch in zip(requests, batches):
-            request.take(replies[len(asking) : len(batch)])
-            del replies[: len(batch)]
+            request.take(replies[begin + len(asking) : begin + len(batch)])
+            begin += len(batch)
         if any(request.code in ("READONLY", "MASTERDOWN", "LOADING") for request in requests):
             link.close()
         else:
