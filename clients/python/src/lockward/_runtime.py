@@ -295,7 +295,8 @@ class Runtime:
         due: list[Request] = []
         then = FOREVER
         for holding in self._watched():
-            if holding.is_over or holding.lost.is_set() or now >= holding.deadline:
+            deadline = holding.deadline
+            if holding.is_over or holding.lost.is_set() or now >= deadline:
                 self.lose(holding)
                 with self._mutex:
                     self._holdings.discard(holding)
@@ -307,7 +308,7 @@ class Runtime:
                         due.append(holding.renewal(tenure, lease))
                         due[-1].failures = tenure.failures
                         tenure.renew_at = now + holding.lease / 3000  # the outcome of the renewal sets the next time
-                then = min([then, holding.deadline, *[tenure.renew_at for tenure in holding.tenures]])
+                then = min([then, deadline, *[tenure.renew_at for tenure in holding.tenures]])
         for node, renewals in self.by_node(due):
             self.start(self._renew(node, renewals, now))
         self.close_idle(FOREVER if self._client() is None else now - IDLE_LIMIT)
