@@ -163,10 +163,10 @@ class LockBase(Generic[E, B, N]):
                 self._forget(kept)
         holdings[caller] = holding
         self._latest, holding.lock = weakref.ref(holding), weakref.ref(self)
-        was_lost, event = holding.lost.is_set(), self._next_lost
+        former, event = holding.lost, self._next_lost
         if event is not None:
             holding.lost, self._next_lost = event, None
-        if was_lost:
+        if former.is_set():  # the watcher may set it until another event takes its place
             self._runtime.lose(holding)
         for tenure in holding.tenures:
             holding.schedule(tenure)
