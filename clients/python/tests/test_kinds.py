@@ -716,3 +716,19 @@ def test_tasks_count_the_holds_of_one_object_together(client: redis.Redis, serve
         await own.connection_pool.disconnect()
 
     asyncio.run(asyncio.wait_for(main(), 20))
+
+
+@pytest.mark.parametrize("owner", [None, "job-7"])
+def test_two_tasks_cannot_acquire_one_permit_at_once(client: redis.Redis, server: Any, owner: Any) -> None:
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=server.port)
+        permit = lockward.asyncio.Semaphore(own, "a", 3, owner=owner).permits()
+        outcomes = await asyncio.gather(permit.acquire(), permit.acquire(), return_exceptions=True)
+        assert sorted(type(each).__name__ for each in outcomes) == ["LockError", "bool"]
+        assert permit.held and await permit.owned()
+        assert len(holders(client, "a")) == 1
+        await permit.release()
+        assert not holders(client, "a")
+        await own.connection_pool.disconnect()
+
+    asyncio.run(main())

@@ -350,10 +350,7 @@ class LockBase(Generic[E, B, N]):
             is_held = await self._reenter(own, call)
             if is_held is not None:
                 return is_held
-        if own is not None and own.held:
-            waits_for_itself = own.is_renewed and limit is None and self.thread_local
-            if waits_for_itself or any(kind for _, kind in self._parts):
-                raise lock_error(LockError, "The caller holds the lock already (reentrant=True?)", self.name)
+        self._check_alone(waits=limit is None)
         named = token.encode() if isinstance(token, str) else None if token is None else bytes(token)
 
         def owner() -> bytes:
@@ -380,11 +377,27 @@ class LockBase(Generic[E, B, N]):
                 holding.is_over = not is_held
         if not is_held:
             return False
+        try:
+            self._check_alone()
+        except LockError:  # another thread or task has acquired meanwhile, with the same object
+            holding.is_over = True
+            if self._owner is None:  # otherwise both are the same tenure
+                await protocol.release(holding, self._call(), False)
+            raise
         holding.is_renewed = bool(self.auto_renewal)
         if self.hold_limit is not None:
             holding.end = holding.granted_at + self.hold_limit
         self._store(holding)
         return True
+
+    def _check_alone(self, waits: bool = False) -> None:
+        """LockError if the caller holds the lock, and would wait for itself or hold it twice."""
+        holdings, caller = self._place()
+        own = holdings.get(caller)
+        if own is not None and own.held:
+            waits_for_itself = own.is_renewed and waits and self.thread_local
+            if waits_for_itself or any(kind for _, kind in self._parts):
+                raise lock_error(LockError, "The caller holds the lock already (reentrant=True?)", self.name)
 
     async def _reenter(self, holding: Holding, call: Call) -> bool | None:
         """Acquire once more. None if another thread or task has released the lock meanwhile."""
