@@ -732,3 +732,17 @@ def test_two_tasks_cannot_acquire_one_permit_at_once(client: redis.Redis, server
         await own.connection_pool.disconnect()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("owner", [None, "job-7"])
+def test_two_tasks_acquire_a_reentrant_reader_at_once(client: redis.Redis, server: Any, owner: Any) -> None:
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=server.port)
+        lock = lockward.asyncio.Lock(own, "a", shared=True, reentrant=True, thread_local=False, owner=owner)
+        assert await asyncio.gather(lock.acquire(), lock.acquire()) == [True, True]
+        assert lock.holds == 2 and await lock.owned() and len(holders(client, "a")) == 1
+        await asyncio.gather(lock.release(), lock.release())
+        assert not holders(client, "a")
+        await own.connection_pool.disconnect()
+
+    asyncio.run(main())

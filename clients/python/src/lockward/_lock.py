@@ -344,12 +344,9 @@ class LockBase(Generic[E, B, N]):
         if not (self.blocking if blocking is None else blocking):
             limit = 0
         call = self._call(None if limit is None else max(0, limit))
-        holdings, caller = self._place()
-        own = holdings.get(caller)
-        if own is not None and own.pid == os.getpid() and self.reentrant:
-            is_held = await self._reenter(own, call)
-            if is_held is not None:
-                return is_held
+        is_held = await self._reenter(call)
+        if is_held is not None:
+            return is_held
         self._check_alone(waits=limit is None)
         named = token.encode() if isinstance(token, str) else None if token is None else bytes(token)
 
@@ -361,7 +358,6 @@ class LockBase(Generic[E, B, N]):
         lease = self.timeout or self.lease
         if self.hold_limit is not None and (lease or self.hold_limit <= _DEFAULT_LEASE):
             lease = min(lease or self.hold_limit, self.hold_limit)
-        is_held = None
         while is_held is None:
             tenures = [Tenure(key, kind) for key, kind in self._parts]
             # Granted keys are renewed at least while later ones are waited for.
@@ -383,6 +379,8 @@ class LockBase(Generic[E, B, N]):
             holding.is_over = True
             if self._owner is None:  # otherwise both are the same tenure
                 await protocol.release(holding, self._call(), False)
+            if self.reentrant:
+                return await self._acquire(blocking, blocking_timeout, token)
             raise
         holding.is_renewed = bool(self.auto_renewal)
         if self.hold_limit is not None:
@@ -399,8 +397,12 @@ class LockBase(Generic[E, B, N]):
             if waits_for_itself or any(kind for _, kind in self._parts):
                 raise lock_error(LockError, "The caller holds the lock already (reentrant=True?)", self.name)
 
-    async def _reenter(self, holding: Holding, call: Call) -> bool | None:
-        """Acquire once more. None if another thread or task has released the lock meanwhile."""
+    async def _reenter(self, call: Call) -> bool | None:
+        """Acquire once more. None if there is nothing to re-enter, or no more: another thread or task has released the lock."""
+        holdings, caller = self._place()
+        holding = holdings.get(caller)
+        if holding is None or holding.pid != os.getpid() or not self.reentrant:
+            return None
         turn = self._runtime.enter_turns(holding.turns)
         try:
             await call.wait_for_turn(holding, turn)
