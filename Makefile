@@ -16,9 +16,9 @@ PROBE_DIR := target/panic-probe
 NEXT_MODULE := target/next-version/liblockward.so
 INSTALL_DIR ?= /usr/lib/redis/modules
 
-# Scripts and tests expect the builds there.
+# Scripts and tests expect the builds in this folder.
 export CARGO_TARGET_DIR := $(CURDIR)/target
-# Tests wait for servers most of the time.
+# More threads than CPUs, because tests mostly wait for servers.
 export RUST_TEST_THREADS ?= 8
 
 .DEFAULT_GOAL := help
@@ -30,7 +30,7 @@ help: ## Show this list.
 run: build ## Start redis-server with the module in the foreground, on PORT (6379).
 	@scripts/run $(PORT) $(MODULE)
 
-test: test-builds ## Run all tests, also those against real servers.
+test: test-builds ## Run all tests, including those against real servers.
 	cargo test --workspace --no-fail-fast
 
 test-docs: build ## Run every program in README.md and docs/ on real servers.
@@ -40,7 +40,7 @@ test-docs: build ## Run every program in README.md and docs/ on real servers.
 test-long: test-builds ## Run the long form of the tests: crashes, damage, races, lost replies.
 	LOCKWARD_LONG=1 cargo test -p lockward-tests -p lockward-client -- --nocapture
 
-test-matrix: test-builds ## Run the tests against Redis 7.0, 8.0 and 8.6, and Valkey 8.0, 8.1 and 9, or only SERVERS. CONFIG="io-threads 4" sets them so.
+test-matrix: test-builds ## Run the tests against Redis 7.0, 8.0 and 8.6, and Valkey 8.0, 8.1 and 9, or only SERVERS. CONFIG="io-threads 4" adds a setting.
 	@LOCKWARD_CONFIG="$(CONFIG)" scripts/test-matrix $(SERVERS)
 
 test-arm64: build-all ## Run the tests with an arm64 server and module, emulated. SERVERS may be valkey-testing-arm64.
@@ -67,7 +67,7 @@ test-go: test-server ## Lint and test the Go client.
 test-node: test-server ## Lint and test the Node client.
 	@scripts/test-node
 
-test-published: test-server ## Build the clients' packages as they would be published, and try each from a clean folder.
+test-published: test-server ## Build the clients' packages as for publication, and try each from a clean folder.
 	@scripts/test-published
 
 conformance: build ## Play the conformance suite with all clients, or only CLIENT.
@@ -93,24 +93,24 @@ test-builds: build
 sanitize: test-builds ## Run the tests under AddressSanitizer, with a server built from Debian's source package.
 	@scripts/sanitize
 
-mutants: ## Change core/ in every small way. Its tests must catch 95 %.
+mutants: ## Run mutation tests of core/. Its tests must catch 95 % of the mutants.
 	@scripts/mutants
 
-demo: build ## Show 50 clients that count to 5,000, with and without a lock, and a holder that is stopped past its lease.
+demo: build ## Show 50 clients that count to 5,000, with and without a lock, and a holder that is stopped until its lease is over.
 	@cargo build --quiet --release -p lockward-cli
 	@scripts/demo $(MODULE)
 
 examples: build ## Run the programs in examples/ against Redis and PostgreSQL.
 	@scripts/examples $(MODULE)
 
-play: build ## Show fencing: a client is stopped past its lease, and the store refuses its write.
+play: build ## Show fencing: a client is stopped until its lease is over, and the store refuses its late write.
 	@scripts/examples $(MODULE) play
 
-torture: build ## Run 32 clients with faults for SECONDS (60), and check what they saw.
+torture: build ## Run 32 clients with faults for SECONDS (60), and check their records.
 	@cargo build --quiet --release -p lockward-torture
 	@target/release/torture --seconds $(SECONDS) $(TORTURE)
 
-torture-client: build ## The same through the Rust client, in four worlds.
+torture-client: build ## Run torture through the Rust client, in four worlds.
 	@cargo build --quiet --release -p lockward-torture
 	@target/release/torture --through-client --seconds $(SECONDS) $(TORTURE)
 
@@ -125,11 +125,11 @@ broken-builds: deps ## Check that torture catches builds with a defect.
 bench: bench-builds ## Measure the cost against targets, on SERVERS, or only STAGES.
 	@SERVERS="$(SERVERS)" scripts/bench $(STAGES)
 
-bench-docs: ## Write the results of the last make bench, with the same SERVERS, into docs/performance.md.
+bench-docs: ## Write the results of the last make bench (with the same SERVERS) into docs/performance.md.
 	@cargo build --quiet --release -p lockward-bench --bin bench
 	@target/release/bench --docs docs $(if $(SERVERS),$(SERVERS:%=target/bench/%/results.json),target/bench/results.json)
 
-flames: build ## Draw where the server's CPU time goes, for docs/performance.md.
+flames: build ## Draw flame graphs of the server's CPU time, for docs/performance.md.
 	@scripts/install-deps linux-perf
 	@cargo build --quiet --release -p lockward-bench --bin flames
 	@target/release/flames
@@ -149,7 +149,7 @@ bench-scale-docs: ## Write the results of the last make bench-scale into docs/sc
 	@cargo build --quiet --release -p lockward-bench --bin scale
 	@target/release/scale --docs docs
 
-guard: bench-builds ## Count the server's instructions for each kind of request. Fails if they grow.
+guard: bench-builds ## Count the server's instructions for each kind of request. Fails if a count is above its limit.
 	@scripts/install-deps valgrind
 	@target/release/guard $(GUARD)
 
@@ -168,7 +168,7 @@ build-all: build
 bench-builds: build
 	cargo build --release -p lockward-bench -p lockward-empty-module
 
-install: ## Install the module where Debian's Redis service may load it.
+install: ## Install the module in the folder from which Debian's Redis service may load it.
 	@test -f $(MODULE) || $(MAKE) --no-print-directory build
 	install -D -m 0755 $(MODULE) $(DESTDIR)$(INSTALL_DIR)/liblockward.so
 	@echo "Add this line to /etc/redis/redis.conf and restart the server:"

@@ -1,11 +1,12 @@
-//! Leaves nothing to chance in a server that is preloaded with it. Not part of the crate: src/instructions.rs compiles
-//! it.
+//! A library for LD_PRELOAD that makes a server deterministic. It is not part of the crate: src/instructions.rs
+//! compiles it.
 //!
-//! - Random bytes are zeros. A server seeds its hash tables with them: which names share a place in the table of
-//!   commands, and with it how many instructions a command takes, would differ from process to process.
-//! - Once the first byte of the file named by `LOCKWARD_STILL` is not 0, time stands still, but for a microsecond each time
-//!   somebody asks, and ten milliseconds for each time the second byte counts. No timer goes off meanwhile, and the server
-//!   sleeps until a client wakes it.
+//! - Random bytes are zeros. A server seeds its hash tables with random bytes. The seeds decide which command names
+//!   collide in the command table, and so how many instructions a command takes.
+//! - While the first byte of the file that `LOCKWARD_STILL` names is not 0, the clock is stopped. Each time the server
+//!   reads the stopped clock, the clock advances by a microsecond. The second byte is how often the client has advanced
+//!   the clock by ten milliseconds. While the clock is stopped, no timer wakes the server: it sleeps until a client
+//!   sends something.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::transmute;
@@ -21,7 +22,7 @@ unsafe extern "C" {
     fn mmap(at: *mut c_void, length: usize, access: c_int, flags: c_int, file: c_int, offset: i64) -> *mut c_void;
 }
 
-/// The function that this one stands before.
+/// The original function of this name, which this library overrides.
 macro_rules! next {
     ($name:literal as fn($($argument:ty),*) -> $result:ty) => {{
         static NEXT: OnceLock<unsafe extern "C" fn($($argument),*) -> $result> = OnceLock::new();
@@ -63,7 +64,7 @@ const FOR_US: c_int = 0o600;
 const READ: c_int = 1;
 const SHARED: c_int = 1;
 
-/// How often the stopped clock was advanced by ten milliseconds; `None` while it is not stopped.
+/// How often the stopped clock was advanced by ten milliseconds; `None` while the clock runs.
 fn still() -> Option<i64> {
     static FILE: OnceLock<usize> = OnceLock::new();
     let file = *FILE.get_or_init(|| unsafe {
@@ -77,7 +78,7 @@ fn still() -> Option<i64> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn clock_gettime(clock: c_int, time: *mut Time) -> c_int {
-    /// Where each clock stands, in nanoseconds; 0 while it runs.
+    /// The times of the two clocks while they are stopped, in nanoseconds; 0 before the first stop.
     static STANDS: [AtomicI64; 2] = [AtomicI64::new(0), AtomicI64::new(0)];
     unsafe {
         let status = next!(c"clock_gettime" as fn(c_int, *mut Time) -> c_int)(clock, time);

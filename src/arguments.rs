@@ -40,8 +40,8 @@ impl<'a> Arguments<'a> {
             Err(ParseError::Lease) => return Err(Error::InvalidLease(command)),
             Err(error) => return Err(error.into()),
         };
-        // The error names the setting that allows the shortest lease, so that the server accepts the next
-        // lease that the client tries.
+        // Two settings limit the lease. The error names the smaller limit, so that a lease within this limit is
+        // accepted.
         let most = settings::max_lease();
         let quarantine = settings::quarantine().filter(|quarantine| *quarantine < most);
         match lease.filter(|lease| *lease <= quarantine.unwrap_or(most)) {

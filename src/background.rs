@@ -1,9 +1,9 @@
-//! The work that no command asks for: leases that end while a client waits, wait limits, keys that vanished, grants
-//! that could not be delivered, dropped locks that are not replicated.
+//! The work that the module does without a command: for leases that end while a client waits, wait limits, keys that
+//! vanished, grants that could not be delivered, and dropped locks that are not replicated.
 //!
-//! The timer starts this work. A grant to a waiter is a write that no client has sent. The server refuses it whenever
-//! it would refuse a client's write, and then the module tries again later. The end of a wait is not a write, so it is
-//! never refused.
+//! The timer starts this work. A grant to a waiter is a write that no client has sent. The server refuses this write
+//! whenever it would refuse a client's write. Then the module tries again later. The end of a wait is not a write, so
+//! it is never refused.
 
 use crate::command_time;
 use crate::info_section;
@@ -17,18 +17,18 @@ use crate::transaction;
 use crate::waiters;
 use lockward_core::{Completion, Db, Instant, LimitReached, Outcome, QueueId, Span};
 
-/// How long the work goes on before clients are served again, in microseconds. The limit is a time, not a count: the cost of one
-/// piece of work depends on names, on the server and on its replicas.
+/// How long the work goes on before clients are served again, in microseconds. The limit is a time and not a count,
+/// because the cost of one piece of work varies.
 const WORK_SLICE: i64 = 1_000;
 
-/// How long keys in a cluster and dropped locks are checked before clients are served again, in microseconds. The slice
-/// is shorter because each check calls the server more often.
+/// How long keys in a cluster and dropped locks are checked before clients are served again, in microseconds. This
+/// slice is shorter than [`WORK_SLICE`], because each check calls the server more often.
 const SWEEP_SLICE: i64 = 300;
 
 /// After this many refused writes in one slice, the work pauses for [`RETRY`].
 const REFUSED_IN_SLICE: usize = 100;
 
-/// How long to wait before work that the server does not allow now is tried again.
+/// If the server does not allow the work now, the module tries again after this time.
 const RETRY: Span = match Span::from_millis(20) {
     Some(span) => span,
     None => Span::MAX,
@@ -40,7 +40,7 @@ pub fn timer_fired() {
 }
 
 /// Called by the server's cron. Reads the wall clock for later decisions. Checks for CONFIG RESETSTAT, and whether
-/// anyone receives what is replicated. Sets the timer, because the server's timers stand still after the wall clock was
+/// there is an audience for changes. Sets the timer, because the server's timers stand still after the wall clock was
 /// set back.
 pub fn tick() {
     clock::read();
@@ -67,7 +67,8 @@ pub fn work(context: Context) {
     let now = mono();
     let slice = Slice::of_micros(WORK_SLICE);
     end_waits(now, slice);
-    // The server has sent the events of an earlier pass of the event loop by now.
+    // By now the server has sent all events of earlier passes of the event loop, so the last unlinked lock can be
+    // settled.
     command_time::stop_watching();
     let (follows, queues_are_due, dropped_locks_are_due) = state::with(|state| {
         state.store.settle_unlinked(now, lock_allocation::freed());
@@ -153,7 +154,7 @@ fn pass_on(context: Context, now: Instant, slice: Slice) {
     }
 }
 
-/// Puts locks back into the keyspace. The server dropped them because its wall clock jumped.
+/// Puts locks back into the keyspace that the server dropped because its wall clock jumped.
 fn put_back(context: Context, now: Instant, slice: Slice) {
     while let Some((db, key)) = state::with(|state| state.store.pop_to_put_back()) {
         let (name, gate) = name_and_gate(context, db, &key);
@@ -172,7 +173,7 @@ fn put_back(context: Context, now: Instant, slice: Slice) {
 }
 
 /// Replicates dropped locks that are new or gone. This is not a new write: it only completes the server's own DEL. So
-/// nothing but a pause delays it.
+/// only a pause of writes delays it.
 fn replicate_dropped_locks(context: Context, slice: Slice) {
     while let Some((db, key)) = state::with(|state| state.store.dropped_locks.pop_unreplicated()) {
         context.select(db);

@@ -20,9 +20,9 @@ pub enum Error {
     LongerThanQuarantine(&'static str, Span),
     /// LOCK.TOP in a transaction or script on a node of a cluster.
     TopInTransaction,
-    /// KEEP without BLOCK or HOLDS, or for a minted owner.
+    /// KEEP without BLOCK or HOLDS, or for an owner that the server generates.
     KeepNeeds,
-    /// The key holds another type.
+    /// The key holds a value that is not a lock.
     WrongType,
     /// A replica was asked to change a lock.
     ReadOnly,

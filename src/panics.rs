@@ -65,9 +65,9 @@ pub enum Callback {
 
 /// Runs a callback. If it panics, the log says so, and this returns `fallback`.
 ///
-/// If a shared value is in use, the module has caused the call itself. Then the callback does not run: the log says so,
-/// and this returns `fallback`. Two kinds of callback run even then, because the server may call them on another thread
-/// while the main thread uses a shared value.
+/// If a shared value is in use, the module itself has made the server call the callback. Then the callback does not
+/// run: the log says so, and this returns `fallback`. Two kinds of callback run even then, because the server may call
+/// them on another thread while the main thread uses a shared value.
 pub fn catch_panic<R>(kind: Callback, fallback: R, callback: impl FnOnce() -> R) -> R {
     if !matches!(kind, Callback::Free | Callback::Keys) && in_use() {
         log(Level::Warning, &format!("{kind:?} ignored: it came while the module's state was in use"));
@@ -89,7 +89,7 @@ fn reason(cause: &(dyn Any + Send)) -> &str {
     text.or_else(|| cause.downcast_ref::<&str>().copied()).unwrap_or("for no known reason")
 }
 
-/// Panics on demand, only for the test suite: it shows that panics are caught.
+/// Panics on demand. Only the test suite uses them, to show that panics are caught.
 #[cfg(feature = "panic-probe")]
 pub mod probe {
     use crate::panics::Callback;
@@ -125,7 +125,7 @@ pub mod probe {
     /// With this name no callback panics. Instead, the server calls the module while its state is in use.
     pub const NESTED: &[u8] = b"nested";
 
-    /// Makes the next callback of the kind named `callback` panic. False when there is none of that name.
+    /// Makes the next callback of the kind named `callback` panic. False when there is no kind of that name.
     pub fn arm(callback: &[u8]) -> bool {
         let found = NAMES.iter().find(|(name, _)| *name == callback).map(|(_, kind)| *kind);
         ARMED.set(found);

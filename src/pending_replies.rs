@@ -1,7 +1,8 @@
 //! Replies that have been decided but not sent, to clients whose wait has ended.
 //!
-//! A wait ends with a decision. The client is answered at the end of that pass of the event loop. In between other modules
-//! are notified, other commands run, and the client may leave: CLIENT KILL, CLIENT UNBLOCK, a closed connection.
+//! A wait ends with a decision. The client gets its reply at the end of the pass of the event loop. In between, other
+//! modules are notified, other commands run, and the client may leave: CLIENT KILL, CLIENT UNBLOCK, a closed
+//! connection.
 //!
 //! ```text
 //! waiting  -- decided -->  pending  -- the client is there --> answered
@@ -11,12 +12,13 @@
 //!   gone                gone; a hold that it was granted is passed on
 //! ```
 //!
-//! A reply is added within the decision, so at every moment a client is either in its wait queue or here. A reply is found by the
-//! handle of its client, which the server frees only after the reply has been taken out.
+//! A reply is added within the decision, so at every moment a client is either in its wait queue or in
+//! [`PendingReplies`]. A reply is found by the handle of its client, which the server frees only after the reply has
+//! been taken out.
 //!
-//! Two kinds of event are recorded by fencing token until no reply is pending. If the owner repeats its request, it
-//! keeps the hold, although the client that asked first has left. After RENAME or MOVE, the hold is passed on under the
-//! new name.
+//! Until no reply is pending, two kinds of event are recorded by fencing token. The first is that an owner has repeated
+//! its request: then the owner keeps the hold, although the client that asked first has left. The second is RENAME or
+//! MOVE: then the hold is passed on under the new name of the lock.
 
 use crate::server::BlockedClient;
 use lockward_core::{ById, Completion, Db, FencingToken, Lock, LockName, Outcome, Owner, Place};
@@ -158,8 +160,8 @@ impl PendingReplies {
         self.replies.is_empty() && self.undelivered.is_empty()
     }
 
-    /// The owner of a tenure has repeated its request and got the reply that it holds the lock. It keeps every hold
-    /// that was granted so far, even if the client that asked for the hold has left without a reply.
+    /// The owner of a tenure has repeated its request and got the reply that it holds the lock. The owner keeps every
+    /// hold that was granted so far, even if the client that asked for the hold has left without a reply.
     #[inline]
     pub fn claim(&mut self, token: FencingToken) {
         if !self.is_empty() {

@@ -1,24 +1,25 @@
-//! Whether there is an audience for changes: a replica, the backlog for one, or the AOF.
+//! Whether there is an audience for changes: a replica, the replication backlog, or the AOF.
 //!
 //! Replication is the most costly part of a change. The server finds only at the end of replication that there is no
 //! audience. So the module asks beforehand. Asking is costly too, so it asks once in each run of the server's cron.
 //! Until the cron has found that there is no audience, there may be one. No change is missed in between, for these
 //! reasons:
 //!
-//! - The cron asks for the same facts by which the server itself decides whether to send changes. While these facts hold, the
-//!   server drops every change, of this module and of its own commands.
+//! - The cron asks for the same facts by which the server itself decides whether to send changes. While these facts
+//!   hold, the server drops every change, both of this module and of the server's own commands.
 //! - An audience comes when a replica asks for a snapshot, when an AOF is switched on, when the role changes, or when
 //!   other data is loaded. The server sends an event for each of these, except for the request of a replica. But it
 //!   also sends an event for each snapshot, whether a child process or the server itself makes it. From such an event
 //!   on, there may be an audience.
-//! - The server does not send changes to a replica that waits for its snapshot. They go into the backlog for that
-//!   replica, under a new replication id. Other servers learn this id only from the snapshot, together with the offset
-//!   in the backlog at which to go on. This offset comes after all earlier changes.
+//! - The server does not send changes to a replica that waits for its snapshot. These changes go into the backlog for
+//!   that replica, under a new replication id. Other servers learn this id only from the snapshot, together with the
+//!   offset in the backlog at which to go on. This offset comes after all earlier changes.
 //! - A server that starts makes its backlog and its AOF before its cron runs for the first time.
 //! - The cron does not run within a transaction or a script, so its answer does not change within one.
 //!
-//! In a cluster, a slot that moves may have an audience of its own. So the module always replicates in a cluster, and on
-//! servers whose source was not read for this. The file server/info.rs names the functions of the server.
+//! In a cluster, a slot that moves may have an audience of its own. So the module always replicates in a cluster. It
+//! also always replicates on a server whose source was not read for these reasons. The file server/info.rs names the
+//! functions in the source of the server.
 
 /// Whether there may be an audience for changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +29,7 @@ pub struct ReplicationAudience {
 }
 
 impl ReplicationAudience {
-    /// At first there may be an audience. Whether the module can find out depends on the server.
+    /// At first there may be an audience. `can_be_known` tells whether the module can find out on this server.
     pub const fn new(can_be_known: bool) -> Self {
         Self { none: false, can_be_known }
     }

@@ -1,7 +1,7 @@
 //! Changes of locks that the module did not make, as the server reports them.
 //!
-//! These calls must not write to any key: the server is in the middle of another operation. They note what is to be checked and
-//! set the timer. [`crate::background`] does the work in the next pass of the event loop.
+//! These calls must not write to any key: the server is in the middle of another operation. They note what is to be
+//! checked and set the timer. [`crate::background`] does the work in the next pass of the event loop.
 
 use crate::server::{
     Caller, Content, Context, KeyName, OpenKey, global_flags, latest_wall, lock_allocation, module_context,
@@ -13,7 +13,8 @@ use crate::transaction;
 use lockward_core::{Db, Expired, LONGEST_SWEPT_KEY, Loading, Lock, NameRef, Now, QueueId};
 
 /// Something other than the module removes the lock in `name` from the keyspace: the key is deleted, overwritten,
-/// renamed, moved, expired or evicted. Afterwards its waiters are served according to what the key then holds.
+/// renamed, moved, expired or evicted. Afterwards the background work serves the waiters, according to what the key
+/// then holds.
 pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     let now = Now { mono: mono(), wall: latest_wall() };
     state::with(|state| {
@@ -26,7 +27,7 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
         if unlinked.recheck {
             state.recheck_lock(name, now.mono);
         }
-        // This is soon enough: the server sends these events after the key is gone.
+        // To subscribe now is soon enough: the server sends these events after the key is gone.
         if unlinked.may_be_dropped {
             subscriptions::subscribe_expired_evicted();
         }
@@ -40,11 +41,12 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
 }
 
 /// A command begins. So a key that is evicted from now on is not the last unlinked lock, unless another module has
-/// called this command from its own callback for that eviction.
+/// called this command in its callback for that eviction.
 ///
-/// If the server does not name the caller, the module opens the key. If the key holds another value now or later, a
-/// command has put it there. On servers that name the caller, the module must not open a key in this call. With CLIENT
-/// NO-TOUCH, Redis 7.2 to 8.0 and Valkey 8 would then look at the running command, which is not set yet.
+/// If the server does not name the caller, the module opens the key of the last unlinked lock. If the key then holds a
+/// value, or gets one later, a command has replaced the lock. On servers that name the caller, the module must not open
+/// a key in this call. With CLIENT NO-TOUCH, Redis 7.2 to 8.0 and Valkey 8 then read which command is running, although
+/// this is not set yet.
 pub fn command_begins(caller: Caller) {
     let now = mono();
     match caller {
@@ -87,11 +89,11 @@ pub fn arrived(context: Context, name: &KeyName<'_>) {
     }
 }
 
-/// The server has evicted a key. If a command had unlinked the lock, and this is a later key of the same name, then
-/// [`command_begins`] has settled the lock by now.
+/// The server has evicted a key. If a command had unlinked the last unlinked lock, and the evicted key is a later key
+/// of the same name, then [`command_begins`] has settled the lock by now.
 ///
-/// A dropped lock is replicated at once, before the server's own DEL. The next pass of the event loop may be too late: a
-/// failover or a shutdown may forbid writes by then.
+/// A dropped lock is replicated at once, before the server's own DEL. The next pass of the event loop may be too late:
+/// a failover or a shutdown may forbid writes by then.
 pub fn evicted(context: Context, name: &KeyName<'_>) {
     if state::own_write() {
         return;
@@ -180,9 +182,9 @@ fn recheck(queues: impl FnOnce(&mut State) -> Vec<QueueId>) {
     });
 }
 
-/// The server has become a replica. Most servers have ended the waits before this event, one by one, and each client has left
-/// its queue. Valkey 9 leaves some waits: all in cluster mode, all during FAILOVER until it has succeeded, and otherwise those
-/// of clients that can be redirected. The module ends these waits in the next pass of the event loop.
+/// The server has become a replica. Most servers have ended the waits before this event, one by one, and each client
+/// has left its queue. Valkey 9 leaves some waits: all in cluster mode, all during FAILOVER until it has succeeded, and
+/// otherwise those of clients that can be redirected. The module ends these waits in the next pass of the event loop.
 pub fn became_replica() {
     subscriptions::subscribe_async_loading();
     recheck(|state| {
@@ -202,7 +204,7 @@ pub fn became_primary() {
     });
 }
 
-/// A replica begins to load a data set beside the one it has, and to serve that one meanwhile.
+/// A replica begins to load a new data set, and serves its old data set meanwhile.
 pub fn async_loading_begins() {
     state::with(|state| state.store.begin_async_loading());
 }

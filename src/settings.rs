@@ -37,7 +37,7 @@ impl Setting {
         self.value.load(Ordering::Relaxed)
     }
 
-    /// Sets the number, which is in range.
+    /// Sets the number. The caller has checked the range.
     pub fn set(&self, number: i64) {
         self.value.store(number, Ordering::Relaxed);
     }

@@ -3,8 +3,8 @@
 //! What it remembers about locks is in the [`Store`] of core; the rest is here. The state is used only in calls that
 //! the server makes under its lock.
 //!
-//! The state is borrowed only while no function of the server runs that could call back into the module. Code decides under the
-//! borrow, ends the borrow, and then acts.
+//! The state is borrowed only while no function of the server runs that could call back into the module. Code decides
+//! under the borrow, ends the borrow, and then acts.
 
 use crate::effects_buffer::EffectsBuffer;
 use crate::pending_replies::PendingReplies;

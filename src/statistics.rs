@@ -1,7 +1,7 @@
 //! What INFO lock counts: what this server has done since it was started, or since CONFIG RESETSTAT.
 //!
-//! A replica does not count the decisions of its primary. Core's `Counters` counts the results of decisions; the rest is
-//! here.
+//! A replica does not count the decisions of its primary. Core's `Counters` counts the results of decisions; the rest
+//! is here.
 //!
 //! The server does not report CONFIG RESETSTAT to modules, but the command also resets counts of the server. So the
 //! module checks the server's counts when INFO is asked for, and ten times a second. What the module counts between the
@@ -49,8 +49,8 @@ pub const fn count(count: &mut u64) {
     *count = count.wrapping_add(1);
 }
 
-/// How long the cron waits between two checks, because to read the server's counts takes some 20 µs. This is a little
-/// less than the default interval of the cron, a tenth of a second.
+/// The shortest time between two checks in the cron, because a check takes some 20 µs. It is a little less than the
+/// default interval of the cron, a tenth of a second. So by default every run of the cron checks.
 const BETWEEN_LOOKS: Span = match Span::from_millis(90) {
     Some(span) => span,
     None => Span::MAX,

@@ -11,15 +11,15 @@ use lockward_core::{Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, 
 /// 20 slices and 0.17 seconds.
 const KEYS_IN_SLICE: usize = 500;
 
-/// Leases that end later than this from now are left to the next round.
+/// A lease that ends later than this from now is left to the next round.
 const SOON: Span = match Span::from_millis(1_000) {
     Some(span) => span,
     None => Span::MAX,
 };
 
 /// Looks for keys that changed without an event: opens waited-for keys one after the other, in slices. In a cluster it
-/// also asks whether this node still serves a missing key, because its slot may have moved without an event. Returns
-/// whether the round is over.
+/// also asks whether this node still serves a missing key, because the key's slot may have moved without an event.
+/// Returns whether the round is over.
 pub fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
     let queues: Vec<(QueueId, LockName)> = state::with(|state| {
         let queues: Vec<_> = state.store.queues.after(state.sweeps.queue).take(KEYS_IN_SLICE).collect();
@@ -28,8 +28,8 @@ pub fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
     });
     let cluster = context.flags().cluster().then(|| cluster_state(context));
     if cluster == Some(ClusterState::Down) {
-        // Not every server ends these waits itself. The waits end even if the cluster may be up again soon, because
-        // another node may serve the key then.
+        // The cluster is down. Not every server then ends the waits itself. The waits end even if the cluster may be up
+        // again soon, because another node may serve the key then.
         let all: Vec<QueueId> = state::with(|state| state.store.queues.queues().collect());
         waiters::end_waits_in_queues(all, Outcome::NotServed, now, slice);
         return false;
@@ -75,8 +75,8 @@ fn has_changed(
     }
 }
 
-/// The same check for a long key. It asks the server only about the slot, with a short key of that slot. If the lock is
-/// here already while its slot still moves to this node, its waiters stay.
+/// Whether this node does not serve a long key any more. Asks the server only about the slot, with a short key of that
+/// slot. While a slot moves to this node, the waiters for a lock that has already arrived stay.
 fn has_long_key_left(context: Context, queue: QueueId, db: Db, key: &[u8], cluster: ClusterState) -> bool {
     let Some(slot_key) = state::with(|state| state.store.queues.slot_key(queue)) else { return false };
     let missing =

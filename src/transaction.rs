@@ -2,7 +2,8 @@
 //!
 //! The lock is in the keyspace or, when the server has dropped its key early, among the dropped locks. Core decides.
 //! The effects are then carried out in one order: store, replicate, set the timer for the clients that still wait,
-//! notify, and unblock. Another module that is notified may do anything. Its changes reach this module as events.
+//! notify, and unblock. A module that is notified may do anything. The changes that it makes reach this module as
+//! events.
 
 use crate::command_time;
 use crate::effects_buffer::EffectsBuffer;
@@ -75,8 +76,9 @@ pub fn run<R>(
     Ok(answer)
 }
 
-/// A read has found a lease that is over. The module removes the holder, as the server deletes a key whose TTL has passed
-/// when a client reads it. If a client waits for the lock, the background work does that soon, and may grant the lock too.
+/// A read has found a lease that is over. The module removes the holder, as the server deletes a key whose TTL has
+/// passed when a client reads it. If a client waits for the lock, the background work soon removes the holder, and may
+/// grant the lock too.
 pub fn clear_away(context: Context, name: &KeyName<'_>) {
     let not_ours = state::with(|state| state.store.follows() || state.store.queue(name).is_some());
     if !not_ours && !Context::paused() {
@@ -132,8 +134,8 @@ pub fn replicate(context: Context, name: &KeyName<'_>, payload: &[u8]) {
 #[inline]
 fn buffer(context: Context, state: &mut State) -> Box<EffectsBuffer> {
     let mut buffer = state.effects_buffer.take().unwrap_or_default();
-    // If replication is skipped, the server replicates the command instead of the changes, so a command must be
-    // running.
+    // If replication is skipped, the module replicates the command verbatim instead of the changes. So a command must
+    // be running.
     if context.is_of_command() && state.replication_audience.none() {
         buffer.decided.effects.skip_replication();
     }

@@ -20,7 +20,7 @@ pub struct Wait {
     pub limit: Option<Span>,
     /// How long the place in the queue is kept after the wait.
     pub keep: Option<Span>,
-    /// Whether the server minted the owner, so that the reply must name it.
+    /// Whether the server generated the owner, so that the reply must contain the owner.
     pub minted: bool,
 }
 
@@ -41,7 +41,8 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
         return Err(Error::Superseded);
     }
     let client = BlockedClient::block(context, id, minted, socket).ok_or(Error::MayNotWait)?;
-    // A reply that is still pending was for an earlier client with this handle, whose callback has panicked.
+    // If a reply is still pending for this handle, it was for an earlier client with the same handle, whose callback
+    // has panicked.
     drop_reply(client);
     let now = mono();
     let limit = limit.map(|limit| now.after(limit));
@@ -97,7 +98,7 @@ pub fn end_wait(completion: Completion<BlockedClient>) {
     client.unblock();
 }
 
-/// Ends the waits in these queues until the time is over.
+/// Ends the waits in these queues until the slice is over.
 pub fn end_waits_in_queues(queues: Vec<QueueId>, outcome: Outcome, now: Instant, slice: Slice) {
     for queue in queues {
         end_waits_in(queue, outcome, now, slice);
@@ -107,7 +108,7 @@ pub fn end_waits_in_queues(queues: Vec<QueueId>, outcome: Outcome, now: Instant,
     }
 }
 
-/// Ends the waits in a queue. If there is no time for all, the rest is due in the next pass.
+/// Ends the waits in a queue. If the slice is over before all waits have ended, the rest is due in the next pass.
 pub fn end_waits_in(queue: QueueId, outcome: Outcome, now: Instant, slice: Slice) {
     state::with(|state| state.store.queues.forget_places(queue));
     while let Some((waiter, _)) = state::with(|state| state.store.queues.pop_front(queue)) {
@@ -119,8 +120,8 @@ pub fn end_waits_in(queue: QueueId, outcome: Outcome, now: Instant, slice: Slice
     }
 }
 
-/// Answers a client whose wait has ended. If the client has left but the server does not know it yet, its hold is
-/// passed on. False when no reply is pending for the client.
+/// Answers a client whose wait has ended. If the client has left but the server has not noticed yet, a hold that was
+/// granted to it is passed on. False when no reply is pending for the client.
 pub fn reply(context: Context, client: BlockedClient) -> bool {
     let Some(reply) = state::with(|state| state.pending.take(client)) else { return false };
     if reply.may_be_passed_on() && reply.client.socket.is_some_and(Socket::is_left) {
@@ -155,7 +156,7 @@ fn leave_undelivered(reply: PendingReply) {
     });
 }
 
-/// Replies a grant, with the owner if the server has minted the owner.
+/// Replies a grant. The reply contains the owner if the server has generated it.
 pub fn reply_grant(context: Context, grant: Grant, minted: Option<&Owner>) {
     context.reply_array(if minted.is_some() { 4 } else { 3 });
     context.reply_integer(grant.token.get());

@@ -1,12 +1,11 @@
-//! A wall clock that a test can step: preloaded into a server, it adds an offset to what the server reads as the time
-//! of day. The monotonic clock is left alone. Not part of the crate: src/clock.rs compiles it.
+//! A wall clock that a test can step. This library is preloaded into a server, and adds an offset to the wall clock.
+//! It does not change the monotonic clock. It is not part of the crate: src/clock.rs compiles it.
 //!
-//! A server may load its modules so that they find the C library's functions before ours (Valkey from 8.1 on, with
-//! `RTLD_DEEPBIND`). This library removes that flag, because the module would otherwise read another clock than the
-//! server.
+//! Valkey from 8.1 on loads modules with `RTLD_DEEPBIND`. Then a module calls the C library's functions instead of the
+//! functions of this library, so the module and the server read different clocks. So this library removes that flag.
 //!
-//! The offset, in microseconds, is the first eight bytes of the file named by `LOCKWARD_CLOCK`. The file is mapped, so
-//! a step takes effect at once.
+//! The offset in microseconds is the first eight bytes of the file that `LOCKWARD_CLOCK` names. The file is mapped,
+//! so a step takes effect at once.
 
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::mem;
@@ -59,7 +58,7 @@ static OFFSET: AtomicPtr<AtomicI64> = AtomicPtr::new(ptr::null_mut());
 static MAP_THE_OFFSET: extern "C" fn() = map_the_offset;
 
 extern "C" fn map_the_offset() {
-    // SAFETY: the name is a C string; the path is one from the environment; the file is mapped shared, read-only.
+    // SAFETY: the name is a C string, and so is the path from the environment; the file is mapped shared and read-only.
     unsafe {
         let path = getenv(c"LOCKWARD_CLOCK".as_ptr());
         if path.is_null() {
@@ -75,7 +74,7 @@ extern "C" fn map_the_offset() {
 
 fn offset() -> i64 {
     let offset = OFFSET.load(Ordering::Relaxed);
-    // SAFETY: the mapping, once stored, stays until the process ends.
+    // SAFETY: the pointer is null, or it points to the mapping, which stays until the process ends.
     unsafe { offset.as_ref() }.map_or(0, |offset| offset.load(Ordering::Relaxed))
 }
 
@@ -96,7 +95,7 @@ pub unsafe extern "C" fn clock_gettime(clock: c_int, into: *mut Timespec) -> c_i
         unsafe { into.write(wall_clock()) };
         return 0;
     }
-    // SAFETY: as the caller of the C function promises.
+    // SAFETY: the caller passes valid arguments, as the C function requires.
     unsafe { syscall(SYS_CLOCK_GETTIME, clock, into) as c_int }
 }
 
@@ -123,7 +122,8 @@ pub unsafe extern "C" fn time(into: *mut i64) -> i64 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
     type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
-    // SAFETY: the C library's function of this name, which is of this type; the arguments are the caller's.
+    // SAFETY: `next` is null or the C library's `dlopen`, which has the type `Dlopen`; the caller passes valid
+    // arguments.
     unsafe {
         let next = dlsym(RTLD_NEXT, c"dlopen".as_ptr());
         mem::transmute::<*mut c_void, Option<Dlopen>>(next)

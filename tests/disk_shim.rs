@@ -1,10 +1,11 @@
-//! A disk that knows what was synced. This library is preloaded into a server, and records the length of each file at
-//! its last sync. Not part of the crate: src/disk.rs compiles it.
+//! A disk that knows the synced length of each file. This library is preloaded into a server, and records the length
+//! of each file at its last sync. It is not part of the crate: src/disk.rs compiles it.
 //!
-//! Nothing is really synced. Each sync takes a millisecond, as on a disk. The server may be killed in that time.
+//! The library does not really sync. A sync takes a millisecond, as on a disk, so a server can be killed during a
+//! sync.
 //!
-//! The file named by `LOCKWARD_DISK` is mapped. It holds pairs of eight bytes, a file's number and its length, and
-//! zeros after them.
+//! The library maps the file that `LOCKWARD_DISK` names. The file holds a pair of 8-byte numbers for each synced
+//! file, its inode and its length, and zeros after them.
 
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::ptr;
@@ -19,8 +20,8 @@ struct Synced {
 /// The number of entries for which src/disk.rs makes room.
 const FILES: usize = 1_024;
 
-/// Larger than what `fstat` fills anywhere. On all 64-bit machines, the number and the length of a file are at the same
-/// place in it.
+/// At least as large as the kernel's `stat` structure. The inode and the length of a file are at the same offsets on
+/// all 64-bit machines.
 type Stat = [u64; 32];
 const NUMBER: usize = 1;
 const LENGTH: usize = 6;
@@ -55,8 +56,8 @@ static TABLE: AtomicPtr<[Synced; FILES]> = AtomicPtr::new(ptr::null_mut());
 static MAP_THE_TABLE: extern "C" fn() = map_the_table;
 
 extern "C" fn map_the_table() {
-    // SAFETY: the name is a C string; the path is one from the environment; the file is mapped shared, to be read and
-    // written.
+    // SAFETY: the name is a C string, and so is the path from the environment; the file is mapped shared, for reading
+    // and writing.
     unsafe {
         let path = getenv(c"LOCKWARD_DISK".as_ptr());
         if path.is_null() {
@@ -72,14 +73,15 @@ extern "C" fn map_the_table() {
 
 fn sync(file: c_int) -> c_int {
     let mut stat: Stat = [0; 32];
-    // Bytes that are written from here on may be lost. SAFETY: the kernel fills the structure it is given, which is
-    // large enough.
+    // Bytes that are written after this call may be lost.
+    // SAFETY: the kernel fills the structure, which is large enough.
     if unsafe { syscall(SYS_FSTAT, file, &raw mut stat) } != 0 {
         return -1;
     }
-    // SAFETY: the list of files is empty, so the call only waits for the time.
+    // SAFETY: the list of files is empty, so the call only waits.
     unsafe { poll(ptr::null_mut(), 0, 1) };
-    // SAFETY: the mapping, once stored, stays until the process ends; zeros are a table of zeros.
+    // SAFETY: the pointer is null, or it points to the mapping, which stays until the process ends; a file of zeros is
+    // a valid table.
     if let Some(table) = unsafe { TABLE.load(Ordering::Relaxed).as_ref() } {
         note(table, stat[NUMBER], stat[LENGTH]);
     }

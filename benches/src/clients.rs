@@ -1,7 +1,7 @@
 //! Clients of a server: from one to thousands of connections, driven by events.
 //!
 //! Requests are sent without waiting, and replies are returned in the order of their arrival on any connection. Every
-//! reply is parsed, and an unexpected one ends the benchmark.
+//! reply is parsed, and an unexpected reply ends the benchmark.
 
 use crate::request::request;
 use lockward_tests::{Reply, decode};
@@ -15,17 +15,17 @@ use std::time::{Duration, Instant};
 /// How long a reply may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How much is read at once.
+/// How many bytes are read at once.
 const CHUNK: usize = 16 * 1024;
 
-/// A reply, or a message, to one of the clients.
+/// A reply or message to one of the clients.
 #[derive(Debug)]
 pub struct Arrival {
     /// The number of the client.
     pub who: usize,
-    /// The reply.
+    /// The reply or message.
     pub reply: Reply,
-    /// When it was read.
+    /// When the client read it.
     pub at: Instant,
 }
 
@@ -41,7 +41,7 @@ pub struct Clients {
 #[derive(Debug)]
 struct Connection {
     stream: TcpStream,
-    /// Bytes that have been read and are no complete reply yet.
+    /// Bytes of a reply that is not complete yet.
     input: Vec<u8>,
     /// Bytes that the kernel has not accepted yet.
     output: Vec<u8>,
@@ -116,11 +116,11 @@ impl Clients {
     /// The next reply to this client. Panics if a reply to another client comes first.
     pub fn reply_to(&mut self, who: usize) -> Reply {
         let arrival = self.arrival();
-        assert_eq!(arrival.who, who, "nobody else awaits a reply: {:?}", arrival.reply);
+        assert_eq!(arrival.who, who, "a reply to another client: {:?}", arrival.reply);
         arrival.reply
     }
 
-    /// Sends one command of one client and waits for its reply. Panics at an error.
+    /// Sends one command of one client and waits for its reply. Panics if the reply is an error.
     pub fn call(&mut self, who: usize, arguments: &[&str]) -> Reply {
         self.send(who, &request(arguments));
         let reply = self.reply_to(who);
@@ -137,7 +137,7 @@ impl Connection {
                 Ok(len) => drop(self.output.drain(..len)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => panic!("the server takes nothing more: {error}"),
+                Err(error) => panic!("a request cannot be sent: {error}"),
             }
         }
     }
@@ -151,7 +151,7 @@ impl Connection {
                 Ok(len) => {
                     self.input.extend_from_slice(&chunk[..len]);
                     if len < CHUNK {
-                        break; // there will be an event when more comes
+                        break; // more bytes will cause another event
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -178,12 +178,12 @@ impl Client {
         Self(Clients::open(port, 1))
     }
 
-    /// Sends one command and waits for its reply. Panics at an error.
+    /// Sends one command and waits for its reply. Panics if the reply is an error.
     pub fn call(&mut self, arguments: &[&str]) -> Reply {
         self.0.call(0, arguments)
     }
 
-    /// Sends requests and waits for as many replies. Panics at an error.
+    /// Sends requests and waits for their replies. Panics if a reply is an error.
     pub fn pipeline(&mut self, requests: &[Vec<u8>]) {
         self.0.send(0, &requests.concat());
         for _ in requests {

@@ -4,8 +4,7 @@ use rustix::param::clock_ticks_per_second;
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
-/// The CPU clock of a process: all its threads, user and kernel, in nanoseconds. It is the counter behind
-/// `/proc/<pid>/schedstat`, read in one call.
+/// The CPU clock of a process: user and kernel time of all its threads, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuClock {
     pid: u32,
@@ -20,23 +19,23 @@ impl CpuClock {
 
     fn find(pid: u32) -> Option<Self> {
         let mut clock = 0;
-        // SAFETY: writes one clock id.
+        // SAFETY: the call only writes the clock id to `clock`, which outlives the call.
         let status = unsafe { libc::clock_getcpuclockid(pid.cast_signed(), &raw mut clock) };
         (status == 0).then_some(Self { pid, clock })
     }
 
-    /// Waits until the process sleeps and reads the clock. While the process runs, the kernel updates the counter only now
-    /// and then.
+    /// Waits until the process sleeps, and reads the clock. The clock of a running process may lack the last
+    /// milliseconds.
     pub fn settled(&self) -> Duration {
         let deadline = Instant::now() + Duration::from_secs(10);
         while !self.sleeps() {
-            assert!(Instant::now() < deadline, "process {} does not come to rest", self.pid);
+            assert!(Instant::now() < deadline, "process {} does not sleep", self.pid);
             thread::yield_now();
         }
         self.read()
     }
 
-    /// Reads the clock. For a running process, the last milliseconds may be missing.
+    /// Reads the clock. The clock of a running process may lack the last milliseconds.
     pub fn read(&self) -> Duration {
         let read = self.try_read();
         read.unwrap_or_else(|| {
@@ -46,7 +45,7 @@ impl CpuClock {
 
     fn try_read(&self) -> Option<Duration> {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: writes a structure that outlives the call.
+        // SAFETY: the call only writes to `time`, which outlives the call.
         let status = unsafe { libc::clock_gettime(self.clock, &raw mut time) };
         let time = Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0));
         (status == 0).then_some(time)
@@ -59,8 +58,8 @@ impl CpuClock {
     }
 }
 
-/// The CPU time of a process and all its descendants, including those that have ended. Processes that have just started or ended
-/// may be missed.
+/// The CPU time of a process and all its descendants, including those that have ended. Processes that have just started
+/// or ended may be missing.
 pub fn of_family(pid: u32) -> Duration {
     let own = CpuClock::find(pid).and_then(|clock| clock.try_read()).unwrap_or_default();
     own + of_ended_children(pid) + children(pid).into_iter().map(of_family).sum::<Duration>()
@@ -69,11 +68,11 @@ pub fn of_family(pid: u32) -> Duration {
 fn of_ended_children(pid: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
-    // User and kernel time, the 16th and 17th field; the state, where these begin, is the third.
+    // User and kernel time are fields 16 and 17 of the line. The state is field 3, and the first of `fields`.
     ticks(fields.split(' ').skip(13).take(2).filter_map(|field| field.parse::<u64>().ok()).sum())
 }
 
-/// The children of its first thread: no server and no contestant starts processes from another thread.
+/// The child processes of the main thread: no server and no contestant starts processes from another thread.
 fn children(pid: u32) -> Vec<u32> {
     let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
@@ -83,8 +82,8 @@ fn children(pid: u32) -> Vec<u32> {
 pub fn of_machine() -> Duration {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let all = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
-    // User, nice and system time, interrupts, soft interrupts, and time taken by other virtual machines. Not idle time, and not
-    // time spent waiting for a disk.
+    // User, nice and system time, interrupts, soft interrupts, and time taken by other virtual machines. Fields 3 and 4
+    // are idle time and time spent waiting for a disk.
     let times: Vec<u64> = all.take(8).map(|field| field.parse().unwrap_or(0)).collect();
     ticks(times.iter().enumerate().filter(|(place, _)| ![3, 4].contains(place)).map(|(_, time)| time).sum())
 }

@@ -9,15 +9,15 @@ use std::{fs, io};
 /// A column of a table: its head, and the text for a row.
 type Column<'a> = (&'a str, &'a dyn Fn(&Row) -> String);
 
-/// The text of a part, with the rows of the first run.
+/// Writes the text of a part, from the part's rows in the first run, and from the results of all runs.
 type Tables = fn(&[&Row], &[Results]) -> String;
 
-/// The parts of the page for the rows of most stages together, of `modes`, and of `stalls`.
+/// The parts of the page: `modes`, `stalls`, and one part for all other stages.
 const PARTS: [(&str, Tables); 3] =
     [("results", most_stages), (modes::STAGE, modes_tables), (stalls::STAGE, stalls_table)];
 
-/// Writes results into `performance.md` in a directory, a column for each run, and the plots of the first run into `performance/`.
-/// Parts for which the first run has no rows stay as they are.
+/// Writes results into `performance.md` in a directory, with a column for each run. Writes the plots of the first run
+/// into `performance/`. A part for which the first run has no rows stays as it is.
 ///
 /// # Errors
 /// If a file cannot be read or written.
@@ -57,8 +57,8 @@ pub(crate) fn stage(row: &Row) -> &str {
     row.name.split('/').next().unwrap_or_default()
 }
 
-/// Whether the page leaves out a figure of [`stalls::STAGE`]: it meets its target, and it is small. The page says that it leaves such
-/// figures out.
+/// Whether the page leaves out a figure of [`stalls::STAGE`], because the figure meets its target and is small. The
+/// page mentions that it leaves out such figures.
 fn is_small(row: &Row) -> bool {
     let limit = match row.unit {
         Unit::Milliseconds | Unit::Percent => 5.0,
@@ -99,7 +99,7 @@ fn targets_table(rows: &[&Row], runs: &[Results]) -> String {
     table_of_runs(&judged, &columns, runs)
 }
 
-/// The figures with targets, and the series of all that are compared with few holders, and of bytes.
+/// The figures with targets, the series of the ratios to few holders, and the series in bytes.
 fn modes_tables(rows: &[&Row], runs: &[Results]) -> String {
     let (bytes, ratios): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.unit == Unit::Bytes);
     let beside = ratios.into_iter().filter(|row| row.at.as_ref().is_some_and(|at| at.starts_with("beside")));
@@ -121,7 +121,7 @@ fn stalls_table(rows: &[&Row], runs: &[Results]) -> String {
     table_of_runs(&rows, &columns, runs)
 }
 
-/// One row for each figure, with these columns for the first run, and one column for each other run.
+/// A table with a row for each figure. It has these columns for the first run, and one column for each other run.
 fn table_of_runs(rows: &[&Row], columns: &[Column<'_>], runs: &[Results]) -> String {
     let others = &runs[1..];
     let heads = columns.iter().map(|(head, _)| *head).chain(others.iter().map(|other| other.server.as_str()));
@@ -133,7 +133,7 @@ fn table_of_runs(rows: &[&Row], columns: &[Column<'_>], runs: &[Results]) -> Str
     table(&heads, heads.len(), cells)
 }
 
-/// One row for each series, with its members side by side.
+/// A table with a row for each series. The figures of a series are in the columns.
 pub(crate) fn series_table(rows: &[&Row], server: &str) -> String {
     let mut places: Vec<&str> = Vec::new();
     let mut titles: Vec<String> = Vec::new();

@@ -1,7 +1,8 @@
-//! How late the first waiter is granted a lock whose lease ends, in a database with many other keys that have a TTL.
+//! The time from the end of a lease to the grant of the first waiter, in a database with many other keys that have a
+//! TTL.
 //!
-//! Lateness counts from the time when the acquisition was sent, plus the lease. So it includes the transfer of that command and
-//! of the grant.
+//! The client computes the end of the lease: the time when it sent the acquisition, plus the lease. So the measured
+//! time includes the transfer of the acquisition to the server and of the grant to the waiter.
 
 use crate::clients::Clients;
 use crate::latencies::Latencies;
@@ -15,11 +16,11 @@ use crate::server::{Loaded, Server};
 use lockward_tests::Random;
 use std::time::{Duration, Instant};
 
-/// Other keys with a TTL, as the titles say.
+/// The number of other keys with a TTL. The titles of the figures contain this number too.
 const OTHERS: usize = 50_000;
-/// Locks whose leases end, all at the same time, each with a holder and a waiter.
+/// The number of locks that are in use at the same time, each with a holder and a waiter.
 const LOCKS: usize = 50;
-/// Leases in milliseconds: each is from 20 to less than this.
+/// Leases are random, from 20 milliseconds up to this number of milliseconds.
 const LONGEST: u64 = 200;
 const ROUNDS: usize = 16;
 const ROUND: Duration = Duration::from_secs(1);
@@ -27,17 +28,17 @@ const ROUND: Duration = Duration::from_secs(1);
 /// The state of a lock.
 #[derive(Clone, Copy)]
 enum Step {
-    /// The holder's acquisition was sent.
+    /// The acquisition of the holder was sent.
     Acquiring { ends: Instant },
-    /// The waiter's was sent.
+    /// The acquisition of the waiter was sent.
     Waiting { ends: Instant },
-    /// The waiter's release was sent.
+    /// The release of the waiter was sent.
     Releasing,
-    /// Nothing more is sent, because the time of the round is over.
+    /// The round is over: no more requests are sent.
     Idle,
 }
 
-/// Measures the lateness of many leases.
+/// Measures many leases.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Apart);
     let server = with_others();
@@ -64,7 +65,8 @@ pub fn measure(report: &mut Report) {
         [("median", "median", 0.5, medians, 2.0), ("p99", "99th percentile", 0.99, lates, 10.0)]
     {
         let mut row = Row::figure(&format!("expiry/{name}"), &what(which), Unit::Milliseconds, &rounds);
-        row.measured = all.quantile(part) / 1e6; // the quantile of all rounds together, rather than the median of their quantiles
+        // The quantile of all rounds together replaces the median of their quantiles.
+        row.measured = all.quantile(part) / 1e6;
         report.row(row.target(Target::AtMost(limit)));
     }
 }
@@ -80,7 +82,7 @@ fn with_others() -> Server {
     server
 }
 
-/// Lets leases end until the time of the round is over.
+/// Acquires locks and lets their leases end, until the round is over.
 fn leases(clients: &mut Clients, numbers: &mut Random, mut late: impl FnMut(Duration)) {
     let key = |lock: usize| format!("expiry:{lock:04}");
     let mut steps = [Step::Idle; LOCKS];
@@ -123,7 +125,7 @@ fn leases(clients: &mut Clients, numbers: &mut Random, mut late: impl FnMut(Dura
                     Step::Idle
                 }
             }
-            Step::Idle => panic!("nothing was asked: {:?}", arrival.reply),
+            Step::Idle => panic!("a reply without a request: {:?}", arrival.reply),
         };
     }
 }

@@ -1,5 +1,5 @@
-//! What LOCK.GUARD costs: a guarded SET, compared with that SET, and with a script that compares the token with a string and then
-//! writes.
+//! The cost of LOCK.GUARD: a guarded SET, compared with a SET alone, and with a script that compares the token with a
+//! string and then writes.
 
 use crate::pairs::load;
 use crate::pipeline::{Batch, Expected, Part, Pipeline};
@@ -15,14 +15,14 @@ const LOADS: [(usize, usize); 2] = [(1, 1), (50, 16)];
 const ROUNDS: usize = 23;
 /// Commands in a round.
 const COMMANDS: usize = 16_000;
-/// The largest allowed ratio of a guarded SET to a SET, one by one: that is what a client does.
+/// The largest allowed ratio of a guarded SET to a SET. Both are sent one by one, as clients usually send them.
 const ALLOWED: f64 = 1.6;
 
 const CHECK: &str = "\
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return redis.error_reply('FENCED') end
 return redis.call('SET', KEYS[2], ARGV[2])";
 
-/// Measures one by one, and pipelined.
+/// Measures commands sent one by one, and pipelined.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     for (connections, depth) in LOADS {
@@ -37,7 +37,7 @@ pub fn measure(report: &mut Report) {
     }
 }
 
-/// A guarded SET, a SET, the script: nanoseconds of CPU a command, one number a round.
+/// The server's CPU for a guarded SET, for a SET and for the script, in nanoseconds.
 fn costs(report: &mut Report, connections: usize, depth: usize) -> [Series; 3] {
     let server = Server::start_with(Loaded::Lockward, Place::Together, &[]);
     let mut client = server.client();

@@ -1,8 +1,9 @@
-//! Hand-offs: a lock is released and granted to the next waiter. It is compared with a push that wakes the next blocked pop.
+//! Hand-offs: a lock is released and granted to the next waiter. They are compared with LPUSHes that wake the next
+//! BLPOP.
 //!
-//! The two have the same shape: one client sends a command, and another client, which has waited, gets a reply. A chain of
-//! hand-offs is measured: each receiver passes on to the next. In one half of a round the former holder joins the wait queue
-//! again. In the other half it does not: that is the cost of the hand-off alone.
+//! In both, one client sends a command, and a waiting client gets a reply. The benchmark measures a chain of hand-offs:
+//! each receiver passes the lock on to the next client. In the first half of a round the former holder joins the wait
+//! queue again. In the second half it does not, so this half gives the cost of the hand-off alone.
 
 use crate::clients::{Client, Clients};
 use crate::latencies::Latencies;
@@ -27,11 +28,11 @@ const ROUNDS: usize = 16;
 /// What the clients wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A lock, with LOCK.ACQUIRE BLOCK; passed on by LOCK.RELEASE.
+    /// A lock. LOCK.ACQUIRE BLOCK waits, LOCK.RELEASE passes it on.
     Lock,
-    /// An element, with BLPOP; passed on by LPUSH.
+    /// An element of a list. BLPOP waits, LPUSH passes it on.
     List,
-    /// Nothing, with EMPTY.WAIT; passed on by EMPTY.PASS. The module only blocks and unblocks clients.
+    /// Nothing: EMPTY.WAIT only blocks the client, and EMPTY.PASS unblocks the next client.
     Bare,
 }
 
@@ -49,7 +50,7 @@ impl Kind {
         self.wait_with_lease(queue, member, LEASE)
     }
 
-    /// The same with this lease, in milliseconds.
+    /// Like [`Kind::wait`], with this lease in milliseconds.
     pub fn wait_with_lease(self, queue: usize, member: usize, lease: &str) -> Vec<u8> {
         match self {
             Self::Lock => {
@@ -61,7 +62,7 @@ impl Kind {
         }
     }
 
-    /// The request of a member that passes the lock or element on.
+    /// The request of a member that passes the lock or the element on.
     pub fn pass_on(self, queue: usize, member: usize) -> Vec<u8> {
         match self {
             Self::Lock => request(&["LOCK.RELEASE", &self.key(queue), &owner(member), "HOLDS", "0"]),
@@ -70,7 +71,7 @@ impl Kind {
         }
     }
 
-    /// The reply to the member that receives it.
+    /// The reply to the member that receives the lock or the element.
     pub const fn received(self) -> Expected {
         match self {
             Self::Lock => Expected::Grant,
@@ -79,7 +80,7 @@ impl Kind {
         }
     }
 
-    /// The reply to the member that passes it on.
+    /// The reply to the member that passes the lock or the element on.
     pub const fn passed(self) -> Expected {
         match self {
             Self::Lock | Self::Bare => Expected::Number(0),
@@ -95,7 +96,7 @@ pub struct Costs {
     pub alone: f64,
     /// The server's CPU for a hand-off and the next wait of the former holder, in nanoseconds.
     pub with_wait: f64,
-    /// The times from sending the command until the next client has its reply.
+    /// The times from the command that passes on to the reply of the next client.
     pub latencies: Latencies,
 }
 
@@ -110,13 +111,13 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// How many files client and server must be able to open for queues of `waiters` waiters.
+    /// How many open files the client and the server need for queues of `waiters` waiters.
     const fn open_files(waiters: usize) -> usize {
         Self::count(waiters) * (waiters + 1) + 100
     }
 
     const fn count(waiters: usize) -> usize {
-        // If a queue is too short for a whole measurement, there are several queues.
+        // A short queue gives too few hand-offs for a measurement, so there are several short queues.
         HANDOFFS.div_ceil(waiters)
     }
 
@@ -130,7 +131,7 @@ impl Queues {
         Self { control: server.client(), server, members, waiters, count }
     }
 
-    /// Lets all clients wait, measures, and then serves them all.
+    /// Lets all clients wait, measures hand-offs, and then serves the clients that still wait.
     pub fn round(&mut self, kind: Kind) -> Costs {
         let mut queues = self.gather(kind);
         let cpu = self.server.cpu();
@@ -160,7 +161,7 @@ impl Queues {
         &self.server
     }
 
-    /// Lets all clients wait. Then each passes on to the next and waits again, while `goes_on` returns true.
+    /// Lets all clients wait. While `goes_on` returns true, each holder passes the lock on and waits again.
     pub fn pass_on_while(&mut self, kind: Kind, mut goes_on: impl FnMut() -> bool) {
         let mut queues = self.gather(kind);
         while goes_on() {
@@ -172,7 +173,7 @@ impl Queues {
         self.dismiss(kind, queues);
     }
 
-    /// In each queue the first member holds the lock, and all others wait in this order.
+    /// Lets the first member of each queue hold the lock, and the others wait in their order.
     fn gather(&mut self, kind: Kind) -> Vec<VecDeque<usize>> {
         let length = self.waiters + 1;
         let queues = (0..self.count).map(|queue| (queue * length..(queue + 1) * length).collect());
@@ -184,19 +185,19 @@ impl Queues {
             }
             for &waiter in members.iter().skip(1) {
                 self.members.send(waiter, &kind.wait(queue, waiter));
-                self.settle_queue(); // so that they wait in this order
+                self.settle_queue(); // so that the clients queue in their order
             }
         }
         queues
     }
 
-    /// Waits until the server has read all that was sent before.
+    /// Waits until the server has read all earlier requests.
     fn settle_queue(&mut self) {
         self.control.call(&["PING"]);
     }
 
-    /// Lets the first member pass on to the second. Returns the first, which waits again if `wait_again` is set, and how long it took
-    /// until the second had its reply.
+    /// Lets the first member pass the lock on to the second one. If `wait_again` is set, the first member then waits
+    /// again. Returns the first member, and the time until the second member had its reply.
     fn hand_over(
         &mut self,
         kind: Kind,
@@ -219,15 +220,15 @@ impl Queues {
                 kind.received().check(&arrival.reply);
                 took = arrival.at - sent;
             } else {
-                assert_eq!(arrival.who, from, "nobody else is served: {:?}", arrival.reply);
+                assert_eq!(arrival.who, from, "a reply to another client: {:?}", arrival.reply);
                 kind.passed().check(&arrival.reply);
             }
         }
         (from, took)
     }
 
-    /// A writer releases the lock, and all others, which wait as readers, are granted it together. Returns the server's CPU for each
-    /// reader, in nanoseconds. There must be one queue.
+    /// Lets a writer release the lock while all other clients wait as readers: the release grants the lock to all of
+    /// them. Returns the server's CPU for each reader, in nanoseconds. There must be one queue.
     pub fn admit_readers(&mut self) -> f64 {
         assert_eq!(self.count, 1, "one queue");
         let key = "hand:readers";
@@ -291,10 +292,10 @@ pub fn measure(report: &mut Report) {
     }
 }
 
-/// The costs are those of a lock and of a list, for each size.
+/// Adds the figures of a place. `costs` has two series for each size: the lock and the list.
 fn add_rows(report: &mut Report, costs: &[Series], place: Place) {
     let mark = if place == Place::Apart { "-apart" } else { "" };
-    // Holder and waiter are usually on other machines than the server. So targets are for separate CPUs.
+    // In production, clients usually do not run on the server's machine. So the targets are for separate CPUs.
     let judged =
         |row: Row, limit: f64| if place == Place::Apart { row.target(Target::AtMost(limit)) } else { row };
     let at = |waiters: usize| format!("{} waiters", whole(waiters as f64));

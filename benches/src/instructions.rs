@@ -1,16 +1,19 @@
 //! Instructions of the server, counted by callgrind. The numbers do not depend on the load of the machine.
 //!
-//! Callgrind runs the server. Whenever the server enters ECHO, callgrind writes the counts since the last time. So one process
-//! is counted in phases: a phase is the work between two ECHOs, and the cost of the ECHO itself is subtracted.
+//! Callgrind runs the server. At each call of ECHO, callgrind writes the counts since the previous ECHO. So the work
+//! between two ECHOs is counted, and the cost of the ECHO itself is subtracted.
 //!
-//! The numbers are the same in every run, and almost the same on every machine. The number of events that the server finds when
-//! it wakes would depend on the speed of its client. So the client sends only while the server sleeps. The server's cron and the
-//! module's timer depend on the clock, and its hash tables have random seeds. So chance_shim.rs stops the clock and makes the
-//! seeds constant. Memory grows in the first rounds, which do not count. Of the other rounds, the one with the fewest
-//! instructions counts.
+//! The numbers are the same in every run, and almost the same on every machine:
 //!
-//! The processor's own counter (`perf stat -e instructions:u`) would not need callgrind, but most virtual machines
-//! have none.
+//! - If the client sent while the server runs, the number of events at a wake-up would depend on the client's speed. So
+//!   the client sends only while the server sleeps.
+//! - The server's cron and the module's timer depend on the clock, and the server's hash tables have random seeds. So
+//!   chance_shim.rs stops the clock and makes the seeds constant.
+//! - Memory grows in the first rounds, so they do not count. Of the other rounds, only the one with the fewest
+//!   instructions counts.
+//!
+//! The processor's instruction counter (`perf stat -e instructions:u`) would not need callgrind, but most virtual
+//! machines have none.
 
 use crate::placement::Place;
 use crate::server::{Loaded, Server};
@@ -22,7 +25,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{fs, thread};
 
-/// The number of rounds that count, after the first rounds.
+/// The number of rounds after the first rounds.
 const ROUNDS: usize = 5;
 const WARM_UP: usize = 2;
 
@@ -34,11 +37,11 @@ pub struct CountedServer {
     /// How often the stopped clock was advanced by ten milliseconds.
     passed: Cell<u8>,
     parts: usize,
-    /// The count between two ECHOs with nothing in between.
+    /// The instructions between two ECHOs without other work.
     echo: u64,
 }
 
-/// The cost of some work for the server.
+/// The server's instructions for some work.
 #[derive(Clone, Debug)]
 pub struct Count {
     /// The instructions for one unit of the work.
@@ -74,8 +77,8 @@ impl CountedServer {
         let server = Server::start_under(&callgrind, loaded, Place::Together, &config);
         let control = server.connect();
         let mut counted = Self { server, control, passed: Cell::new(0), parts: 0, echo: 0 };
-        // After this time the server's cron is due, and runs with the next command. In the cron the module notices whether
-        // changes must be replicated.
+        // Wait until the server's cron has run once more, because in the cron the module notices whether changes must
+        // be replicated. After the clock has stopped, the cron does not run.
         thread::sleep(Duration::from_millis(110));
         counted.part();
         counted.stand_still();
@@ -88,7 +91,7 @@ impl CountedServer {
         &self.server
     }
 
-    /// Sends requests on a connection, reads so many replies, and waits until the server sleeps.
+    /// Sends requests on a connection, reads `replies` replies, and waits until the server sleeps.
     pub fn exchange(&self, connection: &mut Client, requests: &[u8], replies: usize) {
         connection.send_bytes(requests);
         for _ in 0..replies {
@@ -103,7 +106,7 @@ impl CountedServer {
         let _ = self.server.cpu().settled();
     }
 
-    /// Counts a round of work that consists of `units` units.
+    /// Counts the instructions of a round of `work` that consists of `units` units.
     pub fn count(&mut self, units: usize, mut work: impl FnMut(&Self)) -> Count {
         let (instructions, profile) = self.fewest(&mut work);
         Count { each: (instructions - self.echo) as f64 / units as f64, profile }
@@ -133,7 +136,7 @@ impl CountedServer {
         rounds.min_by_key(|(instructions, _)| *instructions).expect("a round")
     }
 
-    /// The count since the last call.
+    /// The instructions since the last call, and callgrind's profile of them.
     fn part(&mut self) -> (u64, String) {
         self.settle();
         self.control.call("ECHO part");

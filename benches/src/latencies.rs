@@ -26,7 +26,7 @@ impl Latencies {
         self.histogram.add(&other.histogram).expect("room for them");
     }
 
-    /// The quantile of a `part`, in nanoseconds.
+    /// The quantile of `part` (the median is 0.5), in nanoseconds.
     pub fn quantile(&self, part: f64) -> f64 {
         self.histogram.value_at_quantile(part) as f64
     }

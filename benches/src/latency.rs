@@ -1,5 +1,5 @@
-//! How long clients wait for the reply to a command or for a hand-off. Also, how many commands a second a server executes at
-//! each depth of the pipeline.
+//! How long clients wait for the reply to a command or for a hand-off, and how many commands a second a server executes
+//! at each pipeline depth.
 
 use crate::handoff::{Kind, Queues};
 use crate::latencies::Latencies;
@@ -23,7 +23,7 @@ const ALONE: usize = 1_000;
 /// Waiters in the queues whose hand-offs are timed.
 const WAITERS: usize = 50;
 
-/// Measures pairs a second at each depth of the pipeline.
+/// Measures pairs a second at each pipeline depth.
 pub fn throughput(report: &mut Report) {
     be_client_of(Place::Apart);
     let server = Server::start_with(Loaded::Lockward, Place::Apart, &[]);

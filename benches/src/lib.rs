@@ -1,15 +1,16 @@
-//! What the benchmarks of Lockward share: an own server, a client that costs little, and the server's CPU time.
+//! What the benchmarks of Lockward share: a server for each benchmark, a client that costs little, and the server's CPU
+//! time.
 //!
-//! The measure is the CPU time of the server process, kernel included, and never the wall time of the client. So a
-//! busy machine makes the numbers noisier, but does not change their order. Things that are compared run
-//! alternately, round by round, in one run. Their medians are compared.
+//! Most figures are the CPU time of the server process, including the kernel's. So a busy machine makes the figures
+//! noisier, but does not change their order. The two sides of a comparison run alternately, round by round, in one run.
+//! Their medians are compared.
 
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    reason = "a benchmark that cannot go on ends, and says why"
+    reason = "a benchmark that fails panics with the reason"
 )]
 
 pub mod clients;

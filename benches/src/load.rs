@@ -37,7 +37,7 @@ fn started(config: &[&str]) -> Server {
     Server::start_with(Loaded::Lockward, Place::Together, config)
 }
 
-/// A server that has ended and left a snapshot in its directory.
+/// Returns a server that has ended. Its directory has a snapshot with a million keys.
 fn saved(make: impl Fn(&str, &str) -> Vec<u8>) -> Server {
     let mut server = started(&[]);
     let mut client = server.client();

@@ -1,11 +1,11 @@
-//! The machine of a run.
+//! The machine and the day of a run.
 
 use crate::placement::{cpus, goes_before_others};
 use crate::results::Machine;
 use std::fs;
 use std::process::Command;
 
-/// The machine, without its name.
+/// The processor, memory, kernel and load of the machine.
 pub fn machine() -> Machine {
     let field = |file: &str, name: &str| {
         let text = fs::read_to_string(file).unwrap_or_default();

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 const KEYS: usize = 100_000;
 /// The number of waiters.
 const WAITERS: usize = 5_000;
-/// Memory is final when it has not decreased for this long: the server shortens buffers after five idle seconds.
+/// Memory is measured when it has not decreased for this long, because the server shrinks the buffers of a client after
+/// five idle seconds.
 const SETTLED: Duration = Duration::from_secs(6);
 
 /// Measures locks and hashes, clients that wait for a lock, and idle clients.
@@ -48,7 +49,7 @@ fn of_keys(make: impl Fn(&str, &str) -> Vec<Vec<u8>>) -> Series {
         let requests = keys.iter().flat_map(|key| make(&format!("lock:{key:07}"), &owner(*key)));
         client.pipeline(&requests.collect::<Vec<_>>());
     }
-    // The large buffer of this connection goes with it.
+    // Closing the connection frees its large buffer.
     drop(client);
     Series::once((server.client().info_number("memory", "used_memory") - before) / KEYS as f64)
 }
@@ -58,7 +59,7 @@ struct Crowd {
     server: Server,
     control: Client,
     _waiters: Clients,
-    /// Memory before the clients connected: used memory and resident memory.
+    /// Used and resident memory before the clients connected.
     before: (f64, f64),
 }
 
@@ -83,7 +84,7 @@ impl Crowd {
         Self { server, control, _waiters: waiters, before }
     }
 
-    /// Bytes for each waiter, of used and of resident memory, once the server has shortened its buffers.
+    /// Bytes of used and of resident memory for each waiter, after the server has shrunk the waiters' buffers.
     fn settled(mut self) -> (f64, f64) {
         let mut least = (f64::MAX, Instant::now());
         while least.1.elapsed() < SETTLED {

@@ -1,5 +1,5 @@
-//! What readers, slots and weights cost: a command while there are many other holders, compared with few; a release that admits
-//! many readers; and the memory of a holder.
+//! The cost of locks with many holders: commands with many other holders compared with few, a release that admits many
+//! readers, and the memory of a holder.
 
 use crate::clients::Client;
 use crate::handoff::{Kind, Queues};
@@ -15,40 +15,42 @@ use lockward_tests::Random;
 /// The name of the stage. The names of its rows begin with it.
 pub const STAGE: &str = "modes";
 
-/// The numbers of owners that hold the lock while a command is measured. The results of the later numbers are compared with the
-/// first.
+/// The numbers of owners that hold the lock while a command is measured. The first number is compared with each of the
+/// others.
 const HOLDERS: [usize; 3] = [10, 1_000, 100_000];
-/// The number of holders for which there is a target, for commands sent one by one, as a client does.
+/// The number of holders for which there is a target. The target is for commands that are sent one by one, as clients
+/// usually send them.
 const JUDGED: usize = 100_000;
 /// The largest allowed ratio of a command's cost to its cost with the fewest holders.
 const ALLOWED: f64 = 1.2;
 
-/// The limit that every holder names.
+/// The limit of the lock.
 const SLOTS: &str = "1000000";
-/// A lease that outlives every measurement, in milliseconds. All holders have the same lease, so the one that asked last ends
-/// last.
+/// A lease that outlives every measurement, in milliseconds. All holders have the same lease, so the lease of the last
+/// acquisition ends last.
 const LONG_LEASE: &str = "3600000";
 
-/// The number of connections that send at the same time. Each holder is used by only one of them.
+/// The number of connections that send at the same time. No two connections use the same holder.
 const CONNECTIONS: usize = 10;
 /// Commands in flight on each connection.
 const DEPTH: usize = 16;
-/// Parts of a connection's batch in a round: 8,000 commands of all connections.
+/// The number of parts in a connection's batch. In a round all connections together send 8,000 commands.
 const PARTS: usize = 50;
-/// Commands or pairs in a round where the only connection sends one command after the other.
+/// Commands or pairs in a round, when one connection sends them one by one.
 const ALONE: usize = 500;
 const ROUNDS: usize = 15;
 
-/// The numbers of readers that one release admits, and of rounds.
+/// The numbers of readers that one release admits, each with its number of rounds.
 const READERS: [(usize, usize); 2] = [(1_000, 12), (10_000, 6)];
-/// The largest allowed ratio of the cost of a reader to that of a hand-off.
+/// The largest allowed ratio of the cost of a reader to the cost of a hand-off.
 const ALLOWED_FOR_READER: f64 = 1.3;
 
-/// The numbers of holders of a lock whose memory is measured, and the number of holders of all these locks together.
+/// The numbers of holders of a lock whose memory is measured.
 const SIZES: [usize; 7] = [1, 2, 10, 32, 33, 1_000, 100_000];
+/// The number of holders that all measured locks of one size have together.
 const MEASURED: usize = 100_000;
 
-/// The work that is measured while others hold the lock.
+/// The work that is measured while other owners hold the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// An owner that does not hold the lock acquires and releases it.
@@ -57,7 +59,7 @@ pub enum Work {
     Again,
     /// A holder renews its lease.
     Renew,
-    /// A holder acquires the lock once more, and releases that hold.
+    /// A holder acquires the lock again, and releases the second hold.
     ReEntry,
     /// A client asks who holds the lock.
     Info,
@@ -87,8 +89,8 @@ impl Work {
         }
     }
 
-    /// The commands, each with its reply. `holder` is the number of a holder. `other` is the number of an owner that holds
-    /// nothing.
+    /// The commands, each with its reply. `holder` is the number of a holder. `other` is the number of an owner without
+    /// a hold.
     fn commands(self, key: &str, holder: usize, other: usize) -> Vec<(Vec<u8>, Expected)> {
         let acquire = |who| request(&["LOCK.ACQUIRE", key, &owner(who), "PX", LONG_LEASE, "SLOTS", SLOTS]);
         let release = |who| request(&["LOCK.RELEASE", key, &owner(who)]);
@@ -111,7 +113,7 @@ impl Work {
 pub enum Sending {
     /// [`DEPTH`] commands in flight on each of [`CONNECTIONS`] connections.
     Pipelined,
-    /// One connection, which sends a command after the reply to the one before: what a client usually does.
+    /// One connection, which waits for each reply before it sends the next command, as clients usually do.
     OneByOne,
 }
 
@@ -140,7 +142,7 @@ impl Sending {
         }
     }
 
-    /// The server's CPU for one work beside so many holders, in nanoseconds.
+    /// The server's CPU for one `work` with `holders` holders, in nanoseconds.
     pub fn cost(
         self,
         server: &Server,
@@ -153,7 +155,7 @@ impl Sending {
         server.cost(units, || pipeline.run(&batches, 1))
     }
 
-    /// What each connection sends, and the number of commands or pairs in it.
+    /// What each connection sends, and the number of commands or pairs of all connections.
     fn batches(self, work: Work, holders: usize, numbers: &mut Random) -> (Vec<Batch>, usize) {
         let connections = self.connections();
         let key = key(holders);
@@ -161,7 +163,7 @@ impl Sending {
         let batches = (0..connections).map(|connection| {
             let mut commands = || {
                 units += 1;
-                // A holder that only this connection uses.
+                // Only this connection uses these holders.
                 let drawn = numbers.number() as usize % (holders / connections);
                 work.commands(&key, drawn * connections + connection, holders + connection)
             };
@@ -194,7 +196,7 @@ pub fn key(holders: usize) -> String {
     format!("modes:{holders:07}")
 }
 
-/// Measures the whole stage.
+/// Measures all figures of the stage.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     beside_holders(report);
@@ -202,7 +204,7 @@ pub fn measure(report: &mut Report) {
     memory(report);
 }
 
-/// The cost of each work with each number of holders, alternately on one server.
+/// Measures each kind of work with each number of holders, alternately on one server.
 fn beside_holders(report: &mut Report) {
     let server = Server::start(&[]);
     let mut client = server.client();
@@ -241,7 +243,7 @@ pub fn hold(client: &mut Client, key: &str, holders: usize) {
     }
 }
 
-/// A release that admits many readers, compared with hand-offs in a queue of the same length.
+/// Measures a release that admits many readers, compared with hand-offs in a queue of the same length.
 fn admit_readers(report: &mut Report) {
     for (waiters, rounds) in READERS {
         let mut queues = Queues::start(waiters, Place::Together);
@@ -261,7 +263,7 @@ fn admit_readers(report: &mut Report) {
     }
 }
 
-/// Bytes for each holder, by the number of holders of a lock.
+/// Measures the memory for each holder, by the number of holders of a lock.
 fn memory(report: &mut Report) {
     for (done, holders) in SIZES.into_iter().enumerate() {
         report.progress(done, SIZES.len());

@@ -1,8 +1,8 @@
-//! The cost for other commands: SET + DEL of plain keys while clients wait for locks.
+//! The cost of other commands: SET + DEL of plain keys while clients wait for locks.
 //!
-//! They are compared with a server with a module that does nothing, because any module costs a few per cent: with a module the
-//! event loop takes a mutex. Each server is started several times, because two processes of the same program differ by the layout
-//! of their memory.
+//! A server with Lockward is compared with a server with an empty module. Any module costs a few per cent, because with
+//! a module the event loop locks and unlocks a mutex. Each server is started several times, because the memory layout
+//! differs between two processes of the same program, and the cost depends on the layout.
 
 use crate::clients::Clients;
 use crate::pairs::{CONNECTIONS, DEPTH, Pair};
@@ -27,7 +27,7 @@ struct Subject {
     server: Server,
     pipeline: Pipeline,
     batches: Vec<Batch>,
-    /// Clients that wait for locks, or are blocked.
+    /// Keeps the waiting or blocked clients connected.
     _waiting: Clients,
 }
 
@@ -51,7 +51,8 @@ pub fn measure(report: &mut Report) {
 }
 
 impl Subject {
-    /// All servers have the same number of keys with a TTL and of blocked clients. A TTL costs the server a second lookup.
+    /// All servers have the same number of blocked clients and of keys with a TTL, because a TTL costs the server a
+    /// second lookup.
     fn start(module: Loaded) -> Self {
         let server = Server::start_with(module, Place::Together, &[]);
         let pipeline = Pipeline::open(&server, CONNECTIONS);

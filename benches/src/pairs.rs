@@ -16,17 +16,18 @@ pub const CONNECTIONS: usize = 50;
 pub const DEPTH: usize = 16;
 
 const ROUNDS: usize = 23;
-/// Batches of a connection in a round, and the pairs of all connections in it.
+/// Batches of a connection in a round.
 const TIMES: usize = 100;
+/// Pairs of all connections in a round.
 const PAIRS: usize = CONNECTIONS * TIMES * DEPTH / 2;
 
-/// The least that any module of this kind could cost.
+/// The lower bound for a lock module.
 const BARE: &str = "a module that makes the same server calls and decides nothing";
 
-/// The best lock without a module: a key with a lease, and a release that checks the owner.
+/// The best lock without a module: a key with a TTL, and a release that checks the owner.
 const CHECKED: &str = "SET NX PX + a release that checks the owner";
 
-/// The release that checks the owner, for servers that have no command for it.
+/// The script that releases after a check of the owner, for servers without a command that does this.
 const CHECKED_RELEASE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
@@ -46,9 +47,9 @@ return 1";
 /// A pair of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pair {
-    /// LOCK.ACQUIRE with PX and HOLDS, LOCK.RELEASE with HOLDS: the form that is safe to repeat.
+    /// LOCK.ACQUIRE with PX and HOLDS, then LOCK.RELEASE with HOLDS. Both are safe to send twice.
     Lock,
-    /// SET with NX and PX, and the release that checks the owner: DELIFEQ of Valkey 9, DELEX of Redis 8.4, or a script.
+    /// SET with NX and PX, then a release that checks the owner: DELIFEQ of Valkey 9, DELEX of Redis 8.4, or a script.
     Checked,
     /// SET with NX and PX, then DEL.
     Set,
@@ -56,15 +57,16 @@ pub enum Pair {
     Plain,
     /// The hash lock: two EVALSHA.
     Hash,
-    /// Two PINGs: what any two commands cost.
+    /// Two PINGs: the cost of any two commands.
     Ping,
-    /// EMPTY.TAKE, EMPTY.GIVE: the module API calls that a lock needs, without any logic. Only where the empty
-    /// module is loaded.
+    /// EMPTY.TAKE, then EMPTY.GIVE: the module API calls that a lock needs, without any logic. The empty module must be
+    /// loaded.
     Bare,
 }
 
 impl Pair {
-    /// What a connection sends repeatedly for its own key, with `depth` commands in flight: 1 or an even number.
+    /// The batch that a connection repeats for its own key. `depth` is the number of commands in flight: 1, or an even
+    /// number.
     pub fn batch(self, server: &Server, connection: usize, depth: usize) -> Batch {
         let commands =
             self.commands(&mut server.client(), &format!("hot:{connection:04}"), &owner(connection));
@@ -114,7 +116,7 @@ impl Pair {
     }
 }
 
-/// The server's own release that checks the owner.
+/// The release that checks the owner: the server's command, or a script.
 fn checked_release(client: &mut Client, key: &str, owner: &str) -> Vec<u8> {
     let mut knows = |command| matches!(client.call(&["COMMAND", "INFO", command]), Reply::Array(known) if matches!(known[..], [Reply::Array(_)]));
     if knows("DELIFEQ") {
@@ -225,7 +227,7 @@ fn costs_at<const COUNT: usize>(
     report.compare(ROUNDS, |which| server.cost(PAIRS, || load.run(which)))
 }
 
-/// Waits until the replica has received everything, including one more write, which it confirms.
+/// Waits until the replica has received all writes.
 fn wait_for_replica(control: &mut Client) {
     control.pipeline(&[request(&["SET", "hot:last", "1"]), request(&["WAIT", "1", "60000"])]);
 }

@@ -5,7 +5,7 @@ use crate::server::Server;
 use lockward_tests::Reply;
 use std::collections::VecDeque;
 
-/// What a reply must be.
+/// The expected reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// A grant: `[token, holds, lease]`.
@@ -14,11 +14,11 @@ pub enum Expected {
     ReEntry,
     /// A fencing token.
     Token,
-    /// What LOCK.INFO replies for a held lock.
+    /// The reply of LOCK.INFO for a held lock.
     Info,
     /// The reply of BLPOP: key and element.
     Element,
-    /// A status.
+    /// A simple string.
     Status,
     /// This number.
     Number(i64),
@@ -52,12 +52,12 @@ pub struct Part {
     pub expected: Vec<Expected>,
 }
 
-/// The requests that a connection repeats. Each part is sent as soon as the previous one is answered.
+/// The requests that a connection repeats. Each part is sent as soon as the previous part has its replies.
 #[derive(Clone, Debug)]
 pub struct Batch(pub Vec<Part>);
 
 impl Batch {
-    /// These commands, each with its reply, with `depth` of them in flight.
+    /// A batch of these commands, each with its reply, with `depth` commands in flight.
     pub fn of(commands: &[(Vec<u8>, Expected)], depth: usize) -> Self {
         let part = |commands: &[(Vec<u8>, Expected)]| Part {
             requests: commands.iter().flat_map(|(request, _)| request).copied().collect(),
@@ -69,9 +69,9 @@ impl Batch {
 
 /// Connections that work at the same time.
 ///
-/// Each connection sends its next part as soon as it is answered. If client and server share a CPU, neither interrupts the other
-/// (see [`crate::placement`]): the server executes everything that was sent, and sleeps; then all connections send again. So a
-/// command costs the same, however fast the client is.
+/// Each connection sends its next part as soon as the previous part has its replies. If client and server share a CPU,
+/// neither interrupts the other (see [`crate::placement`]). The server executes all requests and sleeps, and then all
+/// connections send again. So the cost of a command does not depend on the speed of the client.
 #[derive(Debug)]
 pub struct Pipeline {
     clients: Clients,
@@ -83,7 +83,7 @@ impl Pipeline {
         Self::over(server.clients(connections))
     }
 
-    /// Uses these connections, of one server or of several.
+    /// Uses these connections, to one server or to several.
     pub const fn over(clients: Clients) -> Self {
         Self { clients }
     }

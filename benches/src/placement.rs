@@ -1,13 +1,15 @@
 //! The CPUs and priorities of clients and servers.
 //!
-//! With [`Place::Together`], client and server share a CPU and never run at the same time. So no other process displaces the
-//! server's data in the caches. Other costs do not hide the difference between two commands, so these ratios are the strictest.
-//! With [`Place::Apart`], each has its own CPU if there are two, as in production. There a reply wakes another CPU. That costs
-//! the server more than some commands, and several times as much on a virtual machine. The CPUs are fixed, because the scheduler
-//! would move processes between them.
+//! With [`Place::Together`], client and server share a CPU and never run at the same time. So no other process
+//! displaces the server's data in the caches, and no other cost hides the difference between two commands. Ratios
+//! measured in this way are the strictest.
 //!
-//! Where it is allowed, both have priority over other processes, and neither interrupts the other (`SCHED_RR`). So the numbers
-//! are repeatable, even on a busy machine.
+//! With [`Place::Apart`], client and server have separate CPUs if there are two, as in production. Then each reply
+//! wakes another CPU. The wake-up costs the server more than some commands, and several times as much on a virtual
+//! machine. Each process is bound to its CPU, because the scheduler would move it.
+//!
+//! If the system allows it, client and server have priority over other processes, and neither interrupts the other
+//! (`SCHED_RR`). So the numbers are repeatable, even on a busy machine.
 
 use rustix::process::setpriority_process;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -22,7 +24,7 @@ pub enum Place {
     Together,
     /// On another CPU, if there is one.
     Apart,
-    /// Where the scheduler puts it, without priority over others.
+    /// On any CPU, as the scheduler decides, and without priority over other processes.
     Anywhere,
 }
 
@@ -30,9 +32,9 @@ pub enum Place {
 #[derive(Clone, Copy)]
 pub(crate) struct Confinement {
     cpus: CpuSet,
-    /// Whether it has priority over other processes, where that is allowed.
+    /// Whether the process asks for priority over other processes. The system may refuse it.
     first: bool,
-    /// The scheduling policy if it has no priority.
+    /// The scheduling policy of a process without priority.
     policy: libc::c_int,
 }
 
@@ -41,11 +43,11 @@ pub fn cpus() -> usize {
     allowed().len()
 }
 
-/// Makes this process the client of servers at this place. Call this before they are started.
+/// Makes this process the client of servers at this place. Call this before you start the servers.
 pub fn be_client_of(place: Place) {
     let client = place.confinement();
     let cpus = if place == Place::Apart { Place::Together.confinement().cpus } else { client.cpus };
-    Confinement { cpus, ..client }.enter().expect("a CPU of our own");
+    Confinement { cpus, ..client }.enter().expect("the CPU of the client");
 }
 
 impl Display for Place {
@@ -59,7 +61,7 @@ impl Display for Place {
 }
 
 impl Place {
-    /// The number of its CPU, or of the first one. The available CPUs are read at the first call.
+    /// The number of the first CPU of this place. The available CPUs are read at the first call.
     pub fn cpu(self) -> usize {
         *self.cpus().first().expect("a CPU to run on")
     }
@@ -86,7 +88,7 @@ impl Place {
 }
 
 impl Confinement {
-    /// Confines the calling process. It allocates nothing, so that it may be called after a fork.
+    /// Confines the calling process. This function allocates nothing, so it may be called after a fork.
     pub(crate) fn enter(&self) -> io::Result<()> {
         sched_setaffinity(None, &self.cpus)?;
         let first = || self.first && schedule(libc::SCHED_RR, 1);
@@ -98,20 +100,22 @@ fn schedule(policy: libc::c_int, priority: libc::c_int) -> bool {
     schedule_thread(0, policy, priority)
 }
 
-/// Thread 0 is the calling thread.
+/// Sets the scheduling policy and the priority of a thread. Thread 0 is the calling thread. Returns whether the system
+/// allows it.
 fn schedule_thread(thread: u32, policy: libc::c_int, priority: libc::c_int) -> bool {
     let priority = libc::sched_param { sched_priority: priority };
     // SAFETY: reads a structure that outlives the call.
     unsafe { libc::sched_setscheduler(thread.cast_signed(), policy, &raw const priority) == 0 }
 }
 
-/// Gives the calling thread priority over the other threads of this process, where that is allowed.
+/// Gives the calling thread priority over the other threads of this process, if the system allows it.
 pub fn go_before_own_threads() {
     schedule(libc::SCHED_RR, 2);
 }
 
-/// Gives the main thread of a process priority over other processes, where that is allowed. Its other threads and child processes
-/// get none: they would use so much CPU time that the kernel throttles all real-time threads for 50 ms.
+/// Gives the main thread of a process priority over other processes, if the system allows it. The other threads and the
+/// child processes get no priority: they would use so much CPU time that the kernel throttles all real-time threads for
+/// 50 ms.
 pub fn put_main_thread_first(pid: u32) {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("a process that runs");
     let threads = threads.filter_map(|thread| thread.ok()?.file_name().to_str()?.parse::<u32>().ok());
@@ -123,7 +127,7 @@ pub fn put_main_thread_first(pid: u32) {
 
 /// Whether this process has priority over others.
 pub fn goes_before_others() -> bool {
-    // SAFETY: has no conditions.
+    // SAFETY: the call has no preconditions.
     unsafe { libc::sched_getscheduler(0) == libc::SCHED_RR }
 }
 
@@ -136,8 +140,8 @@ fn allowed() -> &'static [usize] {
     })
 }
 
-/// Gives this process, and all that it starts from now on, a high priority, if that is allowed. Returns whether it was. Unlike
-/// [`be_client_of`] it leaves the choice of CPUs to the scheduler, and some CPU time to other processes.
+/// Gives this process, and all processes that it starts later, a high priority. Returns whether the system allows it.
+/// Unlike [`be_client_of`], this leaves the choice of CPUs to the scheduler, and some CPU time to other processes.
 pub fn go_first() -> bool {
     setpriority_process(None, -20).is_ok()
 }

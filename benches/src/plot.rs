@@ -1,10 +1,10 @@
-//! Plots, as SVG in the reader's light or dark colours: lines over a doubling scale, and bars.
+//! Plots as SVG, in light or dark colours as the reader's system prefers: lines with a logarithmic x axis, and bars.
 
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
 const WIDTH: f64 = 760.0;
-/// The area of lines and bars. The names of lines are to the right of it.
+/// The area of lines and bars. The names of the lines are to the right of this area.
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 530.0;
 const TOP: f64 = 84.0;
@@ -16,7 +16,7 @@ const NAME: f64 = 15.0;
 const DIGIT: f64 = 8.0;
 /// The distance from one bar to the next.
 const BAR: f64 = 28.0;
-/// Where bars begin, and where the longest ends. Names are before the bars, values after them.
+/// Where all bars begin, and where the longest bar ends. Names are to the left of the bars, values to the right.
 const BARS: [f64; 2] = [220.0, 660.0];
 
 /// The colours of the pictures in docs/concepts.
@@ -47,14 +47,14 @@ const STYLE: &str = "
   }
 ";
 
-/// Lines over numbers that double from each mark to the next. The y axis begins at 0.
+/// Lines with a logarithmic x axis. The y axis begins at 0.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plot {
-    /// The name of its file, without `.svg`.
+    /// The name of the file, without `.svg`.
     pub name: String,
-    /// What it shows.
+    /// The title.
     pub title: String,
-    /// How to read it: what is better.
+    /// How to read the plot: whether lower or higher is better.
     pub hint: String,
     /// The label of the x axis.
     pub x: String,
@@ -67,33 +67,33 @@ pub struct Plot {
 /// A line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Line {
-    /// What it shows.
+    /// The name beside the line.
     pub name: String,
-    /// The points from left to right, with the same x in all lines.
+    /// The points from left to right. All lines have the same x values.
     pub points: Vec<(f64, f64)>,
 }
 
 /// Bars from 0, each with its value.
 #[derive(Clone, Debug)]
 pub struct Bars {
-    /// What they show.
+    /// The title.
     pub title: String,
-    /// How to read them: what is better.
+    /// How to read the plot: whether shorter or longer bars are better.
     pub hint: String,
-    /// From top to bottom.
+    /// The bars from top to bottom.
     pub bars: Vec<Bar>,
 }
 
 /// A bar.
 #[derive(Clone, Debug)]
 pub struct Bar {
-    /// What it shows.
+    /// The name beside the bar.
     pub name: String,
-    /// How long it is.
+    /// The value.
     pub number: f64,
-    /// That number as text.
+    /// The value as text.
     pub text: String,
-    /// Whether it is ours.
+    /// Whether this is Lockward's bar.
     pub is_ours: bool,
 }
 
@@ -122,8 +122,7 @@ impl Plot {
                 at + 4.0
             );
         }
-        // The last number has its label. Before it, a number that is too near the label to its right has
-        // no label.
+        // The last number always has a label. If there is no room before the next label, a number has no label.
         let mut free = f64::MAX;
         for (number, _) in self.lines.first().map(|line| &line.points[..]).unwrap_or_default().iter().rev() {
             let (label, at) = (whole(*number), x(*number));
@@ -197,7 +196,7 @@ impl Bars {
     }
 }
 
-/// A picture with its title, and `below` as its last line, at this height.
+/// A picture with its title. The line `below` is at the height `last`.
 fn framed(title: &str, hint: &str, below: &str, last: f64, body: &str) -> String {
     let (title, hint, below, height) = (escaped(title), escaped(hint), escaped(below), last + 18.0);
     format!(

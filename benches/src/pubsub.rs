@@ -1,8 +1,8 @@
-//! Hand-offs compared with those of locks without a wait queue. There a release publishes a message, every waiter receives it and
-//! runs the script that acquires again, and one of them gets the lock.
+//! Hand-offs, compared with pub/sub locks: a release publishes a message, every waiter receives the message and runs
+//! the script that acquires, and one waiter gets the lock.
 //!
-//! Two choices favour these locks: clients subscribe with RESP3 on the connection that also acquires, and all messages arrive at
-//! once. In both cases the former holder wants the lock again.
+//! Two choices favour the pub/sub locks: a client subscribes with RESP3 on the connection that also acquires, and all
+//! messages arrive at once. With both kinds of lock the former holder waits again.
 
 use crate::clients::Clients;
 use crate::handoff::{Kind, Queues};
@@ -16,7 +16,7 @@ use lockward_tests::Reply;
 
 const ROUNDS: usize = 25;
 
-/// Returns nil if the lock has been acquired, and otherwise how long to wait at most.
+/// Returns nil if the lock has been acquired, and otherwise the remaining lease in milliseconds.
 const ACQUIRE: &str = "\
 local key, owner = KEYS[1], ARGV[1]
 if redis.call('EXISTS', key) == 1 and redis.call('HEXISTS', key, owner) == 0 then return redis.call('PTTL', key) end
@@ -61,7 +61,7 @@ impl Herd {
         for who in 0..herd.members.count() {
             herd.try_to_acquire(who);
             let reply = herd.members.reply_to(who);
-            assert_eq!(reply.is_null(), who == 0, "the first holds it: {reply:?}");
+            assert_eq!(reply.is_null(), who == 0, "the first client holds the lock: {reply:?}");
         }
         herd
     }
@@ -81,18 +81,18 @@ impl Herd {
         while answered < self.members.count() {
             let arrival = self.members.arrival();
             match (arrival.reply, arrival.who == former) {
-                (Reply::Push(_), true) => {} // the former holder tries again after the reply to its release
+                (Reply::Push(_), true) => {} // the former holder tries only after the reply to its release
                 (Reply::Push(_), false) => self.try_to_acquire(arrival.who),
                 (Reply::Int(1), true) => self.try_to_acquire(former),
                 (Reply::Int(2..), _) => answered += 1,
                 (Reply::NullBulk | Reply::NullArray | Reply::Null, _) => {
-                    assert_eq!(holder.replace(arrival.who), None, "one holds it");
+                    assert_eq!(holder.replace(arrival.who), None, "two clients hold the lock");
                     answered += 1;
                 }
                 (reply, _) => panic!("the reply to an attempt is {reply:?}"),
             }
         }
-        self.holder = holder.expect("one holds it");
+        self.holder = holder.expect("a holder");
     }
 
     /// The server's CPU for a hand-off, in nanoseconds.
@@ -104,7 +104,7 @@ impl Herd {
     }
 }
 
-/// Measures Lockward and these locks, with 50 and 1,000 waiters.
+/// Measures Lockward and the pub/sub locks, with 50 and 1,000 waiters.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     for (waiters, handoffs, target) in [(50, 100, 15.0), (1_000, 10, 400.0)] {

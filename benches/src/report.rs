@@ -1,4 +1,4 @@
-//! The figures and plots of a run, the progress that it shows, and the rounds of its measurements.
+//! The figures and plots of a run, its progress on the terminal, and the rounds of its measurements.
 
 use crate::plot::Plot;
 use crate::results::Row;
@@ -16,7 +16,7 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// The plots.
     pub plots: Vec<Plot>,
-    /// The stages to run: `STAGE` or `STAGE/CASE`. All of them if this is empty.
+    /// See [`Report::new`].
     asked: Vec<String>,
     begin: Instant,
     stage: String,
@@ -24,14 +24,14 @@ pub struct Report {
 }
 
 impl Report {
-    /// An empty report. `asked` names the stages to run (`STAGE`), and single cases of stages (`STAGE/CASE`). If it is empty, all
-    /// stages run.
+    /// An empty report. `asked` names the stages to run (`STAGE`), and single cases of stages (`STAGE/CASE`). If
+    /// `asked` is empty, all stages run.
     pub fn new(asked: Vec<String>) -> Self {
         let now = Instant::now();
         Self { rows: Vec::new(), plots: Vec::new(), asked, begin: now, stage: String::new(), shown: now }
     }
 
-    /// Whether to run a stage, or a case of it.
+    /// Whether to run a stage or some of its cases.
     pub fn is_stage_asked(&self, stage: &str) -> bool {
         self.asked.is_empty() || self.asked.iter().any(|asked| asked.split('/').next() == Some(stage))
     }
@@ -43,12 +43,12 @@ impl Report {
             || [stage.clone(), format!("{stage}/{case}")].iter().any(|name| self.asked.contains(name))
     }
 
-    /// How long it has taken so far.
+    /// How long the run has taken so far.
     pub fn elapsed(&self) -> Duration {
         self.begin.elapsed()
     }
 
-    /// A stage begins.
+    /// Begins a stage, and prints a line about it.
     pub fn stage(&mut self, name: &str, about: &str) {
         name.clone_into(&mut self.stage);
         self.say(&format!("{} {name}: {about}", self.clock()));
@@ -62,8 +62,9 @@ impl Report {
         }
     }
 
-    /// Measures `count` things alternately, `rounds` times each. `measure` gets the number of a thing, and returns `N` figures of it.
-    /// Each figure becomes a series. Each round begins with another thing. The first round is for warming up, and does not count.
+    /// Measures `count` things alternately, `rounds` times each. `measure` gets the number of a thing, and returns its
+    /// `N` figures. Each figure becomes a series. Each round begins with the next thing. An additional first round is a
+    /// warm-up and does not count.
     pub fn alternate<const N: usize>(
         &mut self,
         rounds: usize,
@@ -85,7 +86,7 @@ impl Report {
         all
     }
 
-    /// As [`Report::alternate`], with a fixed number of things and one series of each.
+    /// Like [`Report::alternate`], with a fixed number of things and one figure of each.
     pub fn compare<const COUNT: usize>(
         &mut self,
         rounds: usize,
@@ -121,8 +122,8 @@ impl Report {
         format!("[{}:{:02}]", seconds / 60, seconds % 60)
     }
 
-    /// Shows a line.
-    #[allow(clippy::unused_self, reason = "nothing is said but by a report")]
+    /// Prints a line.
+    #[allow(clippy::unused_self, reason = "only a report prints lines")]
     pub fn say(&self, line: &str) {
         let wipe = if stderr().is_terminal() { "\r\x1b[K" } else { "" };
         let _ = writeln!(stderr(), "{wipe}{line}");

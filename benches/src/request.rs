@@ -10,7 +10,7 @@ pub fn request(arguments: &[&str]) -> Vec<u8> {
     encode(arguments)
 }
 
-/// The owner of a client's connection: like a UUID and a thread, 38 bytes.
+/// The owner name that a connection uses: 38 bytes, in the form `UUID:thread`.
 pub fn owner(connection: usize) -> String {
     format!("{:08x}-0b5e-4c3a-9d57-{:012x}:7", connection * 0x9e37_79b1 % 0xffff_ffff, connection)
 }

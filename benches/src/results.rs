@@ -6,10 +6,10 @@ pub use crate::plot::whole;
 use crate::rounds::Series;
 use serde::{Deserialize, Serialize};
 
-/// A target that is missed by less than this part of it may be missed by noise. A larger miss never counts as noise.
+/// A miss of more than this part of the target is never within noise.
 const FORGIVEN: f64 = 0.03;
 
-/// A figure whose noise is more than this part of it meets no target.
+/// A figure is too noisy if its noise is more than this part of the figure.
 const TOO_NOISY: f64 = 0.10;
 
 /// The results of a run.
@@ -21,7 +21,7 @@ pub struct Results {
     pub machine: Machine,
     /// The day, as `YYYY-MM-DD`.
     pub day: String,
-    /// How long it took, in seconds.
+    /// How long the run took, in seconds.
     pub seconds: f64,
     /// The figures.
     pub rows: Vec<Row>,
@@ -29,7 +29,7 @@ pub struct Results {
     pub plots: Vec<Plot>,
 }
 
-/// The machine, without its name.
+/// The machine of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's model.
@@ -42,22 +42,22 @@ pub struct Machine {
     pub kernel: String,
     /// Whether client and server had priority over all other processes.
     pub goes_before_others: bool,
-    /// The average number of processes that wanted a CPU in the minute before the run.
+    /// The load average of the minute before the run.
     pub load_before: f64,
 }
 
 /// A figure.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// The stage and the name in it: `pairs/set`.
+    /// The stage, and the name of the figure within it: `pairs/set`.
     pub name: String,
     /// What was measured.
     pub what: String,
-    /// The position in a series of similar figures: the number of waiters, the percentile. Such figures share a row
-    /// of a table.
+    /// The position in a series of similar figures, for example the number of waiters or the percentile. The figures of
+    /// a series share a row of a table.
     #[serde(default)]
     pub at: Option<String>,
-    /// What it is compared with.
+    /// What the figure is compared with.
     pub against: Option<String>,
     /// The unit of the figure.
     pub unit: Unit,
@@ -65,7 +65,7 @@ pub struct Row {
     pub each: Unit,
     /// The figure.
     pub measured: f64,
-    /// How far it may be off: see [`Series::noise`].
+    /// The uncertainty of the figure: see [`Series::noise`].
     pub noise: f64,
     /// The range of the middle half of the rounds.
     pub middle_half: [f64; 2],
@@ -74,11 +74,11 @@ pub struct Row {
     pub statistic: Statistic,
     /// The target.
     pub target: Option<Target>,
-    /// A stricter number to reach for.
+    /// A stricter goal than the target. It is shown, but not checked.
     pub stretch: Option<f64>,
-    /// Our side, round by round.
+    /// Lockward's measurements, round by round.
     pub ours: Series,
-    /// The other side, if there is one.
+    /// The measurements of the other side, if there is one.
     pub theirs: Option<Series>,
 }
 
@@ -86,11 +86,11 @@ pub struct Row {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
-    /// Ours divided by theirs.
+    /// Lockward's side divided by the other side.
     Times,
-    /// Theirs divided by ours.
+    /// The other side divided by Lockward's side.
     Cheaper,
-    /// Nanoseconds of the server's CPU. A series is shown in one row.
+    /// Nanoseconds.
     Nanoseconds,
     /// Milliseconds.
     Milliseconds,
@@ -98,7 +98,7 @@ pub enum Unit {
     Bytes,
     /// Per cent.
     Percent,
-    /// The number for each second.
+    /// A number a second.
     Rate,
 }
 
@@ -109,7 +109,7 @@ pub enum Statistic {
     /// The median.
     #[default]
     Median,
-    /// The smallest value, where noise can only add.
+    /// The smallest value, for measurements that noise can only make larger.
     Least,
 }
 
@@ -126,13 +126,13 @@ pub enum Target {
 /// Whether a target was met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Met by the figure itself.
+    /// The figure meets the target.
     Met,
-    /// Missed by the figure, but by less than its noise and less than 3 % of the target.
+    /// The figure misses the target, but by no more than its noise and no more than 3 % of the target.
     WithinNoise,
     /// Missed.
     Missed,
-    /// The rounds differ so much that the figure says nothing.
+    /// The rounds differ so much that the figure has no meaning.
     TooNoisy,
 }
 
@@ -149,7 +149,8 @@ impl Target {
             Self::AtMost(limit) => measured - limit,
             Self::AtLeast(limit) => limit - measured,
         };
-        // A figure that is far within the target is never too noisy, because a target of 0 bytes may have noise too.
+        // A figure that meets its target by more than its noise is never too noisy. Without this rule, a figure near 0
+        // would always be too noisy.
         if noise > TOO_NOISY * measured.abs() && missed_by + noise > 0.0 {
             Verdict::TooNoisy
         } else if missed_by <= 0.0 {
@@ -163,7 +164,7 @@ impl Target {
 }
 
 impl Row {
-    /// `ours` divided by `theirs`: the medians, with the noise of the ratios round by round.
+    /// The median of `ours` divided by the median of `theirs`. The noise is the noise of the ratios of the rounds.
     pub fn ratio(name: &str, what: &str, ours: &Series, against: &str, theirs: &Series) -> Self {
         let measured = ours.median() / theirs.median();
         let ratios = ours.ratios(theirs);
@@ -184,7 +185,8 @@ impl Row {
         Self::new(name, what, (unit, unit), (ours, None), ours.median(), ours)
     }
 
-    /// The smallest numbers of `ours` and `theirs`, for measurements that noise can only make larger.
+    /// The smallest number of `ours`, compared with the smallest number of `theirs`: for measurements that noise can
+    /// only make larger.
     pub fn least(name: &str, what: &str, unit: Unit, ours: &Series, against: &str, theirs: &Series) -> Self {
         let sides = (ours, Some((against, theirs)));
         let row = Self::new(name, what, (unit, unit), sides, ours.least(), ours);
@@ -217,27 +219,27 @@ impl Row {
         }
     }
 
-    /// The same with a target.
+    /// Sets the target.
     pub fn target(self, target: Target) -> Self {
         Self { target: Some(target), ..self }
     }
 
-    /// The same with a stricter number to reach.
+    /// Sets a stricter goal than the target.
     pub fn stretch(self, stretch: f64) -> Self {
         Self { stretch: Some(stretch), ..self }
     }
 
-    /// The same as a member of a series.
+    /// Makes the figure a member of a series, at this position.
     pub fn at(self, at: &str) -> Self {
         Self { at: Some(at.to_owned()), ..self }
     }
 
-    /// The same with another unit than CPU time for the two sides.
+    /// Sets the unit of the two sides of a ratio. The default is nanoseconds.
     pub fn of(self, each: Unit) -> Self {
         Self { each, ..self }
     }
 
-    /// Whether its target was met, if it has one.
+    /// Whether the figure meets its target, if it has one.
     pub fn verdict(&self) -> Option<Verdict> {
         self.target.map(|target| target.judge(self.measured, self.noise))
     }
@@ -284,7 +286,7 @@ impl Row {
         }
     }
 
-    /// Its noise, in per cent of the figure.
+    /// The noise, in per cent of the figure.
     pub fn noise_shown(&self) -> String {
         if self.ours.rounds() == 1 || self.statistic == Statistic::Least {
             return String::new();
@@ -383,12 +385,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_is_missed_by_more_than_noise_or_not() {
+    fn noise_excuses_only_a_small_miss_of_a_target() {
         let at_most = |measured, noise| Target::AtMost(1.25).judge(measured, noise);
         assert_eq!(at_most(1.25, 0.01), Verdict::Met);
         assert_eq!(at_most(1.26, 0.02), Verdict::WithinNoise);
         assert_eq!(at_most(1.26, 0.005), Verdict::Missed);
-        assert_eq!(at_most(1.30, 0.06), Verdict::Missed, "noise forgives no more than 3 %");
+        assert_eq!(at_most(1.30, 0.06), Verdict::Missed, "noise excuses no more than 3 %");
         assert_eq!(at_most(1.20, 0.30), Verdict::TooNoisy);
         assert_eq!(at_most(0.50, 0.30), Verdict::Met, "far within the target");
         let at_least = |measured, noise| Target::AtLeast(15.0).judge(measured, noise);

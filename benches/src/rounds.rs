@@ -1,4 +1,4 @@
-//! Series of measurements from many rounds, and comparisons of two series.
+//! Series of measurements from many rounds, and the ratios of two series.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +32,7 @@ impl Series {
         self.quantile(0.0)
     }
 
-    /// The quantile of a `part`.
+    /// The quantile of `part` (the median is 0.5).
     pub fn quantile(&self, part: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -42,8 +42,8 @@ impl Series {
         below + (above - below) * place.fract()
     }
 
-    /// The noise of the median, with a confidence of 95 %: 1.57 times the interquartile range
-    /// divided by the square root of the number of rounds (the notch of a box plot).
+    /// The 95 % confidence interval of the median, as plus or minus: 1.57 times the interquartile range divided by the
+    /// square root of the number of rounds (the notch of a box plot).
     pub fn noise(&self) -> f64 {
         1.57 * (self.quantile(0.75) - self.quantile(0.25)) / (self.rounds() as f64).sqrt()
     }
@@ -55,7 +55,7 @@ impl Series {
 
     /// This series divided by the other, round by round.
     pub fn ratios(&self, other: &Self) -> Self {
-        assert_eq!(self.0.len(), other.0.len(), "as many rounds of one as of the other");
+        assert_eq!(self.0.len(), other.0.len(), "the rounds of both series");
         Self(self.0.iter().zip(&other.0).map(|(one, other)| one / other).collect())
     }
 }

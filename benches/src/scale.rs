@@ -1,4 +1,4 @@
-//! How the cost grows: curves by the number of locks, waiters, holders, connections and nodes, instead of single points.
+//! How the cost grows with the number of locks, waiters, holders, connections and nodes.
 
 pub mod cluster;
 pub mod curves;

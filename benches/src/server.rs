@@ -22,13 +22,13 @@ const SETTINGS: [&str; 5] = [
 pub enum Loaded {
     /// Lockward.
     Lockward,
-    /// The module that does nothing: it shows what any module costs.
+    /// The module that does nothing. It shows the cost of any module.
     Empty,
     /// No module.
     Nothing,
 }
 
-/// A server. It is killed when it goes out of scope, and when the thread that started it ends.
+/// A server. It is killed when this value is dropped, and when the thread that started it ends.
 #[derive(Debug)]
 pub struct Server {
     server: tests::Server,
@@ -42,12 +42,12 @@ impl Server {
         Self::start_with(Loaded::Lockward, Place::Together, config)
     }
 
-    /// As [`Server::start`], with another module, or in another place.
+    /// Like [`Server::start`], with this module and at this place.
     pub fn start_with(loaded: Loaded, place: Place, config: &[&str]) -> Self {
         Self::start_under(&[], loaded, place, config)
     }
 
-    /// As [`Server::start_with`], as an argument of another program. `{dir}` stands for the server's directory.
+    /// Like [`Server::start_with`]. The program `wrapper` runs the server. `{dir}` stands for the server's directory.
     pub fn start_under(wrapper: &[&str], loaded: Loaded, place: Place, config: &[&str]) -> Self {
         let modules = Directory::new();
         let server = Self::setup(wrapper, loaded, place, config, &modules).start();
@@ -77,7 +77,7 @@ impl Server {
         setup
     }
 
-    /// Starts a replica of this server, with a CPU of its own, and waits until it is in sync.
+    /// Starts a replica of this server on its own CPU, and waits until the link is up.
     pub fn start_replica(&self) -> Self {
         let primary = format!("replicaof 127.0.0.1 {}", self.port());
         let replica = Self::start_with(Loaded::Lockward, Place::Apart, &[&primary]);
@@ -88,12 +88,12 @@ impl Server {
         replica
     }
 
-    /// Its process.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.server.pid()
     }
 
-    /// Where it listens.
+    /// The port on which the server listens.
     pub const fn port(&self) -> u16 {
         self.server.port()
     }
@@ -103,22 +103,22 @@ impl Server {
         tests::Client::connect(self.port()).expect("a connection")
     }
 
-    /// A client of its own.
+    /// A client with a new connection.
     pub fn client(&self) -> Client {
         Client::open(self.port())
     }
 
-    /// `count` clients.
+    /// `count` connections.
     pub fn clients(&self, count: usize) -> Clients {
         Clients::open(self.port(), count)
     }
 
-    /// Its CPU clock.
+    /// The CPU clock of the server.
     pub fn cpu(&self) -> CpuClock {
         CpuClock::of(self.pid())
     }
 
-    /// Its CPU time for each of so many units of work, in nanoseconds.
+    /// The server's CPU time for each of `units` units of work, in nanoseconds.
     pub fn cost(&self, units: usize, work: impl FnOnce()) -> f64 {
         let cpu = self.cpu();
         let begin = cpu.settled();
@@ -126,31 +126,32 @@ impl Server {
         (cpu.settled() - begin).as_nanos() as f64 / units as f64
     }
 
-    /// Its resident memory, in bytes.
+    /// The resident memory of the server, in bytes.
     pub fn resident(&self) -> f64 {
         let statm = fs::read_to_string(format!("/proc/{}/statm", self.pid())).expect("a server that runs");
         let pages: f64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("its pages");
         pages * page_size() as f64
     }
 
-    /// Its directory.
+    /// The directory of the server.
     pub fn dir(&self) -> &Path {
         self.server.dir()
     }
 
-    /// Its name and version: `Redis 7.0.15`.
+    /// The name and version of the server: `Redis 7.0.15`.
     pub fn version(&self) -> String {
         self.server.version()
     }
 
-    /// Tells it to end and waits until it has ended.
+    /// Terminates the server and waits until it has ended.
     pub fn end(&mut self) {
         let _ = self.server.terminate();
     }
 }
 
 impl Loaded {
-    /// The file of the module: as `make bench-builds` leaves it, or as `LOCKWARD_MODULE` and `LOCKWARD_EMPTY_MODULE` say.
+    /// The file of the module. `LOCKWARD_MODULE` or `LOCKWARD_EMPTY_MODULE` may name it. The default is the file that
+    /// `make bench-builds` builds.
     pub fn path(self) -> Option<PathBuf> {
         match self {
             Self::Lockward => Some(built_file("LOCKWARD_MODULE", "release/liblockward.so")),
@@ -159,12 +160,12 @@ impl Loaded {
         }
     }
 
-    /// The line of redis.conf that loads it beside another module.
+    /// The line of redis.conf that loads this module in addition to another module.
     pub fn line_of_config(self) -> String {
         self.path().map_or_else(String::new, |path| format!("loadmodule {}", path.display()))
     }
 
-    /// Copies the file, so that a build meanwhile does not change what is measured.
+    /// Copies the file. Without the copy, a build during the run could replace the module.
     fn copy_to(self, dir: &Path) -> Option<PathBuf> {
         let path = self.path()?;
         let copy = dir.join(path.file_name()?);

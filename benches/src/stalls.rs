@@ -1,8 +1,9 @@
 //! Stalls: the longest time for which the server serves no other client while it does one large piece of work.
 //!
-//! Meanwhile a client sends PING again and again. The longest round trip is the stall. It is compared with a similar stall of a
-//! server without any module, where keys have a TTL and clients wait with BLPOP. Each round starts its own server, and the two
-//! sides alternate. Other load of the machine can only make a round trip longer, so the smallest value of all rounds counts.
+//! During the work, a client sends PING repeatedly. The longest round trip is the stall. It is compared with a similar
+//! stall of a server without any module, where keys have a TTL and clients wait with BLPOP. Each round starts a new
+//! server, and the two sides alternate. Other load of the machine can only make a round trip longer, so the smallest
+//! value of all rounds counts.
 
 pub(crate) mod cases;
 pub(crate) mod scene;
@@ -18,21 +19,21 @@ use scene::{MANY, Side};
 /// The name of the stage. The names of its rows begin with it.
 pub const STAGE: &str = "stalls";
 
-/// The largest allowed ratio of the longest PING to that on a server without any module.
+/// The largest allowed ratio of a stall to the stall on a server without any module.
 const ALLOWED: f64 = 2.0;
-/// A stall of this number of milliseconds is always allowed.
+/// A stall of up to this number of milliseconds is always allowed.
 const ALWAYS_ALLOWED: f64 = 5.0;
-/// Clients that only wait may take this share of the server's CPU, in percent. The second limit is for as many locks with waiters
-/// as are allowed by default.
+/// Clients that only wait may take this share of the server's CPU, in per cent.
 const IDLE: f64 = 5.0;
+/// Like [`IDLE`], for 10,000 clients, which is the default of `lock.max-waiters-total`.
 const IDLE_CROWD: f64 = 10.0;
-/// The largest allowed ratio of the CPU time of a deletion with `maxmemory` to that without.
+/// The largest allowed ratio of the CPU time of a deletion with `maxmemory` to the CPU time without it.
 const WITH_LIMIT: f64 = 1.5;
 
 /// The allowed stall when the leases of many holders of one lock end, in milliseconds.
 const LEASES_OF_ONE: f64 = 20.0;
 
-/// Memory that may remain, in bytes.
+/// The memory that may still be in use after the work, in bytes.
 const LEFT: f64 = 2e6;
 
 /// The figures of one round on one side, in the order of the case's [`Figure`]s.
@@ -44,20 +45,21 @@ struct Case(&'static str, usize, Run, &'static [Figure]);
 /// One figure of a case: its kind, what is measured, and what it is compared with.
 struct Figure(Kind, &'static str, &'static str);
 
-/// What a figure counts. It decides the target. If a case has several figures, the text is the last part of the row's name.
+/// What a figure measures. The kind decides the target.
 #[derive(Clone, Copy)]
 enum Kind {
     /// The longest PING, in milliseconds.
     Stall,
-    /// The same, for one of several actions on the same server.
+    /// The longest PING during one of several actions on the same server. The text names the action, and ends the name
+    /// of the row in the results.
     StallOf(&'static str),
-    /// The same, with a limit of its own that does not depend on the plain server.
+    /// The longest PING, and a limit that does not depend on the plain server.
     StallUpTo(f64),
-    /// The server's CPU in percent, and its limit.
+    /// The server's CPU in per cent, and its limit.
     Cpu(f64),
     /// The server's CPU for one operation, in nanoseconds.
     Cost,
-    /// Memory that remains, in bytes.
+    /// Memory that is still in use after the work, in bytes.
     Memory,
 }
 
@@ -155,12 +157,12 @@ const CASES: &[Case] = &[
     ]),
 ];
 
-/// The names of the cases, which can be asked for one by one.
+/// The names of the cases. Each can be run alone.
 pub fn cases() -> impl Iterator<Item = &'static str> {
     CASES.iter().map(|Case(name, ..)| *name)
 }
 
-/// All cases, or those that were asked for.
+/// Measures all cases, or those that the command line names.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Apart);
     let wanted = MANY as u64 + 200;

@@ -1,4 +1,4 @@
-//! A program that runs its stages, or those that it is asked for, and writes their results.
+//! A program that runs all its stages, or those that the command line names, and writes their results.
 
 use crate::docs::write_plots;
 use crate::machine::{machine, today};
@@ -17,13 +17,13 @@ pub type Stage = (&'static str, &'static str, fn(&mut Report));
 /// A program of stages.
 #[derive(Debug)]
 pub struct Suite {
-    /// What it measures.
+    /// What the program measures.
     pub about: &'static str,
     /// The stages, in their order.
     pub stages: &'static [Stage],
     /// Parts of stages that can be run alone: `STAGE/CASE`.
     pub cases: Vec<String>,
-    /// The directory for its results.
+    /// The directory for the results.
     pub into: &'static str,
     /// Writes the results of one or more runs into a directory of docs.
     pub write_docs: fn(&Path, &[Results]) -> io::Result<()>,
@@ -103,7 +103,7 @@ impl Suite {
             println!("No target is missed by more than noise.");
             return Ok(ExitCode::SUCCESS);
         }
-        println!("Not every target is met: {}.", missed.join(", "));
+        println!("These figures miss their targets: {}.", missed.join(", "));
         Ok(ExitCode::FAILURE)
     }
 }

@@ -14,7 +14,7 @@ use crate::locks::Holder;
 use crate::primaries::{Primaries, ServerUrl};
 use crate::text;
 
-/// This is more holders than any lock can have.
+/// A number of holders that no lock exceeds.
 const ALL: u64 = u32::MAX as u64;
 
 /// How many holders the question shows.
@@ -22,9 +22,9 @@ const SHOWN: usize = 10;
 
 /// Release a lock in place of its holders
 ///
-/// It shows the holders, asks, and ends their tenures, so the first waiters get the lock. It does not delete the key: an owner that
-/// got the lock in the meantime keeps it. A former holder gets no message and may still be working. It learns of the loss when it
-/// next renews or releases.
+/// lockward shows the holders, asks for confirmation, and ends their tenures. The first waiters then get the lock. The
+/// key is not deleted: an owner that got the lock in the meantime keeps it. A former holder gets no message and may
+/// still be working. It learns of the loss when it next renews or releases.
 ///
 /// The exit code is 0 if a tenure was ended, 1 if nobody holds the lock or the answer was no, and 2 after an error.
 #[derive(Args)]
@@ -100,7 +100,7 @@ impl Break {
     }
 }
 
-/// Ends the tenure with this token. `false` means that it had ended before.
+/// Ends the tenure of a holder. `false` means that the tenure had already ended.
 fn release(primaries: &mut Primaries, key: &[u8], holder: &Holder) -> Result<bool, Failure> {
     let mut release = redis::cmd("LOCK.RELEASE");
     release.arg(key).arg(&holder.owner).arg("ALL").arg("TOKEN").arg(holder.token);

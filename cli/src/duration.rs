@@ -1,4 +1,4 @@
-//! Durations as the user writes and reads them.
+//! Durations in the arguments and in the output.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
 pub(crate) fn show(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     let ms = seconds * 1_000.0;
-    // Beyond each of these bounds, rounding would give the next form.
+    // At each bound, rounding would add a digit: 9.95 ms would become `10.0 ms`.
     if ms < 0.05 {
         "0 ms".to_owned()
     } else if ms < 9.95 {
@@ -37,7 +37,7 @@ pub(crate) fn show(duration: Duration) -> String {
     }
 }
 
-/// An age, or the time that is left, in milliseconds: `4.2 s`, `38 s`, `12m 05s`, `3h 20m`.
+/// Shows an age or a remaining time in milliseconds: `4.2 s`, `38 s`, `12m 05s`, `3h 20m`.
 pub(crate) fn show_ms(ms: u64) -> String {
     let seconds = ms / 1_000;
     match seconds {
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn an_age_is_in_the_unit_that_fits() {
+    fn an_age_is_shown_in_a_suitable_unit() {
         for (ms, text) in [
             (0, "0 ms"),
             (999, "999 ms"),

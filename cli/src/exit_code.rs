@@ -3,9 +3,10 @@
 /// A subcommand that reads locks failed.
 pub(crate) const ERROR: u8 = 2;
 
-// `run` has its own codes, because every other code is that of its command. They are larger than the usual codes of commands,
-// and smaller than those of timeout(1), env(1) and shells. Codes from 125 on mean the same here as there. `run`: the lock is
-// busy.
+// `run` reserves the following codes. All other exit codes of `run` come from the command. Few commands use the codes
+// 120 to 122. Codes from 125 on have the same meaning as in timeout(1), env(1) and shells.
+
+/// `run`: the lock is busy.
 pub(crate) const BUSY: u8 = 120;
 /// `run`: the lock was lost while the command ran.
 pub(crate) const LOST: u8 = 121;
@@ -18,7 +19,7 @@ pub(crate) const NOT_EXECUTABLE: u8 = 126;
 /// `run`: the command was not found.
 pub(crate) const NOT_FOUND: u8 = 127;
 
-/// The exit code after a signal, as shells report it: 128 + its number.
+/// The exit code after a signal, as in shells: 128 plus the number of the signal.
 pub(crate) fn after_signal(number: i32) -> u8 {
     u8::try_from(number).map_or(u8::MAX, |number| number.saturating_add(128))
 }

@@ -4,8 +4,7 @@ use std::{fmt, io};
 
 use redis::RedisError;
 
-/// What went wrong and, if possible, what to do next, as one line for the user. It also has the
-/// exit code.
+/// The exit code, and one line for the user. The line says what went wrong and, if possible, what to do next.
 #[derive(Debug)]
 pub(crate) struct Failure {
     line: String,

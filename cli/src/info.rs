@@ -23,11 +23,11 @@ pub(crate) struct Info {
     /// The lock
     key: OsString,
 
-    /// How many holders to show, the first token first
+    /// Show the first N holders, in the order of their tokens
     #[arg(long, value_name = "N", default_value_t = 10)]
     holders: u64,
 
-    /// How many waiters to show, the first in the queue first
+    /// Show the first N waiters of the queue
     #[arg(long, value_name = "N", default_value_t = 10)]
     waiters: u64,
 

@@ -5,7 +5,7 @@ use serde::{Serialize, Serializer};
 use crate::failure::Failure;
 use crate::text;
 
-/// Serializes a key or an owner. If it is not UTF-8, it is escaped as in tables.
+/// Serializes a key or an owner. A name that is not UTF-8 is escaped as in tables.
 pub(crate) fn name<S: Serializer>(name: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
     match std::str::from_utf8(name) {
         Ok(name) => serializer.serialize_str(name),
@@ -13,7 +13,7 @@ pub(crate) fn name<S: Serializer>(name: &[u8], serializer: S) -> Result<S::Ok, S
     }
 }
 
-/// The value as one line of JSON.
+/// Returns the value as one line of JSON.
 pub(crate) fn line(value: &impl Serialize) -> Result<String, Failure> {
     serde_json::to_string(value).map_err(|error| Failure::new(format!("cannot write the output: {error}")))
 }

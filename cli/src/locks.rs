@@ -13,7 +13,8 @@ use crate::text;
 /// The type of a lock in TYPE and SCAN.
 pub(crate) const TYPE: &str = "lockward-";
 
-/// A limit and a weight: of a tenure, of a request, or the smallest limit and the sum of the weights of a lock.
+/// The limit and the weight of a tenure or a request. The mode of a lock is the smallest limit of its tenures and the
+/// sum of their weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Mode {
     /// 0 means no limit.
@@ -43,7 +44,7 @@ impl fmt::Display for Mode {
 pub(crate) struct Lock {
     #[serde(flatten)]
     pub(crate) mode: Mode,
-    /// How many owners hold it.
+    /// The number of holders.
     pub(crate) holding: u64,
     /// The first holders, in the order of their tokens.
     pub(crate) holders: Vec<Holder>,
@@ -67,8 +68,7 @@ pub(crate) struct Holder {
 }
 
 impl Lock {
-    /// The first holder, and how many more there are: `alice and 11 more`. `None` means that nobody holds the
-    /// lock.
+    /// The first holder and the number of other holders: `alice and 11 more`. `None` means that nobody holds the lock.
     pub(crate) fn show_holders(&self) -> Option<String> {
         let first = text::show(&self.holders.first()?.owner);
         Some(match self.holding.saturating_sub(1) {
@@ -77,7 +77,7 @@ impl Lock {
         })
     }
 
-    /// `pool (3 of 5, 2 holders)`.
+    /// The key, the mode and the number of holders: `pool (3 of 5, 2 holders)`.
     pub(crate) fn title(&self, key: &[u8]) -> String {
         let (key, mode) = (text::show(key), self.mode);
         match self.holding {
@@ -117,8 +117,8 @@ impl Contended {
     }
 }
 
-/// The command LOCK.INFO. The reply has at most `holders` holders. With `waiters` it also has this number of
-/// waiters from the front of the queue.
+/// The command LOCK.INFO. Its reply has at most `holders` holders. If `waiters` is set, the reply also has at most this
+/// number of waiters from the front of the queue.
 pub(crate) fn info_command(key: &[u8], holders: u64, waiters: Option<u64>) -> Cmd {
     let mut cmd = redis::cmd("LOCK.INFO");
     cmd.arg(key).arg("HOLDERS").arg(holders);

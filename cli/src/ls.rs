@@ -23,8 +23,8 @@ const JSON_HOLDERS: u64 = 100;
 
 /// List the locks that are held
 ///
-/// It reads all keys with SCAN, a thousand at a time, on each primary. This takes a while if there are many other keys, and does not
-/// block the server. With --top it sends LOCK.TOP instead, which is fast.
+/// ls reads all keys of each primary with SCAN, a thousand at a time. This does not block the server, but takes long if
+/// there are many other keys. With --top, ls sends LOCK.TOP instead, which is fast.
 #[derive(Args)]
 pub(crate) struct Ls {
     /// Only locks whose key matches this pattern, as in KEYS: order:*
@@ -69,7 +69,7 @@ impl Ls {
         };
         match written.and_then(|()| out.flush()) {
             Ok(()) => Ok(ExitCode::SUCCESS),
-            // The reader has closed the pipe, as head(1) does.
+            // The reader of the output, such as head(1), has closed the pipe.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
             Err(error) => Err(error.into()),
         }
@@ -79,7 +79,7 @@ impl Ls {
         let mut found = Vec::new();
         if let Some(count) = self.top {
             for lock in primaries.most_contended(count)? {
-                // Nobody holds the lock: the server is in quarantine, or the lock was released in the meantime.
+                // For a lock without a holder: the server is in quarantine, or the lock was released in the meantime.
                 let mode = Mode { slots: 0, weight: 0 };
                 let free = Lock { mode, holding: 0, holders: Vec::new(), waiters: lock.waiters, queue: None };
                 let held: Option<Lock> = primaries.query(&self.info_command(&lock.key))?;

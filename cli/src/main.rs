@@ -108,7 +108,8 @@ fn manual(out: &mut Vec<u8>) -> io::Result<()> {
     page.render_version_section(out)
 }
 
-/// Prints the help text or the usage error of clap. `run` has its own exit code, because 2 could be that of its command.
+/// Prints the help text or the usage error of clap. The exit code of `run` is not 2, because its command may exit with
+/// 2.
 fn print_usage(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     let is_run = std::env::args_os().nth(1).is_some_and(|first| first == "run");

@@ -32,7 +32,7 @@ pub(crate) struct ServerUrl {
     )]
     url: String,
 
-    /// For rediss://, the certificates of the CA, instead of those of the system
+    /// For rediss://, the certificates of the CA [default: those of the system]
     #[arg(long, value_name = "FILE")]
     cacert: Option<PathBuf>,
 
@@ -71,7 +71,8 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     std::fs::read(file).map_err(|error| Failure::new(format!("cannot read {}: {error}", file.display())))
 }
 
-/// Finds the primaries without connecting to them: the one server, the primary that Sentinels name, or those of a cluster.
+/// Finds the primaries, but does not connect to them: the server of the URL, the primary that Sentinels name, or the
+/// primaries of a cluster.
 pub(crate) fn find(url: &ServerUrl) -> Result<Vec<ConnectionInfo>, Failure> {
     match url.address()? {
         Address::Server(info) => Ok(vec![info]),
@@ -85,7 +86,7 @@ pub(crate) fn find(url: &ServerUrl) -> Result<Vec<ConnectionInfo>, Failure> {
             let mut primaries: Vec<ConnectionInfo> = Vec::new();
             for primary in ranges.into_iter().filter_map(|range| range.into_iter().nth(2)) {
                 let (host, port): (Option<String>, u16) = first_two(primary)?;
-                // A node that does not know its own name sends none. Then it is the host that was asked.
+                // A node that does not know its own host sends none. Such a node is on the host that this program has asked.
                 let host = host.filter(|host| !matches!(&**host, "" | "?")).or_else(|| host_of(info));
                 let primary = with_host_and_port(info, host.unwrap_or_default(), port);
                 if primaries.iter().all(|other| other.addr() != primary.addr()) {
@@ -97,12 +98,12 @@ pub(crate) fn find(url: &ServerUrl) -> Result<Vec<ConnectionInfo>, Failure> {
     }
 }
 
-/// The first answer from one of these servers.
+/// Asks these servers in turn, and returns the first answer.
 fn first_answer(
     servers: Vec<ConnectionInfo>,
     ask: impl Fn(&mut Connection, &ConnectionInfo) -> Result<Vec<ConnectionInfo>, RedisError>,
 ) -> Result<Vec<ConnectionInfo>, Failure> {
-    let mut failure = Failure::new("the address names no server".to_owned());
+    let mut failure = Failure::new("the URL names no server".to_owned());
     for info in servers {
         let asked = Server::new(info.clone()).and_then(|server| server.connect(REPLY_LIMIT));
         match asked.and_then(|mut connection| Ok(ask(&mut connection, &info)?)) {
@@ -145,7 +146,7 @@ pub(crate) struct Primaries {
 }
 
 impl Primaries {
-    /// Finds the primaries and connects to them. Fails if one does not have the module.
+    /// Finds the primaries and connects to them. Fails if a primary does not have the module.
     pub(crate) fn connect(url: &ServerUrl) -> Result<Self, Failure> {
         Self::try_connect(url).map_err(|failure| failure.with_code(exit_code::ERROR))
     }
@@ -170,7 +171,7 @@ impl Primaries {
         self.all.iter_mut().map(|(_, connection)| connection)
     }
 
-    /// Sends LOCK.INFO. The reply has at most `holders` holders and `waiters` waiters, from the front of each list.
+    /// Sends LOCK.INFO. The reply has at most the first `holders` holders and the first `waiters` waiters.
     pub(crate) fn info(&mut self, key: &[u8], holders: u64, waiters: u64) -> Result<Option<Lock>, Failure> {
         self.query(&info_command(key, holders, Some(waiters))).map_err(|error| match error.code() {
             Some("WRONGTYPE") => {

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// A server by its address.
+/// The address of a server.
 pub(crate) struct Server {
     client: Client,
     address: String,
@@ -16,7 +16,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn new(info: ConnectionInfo) -> Result<Self, Failure> {
-        // The address does not show the URL, because it may contain a password.
+        // Messages show this address instead of the URL, because the URL may contain a password.
         let address = info.addr().to_string();
         Ok(Self { client: Client::open(info)?, address })
     }
@@ -45,7 +45,7 @@ impl Server {
         if known.iter().all(|command| *command == Value::Nil) {
             let address = &self.address;
             return Err(Failure::new(format!(
-                "the server at {address} does not have the Lockward module. Start one that has: make run"
+                "the server at {address} does not have the Lockward module. Start one with the module: make run"
             )));
         }
         Ok(())

@@ -1,9 +1,9 @@
-//! Keys and owners as text. They are arbitrary bytes. They must not send control characters to the
-//! terminal.
+//! Text for the terminal: keys and owners, numbers and tables. Keys and owners are arbitrary bytes, and must not send
+//! control characters to the terminal.
 
 use std::fmt::Write;
 
-/// The name as text. Control characters and bytes that are not UTF-8 are escaped, as in `\x1b`.
+/// Returns the name as text. Control characters and bytes that are not UTF-8 are escaped: `\x1b`.
 pub(crate) fn show(name: &[u8]) -> String {
     let mut shown = String::with_capacity(name.len());
     for chunk in name.utf8_chunks() {
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_unchanged() {
+    fn printable_text_is_unchanged() {
         assert_eq!(show("Auftrag:42 \u{00fc}".as_bytes()), "Auftrag:42 \u{00fc}");
     }
 

@@ -1,6 +1,7 @@
 package lockward
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,12 +12,15 @@ import (
 )
 
 const (
-	shortLease = 3000                   // milliseconds, of a grant that ends a wait, until it is confirmed
-	slice      = 10 * time.Second       // a wait is repeated in slices of this length
-	keep       = 5000                   // milliseconds, for which the server keeps the place between them
-	replyTime  = 5 * time.Millisecond   // how long before the deadline of the caller the server ends a wait
-	firstPause = 50 * time.Millisecond  // before a lock is asked for again, doubling to a second
-	leaveLimit = 200 * time.Millisecond // how long giving up may take
+	acquireCommand = "LOCK.ACQUIRE"
+	renewCommand   = "LOCK.RENEW"
+
+	shortLease = 3000                   // lease in milliseconds of a grant that ends a wait, until the client confirms it
+	slice      = 10 * time.Second       // the longest wait of one request; the next request continues the wait
+	keep       = 5000                   // how long the server keeps the place between two requests, in milliseconds
+	replyTime  = 5 * time.Millisecond   // the server ends a wait this long before the caller's deadline
+	firstPause = 50 * time.Millisecond  // the first pause between two attempts, doubling to a second
+	leaveLimit = 200 * time.Millisecond // how long a caller that leaves waits for a release
 )
 
 // An AcquireOption sets what an acquisition asks for.
@@ -25,74 +29,72 @@ type AcquireOption func(*settings)
 // settings are what an acquisition asks for.
 type settings struct {
 	owner     string
-	limit     []any // of the kind: how many may hold the lock
+	limit     []any // SHARED, or SLOTS and their number; empty for an exclusive lock
 	weight    []any
 	lease     int64         // milliseconds; 0 asks for the server's default
 	holdLimit time.Duration // 0: none
 	isRenewed bool
 	mayWait   bool
 	replicas  int
-	within    time.Duration // for the replicas
+	within    time.Duration // the replicas' time
 }
 
-// Shared acquires the lock together with all others who ask for it as Shared: a read lock. Without Shared or Slots, the lock
-// is exclusive.
+// Shared acquires a read lock: all owners that ask for Shared may hold the lock together. Without Shared or Slots, the lock is
+// exclusive.
 func Shared() AcquireOption { return func(s *settings) { s.limit, s.weight = []any{"SHARED"}, nil } }
 
-// Slots acquires one of n slots of the lock: a semaphore. n is 1 to 1,000,000, and should be the same for all.
+// Slots acquires one of n slots of the lock: a semaphore. n is 1 to 1,000,000, and should be the same for all callers.
 func Slots(n int) AcquireOption { return func(s *settings) { s.limit = []any{"SLOTS", n} } }
 
-// Weight acquires w of the Slots, and not one: 1 to the number of slots.
+// Weight acquires w of the Slots instead of one. w is 1 to the number of slots.
 func Weight(w int) AcquireOption { return func(s *settings) { s.weight = []any{"WEIGHT", w} } }
 
-// WithLease sets the lease, in whole milliseconds, from 1 ms to the longest that the server takes: if it refuses a longer one,
-// the client takes that. Without WithLease, the lease is the server's setting lock.default-lease.
+// WithLease sets the lease, in whole milliseconds and at least 1 ms. If the server refuses the lease as too long, the client takes
+// the longest one that the server accepts. Without WithLease, the lease is the server's setting lock.default-lease.
 func WithLease(lease time.Duration) AcquireOption {
 	return func(s *settings) { s.lease = max(lease.Milliseconds(), 1) }
 }
 
-// WithoutRenewal lets the lock end with its lease, unless the caller calls Renew.
+// WithoutRenewal stops the automatic renewal: the lock ends with its lease, unless the caller calls Renew.
 func WithoutRenewal() AcquireOption { return func(s *settings) { s.isRenewed = false } }
 
-// WithHoldLimit lets the lock end so long after it was granted, however often it is renewed. It is lost then. limit is 1 ms or
-// more.
+// WithHoldLimit limits how long the lock is held. The lock is lost this long after it was granted. Until then the client renews it.
+// limit is 1 ms or more.
 func WithHoldLimit(limit time.Duration) AcquireOption {
 	return func(s *settings) { s.holdLimit = max(limit, time.Millisecond) }
 }
 
-// WithoutWaiting lets an acquisition fail with ErrBusy at once if the lock is not free.
+// WithoutWaiting makes an acquisition fail with ErrBusy at once if the lock is not free.
 func WithoutWaiting() AcquireOption { return func(s *settings) { s.mayWait = false } }
 
-// WithOwner names the owner, 1 to 1,024 bytes, instead of a new one for each Lock. The server grants a lock again to the owner that
-// holds it, as the same tenure. So an owner must not acquire a lock twice at a time: the first release ends the tenure.
+// WithOwner names the owner, 1 to 1,024 bytes. Otherwise each Lock has a new owner. Do not acquire a lock for an owner that still holds
+// it: the server grants the same tenure again, and the first release ends it for both Locks.
 func WithOwner(owner string) AcquireOption { return func(s *settings) { s.owner = owner } }
 
-// WithReplicas acquires the lock only if count replicas confirm the grant in time: from a millisecond to a day. Otherwise the
-// lock is given back, and the error is ErrUnreplicated.
+// WithReplicas acquires the lock only if count replicas confirm the grant in time: within is a millisecond to a day. Otherwise the
+// client releases the lock, and the error is ErrUnreplicated.
 func WithReplicas(count int, within time.Duration) AcquireOption {
 	return func(s *settings) {
 		s.replicas, s.within = count, min(max(within, time.Millisecond), 24*time.Hour)
 	}
 }
 
-// Acquire acquires a lock. If the lock is held, Acquire waits in the server's queue until ctx ends. Any string is a key; in a
-// cluster, the part in {...} decides which node has it. Each Lock has an owner of its own: of two goroutines that acquire the
-// same lock, the second waits for the first.
+// Acquire acquires a lock. If the lock is held, Acquire waits in the server's queue until ctx ends. Any string is a key. In a
+// cluster, the part in {...} decides which node has the key. Each Lock has an owner of its own: if two goroutines acquire the same
+// lock, the second waits for the first.
 //
-// After an error nothing is held. The error is ErrBusy when the deadline of ctx has passed and the lock was not free; the
-// cause of ctx when it is cancelled, and then the caller leaves the queue at once; ErrUnreachable when no server answers;
-// ErrRefused; ErrUnreplicated; ErrClosed.
+// After an error the caller holds nothing. The error is ErrBusy when the deadline of ctx has passed and the lock was not free;
+// ErrUnreachable when no server answers; ErrRefused; ErrUnreplicated; or ErrClosed. When ctx is cancelled, the caller leaves the queue
+// at once, and the error is the cause of ctx.
 func (c *Client) Acquire(ctx context.Context, key string, options ...AcquireOption) (*Lock, error) {
 	return c.AcquireAll(ctx, []string{key}, options...)
 }
 
-// AcquireAll acquires several keys as one lock, which is lost when one of them is lost. It tries all of them at once. If one is
-// busy, it acquires them one after the other, in the order of their bytes, until ctx ends. If one is lost before all are held, it
-// starts over. If it fails, it holds none of them.
+// AcquireAll acquires several keys as one lock. The lock is lost when one of its keys is lost. AcquireAll first tries all keys at
+// once. If a key is busy, it acquires them one after the other, in the order of their bytes, until ctx ends. If a key is lost before
+// all are held, it starts over. If it fails, it holds no key.
 func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...AcquireOption) (*Lock, error) {
-	if len(keys) > 1 {
-		keys = slices.Compact(slices.Sorted(slices.Values(keys)))
-	}
+	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
 	if len(keys) == 0 {
 		return nil, errors.New("lockward: there is no key to acquire")
 	}
@@ -101,9 +103,8 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 	}
 	defer c.running.Done()
 	for isFirst := true; ; isFirst = false {
-		// A new owner each time: a release that arrives late must not end what is granted from now on.
+		// A new owner for each attempt: a late release of an earlier attempt must not end a new tenure.
 		t := c.newTenure(keys, settings{isRenewed: true, mayWait: true}, options)
-		t.isAnswered.Store(!isFirst)
 		err := t.acquire(ctx, isFirst)
 		if err == nil {
 			return t.lock(), nil
@@ -111,11 +112,12 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 		t.giveBack(ctx, err)
 		isLost := errors.Is(err, ErrLost) && !errors.Is(err, ErrClosed)
 		isTried := isFirst && len(keys) > 1 && errors.Is(err, ErrBusy)
+		isAnswered := !isFirst || slices.ContainsFunc(t.parts, func(p *part) bool { return p.node.Load() != nil })
 		switch {
 		case t.mayWait && isLost:
 			sleep(ctx, time.Now().Add(firstPause)) // the lease may be shorter than a round trip
 		case t.mayWait && isTried:
-		case ctx.Err() != nil && t.mayWait && t.isAnswered.Load() && errors.Is(err, ErrUnreachable):
+		case ctx.Err() != nil && t.mayWait && isAnswered && errors.Is(err, ErrUnreachable):
 			return nil, t.parts[0].fail(ErrBusy, ctx.Err())
 		default:
 			return nil, err
@@ -123,111 +125,134 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 	}
 }
 
-// acquire acquires all keys, or ends the tenure. At first it tries all at once, and waits only if there is one key. Later it waits
-// for one key after the other.
-func (t *tenure) acquire(ctx context.Context, isFirst bool) (err error) {
-	acquiring, cancel := joined(ctx, t.over) // one key may be lost while a later one is waited for
+// acquire acquires all keys, or ends the tenure. The first time it tries all keys at once, and waits only if there is one key. Later
+// it waits for one key after the other.
+func (t *tenure) acquire(ctx context.Context, isFirst bool) error {
+	acquiring, cancel := joined(ctx, t.over) // a key may be lost during the wait for a later one
 	defer cancel()
-	if !t.mayWait {
-		t.until = time.Now().Add(t.client.patience + t.within)
-	}
-	isHeld := false
+	var err error
 	if isFirst {
-		isHeld, err = t.try(acquiring, t.client.patience, t.parts...)
-		if !isHeld && err == nil && (!t.mayWait || len(t.parts) > 1) {
-			err = t.parts[0].fail(ErrBusy)
-		}
+		err = t.take(acquiring, acquireCommand, t.client.patience, t.parts...)
 	}
-	for _, p := range t.parts {
-		if !isHeld && err == nil {
-			err = p.acquire(acquiring)
+	if !isFirst || t.mayWait && len(t.parts) == 1 && errors.Is(err, ErrBusy) {
+		err = nil
+		for _, p := range t.parts {
+			if err == nil {
+				err = p.acquire(acquiring)
+			}
 		}
 	}
 	hasLeft, ended := ctx.Err() != nil, t.checkHeld()
-	switch {
-	case hasLeft && (err == nil || ended != nil):
-		err = contextError(ctx, t.parts[0].key, nil)
-	case ended != nil:
-		err = ended
+	if hasLeft && (err == nil || ended != nil) {
+		ended = contextError(ctx, t.parts[0].key, nil)
 	}
-	if err != nil {
+	if err = cmp.Or(ended, err); err != nil {
 		_ = t.end(err)
 	}
 	return err
 }
 
-// try asks for keys at the same time, without waiting. They are held if all of them are granted.
-func (t *tenure) try(ctx context.Context, patience time.Duration, parts ...*part) (isHeld bool, err error) {
+// take asks for several keys at the same time, without waiting: by LOCK.ACQUIRE, or by LOCK.RENEW if they were granted before. If all
+// keys are granted, they are held. Otherwise take returns ErrBusy. An answer must come within the patience; 0 is no limit.
+func (t *tenure) take(ctx context.Context, name string, patience time.Duration, parts ...*part) error {
+	if patience > 0 {
+		patience += t.within // the replicas' time comes on top
+	}
 	calls := make([]*call, len(parts))
 	for i, p := range parts {
-		calls[i] = p.newGrantCall(ctx, patience)
-		calls[i].request = func(r *call) command { return p.command(r, "LOCK.ACQUIRE", p.lease) }
-		calls[i].read = p.readGrant
+		r := p.newCall(ctx, t.client.responseLimit+t.within, patience)
+		if calls[i] = r; t.mayWait {
+			r.patience = patience
+		}
+		r.isReplicated = t.replicas > 0
+		r.isUnlimited = r.isReplicated // WAIT may take long, and must not hold a permit that others need
+		r.request = func(r *call) command { return p.command(r, name, p.lease) }
+		if r.read = p.readGrant; name == renewCommand {
+			r.read = p.granted
+		}
 	}
 	if err := t.client.ask(ctx, calls...); err != nil {
-		return false, err
+		return err
 	}
-	return t.hold(parts...), nil
+	return t.hold(parts...)
 }
 
-// giveBack ends the waits of all keys, and gives back what may have been granted. It goes on in the background when the caller
-// leaves, and soon in any case.
+// giveBack cleans up after an acquisition that has failed: it releases the keys that the server may have granted, and leaves their
+// queues. A caller whose context has ended does not wait for the replies.
 func (t *tenure) giveBack(ctx context.Context, failure error) {
-	limit, left := t.client.patience, ctx.Done()
-	if t.isOwnerNamed { // it may acquire the lock again, and must not be released then
-		limit, left = leaveLimit, nil
-	}
 	var calls []*call
 	for _, p := range t.parts {
 		if p.mayBeHeld {
-			r := p.newCall(ctx, min(limit, t.client.responseLimit))
-			r.until = time.Now().Add(limit)
-			release := command{"LOCK.RELEASE", p.key, p.owner, "HOLDS", 0}
-			r.request = func(*call) command { return release }
+			r := p.newCall(ctx, p.client.responseLimit, p.client.patience)
+			r.request = func(*call) command { return newCommand("LOCK.RELEASE", p.key, p.owner, "HOLDS", 0) }
 			calls = append(calls, r)
 		}
 	}
-	done := t.client.finish(calls...)
-	if errors.Is(failure, ErrUnreachable) {
-		return
+	grace := leaveLimit
+	if ctx.Err() != nil || errors.Is(failure, ErrUnreachable) {
+		grace = 0
 	}
+	_ = t.leave(failure, grace, calls)
+}
+
+// leave makes calls that release keys, in the background. If they have not ended after the grace, leave returns the failure. A program
+// may acquire the lock again for an owner that it has named, and a late release would end that new tenure. So for such an owner the
+// calls end after 200 ms, and leave waits for their end. The caller has begun a task that Close waits for.
+func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error {
+	limit, late := t.client.patience, time.After(grace)
+	if t.isOwnerNamed {
+		limit, late = leaveLimit, nil
+	}
+	asking, stop := context.WithTimeout(context.Background(), limit)
+	for _, r := range calls {
+		r.ctx = asking
+	}
+	done := make(chan error, 1)
+	t.client.running.Add(1)
+	go func() {
+		defer t.client.running.Done()
+		defer stop()
+		done <- t.client.ask(asking, calls...)
+	}()
 	select {
-	case <-done:
-	case <-left:
-	case <-time.After(leaveLimit):
+	case err := <-done:
+		return err
+	case <-late:
+		return failure
 	}
 }
 
-// acquire waits until the key is held: in the server's queue, as soon as a connection for that is free. The connections are given in
-// turn, first come, first served. Until then acquire tries again now and then: those who wait for a lock that this caller holds may
-// use all connections.
-func (p *part) acquire(ctx context.Context) error {
+// acquire waits until the key is held. It waits in the server's queue as soon as it gets one of the connections for waiting, which are
+// given out first come, first served. Until then it polls. Otherwise callers could deadlock: those that have all the connections may
+// wait for a lock that this caller holds.
+func (p *part) acquire(ctx context.Context) (err error) {
 	for pause := firstPause; ; pause = min(2*pause, time.Second) {
-		var isHeld bool
-		var err error
 		turn, cancel := context.WithTimeout(ctx, pause)
 		select {
 		case p.client.waitPermits <- struct{}{}:
-			if isHeld, err = p.wait(ctx); !isHeld && err == nil {
-				sleep(ctx, time.Now().Add(pause)) // the lease may be shorter than a round trip
-			}
+			err = p.wait(ctx)
 		case <-turn.Done():
-			isHeld, err = p.try(ctx, 0, p)
+			err = p.take(ctx, acquireCommand, 0, p)
+		}
+		isBusy := errors.Is(err, ErrBusy) && !errors.Is(err, context.DeadlineExceeded)
+		if isBusy {
+			<-turn.Done() // the lease may be shorter than a round trip
 		}
 		cancel()
-		if isHeld || err != nil {
+		if !isBusy {
 			return err
 		}
 	}
 }
 
-// wait waits in slices, between which the server keeps the place in the queue, and confirms the grant. So a connection that breaks
-// costs no place, and a slice without a reply in time tells that the server is gone. It returns false if the grant is over.
-func (p *part) wait(ctx context.Context) (isHeld bool, err error) {
+// wait waits in slices, and then confirms the grant. The server keeps the place in the queue between two slices and while a connection
+// is broken. A slice without a reply in time shows that the server is gone. wait returns ErrBusy if the grant is over before it is
+// confirmed, and also context.DeadlineExceeded if the server has ended the wait just before the deadline.
+func (p *part) wait(ctx context.Context) error {
 	defer func() { <-p.client.waitPermits }()
 	deadline, hasDeadline := ctx.Deadline()
 	isLast := false
-	r := p.newCall(ctx, slice+p.client.responseLimit)
+	r := p.newCall(ctx, slice+p.client.responseLimit, 0)
 	r.read, r.isUnlimited = p.readGrant, true
 	r.request = func(r *call) command {
 		arguments := []any{"BLOCK", slice.Milliseconds(), "KEEP", keep}
@@ -235,38 +260,23 @@ func (p *part) wait(ctx context.Context) (isHeld bool, err error) {
 			isLast = true
 			arguments = []any{"BLOCK", max(1, (left - replyTime).Milliseconds())}
 		}
-		return p.command(r, "LOCK.ACQUIRE", min(p.lease, shortLease), arguments...)
+		return p.command(r, acquireCommand, min(p.lease, shortLease), arguments...)
 	}
 	for {
-		if err := r.ask(); err != nil {
-			return false, err
-		}
-		if r.isGranted() {
-			return p.confirm(ctx)
-		}
-		if isLast {
-			return false, p.fail(ErrBusy, context.DeadlineExceeded)
+		err := r.ask()
+		switch {
+		case err != nil:
+			return err
+		case p.mayBeHeld: // granted with a short lease: confirm it with the full one
+			if err = p.take(ctx, renewCommand, p.client.patience, p); !p.mayBeHeld {
+				err = p.fail(ErrBusy)
+			}
+			return err
+		case isLast:
+			return p.fail(ErrBusy, context.DeadlineExceeded)
 		}
 		p.mayBeHeld = true // the server keeps the place
 	}
-}
-
-// confirm renews a grant to the full lease, and then the key is held. It returns false if the grant is over.
-func (p *part) confirm(ctx context.Context) (isHeld bool, err error) {
-	r := p.newGrantCall(ctx, p.client.patience)
-	r.request = func(r *call) command { return p.command(r, "LOCK.RENEW", p.lease, "TOKEN", p.token) }
-	if err = r.ask(); deniesTenure(err) {
-		p.mayBeHeld = false
-		return false, nil
-	}
-	if err == nil {
-		err = r.checkReplicas()
-	}
-	if err != nil {
-		return false, err
-	}
-	p.extend(r)
-	return p.tenure.hold(p), nil
 }
 
 // readGrant reads the reply to LOCK.ACQUIRE.
@@ -276,63 +286,55 @@ func (p *part) readGrant(r *call, err error) error {
 		p.mayBeHeld = p.mayBeHeld || r.isUncertain
 		return err
 	}
-	if p.mayBeHeld = r.isGranted(); !p.mayBeHeld {
+	if p.mayBeHeld = !errors.Is(r.replies[0].Err(), redis.Nil); !p.mayBeHeld {
 		return nil
 	}
 	numbers, err := r.replies[0].Int64Slice()
 	if err != nil || len(numbers) != 3 {
-		return r.part.fail(ErrRefused, fmt.Errorf("unexpected reply: %v", r.replies[0]))
+		return p.fail(ErrRefused, fmt.Errorf("unexpected reply: %v", r.replies[0]))
 	}
 	p.token = numbers[0]
-	if p.lease == 0 { // it was the server's choice
+	if p.lease == 0 { // the server has chosen the lease
 		r.lease = numbers[2]
 		p.setLease(r.lease)
 	}
-	p.extend(r)
-	return r.checkReplicas()
+	return p.granted(r, nil)
 }
 
-// isGranted returns whether the reply to LOCK.ACQUIRE is not null.
-func (r *call) isGranted() bool { return !errors.Is(r.replies[0].Err(), redis.Nil) }
-
-// checkReplicas checks that enough replicas have confirmed a grant, if that was asked for.
-func (r *call) checkReplicas() error {
+// granted notes the lease that a call has got. If the caller asked for replicas, it checks that enough of them have confirmed the
+// grant. It returns ErrLost if the server denies an earlier grant.
+func (p *part) granted(r *call, err error) error {
+	if err != nil {
+		if r.replies != nil && deniesTenure(err) {
+			p.mayBeHeld = false
+			return p.fail(ErrLost, err)
+		}
+		return err
+	}
+	p.extend(r)
 	if !r.isReplicated {
 		return nil
 	}
 	switch count, err := r.replies[1].Int(); {
 	case err != nil:
-		return r.part.fail(ErrRefused, err)
-	case count < r.part.replicas:
-		return r.part.fail(ErrUnreplicated, fmt.Errorf("%d of %d", count, r.part.replicas))
+		return p.fail(ErrRefused, err)
+	case count < p.replicas:
+		return p.fail(ErrUnreplicated, fmt.Errorf("%d of %d", count, p.replicas))
 	}
 	return nil
 }
 
-// newCall returns a call about the key. limit is that of a reply.
-func (p *part) newCall(ctx context.Context, limit time.Duration) *call {
-	return &call{ctx: ctx, part: p, limit: limit, until: p.until}
-}
-
-// newGrantCall returns a call after which the key may be held. If replicas are to confirm that, it leaves them their time.
-func (p *part) newGrantCall(ctx context.Context, patience time.Duration) *call {
-	r := p.newCall(ctx, p.client.responseLimit+p.within)
-	r.isReplicated = p.replicas > 0
-	r.isUnlimited = r.isReplicated // while WAIT waits, it must not keep others from being sent
-	if patience > 0 {
-		r.patience = patience + p.within
-	}
-	return r
-}
-
-// command is a request of this owner. The arguments are in the order that the protocol of all clients names.
+// command is a request of this owner. The arguments are in the order that all clients use.
 func (p *part) command(r *call, name string, lease int64, arguments ...any) command {
-	request := append(make(command, 0, 16), name, p.key, p.owner)
+	words := append(make([]any, 0, 16), name, p.key, p.owner)
 	if r.lease = lease; lease > 0 {
-		request = append(request, "PX", lease)
+		words = append(words, "PX", lease)
 	}
-	request = append(request, arguments...)
-	request = append(request, "HOLDS", 1)
-	request = append(request, p.limit...)
-	return append(request, p.weight...)
+	if name == renewCommand {
+		words = append(words, "TOKEN", p.token)
+	}
+	words = append(words, arguments...)
+	words = append(words, "HOLDS", 1)
+	words = append(words, p.limit...)
+	return newCommand(append(words, p.weight...)...)
 }

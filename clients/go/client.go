@@ -1,7 +1,8 @@
 // Package lockward is a client for locks on Redis and Valkey servers with the Lockward module, over go-redis.
 //
-// A lock has a lease. The client renews it while the lock is held, so a lock ends by itself when its process dies. The server
-// grants a lock in the order of the requests. Each tenure has a fencing token, larger than that of every earlier tenure.
+// A lock has a lease. The client renews the lease while the lock is held. When the process dies, nobody renews the lease, and the
+// lock ends with it. The server grants a lock in the order of the requests. Each tenure has a fencing token, which is larger than
+// the token of every earlier tenure.
 //
 //	client, err := lockward.New(rdb)
 //	...
@@ -9,8 +10,8 @@
 //		return write(ctx, order, lock.Token())
 //	})
 //
-// A request may be sent twice: when its reply is lost, the client does not know whether the server has carried it out. So
-// each request names the count of holds that it leads to, or the token of its tenure, and nothing is counted twice.
+// When a reply is lost, the client does not know whether the server has carried out the request, and sends it again. So each
+// request names the resulting count of holds, or the token of its tenure: the server counts no hold twice.
 package lockward
 
 import (
@@ -30,16 +31,16 @@ import (
 )
 
 // A Client acquires locks on one deployment: a server, the servers that Sentinels watch, or a cluster. Any number of goroutines
-// may use it. It runs a goroutine of its own only while a request is under way.
+// may use it. The client runs goroutines of its own only while a request is under way.
 type Client struct {
 	rdb           redis.UniversalClient
 	responseLimit time.Duration
 	patience      time.Duration
-	idleLimit     time.Duration // of a connection without use
+	idleLimit     time.Duration // how long an unused connection stays open
 	waitPermits   chan struct{} // one for each connection that waits
 
 	id      string
-	owners  atomic.Uint64   // how many were made
+	owners  atomic.Uint64   // how many owners newOwner has made
 	open    context.Context // ends when the client is closed
 	shut    context.CancelCauseFunc
 	running sync.WaitGroup // what Close waits for
@@ -47,27 +48,27 @@ type Client struct {
 
 	mu      sync.Mutex
 	nodes   map[string]*node
-	tenures map[*tenure]struct{} // that have not ended
-	broken  map[*node]bool       // a connection broke, so all locks are renewed soon
+	tenures map[*tenure]struct{} // those that have not ended
+	broken  map[*node]bool       // nodes with a broken connection: their locks are renewed soon
 	wakesAt time.Time            // when the alarm is due; zero if it is not
 }
 
 // An Option sets how a Client behaves.
 type Option func(*Client)
 
-// WithResponseLimit sets how long a server has to reply before the client takes the reply and the connection for lost, and sends
-// the request again: 2 seconds unless set, 1 ms to an hour. A renewal waits for at most a sixth of the lease.
+// WithResponseLimit sets how long the client waits for a reply: 2 seconds by default, 1 ms to an hour. Then it closes the
+// connection and sends the request again. For a renewal the limit is at most a sixth of the lease.
 func WithResponseLimit(limit time.Duration) Option {
 	return func(c *Client) { c.responseLimit = limit }
 }
 
-// WithPatience sets how long the client repeats a request while no server answers, before it fails with ErrUnreachable: 5
-// seconds unless set, and at least 1 ms. A caller that waits in a lock's queue survives an outage of any length.
+// WithPatience sets how long the client repeats a request while no server answers: 5 seconds by default, and at least 1 ms. Then
+// the request fails with ErrUnreachable. A caller in a lock's queue keeps waiting through an outage of any length.
 func WithPatience(patience time.Duration) Option { return func(c *Client) { c.patience = patience } }
 
-// WithWaitingConnections sets how many connections may wait for locks at a time: 256 unless set, and at least 1. Further callers
-// ask for their locks again and again: after 50 ms, doubling to a second. They have no place in the server's queue until one of
-// these connections is free.
+// WithWaitingConnections sets how many connections may wait for locks at a time: 256 by default, and at least 1. Further callers
+// have no place in the server's queue until one of these connections is free. Until then they poll: after 50 ms, doubling to a
+// second.
 func WithWaitingConnections(count int) Option {
 	return func(c *Client) { c.waitPermits = make(chan struct{}, max(1, count)) }
 }
@@ -105,35 +106,32 @@ func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
 	return nil, fmt.Errorf("lockward: New takes a *redis.Client or a *redis.ClusterClient, not a %T", rdb)
 }
 
-// Close ends all requests under way with ErrClosed. Locks that are held are lost to their holders. The server keeps them until
-// their leases end, because the work may still go on; to give them back, release them before. Close first waits for releases, and
-// for what callers that leave are giving back, for the patience at the latest.
+// Close ends all requests under way with ErrClosed, and all held locks are lost. The server keeps these locks until their leases
+// end, because the work may still go on. To free the locks at once, release them before Close. Close waits until the releases
+// under way have ended, at most for the patience.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	wasClosed := c.open.Err() != nil
 	c.shut(ErrClosed)
-	tenures := slices.Collect(maps.Keys(c.tenures))
 	c.mu.Unlock()
 	if wasClosed {
 		return ErrClosed
 	}
-	for _, t := range tenures {
-		t.close()
-	}
+	c.watch() // ends all tenures
 	c.running.Wait()
 	c.alarm.Stop()
 	c.mu.Lock()
 	nodes := slices.Collect(maps.Values(c.nodes))
 	c.mu.Unlock()
 	for _, n := range nodes {
-		for cn := c.takeIdle(n); cn != nil; cn = c.takeIdle(n) {
-			c.discard(n, cn, nil)
+		for cn := n.takeIdle(); cn != nil; cn = n.takeIdle() {
+			cn.close()
 		}
 	}
 	return nil
 }
 
-// begin begins a task that Close waits for, until running is done once more. It returns false if the client is closed.
+// begin begins a task that Close waits for. The caller calls running.Done at its end. begin returns false if the client is closed.
 func (c *Client) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,37 +142,23 @@ func (c *Client) begin() bool {
 	return isOpen
 }
 
-// finish makes calls in the background, for a caller that leaves. The caller has begun a task that Close waits for.
-func (c *Client) finish(calls ...*call) <-chan error {
-	done := make(chan error, 1)
-	for _, r := range calls {
-		r.ctx = context.Background()
-	}
-	c.running.Add(1)
-	go func() {
-		defer c.running.Done()
-		done <- c.ask(context.Background(), calls...)
-	}()
-	return done
-}
-
 // newOwner returns an owner that no other tenure has.
 func (c *Client) newOwner() string { return c.id + ":" + strconv.FormatUint(c.owners.Add(1), 10) }
 
 // Do acquires the lock, as Acquire does, runs fn, and releases the lock when fn returns or panics.
 //
-// The context of fn is cancelled when the lock is lost; context.Cause then tells why. fn should stop then. It may pass the
-// lock's Token to what it writes to, so that a write with a smaller token can be refused there.
+// When the lock is lost, the context of fn is cancelled, context.Cause returns the reason, and fn should stop. fn may send the
+// lock's Token with each write, so that the store can refuse a write with a smaller token.
 //
-// Do returns the error of Acquire, or else of fn. If the lock was lost, the error is ErrLost, too: the work was not protected
-// up to its end.
+// Do returns the error of Acquire or of fn. If the lock was lost, the error is ErrLost, too: the work was not protected up to its
+// end.
 func (c *Client) Do(
 	ctx context.Context, key string, fn func(ctx context.Context, lock *Lock) error, options ...AcquireOption,
 ) error {
 	return c.DoAll(ctx, []string{key}, fn, options...)
 }
 
-// DoAll is Do for several keys, which are one lock, as with AcquireAll.
+// DoAll is Do for several keys, which form one lock as in AcquireAll.
 func (c *Client) DoAll(
 	ctx context.Context, keys []string, fn func(ctx context.Context, lock *Lock) error, options ...AcquireOption,
 ) (err error) {
@@ -183,7 +167,7 @@ func (c *Client) DoAll(
 		return err
 	}
 	defer func() {
-		released := lock.Release(context.WithoutCancel(ctx)) // also when ctx has ended
+		released := lock.Release(context.WithoutCancel(ctx)) // ctx may have ended
 		if released != nil && !errors.Is(released, ErrReleased) {
 			err = errors.Join(err, released)
 		}
@@ -192,11 +176,11 @@ func (c *Client) DoAll(
 }
 
 // Lead waits until this candidate leads, runs fn, and then gives the leadership up. The lock is exclusive. lock.Token is the
-// number of the term: it is larger than that of every earlier leader.
+// number of the term: it is larger than the number of every earlier term.
 //
-// When the lock is lost, the context of fn is cancelled. When fn has returned, the candidate waits again, and fn is called
-// again. When fn returns by itself, Lead is done: it returns the error of fn, joined with ErrLost if the lock turns out to be
-// lost. Lead also returns when ctx ends and when the server refuses the request. It goes on while no server answers.
+// When the lock is lost, the context of fn is cancelled. After fn has returned, the candidate waits again, and Lead calls fn
+// again. If fn returns while it leads, Lead returns the error of fn. This error is joined with ErrLost if the release finds that the
+// lock is lost. Lead also returns when ctx ends, or when the server refuses the request. While no server answers, it keeps trying.
 func (c *Client) Lead(
 	ctx context.Context, key string, fn func(ctx context.Context, lock *Lock) error, options ...AcquireOption,
 ) error {

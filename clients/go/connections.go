@@ -3,12 +3,9 @@ package lockward
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
-	"io"
 	"net"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -19,39 +16,40 @@ import (
 )
 
 const (
-	// maxConnections is how many connections to each node may be in use at a time, not counting those that wait for a lock or
-	// for replicas. As many are for renewals, and as many may be idle.
+	// maxConnections is how many connections to each node may be in use at a time, not counting the connections that wait for a lock
+	// or for replicas. The same number is reserved for renewals, and the same number may be idle.
 	maxConnections = 16
-	// watchAfter is how long a connection is idle before the client reads from it, to hear when it breaks.
+	// watchAfter is how long a connection is idle before the client reads from it, to notice when the connection breaks.
 	watchAfter = 50 * time.Millisecond
-	// sentinelPatience is how long Sentinels have to answer before the last known primary is taken.
+	// sentinelPatience is how long the client waits for the Sentinels. Then it connects to the last known primary.
 	sentinelPatience = 250 * time.Millisecond
 )
 
-// A connection is used by one attempt at a time. It is a go-redis client of its own, with one connection that this package has
-// opened. So an attempt can end at its deadline, or when its caller leaves.
+// A connection is used by one attempt at a time. It is a separate go-redis client over one connection that this package has opened.
+// So this package can close the connection when the deadline of the attempt passes or its caller leaves.
 type connection struct {
 	net     net.Conn
 	client  *redis.Client
 	conn    *redis.Conn
 	isReady bool        // the handshake is over
-	idle    *time.Timer // calls watchIdle
-	watched chan error  // how that has ended for a connection that was taken
+	watch   *time.Timer // calls watchIdle
+	isTaken atomic.Bool // watchIdle must end
+	watched chan bool   // gets whether the connection is intact when watchIdle ends
 }
 
 func (cn *connection) close() { _ = cn.net.Close(); _ = cn.client.Close() }
 
-// A node is a server, or what leads to the one that is the primary now.
+// A node is a server, or the Sentinels' present primary.
 type node struct {
 	options  *redis.Options
 	permits  chan struct{}          // one for each connection in use
-	renewals chan struct{}          // the same for renewals, which nothing else must delay
-	primary  atomic.Pointer[string] // the last one that Sentinels have named
-	idle     []*connection          // guarded by Client.mu
+	renewals chan struct{}          // the same for renewals, so that no other request delays them
+	primary  atomic.Pointer[string] // the last primary that Sentinels have named
+	idle     chan *connection       // some of them may be closed
 }
 
-// A redirect is the address of the cluster node that has a key, or (isAsk) that is importing it. isAny leads to any node, which
-// knows where the key is now.
+// A redirect is the address of the cluster node that has a key, or with isAsk of the node that is importing the key. isAny means any
+// node of the cluster, which then knows where the key is.
 type redirect struct {
 	addr         string
 	isAsk, isAny bool
@@ -59,16 +57,15 @@ type redirect struct {
 
 // redirected reads a redirection, such as MOVED 3999 127.0.0.1:6381.
 func redirected(err error) redirect {
-	code := errorCode(err)
-	if code != "MOVED" && code != "ASK" {
-		return redirect{}
+	if addr, isMoved := redis.IsMovedError(err); isMoved {
+		return redirect{addr: addr}
 	}
-	words := strings.Fields(err.Error())
-	return redirect{addr: words[len(words)-1], isAsk: code == "ASK"}
+	addr, isAsk := redis.IsAskError(err)
+	return redirect{addr: addr, isAsk: isAsk}
 }
 
-// resolve is the complete address. A node that does not know its own host leaves it out, and then the host of asked is meant.
-// An IPv6 address has no brackets.
+// resolve returns the complete address. A node that does not know its own host leaves the host out. Then resolve takes the host of
+// asked, the node that has answered. Servers write an IPv6 address without brackets.
 func (r redirect) resolve(asked string) string {
 	colon := strings.LastIndexByte(r.addr, ':')
 	host := strings.Trim(r.addr[:max(colon, 0)], "[]?")
@@ -78,7 +75,7 @@ func (r redirect) resolve(asked string) string {
 	return net.JoinHostPort(host, r.addr[colon+1:])
 }
 
-// nodeFor is the node that has a key. rdb finds the nodes of a cluster for the first time without a limit.
+// nodeFor returns the node that has a key. When rdb first looks up the nodes of a cluster, it has no time limit: bounded adds one.
 func (c *Client) nodeFor(ctx context.Context, deadline time.Time, key string, to redirect) (n *node, err error) {
 	master, _ := c.rdb.(*redis.Client)
 	if cluster, ok := c.rdb.(*redis.ClusterClient); ok {
@@ -104,6 +101,7 @@ func (c *Client) nodeFor(ctx context.Context, deadline time.Time, key string, to
 			options:  ownOptions(master.Options(), addr),
 			permits:  make(chan struct{}, maxConnections),
 			renewals: make(chan struct{}, maxConnections),
+			idle:     make(chan *connection, maxConnections),
 		}
 		c.nodes[addr] = n
 	}
@@ -115,7 +113,7 @@ func ownOptions(theirs *redis.Options, addr string) *redis.Options {
 	own := *theirs
 	own.Addr, own.Protocol, own.Limiter = addr, 2, nil
 	own.ReadTimeout, own.WriteTimeout = -2, -2 // an attempt has a deadline
-	own.MaxRetries = -1                        // ask has to know when a request is repeated
+	own.MaxRetries = -1                        // only ask may repeat a request
 	own.DisableIdentity = true                 // it costs a round trip
 	own.PoolSize, own.MinIdleConns, own.MaxConcurrentDials = 1, 0, 1
 	own.ReadBufferSize, own.WriteBufferSize = 4096, 4096
@@ -125,22 +123,16 @@ func ownOptions(theirs *redis.Options, addr string) *redis.Options {
 
 // connection returns an idle connection to a node, or a new one.
 func (c *Client) connection(ctx context.Context, deadline time.Time, n *node, isNew bool) (*connection, error) {
-	for !isNew {
-		cn := c.takeIdle(n)
-		if cn == nil {
-			break
-		}
-		err := cn.endWatch()
-		if err == nil {
+	if !isNew {
+		if cn := n.takeIdle(); cn != nil {
 			return cn, nil
 		}
-		c.discard(n, cn, err)
 	}
 	conn, isLastKnown, err := n.dial(ctx, deadline)
 	if err != nil {
 		return nil, err
 	}
-	cn, own := &connection{net: conn, watched: make(chan error, 1)}, *n.options
+	cn, own := &connection{net: conn, watched: make(chan bool, 1)}, *n.options
 	own.Dialer = func(context.Context, string, string) (net.Conn, error) { return conn, nil }
 	own.OnConnect = func(ctx context.Context, conn *redis.Conn) (err error) {
 		if isLastKnown {
@@ -156,82 +148,66 @@ func (c *Client) connection(ctx context.Context, deadline time.Time, n *node, is
 	}
 	cn.client = redis.NewClient(&own)
 	cn.conn = cn.client.Conn()
+	cn.watch = time.AfterFunc(time.Hour, func() { c.watchIdle(n, cn) })
+	cn.watch.Stop() // keepIdle starts it
 	return cn, nil
 }
 
-// takeIdle returns the connection that was used last, or nil.
-func (c *Client) takeIdle(n *node) (cn *connection) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if last := len(n.idle) - 1; last >= 0 {
-		cn = n.idle[last]
-		n.idle = n.idle[:last]
-	}
-	return cn
-}
-
-// keepIdle keeps a connection for the next request. When it has been idle for a moment, the client reads from it: so it hears when the
-// server closes it. It is closed at the idle limit.
+// keepIdle keeps a connection for the next request. After watchAfter, watchIdle reads from the connection to notice when the server
+// closes it. At the idle limit the client closes the connection.
 func (c *Client) keepIdle(n *node, cn *connection) {
 	c.mu.Lock()
-	isKept := len(n.idle) < maxConnections && c.open.Err() == nil
-	if isKept {
-		n.idle = append(n.idle, cn)
-		if cn.idle == nil {
-			cn.idle = time.AfterFunc(watchAfter, func() { c.watchIdle(n, cn) })
-		} else {
-			cn.idle.Reset(watchAfter)
-		}
+	defer c.mu.Unlock()
+	if len(n.idle) == maxConnections || c.open.Err() != nil {
+		cn.close()
+		return
 	}
-	c.mu.Unlock()
-	if !isKept {
-		c.discard(n, cn, nil)
-	}
+	cn.isTaken.Store(false)
+	cn.watch.Reset(watchAfter)
+	n.idle <- cn
 }
 
+// watchIdle reads from an idle connection until takeIdle takes it, the idle limit is over, or the server closes it.
 func (c *Client) watchIdle(n *node, cn *connection) {
-	c.mu.Lock()
-	if slices.Contains(n.idle, cn) { // otherwise endWatch has set another deadline, or does so now
-		_ = cn.net.SetReadDeadline(time.Now().Add(c.idleLimit))
-	} else {
+	until := time.Now().Add(c.idleLimit)
+	_ = cn.net.SetReadDeadline(until)
+	if cn.isTaken.Load() { // the line above may have replaced takeIdle's deadline
 		_ = cn.net.SetReadDeadline(time.Unix(1, 0))
 	}
-	c.mu.Unlock()
 	_, err := cn.net.Read(make([]byte, 1))
-	err = cmp.Or(err, errors.New("the server has sent what nobody asked for"))
-	c.mu.Lock()
-	at := slices.Index(n.idle, cn)
-	if at >= 0 {
-		n.idle = slices.Delete(n.idle, at, at+1)
+	isBroken := !errors.Is(err, os.ErrDeadlineExceeded)
+	isIntact := !isBroken && time.Now().Before(until)
+	if !isIntact {
+		c.discard(n, cn, isBroken)
 	}
-	c.mu.Unlock()
-	switch {
-	case at < 0: // it was taken
-		cn.watched <- err
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		c.discard(n, cn, nil)
-	default:
-		c.discard(n, cn, err)
+	cn.watched <- isIntact
+}
+
+// takeIdle returns an idle connection that is intact, or nil, and ends watchIdle for it.
+func (n *node) takeIdle() *connection {
+	for {
+		select {
+		case cn := <-n.idle:
+			if cn.watch.Stop() {
+				return cn
+			}
+			cn.isTaken.Store(true)
+			_ = cn.net.SetReadDeadline(time.Unix(1, 0))
+			if <-cn.watched {
+				return cn
+			}
+		default:
+			return nil
+		}
 	}
 }
 
-// endWatch lets a connection be used again. It returns an error if it is broken.
-func (cn *connection) endWatch() error {
-	if cn.idle.Stop() {
-		return nil
-	}
-	_ = cn.net.SetReadDeadline(time.Unix(1, 0))
-	if err := <-cn.watched; !errors.Is(err, os.ErrDeadlineExceeded) {
-		return err
-	}
-	return cn.net.SetReadDeadline(time.Time{})
-}
-
-// discard closes a connection that is not used again. If it broke, then the server may have restarted, or another one may be the
-// primary. So all locks of the node are renewed: a server that has forgotten a tenure restores it for the first owner that claims it.
-func (c *Client) discard(n *node, cn *connection, failure error) {
+// discard closes a connection that is not used again. If the connection broke, the server may have restarted, or another server may
+// be the primary now. That server may have forgotten tenures, and restores a tenure when its owner renews it. So the client renews
+// all locks of the node.
+func (c *Client) discard(n *node, cn *connection, isBroken bool) {
 	cn.close()
-	if failure != nil {
+	if isBroken {
 		c.mu.Lock()
 		c.broken[n] = true
 		c.mu.Unlock()
@@ -239,33 +215,30 @@ func (c *Client) discard(n *node, cn *connection, failure error) {
 	}
 }
 
-// dial opens a connection, and tells whether it leads to the last known primary, because no Sentinel has answered in time. The
-// dialer of go-redis asks Sentinels without a limit.
+// dial opens a connection. If no Sentinel answers in time, it connects to the last known primary, and isLastKnown is true. go-redis'
+// own dialer asks the Sentinels without a time limit.
 func (n *node) dial(ctx context.Context, deadline time.Time) (conn net.Conn, isLastKnown bool, err error) {
+	dial := func(dialer func(ctx context.Context, network, addr string) (net.Conn, error), addr string, until time.Time) {
+		conn, err = bounded(ctx, until, func(ctx context.Context) (net.Conn, error) {
+			return dialer(ctx, n.options.Network, addr)
+		}, func(late net.Conn) { _ = late.Close() })
+	}
 	asking, primary := deadline, n.primary.Load()
 	if primary != nil {
 		asking = time.Now().Add(min(sentinelPatience, time.Until(deadline)/4))
 	}
-	conn, err = bounded(ctx, asking, func(ctx context.Context) (net.Conn, error) {
-		return n.options.Dialer(ctx, n.options.Network, n.options.Addr)
-	}, func(late net.Conn) { _ = late.Close() })
-	if err == nil && n.options.Addr == "FailoverClient" { // so go-redis calls a server that Sentinels name
+	dial(n.options.Dialer, n.options.Addr, asking)
+	if err == nil && n.options.Addr == "FailoverClient" { // go-redis' name for the Sentinels' primary
 		addr := conn.RemoteAddr().String()
 		n.primary.Store(&addr)
 	}
-	if err == nil || primary == nil || ctx.Err() != nil {
-		return conn, false, err
+	if isLastKnown = err != nil && primary != nil && ctx.Err() == nil; isLastKnown {
+		dial(redis.NewDialer(n.options), *primary, deadline)
 	}
-	dialer := &net.Dialer{Deadline: deadline}
-	dial := dialer.DialContext
-	if n.options.TLSConfig != nil {
-		dial = (&tls.Dialer{NetDialer: dialer, Config: n.options.TLSConfig}).DialContext
-	}
-	conn, err = dial(ctx, n.options.Network, *primary)
-	return conn, true, err
+	return conn, isLastKnown, err
 }
 
-// bounded runs a task that may take longer than its context. Then it goes on, and drop gets its late result.
+// bounded runs a task that may not end with its context. bounded then returns at once, and drop gets the late result.
 func bounded[T any](
 	ctx context.Context, deadline time.Time, task func(ctx context.Context) (T, error), drop func(T),
 ) (value T, err error) {
@@ -275,55 +248,45 @@ func bounded[T any](
 		value T
 		err   error
 	}
-	done := make(chan result)
+	done := make(chan result, 1)
 	go func() {
 		value, err := task(ctx)
-		select {
-		case done <- result{value, err}:
-		case <-ctx.Done():
-			if err == nil {
-				drop(value)
-			}
-		}
+		done <- result{value, err}
 	}()
 	select {
 	case r := <-done:
 		return r.value, r.err
 	case <-ctx.Done():
+		go func() {
+			if late := <-done; late.err == nil {
+				drop(late.value)
+			}
+		}()
 		return value, ctx.Err()
 	}
 }
 
-// exchange sends commands and reads all replies until the deadline. The connection is closed when the context ends.
-func (cn *connection) exchange(ctx context.Context, deadline time.Time, commands []command) ([]*redis.Cmd, error) {
+// exchange sends commands and reads all replies until the deadline. When the context ends, it closes the connection. It returns no
+// error for an error reply: the command has it.
+func (cn *connection) exchange(ctx context.Context, deadline time.Time, commands []command) error {
 	if ctx.Done() != nil { // otherwise AfterFunc allocates for nothing
 		defer context.AfterFunc(ctx, func() { _ = cn.net.Close() })()
 	}
-	if err := cn.net.SetDeadline(deadline); err != nil {
-		return nil, err
+	err := cn.net.SetDeadline(deadline)
+	if err != nil {
+		return err
 	}
-	var err error
-	replies := make([]*redis.Cmd, len(commands))
 	if len(commands) == 1 { // a pipeline costs more
-		replies[0] = cn.conn.Do(context.Background(), commands[0]...)
-		err = replies[0].Err()
+		err = cn.conn.Process(context.Background(), commands[0])
 	} else {
 		pipe := cn.conn.Pipeline()
-		for i, command := range commands {
-			replies[i] = pipe.Do(context.Background(), command...)
+		for _, command := range commands {
+			_ = pipe.Process(context.Background(), command)
 		}
 		_, err = pipe.Exec(context.Background())
 	}
-	if !cn.isReady { // maybe the server has refused the login, with the error of all replies
-		return nil, cmp.Or(err, io.ErrUnexpectedEOF)
+	if reply := redis.Error(nil); cn.isReady && errors.As(err, &reply) { // before isReady, the reply may be to the login
+		return nil
 	}
-	for _, reply := range replies {
-		switch own := reply.Err(); {
-		case own == nil && reply.Val() == nil: // go-redis did not send it
-			return nil, cmp.Or(err, io.ErrUnexpectedEOF)
-		case own != nil && errorCode(own) == "" && !errors.Is(own, redis.Nil):
-			return nil, own
-		}
-	}
-	return replies, nil
+	return err
 }

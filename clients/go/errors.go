@@ -5,36 +5,35 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// These are the errors of this package, for errors.Is. An error that is returned also tells the key and the cause. If the
-// cause is an error reply of the server, redis.HasErrorPrefix tells which.
+// These are the errors of this package, for errors.Is. A returned error also names the key and the cause. If the cause is an error
+// reply of the server, redis.HasErrorPrefix recognizes its code.
 var (
-	// ErrBusy means that others hold the lock or wait for it, for as long as the caller waits, or that the server is in
-	// quarantine. If the deadline of the context was the limit, the error is context.DeadlineExceeded, too.
+	// ErrBusy means that the lock did not become free while the caller waited: others hold it or wait for it, or the server is in
+	// quarantine. If the deadline of the context ended the wait, the error is context.DeadlineExceeded, too.
 	ErrBusy error = &outcome{"others hold it or wait for it", "wait longer, or try again later"}
 
 	// ErrLost means that the tenure ended before it was released: another owner may hold the lock now.
 	ErrLost error = &outcome{"it is lost", "stop the work: another owner may hold the lock"}
 
-	// ErrReleased means that the Lock was released, or its Handle taken, before.
+	// ErrReleased means that the Lock was released before, or that Handle has ended it.
 	ErrReleased error = &outcome{"it was released", "acquire it again"}
 
 	// ErrRefused means that the server has answered with an error, such as MAXWAITERS, OOM, NOPERM or WRONGTYPE.
 	ErrRefused error = &outcome{"the server refuses the request", "correct what its answer names"}
 
-	// ErrUnreachable means that no server answers for as long as the client's patience, or until the deadline of the context.
-	// What may have been granted is given back, or ends with its lease. A command of Lock.Guarded may have run.
+	// ErrUnreachable means that no server answers within the client's patience, or before the deadline of the context. If the
+	// server may have granted the lock, the client releases it, or it ends with its lease. A command of Lock.Guarded may have run.
 	ErrUnreachable error = &outcome{"no server answers", "try again when a server can be reached"}
 
-	// ErrUnreplicated means that fewer replicas than wanted have confirmed the grant in time. The lock has been given back.
+	// ErrUnreplicated means that fewer replicas than wanted have confirmed the grant in time. The client releases the lock.
 	ErrUnreplicated error = &outcome{"too few replicas have confirmed it", "try again when more replicas are connected"}
 
-	// ErrClosed means that the client is closed. It is also the reason why its locks are lost then.
+	// ErrClosed means that the client is closed. Locks that Close has ended return ErrLost and ErrClosed.
 	ErrClosed error = &outcome{"the client is closed", "use one that is open"}
 
 	errCancelled = &outcome{"the caller has left", "nothing is held"}
@@ -72,7 +71,7 @@ func (e *keyError) Unwrap() []error { return append([]error{e.outcome}, e.causes
 
 func (p *part) fail(outcome error, causes ...error) error { return &keyError{outcome, p.key, causes} }
 
-// contextError tells why a context has ended, and why no server has answered until then.
+// contextError returns why a context has ended. failure is why no server had answered by then.
 func contextError(ctx context.Context, key string, failure error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return &keyError{ErrUnreachable, key, []error{ctx.Err(), failure}}
@@ -80,39 +79,16 @@ func contextError(ctx context.Context, key string, failure error) error {
 	return &keyError{errCancelled, key, []error{context.Cause(ctx), ctx.Err()}}
 }
 
-// errorCode is the first word of an error that a server has replied. It is empty for a null reply, and for any other error.
-func errorCode(err error) string {
-	if err == nil || errors.Is(err, redis.Nil) {
-		return ""
-	}
-	var reply redis.Error // it escapes, so only an error costs an allocation
-	if !errors.As(err, &reply) {
-		return ""
-	}
-	code, _, _ := strings.Cut(reply.Error(), " ")
-	return code
-}
-
-// isLoginRefused returns whether the server refuses the user.
-func isLoginRefused(err error) bool { return hasCode(err, "WRONGPASS", "NOAUTH", "NOPERM") }
-
 // isTransient returns whether the server, or another one in its place, may accept the same request later.
 func isTransient(err error) bool {
 	return hasCode(err, "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED")
 }
 
-// deniesTenure returns whether the owner does not hold the lock as the client believed. (WRONGTYPE: the key was overwritten.)
+// deniesTenure returns whether the server says that the owner does not hold the lock. (WRONGTYPE: the key was overwritten.)
 func deniesTenure(err error) bool { return hasCode(err, "NOTHELD", "HOLDS", "WRONGTYPE") }
 
-func hasCode(err error, codes ...string) bool { return slices.Contains(codes, errorCode(err)) }
-
-// longestLease is the longest lease in milliseconds that the server accepts, if it refuses a longer one, and otherwise 0.
-func longestLease(err error) int64 {
-	if errorCode(err) != "ERR" {
-		return 0
-	}
-	_, limit, _ := strings.Cut(err.Error(), " command: at most ")
-	number, _, _ := strings.Cut(limit, " ")
-	longest, _ := strconv.ParseInt(number, 10, 64)
-	return longest
+// hasCode returns whether a server has replied an error with one of these codes.
+func hasCode(err error, codes ...string) bool {
+	hasPrefix := func(code string) bool { return redis.HasErrorPrefix(err, code) }
+	return err != nil && slices.ContainsFunc(codes, hasPrefix) // HasErrorPrefix allocates
 }

@@ -57,10 +57,10 @@ func ExampleClient_Do() {
 	stored := int64(0) // the largest token that the storage has seen
 	err := client.Do(ctx, "order:43", func(ctx context.Context, lock *lockward.Lock) error {
 		if lock.Token() < stored {
-			return errors.New("somebody has acquired the lock since")
+			return errors.New("another owner has acquired the lock meanwhile")
 		}
 		stored = lock.Token()
-		return ctx.Err() // nil, as the lock is not lost
+		return ctx.Err() // nil, because the lock is not lost
 	})
 	fmt.Println(err)
 	// Output: <nil>

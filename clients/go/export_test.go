@@ -2,8 +2,8 @@ package lockward
 
 import "time"
 
-// SetIdleLimit sets how long a connection stays open without use.
+// SetIdleLimit sets how long an unused connection stays open.
 func (c *Client) SetIdleLimit(limit time.Duration) { c.idleLimit = limit }
 
-// RenewalPeriod is how long after a grant a lease of so many milliseconds is renewed.
+// RenewalPeriod is how long after a grant the client renews a lease, which is given in milliseconds.
 var RenewalPeriod = renewalPeriod

@@ -1,14 +1,15 @@
 package lockward
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/base64"
-	"encoding/json"
+	"encoding/gob"
 	"errors"
-	"math"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,61 +17,59 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A Lock is held, by an owner of its own. The client renews its lease while it is held. It can be lost all the same: the
+// A Lock is held by an owner of its own. While the Lock is held, the client renews its lease. The Lock can still be lost: the
 // process is paused for longer than the lease, no server is reachable, or an administrator breaks the lock. Lost and Context
-// tell when that happens, and Held tells when asked. When an administrator breaks the lock, they tell after a third of the lease
-// at the latest. None of them stops a write that is under way. Write to the lock's server with Guarded. Pass the Token to anything
-// else that the lock protects, and refuse a smaller token there than the largest one seen.
+// report the loss, and Held returns whether the lock is held. If an administrator has broken the lock, they find out within a
+// third of the lease. None of them stops a write that is under way. So write to the lock's server with Guarded. Pass the
+// Token to any other store, and let the store refuse a token that is smaller than the largest one it has seen.
 //
-// Many goroutines may use a Lock; they hold it together. A Lock that becomes unreachable is renewed no more, and is lost when its
-// lease ends. It must not be copied.
+// Many goroutines may use a Lock; they hold it together. A Lock must not be copied. When the program has no reference to a Lock any
+// more, the client stops renewing it, and the lock ends with its lease.
 type Lock struct {
 	*tenure
 }
 
-// A tenure is what a Lock holds, for one or several keys. Timers and renewals refer to the tenure, and not to the Lock: so the
-// program's last reference to the Lock can be seen to go.
+// A tenure is what a Lock holds, for one or several keys. Timers and renewals refer to the tenure, not to the Lock. So the garbage
+// collector finds when the program has dropped the Lock.
 type tenure struct {
 	client *Client
 	settings
-	parts        []*part   // at least one, in the order of their keys
-	until        time.Time // the acquisition sends no request after that; zero is never
-	isOwnerNamed bool      // by the program
-	isAnswered   atomic.Bool
+	keys         []string        // at least one, in the order of their bytes
+	parts        []*part         // one for each key
+	isOwnerNamed bool            // the program has named the owner
 	over         context.Context // ends when the lock is released or lost
 	cancel       context.CancelCauseFunc
 	lost         chan struct{}
 
 	mu        sync.Mutex
-	holdEnd   time.Time // of the hold limit
-	isWhole   bool      // all keys are held, or were
+	holdEnd   time.Time // when the hold limit is over
 	isDropped bool      // the program has no reference to the Lock any more
 }
 
-// A part is the state of one key of a tenure: tried, waited for, held and released by its methods.
+// A part is the state of one key of a tenure. Its methods try, wait for, hold and release the key.
 type part struct {
 	*tenure
 	key       string
 	token     int64
-	lease     int64 // milliseconds; 0 until the server has told it
+	lease     int64 // milliseconds; 0 until the server has chosen one
 	mayBeHeld bool  // the server may have a grant, a wait or a place in the queue
 	node      atomic.Pointer[node]
 
-	// guarded by tenure.mu, once it is held
-	isHeld   bool
+	// guarded by tenure.mu, once the key is held
+	isHeld   bool      // or was held
 	deadline time.Time // the end of the lease by the clock of this process
 	renewAt  time.Time
 	isLast   bool  // the lease reaches the hold limit
 	failure  error // of the last renewal
 
-	// renewing has an element while a renewal is under way. There is one at a time: a server could carry out an earlier one later,
-	// with a shorter lease.
+	// renewing has an element while a renewal is under way. Only one is under way at a time: otherwise the server could carry out an
+	// older renewal, with a shorter lease, after a newer one.
 	renewing chan struct{}
 }
 
 // newTenure returns a tenure that is not held.
 func (c *Client) newTenure(keys []string, with settings, options []AcquireOption) *tenure {
-	t := &tenure{client: c, settings: with, lost: make(chan struct{}), parts: make([]*part, len(keys))}
+	t := &tenure{client: c, settings: with, lost: make(chan struct{}), keys: keys, parts: make([]*part, len(keys))}
 	for _, option := range options {
 		option(&t.settings)
 	}
@@ -84,11 +83,8 @@ func (c *Client) newTenure(keys []string, with settings, options []AcquireOption
 	}
 	c.mu.Lock()
 	c.tenures[t] = struct{}{}
-	isClosed := c.open.Err() != nil
 	c.mu.Unlock()
-	if isClosed {
-		t.close()
-	}
+	_ = t.checkHeld() // the client may be closed
 	return t
 }
 
@@ -110,14 +106,14 @@ func (t *tenure) lock() *Lock {
 	return l
 }
 
-// Key returns the key of the lock: the first one, in the order of their bytes, if there are several.
-func (l *Lock) Key() string { return l.parts[0].key }
+// Key returns the key of the lock. Of several keys, it returns the first one in the order of their bytes.
+func (l *Lock) Key() string { return l.keys[0] }
 
 // Owner returns the owner that holds the lock.
 func (l *Lock) Owner() string { return l.owner }
 
-// Token returns the fencing token: below 2^53, and larger than that of every earlier tenure of this lock. Of several keys, it is
-// that of the first one.
+// Token returns the fencing token. It is below 2^53, and larger than the token of every earlier tenure of this lock. Of several
+// keys, Token returns the token of the first one.
 func (l *Lock) Token() int64 { return l.parts[0].token }
 
 // Tokens returns the fencing tokens of all keys, in the order of the keys' bytes.
@@ -129,36 +125,36 @@ func (l *Lock) Tokens() []int64 {
 	return tokens
 }
 
-// Held returns whether the lock is held, as far as this process knows. It asks no server. It counts the lease on its own
-// monotonic clock, from before the request was sent, so the lease ends here before it ends at the server. (Linux does not
-// count the time while the whole machine sleeps.)
+// Held returns whether the lock is held, as far as this process knows. Held asks no server. The client counts the lease on its
+// monotonic clock, from before it sent the request, so the lease ends in this process before it ends at the server. (On Linux
+// this clock stops while the whole machine sleeps.)
 func (l *Lock) Held() bool { return l.checkHeld() == nil }
 
-// Until returns when the lease ends by the clock of this process, if it is not renewed again. It means something only while
-// the lock is Held.
+// Until returns when the lease ends by the clock of this process, if the lease is not renewed again. The result has a meaning only
+// while the lock is held.
 func (l *Lock) Until() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	end := l.parts[0].deadline
+	var end time.Time
 	for _, p := range l.parts {
 		end = earliest(end, p.deadline)
 	}
 	return end
 }
 
-// Lost returns a channel that is closed when the lock is lost: at most 50 ms after the end of its lease, whatever hangs. It is
-// not closed when the lock is released. When Release finds that the lock was lost, only its error says so.
+// Lost returns a channel that is closed when the lock is lost: at most 50 ms after the end of its lease, even if a server or a
+// request hangs. A release does not close the channel. When Release finds that the lock was lost, it only returns ErrLost.
 func (l *Lock) Lost() <-chan struct{} { return l.lost }
 
-// Context returns a context that ends with parent, or when the lock is lost or released. context.Cause then is an error that is
-// ErrLost or ErrReleased.
+// Context returns a context that ends with parent, or when the lock is lost or released. If the lock ends first, the context.Cause
+// is ErrLost or ErrReleased, for errors.Is.
 func (l *Lock) Context(parent context.Context) context.Context {
 	ctx, end := joined(parent, l.over)
 	context.AfterFunc(ctx, end)
 	return ctx
 }
 
-// joined returns a context that ends with its parent, with another one, or by end, which the caller must call.
+// joined returns a context that ends when parent ends, when other ends, or when the caller calls end. The caller must call end.
 func joined(parent, other context.Context) (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	if other.Err() != nil { // AfterFunc would cancel a moment later
@@ -168,65 +164,64 @@ func joined(parent, other context.Context) (ctx context.Context, end func()) {
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// Renew starts the lease again. Call it just before the result of the work is published, to know that the lock was held up to
-// then. Otherwise the client renews the lock by itself, unless WithoutRenewal was given; if the server refuses so long a lease,
-// with the longest that it accepts.
+// Renew starts the lease again. Call Renew just before you publish the result of the work: if it returns nil, the lock was held up
+// to then. You need no other calls, because the client renews the lock by itself, unless WithoutRenewal was given. If the server
+// refuses the lease as too long, the client takes the longest one that the server accepts.
 //
-// The error is ErrLost when the lock is lost; ErrReleased; ErrUnreachable when no server answers while the patience, the deadline
-// of ctx and the lease last, and then the lock may still be held; the cause of ctx; or ErrRefused.
+// The error is ErrLost when the lock is lost; ErrReleased; the cause of ctx; or ErrRefused. It is ErrUnreachable when no server
+// answers before the patience, the deadline of ctx or the lease ends. Then the lock may still be held.
 func (l *Lock) Renew(ctx context.Context) error {
 	defer runtime.KeepAlive(l)
 	return l.renew(ctx)
 }
 
-// Downgrade lets others hold the lock beside this Lock from now on: limit is Shared or Slots, and larger than what the Lock has
-// now. Those who wait and fit are served in the same step. The token and the weight stay.
+// Downgrade lets others hold the lock beside this Lock from now on. limit is Shared or Slots, and larger than the present limit.
+// In the same step the server grants the lock to the waiters that fit. The token and the weight stay.
 //
-// The errors are those of Renew. After ErrUnreachable, or if ctx has ended, a later renewal downgrades the lock.
+// The errors are those of Renew. After ErrUnreachable, or if ctx has ended, the next renewal downgrades the lock.
 func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 	defer runtime.KeepAlive(l)
-	set := func(to AcquireOption) (undo AcquireOption) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		before, wanted := l.settings, l.settings
-		to(&wanted)
-		l.limit, l.weight = wanted.limit, wanted.weight
-		return func(s *settings) { s.limit, s.weight = before.limit, before.weight }
-	}
-	undo := set(limit)
+	l.mu.Lock()
+	before, wanted := l.settings, l.settings
+	limit(&wanted)
+	l.limit, l.weight = wanted.limit, wanted.weight
+	l.mu.Unlock()
 	err := l.renew(ctx)
 	if errors.Is(err, ErrRefused) {
-		set(undo)
+		l.mu.Lock()
+		l.limit, l.weight = before.limit, before.weight
+		l.mu.Unlock()
 	}
 	return err
 }
 
 // Guarded runs the command args only while the server has this tenure: it sends LOCK.GUARD with the token of the lock. The server
 // checks the token and runs the command in one step, so a late write of a process that was paused does not run. Without a
-// command, it only checks the token. Of several keys, it checks the first one.
+// command, the server only checks the token. Of several keys, it checks the token of the first one.
 //
 //	count, err := lock.Guarded(ctx, "INCR", "{order:42}:count").Int64()
 //
-// The data must be on the lock's server. In a cluster its keys need the slot of the lock, by a common tag such as {order:42}.
+// The data must be on the lock's server. In a cluster the keys of the data need the slot of the lock, by a common tag such as
+// {order:42}.
 //
-// The error is ErrLost when the lock is lost, or ErrReleased; then the command did not run. An error reply to the command is
-// the one of go-redis, and the lock stays held. Guarded does not repeat the command when its reply is missing, because it may
-// have run: then the error is ErrUnreachable, and also that of the context if this has ended.
+// The error is ErrLost when the lock is lost, or ErrReleased; then the command did not run. If the server answers the command
+// with an error, Guarded returns go-redis' error, and the lock stays held. When the reply is lost, the command may have run.
+// Then Guarded does not repeat it, and the error is ErrUnreachable. It is ctx.Err(), too, if ctx has ended.
 func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 	defer runtime.KeepAlive(l)
-	p, guard := l.parts[0], append(command{"LOCK.GUARD", l.Key(), l.Token()}, args...)
-	reply := redis.NewCmd(ctx, guard...)
+	p, guard := l.parts[0], append([]any{"LOCK.GUARD", l.Key(), l.Token()}, args...)
+	reply := newCommand(guard...)
 	ctx, end := joined(ctx, l.client.open)
 	defer end()
 	for isRenewed := false; ; isRenewed = true {
-		r := p.newCall(ctx, p.client.responseLimit)
-		r.until, r.isOnce = time.Now().Add(p.client.patience), true
-		r.request = func(*call) command { return guard }
+		r := p.newCall(ctx, p.client.responseLimit, p.client.patience)
+		r.isOnce = true
+		r.request = func(*call) command { return newCommand(guard...) }
 		err := p.checkHeld()
 		if err == nil {
 			err = r.ask()
 		}
-		switch isFenced := errorCode(err) == "FENCED"; {
+		switch isFenced := hasCode(err, "FENCED"); {
 		case isFenced && isRenewed:
 			_ = l.end(p.fail(ErrLost, err))
 			err = l.checkHeld()
@@ -242,11 +237,11 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 	}
 }
 
-// Release gives the lock back. When it returns, the first waiter has the lock.
+// Release releases the lock. When it returns nil, the first waiter has the lock.
 //
 // The error is ErrLost if the lock was lost before: the work was not protected up to its end. It is ErrReleased if the lock was
-// released before. It is ErrUnreachable if no server answers while the patience and the lease last; then the lock ends with its
-// lease. If ctx ends, or has ended before, Release takes 200 ms at most, and goes on in the background.
+// released before. It is ErrUnreachable if no server answers before the patience or the lease ends; then the lock ends with its
+// lease. If ctx ends, or has ended before, Release returns within 200 ms, and releases the lock in the background.
 func (l *Lock) Release(ctx context.Context) error {
 	lost := l.end(l.parts[0].fail(ErrReleased))
 	if lost != nil && (len(l.parts) == 1 || !errors.Is(lost, ErrLost)) {
@@ -256,38 +251,29 @@ func (l *Lock) Release(ctx context.Context) error {
 		return cmp.Or(lost, l.parts[0].fail(ErrClosed))
 	}
 	defer l.client.running.Done()
-	calls := make([]*call, len(l.parts)) // if one key is lost, the other ones may be held
+	calls := make([]*call, len(l.parts)) // if one key is lost, the others may still be held
 	for i, p := range l.parts {
 		calls[i] = p.newRelease(ctx)
 	}
 	err := l.client.ask(ctx, calls...)
 	undone := slices.DeleteFunc(calls, func(r *call) bool { return r.err == nil || errors.Is(r.err, ErrLost) })
-	if ctx.Err() == nil || len(undone) == 0 {
-		return cmp.Or(lost, err)
+	if ctx.Err() != nil && len(undone) > 0 {
+		err = l.leave(err, leaveLimit, undone)
 	}
-	if l.isOwnerNamed { // it may acquire the lock again, and must not be released then
-		for _, r := range undone {
-			r.until = earliest(r.until, time.Now().Add(leaveLimit))
-		}
-	}
-	select {
-	case late := <-l.client.finish(undone...):
-		return cmp.Or(lost, late)
-	case <-time.After(leaveLimit):
-		return cmp.Or(lost, err)
-	}
+	return cmp.Or(lost, err)
 }
 
-// newRelease returns the call that releases a key. After a lost reply, the next one does not tell whether the tenure was lost before.
+// newRelease returns the call that releases a key. If a reply was lost, the server may already have released the key. So a NOTHELD
+// after that does not mean that the tenure was lost.
 func (p *part) newRelease(ctx context.Context) *call {
-	r := p.newCall(ctx, p.client.responseLimit)
+	r := p.newCall(ctx, p.client.responseLimit, p.client.patience)
 	p.mu.Lock()
-	r.until = earliest(time.Now().Add(p.client.patience), p.deadline)
+	r.until = earliest(r.until, p.deadline)
 	p.mu.Unlock()
-	r.request = func(*call) command { return command{"LOCK.RELEASE", p.key, p.owner, "ALL", "TOKEN", p.token} }
+	r.request = func(*call) command { return newCommand("LOCK.RELEASE", p.key, p.owner, "ALL", "TOKEN", p.token) }
 	r.read = func(r *call, err error) error {
 		switch {
-		case r.isUncertain && errorCode(err) == "NOTHELD":
+		case r.isUncertain && hasCode(err, "NOTHELD"):
 			return nil
 		case deniesTenure(err):
 			return p.fail(ErrLost, err)
@@ -297,64 +283,59 @@ func (p *part) newRelease(ctx context.Context) *call {
 	return r
 }
 
-// A handle is what another process has to know of a tenure.
+// A handle is what another process needs to continue a tenure.
 type handle struct {
-	Owner         []byte
+	Owner         string
 	Limit, Weight []any
 	Lease         int64
-	Keys          [][]byte
+	Keys          []string
 	Tokens        []int64
 }
 
-// Handle returns a string from which another process can go on with the tenure, by Client.Resume. This Lock ends as if it was
-// released, but the server keeps the tenure until its lease ends: it is renewed no more. The error is ErrLost or ErrReleased.
+// Handle returns a string with which another process can continue the tenure, by Client.Resume. This Lock ends as if it was
+// released, and is not renewed any more. But the server keeps the tenure until its lease ends. The error is ErrLost or ErrReleased.
 func (l *Lock) Handle() (string, error) {
 	if err := l.end(l.parts[0].fail(ErrReleased)); err != nil {
 		return "", err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h := handle{Owner: []byte(l.owner), Limit: l.limit, Weight: l.weight, Lease: l.parts[0].lease, Tokens: l.Tokens()}
-	for _, p := range l.parts {
-		h.Keys = append(h.Keys, []byte(p.key))
-	}
-	text, err := json.Marshal(h)
-	return base64.RawURLEncoding.EncodeToString(text), err
+	h := handle{l.owner, l.limit, l.weight, l.parts[0].lease, l.keys, l.Tokens()}
+	var encoded bytes.Buffer
+	err := gob.NewEncoder(&encoded).Encode(h)
+	return base64.RawURLEncoding.EncodeToString(encoded.Bytes()), err
 }
 
-// Resume goes on with the tenure of a Handle. It renews it, and then it is held as after Acquire. Of the options, those of the
-// lease, the renewal and the hold limit have a meaning.
+// Resume continues the tenure of a Handle. It renews the tenure, and then the Lock is held as after Acquire. Only the options for
+// the lease, the renewal and the hold limit have an effect.
 //
 // The errors are those of Lock.Renew.
 func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOption) (*Lock, error) {
 	var h handle
-	decoded, err := base64.RawURLEncoding.DecodeString(text)
-	if err == nil {
-		err = json.Unmarshal(decoded, &h)
-	}
-	if err != nil || len(h.Keys) == 0 || len(h.Tokens) != len(h.Keys) {
+	encoded := base64.NewDecoder(base64.RawURLEncoding, strings.NewReader(text))
+	if err := gob.NewDecoder(encoded).Decode(&h); err != nil || len(h.Keys) == 0 || len(h.Tokens) != len(h.Keys) {
 		return nil, errors.New("lockward: this is not the handle of a lock")
 	}
-	keys := make([]string, len(h.Keys))
-	for i, key := range h.Keys {
-		keys[i] = string(key)
-	}
-	with := settings{owner: string(h.Owner), limit: h.Limit, weight: h.Weight, lease: h.Lease, isRenewed: true}
-	t := c.newTenure(keys, with, options)
+	t := c.newTenure(h.Keys, settings{owner: h.Owner, limit: h.Limit, weight: h.Weight, lease: h.Lease, isRenewed: true}, options)
 	for i, p := range t.parts {
-		p.token, p.isHeld, p.deadline = h.Tokens[i], true, time.Now().Add(duration(math.MaxInt64))
+		p.token = h.Tokens[i]
 	}
-	if err = t.renew(ctx); err == nil && !t.hold(t.parts...) {
-		err = t.checkHeld()
+	ctx, cancel := joined(ctx, t.over)
+	defer cancel()
+	err := t.take(ctx, renewCommand, c.patience, t.parts...)
+	if errors.Is(err, ErrBusy) { // the renewed lease is already over
+		err = t.parts[0].fail(ErrLost)
 	}
 	if err != nil {
-		_ = t.end(err)
-		return nil, err
+		return nil, cmp.Or(t.end(err), err)
 	}
 	return t.lock(), nil
 }
 
-// end ends the tenure in this process, and returns why it has ended before, or nil. From then on the lock may be free.
+// checkHeld returns why the lock is not held, or nil.
+func (t *tenure) checkHeld() error { return t.end(nil) }
+
+// end ends the tenure in this process if reason is not nil. It returns why the tenure had ended before the call, or nil.
 func (t *tenure) end(reason error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -363,37 +344,26 @@ func (t *tenure) end(reason error) error {
 	return earlier
 }
 
-// checkHeld returns why the lock is not held, or nil.
-func (t *tenure) checkHeld() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.endReason()
-}
-
-// endReason returns why the lock is not held, or nil. With several keys, it is lost when the lease of one of them is over. The caller has mu.
+// endReason returns why the lock is not held, or nil. A lock of several keys is lost when the lease of one of them is over. The
+// caller has mu.
 func (t *tenure) endReason() error {
-	now := time.Now()
+	now, first := time.Now(), t.parts[0]
 	for _, p := range t.parts {
 		if p.isHeld && !now.Before(p.deadline) {
 			t.finish(p.fail(ErrLost, errors.New("its lease is over"), p.failure))
 		}
 	}
+	if t.client.open.Err() != nil && first.isHeld {
+		t.finish(first.fail(ErrLost, ErrClosed))
+	} else if t.client.open.Err() != nil {
+		t.finish(first.fail(ErrClosed))
+	}
 	return context.Cause(t.over)
 }
 
-// close ends the tenure because the client is closed.
-func (t *tenure) close() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.endReason() == nil && t.parts[0].isHeld {
-		t.finish(t.parts[0].fail(ErrLost, ErrClosed))
-	}
-	t.finish(t.parts[0].fail(ErrClosed))
-}
-
-// finish ends the tenure. The first reason stays. The caller has mu.
+// finish ends the tenure if reason is not nil. The first reason stays. The caller has mu.
 func (t *tenure) finish(reason error) {
-	if t.over.Err() != nil {
+	if reason == nil || t.over.Err() != nil {
 		return
 	}
 	if errors.Is(reason, ErrLost) {

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// withoutTest stands in for the test of a server that no test has started.
+// withoutTest replaces the testing.TB of the server that TestMain starts for the examples.
 type withoutTest struct {
 	testing.TB
 	ends []func()
@@ -128,7 +128,7 @@ func TestAcquireAndRelease(t *testing.T) {
 	check(t, second.Release(t.Context()))
 	select {
 	case <-second.Lost():
-		t.Fatal("a lock that was released is not lost")
+		t.Fatal("a lock that was released must not be reported as lost")
 	default:
 	}
 }
@@ -208,7 +208,7 @@ func TestDo(t *testing.T) {
 		}
 		return failure
 	})
-	if err != failure { // not wrapped
+	if err != failure { // Do must not wrap it
 		t.Fatal(err)
 	}
 	s.checkFree("k")
@@ -233,7 +233,7 @@ func TestDo(t *testing.T) {
 	s.checkFree("k")
 
 	check(t, client.Do(t.Context(), "k", func(ctx context.Context, lock *lockward.Lock) error {
-		return lock.Release(ctx) // which ends ctx
+		return lock.Release(ctx) // the release ends ctx
 	}))
 
 	err = client.Do(t.Context(), "k", func(ctx context.Context, lock *lockward.Lock) error {
@@ -256,13 +256,13 @@ func TestContext(t *testing.T) {
 	parent, cancel := context.WithCancelCause(context.WithValue(t.Context(), holder{}, "a value"))
 	ctx, other := lock.Context(parent), lock.Context(t.Context())
 	if ctx.Value(holder{}) != "a value" {
-		t.Fatal("not derived")
+		t.Fatal("the context must have the values of its parent")
 	}
 	cancel(stop)
 	receive(t, "the end of the context", ctx.Done())
 	expect(t, context.Cause(ctx), stop)
 	if other.Err() != nil || !lock.Held() {
-		t.Fatal("it ends with its own parent only")
+		t.Fatal("the end of one context must not end another one or the lock")
 	}
 	check(t, lock.Release(t.Context()))
 	receive(t, "the end of the other context", other.Done())
@@ -271,14 +271,14 @@ func TestContext(t *testing.T) {
 	receive(t, "the end of a context made after the release", late.Done())
 }
 
-func TestAGrantToACallerThatHasLeftIsGivenBack(t *testing.T) {
+func TestAGrantToACallerThatHasLeftIsReleased(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
 	for i := range 200 {
 		lock := acquire(t, client, "k", lockward.WithLease(time.Hour))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		if i%2 == 0 { // the deadline passes at about the time of the grant
+		if i%2 == 0 { // the deadline passes at about the same time as the grant
 			ctx, cancel = context.WithTimeout(t.Context(), 5*time.Millisecond)
 		}
 		granted, failed := acquiring(ctx, client, "k", lockward.WithLease(time.Hour))
@@ -328,13 +328,13 @@ func TestManyCallersOnFewConnections(t *testing.T) {
 	}
 }
 
-func TestLeasesOfAnyLength(t *testing.T) {
+func TestVeryShortAndVeryLongLeases(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
 	long := acquire(t, client, "long", lockward.WithLease(10*365*24*time.Hour))
 	short := acquire(t, client, "short", lockward.WithLease(1500*time.Millisecond))
-	eventually(t, "it is renewed", func() bool { return s.calls("lock.renew") > 3 })
+	eventually(t, "the short lease is renewed", func() bool { return s.calls("lock.renew") > 3 })
 	if !long.Held() || !short.Held() {
 		t.Fatal("lost")
 	}
@@ -360,7 +360,7 @@ func TestReleaseAndLossAtTheSameTime(t *testing.T) {
 	released := 0
 	for range 100 {
 		lock, err := client.Acquire(t.Context(), "k", lockward.WithLease(20*time.Millisecond), lockward.WithoutRenewal(), lockward.WithoutWaiting())
-		if errors.Is(err, lockward.ErrBusy) { // the last lease is not over yet at the server
+		if errors.Is(err, lockward.ErrBusy) { // at the server the previous lease is not over yet
 			continue
 		}
 		check(t, err)
@@ -374,7 +374,7 @@ func TestReleaseAndLossAtTheSameTime(t *testing.T) {
 		released++
 		select {
 		case <-lock.Lost():
-			t.Fatal("released and lost")
+			t.Fatal("Release succeeded, but the lock is reported as lost")
 		default:
 		}
 	}
@@ -390,7 +390,7 @@ func TestADroppedLockIsNotRenewed(t *testing.T) {
 	lock := acquire(t, client, "k", lockward.WithLease(1500*time.Millisecond))
 	lost, ctx := lock.Lost(), lock.Context(parent)
 	runtime.KeepAlive(lock)
-	eventually(t, "it ends", func() bool {
+	eventually(t, "the dropped lock ends", func() bool {
 		runtime.GC()
 		holders, _ := s.info("k")
 		return holders == nil
@@ -430,13 +430,13 @@ func TestClose(t *testing.T) {
 	runtime.KeepAlive(idle)
 }
 
-func TestANilContextPanicsAndTheClientStillCloses(t *testing.T) {
+func TestTheClientClosesAfterANilContextCausedAPanic(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, startServer(t).client())
 	func() {
 		defer func() {
 			if recover() == nil {
-				t.Error("no panic")
+				t.Error("Acquire must panic")
 			}
 		}()
 		var none context.Context
@@ -447,7 +447,7 @@ func TestANilContextPanicsAndTheClientStillCloses(t *testing.T) {
 	check(t, receive(t, "the end", closed))
 }
 
-func TestReleaseWithAnEndedContextGivesTheLockBack(t *testing.T) {
+func TestReleaseWithAnEndedContextReleasesTheLock(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
@@ -524,7 +524,7 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 	for range cap(done) {
 		check(t, receive(t, "a grant", done))
 	}
-	eventually(t, "they are closed", func() bool {
+	eventually(t, "the unused connections are closed", func() bool {
 		return strings.Count(s.do("CLIENT", "LIST").(string), "\n") == 1
 	})
 }
@@ -542,13 +542,13 @@ func TestALockSurvivesSilentSentinelsAndACutConnection(t *testing.T) {
 	defer sentinel.resume()
 	s.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 	renewals := s.calls("lock.renew")
-	eventually(t, "it is renewed", func() bool { return s.calls("lock.renew") > renewals+1 })
+	eventually(t, "the lock is renewed", func() bool { return s.calls("lock.renew") > renewals+1 })
 	s.do("REPLICAOF", "127.0.0.1", "1")
 	s.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 	receive(t, "the loss at a replica", lock.Lost())
 }
 
-// A tappedConn lets a test see, and stop, what the client sends.
+// A tappedConn lets a test read and suppress what the client sends.
 type tappedConn struct {
 	net.Conn
 	tap func(sent []byte) (isSent bool, err error)
@@ -562,7 +562,7 @@ func (c *tappedConn) Write(sent []byte) (int, error) {
 	return len(sent), err
 }
 
-// tapped is a client of go-redis with such connections.
+// tapped returns a go-redis client whose connections are tapped.
 func (s *server) tapped(tap func(sent []byte) (isSent bool, err error)) *redis.Client {
 	rdb := redis.NewClient(&redis.Options{Addr: s.addr, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
@@ -620,7 +620,7 @@ func TestALateReleaseDoesNotEndALaterGrant(t *testing.T) {
 	check(t, receive(t, "the grant", granted).Release(t.Context()))
 }
 
-func TestReleaseAfterOneKeyIsLostGivesTheOthersBack(t *testing.T) {
+func TestReleaseAfterOneKeyIsLostReleasesTheOtherKeys(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
@@ -641,7 +641,7 @@ func TestReleaseAfterOneKeyIsLostGivesTheOthersBack(t *testing.T) {
 	}
 }
 
-func TestAReleaseThatIsCutShortReportsNoLoss(t *testing.T) {
+func TestAReleaseWhoseReplyIsLostReportsNoLoss(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -723,7 +723,33 @@ func TestAWaitForSeveralKeysStartsOverWhenOneIsLost(t *testing.T) {
 	}
 }
 
-func TestKeysAreRenewedDuringTheWaitForTheNextOneAlsoWithoutRenewal(t *testing.T) {
+func TestAnUnconfirmedGrantIsReleasedWhenAnotherKeyIsLost(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	other := acquire(t, newClient(t, s.client()), "b", lockward.WithLease(time.Hour))
+	var isFirst sync.Once
+	client := newClient(t, s.tapped(func(sent []byte) (isSent bool, err error) {
+		isSent = true
+		if bytes.Contains(sent, []byte("LOCK.RENEW\r\n$1\r\nb\r\n")) {
+			isFirst.Do(func() {
+				isSent = false
+				s.do("DEL", "a")
+			})
+		}
+		return isSent, nil
+	}))
+	granted, _ := acquiringAll(t.Context(), client, []string{"a", "b"}, lockward.WithLease(3*time.Second))
+	s.waitFor("b", 1)
+	check(t, other.Release(t.Context()))
+	start := time.Now()
+	lock := receive(t, "the grant", granted)
+	if took := time.Since(start); took > 2*time.Second {
+		t.Fatal("the client waited", took, "until the unconfirmed grant of b had ended")
+	}
+	check(t, lock.Release(t.Context()))
+}
+
+func TestKeysAreRenewedDuringTheWaitForTheNextKeyEvenWithoutRenewal(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
@@ -739,7 +765,7 @@ func TestKeysAreRenewedDuringTheWaitForTheNextOneAlsoWithoutRenewal(t *testing.T
 	}
 }
 
-func TestACandidateThatIsPausedAtTheGrantGoesOn(t *testing.T) {
+func TestACandidateThatWasPausedAtTheGrantLeadsLater(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
@@ -760,7 +786,7 @@ func TestACandidateThatIsPausedAtTheGrantGoesOn(t *testing.T) {
 	}
 }
 
-func TestALeaseBelowARoundTripIsNotAskedForWithoutAPause(t *testing.T) {
+func TestALeaseShorterThanARoundTripIsNotRequestedInABusyLoop(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
@@ -773,7 +799,7 @@ func TestALeaseBelowARoundTripIsNotAskedForWithoutAPause(t *testing.T) {
 	}
 }
 
-func TestTheRenewalPeriodOfTheLongestLease(t *testing.T) {
+func TestTheRenewalPeriodOfVeryLongLeases(t *testing.T) {
 	t.Parallel()
 	for _, years := range []int64{1, 60, 100} {
 		year := 365 * 24 * time.Hour
@@ -791,7 +817,7 @@ func TestReplicasMayTakeLongerThanThePatience(t *testing.T) {
 	expect(t, err, lockward.ErrUnreplicated)
 }
 
-func TestGivingUpGoesOnInTheBackground(t *testing.T) {
+func TestTheReleaseAfterACancelledAcquireIsRetriedInTheBackground(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -811,7 +837,7 @@ func TestGivingUpGoesOnInTheBackground(t *testing.T) {
 	s.waitUntilFree("k")
 }
 
-func TestCloseGivesBackWhatWasGrantedToACallerThatItEnds(t *testing.T) {
+func TestCloseReleasesALockThatWasGrantedToAnInterruptedCaller(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	var client *lockward.Client
@@ -827,7 +853,7 @@ func TestCloseGivesBackWhatWasGrantedToACallerThatItEnds(t *testing.T) {
 				defer conn.Close()
 				_, failure = conn.Write(sent)
 				check(t, failure)
-				eventually(t, "it is granted", func() bool { holders, _ := s.info("k"); return holders != nil })
+				eventually(t, "the lock is granted", func() bool { holders, _ := s.info("k"); return holders != nil })
 				go func() { closed <- client.Close() }()
 				eventually(t, "the client is closing", func() bool {
 					_, err := client.Acquire(t.Context(), "other", lockward.WithoutWaiting())
@@ -886,7 +912,7 @@ func TestRenewalsWithoutRepliesTakeFewConnections(t *testing.T) {
 	}
 }
 
-func TestADowngradeTakesNothingButTheLimit(t *testing.T) {
+func TestADowngradeChangesOnlyTheLimit(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	lock := acquire(t, newClient(t, s.client()), "k")

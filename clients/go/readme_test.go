@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The program in the README runs in a module of its own, which finds this one as the README says.
-func TestTheProgramInTheReadme(t *testing.T) {
+// The program runs in a new module that depends on this one by the README's go.mod command.
+func TestTheProgramInTheReadmeRuns(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile("README.md")
 	check(t, err)

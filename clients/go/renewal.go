@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// minRenewalLimit is how long a server has at least to reply to a renewal, however short the lease is.
+// minRenewalLimit is the shortest time that the client waits for the reply to a renewal, however short the lease is.
 const minRenewalLimit = 10 * time.Millisecond
 
-// duration is a number of milliseconds, at most a hundred years.
+// duration converts milliseconds, and returns at most a hundred years.
 func duration(milliseconds int64) time.Duration {
 	return time.Duration(min(milliseconds, 100*365*24*3_600_000)) * time.Millisecond
 }
 
-// leaseEnd is when a lease ends by the clock of this process. The server starts counting after the request was sent. A thousandth
-// and a millisecond are subtracted, because the server's clock may be faster.
+// leaseEnd is when a lease ends by the clock of this process. The server starts the lease after the client has sent the request. A
+// thousandth and a millisecond are subtracted, because the server's clock may be faster.
 func leaseEnd(sent time.Time, lease int64) time.Time {
 	return sent.Add(duration(lease - lease/1000 - 1))
 }
@@ -25,21 +25,20 @@ func leaseEnd(sent time.Time, lease int64) time.Time {
 // renewalPeriod is a third of the lease, less a twentieth, so that a renewal which starts late is still in time.
 func renewalPeriod(lease int64) time.Duration { return duration(lease) / 60 * 19 }
 
-// hold watches the leases of keys, and renews them, from now on. It returns false if one is not granted, or its lease is over.
-func (t *tenure) hold(parts ...*part) bool {
+// hold watches and renews the leases of keys from now on. It returns ErrBusy if a key is not granted or its lease is already over.
+func (t *tenure) hold(parts ...*part) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
 	for _, p := range parts {
 		if !now.Before(p.deadline) {
-			return false
+			return p.fail(ErrBusy)
 		}
 	}
 	for _, p := range parts {
 		p.isHeld = true
-		t.isWhole = p == t.parts[len(t.parts)-1]
 	}
-	if t.holdLimit > 0 && t.isWhole {
+	if t.holdLimit > 0 && t.isWhole() {
 		t.holdEnd = now.Add(t.holdLimit)
 		for _, p := range t.parts {
 			p.deadline = earliest(p.deadline, t.holdEnd)
@@ -48,10 +47,10 @@ func (t *tenure) hold(parts ...*part) bool {
 	for _, p := range parts {
 		t.client.wakeAt(p.nextEvent())
 	}
-	return true
+	return nil
 }
 
-// wakeAt lets watch be called at a time, or before.
+// wakeAt makes the alarm call watch at the given time, or earlier.
 func (c *Client) wakeAt(at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,8 +60,9 @@ func (c *Client) wakeAt(at time.Time) {
 	}
 }
 
-// watch ends the tenures whose leases are over, and renews the keys that have reached half of their renewal period, so that those of
-// a node share a pipeline. It waits for no server. After a connection to a node broke, all keys of that node are due.
+// watch ends the tenures whose leases are over, and renews the keys that have reached half of their renewal period. It renews them
+// this early so that the keys of a node share a pipeline. After a connection to a node broke, all keys of that node are due. watch
+// does not wait for a server.
 func (c *Client) watch() {
 	c.mu.Lock()
 	c.wakesAt = time.Time{}
@@ -80,7 +80,7 @@ func (c *Client) watch() {
 			if p.isDue() || broken[p.node.Load()] && !p.isDropped {
 				select {
 				case p.renewing <- struct{}{}:
-					due = append(due, p.newRenewal(t.over, p.deadline, false))
+					due = append(due, p.newRenewal(t.over, false))
 				default:
 				}
 			}
@@ -93,36 +93,37 @@ func (c *Client) watch() {
 	}
 }
 
-// newRenewal returns the call of a renewal, which takes its element from renewing.
-func (p *part) newRenewal(ctx context.Context, until time.Time, isWanted bool) *call {
-	r := p.newCall(ctx, max(minRenewalLimit, min(p.client.responseLimit, duration(p.lease)/6)))
-	r.until, r.isRenewal, r.read = until, true, p.renewed
-	r.request = func(r *call) command { return p.renewal(r, isWanted) }
+// newRenewal returns the call that renews a key. It asks for the whole lease if the program wants this (isWanted), or if the key is
+// renewed automatically. Otherwise it asks for the rest of the present lease. This only restores a tenure that a server has forgotten.
+// No lease ends after the hold limit. When the call ends, it takes its element from renewing.
+func (p *part) newRenewal(ctx context.Context, isWanted bool) *call {
+	limit := max(minRenewalLimit, min(p.client.responseLimit, duration(p.lease)/6))
+	r := p.newCall(ctx, limit, 0)
+	if r.isRenewal, r.read = true, p.renewed; !isWanted {
+		r.until = p.deadline
+	}
+	r.request = func(r *call) command {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		lease := p.lease
+		if !isWanted && !p.isAutomatic() {
+			lease = min(lease, p.deadline.Sub(r.sent).Milliseconds())
+		}
+		if !p.holdEnd.IsZero() {
+			lease = min(lease, p.holdEnd.Sub(r.sent).Milliseconds())
+		}
+		lease = max(lease, 1)
+		// The new lease may end before the present one, and the server may set it even if its reply is lost.
+		if end := leaseEnd(r.sent, lease); end.Before(p.deadline) {
+			p.deadline = end
+			p.client.wakeAt(end)
+		}
+		return p.command(r, renewCommand, lease)
+	}
 	return r
 }
 
-// renewal is the command that renews a key with its whole lease, or, if nobody wants that, with what is left. No lease ends after
-// the hold limit.
-func (p *part) renewal(r *call, isWanted bool) command {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	lease := p.lease
-	if !isWanted && !p.isAutomatic() {
-		lease = min(lease, p.deadline.Sub(r.sent).Milliseconds())
-	}
-	if !p.holdEnd.IsZero() {
-		lease = min(lease, p.holdEnd.Sub(r.sent).Milliseconds())
-	}
-	lease = max(lease, 1)
-	// The lease may be shorter than what is left of the present one, and the server may set it though no reply arrives.
-	if end := leaseEnd(r.sent, lease); end.Before(p.deadline) {
-		p.deadline = end
-		p.client.wakeAt(end)
-	}
-	return p.command(r, "LOCK.RENEW", lease, "TOKEN", p.token)
-}
-
-// renewed reads the reply to a renewal. One that the server has refused is repeated.
+// renewed reads the reply to a renewal. If the server has refused the renewal, the client repeats it later.
 func (p *part) renewed(r *call, err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,17 +148,16 @@ func (p *part) renewed(r *call, err error) error {
 func (t *tenure) renew(ctx context.Context) error {
 	ctx, cancel := joined(ctx, t.over)
 	defer cancel()
-	waiting, stop := context.WithTimeout(ctx, t.client.patience)
+	ctx, stop := context.WithTimeout(ctx, t.client.patience)
 	defer stop()
-	until, _ := waiting.Deadline()
 	calls := make([]*call, len(t.parts))
 	for i, p := range t.parts {
 		p.mu.Lock()
-		calls[i] = p.newRenewal(ctx, until, true)
+		calls[i] = p.newRenewal(ctx, true)
 		p.mu.Unlock()
 		select {
 		case p.renewing <- struct{}{}:
-		case <-waiting.Done(): // another renewal is under way, and it is too late to send this one
+		case <-ctx.Done(): // another renewal is under way, and it is too late to send this one
 			calls[i].read = nil
 		}
 	}
@@ -165,7 +165,7 @@ func (t *tenure) renew(ctx context.Context) error {
 	return cmp.Or(t.checkHeld(), err)
 }
 
-// The caller of the following has mu, or the key is not held yet.
+// The caller of the following functions has mu, or the key is not held yet.
 
 // extend notes the lease that a call has got.
 func (p *part) extend(r *call) {
@@ -174,8 +174,11 @@ func (p *part) extend(r *call) {
 	p.isLast = p.holdLimit > 0 && (r.lease < p.lease || r.lease == p.holdLimit.Milliseconds())
 }
 
-// isAutomatic returns whether the client renews the key by itself, as it always does while it waits for later keys.
-func (p *part) isAutomatic() bool { return (p.isRenewed || !p.isWhole) && !p.isDropped && !p.isLast }
+// isAutomatic returns whether the client renews the key by itself. While the caller waits for later keys, it always does.
+func (p *part) isAutomatic() bool { return (p.isRenewed || !p.isWhole()) && !p.isDropped && !p.isLast }
+
+// isWhole returns whether all keys are held, or were held. The last key is acquired last.
+func (t *tenure) isWhole() bool { return t.parts[len(t.parts)-1].isHeld }
 
 // isDue returns whether the key is to be renewed now.
 func (p *part) isDue() bool {
@@ -186,7 +189,7 @@ func (p *part) isDue() bool {
 	return p.isAutomatic() && !time.Now().Before(p.renewAt.Add(-early))
 }
 
-// nextEvent is when watch has something to do for the key.
+// nextEvent is when watch next has something to do for the key.
 func (p *part) nextEvent() time.Time {
 	if len(p.renewing) == 0 && p.isAutomatic() {
 		return earliest(p.renewAt, p.deadline)

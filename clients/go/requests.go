@@ -1,44 +1,45 @@
 package lockward
 
 import (
-	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
-	"slices"
-	"sync"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// A command is its name and arguments.
-type command = []any
+// A command is a request, and later also the reply to it.
+type command = *redis.Cmd
+
+func newCommand(words ...any) command { return redis.NewCmd(context.Background(), words...) }
 
 // A call is one request about a key, which may be sent several times.
 type call struct {
 	ctx     context.Context // of the caller
 	part    *part
 	request func(r *call) command
-	read    func(r *call, err error) error // reads the outcome, and may change it; or nil
+	read    func(r *call, err error) error // reads the outcome, and may change it; may be nil
 
-	limit        time.Duration // of one reply
-	until        time.Time     // it is not sent after that; the zero time is never
-	patience     time.Duration // it fails if no server answers for so long; 0 is never
-	isReplicated bool          // the replicas are to confirm it
+	limit        time.Duration // how long to wait for one reply
+	until        time.Time     // the call is not sent later; the zero time is no limit
+	patience     time.Duration // each answer of a server sets until to now plus patience, unless patience is 0
+	isReplicated bool          // replicas must confirm the grant
 	isRenewal    bool          // renewals have connections of their own
-	isUnlimited  bool          // it needs no permit for its connection
-	isOnce       bool          // it is not sent again if it may have been carried out
+	isUnlimited  bool          // the call needs no permit for its connection
+	isOnce       bool          // the call is not repeated if the server may have carried it out
 
-	sent        time.Time    // the last time
-	lease       int64        // milliseconds, asked for at that time
-	isSent      bool         // and what became of it is not handled yet
-	replies     []*redis.Cmd // to the last request; nil if a reply is missing
-	failure     error        // why there is no answer
-	isUncertain bool         // a reply to a request that was sent is missing
-	isShortened bool         // the server has refused the lease
-	err         error        // the outcome
+	sent        time.Time // when the last request was sent
+	lease       int64     // the lease that the last request asked for, in milliseconds
+	isSent      bool      // a request was sent, and repeat has not handled its outcome yet
+	replies     []command // to the last request; nil if a reply is missing
+	failure     error     // why there is no answer
+	isUncertain bool      // the reply to some request is missing
+	isShortened bool      // the server has refused the lease as too long
+	err         error     // the outcome
 }
 
 // ask makes calls at the same time. The first requests to a node share a pipeline. Then each call goes on by itself.
@@ -47,36 +48,30 @@ func (c *Client) ask(ctx context.Context, calls ...*call) error {
 		return calls[0].ask()
 	}
 	byNode := make(map[*node][]*call)
-	deadline := time.Now().Add(c.responseLimit)
+	lookUpEnd := deadline(calls...)
 	for _, r := range calls {
-		n, _ := c.nodeFor(ctx, deadline, r.part.key, redirect{})
+		n, _ := c.nodeFor(ctx, lookUpEnd, r.part.key, redirect{})
 		byNode[n] = append(byNode[n], r)
 	}
-	var asking sync.WaitGroup
-	asking.Add(len(calls))
+	outcomes := make(chan error)
 	for n, together := range byNode {
 		go func() {
 			if n != nil {
-				shortest := slices.MinFunc(together, func(a, b *call) int { return cmp.Compare(a.limit, b.limit) })
-				c.send(ctx, time.Now().Add(shortest.limit), n, false, false, together...)
+				c.send(ctx, deadline(together...), n, false, false, together...)
 			}
 			for _, r := range together {
-				go func() {
-					defer asking.Done()
-					_ = r.ask()
-				}()
+				go func() { outcomes <- r.ask() }()
 			}
 		}()
 	}
-	asking.Wait()
-	errs := make([]error, len(calls))
-	for i, r := range calls {
-		errs[i] = r.err
+	var err error
+	for range calls {
+		err = errors.Join(err, <-outcomes)
 	}
-	return errors.Join(errs...)
+	return err
 }
 
-// ask repeats a request until a server answers, it is too late, or the caller leaves. An error that a server replies is ErrRefused.
+// ask repeats a request until a server answers, the time is over, or the caller leaves. For an error reply it returns ErrRefused.
 func (r *call) ask() error {
 	r.err = r.repeat()
 	if r.read != nil {
@@ -85,25 +80,39 @@ func (r *call) ask() error {
 	return r.err
 }
 
-// repeat sends the request again after a redirection or a transient error, as if there was no answer.
+// newCall returns a call about the key. It waits for each reply for limit. It fails if no server answers for the patience; 0 is no
+// limit.
+func (p *part) newCall(ctx context.Context, limit, patience time.Duration) *call {
+	r := &call{ctx: ctx, part: p, limit: limit}
+	if patience > 0 {
+		r.until = time.Now().Add(patience)
+	}
+	return r
+}
+
+// deadline is when the client stops waiting for a reply to calls that it sends now.
+func deadline(calls ...*call) (end time.Time) {
+	for _, r := range calls {
+		end = earliest(earliest(end, r.until), time.Now().Add(r.limit))
+	}
+	return end
+}
+
+// repeat sends the request again if no server answers, and after a redirection or a transient error.
 func (r *call) repeat() error {
-	to, heard := redirect{}, time.Now()
+	to := redirect{}
 	for failures, redirects := 0, 0; ; {
-		now, until := time.Now(), r.until
-		if r.patience > 0 {
-			until = earliest(until, heard.Add(r.patience))
-		}
 		switch {
 		case r.isSent:
 		case r.ctx.Err() != nil:
 			return contextError(r.ctx, r.part.key, r.failure)
-		case !until.IsZero() && !now.Before(until):
+		case !r.until.IsZero() && !time.Now().Before(r.until):
 			return r.part.fail(ErrUnreachable, r.failure)
 		default:
-			r.sendAlone(to, earliest(now.Add(r.limit), until), failures > 0)
+			r.sendAlone(to, deadline(r), failures > 0)
 		}
 		r.isSent = false
-		to = redirect{isAny: failures%2 == 1} // the node may be gone, and another one knows where the key is now
+		to = redirect{isAny: failures%2 == 1} // the node may be gone, and any other node knows where the key is now
 		switch {
 		case r.replies != nil:
 			refusal := r.replies[0].Err()
@@ -116,24 +125,29 @@ func (r *call) repeat() error {
 			case moved.addr == "" && !isTransient(refusal):
 				return r.part.fail(ErrRefused, refusal)
 			}
-			r.failure, heard = refusal, time.Now()
+			r.failure = refusal
+			if r.patience > 0 {
+				r.until = time.Now().Add(r.patience)
+			}
 			if redirects++; moved.addr != "" && redirects < 5 {
 				to = moved
 				continue
 			}
 		case r.isOnce && r.isUncertain:
 			return r.part.fail(ErrUnreachable, errors.New("the command may have run"), r.ctx.Err(), r.failure)
-		case isLoginRefused(r.failure):
+		case hasCode(r.failure, "WRONGPASS", "NOAUTH", "NOPERM"): // the server refuses the user
 			return r.part.fail(ErrRefused, r.failure)
 		}
-		sleep(r.ctx, earliest(time.Now().Add(backOff(failures)), until))
+		sleep(r.ctx, earliest(time.Now().Add(backOff(failures)), r.until))
 		failures, redirects = failures+1, 0
 	}
 }
 
-// shorten takes the longest lease that the server accepts, if it has refused a longer one for the first time.
+// shorten sets the lease to the longest one that the server accepts, after the server's first refusal of a longer one.
 func (r *call) shorten(refusal error) bool {
-	longest := longestLease(refusal)
+	var longest int64
+	_, limit, _ := strings.Cut(refusal.Error(), " command: at most ")
+	_, _ = fmt.Sscan(limit, &longest)
 	if r.isShortened || longest <= 0 || longest >= r.lease {
 		return false
 	}
@@ -153,8 +167,13 @@ func (r *call) sendAlone(to redirect, deadline time.Time, isNew bool) {
 		if r.isRenewal {
 			permits = n.renewals
 		}
-		if err = take(r.ctx, deadline, permits); err == nil {
+		select {
+		case permits <- struct{}{}:
 			defer func() { <-permits }()
+		case <-r.ctx.Done():
+			err = r.ctx.Err()
+		case <-time.After(time.Until(deadline)):
+			err = os.ErrDeadlineExceeded
 		}
 	}
 	if r.replies, r.failure = nil, err; err == nil {
@@ -162,67 +181,43 @@ func (r *call) sendAlone(to redirect, deadline time.Time, isNew bool) {
 	}
 }
 
-// take takes a permit. It makes no timer if one is free.
-func take(ctx context.Context, deadline time.Time, permits chan struct{}) error {
-	select {
-	case permits <- struct{}{}:
-		return nil
-	default:
-	}
-	select {
-	case permits <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(time.Until(deadline)):
-		return os.ErrDeadlineExceeded
-	}
-}
-
 // send sends the requests of calls to a node, in one pipeline. If one reply is missing at the deadline, all are.
 func (c *Client) send(ctx context.Context, deadline time.Time, n *node, isAsk, isNew bool, calls ...*call) {
-	var commands []command
-	var replies []*redis.Cmd
 	cn, err := c.connection(ctx, deadline, n, isNew)
+	isBroken := false // whether a new connection may lead to another server
 	if err == nil {
+		var commands []command
+		if isAsk {
+			commands = append(commands, newCommand("ASKING"))
+		}
 		sent := time.Now()
 		for _, r := range calls {
-			if isAsk {
-				commands = append(commands, command{"ASKING"})
-			}
 			r.sent = sent
-			commands = append(commands, r.request(r))
+			r.replies = []command{r.request(r)}
 			if r.isReplicated {
-				commands = append(commands, command{"WAIT", r.part.replicas, r.part.within.Milliseconds()})
+				r.replies = append(r.replies, newCommand("WAIT", r.part.replicas, r.part.within.Milliseconds()))
 			}
+			commands = append(commands, r.replies...)
 		}
-		replies, err = cn.exchange(ctx, deadline, commands)
+		err = cn.exchange(ctx, deadline, commands)
+		isBroken = err != nil
 	}
-	broken, count := err, len(commands)/len(calls)
-	for i, r := range calls {
-		r.isSent, r.replies, r.failure = true, nil, err
+	for _, r := range calls {
+		r.isSent, r.failure = true, err
 		if err != nil {
+			r.replies = nil
 			r.isUncertain = r.isUncertain || cn != nil && cn.isReady
 			continue
 		}
 		r.part.node.Store(n)
-		r.part.isAnswered.Store(true)
-		r.replies = replies[i*count : (i+1)*count]
-		if isAsk {
-			r.replies = r.replies[1:]
-		}
-		if isTransient(r.replies[0].Err()) { // a new connection may lead to another server
-			broken = r.replies[0].Err()
-		}
+		isBroken = isBroken || isTransient(r.replies[0].Err())
 	}
 	switch {
 	case cn == nil:
-	case ctx.Err() != nil || errors.Is(err, os.ErrDeadlineExceeded):
-		c.discard(n, cn, nil)
-	case broken != nil:
-		c.discard(n, cn, broken)
-	default:
+	case err == nil && !isBroken && ctx.Err() == nil:
 		c.keepIdle(n, cn)
+	default:
+		c.discard(n, cn, isBroken && ctx.Err() == nil && !errors.Is(err, os.ErrDeadlineExceeded))
 	}
 }
 
@@ -234,8 +229,8 @@ func sleep(ctx context.Context, until time.Time) {
 	}
 }
 
-// backOff is the pause before the next attempt: none after the first failure, because the connection may have been closed
-// while it was idle; then 50 ms, doubling to a second, with jitter.
+// backOff is the pause before the next attempt. After the first failure there is none, because the server may have closed the
+// connection while it was idle. Then the pause is 50 ms, doubling to a second, with jitter.
 func backOff(failures int) time.Duration {
 	if failures == 0 {
 		return 0
@@ -244,7 +239,7 @@ func backOff(failures int) time.Duration {
 	return longest*3/4 + rand.N(longest/4)
 }
 
-// earliest is the earlier one of two times, of which the zero time is never.
+// earliest is the earlier one of two times. The zero time means never.
 func earliest(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

@@ -19,7 +19,7 @@ import (
 // patience is how long a test waits for a condition.
 const patience = 20 * time.Second
 
-// A process is one of lockward-test-server, which tests/src/bin/lockward-test-server.rs describes.
+// A process runs the program of tests/src/bin/lockward-test-server.rs, which describes its protocol.
 type process struct {
 	tb    testing.TB
 	input io.Writer
@@ -72,7 +72,7 @@ func (p *process) tell(line string) {
 // A server is a process of redis-server with the module, or a node of a cluster.
 type server struct {
 	*process
-	node string // what its commands begin with
+	node string // the prefix of the commands to this server
 	addr string
 }
 
@@ -92,7 +92,7 @@ func startSentinel(tb testing.TB) *server {
 
 func address(port int) string { return fmt.Sprint("127.0.0.1:", port) }
 
-// pause stops the server process, whose connections stay open, and resume continues it.
+// pause stops the server process, and resume continues it. Its connections stay open.
 func (s *server) pause()  { s.tb.Helper(); s.tell(s.node + "pause") }
 func (s *server) resume() { s.tb.Helper(); s.tell(s.node + "resume") }
 

@@ -146,7 +146,8 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     /// A lease, in units of `unit` milliseconds.
     ///
     /// # Errors
-    /// [`ParseError::Syntax`] when it is missing, [`ParseError::NotAnInteger`], [`ParseError::Lease`], [`ParseError::LeaseTooLong`].
+    /// [`ParseError::Syntax`] when it is missing, [`ParseError::NotAnInteger`], [`ParseError::Lease`],
+    /// [`ParseError::LeaseTooLong`].
     pub fn lease(&mut self, unit: u64) -> Result<Span, ParseError> {
         let units = u64::try_from(self.integer()?).ok().filter(|units| *units > 0);
         let millis = units.and_then(|units| units.checked_mul(unit)).ok_or(ParseError::Lease)?;

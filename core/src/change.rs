@@ -19,7 +19,7 @@ pub enum Change {
 /// Why a tenure ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
-    /// The owner released it, or it did not fit beside a tenure that was restored.
+    /// The owner released the tenure, or the tenure did not fit beside one that was restored.
     Released,
     /// Its lease was over.
     LeaseOver,

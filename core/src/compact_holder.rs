@@ -1,7 +1,7 @@
 //! The holder of a lock with only one holder, in 48 bytes.
 //!
-//! Most locks have one holder of weight 1, and there may be millions of them. A holder whose numbers do not fit here is stored in
-//! a list instead: see [`crate::lock`].
+//! Most locks have one holder of weight 1, and there may be millions of them. A holder whose numbers do not fit is
+//! stored in a list instead: see [`crate::lock`].
 
 use crate::holder::{Holder, Mode, Slots, Weight};
 use crate::owner::Owner;
@@ -11,9 +11,9 @@ use std::num::NonZeroI64;
 
 /// One holder and the TTL of the key.
 ///
-/// The TTL is not stored itself. Usually the token is the wall time of the grant. If nobody sets the wall clock, the
-/// TTL is the token plus the time from the grant to the deadline. Only the difference from this sum is stored: the
-/// drift. It is usually small.
+/// The TTL itself is not stored. Usually the token is the wall time of the grant. Then, if nobody sets the wall clock,
+/// the TTL is the token plus the time from the grant to the deadline. Only the difference from this sum is stored. This
+/// difference is the drift, and is usually small.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CompactHolder {
     /// The owner.
@@ -87,8 +87,8 @@ impl CompactHolder {
 
 /// Two signed numbers in 64 bits: `low` in the lower `BITS`, `high` in the others.
 ///
-/// The complement is stored. It is 0 only if both numbers are -1, and `new` refuses these. Because the stored number is
-/// never 0, an enum that has a `Pair` needs no further bytes for its discriminant.
+/// The complement is stored. The complement is 0 only if both numbers are -1, and `new` refuses these. Because the
+/// stored number is never 0, an enum that has a `Pair` needs no further bytes for its discriminant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Pair<const BITS: u32>(NonZeroI64);
 

@@ -1,9 +1,9 @@
 //! One decision on one lock. Every grant is decided here.
 //!
 //! A decision is made for a command, for the wake-up timer, for a key that was deleted, or for a client that
-//! disconnected. It always begins with two steps: it ends the tenures whose leases are over, and it serves the wait
-//! queue. Then it decides on the request. So no request overtakes a waiter, and a lock is never free while a waiter
-//! could have it. (A release on a replica skips both steps: the primary decides.)
+//! disconnected. A decision always begins with two steps: it ends the tenures whose leases are over, and it serves the
+//! wait queue. Then it decides on the request. So no request overtakes a waiter, and a lock is never free while a
+//! waiter could have it. (A release on a replica skips both steps, because the primary decides.)
 //!
 //! | the owner | the lock | acquire | release | renew |
 //! | --- | --- | --- | --- | --- |
@@ -13,11 +13,11 @@
 //! | does not hold it | in quarantine | busy | not held | restored by its token |
 //! | holds it, unconfirmed | in quarantine | one more hold; busy for `HOLDS 1` | as above | new lease and mode, and its waits re-enter |
 //!
-//! [`Load::admits`] is the one rule for all kinds of lock. [`Decision::admission`] is the one place that says what happens to a
-//! request, both when it arrives and when it waits.
+//! [`Load::admits`] is the one rule for all kinds of lock. [`Decision::admission`] is the one place that says what
+//! happens to a request, both when it arrives and when it waits.
 //!
-//! A decision changes the lock in memory and records the changes in [`Effects`]. The caller carries the effects out before
-//! anything else reads the lock.
+//! A decision changes the lock in memory and records the changes in [`Effects`]. The caller carries the effects out
+//! before anything else reads the lock.
 //!
 //! For speed, the usual path is inlined, and rare work (a lease that is over, a wait queue) is kept out of it.
 
@@ -37,7 +37,7 @@ use crate::waiter::{Completion, Waiter};
 use std::hash::Hash;
 
 /// The most tenures that one decision ends one by one because their leases are over. To end so many takes some 5 ms.
-/// The others hold the lock until the next decision. If clients wait, that decision is due at once.
+/// The remaining tenures hold the lock until the next decision. If clients wait, that decision is due at once.
 const MOST_ENDED: usize = 4_096;
 
 /// The answer to an acquisition that is not refused.
@@ -168,8 +168,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         self.serve();
     }
 
-    /// Releases one hold or all, and serves the wait queue. Returns the holds left. If the release names the count to be left and
-    /// no token, it also ends the owner's waits and kept places that name more holds.
+    /// Releases one hold or all, and serves the wait queue. Returns the holds left. If the release names the count to
+    /// be left and no token, it also ends the owner's waits and kept places that name more holds.
     ///
     /// # Errors
     /// [`Refusal::NotHeld`], or [`Refusal::Holds`] when the named count cannot follow the owner's count.
@@ -191,7 +191,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     }
 
     /// Carries out a release that the primary has replicated. Ends no lease and serves no waiter, because the primary
-    /// decides that.
+    /// decides about leases and waiters.
     ///
     /// # Errors
     /// As [`Decision::release`].
@@ -225,7 +225,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
 
     fn renew_known(&mut self, request: &RenewRequest, known: Holder) -> Result<(), Refusal> {
         let was_confirmed = self.is_confirmed(known.as_ref());
-        // In a claim, the request names the mode, because this server may have missed a change of it.
+        // A claim sets the mode that its request names, because this server may have missed a change of the mode.
         let is_claim = !was_confirmed && request.token.is_some();
         let mode = match request.slots {
             Some(slots) if is_claim => {
@@ -302,7 +302,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     }
 
     /// Takes back a grant whose client disconnected before the reply was sent, and serves the wait queue. Takes nothing
-    /// back if that tenure has already ended. Returns whether this call has ended the tenure.
+    /// back if the tenure with this token has already ended. Returns whether this call has ended the tenure.
     pub fn pass_on(&mut self, owner: &Owner, token: FencingToken) -> bool {
         let undelivered =
             ReleaseRequest { owner: owner.clone(), left: HoldsLeft::OneLess, token: Some(token) };
@@ -348,8 +348,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         })
     }
 
-    /// Whether the count of holds is known to be right: the tenure began in this quarantine, or its owner has named the count in
-    /// it, or there is no quarantine.
+    /// Whether the count of holds is known to be right: the tenure began in this quarantine, or its owner has named the
+    /// count in it, or there is no quarantine.
     fn holds_confirmed<O>(&self, known: Holder<O>) -> bool {
         self.quarantine_memory.as_ref().is_none_or(|memory| {
             !self.quarantine.is_unconfirmed(known.since) || memory.has_named_holds(known.token)
@@ -431,7 +431,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         self.effects.completions.push(Completion { waiter, outcome });
     }
 
-    /// Gives a holder this count of holds. Its lease may get longer, but never shorter.
+    /// Gives a holder this count of holds. The lease may get longer, but never shorter.
     fn re_enter(&mut self, request: &AcquireRequest, known: Holder<()>, holds: u32) -> Grant {
         let deadline = known.deadline.max(self.now.mono.after(request.lease));
         let counted = holds > known.holds;

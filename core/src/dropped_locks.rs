@@ -1,12 +1,12 @@
 //! Dropped locks: locks that the server evicted or expired before their leases were over.
 //!
 //! A dropped lock is kept under the name of its key. While the key is missing, decisions use the dropped lock. A name
-//! is *unreplicated* from the moment at which its lock is kept or forgotten until this is sent to replicas and the AOF.
-//! A decision that replicates the change at once marks the name as replicated.
+//! is *unreplicated* from the moment at which its lock is kept or forgotten until the change is sent to replicas and
+//! the AOF. If a decision replicates the change at once, the store marks the name as replicated.
 //!
 //! Memory is short when locks are evicted, so an entry is small: a hash, a key, a lock, and a short key in the same
-//! cluster slot. Nothing is indexed by time. A lock that clients wait for gets a decision when its lease ends. The
-//! others are visited by sweeps, in the order of the hashes of their keys. A sweep remembers only the hash at its last
+//! cluster slot. Nothing is indexed by time. A lock that clients wait for gets a decision when its lease ends. Sweeps
+//! visit the other locks, in the order of the hashes of their keys. A sweep remembers only the hash at its last
 //! position and goes on [`after`](DroppedLocks::after) it. So the memory of a sweep does not depend on the length of
 //! the keys.
 
@@ -165,7 +165,7 @@ impl DroppedLocks {
     }
 
     /// The dropped locks that a sweep visits after `last`, each with its position and key. If two keys share a hash and
-    /// a sweep stops after the first of them, it leaves out the second when it goes on.
+    /// a sweep stops after the first of them, the sweep leaves out the second when it goes on.
     pub fn after(&self, last: Option<SweepPosition>) -> impl Iterator<Item = (SweepPosition, &[u8], &Lock)> {
         let from = last.map_or(Bound::Unbounded, |(db, _)| Bound::Included(db));
         self.by_db.range((from, Bound::Unbounded)).flat_map(move |(db, of_db)| {
@@ -179,7 +179,7 @@ impl DroppedLocks {
         })
     }
 
-    /// The key at a position of a sweep. If several keys share the hash, the first of them.
+    /// The key at a position of a sweep. If several keys share the hash, this is the first of them.
     #[must_use]
     pub fn key_at(&self, position: SweepPosition) -> Option<&[u8]> {
         Some(&self.at(position)?.key)

@@ -68,7 +68,7 @@ impl<H> Default for Effects<H> {
 pub enum Propagation<'a> {
     /// Nothing, because nothing has changed.
     Nothing,
-    /// The command as the client sent it. It has the same result on a replica and in the AOF.
+    /// The command as the client sent it. It has the same result on a replica, and when the AOF is loaded.
     Verbatim,
     /// The changes, encoded.
     Changes(&'a [u8]),
@@ -86,7 +86,7 @@ impl<H> Effects<H> {
         self.replication_skipped = false;
     }
 
-    /// Tells that there is no replica, AOF or backlog. Changes are then counted but not encoded.
+    /// Notes that there is no replica, AOF or backlog. Then the changes of this decision are counted but not encoded.
     pub const fn skip_replication(&mut self) {
         self.replication_skipped = true;
     }
@@ -169,13 +169,13 @@ impl<H> Effects<H> {
         self.verbatim = false;
     }
 
-    /// Replicates the command itself if the decision made one change. The command has the same result on every server that has
-    /// applied the same changes.
+    /// Replicates the command itself if the decision made one change. The command has the same result on every server
+    /// that has applied the same changes.
     pub(crate) fn replicate_verbatim(&mut self) {
         self.verbatim = self.changes == 1;
     }
 
-    /// Replaces the recorded changes by the whole lock. This is for a dropped lock, because its key is missing on
+    /// Replaces the recorded changes by the whole lock. A dropped lock needs this, because its key is missing on
     /// replicas too. If the lock is free now, the end of the dropped lock is replicated.
     pub fn replicate_whole_lock(&mut self, lock: &Lock, now: Now) {
         self.payload.clear();

@@ -16,15 +16,16 @@
 //!
 //! A weight of 1 is not written.
 //!
-//! A payload that begins with *dropped* has no changes. It has the whole dropped lock of a missing key. If it has no
-//! puts, the dropped lock is gone.
+//! A payload that begins with *dropped* has no changes. Its puts are the whole dropped lock of a missing key. If there
+//! are no puts, the dropped lock is gone.
 //!
 //! If an owner is a UUID, or a UUID, a colon and a number, it is written as the 16 bytes of the UUID and a suffix. The
 //! suffix is 0 if there is no number, else the number plus one.
 //!
 //! A deadline is written twice: as the time left of the lease, and as a wall time. On a replica, the time left counts
-//! from the instant at which it receives the payload. A load subtracts the time that has passed by the wall clock, and
-//! never adds time. So no payload contains an instant of a monotonic clock.
+//! from the instant at which it receives the payload. A server that reads the payload from a file or from RESTORE
+//! subtracts the time that has passed by the wall clock, and never adds time. So no payload contains an instant of a
+//! monotonic clock.
 //!
 //! A stored lock is a payload that has only puts. A payload is decoded completely before any record of it is applied.
 
@@ -68,7 +69,7 @@ pub enum Message {
     DroppedLock(Option<Lock>),
 }
 
-/// The payload is not one of ours, or is of a later version.
+/// The bytes are not a payload of this encoding, or are a payload of a later version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -192,8 +193,8 @@ pub fn decode(payload: &[u8], origin: Origin, now: Now) -> Result<Vec<Change>, M
 /// writer.
 ///
 /// # Errors
-/// [`Malformed`] when it is not a payload of this version, or when no lock can have these holders: they do not fit beside each
-/// other, or have an owner or a token twice.
+/// [`Malformed`] when it is not a payload of this version, or when no lock can have these holders: they do not fit
+/// beside each other, or have an owner or a token twice.
 pub fn decode_lock(payload: &[u8], origin: Origin, now: Now) -> Result<Lock, Malformed> {
     decode_puts(Reader::new(payload)?, origin, now)
 }
@@ -272,7 +273,8 @@ impl<'a> Reader<'a> {
         FencingToken::new(self.number()?).ok_or(Malformed)
     }
 
-    /// Any number of milliseconds that fits is accepted, because the writer's wall clock may show any time.
+    /// A wall time. Any number of milliseconds that fits is accepted, because the writer's wall clock may show any
+    /// time.
     fn wall_time(&mut self) -> Result<WallTime, Malformed> {
         let since_epoch = i64::try_from(self.number()?).map_err(|_| Malformed)?;
         Ok(WallTime::from_millis(since_epoch))
@@ -333,7 +335,7 @@ struct Put<'a> {
     holds: u32,
     mode: Mode,
     left: Span,
-    /// By the wall clock of the writer.
+    /// The deadline by the wall clock of the writer.
     wall_deadline: WallTime,
     held_for: Span,
     owner: EncodedOwner<'a>,
@@ -358,7 +360,8 @@ impl Put<'_> {
             Origin::Live => left,
             Origin::Loaded => left.min(now.wall.until(self.wall_deadline)),
         };
-        // The part of the lease that has passed since the payload was written is added to the time that the lock was held.
+        // The part of the lease that has passed since the payload was written is added to the time that the lock was
+        // held.
         let passed =
             Span::from_millis(left.as_millis().saturating_sub(left_now.as_millis())).unwrap_or_default();
         let deadline = now.mono.after(left_now);

@@ -1,7 +1,7 @@
 //! A histogram of durations, in a fixed 2 KB.
 //!
 //! The buckets are those of HdrHistogram (Gil Tene), which Redis uses for its latencies too: each power of two is
-//! divided into eight equal parts. From 16 µs on, a bucket is at most an eighth as wide as its least value. To record a
+//! divided into eight equal parts. From 16 µs on, a bucket is at most an eighth as wide as its least value. Recording a
 //! duration costs a shift and an increment.
 
 /// Each power of two is divided into 2^`PARTS` buckets.

@@ -5,7 +5,8 @@ use crate::token::FencingToken;
 use crate::units::{Instant, Span};
 use std::cmp::Ordering;
 
-/// A limit: how much of a lock may be held at once, as the sum of weights. 1 is exclusive, [`Slots::SHARED`] is unlimited.
+/// A limit: how much of a lock may be held at once, as the sum of weights. 1 is exclusive, [`Slots::SHARED`] is
+/// unlimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slots(pub(crate) u32);
 
@@ -86,14 +87,14 @@ impl Mode {
     /// One owner alone.
     pub const EXCLUSIVE: Self = Self { slots: Slots::EXCLUSIVE, weight: Weight::ONE };
 
-    /// `None` when the weight is larger than the limit. Without a limit, any weight is valid: a renewal can remove the
-    /// limit of a tenure, and does not change its weight.
+    /// A mode; `None` when the weight is larger than the limit. Without a limit, any weight is valid: a renewal can
+    /// remove the limit of a tenure, and does not change its weight.
     #[must_use]
     pub fn new(slots: Slots, weight: Weight) -> Option<Self> {
         slots.allows(u64::from(weight.0)).then_some(Self { slots, weight })
     }
 
-    /// Whether a tenure with weight 1 and without a limit fits beside this one.
+    /// Whether a tenure with weight 1 and without a limit fits beside a tenure of this mode.
     pub(crate) fn admits_others(self) -> bool {
         Load::of(self).admits(Self { slots: Slots::SHARED, weight: Weight::ONE })
     }

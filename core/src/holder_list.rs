@@ -120,8 +120,8 @@ impl HolderList {
         }
     }
 
-    /// The owners of the tenures after the one with this token; for `None`, of all tenures. A defragmenter moves their
-    /// heap memory. It passes the last token that it has visited to go on later.
+    /// The owners of the tenures after the one with this token; for `None`, of all tenures. A defragmenter moves the
+    /// owners' heap memory. To go on later, it passes the last token that it has visited.
     pub fn owners_mut(
         &mut self,
         after: Option<FencingToken>,
@@ -297,8 +297,8 @@ impl HolderList {
         }
     }
 
-    /// The bytes on the heap, without the owners' own memory. Trees and tables are about half empty, so their entries count
-    /// twice.
+    /// The bytes on the heap, without the owners' own memory. Trees and tables are about half empty, so their entries
+    /// count twice.
     pub fn heap_size(&self) -> usize {
         match self {
             Self::Few(holders) => holders.capacity().saturating_mul(size_of::<Holder>()),

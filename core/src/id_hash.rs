@@ -2,12 +2,12 @@
 //! keyed hashes.
 //!
 //! Clients choose keys and owners, and could choose many whose hashes collide. So tables of keys and owners need a
-//! keyed hash. Clients cannot choose the numbers here, so a plain hash is enough.
+//! keyed hash. Clients cannot choose the numbers that are hashed in this file, so a plain hash is enough.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 
-/// The hasher of a map with such numbers as keys.
+/// The hasher of a map whose keys are numbers that this process has chosen.
 pub type ById = BuildHasherDefault<IdHasher>;
 
 /// Multiplies by 2^64 over the golden ratio (Knuth, The Art of Computer Programming, 6.4).
@@ -33,8 +33,8 @@ impl Hasher for IdHasher {
     }
 }
 
-/// Shrinks a table that is nearly empty. Otherwise it would keep the memory for the most entries that it ever had. It
-/// shrinks by a factor, so that the mean cost of a removal stays constant.
+/// Shrinks a table that is nearly empty. Otherwise the table would keep the memory for the most entries that it ever
+/// had. It shrinks by a factor, so that the mean cost of a removal stays constant.
 pub fn shrink_if_sparse<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>) {
     const KEPT: usize = 256;
     if table.capacity() > KEPT.saturating_mul(2) && table.len() < table.capacity() / 8 {

@@ -5,7 +5,7 @@
 //! and when the AOF is loaded.
 //!
 //! A lock with one holder is a single allocation of 48 bytes, a [`CompactHolder`]. Several holders, or a holder that
-//! does not fit there, are stored in a [`HolderList`].
+//! does not fit into a `CompactHolder`, are stored in a [`HolderList`].
 
 use crate::change::Change;
 use crate::compact_holder::CompactHolder;
@@ -42,8 +42,9 @@ pub enum Fencing {
     Held,
     /// The token is not valid, and nobody holds the lock.
     Free,
-    /// The token is not valid, and others hold the lock. The value is the largest of their tokens. If the leases of the
-    /// 4,096 latest tenures are over but still stored, the value is the token of the holder whose lease ends last.
+    /// The token is not valid, and others hold the lock. The value is the largest of their tokens. If the 4,096 latest
+    /// tenures are still stored although their leases are over, the value is the token of the holder whose lease ends
+    /// last.
     HeldWith(FencingToken),
 }
 
@@ -104,8 +105,8 @@ impl Lock {
         Self(Repr::List(None))
     }
 
-    /// A lock with these holders and this TTL. No owner and no token may occur twice. `None` when there are no holders, or when
-    /// they do not fit beside each other.
+    /// A lock with these holders and this TTL. No owner and no token may occur twice. `None` when there are no holders,
+    /// or when they do not fit beside each other.
     #[must_use]
     pub fn held_by(holders: Vec<Holder>, expires_at: WallTime) -> Option<Self> {
         let load: Load = holders.iter().map(|holder| holder.mode).collect();
@@ -146,7 +147,8 @@ impl Lock {
         *self = Self::of_list(list);
     }
 
-    /// The holders, in the order of their tokens. A holder whose lease is over is among them until a decision ends its tenure.
+    /// The holders, in the order of their tokens. A holder whose lease is over is included until a decision ends its
+    /// tenure.
     #[must_use]
     pub fn holders(&self) -> Holders<'_> {
         let list = self.list().map_or(holder_list::Iter::Few([].iter()), HolderList::iter);
@@ -170,7 +172,7 @@ impl Lock {
     }
 
     /// The owners of the tenures after the one with this token, each with its token; for `None`, of all tenures. A
-    /// defragmenter moves their heap memory. It passes the last token that it has visited to go on later.
+    /// defragmenter moves the owners' heap memory. To go on later, it passes the last token that it has visited.
     pub fn owners_mut(
         &mut self,
         after: Option<FencingToken>,
@@ -305,8 +307,8 @@ impl Lock {
         }
     }
 
-    /// The TTL of the key: the wall time of the last deadline, computed when that deadline was set. If the server deletes the
-    /// key earlier, a client has set another TTL.
+    /// The TTL of the key: the wall time of the last deadline, computed when that deadline was set. If the server
+    /// deletes the key earlier, a client has set another TTL.
     #[must_use]
     pub fn expires_at(&self) -> WallTime {
         match &self.0 {
@@ -362,8 +364,8 @@ impl Lock {
         }
     }
 
-    /// Removes the first holders of a lock that is not needed any more, so that their memory is freed in parts. Returns when each
-    /// tenure began and when its lease ended.
+    /// Removes the first holders of a lock that is not needed any more, so that their memory is freed in parts. Returns
+    /// when each tenure began and when its lease ended.
     pub(crate) fn discard(&mut self, most: usize) -> Vec<(Instant, Instant)> {
         let tokens: Vec<FencingToken> = self.holders().take(most).map(|holder| holder.token).collect();
         let mut ended = Vec::with_capacity(tokens.len());

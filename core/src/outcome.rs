@@ -22,7 +22,7 @@ pub struct Grant {
 pub enum NotHeld {
     /// Nobody holds the lock.
     Free,
-    /// Other owners hold it. The value is the largest of their tokens.
+    /// Other owners hold the lock. The value is the largest of their tokens.
     ByAnother(FencingToken),
     /// The owner holds the lock with this token, but the request named another token.
     OtherToken(FencingToken),

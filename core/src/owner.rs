@@ -1,13 +1,13 @@
 //! An owner: any 1 to 1,024 bytes.
 //!
-//! By convention an owner is `UUID:thread`, and there may be millions of owners. So an owner takes 24 bytes and no heap memory if
-//! it is one of these:
+//! By convention an owner is `UUID:thread`, and there may be millions of owners. So an owner takes 24 bytes and no heap
+//! memory if it is one of these:
 //!
 //! - a UUID of 36 characters in lower case, alone or followed by a colon and a number;
 //! - 32 hexadecimal digits in lower case;
 //! - a name of at most 23 bytes.
 //!
-//! All others are stored on the heap. Every owner is read back byte for byte.
+//! All other owners are stored on the heap. Every owner is read back byte for byte.
 
 use crate::decimal;
 use std::borrow::Cow;
@@ -19,7 +19,8 @@ use std::num::NonZeroU64;
 const UUID: usize = 16;
 const SUFFIX: usize = 7;
 
-/// The longest name that is not stored on the heap. With this size, a lock with one holder is a single small allocation.
+/// The longest name that is not stored on the heap. With this size, a lock with one holder is a single small
+/// allocation.
 const INLINE: usize = UUID + SUFFIX;
 
 /// The digits and the characters of a written UUID, and the digits of the longest number after it.
@@ -46,8 +47,8 @@ enum Name {
 #[repr(C)]
 struct Short {
     first: [u8; UUID],
-    /// The lowest byte is the length of the name, or [`IS_UUID`] or [`IS_DIGITS`]. The other bytes are the suffix: for
-    /// a name the rest of the name, for a UUID 0 if there is no number, else the number plus one.
+    /// The lowest byte is the length of the name, or [`IS_UUID`] or [`IS_DIGITS`]. The other bytes are the suffix. For
+    /// a name, the suffix is the rest of the name. For a UUID, it is 0 without a number, or else the number plus one.
     kind_and_suffix: NonZeroU64,
 }
 
@@ -55,7 +56,7 @@ struct Short {
 const IS_UUID: u8 = u8::MAX;
 const IS_DIGITS: u8 = u8::MAX - 1;
 
-/// Hashes the fields in one piece, because each further piece costs a keyed hash as much as many bytes.
+/// Hashes the fields in one piece, because a keyed hash takes extra time for each piece.
 impl Hash for Owner {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match &self.0 {
@@ -76,7 +77,7 @@ impl Short {
         Some(Self { first, kind_and_suffix })
     }
 
-    /// A name of at most [`INLINE`] bytes, or one of as many hexadecimal digits as a UUID.
+    /// A name of at most [`INLINE`] bytes, or of 32 hexadecimal digits.
     fn of_name(name: &[u8]) -> Option<Self> {
         if let Ok(digits) = name.try_into() {
             return Self::new(read_digits(digits)?, [0; SUFFIX], IS_DIGITS);
@@ -126,8 +127,8 @@ impl Owner {
         Some(Self(Short::of_name(bytes).map_or_else(|| Name::Heap(bytes.into()), Name::Short)))
     }
 
-    /// The owner with this UUID and, if `suffix` is not 0, a colon and the number `suffix` - 1. `None` for a suffix of more than 7
-    /// bytes.
+    /// The owner with this UUID and, if `suffix` is not 0, a colon and the number `suffix` - 1. `None` for a suffix of
+    /// more than 7 bytes.
     pub(crate) fn from_uuid(uuid: [u8; UUID], suffix: u64) -> Option<Self> {
         let [suffix @ .., 0] = suffix.to_le_bytes() else { return None };
         Short::new(uuid, suffix, IS_UUID).map(|short| Self(Name::Short(short)))
@@ -217,7 +218,7 @@ fn read_uuid(text: &[u8; UUID_TEXT]) -> Option<[u8; UUID]> {
 /// Reads lower-case hexadecimal digits.
 #[inline(always)]
 fn read_digits(digits: &[u8; DIGITS]) -> Option<[u8; UUID]> {
-    // There are no branches, because this runs for each command. A byte that is no digit becomes a value above 15, and
+    // The code has no branches, because it runs for each command. A byte that is no digit becomes a value above 15, and
     // the check at the end finds it.
     let digits = digits.map(|digit| match digit.wrapping_sub(b'0') {
         digit @ ..10 => digit,

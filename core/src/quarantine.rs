@@ -49,7 +49,7 @@ impl Quarantine {
         self.length = length;
     }
 
-    /// The instant at which it ends; `None` when it is over.
+    /// The instant at which the quarantine ends; `None` when it is over.
     #[must_use]
     pub fn ends(&self, now: Instant) -> Option<Instant> {
         if self.length == Span::default() {
@@ -70,8 +70,8 @@ impl Quarantine {
 pub struct QuarantineMemory {
     /// No tenure with this token or a smaller one can be restored.
     ended_up_to: Option<FencingToken>,
-    /// What is known of single tenures; `None` when nothing is known. There may be very many locks of which only the
-    /// token above is known. Each of these takes little memory.
+    /// What is known of single tenures; `None` when nothing is known. There may be very many locks of which only
+    /// `ended_up_to` is known. They take little memory, because this box is then absent.
     tenures: Option<Box<Tenures>>,
 }
 
@@ -122,18 +122,18 @@ impl QuarantineMemory {
         self.tenures.as_ref().is_some_and(|tenures| tenures.holds_named.contains(&token))
     }
 
-    /// The owner of this tenure has renewed it.
+    /// Records that the owner of this tenure has renewed it.
     pub fn see_renewed(&mut self, token: FencingToken) {
         self.change_tenures(|tenures| _ = tenures.renewed.insert(token));
     }
 
-    /// The owner of this tenure has named its count of holds.
+    /// Records that the owner of this tenure has named its count of holds.
     pub fn see_holds_named(&mut self, token: FencingToken) {
         self.change_tenures(|tenures| _ = tenures.holds_named.insert(token));
     }
 
-    /// A tenure has ended here. If it was released, it cannot be restored. If its lease was over, it can be restored,
-    /// because its owner may have renewed it at another server.
+    /// Records that a tenure has ended at this server. If it was released, it cannot be restored. If its lease was
+    /// over, it can be restored, because its owner may have renewed it at another server.
     pub fn see_ended(&mut self, token: FencingToken, mode: Mode, end: End) {
         if !mode.admits_others() {
             return self.end_up_to(match end {
@@ -152,7 +152,7 @@ impl QuarantineMemory {
         });
     }
 
-    /// No tenure up to this token can be restored any more.
+    /// Records that no tenure with this token or a smaller one can be restored any more.
     pub fn end_up_to(&mut self, token: Option<FencingToken>) {
         if token <= self.ended_up_to {
             return;
@@ -169,8 +169,8 @@ impl QuarantineMemory {
         }
     }
 
-    /// Forgets what need not be stored for this lock, because the caller knows it for all locks: no tenure up to this
-    /// token can be restored.
+    /// Forgets the tenures up to this token that have ended. The caller records for all locks together that no tenure
+    /// up to this token can be restored.
     pub(crate) fn forget_up_to(&mut self, token: Option<FencingToken>) {
         if token >= self.ended_up_to {
             self.end_up_to(token);
@@ -190,7 +190,7 @@ impl QuarantineMemory {
         self.ended_up_to.max(of_modes.copied())
     }
 
-    /// Whether a tenure with this token and mode can be restored, judged by the tenures that have ended here.
+    /// Whether a tenure with this token and mode can be restored, judged by the tenures that have ended at this server.
     #[must_use]
     pub fn may_restore(&self, token: FencingToken, mode: Mode) -> bool {
         let admits = |tenures: &Tenures| {

@@ -59,12 +59,13 @@ pub struct RenewRequest {
     pub lease: Span,
     /// The token of the tenure to renew; `None` for the present tenure. In quarantine it may be a tenure to restore.
     pub token: Option<FencingToken>,
-    /// In quarantine and with a token: the count of holds of the tenure. A tenure that is restored without this value has one
-    /// hold.
+    /// In quarantine and with a token: the count of holds of the tenure. A tenure that is restored without this value
+    /// has one hold.
     pub holds: Option<u32>,
     /// A larger limit than the tenure has, so that others fit beside it. In quarantine and with a token: the limit of
     /// the tenure. A tenure that is restored without this value is exclusive.
     pub slots: Option<Slots>,
-    /// The weight of the tenure, at most the limit. `None` for the weight of the tenure; a restored tenure then gets 1.
+    /// The weight of the tenure, at most the limit. `None` keeps the weight of the tenure; a restored tenure then gets
+    /// weight 1.
     pub weight: Option<Weight>,
 }

@@ -1,8 +1,8 @@
-//! All that a server remembers of locks beside the keyspace, and the rules for it.
+//! All that a server remembers of locks beside the keyspace, and the rules by which this memory changes.
 //!
-//! The keyspace holds the locks. The store holds the rest: who waits, where tokens come from, the quarantine and what this
-//! server has seen in it, the locks that the server has dropped from the keyspace early, and the last lock that left the
-//! keyspace. The module and the model check run the same store.
+//! The keyspace holds the locks. The store holds the rest: who waits, where tokens come from, the quarantine and what
+//! this server has seen in it, the locks that the server has dropped from the keyspace early, and the last lock that
+//! left the keyspace. The module and the model check run the same store.
 //!
 //! When something other than the module removes a lock from the keyspace, the lock goes through these states:
 //!
@@ -33,12 +33,11 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::mem;
 
-/// For this many locks and ended tenures together, the store remembers separately what has ended in quarantine. They
-/// take at most 20 MB.
+/// How many locks and ended tenures together have entries of their own in quarantine. The entries take at most 20 MB.
 const MEMORIES: usize = 200_000;
 
-/// If at least this much of a lease is left when its key expires, the wall clock has jumped. A clock that runs a little
-/// fast is a few milliseconds ahead when a lease ends.
+/// If at least this much of a lease is left when its key expires, the wall clock has jumped. A wall clock that only
+/// runs a little fast is a few milliseconds ahead when a lease ends.
 const CLOCK_JUMP: Span = match Span::from_millis(1_000) {
     Some(span) => span,
     None => Span::MAX,
@@ -108,11 +107,11 @@ pub struct Unlinked {
     pub may_be_evicted: bool,
     /// Whether the server may have evicted it, or may have expired its key although a lease is still running.
     pub may_be_dropped: bool,
-    /// Whether its waiters, or what is remembered of it, must be checked soon.
+    /// Whether the waiters for the lock, or the observations of it, must be checked soon.
     pub recheck: bool,
 }
 
-/// What happens to a lock when a key has expired.
+/// What happens to the last unlinked lock when a key has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expired {
     /// Nothing is kept: the lock has ended, or the key was that of another lock.
@@ -123,8 +122,8 @@ pub enum Expired {
     KeptFromClockJump,
 }
 
-/// The last held lock that something other than the module removed from the keyspace. It is here until the store knows
-/// why it left.
+/// The last held lock that something other than the module removed from the keyspace. The store keeps it until it knows
+/// why the lock was removed.
 #[derive(Debug)]
 pub struct UnlinkedLock {
     name: LockName,
@@ -145,8 +144,8 @@ impl UnlinkedLock {
 #[derive(Debug, Default)]
 struct Memories {
     /// Locks are found by the hash of the key, because the memory for a lock that is gone must not grow with its name.
-    /// Two locks with the same hash share one entry. This is safe because no token is given twice: the server only
-    /// restores and confirms less.
+    /// Two locks with the same hash share one entry. This is safe, because no token is given twice: at worst, the
+    /// server restores or confirms fewer tenures than it could.
     by_lock: HashMap<(Db, u64), QuarantineMemory>,
     /// How many ended tenures of all locks have an entry of their own.
     ended_entries: usize,
@@ -157,7 +156,7 @@ struct Memories {
 }
 
 impl Memories {
-    /// All tenures of the database up to this token have ended.
+    /// The largest token up to which all tenures of the database have ended.
     fn floor(&self, db: Db) -> Option<FencingToken> {
         [None, Some(db)].into_iter().filter_map(|db| self.flushed.get(&db)).copied().max()
     }
@@ -213,7 +212,8 @@ struct Discarded {
     ended: Option<Instant>,
 }
 
-/// All that a server remembers of locks beside the keyspace. `W` is how the caller finds a blocked client.
+/// All that a server remembers of locks beside the keyspace. `W` is the handle by which the caller finds a blocked
+/// client.
 #[derive(Debug)]
 pub struct Store<W> {
     /// The wait queues.
@@ -230,7 +230,7 @@ pub struct Store<W> {
     /// Whether a decision was made in a quarantine whose end the store has not noticed yet.
     decided_in_quarantine: bool,
     unlinked: Option<UnlinkedLock>,
-    /// Locks with many holders that have ended. They are freed in parts.
+    /// Locks with many holders whose tenures have all ended. These locks are freed in parts.
     discarded: VecDeque<Discarded>,
     /// Dropped locks that go back into the keyspace at once, because the server did not need their memory.
     to_put_back: VecDeque<LockName>,
@@ -299,8 +299,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         if self.queues.has_queues() { self.queues.queue(name.db(), name.key()) } else { None }
     }
 
-    /// Decides on one lock. `lock` is the value of its key. The caller calls [`Self::break_dropped`] before, and
-    /// carries out what is in `decided` afterwards.
+    /// Decides on one lock. `lock` is the value of its key. The caller first calls [`Self::break_dropped`]. Afterwards
+    /// the caller carries out what is in `decided`.
     #[inline]
     pub fn decide<R>(
         &mut self,
@@ -348,8 +348,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
     }
 
     /// Decides on a lock that has no key. If the server has dropped a lock of this name, the decision is on the dropped
-    /// lock. If the decision changes it, the whole lock is replicated, because the server has already replicated its
-    /// own DEL. `lock` must be free before the call. Afterwards it is the value that the key must get.
+    /// lock. If the decision changes the dropped lock, the whole lock is replicated: when the server dropped it, the
+    /// server sent a DEL of its key to the replicas and the AOF. `lock` must be free before the call. Afterwards it is
+    /// the value that the key must get.
     #[inline]
     pub fn decide_without_key<R>(
         &mut self,
@@ -432,11 +433,11 @@ impl<W: Copy + Eq + Hash> Store<W> {
 
     /// Something other than the module removes a lock from the keyspace: the key is deleted, overwritten, renamed,
     /// moved, expired or evicted. `latest_wall` is the server's clock. `evicts` tells whether the server evicts keys,
-    /// and is called only if the store does not know that.
+    /// and is called only if the store does not know the answer.
     ///
-    /// A lock with many holders is remembered only if the server may have dropped it, because the store would have to
-    /// free it later. If it is not remembered, the ends of its tenures are not counted: they may go on under another
-    /// name.
+    /// A lock with many holders is remembered only if the server may have dropped it, because the store has to free a
+    /// remembered lock later. If the lock is not remembered, the ends of its tenures are not counted, because the
+    /// tenures may go on under another name.
     pub fn unlinked(
         &mut self,
         name: &impl NameRef,
@@ -445,8 +446,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         freed: u64,
         evicts: impl FnOnce() -> bool,
     ) -> Unlinked {
-        // One DEL may unlink many locks. While a lock is still unsettled, no other command has begun, so the same
-        // answer holds.
+        // One DEL may unlink many locks. While a lock is still unsettled, no other command has begun, so the answer of
+        // the earlier call still holds.
         let known_to_evict = self.unlinked.as_ref().is_some_and(|unlinked| unlinked.may_be_evicted);
         self.settle_unlinked(now, freed);
         let held = lock.last_deadline() > Some(now);
@@ -496,12 +497,13 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// Takes the unlinked lock out while the caller opens its key, because that may unlink another lock.
+    /// Takes the unlinked lock out while the caller opens its key, because opening the key may unlink another lock.
     pub const fn take_unlinked(&mut self) -> Option<UnlinkedLock> {
         self.unlinked.take()
     }
 
-    /// Puts the unlinked lock back. It is settled if its key holds another value, or if another lock was unlinked meanwhile.
+    /// Puts the unlinked lock back. It is settled if its key holds another value, or if another lock was unlinked
+    /// meanwhile.
     pub fn return_unlinked(&mut self, unlinked: UnlinkedLock, is_replaced: bool, now: Instant, freed: u64) {
         let newer = self.unlinked.replace(unlinked);
         if is_replaced || newer.is_some() {
@@ -522,9 +524,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
         true
     }
 
-    /// The server has found that a key's TTL has passed, at `latest_wall` by its clock. If the TTL was earlier than the module's,
-    /// a client has set it, and the lock ends. If the TTL was the module's and the lease is still running by the monotonic clock,
-    /// the tenure is kept.
+    /// The server has found that a key's TTL has passed, at `latest_wall` by its clock. If the TTL was earlier than the
+    /// module's, a client has set it, and the lock ends. If the TTL was the module's and the lease is still running by
+    /// the monotonic clock, the tenure is kept.
     pub fn expired(&mut self, name: &impl NameRef, latest_wall: WallTime, now: Instant) -> Expired {
         if !self.unlinked_is(name) {
             return Expired::Over;
@@ -543,13 +545,14 @@ impl<W: Copy + Eq + Hash> Store<W> {
     /// Whether a new key of this name matters for a lock.
     #[must_use]
     pub fn concerns_new_key(&self, name: &impl NameRef) -> bool {
-        // The sweeps do not open long keys, so their waiters depend on this event.
+        // The sweeps do not open long keys, so the waiters for long keys depend on this event.
         self.unlinked_is(name)
             || (!self.follows() && self.dropped_locks.get(name.db(), name.key()).is_some())
             || (name.key().len() > LONGEST_SWEPT_KEY && self.queue(name).is_some())
     }
 
-    /// A key was created by a command or event, not by the module. Returns whether the waiters for that name need a check.
+    /// A key was created by a command or event, not by the module. Returns whether the waiters for that name need a
+    /// check.
     pub fn new_key(&mut self, name: &impl NameRef, now: Instant, freed: u64) -> bool {
         if self.unlinked_is(name) {
             self.settle_unlinked(now, freed);
@@ -598,7 +601,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         Some(lock)
     }
 
-    /// Frees a part of the locks with many holders that have ended. Returns whether some are left.
+    /// Frees a part of the discarded locks. Returns whether some are left.
     pub fn drop_discarded(&mut self) -> bool {
         const PART: usize = 256;
         if let Some(Discarded { lock, ended }) = self.discarded.front_mut() {
@@ -615,7 +618,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         !self.discarded.is_empty()
     }
 
-    /// The primary has dropped a lock, or it has no dropped lock of this name any more.
+    /// The primary has dropped a lock, or has no dropped lock of this name any more.
     pub fn follow_dropped(&mut self, name: &impl NameRef, dropped: Option<Lock>) {
         match dropped {
             Some(lock) => {
@@ -628,7 +631,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// The primary has changed a lock, so the lock is not dropped any more. For a dropped lock, the primary sends the whole lock.
+    /// The primary has changed a lock, so the lock is not dropped any more. Nothing is lost, because the primary then
+    /// sends the whole lock.
     pub fn end_dropped(&mut self, name: &impl NameRef) {
         self.take_dropped(name);
     }
@@ -704,7 +708,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.quarantine.loaded(now);
     }
 
-    /// A replica begins to load a data set beside the one it has, and to serve that one meanwhile.
+    /// A replica begins to load a new data set, and serves its old data set meanwhile.
     pub fn begin_async_loading(&mut self) {
         self.async_loaded = Some(DroppedLocks::new());
     }

@@ -1,13 +1,15 @@
 //! Fencing tokens without a stored counter.
 //!
-//! A new token is the larger of two numbers: the wall clock in microseconds, and one more than the floor, which is the largest
-//! token that this server has given or received. So tokens grow
+//! A new token is the larger of two numbers: the wall clock in microseconds, and one more than the floor, which is the
+//! largest token that this server has given or received. So tokens grow
 //!
 //! - across a release, a deletion, FLUSHALL and a clock step, because the floor stays in memory;
 //! - across a restart without data, because time has passed since the last grant;
-//! - across a failover or a slot move, if the clock of the new server is behind by less than the time since the last grant.
+//! - across a failover or a slot move, if the clock of the new server is behind by less than the time since the last
+//!   grant.
 //!
-//! This is the hybrid clock of Kulkarni et al., "Logical Physical Clocks" (2014), with the counter inside the microseconds.
+//! This is the hybrid clock of Kulkarni et al., "Logical Physical Clocks" (2014), with the counter inside the
+//! microseconds.
 
 use crate::units::{Span, WallTime};
 use std::num::NonZeroU64;

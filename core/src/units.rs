@@ -1,7 +1,7 @@
 //! Times with a unit.
 //!
-//! Leases and wait limits are spans on the monotonic clock. The wall clock is for what outlives the process: the TTL of a key,
-//! fencing tokens, and files.
+//! Leases and wait limits are spans on the monotonic clock. The wall clock is for what outlives the process: the TTL of
+//! a key, fencing tokens, and files.
 
 const MICROS_PER_MILLI: i64 = 1_000;
 
@@ -10,7 +10,7 @@ const MICROS_PER_MILLI: i64 = 1_000;
 pub struct Span(u64);
 
 impl Span {
-    /// The longest span: a thousand years. An instant plus this does not overflow.
+    /// The longest span: a thousand years. Adding it to an instant does not overflow.
     pub const MAX: Self = Self(1_000 * 365 * 24 * 3_600 * 1_000);
 
     /// `millis` milliseconds; `None` above [`Span::MAX`].
@@ -70,19 +70,19 @@ impl Instant {
         Self(self.0.saturating_sub(span.micros()))
     }
 
-    /// How long until `later`, rounded up; zero when that is past.
+    /// How long until `later`, rounded up; zero when `later` is past.
     #[must_use]
     pub fn until(self, later: Self) -> Span {
         Span::from_micros_rounded_up(later.0.saturating_sub(self.0))
     }
 
-    /// The microseconds since `earlier`; zero when that is still to come.
+    /// The microseconds since `earlier`; zero when `earlier` is still to come.
     #[must_use]
     pub fn micros_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0).max(0).unsigned_abs()
     }
 
-    /// How long since `earlier`, rounded down; zero when that is still to come.
+    /// How long since `earlier`, rounded down; zero when `earlier` is still to come.
     #[must_use]
     pub fn since(self, earlier: Self) -> Span {
         Span::from_micros_rounded_down(self.0.saturating_sub(earlier.0))
@@ -133,7 +133,7 @@ impl WallTime {
         Self(self.0.saturating_add(span.micros()))
     }
 
-    /// How long until `later`, rounded up; zero when that is past.
+    /// How long until `later`, rounded up; zero when `later` is past.
     #[must_use]
     pub fn until(self, later: Self) -> Span {
         Span::from_micros_rounded_up(later.0.saturating_sub(self.0))
@@ -150,13 +150,13 @@ pub struct Now {
 }
 
 impl Now {
-    /// The wall time at `deadline`, if the wall clock is not set meanwhile.
+    /// The wall time at `deadline`, if nobody sets the clock meanwhile.
     #[must_use]
     pub fn wall_at(&self, deadline: Instant) -> WallTime {
         WallTime(self.wall.0.saturating_add(deadline.0.saturating_sub(self.mono.0)))
     }
 
-    /// The instant at which the wall clock shows `time`, if it is not set meanwhile.
+    /// The instant at which the wall clock shows `time`, if nobody sets the clock meanwhile.
     #[must_use]
     pub fn mono_at(&self, time: WallTime) -> Instant {
         Instant(self.mono.0.saturating_add(time.0.saturating_sub(self.wall.0)))

@@ -77,7 +77,7 @@ pub struct KeptPlace {
     pub place: Place,
     /// When the wait ended.
     pub kept_since: Instant,
-    /// Until when it holds back the places behind it; `None` when it is passed over.
+    /// Until when the place holds back the places behind it; `None` when it is passed over.
     pub holds_back_until: Option<Instant>,
 }
 
@@ -205,7 +205,7 @@ impl<H> WaitQueue<H> {
         self.places.len() == 0 && self.passed_over.is_empty()
     }
 
-    /// What is at a position.
+    /// The place at a position, if there is one.
     pub fn at(&self, position: Position) -> Option<&Queued<H>> {
         self.places.get(position).or_else(|| self.passed_over.get(&position))
     }
@@ -281,7 +281,7 @@ impl<H> WaitQueue<H> {
         self.places.insert(position, queued);
     }
 
-    /// Removes what is at a position.
+    /// Removes the place at a position, if there is one.
     pub fn remove(&mut self, position: Position) -> Option<Queued<H>> {
         let queued = self.places.remove(position).or_else(|| self.passed_over.remove(&position))?;
         self.unindex(position, &queued);
@@ -289,14 +289,15 @@ impl<H> WaitQueue<H> {
     }
 
     /// Removes the first place that is not passed over. Returns it, and whether its owner may have other places in the
-    /// queue; `false` means that it has none.
+    /// queue; `false` means that the owner has none.
     pub fn pop_first(&mut self) -> Option<(Position, Queued<H>, bool)> {
         let (position, queued) = self.places.pop_first()?;
         let has_other_places = self.unindex(position, &queued);
         Some((position, queued, has_other_places))
     }
 
-    /// Removes a place from the indexes, after it was removed from the queue. Returns whether its owner may have other places.
+    /// Removes a place from the indexes, after it was removed from the queue. Returns whether its owner may have other
+    /// places.
     fn unindex(&mut self, position: Position, queued: &Queued<H>) -> bool {
         match &queued.who {
             Who::Present(_) => self.waiters = self.waiters.saturating_sub(1),

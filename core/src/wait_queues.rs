@@ -3,9 +3,9 @@
 //! A queue exists while clients wait for its lock or places in it are kept. Queues are in the memory of the primary
 //! only. They are neither stored nor replicated.
 //!
-//! Every operation costs O(log n). n is the number of waiters in the queue; for an index of wait limits or due times, n
-//! is the number of all waiters. A waiter is found by its position (to serve it), by its handle (when its client
-//! leaves), by its owner (when the owner's first wait is granted) and by its limit.
+//! Every operation costs O(log n). For an index of one queue, n is the number of its waiters. For an index of all
+//! queues, such as the wait limits, n is the number of all waiters. A waiter is found by its position (to serve it), by
+//! its handle (when its client leaves), by its owner (when the owner's first wait is granted) and by its limit.
 //!
 //! A place can be kept for an owner whose client has left:
 //!
@@ -18,18 +18,20 @@
 //!            the connection is closed
 //! ```
 //!
-//! In both states, the owner's next request takes over the place. The 100 ms are for a client that waits in slices,
-//! each with a short wait limit. Without them, a writer that waits in slices could starve: readers would overtake it
-//! between its slices.
+//! While a place is absent or passed over, the owner's next request takes it over. The 100 ms are for a client that
+//! waits in slices, each with a short wait limit. Without the 100 ms, a writer that waits in slices could starve,
+//! because readers would overtake it between its slices.
 //!
 //! Invariants:
 //!
-//! - A waiter is in one queue. It is indexed by its position, by its owner and by its handle, and in `limits` if it has a limit.
-//! - A kept place is indexed by its position, by its owner and by its age, and in `limits`. Its position is in `places` while it
-//!   holds others back, and in `passed_over` afterwards.
+//! - A waiter is in one queue. It is indexed by its position, by its owner and by its handle, and in `limits` if it has
+//!   a limit.
+//! - A kept place is indexed by its position, by its owner and by its age, and in `limits`. Its position is in `places`
+//!   while it holds others back, and in `passed_over` afterwards.
 //! - A queue without waiters and kept places does not exist.
-//! - A queue with a due time is in `due`, at that time or earlier. A renewal or a hand-off makes the due time later. To
-//!   move the entry each time would cost more than to find out once that the queue is not due yet.
+//! - A queue with a due time is in `due`, at that time or earlier. A renewal or a hand-off makes the due time later,
+//!   but the entry stays where it is. Moving the entry each time would cost more than finding out once that the queue
+//!   is not due yet.
 
 use crate::cluster_slot::SlotKey;
 use crate::id_hash::{ById, shrink_if_sparse};
@@ -186,8 +188,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.by_name.get(&db).into_iter().flat_map(HashMap::values).copied()
     }
 
-    /// The locks of one database that clients wait for: the key, the number of waiters, and since when the first of them has
-    /// waited.
+    /// The locks of one database that clients wait for: the key, the number of waiters, and since when the first of
+    /// them has waited.
     pub fn contended(&self, db: Db) -> impl Iterator<Item = (&Rc<[u8]>, usize, Instant)> {
         self.by_name.get(&db).into_iter().flatten().filter_map(|(key, queue)| {
             let queue = self.queues.get(queue)?;
@@ -243,8 +245,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         ]
     }
 
-    /// Whether a request has to wait behind others. It does not if it takes over the first place, or a passed-over
-    /// place before the first one.
+    /// Whether a request has to wait behind others. A request does not if it takes over the first place, or a
+    /// passed-over place before the first one.
     #[must_use]
     pub fn is_behind(&self, queue: QueueId, request: &AcquireRequest) -> bool {
         let Some(entry) = self.queues.get(&queue) else { return false };
@@ -270,9 +272,9 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
     }
 
-    /// Adds a waiter at the end of the queue of a lock. If the request names its count of holds, it takes over the owner's
-    /// earlier place instead. A wait in that place is returned as superseded. When there are too many places, the oldest kept
-    /// place is removed.
+    /// Adds a waiter at the end of the queue of a lock. If the request names its count of holds, it takes over the
+    /// owner's earlier place instead. A wait in that place is returned as superseded. When there are too many places,
+    /// the oldest kept place is removed.
     pub fn join(
         &mut self,
         db: Db,
@@ -345,15 +347,16 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         Position(self.last_position)
     }
 
-    /// The first waiter of a queue: the next to be served. `None` when nobody waits, or while a kept place holds all others back.
+    /// The first waiter of a queue: the next to be served. `None` when nobody waits, or while a kept place holds all
+    /// others back.
     #[must_use]
     pub fn front(&self, queue: QueueId) -> Option<&Waiter<H>> {
         self.queues.get(&queue)?.front()
     }
 
     /// Removes the first waiter of a queue. Returns it, and whether its owner may have other places in the queue;
-    /// `false` means that it has none. A kept place before the waiter is removed too, so call this only to serve the
-    /// first waiter or to end all waits.
+    /// `false` means that the owner has none. A kept place before the waiter is removed too, so call this only to serve
+    /// the first waiter or to end all waits.
     pub fn pop_front(&mut self, queue: QueueId) -> Option<(Waiter<H>, bool)> {
         loop {
             let (position, queued, has_other_places) = self.queues.get_mut(&queue)?.pop_first()?;
@@ -433,15 +436,15 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
     }
 
-    /// Removes the waiter with this handle, because its client has left or was unblocked. Its place may be kept. If it
-    /// was the first, its queue is due, because the next ones may fit.
+    /// Removes the waiter with this handle, because its client has left or was unblocked. Its place may be kept. If the
+    /// waiter was the first in its queue, the queue is due, because the next waiters may fit.
     pub fn leave(&mut self, handle: H, absence: Absence, now: Instant) -> Option<Waiter<H>> {
         let (queue, position) = *self.by_handle.get(&handle)?;
         self.end_wait(queue, position, absence, now)
     }
 
-    /// Removes one waiter that has reached its wait limit, or carries out one change of a kept place. If the first place of a
-    /// queue changes, the queue is due.
+    /// Removes one waiter that has reached its wait limit, or carries out one change of a kept place. If the first
+    /// place of a queue changes, the queue is due.
     pub fn pop_limit_reached(&mut self, now: Instant) -> Option<LimitReached<H>> {
         let (_, queue, position) = *self.limits.first().filter(|(limit, ..)| *limit <= now)?;
         if self.queues.get(&queue)?.at(position)?.waiter().is_some() {
@@ -485,7 +488,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.queues.get(&queue).is_some_and(|queue| queue.first_position() == Some(position))
     }
 
-    /// A place was removed. If it was the first and others wait, they may fit now.
+    /// A place was removed. If it was the first and others wait, the queue is due, because they may fit now.
     fn removed(&mut self, queue: QueueId, was_first: bool, now: Instant) {
         if was_first && self.front(queue).is_some() {
             self.set_due(queue, Some(now));
@@ -556,8 +559,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.queues.get(&queue).map(WaitQueue::slot_key)
     }
 
-    /// The queues that a sweep visits after `last`, with the names of their locks. A sweep goes in the order in which the queues
-    /// were opened.
+    /// The queues that a sweep visits after `last`, with the names of their locks. A sweep goes in the order in which
+    /// the queues were opened.
     pub fn after(&self, last: Option<QueueId>) -> impl Iterator<Item = (QueueId, LockName)> {
         let begin = last.map_or(Bound::Unbounded, Bound::Excluded);
         self.sweep_order.range((begin, Bound::Unbounded)).map(|(queue, name)| (*queue, name.clone()))
@@ -600,7 +603,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         removed
     }
 
-    /// Removes what is at a position. Does not close a queue that is empty afterwards.
+    /// Removes the place at a position, if there is one. Does not close a queue that is empty afterwards.
     fn take(&mut self, id: QueueId, position: Position) -> Option<Queued<H>> {
         let queued = self.queues.get_mut(&id)?.remove(position)?;
         self.unindex(id, position, &queued);

@@ -31,7 +31,7 @@ pub struct Waiter<H> {
 }
 
 impl<H> Waiter<H> {
-    /// The place to be kept for the owner; `None` when the request did not ask for that.
+    /// The place to be kept for the owner; `None` when the request did not ask to keep its place.
     #[must_use]
     pub fn place(&self) -> Option<Place> {
         let WaitRequest { request, keep, .. } = &self.wait_request;

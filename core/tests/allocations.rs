@@ -16,7 +16,8 @@ thread_local! {
     static PEAK: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The system's allocator. It counts the bytes that this thread has allocated now, and the most that it has ever had.
+/// The system's allocator, which counts the bytes that this thread has allocated now, and the most that the thread has
+/// ever had.
 struct Counting;
 
 fn count(change: impl FnOnce(usize) -> usize) {
@@ -25,8 +26,8 @@ fn count(change: impl FnOnce(usize) -> usize) {
     PEAK.set(PEAK.get().max(live));
 }
 
-// SAFETY: all calls are passed to the system's allocator unchanged. A thread-local cell without a destructor lives as long as
-// the thread, and does not allocate.
+// SAFETY: all calls are passed to the system's allocator unchanged. A thread-local cell without a destructor lives as
+// long as the thread, and does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(|live| live + layout.size());
@@ -40,13 +41,13 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.dealloc(block, layout) }
     }
 
-    // The default `realloc` allocates a new block beside the old one. No other way takes more memory.
+    // The default `realloc` allocates a new block beside the old one. This is the way that takes the most memory.
 }
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The most bytes that `work` had allocated at once.
+/// The result of `work`, and the most bytes that it had allocated at once.
 fn peak_of<R>(work: impl FnOnce() -> R) -> (R, usize) {
     let before = LIVE.get();
     PEAK.set(before);
@@ -80,7 +81,7 @@ fn payload_of(holders: usize, has_limits: bool) -> Vec<u8> {
 
 const NOW: Now = Now { mono: Instant::from_micros(0), wall: WallTime::from_micros(0) };
 
-/// The bound has 6 KB more, for trees and tables that are not full.
+/// The bound is 6 KB above 16 times the payload, for trees and tables that are not full.
 #[test]
 fn a_stored_lock_takes_no_more_than_16_times_its_payload() {
     let counts = (1..=200).chain([1_000, 1_025, 1_793, 4_097, 28_673, 65_536, 114_689, 300_000]);

@@ -129,7 +129,7 @@ fn store(lock: &Lock, now: Now) -> Vec<u8> {
     payload
 }
 
-/// Checks that the keyspace can have such a lock.
+/// Checks that the keyspace can have this lock.
 fn assert_sound(lock: &Lock) -> Result<(), TestCaseError> {
     let holders: Vec<Holder<&Owner>> = lock.holders().collect();
     prop_assert!(!holders.is_empty());
@@ -207,14 +207,14 @@ proptest! {
         passed in -LONG..LONG,
     ) {
         let lock = Lock::held_by(holders, now.wall).unwrap();
-        // The load is in another process, with another monotonic clock. Meanwhile the wall clock went forward or back.
+        // Another process, with another monotonic clock, loads the lock. Meanwhile the wall clock went forward or back.
         let wall = WallTime::from_micros(now.wall.as_micros() + passed * 1_000);
         let there = Now { mono: Instant::from_micros(mono), wall };
         let loaded = encoding::decode_lock(&store(&lock, now), Origin::Loaded, there).unwrap();
         for (stored, loaded) in lock.holders().zip(loaded.holders()) {
             let was = stored.lease_left(now.mono).as_millis();
             let left = loaded.lease_left(there.mono).as_millis();
-            // Equal but for a millisecond, because the wall deadline is written in milliseconds.
+            // The times may differ by a millisecond, because the wall deadline is written in milliseconds.
             let expected = was.saturating_sub(u64::try_from(passed).unwrap_or(0));
             prop_assert!(left <= expected && expected - left <= 1, "{} of {} left after {}", left, was, passed);
             let held_for = |holder: Holder<&Owner>, at: Instant| at.since(holder.since).as_millis();
@@ -230,7 +230,7 @@ proptest! {
     ) {
         let now = at((mono, wall));
         read(&bytes, now)?;
-        // The same bytes after a valid version, and after a valid version and the tag of a put.
+        // Decodes the same bytes after a valid version, and after a valid version and the tag of a put.
         read(&[&[encoding::VERSION], &bytes[..]].concat(), now)?;
         read(&[&[encoding::VERSION, 1], &bytes[..]].concat(), now)?;
     }
@@ -281,7 +281,7 @@ proptest! {
     }
 }
 
-/// How many holders a large lock has here.
+/// How many holders a large lock has in these tests.
 const MANY: usize = 5_000;
 const LIMIT: u32 = 3 * MANY as u32;
 

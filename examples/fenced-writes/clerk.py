@@ -1,7 +1,8 @@
-"""clerk.py NAME PAIRS STORE [stopped]: a clerk who sells pairs of shoes, as a process of its own.
+"""clerk.py NAME PAIRS STORE [stopped]: a clerk who sells pairs of shoes. Each clerk is a process.
 
-It reads the stock and writes what is left. A lock excludes other clerks meanwhile. With `stopped` the process stops itself between
-reading and writing, until it gets SIGCONT: like a long garbage collection, a suspended virtual machine or an overloaded host.
+While the clerk holds the lock, it reads the stock and writes the number of pairs that are left. With `stopped`, the process stops
+itself between the read and the write, until it gets SIGCONT. A long garbage collection, a suspended virtual machine or an overloaded
+host has the same effect.
 """
 
 import os
@@ -19,13 +20,13 @@ def say(text):
 
 
 def sell(pairs, is_stopped):
-    """False when the lock was lost and nothing was written."""
+    """Sells under the lock. Returns False if the store refused the write, because the lock was lost."""
     say("asks for the lock")
-    # redis-py repeats a command whose reply is lost. HOLDS 1 makes that safe.
+    # redis-py sends a command again if its reply is lost. HOLDS 1 makes this safe.
     lease = 1_000 if is_stopped else 30_000
     reply = lock.execute_command("LOCK.ACQUIRE", LOCK, name, "PX", lease, "BLOCK", 20_000, "HOLDS", 1)
     if reply is None:
-        sys.exit(f"{name} has not got the lock in 20 seconds")
+        sys.exit(f"{name} did not get the lock within 20 seconds")
     token, _holds, _lease = reply
     say(f"has the lock, token {token}")
     stock = store.read(token)
@@ -44,7 +45,7 @@ def sell(pairs, is_stopped):
         lock.execute_command("LOCK.RELEASE", LOCK, name, "TOKEN", token)
         say("releases the lock")
     except redis.ResponseError as error:
-        # Too late: the write is done.
+        # The lease ended after the write. The write is valid, because the store accepted the token.
         say(f"releases the lock: {error}")
     return True
 

@@ -1,7 +1,7 @@
-"""Two clerks sell from ten pairs of shoes. Alice is stopped while she holds the lock, and Bob sells meanwhile.
+"""Two clerks sell from ten pairs of shoes. Alice is stopped while she holds the lock. Meanwhile her lease ends, and Bob sells.
 
-It runs once with stores that accept every write, and once with stores that check the fencing token. With the argument `redis`
-it does not use PostgreSQL.
+The clerks use stores that accept every write, and then stores that check the fencing token. With the argument `redis`, they do not
+use PostgreSQL.
 """
 
 import os
@@ -20,10 +20,10 @@ def play(title, store):
     shelf = open_store(store)
     shelf.reset(10)
     alice = subprocess.Popen([*CLERK, "alice", "1", store, "stopped"])
-    # Returns when Alice's process has been stopped.
+    # Wait until Alice's process has stopped itself.
     _, status = os.waitpid(alice.pid, os.WUNTRACED)
     if not os.WIFSTOPPED(status):
-        sys.exit("alice has ended before she was stopped")
+        sys.exit("alice ended before she was stopped")
     try:
         # Bob waits. When Alice's lease ends, the server hands the lock to him.
         subprocess.run([*CLERK, "bob", "3", store], check=True)

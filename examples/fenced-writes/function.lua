@@ -1,5 +1,5 @@
 #!lua name=stock
--- As record.lua, kept by the server as a function: FCALL stock_write 1 stock:shoes token pairs
+-- The same as record.lua, but as a function that the server stores: FCALL stock_write 1 stock:shoes token pairs
 redis.register_function('stock_write', function(keys, args)
     local fence = redis.call('HGET', keys[1], 'fence') or '0'
     if tonumber(args[1]) < tonumber(fence) then

@@ -1,9 +1,9 @@
-"""Stores that keep how many pairs of shoes there are, each with another way to check a fencing token.
+"""Stores for the number of pairs of shoes. Each store checks the fencing token in another way.
 
-All have the same interface. `read(token)` returns the number of pairs; from then on the store refuses every smaller token.
+All stores have the same interface. `read(token)` returns the number of pairs. After it the store refuses every smaller token.
 `write(token, pairs)` writes unless the store has seen a larger token. A refusal raises `Refused`.
 
-In each, the check and the write are one step of the store. Between two steps the process could be paused.
+In each store, the check and the write are one atomic step. Otherwise the process could be paused between them.
 """
 
 import os
@@ -17,7 +17,7 @@ ITEM = "shoes"
 
 
 class Refused(Exception):
-    """The store has seen a larger token: the lock was lost, and another owner has held it since."""
+    """The store has seen a larger token: the lock was lost, and another owner got it."""
 
 
 def script(server, name):
@@ -41,7 +41,7 @@ class RedisUnchecked:
 
 
 class RedisHash:
-    """A hash for each record, with the fence in it. The usual form."""
+    """The usual form: each record is a hash, and the fence is one of its fields."""
 
     def __init__(self, server):
         self.server = server
@@ -67,7 +67,7 @@ class RedisHash:
 
 
 class RedisFunction(RedisHash):
-    """The same as a function that the server keeps."""
+    """Like RedisHash, but the script is a function that the server stores."""
 
     def __init__(self, server):
         self.server = server
@@ -79,7 +79,7 @@ class RedisFunction(RedisHash):
 
 
 class RedisTwoKeys(RedisHash):
-    """A plain string, with the fence in a key beside it."""
+    """The record is a plain string, and the fence is in a second key."""
 
     KEYS = ["{stock:shoes}", "{stock:shoes}:fence"]
 
@@ -94,7 +94,7 @@ class RedisTwoKeys(RedisHash):
 
 
 class RedisWatch(RedisHash):
-    """For servers that allow no scripts: EXEC fails if the record has changed since WATCH."""
+    """For servers that do not allow scripts: EXEC fails if the record has changed since WATCH."""
 
     def __init__(self, server):
         self.server = server
@@ -114,7 +114,7 @@ class RedisWatch(RedisHash):
                     step.hget("stock:shoes", "pairs")
                     return step.execute()[-1]
             except redis.WatchError:
-                pass  # the record has changed: check again
+                pass  # the record has changed, so check again
 
 
 class RedisBesideLock:
@@ -159,7 +159,7 @@ class PostgresUnchecked:
         self.db.execute("UPDATE stock SET pairs = %s WHERE item = %s", [pairs, ITEM])
 
     def one(self, statement, values):
-        """The number that the statement returns, from its only row. No row: refused."""
+        """Returns the number in the only row that the statement returns. If there is no row, the token was refused."""
         row = self.db.execute(statement, values).fetchone()
         if row is None:
             raise Refused(self.seen())
@@ -170,7 +170,7 @@ class PostgresUnchecked:
 
 
 class PostgresRow(PostgresUnchecked):
-    """The fence is a column of the row. The usual form."""
+    """The usual form: the fence is a column of the row."""
 
     READ = """
         UPDATE stock SET fence = %(token)s
@@ -208,8 +208,8 @@ class PostgresUpsert(PostgresRow):
 
 
 class PostgresTransaction(PostgresUnchecked):
-    """For a lock that protects many rows. Each transaction first takes a row for the lock, which stays locked until the
-    transaction ends, so no other token comes between the check and the writes."""
+    """For a lock that protects many rows. Each transaction first checks and writes the fence in a row for the lock. PostgreSQL
+    locks this row until the transaction ends, so no transaction with another token runs between the check and the writes."""
 
     FENCE = """
         INSERT INTO fence (lock, token) VALUES (%(lock)s, %(token)s)
@@ -239,7 +239,7 @@ def connect_redis():
 
 
 def connect_postgres():
-    """Connects by PGHOST, PGUSER and the like."""
+    """Connects with the settings in PGHOST, PGUSER and the other environment variables of PostgreSQL."""
     return psycopg.connect(autocommit=True)
 
 

@@ -14,7 +14,7 @@ from stores import Refused, connect_postgres, connect_redis
 PAGE = (stores.HERE / "../../docs/fencing.md").read_text()
 LOCK = "lock:shoes"
 
-# The output with the check. Tokens are those of one run.
+# The output with the check, from one run.
 CHECKED = """\
 Redis, the token is checked
   alice  asks for the lock
@@ -42,7 +42,7 @@ def blocks(language):
 
 
 def tokens_by_rank(text):
-    """Tokens differ from run to run: each stands for its rank."""
+    """Replaces each token by its rank, because tokens differ from run to run."""
     tokens = sorted(set(re.findall(r"\b\d{13,}\b", text)))
     for rank, token in enumerate(tokens):
         text = text.replace(token, f"<{rank}>")
@@ -51,7 +51,7 @@ def tokens_by_rank(text):
 
 class TheExample(unittest.TestCase):
     def test_the_check_prevents_the_lost_sale(self):
-        connect_redis().delete(LOCK)  # what other tests have left
+        connect_redis().delete(LOCK)  # other tests may have left the lock
         play = [sys.executable, str(stores.HERE / "fenced_writes.py")]
         played = subprocess.run(play, capture_output=True, text=True)
         self.assertEqual(played.returncode, 0, played.stdout + played.stderr)
@@ -90,7 +90,8 @@ class WithStores(unittest.TestCase):
 
 
 def checked_stores(server, db):
-    """Each with two tokens, the older first, and the lock in the hands of the newer."""
+    """Yields the name of each store, the store objects of Alice and Bob, and an older and a newer token. The owner with the newer token
+    holds the lock."""
     for kind in [
         stores.RedisHash,
         stores.RedisFunction,
@@ -115,7 +116,7 @@ class EveryStore(WithStores):
                 bobs.reset(10)
                 check(alices, bobs, older, newer)
 
-    def test_takes_writes_with_one_token(self):
+    def test_accepts_several_writes_with_one_token(self):
         def check(_, store, __, token):
             self.assertEqual(store.read(token), 10)
             store.write(token, 9)
@@ -124,7 +125,7 @@ class EveryStore(WithStores):
 
         self.each(check)
 
-    def test_refuses_a_late_write_after_that_of_a_newer_tenure(self):
+    def test_refuses_a_late_write_after_a_newer_tenure_has_written(self):
         def check(alices, bobs, older, newer):
             bobs.write(newer, 7)
             with self.assertRaises(Refused):
@@ -154,14 +155,14 @@ class EveryStore(WithStores):
     def test_keeps_large_tokens_exactly(self):
         def check(_, store, __, ___):
             if isinstance(store, stores.RedisBesideLock):
-                return  # takes no tokens but the lock's
+                return  # this store accepts only tokens of its lock
             store.write(2**53 - 1, 7)
             with self.assertRaises(Refused):
                 store.write(2**53 - 2, 9)
 
         self.each(check)
 
-    def test_with_watch_looks_again_at_what_has_changed_since(self):
+    def test_with_watch_checks_again_if_the_record_has_changed(self):
         store, other = stores.RedisWatch(self.redis()), stores.RedisHash(self.redis())
         other.reset(10)
         pipeline = store.server.pipeline
@@ -179,7 +180,7 @@ class EveryStore(WithStores):
 
 
 class Unchecked(WithStores):
-    """What the others are good for."""
+    """Shows what goes wrong without the check."""
 
     def test_a_late_write_destroys_a_newer_one(self):
         for store in [stores.RedisUnchecked(self.redis()), stores.PostgresUnchecked(self.postgres())]:
@@ -190,7 +191,7 @@ class Unchecked(WithStores):
 
 
 class CheckAndWrite(WithStores):
-    def test_apart_they_let_a_late_write_through(self):
+    def test_in_two_statements_they_accept_a_late_write(self):
         alice, bob = self.postgres(), stores.PostgresRow(self.postgres())
         bob.reset(10)
         alice.autocommit = False
@@ -203,7 +204,8 @@ class CheckAndWrite(WithStores):
         self.assertEqual(alice.execute("SELECT pairs FROM stock").fetchone()[0], 9)
 
     def late_write_meets_a_transaction(self, isolation, end):
-        """Alice's write finds the row locked by Bob's transaction, which then ends so. What became of her write."""
+        """Alice's late write waits for Bob's transaction, and `end` then ends this transaction. Returns the outcome of her write, and
+        the row."""
         bob, alice, store = self.postgres(), self.postgres(), stores.PostgresRow(self.postgres())
         store.reset(10)
         bob.autocommit = False
@@ -230,12 +232,12 @@ class CheckAndWrite(WithStores):
         late.join()
         return outcome[0], store.db.execute("SELECT pairs, fence FROM stock").fetchone()
 
-    def test_in_one_statement_they_wait_for_who_writes_now_and_look_again(self):
+    def test_in_one_statement_they_wait_for_a_running_write_and_check_again(self):
         isolation = psycopg.IsolationLevel.READ_COMMITTED
         outcome = self.late_write_meets_a_transaction(isolation, lambda bob: bob.commit())
         self.assertEqual(outcome, ("Refused", (7, 2)))
 
-    def test_in_one_statement_they_do_not_count_what_was_rolled_back(self):
+    def test_in_one_statement_they_ignore_a_write_that_was_rolled_back(self):
         isolation = psycopg.IsolationLevel.READ_COMMITTED
         outcome = self.late_write_meets_a_transaction(isolation, lambda bob: bob.rollback())
         self.assertEqual(outcome, ("written", (9, 1)))

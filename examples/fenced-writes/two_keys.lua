@@ -1,6 +1,6 @@
--- A value that is a plain string, and its fence in a key beside it. In a cluster both need one slot: {stock:shoes} and
--- {stock:shoes}:fence. Neither may expire before the other.
--- KEYS[1]: the value. KEYS[2]: the fence. ARGV[1]: the token. ARGV[2]: the value to write, or none to read only.
+-- Reads or writes a plain string. Its fence is in a second key. In a cluster both keys need one slot: {stock:shoes} and
+-- {stock:shoes}:fence. Both keys must have the same TTL, or none.
+-- KEYS[1]: the value. KEYS[2]: the fence. ARGV[1]: the token. ARGV[2]: the value to write. Without ARGV[2], the script only reads.
 local fence = redis.call('GET', KEYS[2]) or '0'
 if tonumber(ARGV[1]) < tonumber(fence) then
     return redis.error_reply('FENCED the record has seen token ' .. fence)

@@ -1,4 +1,4 @@
-"""Tells a holder that it has lost its lock: as soon as the server reports it, or at the latest by the holder's own clock.
+"""Tells a holder that it has lost its lock: when the server reports the loss, or at the latest at the deadline by the holder's clock.
 
     with Holder(connect, "order:42", lease=10.0) as holder:
         for part in work:
@@ -6,8 +6,9 @@
                 break  # holder.why says how the loss was noticed
             do(part)
 
-One thread renews the lock at each third of the lease. Another watches it by client-side caching: it reads the lock with LOCK.INFO, and
-the server tells it when the lock changes. Either message may be lost, so `is_lost` also checks a deadline of its own.
+One thread renews the lock each time a third of the lease has passed. Another thread watches the lock by client-side caching: it reads
+the lock with LOCK.INFO, and the server sends a message when the lock changes. Replies and messages may be lost, so `is_lost` also checks
+the deadline.
 """
 
 import threading
@@ -16,11 +17,11 @@ import uuid
 
 import redis
 
-WATCH_EVERY = 1.0  # seconds: how soon a connection that died is noticed
+WATCH_EVERY = 1.0  # after this number of seconds without a message, the watching thread tests its connections
 
 
 class Holder:
-    """Holds `key`. `connect` makes a new redis.Redis that does not repeat commands by itself; `lease` is in seconds."""
+    """Holds `key`. `connect` returns a new redis.Redis that does not send commands again by itself. `lease` is in seconds."""
 
     def __init__(self, connect, key, lease, wait=60.0):
         self.connect, self.key, self.lease, self.wait = connect, key, lease, wait
@@ -35,9 +36,9 @@ class Holder:
             "LOCK.ACQUIRE", self.key, self.owner, "PX", self.millis(), "BLOCK", round(self.wait * 1000), "HOLDS", 1
         )
         if reply is None:
-            raise TimeoutError(f"{self.key} was held by others for {self.wait} seconds")
+            raise TimeoutError(f"{self.key} was not granted within {self.wait} seconds")
         self.token, _holds, _lease = reply
-        # After a wait it is not known when the lease began. A renewed lease begins after the renewal is sent.
+        # After a wait, the holder does not know when its lease began, so it renews. The new lease begins after the renewal was sent.
         self.renew()
         self.threads = [threading.Thread(target=work, daemon=True) for work in [self.keep, self.watch]]
         for thread in self.threads:
@@ -51,7 +52,7 @@ class Holder:
         try:
             self.server.execute_command("LOCK.RELEASE", self.key, self.owner, "TOKEN", self.token)
         except redis.RedisError:
-            pass  # lost or unreachable: the lease ends the lock
+            pass  # the lock is lost, or the server is unreachable and the tenure ends with its lease
 
     def is_lost(self):
         if time.monotonic() >= self.deadline:
@@ -80,10 +81,10 @@ class Holder:
                 if str(error).startswith("NOTHELD"):
                     self.lose(str(error))
             except redis.RedisError:
-                pass  # unreachable: try again until the deadline
+                pass  # the server is unreachable: try again until the deadline
 
     def watch(self):
-        """Watches, and starts again when a connection is lost. LOCK.INFO then shows what happened meanwhile."""
+        """Watches the lock. Starts again if a connection is lost: LOCK.INFO then shows whether the lock was lost meanwhile."""
         while not self.over.is_set() and not self.is_lost():
             try:
                 self.watch_once()
@@ -93,13 +94,13 @@ class Holder:
     def watch_once(self):
         with self.connect() as reader, self.connect() as other:
             messages = other.pubsub()
-            # In RESP2 another connection gets the messages. Get its id before it subscribes.
+            # With RESP2 a second connection receives the messages. Its id is needed before it subscribes.
             messages.execute_command("CLIENT", "ID")
             number = messages.parse_response()
             messages.subscribe("__redis__:invalidate")
-            reading = reader.client()  # one connection, as CLIENT TRACKING belongs to a connection
+            reading = reader.client()  # a single connection, because CLIENT TRACKING applies to one connection
             reading.execute_command("CLIENT", "TRACKING", "ON", "REDIRECT", number)
-            # Look only now: from here on the server reports changes.
+            # The server reports a change only to a connection that has read the lock.
             self.look(reading)
             is_silent = False
             while not self.over.is_set() and not self.lost.is_set():
@@ -107,12 +108,12 @@ class Holder:
                 if message is not None:
                     is_silent = False
                     if message["type"] == "message":
-                        # The server sends one message for each read, so read again, also after our own renewals.
+                        # The server sends at most one message after each read, so read again. The holder's own renewals also cause messages.
                         self.look(reading)
                 elif is_silent:
                     raise redis.ConnectionError("no answer to PING")
                 else:
-                    # Nothing has changed, or the connection is dead.
+                    # The lock has not changed, or a connection is dead.
                     messages.ping()
                     reading.ping()
                     is_silent = True
@@ -125,4 +126,4 @@ class Holder:
         fields = dict(zip(info[::2], info[1::2]))
         holders = [dict(zip(holder[::2], holder[1::2])) for holder in fields["holders"]]
         if self.token not in [holder["token"] for holder in holders]:
-            self.lose(f"another holds it, with token {holders[0]['token']}")
+            self.lose(f"another owner holds the lock, with token {holders[0]['token']}")

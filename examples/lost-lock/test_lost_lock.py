@@ -1,4 +1,4 @@
-"""Takes locks away from holders in every way, and sees that they are told."""
+"""Makes holders lose their locks in every way, and checks that each holder notices the loss."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ def connect(path=SOCKET):
 
 
 class Link:
-    """A socket that leads to the server. What is sent on a connection that is cut is lost, and nobody is told."""
+    """A proxy in front of the server. It silently drops all data on the connections in `cut`."""
 
     def __init__(self):
         self.path = f"{SOCKET}.{id(self)}"
@@ -64,14 +64,14 @@ class LostLock(unittest.TestCase):
             self.see_watched(holder)
             self.assertFalse(holder.is_lost())
             lose(holder)
-            # With so long a lease it is neither the deadline nor a renewal that tells.
+            # The lease is so long that only a message of the server can tell the holder.
             self.assertTrue(holder.lost.wait(SOON))
             return holder.why
 
     def see_watched(self, holder):
         deadline = time.monotonic() + SOON
         while not int(self.server.info("stats")["tracking_total_keys"]):
-            self.assertLess(time.monotonic(), deadline, "nobody watches")
+            self.assertLess(time.monotonic(), deadline, "the holder does not watch its lock")
 
     def test_a_deletion_is_told(self):
         self.assertEqual(self.assert_told(lambda _: self.server.delete(KEY)), "the lock is free")
@@ -91,12 +91,12 @@ class LostLock(unittest.TestCase):
             self.server.execute_command("LOCK.RELEASE", KEY, holder.owner)
             waiter.join()
 
-        self.assertRegex(self.assert_told(lose), "another holds it, with token [0-9]+")
+        self.assertRegex(self.assert_told(lose), "another owner holds the lock, with token [0-9]+")
 
     def test_an_end_of_the_lease_is_told(self):
         self.assertEqual(self.assert_told(lambda _: self.server.pexpire(KEY, 50)), "the lock is free")
 
-    def test_a_loss_after_own_renewals_is_told(self):
+    def test_a_loss_after_renewals_of_the_holder_is_told(self):
         def lose(holder):
             for _ in range(3):
                 holder.renew()
@@ -116,12 +116,12 @@ class LostLock(unittest.TestCase):
         link = Link()
 
         def lose(_):
-            link.cut.add(2)  # after the one that renews, the one that is told
+            link.cut.add(2)  # connection 1 renews, connection 2 receives the messages
             self.server.delete(KEY)
 
         self.assertEqual(self.assert_told(lose, lambda: connect(link.path)), "the lock is free")
 
-    def test_who_is_cut_off_knows_by_its_own_clock(self):
+    def test_a_holder_that_is_cut_off_knows_by_its_own_clock(self):
         link = Link()
         with Holder(lambda: connect(link.path), KEY, lease=2.0) as holder:
             begun = time.monotonic()
@@ -130,7 +130,7 @@ class LostLock(unittest.TestCase):
                 self.assertLess(time.monotonic(), begun + SOON)
         self.assertEqual(holder.why, "the lease is over by this machine's clock")
 
-    def test_who_loses_nothing_is_told_nothing(self):
+    def test_a_holder_that_renews_in_time_is_told_no_loss(self):
         self.server.config_resetstat()
         with Holder(connect, KEY, lease=1.5) as holder:
             token = holder.token

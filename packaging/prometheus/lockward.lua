@@ -1,4 +1,4 @@
--- Every number of INFO lock, for prometheus-redis-exporter --script.
+-- Returns every number of INFO lock, for prometheus-redis-exporter --script.
 local values = {}
 for field, value in string.gmatch(redis.call('INFO', 'lock'), '(lock_[%w_]+):([^\r\n]+)') do
     if not string.find(value, '=') then

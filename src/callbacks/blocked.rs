@@ -9,8 +9,8 @@ use std::ptr::NonNull;
 
 /// The client has disconnected, or the server itself has ended its wait.
 fn forget(client: BlockedClient, leaving: Leaving) {
-    // The code that takes a waiter out of its queue also unblocks it. If a reply is pending, that code has unblocked
-    // the client or is about to do so.
+    // The code that takes a waiter out of its queue also unblocks the client. So if a reply is pending, the client is
+    // already unblocked or will be soon.
     if !waiters::drop_reply(client) && waiters::leave(client, leaving) {
         client.unblock();
     }

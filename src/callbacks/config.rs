@@ -11,14 +11,14 @@ use std::ffi::{c_char, c_int, c_longlong, c_void};
 use std::sync::Mutex;
 use std::{mem, slice};
 
-/// Registers every setting. The module's arguments give the defaults, for settings that the configuration does not
-/// name. Logs a line and returns false when an argument is wrong.
+/// Registers every setting. A setting that the configuration does not name gets its value from the module's arguments,
+/// or else its default. Logs a line and returns false when an argument is wrong.
 ///
 /// # Safety
 /// `argv` holds `argc` strings of the server's.
 pub unsafe fn register(context: Context, argv: *mut *mut raw::RedisModuleString, argc: c_int) -> bool {
     let count = usize::try_from(argc).unwrap_or_default();
-    // SAFETY: as the caller promises; without arguments the pointer may be anything.
+    // SAFETY: as the caller promises. Without arguments the pointer is not used.
     let strings = if count == 0 { &[] } else { unsafe { slice::from_raw_parts(argv, count) } };
     // SAFETY: as the caller promises.
     let arguments: Vec<&[u8]> = strings.iter().map(|string| unsafe { string_bytes(*string) }).collect();
@@ -34,7 +34,8 @@ pub unsafe fn register(context: Context, argv: *mut *mut raw::RedisModuleString,
     loaded
 }
 
-/// The settings may contradict each other, because they are set one by one. If they do, warns once which value is used.
+/// Settings are set one by one, so they may contradict each other. If they do, this warns once and names the value that
+/// is used.
 fn warn_of_contradiction() {
     static LAST: Mutex<Option<(u64, u64)>> = Mutex::new(None);
     let shortened = shortened_default_lease();
@@ -100,7 +101,7 @@ fn wrong<T>(text: &str) -> Option<T> {
 
 unsafe extern "C" fn get(_name: *const c_char, setting: *mut c_void) -> c_longlong {
     catch_panic(Callback::Config, 0, || {
-        // SAFETY: what `register_one` gave.
+        // SAFETY: the pointer is the setting that `register_one` passed to the server.
         unsafe { setting.cast::<Setting>().as_ref() }.map_or(0, Setting::get)
     })
 }
@@ -112,7 +113,7 @@ unsafe extern "C" fn set(
     _error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
     catch_panic(Callback::Config, raw::REDISMODULE_ERR as c_int, || {
-        // SAFETY: what `register_one` gave.
+        // SAFETY: the pointer is the setting that `register_one` passed to the server.
         if let Some(setting) = unsafe { setting.cast::<Setting>().as_ref() } {
             let before = quarantine();
             setting.set(number);

@@ -8,15 +8,14 @@ use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::{mem, ptr, slice};
 
-/// The name that TYPE and SCAN ... TYPE show: the server wants nine characters.
+/// The name that TYPE returns and that `SCAN ... TYPE` takes. The server requires nine characters, hence the hyphen.
 const NAME: &CStr = c"lockward-";
 
-/// What the server writes into RDB files as the version of the type. This version only says that the value is one
-/// string, and must not change. The string has a version of its own, so that every module that knows that version can
-/// read the lock.
+/// The version of the type, which the server writes into RDB files. It says only that the value is one string, and must
+/// not change. The string begins with the version of the encoding.
 const ENCODING: c_int = 1;
 
-/// The methods of a type that does nothing.
+/// A table without any methods. Each data type adds the methods that it has.
 pub const NO_METHODS: raw::RedisModuleTypeMethods = raw::RedisModuleTypeMethods {
     version: raw::REDISMODULE_TYPE_METHOD_VERSION as u64,
     rdb_load: None,
@@ -29,7 +28,7 @@ pub const NO_METHODS: raw::RedisModuleTypeMethods = raw::RedisModuleTypeMethods 
     aux_save: None,
     aux_save_triggers: 0,
     free_effort: None, // every server that can load the module has free_effort2
-    unlink: None,      // unlink2 also tells the database
+    unlink: None,      // unlink2 also gets the database
     copy: None,        // COPY is refused: one tenure cannot be in two places
     defrag: None,
     mem_usage2: None,
@@ -72,7 +71,7 @@ pub fn register(context: Context) -> bool {
 /// The lock behind a value of our type.
 ///
 /// # Safety
-/// `value` is one that the server got from us and has not freed.
+/// The module gave `value` to the server, and the server has not freed it.
 unsafe fn lock<'a>(value: *const c_void) -> Option<&'a Lock> {
     // SAFETY: such a value is a boxed lock.
     unsafe { value.cast::<Lock>().as_ref() }
@@ -134,13 +133,13 @@ unsafe extern "C" fn aof_rewrite(
 }
 
 unsafe extern "C" fn free(value: *mut c_void) {
-    // The server may call this on a thread of its own.
-    // SAFETY: a lock that the server was given, and gives back once.
+    // The server may call this on a thread of its own. SAFETY: `value` is a lock that the module gave to the server,
+    // and the server gives it back once.
     catch_panic(Callback::Free, (), || unsafe { lock_allocation::free(value.cast()) });
 }
 
 /// The cost of freeing a lock. The server frees a lock with many holders on a thread of its own. The module itself
-/// deletes only locks without holders.
+/// deletes only locks without holders, which the server frees at once.
 unsafe extern "C" fn free_effort(_context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> usize {
     catch_panic(Callback::Free, 1, || {
         // SAFETY: the server's value, valid for this call.
@@ -164,8 +163,8 @@ unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_v
     catch_panic(Callback::Digest, (), || {
         // SAFETY: the server's value, valid for this call.
         let Some(lock) = (unsafe { lock(value) }) else { return };
-        // The digest covers what primary and replica have in common. Each counts the deadline on its own clock, so the
-        // deadline is left out.
+        // The digest must be the same on a primary and its replica. Each of them has the deadline on its own clock, so
+        // the digest leaves out the deadline.
         for holder in lock.holders() {
             let owner = holder.owner.to_bytes();
             let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
@@ -191,11 +190,11 @@ unsafe extern "C" fn unlink(context: *mut raw::RedisModuleKeyOptCtx, value: *con
 }
 
 /// # Safety
-/// Context and value are the server's, of a call that is not over.
+/// The server has passed context and value to the running callback.
 #[inline(never)]
 unsafe fn unlinked(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     catch_panic(Callback::Unlink, (), || {
-        // SAFETY: as demanded; the name is valid through the call.
+        // SAFETY: as the caller promises; the name is valid through the call.
         unsafe {
             let db = Db(api!(RedisModule_GetDbIdFromOptCtx(context)));
             let name = api!(RedisModule_GetKeyNameFromOptCtx(context));

@@ -57,14 +57,13 @@ unsafe fn event_args<'a>(
     if version() < DB_OF_CLIENT_SINCE {
         return (context, event, name);
     }
-    // The context is that of the client, with the database of its transaction. But MOVE and COPY report a key of another
-    // database.
+    // The context has the client's database. But MOVE and COPY report a key of another database.
     let db = OpenKey::to_look(context, &name).db().unwrap_or(name.db());
     // SAFETY: as the caller promises.
     (context, event, unsafe { KeyName::new(db, key) })
 }
 
-/// The first version, as the server numbers itself, whose notifications have the context of the client: Valkey 9.
+/// The version number of Valkey 9. From this version on, a notification has the context of the client.
 const DB_OF_CLIENT_SINCE: c_int = 0x0009_0000;
 
 pub unsafe extern "C" fn on_generic(

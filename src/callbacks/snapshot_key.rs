@@ -1,5 +1,5 @@
-//! The data type of snapshot keys: how the server writes and reads the key that carries dropped locks in a snapshot, see
-//! [`crate::snapshot`]. The value itself is empty.
+//! The data type of snapshot keys: how the server writes and reads the key that carries dropped locks in a snapshot,
+//! see [`crate::snapshot`]. The value itself is empty.
 
 use super::data_type::{NO_METHODS, create_type};
 use crate::panics::{Callback, catch_panic};
@@ -10,11 +10,11 @@ use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::{ptr, slice};
 
-/// The server wants nine characters.
+/// The name of the type. The server requires nine characters.
 const NAME: &CStr = c"lockward_";
 
-/// What the server writes into RDB files as the version of the type. This is the version of the list only, and must not
-/// change. The payload of each lock in the list has a version of its own.
+/// The version of the type, which the server writes into RDB files. It is the version of the list only, and must not
+/// change. The payload of each lock in the list begins with the version of the encoding.
 const ENCODING: c_int = 1;
 
 /// Makes the data type. False when the server refuses it.
@@ -54,7 +54,7 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *m
         }
         // SAFETY: the server's io, valid for this call.
         let Some(all) = (unsafe { read(io) }) else { return ptr::null_mut() };
-        // SAFETY: the server's io, valid for this call; the name is valid through it, or null.
+        // SAFETY: the server's io, valid for this call; the name is null or valid through the call.
         let (db, name) = unsafe {
             let name = api!(RedisModule_GetKeyNameFromIO(io));
             (Db(api!(RedisModule_GetDbIdFromIO(io))), if name.is_null() { &[] } else { string_bytes(name) })
@@ -66,7 +66,7 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *m
 /// Reads what [`rdb_save`] has written.
 ///
 /// # Safety
-/// `io` is the server's of the running call.
+/// The server has passed `io` to the running callback.
 unsafe fn read(io: *mut raw::RedisModuleIO) -> Option<Vec<Carried>> {
     // SAFETY: as the caller promises.
     let count = unsafe { api!(RedisModule_LoadUnsigned(io)) };
@@ -83,7 +83,7 @@ unsafe fn read(io: *mut raw::RedisModuleIO) -> Option<Vec<Carried>> {
 /// Reads a string; `None` when there is none.
 ///
 /// # Safety
-/// `io` is the server's of the running call.
+/// The server has passed `io` to the running callback.
 unsafe fn read_bytes(io: *mut raw::RedisModuleIO) -> Option<Vec<u8>> {
     let mut len = 0;
     // SAFETY:

@@ -9,9 +9,9 @@ use std::ffi::c_void;
 pub unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     // SAFETY: the server's context, valid for this call.
     let context = unsafe { Context::new(context) };
-    // The timer is marked as fired before the work: if the work panicked first, the timer would never be set again. If
-    // the mark panics, the work is left to the next timer, because the work could stop this one, and the server frees
-    // it after the callback.
+    // The timer is marked as fired before the work. Otherwise a panic of the work would leave the mark unset, and the
+    // timer would never be set again. If setting the mark panics, the work is left to the next timer: the work could
+    // stop this timer, and the server also frees this timer after the callback.
     let fired = || {
         background::timer_fired();
         true

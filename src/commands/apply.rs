@@ -1,6 +1,6 @@
 //! LOCK._APPLY key changes
 //!
-//! Internal: what replicas and the AOF are sent when a lock changes, see docs/design.md. Clients may not call
+//! Internal: replicas and the AOF are sent this command when a lock changes, see docs/design.md. Clients may not call
 //! it.
 
 use super::command::{Command, CommandSource, command_source};

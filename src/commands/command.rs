@@ -10,7 +10,7 @@ pub trait Command {
     /// The description.
     const INFO: CommandInfo;
 
-    /// Parses the whole request, carries it out and replies. Replies nothing when it fails.
+    /// Parses the whole request, carries it out and replies. If it fails, it returns an error and sends no reply.
     ///
     /// # Errors
     /// The error that the client gets.
@@ -46,8 +46,8 @@ pub enum CommandSource {
 /// Where the running command comes from.
 ///
 /// # Errors
-/// [`Error::Paused`] when a transaction that has paused all writes then tries to write. [`Error::ReadOnly`] when a
-/// client asks a replica to change a lock. The server allows this on a replica that is not read-only, but no replica
+/// [`Error::Paused`] when a transaction tries to write after it has paused all writes itself. [`Error::ReadOnly`] when
+/// a client asks a replica to change a lock. The server allows this on a replica that is not read-only, but no replica
 /// grants or frees a lock by itself.
 #[inline]
 pub fn command_source(context: Context) -> Result<CommandSource, Error> {

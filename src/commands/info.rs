@@ -54,7 +54,7 @@ impl Command for Info {
     }
 }
 
-/// How much is shown.
+/// How many holders and waiters are shown.
 struct Shown {
     holders: usize,
     waiters: Option<usize>,
@@ -80,7 +80,7 @@ pub struct Holding {
     pub first: Vec<Holder>,
     /// How many holders there are.
     pub count: usize,
-    /// What all holders take together.
+    /// The sum of the weights of all holders, and their smallest limit.
     load: Load,
 }
 

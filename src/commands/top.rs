@@ -37,7 +37,7 @@ impl Command for Top {
             }
         }
         // In a transaction, Redis from 7.4 on and Valkey from 8 on look up every key in the slot of the transaction's
-        // own keys. So they do not find keys of other slots.
+        // own keys. So these servers do not find keys of other slots.
         let flags = context.flags();
         if flags.cluster() && flags.must_not_block() {
             return Err(Error::TopInTransaction);
@@ -47,7 +47,7 @@ impl Command for Top {
         context.reply_array(top.len());
         for contended in top {
             let name = KeyName::copied(context.db(), &contended.key);
-            // If the key holds another type by now, it has no holder. Its waiters get an error soon.
+            // If the key holds another type by now, no holder is shown. The waiters will get an error soon.
             let holding = holding(context, &name, 1, now).unwrap_or_default();
             context.reply_map(5);
             context.reply_bytes(b"key");

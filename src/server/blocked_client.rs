@@ -1,11 +1,12 @@
 //! Clients that the server holds blocked for the module.
 //!
 //! A handle is unblocked exactly once, by the code that takes the waiter out of its wait queue. The server frees the
-//! handle some time after that. Before that, exactly one callback takes the pending reply: either the callback that
-//! replies, or the callback that reports that the client is gone.
+//! handle some time later. In between, exactly one callback takes the pending reply: either the callback that replies,
+//! or the callback that reports that the client is gone.
 //!
-//! The module does not use the server's own time limit. It passes a timeout callback only from Redis 7.4 and Valkey 8
-//! on. Older versions lose the reply or crash when a timeout and an unblock happen in the same pass of the event loop.
+//! The module does not use the server's own time limit. It passes a timeout callback, which CLIENT UNBLOCK calls, only
+//! from Redis 7.4 and Valkey 8 on. Older versions lose the reply or crash when a timeout and an unblock happen in the
+//! same pass of the event loop.
 
 use super::context::Context;
 use super::entry_points::entry_points;
@@ -16,8 +17,8 @@ use std::ffi::c_int;
 use std::hash::{Hash, Hasher};
 use std::ptr::{self, NonNull};
 
-/// The first version, as the server numbers itself, where CLIENT UNBLOCK and an unblock by the module may happen in the
-/// same pass of the event loop. Valkey's numbers begin at 8.
+/// From this version number on, CLIENT UNBLOCK and an unblock by the module may happen in the same pass of the event
+/// loop. Valkey's numbers begin at 8.
 const TIMEOUT_SAFE_SINCE: c_int = 0x0007_0400;
 
 /// A client that the server holds blocked for the module. Two values are equal if their handles are equal.
@@ -26,7 +27,7 @@ pub struct BlockedClient {
     handle: NonNull<raw::RedisModuleBlockedClient>,
     /// The client's id, for LOCK.INFO.
     pub id: u64,
-    /// Whether the server minted the owner, so that the reply must name it.
+    /// Whether the server generated the owner, so that the reply must contain the owner.
     pub minted: bool,
     /// Its socket, if known.
     pub socket: Option<Socket>,
@@ -59,7 +60,8 @@ impl BlockedClient {
 
     /// The client of a callback of a blocked client, for a lookup.
     pub fn of_callback(context: Context) -> Option<Self> {
-        // SAFETY: the context is that of a callback of a blocked client and has its handle, or null.
+        // SAFETY: the context belongs to a callback of a blocked client; the server returns the client's handle, or
+        // null.
         let handle = unsafe { api!(RedisModule_GetBlockedClientHandle(context.as_ptr())) };
         NonNull::new(handle).map(Self::with_handle)
     }

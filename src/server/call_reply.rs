@@ -48,7 +48,7 @@ impl CallReply {
         unsafe { api!(RedisModule_CallReplyType(self.0.as_ptr())) }
     }
 
-    /// Whether the server has such replies: Redis from 7.2 on, and Valkey.
+    /// Whether the server can return promises: Redis from 7.2 on, and Valkey.
     pub fn may_be_promise() -> bool {
         // SAFETY: reads a function pointer that the server set when the module was loaded.
         unsafe { raw::RedisModule_CallReplyPromiseAbort }.is_some()

@@ -14,8 +14,7 @@ pub enum ClusterState {
     Down,
 }
 
-/// The state of the cluster, from CLUSTER INFO. If the server does not say, the cluster counts as
-/// up.
+/// The state of the cluster, from CLUSTER INFO. If the reply does not name the state, the cluster counts as up.
 pub fn cluster_state(context: Context) -> ClusterState {
     // SAFETY: the format names one C string, and this follows; the reply is ours.
     let reply = unsafe {

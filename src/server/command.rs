@@ -12,15 +12,16 @@ pub struct CommandInfo {
     pub name: &'static CStr,
     /// Its flags, as `RM_CreateCommand` names them.
     pub flags: &'static CStr,
-    /// The number of words, including the name. If it is negative, there can be more.
+    /// The number of words of a call, including the name. A negative number -n means n words or more.
     pub arity: c_int,
-    /// How it uses its key, the first argument; `None` when it has none.
+    /// How the command uses its key, which is its first argument; `None` for a command without a key.
     pub key: Option<KeyUse>,
     /// Its arguments, as COMMAND DOCS and the hints of redis-cli show them.
     pub arguments: &'static [Argument],
-    /// Its ACL categories, on servers that let a module name them. [`OWN_CATEGORY`] is left out where it could not be added.
+    /// Its ACL categories, on servers that let a module name them. [`OWN_CATEGORY`] is left out where it could not be
+    /// added.
     pub categories: &'static [&'static str],
-    /// Its tips for clients and proxies, as COMMAND INFO names them; words between spaces.
+    /// Its tips for clients and proxies, as COMMAND INFO names them, separated by spaces.
     pub tips: &'static CStr,
     /// What the command does, in one sentence.
     pub summary: &'static CStr,
@@ -91,7 +92,7 @@ impl Argument {
         Self { name, kind: Kind::Together(arguments), option: None, optional: true, multiple: false }
     }
 
-    /// The argument as the server wants it. `held` owns the memory that the result points to.
+    /// The argument as a struct of the module API. `held` owns the memory that the result points to.
     fn raw(
         &self,
         chosen: bool,
@@ -131,8 +132,8 @@ impl Argument {
     }
 }
 
-/// A list as the server wants it, with an empty argument at its end. The first `chosen` arguments are not optional on
-/// their own.
+/// A list of arguments as structs of the module API, with an empty argument at its end. The first `chosen` arguments
+/// are not marked as optional, because the argument that contains them is.
 fn raw_list(
     arguments: &[Argument],
     chosen: usize,
@@ -183,7 +184,8 @@ impl KeyUse {
     }
 }
 
-/// Adds [`OWN_CATEGORY`] where the server can: Redis from 7.4 on, and Valkey. Other servers have no categories of modules.
+/// Adds [`OWN_CATEGORY`] where the server can: Redis from 7.4 on, and Valkey. On other servers a module cannot add a
+/// category.
 pub fn add_category(context: Context) -> bool {
     // SAFETY: reads a function pointer that the server set when the module was loaded.
     let Some(add) = (unsafe { raw::RedisModule_AddACLCategory }) else { return false };

@@ -10,7 +10,7 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The registered filter, or null. Used under the server's lock alone.
+/// The registered filter, or null. Used only under the server's lock.
 static FILTER: AtomicPtr<raw::RedisModuleCommandFilter> = AtomicPtr::new(ptr::null_mut());
 
 /// The caller of a command that begins.
@@ -24,8 +24,8 @@ pub enum Caller {
     Unknown,
 }
 
-/// Calls the module's entry point at the beginning of each command, until [`stop_watching_commands`]. Commands that the module
-/// calls are left out.
+/// Calls the module's entry point at the beginning of each command, until [`stop_watching_commands`]. Commands that the
+/// module calls are left out.
 pub fn watch_commands() {
     if FILTER.load(Ordering::Relaxed).is_null() {
         let flags = raw::REDISMODULE_CMDFILTER_NOSELF as c_int;
@@ -36,7 +36,8 @@ pub fn watch_commands() {
     }
 }
 
-/// Ends [`watch_commands`]. Must not be called while a command begins: the server may be walking through its list of filters.
+/// Ends [`watch_commands`]. Must not be called while a command begins: the server may be walking through its list of
+/// filters.
 pub fn stop_watching_commands() {
     let filter = FILTER.swap(ptr::null_mut(), Ordering::Relaxed);
     if !filter.is_null() {
@@ -45,13 +46,14 @@ pub fn stop_watching_commands() {
     }
 }
 
-/// The caller of the command. The server finds a client with a connection by its id. Scripts and modules call as
-/// clients that are in no list.
+/// The caller of the command. The server finds a client that has a connection by its id. It does not find the clients
+/// with which scripts and modules call commands.
 ///
 /// # Safety
-/// `command` is the server's of the running call.
+/// The server has passed `command` to the running callback.
 pub unsafe fn caller(command: *mut raw::RedisModuleCommandFilterCtx) -> Caller {
-    // SAFETY: as the caller promises. Without room for the client's info, the server only looks the client up.
+    // SAFETY: as the caller promises. The pointer for the client's info is null, so the server only looks the client
+    // up.
     unsafe {
         let (Some(id_of), Some(info_of)) =
             (raw::RedisModule_CommandFilterGetClientId, raw::RedisModule_GetClientInfoById)

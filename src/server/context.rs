@@ -48,7 +48,7 @@ impl Flags {
         self.any(raw::REDISMODULE_CTX_FLAGS_LOADING)
     }
 
-    /// The server is loading data, perhaps beside the old data, which it goes on serving.
+    /// The server is loading data. With ASYNC_LOADING it goes on serving the old data meanwhile.
     pub const fn loading_or_async_loading(self) -> bool {
         self.any(raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING)
     }
@@ -69,8 +69,8 @@ impl Flags {
     }
 }
 
-/// Valkey's `VALKEYMODULE_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION`. Without it CLUSTER MIGRATESLOTS is refused. Redis has not
-/// given this bit a meaning.
+/// Valkey's `VALKEYMODULE_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION`. Without it CLUSTER MIGRATESLOTS is refused. Redis has
+/// not given this bit a meaning.
 const VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
 
 fn length(len: usize) -> c_long {
@@ -94,7 +94,7 @@ impl Context {
         Self { raw: context, of_command: true }
     }
 
-    /// Whether a command is running, which can be replicated verbatim.
+    /// Whether this is the context of a command, which can be replicated verbatim.
     pub const fn is_of_command(self) -> bool {
         self.of_command
     }
@@ -104,8 +104,8 @@ impl Context {
         self.raw
     }
 
-    /// Tells the server what the module handles itself: errors while loading, signals that a key has changed, a replica that
-    /// loads new data beside the old, and a node that loads the data of a slot that it does not own yet.
+    /// Tells the server what the module handles itself: errors while loading, signals that a key has changed, a replica
+    /// that loads new data beside the old, and a node that loads the data of a slot that it does not own yet.
     pub fn set_options(self) {
         let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
             | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
@@ -210,7 +210,8 @@ impl Context {
         unsafe { api!(RedisModule_ReplyWithCallReply(self.raw, reply.as_ptr())) };
     }
 
-    /// Sends a command with a key and a payload to replicas and the AOF. False when the server does not know the command.
+    /// Sends a command with a key and a payload to replicas and the AOF. False when the server does not know the
+    /// command.
     pub fn replicate(self, command: &CStr, name: &KeyName<'_>, payload: &[u8]) -> bool {
         // SAFETY: the format names a string of the server's and a buffer with its length, and these follow.
         let status = unsafe {
@@ -226,7 +227,7 @@ impl Context {
         status == raw::REDISMODULE_OK as c_int
     }
 
-    /// Sends the running command as it was given to replicas and the AOF.
+    /// Sends the running command to replicas and the AOF as the client sent it.
     pub fn replicate_verbatim(self) {
         // SAFETY: the context is valid.
         unsafe { api!(RedisModule_ReplicateVerbatim(self.raw)) };

@@ -8,7 +8,7 @@ use std::ffi::c_int;
 macro_rules! api {
     ($function:ident($($argument:expr),* $(,)?)) => {{
         const { $crate::server::known::$function }
-        // A check in each call would cost a tenth of the module's own part of a command.
+        // A check in each call would cost a tenth of the time that the module itself spends on a command.
         redis_module::raw::$function.unwrap_unchecked()($($argument),*)
     }};
 }
@@ -60,10 +60,10 @@ needed! {
     RedisModule_WrongArity
 }
 
-/// The oldest version, as the server numbers itself, that has all the module needs.
+/// The number of the oldest version that has all the module needs.
 const OLDEST: c_int = 0x0007_0000;
 
-/// The version of the server, as it numbers itself: 0x00MMmmpp. Zero when it is too old to say.
+/// The version of the server, as it numbers itself: 0x00MMmmpp. Zero when the server is too old to tell its version.
 pub fn version() -> c_int {
     // SAFETY: reads a function pointer that the server set when the module was loaded; the function takes nothing.
     unsafe { raw::RedisModule_GetServerVersion.map_or(0, |version| version()) }

@@ -5,34 +5,34 @@ use std::ffi::{CStr, c_int};
 use std::ops::RangeInclusive;
 use std::ptr;
 
-/// The servers whose source was read for [`crate::replication_audience`]: Redis 7.0.15, 7.2.6, 7.4.1, 8.0.6 and 8.6.3, and
-/// Valkey 7.2.7, 8.0.1, 8.1.1 and 9.1.2. On other servers the module always assumes an audience.
+/// The servers whose source was read for [`crate::replication_audience`]: Redis 7.0.15, 7.2.6, 7.4.1, 8.0.6 and 8.6.3,
+/// and Valkey 7.2.7, 8.0.1, 8.1.1 and 9.1.2. On other servers the module always assumes an audience.
 ///
 /// These functions of the server show that the audience misses no change (Valkey writes `replica` for `slave`):
 ///
 /// - Without replica, backlog and AOF: `alsoPropagate` asks `shouldPropagate`, which checks these three, and drops the
 ///   command.
-/// - A new replica: `canFeedReplicaReplBuffer` leaves it out until `replicationSetupSlaveForFullResync`. That runs with
-///   `redisFork`, which fires FORK_CHILD.
+/// - A new replica: `canFeedReplicaReplBuffer` leaves it out until `replicationSetupSlaveForFullResync`. That function
+///   runs with `redisFork`, which fires FORK_CHILD.
 /// - A replica that joins the snapshot of another replica: it can join only after the fork
 ///   (`SLAVE_STATE_WAIT_BGSAVE_END`).
 /// - A replica with a second connection for the snapshot: the main connection waits too (Redis 8,
 ///   `SLAVE_STATE_WAIT_RDB_CHANNEL`), or is no replica before the fork (Valkey 8, `addRdbReplicaToPsyncWait`).
-/// - A replica that continues without a snapshot: it needs the id of a backlog (`masterTryPartialResynchronization`). A new
-///   backlog has a new id (`replicationCron`, `syncCommand`). The id is sent in +FULLRESYNC at the fork, and written to RDB
-///   files, for which `startSaving` fires PERSISTENCE.
-/// - A replica of this server in its next role: `replicationSetMaster` and `replicationUnsetMaster` fire ROLE_CHANGED. A full
-///   resync fires LOADING.
-/// - An AOF that is switched on: `feedAppendOnlyFile` drops commands until the child of the rewrite runs: FORK_CHILD. If the
-///   rewrite has to wait (`startAppendOnly`, `bgrewriteaofCommand`), CONFIG has fired.
-/// - An AOF in other cases: at a start it exists before the first cron. After RM_RdbLoad, RM_ResetDataset and REPLICAOF NO ONE
-///   it begins with a fork. `restartAOFWithSyncRdb` (Valkey 9.1) runs on replicas only.
+/// - A replica that continues without a snapshot: it needs the id of a backlog (`masterTryPartialResynchronization`). A
+///   new backlog has a new id (`replicationCron`, `syncCommand`). The id is sent in +FULLRESYNC at the fork, and
+///   written to RDB files, for which `startSaving` fires PERSISTENCE.
+/// - A replica that comes after this server has changed its role: `replicationSetMaster` and `replicationUnsetMaster`
+///   fire ROLE_CHANGED. A full resync fires LOADING.
+/// - An AOF that is switched on: `feedAppendOnlyFile` drops commands until the child of the rewrite runs: FORK_CHILD.
+///   If the rewrite has to wait (`startAppendOnly`, `bgrewriteaofCommand`), CONFIG has fired.
+/// - An AOF in other cases: at a start it exists before the first cron. After RM_RdbLoad, RM_ResetDataset and REPLICAOF
+///   NO ONE it begins with a fork. `restartAOFWithSyncRdb` (Valkey 9.1) runs on replicas only.
 /// - A node that gets a slot by atomic migration (Redis 8.6, `asmMigrateInProgress`): only in a cluster.
 /// - During MULTI/EXEC or a script: the server refuses SYNC, PSYNC and (in scripts) CONFIG. No AOF
 ///   begins, and the cron does not run.
 ///
-/// To add a server: read these functions; look for new callers of `fork`, and for new ways to send a snapshot without one; run
-/// the tests of the replication audience with `LOCKWARD_LONG=1`; then add its version.
+/// To add a server: read these functions; look for new callers of `fork`, and for new ways to send a snapshot without
+/// one; run the tests of the replication audience with `LOCKWARD_LONG=1`; then add its version.
 const KNOWN: [(&CStr, &[RangeInclusive<[u32; 2]>]); 2] =
     [(c"valkey_version", &[[7, 2]..=[9, 1]]), (c"redis_version", &[[7, 0]..=[8, 0], [8, 6]..=[8, 6]])];
 
@@ -50,14 +50,16 @@ fn major_and_minor(version: &[u8]) -> Option<[u32; 2]> {
     Some([numbers.next()??, numbers.next()??])
 }
 
-/// Whether a client of MOVE or COPY is left in the other database if a module listens to the events of these commands.
-/// This is a fault of Valkey 8.1, fixed in 9.1 (`moduleNotifyKeyspaceEvent`). The source of 9.0 was not read.
+/// Whether the server leaves a client of MOVE or COPY in the other database if a module is subscribed to the events of
+/// these commands. This is a fault of Valkey 8.1, fixed in 9.1 (`moduleNotifyKeyspaceEvent`). The source of 9.0 was not
+/// read.
 pub fn events_move_clients() -> bool {
     let version = text(c"server", c"valkey_version").and_then(|version| major_and_minor(&version));
     version.is_some_and(|version| ([8, 1]..[9, 1]).contains(&version))
 }
 
-/// The fields that are all 0 when there is no audience for changes. If a server lacks one of them, it may have an audience.
+/// The fields that are all 0 when there is no audience for changes. If a server lacks one of them, it may have an
+/// audience.
 const NO_AUDIENCE: [(&CStr, &[&CStr]); 3] = [
     (c"replication", &[c"connected_slaves", c"repl_backlog_active"]),
     (
@@ -82,7 +84,7 @@ pub fn has_no_replication_audience() -> bool {
 }
 
 /// Counts of the server that grow until CONFIG RESETSTAT sets them to 0. After a reset, one of them may exceed its old
-/// value before the next check, but hardly all.
+/// value before the next check. It is very unlikely that all three do.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MonotonicStats([u64; 3]);
 
@@ -105,7 +107,7 @@ impl MonotonicStats {
 /// A field of a section; `None` when the server has no such field.
 pub fn text(section: &CStr, field: &CStr) -> Option<Vec<u8>> {
     let section = Section::new(section);
-    // SAFETY: the text is the section's, and copied while that lives.
+    // SAFETY: the text belongs to the section, and is copied while the section lives.
     unsafe {
         let text = api!(RedisModule_ServerInfoGetFieldC(section.0, field.as_ptr()));
         (!text.is_null()).then(|| CStr::from_ptr(text).to_bytes().to_vec())

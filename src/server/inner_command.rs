@@ -17,8 +17,8 @@ pub enum InnerRefused {
     OwnCommand,
     /// No command has this name.
     NoSuchCommand,
-    /// It is WAIT or WAITAOF. They wait until replicas have the writes of their client. The client of an inner command has no
-    /// writes of its own.
+    /// It is WAIT or WAITAOF. These commands wait for the writes of the client that calls them. The client of an inner
+    /// command has made no writes.
     WaitsForReplicas,
     /// It is another module's command, and it may block its client.
     Blocks,
@@ -31,7 +31,7 @@ const LONGEST_NAME: usize = 127;
 
 /// The inner command of the running command.
 pub struct InnerCommand<'a> {
-    /// Ends in NUL. It is not on the heap, because it is copied for each call.
+    /// The name, which ends in NUL. An array saves an allocation for each call.
     name: [u8; LONGEST_NAME + 1],
     /// The command's name and arguments.
     strings: &'a [*mut raw::RedisModuleString],
@@ -76,10 +76,10 @@ impl<'a> InnerCommand<'a> {
         Ok(())
     }
 
-    /// In a transaction or script the server lets no command block. Otherwise the server aborts when a module's command
-    /// blocks a client that must not be blocked. So a module's command that says that it blocks is refused. A module's
-    /// command that does not say so is called in a mode that lets it block, if the server has this mode: Redis from 7.2
-    /// on, and Valkey.
+    /// In a transaction or a script the server itself lets no command block. Outside of them, the server aborts when a
+    /// module's command blocks during this call. So a module's command with the flag `blocking` is refused there. A
+    /// module's command without the flag may still block. If the server can return a promise (Redis from 7.2 on, and
+    /// Valkey), such a command is called in the mode that allows this.
     fn call(&self, context: Context) -> Result<CallReply, InnerRefused> {
         let may_block = known_command(self.name())
             .filter(|command| command.of_module && !context.flags().in_transaction_or_script());
@@ -143,7 +143,7 @@ fn is_own(name: &[u8]) -> bool {
     name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"lock."))
 }
 
-/// Tells the server the keys of a command with an inner command at position `at`: its own first argument, and those of
+/// Tells the server the keys of a command with an inner command at position `at`: the first argument, and the keys of
 /// the inner command. Returns false if the server does not ask for keys but runs the command.
 ///
 /// From Redis 8.4 on, the server asks on its I/O threads, without its lock. On these threads the module must not call a
@@ -151,7 +151,7 @@ fn is_own(name: &[u8]) -> bool {
 /// rights by the correct flags.
 ///
 /// # Safety
-/// The server's context and strings, of the running call.
+/// The server has passed the context and the strings to the running callback.
 pub unsafe fn report_keys(
     context: *mut raw::RedisModuleCtx,
     argv: &[*mut raw::RedisModuleString],
@@ -206,7 +206,8 @@ unsafe fn known_keys(
     keys.into_iter().map(flags).collect()
 }
 
-/// The positions of the keys of a command, as the server finds them, and their flags or 0. The server does not need its lock for that.
+/// The positions of the keys of a command, as the server finds them, and their flags or 0. The server does not need its
+/// lock for this call.
 ///
 /// # Safety
 /// As [`report_keys`].

@@ -50,8 +50,8 @@ impl<'a> OpenKey<'a> {
         Self::open(context, name, raw::REDISMODULE_WRITE)
     }
 
-    /// Opens a key to look at it. The server counts no hit and no miss. From Redis 7.2 on, a key whose TTL has passed is not
-    /// deleted.
+    /// Opens a key to look at it. The server counts no hit and no miss. From Redis 7.2 on, a key whose TTL has passed
+    /// is not deleted.
     pub fn to_look(context: Context, name: &KeyName<'a>) -> Self {
         const NO_EFFECTS: u32 = raw::REDISMODULE_OPEN_KEY_NOTOUCH
             | raw::REDISMODULE_OPEN_KEY_NONOTIFY
@@ -114,15 +114,15 @@ impl<'a> OpenKey<'a> {
         // SAFETY: the key is open for writing; the value belongs to the server from here on.
         let stored = unsafe { api!(RedisModule_ModuleTypeSetValue(self.key, of_type, value.cast())) };
         if stored != raw::REDISMODULE_OK as c_int {
-            // SAFETY: refused, so it is still ours.
+            // SAFETY: the server has refused the value, so the module still owns it.
             return unsafe { lock_allocation::free(value) };
         }
         self.expire_at(expires_at);
     }
 
-    /// Carries out a change of the lock in the key. `before` and `after` are its times of expiry. A free lock has no such time:
-    /// its key is deleted. For any other lock, the TTL is set if the time has changed. So a TTL that was set by hand stays until
-    /// the next lease, here and on replicas.
+    /// Carries out a change of the lock in the key. `before` and `after` are its times of expiry. A free lock has no
+    /// such time: its key is deleted. For any other lock, the TTL is set if the time has changed. So a TTL that was set
+    /// by hand stays until the next lease, here and on replicas.
     pub fn changed(&mut self, before: WallTime, after: Option<WallTime>) {
         match after {
             None => lock_allocation::deleting(self.value, || {
@@ -150,7 +150,7 @@ impl<'a> OpenKey<'a> {
     /// Makes a key that holds nothing a snapshot key.
     pub fn create_snapshot_key(&mut self) {
         let of_type = SNAPSHOT_KEY_TYPE.load(Ordering::Relaxed);
-        // SAFETY: the key is open for writing; a snapshot key's value is never looked at, nor freed.
+        // SAFETY: the key is open for writing; the value of a snapshot key is neither read nor freed.
         unsafe { api!(RedisModule_ModuleTypeSetValue(self.key, of_type, ptr::dangling_mut())) };
     }
 

@@ -1,17 +1,17 @@
-//! The name of a key, as a string of the server's.
+//! The name of a key, as a `RedisModuleString`.
 
 use lockward_core::{Db, NameRef};
 use redis_module::raw;
 use std::cell::OnceCell;
 use std::{ptr, slice};
 
-/// The name of a key in a database: an argument of the running command, or a string of its own.
+/// The name of a key in a database. The string is an argument of the running command, or belongs to this name.
 pub struct KeyName<'a> {
     db: Db,
     string: *mut raw::RedisModuleString,
     /// Whether the string is freed together with this name.
     owned: bool,
-    /// Read from the server on first use: usually only the server needs the name.
+    /// The bytes of the key, read on first use. Usually only the server needs them.
     bytes: OnceCell<&'a [u8]>,
 }
 

@@ -14,9 +14,9 @@ use std::rc::Rc;
 pub struct KnownCommand {
     /// Whether a module has made it.
     pub of_module: bool,
-    /// Whether it says that it may block its client. Modules need not say so.
+    /// Whether it has the flag `blocking`. A module's command may block its client without this flag.
     pub says_it_blocks: bool,
-    /// The number of words of a call. If it is negative, there can be more.
+    /// The number of words of a call. A negative number -n means n words or more.
     arity: i64,
     /// Its key specifications.
     specs: Vec<KeySpec>,

@@ -1,7 +1,8 @@
 //! The locks in the keyspace as values of the server: how many there are, and their memory.
 //!
-//! No event reports every lock that leaves the keyspace: FLUSHALL and a full resync do not name locks, and RENAME reports a lock
-//! that stays. But when the server frees a value, that lock is gone, whatever the reason.
+//! No event reports every lock that leaves the keyspace: FLUSHALL and a full resync do not name locks, and RENAME
+//! reports a lock that goes on under another name. But when the server frees a value, that lock is gone, whatever the
+//! reason.
 //!
 //! Most locks are released, and soon the next one is acquired. So the memory of a released lock is used again. This
 //! saves the bookkeeping of the server's allocator, some 20 ns for an acquire and a release.
@@ -15,20 +16,20 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 /// The memory of at most this many locks is kept: 3 KB.
 const SPARE: usize = 64;
 
-/// The number of values that were given to the server, less those that the module has deleted. Written only under the server's
-/// lock.
+/// The number of values that were given to the server, less those that the module has deleted. Written only under the
+/// server's lock.
 static GIVEN: AtomicU64 = AtomicU64::new(0);
 
-/// The number of values that the server has freed for other reasons. Written by the server's own threads too: FLUSHALL ASYNC
-/// frees in the background.
+/// The number of values that the server has freed for other reasons. Written by the server's own threads too: FLUSHALL
+/// ASYNC frees in the background.
 static FREED: AtomicU64 = AtomicU64::new(0);
 
 /// The value that the module is deleting now. Another thread may free other values meanwhile.
 static DELETED: AtomicPtr<Lock> = AtomicPtr::new(ptr::null_mut());
 
 lazy_static! {
-    /// Used when the module makes a lock for a key, and when [`free`] frees a lock that the module deletes. Both run under the
-    /// server's lock.
+    /// Used when the module makes a lock for a key, and when [`free`] frees a lock that the module deletes. Both run
+    /// under the server's lock.
     static ref SPARES: Shared<Spares> = Shared::new(Vec::new());
 }
 
@@ -58,9 +59,9 @@ pub fn give(lock: Box<Lock>) -> *mut Lock {
     Box::into_raw(lock)
 }
 
-/// Has the server delete the key of a value. The server frees the value during the call: it leaves a value to a thread only if
-/// freeing it is much work (`freeObjAsync`). Another module may be notified and make this module delete another value during the
-/// call. Then this value counts as freed for another reason.
+/// Has the server delete the key of a value. The server frees the value during the call: it leaves a value to a thread
+/// only if freeing it is much work (`freeObjAsync`). Another module may be notified and make this module delete another
+/// value during the call. Then this value counts as freed for another reason.
 pub fn deleting(value: *mut Lock, delete: impl FnOnce()) {
     DELETED.store(value, Ordering::Relaxed);
     delete();
@@ -70,7 +71,7 @@ pub fn deleting(value: *mut Lock, delete: impl FnOnce()) {
 /// Frees a value.
 ///
 /// # Safety
-/// It was made by [`give`], and is freed once.
+/// `value` was made by [`give`], and is freed once.
 pub unsafe fn free(value: *mut Lock) {
     // SAFETY: as the caller promises.
     let lock = unsafe { Box::from_raw(value) };

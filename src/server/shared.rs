@@ -3,8 +3,8 @@
 //! A value is used in short closures, and nothing in a closure uses a shared value again. `make lint` checks that
 //! (`scripts/check-layers`). If the server still calls the module during a closure, `catch_panic` rejects the call.
 //!
-//! Two calls may come without the server's lock: the one that frees a value, and the one that asks for the keys of a command.
-//! They use shared values only on the main thread, where the lock is held.
+//! Two calls may come without the server's lock: the one that frees a value, and the one that asks for the keys of a
+//! command. They use shared values only on the main thread, where the lock is held.
 
 use redis_module::{RedisGILGuard, RedisLockIndicator};
 use std::cell::{Cell, RefCell};
@@ -27,8 +27,8 @@ pub fn on_main_thread() -> bool {
 /// Whether a shared value is in use. Set and read only under the server's lock.
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
-/// A value that the server's calls into the module share. The server makes these calls one at a time, under a lock of its own.
-/// They are not all on one thread: another module may call our commands on a thread of its own.
+/// A value that the server's calls into the module share. The server makes these calls one at a time, under a lock of
+/// its own. They are not all on one thread: another module may call our commands on a thread of its own.
 ///
 /// It is used only in calls that the server makes under its lock.
 pub struct Shared<T>(RedisGILGuard<RefCell<T>>);

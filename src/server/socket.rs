@@ -20,10 +20,11 @@ impl Socket {
     /// with RDMA.
     pub fn is_left(self) -> bool {
         let mut byte = 0_u8;
-        // SAFETY: room for one byte, which lives as long as the call. The byte stays in the socket, and the call does not wait.
+        // SAFETY: room for one byte, which lives as long as the call. The byte stays in the socket, and the call does
+        // not wait.
         let read = unsafe { recv(self.0, (&raw mut byte).cast(), 1, LOOK_ONLY) };
         if read < 0 && Error::last_os_error().kind() == ErrorKind::WouldBlock {
-            return false; // There is nothing to read, not even the end. This is the usual case, and costs less than `poll`.
+            return false; // Nothing to read, not even the end. This usual case costs less than `poll`.
         }
         let mut socket = Polled { descriptor: self.0, asked: READ_SIDE_ENDED, found: 0 };
         // SAFETY: one entry, as counted, which lives as long as the call; a limit of 0 does not wait. Nothing is read.

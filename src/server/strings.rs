@@ -11,7 +11,8 @@ use std::slice;
 /// `string` is valid for `'a`, and is not changed meanwhile.
 pub unsafe fn string_bytes<'a>(string: *const raw::RedisModuleString) -> &'a [u8] {
     let mut len = 0;
-    // SAFETY: the string is valid; the pointer that comes back is never null, and good for `len` bytes as long as the string is.
+    // SAFETY: the string is valid for `'a`. The returned pointer is not null, and `len` bytes can be read from it while
+    // the string is valid and unchanged.
     unsafe {
         let start = api!(RedisModule_StringPtrLen(string, &raw mut len));
         slice::from_raw_parts(start.cast(), len)

@@ -1,8 +1,8 @@
 //! Subscriptions to events of the server.
 //!
-//! The server walks through the list of all modules' subscriptions twice in each pass of its event loop. It calls keyspace
-//! subscribers within the commands of all clients. So the module subscribes to rare events only when it first needs them. It
-//! stays subscribed: not every server lets a module unsubscribe.
+//! Subscriptions take time: the server walks through the list of all modules' subscriptions twice in each pass of its
+//! event loop, and calls keyspace subscribers within the commands of all clients. So the module subscribes to rare
+//! events only when it first needs them. It stays subscribed: not every server lets a module unsubscribe.
 
 use super::context::Context;
 use super::entry_points::entry_points;
@@ -20,14 +20,14 @@ pub fn subscribe_server_event(context: Context, id: u64, callback: raw::RedisMod
     status == raw::REDISMODULE_OK as c_int
 }
 
-/// Subscribes to the loading of a data set beside the one that a replica has. A second call changes nothing.
+/// Subscribes to the events of a replica that loads a new data set beside its old one. A second call changes nothing.
 pub fn subscribe_async_loading() {
     let event = raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD;
     subscribe_server_event(module_context(), event, entry_points().async_loading);
 }
 
-/// Subscribes to expirations and evictions. Needed from the first time that a held lock leaves the keyspace and the module
-/// must know why.
+/// Subscribes to expirations and evictions. Needed from the first time that a held lock leaves the keyspace and the
+/// module must know why.
 pub fn subscribe_expired_evicted() {
     static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
     let classes = raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED;
@@ -40,8 +40,8 @@ pub fn subscribe_new_keys() {
     subscribe_once(&SUBSCRIBED, raw::REDISMODULE_NOTIFY_NEW, entry_points().new_key);
 }
 
-/// Subscribes to the events of EXPIRE, RENAME and MOVE. Needed when a lock leaves the keyspace and one of its holds may have to
-/// be passed on. Not done on servers where these subscriptions do harm.
+/// Subscribes to the events of EXPIRE, RENAME and MOVE. Needed when a lock leaves the keyspace and one of its holds may
+/// have to be passed on. Does nothing on servers with the fault of [`info::events_move_clients`].
 pub fn subscribe_generic() {
     static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
     if !SUBSCRIBED.swap(true, Ordering::Relaxed) && !info::events_move_clients() {
@@ -49,8 +49,8 @@ pub fn subscribe_generic() {
     }
 }
 
-/// Subscribes to changes of long keys, which the sweep does not open. Needed from the first waiter for a long key on. Not done on
-/// servers where these subscriptions do harm.
+/// Subscribes to changes of long keys, which the sweep does not open. Needed from the first waiter for a long key on.
+/// Does nothing on servers with the fault of [`info::events_move_clients`].
 pub fn subscribe_long_keys() {
     static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
     if !SUBSCRIBED.swap(true, Ordering::Relaxed) && !info::events_move_clients() {

@@ -6,7 +6,7 @@ use super::internal_commands::GATE;
 use super::key_name::KeyName;
 use std::ffi::CStr;
 
-/// Whether such a write may be done.
+/// Whether the server would accept the write now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteGate {
     /// It may be done.
@@ -22,9 +22,9 @@ pub enum WriteGate {
 impl Context {
     /// Whether the server would accept a client's write to `name`: role, replicas, disk, cluster slot.
     ///
-    /// The module asks by calling LOCK._GATE, a write command that does nothing. It calls it in the mode for scripts, in
-    /// which the server makes the same checks as for clients. The server checks the slot last. So after another refusal the
-    /// module asks for the slot separately.
+    /// The module asks by calling LOCK._GATE, a write command that does nothing. It calls LOCK._GATE in the mode for
+    /// scripts, in which the server makes the same checks as for clients. The server checks the slot last. So if the
+    /// server refuses for another reason, the module asks about the slot separately.
     pub fn write_gate(self, name: &KeyName<'_>) -> WriteGate {
         match self.call_gate(c"SEs", name) {
             WriteGate::Refused => match self.slot_gate(name) {

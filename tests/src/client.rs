@@ -46,10 +46,10 @@ impl<A: AsRef<[u8]>> Command for Vec<A> {
     }
 }
 
-/// Why no reply came.
+/// Why there is no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// No reply has come in time.
+    /// The reply has not come within the time limit.
     StillOpen,
     /// The server has closed the connection.
     Closed,
@@ -143,7 +143,7 @@ impl Client {
         self.write(bytes).expect("the server takes what is sent");
     }
 
-    /// Waits for the next reply. Pushes that come before it are kept for [`Client::push`].
+    /// Waits for the next reply. Pushes that come before the reply are kept for [`Client::push`].
     #[track_caller]
     pub fn reply(&mut self) -> Reply {
         match self.reply_within(DEADLINE) {
@@ -181,7 +181,7 @@ impl Client {
         self.pushes.pop_front()
     }
 
-    /// Whether no reply has arrived yet. This is meaningful only once the server is known to have done its work.
+    /// Whether no reply has arrived yet. Call this function only when the server has surely executed the command.
     #[track_caller]
     pub fn has_no_reply(&mut self) -> bool {
         match self.reply_within(Duration::from_millis(1)) {
@@ -190,7 +190,7 @@ impl Client {
         }
     }
 
-    /// Waits until the server closes the connection, and drops the replies before that.
+    /// Waits until the server closes the connection, and discards all earlier replies.
     #[track_caller]
     pub fn is_closed(&mut self) -> bool {
         let deadline = Instant::now() + DEADLINE;
@@ -226,7 +226,7 @@ impl Client {
         self.stream.shutdown(Shutdown::Write).expect("an open connection");
     }
 
-    /// Whether a part of a reply has arrived.
+    /// Whether unread bytes have arrived.
     #[track_caller]
     pub fn has_unread(&self) -> bool {
         self.stream.set_nonblocking(true).expect("a connection");
@@ -264,7 +264,7 @@ impl Client {
         assert_eq!(done, 0, "SO_LINGER");
     }
 
-    /// Reads exactly `count` bytes that are not RESP.
+    /// Reads exactly `count` bytes without decoding them.
     #[track_caller]
     pub(crate) fn raw(&mut self, count: usize) -> Vec<u8> {
         let deadline = Instant::now() + DEADLINE;
@@ -274,7 +274,7 @@ impl Client {
         self.unread.drain(..count).collect()
     }
 
-    /// Reads one line that is not RESP, without its end.
+    /// Reads one line without decoding it, and returns it without its line end.
     #[track_caller]
     pub(crate) fn raw_line(&mut self) -> Vec<u8> {
         let deadline = Instant::now() + DEADLINE;

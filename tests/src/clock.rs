@@ -15,7 +15,7 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// A clock with the right time.
+    /// A clock that shows the right time.
     #[track_caller]
     pub fn new() -> Self {
         let path = temporary_path("clock");
@@ -23,13 +23,13 @@ impl WallClock {
         Self { path, offset: 0 }
     }
 
-    /// Steps it forward.
+    /// Steps the clock forward.
     #[track_caller]
     pub fn forward(&mut self, step: Duration) {
         self.step(i64::try_from(step.as_micros()).expect("a step"));
     }
 
-    /// Steps it back.
+    /// Steps the clock back.
     #[track_caller]
     pub fn back(&mut self, step: Duration) {
         self.step(-i64::try_from(step.as_micros()).expect("a step"));

@@ -14,7 +14,7 @@ const SLOTS: u16 = 16_384;
 const PRIMARIES: u16 = 3;
 /// How many keys one MIGRATE moves.
 const BATCH: usize = 100;
-/// How long one attempt of the servers to fail over lasts.
+/// After this time the servers have given up an attempt to fail over.
 const ATTEMPT: Duration = Duration::from_secs(6);
 const HAND_OVER: Duration = Duration::from_secs(60);
 
@@ -67,7 +67,7 @@ impl Cluster {
         Self::start_with(Setup::new())
     }
 
-    /// The same, with another setup.
+    /// As [`Cluster::start`], with this setup for each node.
     #[track_caller]
     pub fn start_with(setup: Setup) -> Self {
         Self::start_nodes(setup, PRIMARIES, PRIMARIES)
@@ -79,7 +79,7 @@ impl Cluster {
         Self::start_primaries(setup, PRIMARIES)
     }
 
-    /// Starts so many primaries without replicas.
+    /// Starts this number of primaries without replicas.
     #[track_caller]
     pub fn start_primaries(setup: Setup, primaries: u16) -> Self {
         Self::start_nodes(setup, primaries, 0)
@@ -142,13 +142,13 @@ impl Cluster {
         &mut self.nodes
     }
 
-    /// The nodes that say that they are primaries.
+    /// The nodes that report the role of a primary.
     #[track_caller]
     pub fn primaries(&self) -> Vec<&Server> {
         self.running().filter(|node| node.client().server_info("replication", "role") == "master").collect()
     }
 
-    /// The primary that says that it serves a slot.
+    /// The primary that reports that it serves a slot.
     #[track_caller]
     pub fn owner(&self, slot: u16) -> &Server {
         let owner = self.running().find(|node| {
@@ -193,8 +193,8 @@ impl Cluster {
         moving.end();
     }
 
-    /// Makes a replica the primary by a planned failover, and waits until all nodes agree. (The servers give up an attempt that
-    /// comes soon after another one, so it is repeated.)
+    /// Makes a replica the primary by a planned failover, and waits until all nodes agree. The servers may give up an
+    /// attempt that comes soon after an earlier attempt, so this function repeats it.
     #[track_caller]
     pub fn hand_over_to(&self, replica: &Server) {
         let mut client = replica.client();
@@ -277,7 +277,7 @@ impl SlotMove<'_> {
         Self { replacing: true, ..self }
     }
 
-    /// Moves a batch of its keys. Returns whether there were any.
+    /// Moves a batch of the slot's keys. Returns whether the slot had keys.
     #[track_caller]
     pub fn carry(&self) -> bool {
         let mut source = self.from.client();
@@ -291,17 +291,17 @@ impl SlotMove<'_> {
         command.extend(self.replacing.then_some(&b"REPLACE"[..]));
         command.push(b"KEYS");
         command.extend(keys.iter().map(Reply::bytes));
-        // Another client may have removed all of them.
+        // NOKEY: other clients have removed all keys of the batch.
         let answer = source.call(command);
         if matches!(answer.redirection(), Some(Redirection::Moved(_))) {
-            // This node already knows that the target has the slot, and drops the remaining keys.
+            // The source already knows that the target has the slot, and drops the remaining keys.
             return false;
         }
         assert!(matches!(&answer, Reply::Simple(text) if text == "OK" || text == "NOKEY"), "{answer:?}");
         true
     }
 
-    /// Moves all its keys.
+    /// Moves all keys of the slot.
     #[track_caller]
     pub fn carry_all(&self) {
         while self.carry() {}
@@ -314,7 +314,7 @@ impl SlotMove<'_> {
         let command = format!("CLUSTER SETSLOT {} NODE {there}", self.slot);
         assert_eq!(self.to.client().call(&*command), Reply::ok());
         let mut source = self.from.client();
-        // The former owner keeps the slot while it has a key of it.
+        // The former owner gives up the slot only when it has no key of the slot.
         eventually("the former owner lets the slot go", || {
             self.carry_all();
             source.call(&*command) == Reply::ok()
@@ -326,7 +326,8 @@ impl SlotMove<'_> {
     }
 }
 
-/// A client of the whole cluster: it follows redirections, and repeats a command after TRYAGAIN and CLUSTERDOWN.
+/// A client of the whole cluster. It follows redirections, and repeats a command after TRYAGAIN, CLUSTERDOWN and
+/// other temporary errors.
 #[derive(Debug)]
 pub struct ClusterClient {
     seeds: Vec<u16>,
@@ -338,7 +339,7 @@ impl ClusterClient {
     /// Sends a command about a key until the node that serves the key answers it.
     ///
     /// # Panics
-    /// When that takes longer than [`DEADLINE`], which a failover does not.
+    /// When no node answers within [`DEADLINE`]. A failover takes less time.
     #[track_caller]
     pub fn call(&mut self, key: &str, command: &str) -> Reply {
         let slot = slot_of(key);
@@ -389,7 +390,7 @@ fn asks_to_come_again(error: &str) -> bool {
         .any(|word| error.starts_with(word))
 }
 
-/// What is known of a node: its id, its flags, and its slots, from the first to the last of each range.
+/// What a node knows of one node: the node's id, its flags, and its ranges of slots (first and last slot).
 type Known = (String, String, Vec<(u16, u16)>);
 
 /// What a node knows of all nodes, sorted.
@@ -415,7 +416,7 @@ fn slots(line: &str) -> impl Iterator<Item = (u16, u16)> {
 }
 
 impl Setup {
-    /// Starts a node of a cluster that serves no slot yet and knows no other.
+    /// Starts a cluster node that serves no slot yet and knows no other node.
     #[track_caller]
     pub fn start_node(self) -> Server {
         self.config_before("cluster-enabled yes")
@@ -427,7 +428,7 @@ impl Setup {
 }
 
 impl Server {
-    /// Its node id.
+    /// The node id of the server.
     #[track_caller]
     pub fn node_id(&self) -> String {
         self.client().call("CLUSTER MYID").text()
@@ -439,7 +440,7 @@ impl Server {
         !self.client().call(["COMMAND", "INFO", name]).items()[0].is_null()
     }
 
-    /// Introduces this node to the node of a client.
+    /// Introduces this node to the node to which `client` is connected.
     #[track_caller]
     fn meet(&self, client: &mut Client) {
         let bus = self.client().call("CONFIG GET cluster-port").field("cluster-port").text();

@@ -5,7 +5,8 @@ use crate::limits::raise_open_files;
 use crate::server::Server;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The right to open thousands of connections. One test at a time has it, because a process can open only so many.
+/// The right to open thousands of connections. One test at a time has this right, because the number of open files of
+/// a process is limited.
 #[derive(Debug)]
 pub struct Crowd {
     _alone: MutexGuard<'static, ()>,
@@ -21,7 +22,8 @@ impl Crowd {
         Self { _alone: alone }
     }
 
-    /// Opens connections, each of which sends one LOCK.ACQUIRE: `"lock B BLOCK 0"`.
+    /// Opens connections and sends one LOCK.ACQUIRE on each. `request` returns the arguments for the connection with a
+    /// number: `"lock B BLOCK 0"`.
     #[track_caller]
     pub fn ask(&self, server: &Server, count: usize, request: impl Fn(usize) -> String) -> Vec<Client> {
         let asking = |number| {

@@ -1,4 +1,4 @@
-//! A disk for one server that loses what was not synced.
+//! A disk for one server that can lose everything that the server has not synced.
 
 use crate::process::temporary_path;
 use crate::random::Random;
@@ -10,16 +10,17 @@ use std::path::{Path, PathBuf};
 /// The size of the file that disk_shim.rs maps.
 const ROOM: usize = 1_024 * 16;
 
-/// For each file it keeps what was synced. It keeps of each file what was synced.
+/// A disk that knows up to which length each file is synced.
 ///
-/// A process that is killed loses nothing that it has written. A machine that loses its power does.
+/// A killed process loses nothing that it has written: the kernel still has the data. A power failure loses all data
+/// that was not synced.
 #[derive(Debug)]
 pub struct Disk {
     path: PathBuf,
 }
 
 impl Disk {
-    /// A disk that keeps nothing yet.
+    /// A disk on which nothing is synced yet.
     #[track_caller]
     pub fn new() -> Self {
         let path = temporary_path("disk");
@@ -27,8 +28,8 @@ impl Disk {
         Self { path }
     }
 
-    /// Removes a random part of what a killed server had written to its AOF and not synced, as a power failure
-    /// does. Returns the number of lost bytes.
+    /// Removes a random part of the data that a killed server has written to its AOF but not synced, as a power
+    /// failure does. Returns the number of lost bytes.
     #[track_caller]
     pub fn lose_unsynced(&self, server: &Server, random: &mut Random) -> u64 {
         let table = fs::read(&self.path).expect("the table");
@@ -41,7 +42,7 @@ impl Disk {
             let left = synced + random.number() % (length - synced + 1);
             File::options().write(true).open(&path).and_then(|file| file.set_len(left)).expect("a cut");
             lost += length - left;
-            // What is left counts as synced when the server starts again.
+            // The rest of the file counts as synced when the server starts again.
             kept.extend_from_slice(&number.to_ne_bytes());
             kept.extend_from_slice(&left.to_ne_bytes());
         }
@@ -71,7 +72,7 @@ impl Setup {
     }
 }
 
-/// The files to which a server has appended since the last rewrite of its AOF, in order.
+/// The files to which a server has appended commands since the last rewrite of its AOF, in order.
 #[track_caller]
 pub fn appended_files(server: &Server) -> Vec<PathBuf> {
     let Ok(files) = fs::read_dir(server.dir().join("appendonlydir")) else { return Vec::new() };

@@ -1,30 +1,36 @@
 //! Starts servers, clusters, Sentinels and proxies, for the tests, the proofs and the benchmarks.
 //!
 //! - [`Server`] is one server process with the module loaded, on its own port and in its own directory.
-//! - [`Client`] speaks RESP2 or RESP3 and shows each [`Reply`] exactly as on the wire. [`encode`] and [`decode`] do the same
+//! - [`Client`] speaks RESP2 or RESP3 and shows each [`Reply`] exactly as on the wire. [`encode`] and [`decode`] work
 //!   without a connection.
-//! - [`ReplicationStream`] and [`appended_commands`] show what replicas and the AOF are sent.
+//! - [`ReplicationStream`] and [`appended_commands`] show the commands that the server writes to replicas and to the
+//!   AOF.
 //! - [`Link`] is a proxy for replication links that cuts connections or drops data.
-//! - [`Proxy`] is a proxy for clients that loses requests and replies.
-//! - [`Cluster`] is three primaries and their replicas, whose slots can be moved.
-//! - [`Sentinels`] monitor a primary, and promote a replica when it is gone.
+//! - [`Proxy`] is a proxy between clients and a server that loses requests and replies.
+//! - [`Cluster`] is three primaries and their replicas. It can move slots.
+//! - [`Sentinels`] monitor a primary, and promote a replica when the primary is down.
 //! - [`Listener`] accepts connections, for servers that a test plays itself.
 //! - [`Certificates`] are for servers with TLS.
 //! - [`Crowd`] is thousands of connections.
-//! - [`ProcessGroup`], [`Directory`] and [`free_port`] are for other processes.
+//! - [`ProcessGroup`], [`Directory`] and [`free_port`] are for processes that are not servers.
 //! - [`eventually`] waits for a condition. A test never sleeps.
 //!
-//! Environment variables choose what is tested: `LOCKWARD_SERVER` the server program (`redis-server`), `LOCKWARD_MODULE` the
-//! module (`target/release/liblockward.so`), `LOCKWARD_PANIC_MODULE` the module built with the feature `panic-probe`
-//! (`target/panic-probe/release/liblockward.so`), `LOCKWARD_EMPTY_MODULE` a module that has a few test commands
-//! (`target/release/libempty_module.so`). `LOCKWARD_CHECKED=1` says that the servers run under a memory checker: they are then
-//! shut down normally, so that the checker reports leaks. `LOCKWARD_SHIM_OPTIONS` are rustc's options for the libraries that are
-//! preloaded into a server for another processor. If servers are slow, set `LOCKWARD_SLOWNESS` when you compile the tests: all
-//! limits are that many times longer.
+//! Environment variables, with the default values in brackets:
 //!
-//! With `LOCKWARD_LONG=1`, randomized tests take the larger number of [`rounds`]. This is for nights, releases, and the search
-//! for a rare fault. They test the same claims in both forms. Random choices follow from a seed that each test prints;
-//! `LOCKWARD_SEED` sets the seed.
+//! - `LOCKWARD_SERVER`: the server program (`redis-server`).
+//! - `LOCKWARD_MODULE`: the module (`target/release/liblockward.so`).
+//! - `LOCKWARD_PANIC_MODULE`: the module built with the feature `panic-probe`
+//!   (`target/panic-probe/release/liblockward.so`).
+//! - `LOCKWARD_EMPTY_MODULE`: a module that has a few test commands (`target/release/libempty_module.so`).
+//! - `LOCKWARD_CHECKED=1`: the servers run under a memory checker. The tests then shut them down normally, so that
+//!   the checker reports leaks.
+//! - `LOCKWARD_SHIM_OPTIONS`: rustc's options for the libraries that are preloaded into a server for another
+//!   processor.
+//! - `LOCKWARD_SLOWNESS`, when the tests are compiled: the factor by which all time limits are longer, for slow
+//!   servers.
+//! - `LOCKWARD_LONG=1`: randomized tests run the larger number of [`rounds`]. The claims stay the same. Use it at
+//!   night, for releases, and in the search for a rare fault.
+//! - `LOCKWARD_SEED`: the seed of all random choices. Each randomized test prints its seed.
 
 mod client;
 mod clock;

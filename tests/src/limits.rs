@@ -2,17 +2,17 @@
 
 use std::io;
 
-/// Raises the limit of open files as far as it goes, up to `wanted`, and returns it.
+/// Raises the limit of open files up to `wanted`, as far as the system allows, and returns the new limit.
 pub fn raise_open_files(wanted: u64) -> u64 {
     let mut limit = open_files();
     if limit.rlim_cur >= wanted {
         return limit.rlim_cur;
     }
-    // A limit above the hard limit needs the right to raise the hard limit too.
+    // Only a privileged process may raise the hard limit, so the second attempt stays below it.
     let above = libc::rlimit { rlim_cur: wanted, rlim_max: wanted.max(limit.rlim_max) };
     limit.rlim_cur = wanted.min(limit.rlim_max);
     for limit in [above, limit] {
-        // SAFETY: reads a structure that outlives the call.
+        // SAFETY: the call reads a structure that outlives it.
         if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } == 0 {
             break;
         }
@@ -20,8 +20,8 @@ pub fn raise_open_files(wanted: u64) -> u64 {
     open_files().rlim_cur
 }
 
-/// Gives the calling thread a table of files of its own, so that what it opens does not count among the files of other threads. They cannot
-/// use it either.
+/// Gives the calling thread its own table of open files. Files that it opens do not count against the limit of the
+/// other threads, and the other threads cannot use them.
 pub fn own_files() {
     // SAFETY: the call takes no pointer and has no conditions.
     let status = unsafe { libc::unshare(libc::CLONE_FILES) };
@@ -30,7 +30,7 @@ pub fn own_files() {
 
 fn open_files() -> libc::rlimit {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: writes a structure that outlives the call.
+    // SAFETY: the call writes a structure that outlives it.
     let status = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     assert_eq!(status, 0, "the limit of open files: {}", io::Error::last_os_error());
     limit

@@ -11,7 +11,7 @@ use std::thread;
 
 /// A proxy to a server: connections to its port are forwarded to the server.
 ///
-/// A replica that replicates over the link can be disconnected, or left waiting for data that never arrives.
+/// A test can cut the link of a replica, or leave the replica waiting for data that never arrives.
 #[derive(Debug)]
 pub struct Link {
     listener: Listener,
@@ -24,22 +24,22 @@ struct State {
     server: u16,
     /// Both sides of every connection that may be open.
     ends: Mutex<Vec<TcpStream>>,
-    /// The number of bytes from the server after which each of the next connections is cut.
+    /// For each of the next connections: the number of bytes from the server after which the link cuts the connection.
     cuts: Mutex<VecDeque<u64>>,
-    /// The link drops everything after this number of bytes from the server.
+    /// After this number of bytes from the server, the link drops all data.
     swallows_after: AtomicU64,
     connections: AtomicU64,
     latest: Mutex<Arc<Connection>>,
-    /// The link is dropped, and closes connections that were accepted meanwhile.
+    /// Set when the `Link` is dropped. A connection that is accepted later is closed at once.
     is_dropped: AtomicBool,
 }
 
 /// One connection over the link.
 #[derive(Debug, Default)]
 struct Connection {
-    /// The number of bytes from the server that it has forwarded.
+    /// The number of forwarded bytes from the server.
     carried: AtomicU64,
-    /// Whether it has dropped data. Then it forwards nothing more.
+    /// Whether the connection has dropped data. From then on it forwards nothing.
     lost: AtomicBool,
 }
 
@@ -73,22 +73,22 @@ impl Link {
         }
     }
 
-    /// Cuts the next connections, each after its number of bytes from the server. Later connections are not cut.
+    /// Cuts the next connections, one for each element of `bytes`: after that number of bytes from the server.
     pub fn cut_after(&self, bytes: impl IntoIterator<Item = u64>) {
         held(&self.state.cuts).extend(bytes);
     }
 
-    /// How many of these cuts are still to come.
+    /// How many cuts of [`Link::cut_after`] are still to come.
     pub fn cuts_left(&self) -> usize {
         held(&self.state.cuts).len()
     }
 
-    /// From now on drops what either side sends. The connections stay open.
+    /// From now on, drops all data of both sides. The connections stay open.
     pub fn swallow(&self) {
         self.swallow_after(0);
     }
 
-    /// The same, but it begins when a connection has forwarded this number of bytes from the server.
+    /// As [`Link::swallow`], but each connection first forwards this number of bytes from the server.
     pub fn swallow_after(&self, bytes: u64) {
         self.state.swallows_after.store(bytes, Ordering::SeqCst);
     }
@@ -118,7 +118,7 @@ impl Drop for Link {
 }
 
 impl Server {
-    /// Makes it a replica of `primary` over `link`, and waits until it is in sync.
+    /// Makes this server a replica of `primary` over `link`, and waits until it is in sync.
     #[track_caller]
     pub fn follow_through(&self, link: &Link, primary: &Self) {
         self.begin_to_follow(link.port());
@@ -129,7 +129,7 @@ impl Server {
 impl State {
     fn accept(self: &Arc<Self>, near: TcpStream) {
         let server = SocketAddr::from(([127, 0, 0, 1], self.server));
-        // If the server refuses the connection, the client's connection ends at once, as without a link.
+        // If the server refuses the connection, the client's connection is closed at once.
         let Ok(far) = TcpStream::connect(server) else { return };
         let cut = held(&self.cuts).pop_front().unwrap_or(u64::MAX);
         let connection = Arc::new(Connection::default());
@@ -160,8 +160,8 @@ impl State {
         });
     }
 
-    /// Forwards to `to` what `from` sends, until one side closes or the link is cut. Of each chunk it forwards the part
-    /// that `fits`.
+    /// Forwards data from `from` to `to` until one side closes or the link is cut. `fits` returns how much of a chunk
+    /// to forward.
     fn carry(
         &self,
         connection: &Connection,

@@ -1,11 +1,11 @@
-//! Accepts connections until it goes out of scope.
+//! A port that accepts connections, for servers that a test plays itself.
 
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// A port on which connections are accepted.
+/// A port on which connections are accepted until this value goes out of scope.
 #[derive(Debug)]
 pub struct Listener {
     port: u16,
@@ -13,7 +13,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Calls `accept` for each connection, on a thread of its own.
+    /// Calls `accept` for each connection, on the listener's thread.
     #[track_caller]
     pub fn start(accept: impl Fn(TcpStream) + Send + 'static) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
@@ -31,7 +31,7 @@ impl Listener {
         Self { port, is_over }
     }
 
-    /// The port it listens on.
+    /// The port of the listener.
     pub const fn port(&self) -> u16 {
         self.port
     }

@@ -17,7 +17,7 @@ pub struct Grant {
 /// The reply of LOCK.INFO.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// The `SLOTS` of the lock: the smallest number that its holders have named; 0 for `SHARED` alone.
+    /// The `SLOTS` of the lock: the smallest `SLOTS` of its holders; 0 if all holders are `SHARED`.
     pub slots: i64,
     /// The sum of the holders' weights.
     pub weight: i64,
@@ -34,24 +34,24 @@ pub struct Info {
 /// A holder in LOCK.INFO.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its name.
+    /// The name of the owner.
     pub owner: String,
-    /// Its hold count.
+    /// The owner's hold count.
     pub holds: i64,
-    /// Its fencing token.
+    /// The tenure's fencing token.
     pub token: i64,
-    /// The `SLOTS` that it named; 0 for `SHARED`.
+    /// The `SLOTS` of the tenure; 0 for `SHARED`.
     pub slots: i64,
-    /// Its weight.
+    /// The weight of the tenure.
     pub weight: i64,
-    /// Milliseconds left of its lease.
+    /// The milliseconds until the lease ends.
     pub lease_left: i64,
-    /// Milliseconds since its first hold.
+    /// The milliseconds since the first hold of the tenure.
     pub held_for: i64,
 }
 
 impl Holder {
-    /// The fields that are the same on every server: owner, holds and token.
+    /// Owner, holds and token: the fields that are the same on a replica and after a restart.
     pub fn tenure(&self) -> (&str, i64, i64) {
         (&self.owner, self.holds, self.token)
     }
@@ -71,20 +71,20 @@ impl Holder {
 pub struct Waiter {
     /// The owner that waits.
     pub owner: String,
-    /// The `SLOTS` that it named; 0 for `SHARED`.
+    /// The `SLOTS` in the request; 0 for `SHARED`.
     pub slots: i64,
-    /// The weight that it asks for.
+    /// The weight in the request.
     pub weight: i64,
-    /// The id of its connection.
+    /// The id of the waiting connection.
     pub client_id: i64,
-    /// Milliseconds since it began to wait.
+    /// The milliseconds since the wait began.
     pub waited: i64,
-    /// Milliseconds left of its wait limit; -1 when it has none.
+    /// The milliseconds until the wait limit is reached; -1 without a limit.
     pub wait_left: i64,
 }
 
 impl Reply {
-    /// The reply as a grant of LOCK.ACQUIRE: an array of three integers, of which the last is the lease.
+    /// The reply as a grant of LOCK.ACQUIRE, an array of three integers: token, holds and lease.
     #[track_caller]
     pub fn grant(&self) -> Grant {
         match self.items() {
@@ -93,14 +93,14 @@ impl Reply {
         }
     }
 
-    /// What was left of the lease, in milliseconds, when LOCK.ACQUIRE was granted.
+    /// The rest of the lease in milliseconds, as stated in the reply of LOCK.ACQUIRE.
     #[track_caller]
     pub fn granted_lease(&self) -> i64 {
         self.grant();
         self.items()[2].int()
     }
 
-    /// The reply as one of LOCK.INFO.
+    /// The reply as a reply of LOCK.INFO.
     #[track_caller]
     pub fn info(&self) -> Info {
         let int = |map: &Self, name: &str| map.field(name).int();
@@ -133,7 +133,7 @@ impl Reply {
 }
 
 impl Server {
-    /// A server on which A holds `lock` and B waits for it without limit, with the two connections.
+    /// A server on which A holds `lock` and B waits for it without limit, and their two connections.
     #[track_caller]
     pub fn start_contended() -> (Self, Client, Client) {
         Setup::new().start_contended()
@@ -151,7 +151,7 @@ impl Server {
         waiter
     }
 
-    /// New connections that wait for a held lock without limit, in this order.
+    /// New connections that wait for a held lock without limit. They queue in the given order.
     #[track_caller]
     pub fn waiters<const N: usize>(&self, key: &str, owners: [&str; N]) -> [Client; N] {
         owners.map(|owner| self.waiter(&format!("{key} {owner} BLOCK 0")))
@@ -159,7 +159,7 @@ impl Server {
 }
 
 impl Setup {
-    /// A server on which A holds `lock` and B waits for it without limit, with the two connections.
+    /// As [`Server::start_contended`], with this setup.
     #[track_caller]
     pub fn start_contended(self) -> (Server, Client, Client) {
         let server = self.start();
@@ -198,7 +198,8 @@ impl Client {
         info.holders.remove(0)
     }
 
-    /// All holders of a lock, in the order of their grants: `A x1 SHARED` or `B x2 SLOTS 5 WEIGHT 2`. Empty when it is free.
+    /// All holders of a lock, in the order of their grants: `A x1 SHARED` or `B x2 SLOTS 5 WEIGHT 2`. Empty when the
+    /// lock is free.
     #[track_caller]
     pub fn holders(&mut self, key: &str) -> Vec<String> {
         let reply = self.call(["LOCK.INFO", key, "HOLDERS", "10000000"]);
@@ -209,19 +210,19 @@ impl Client {
         }
     }
 
-    /// Waits until a lock has these holders, as [`Client::holders`] describes them.
+    /// Waits until [`Client::holders`] returns these holders.
     #[track_caller]
     pub fn see_holders<const N: usize>(&mut self, key: &str, holders: [&str; N]) {
         eventually(&format!("{holders:?} hold {key}"), || self.holders(key) == holders);
     }
 
-    /// The number of places that the server keeps in wait queues.
+    /// The number of kept places: `lock_places_kept` in INFO.
     #[track_caller]
     pub fn places_kept(&mut self) -> i64 {
         self.stat("lock", "lock_places_kept")
     }
 
-    /// Waits until the server keeps this number of places.
+    /// Waits until the server has this number of kept places.
     #[track_caller]
     pub fn see_places_kept(&mut self, count: i64) {
         eventually(&format!("{count} places are kept"), || self.places_kept() == count);
@@ -243,7 +244,8 @@ impl Client {
         reply.info().queue.expect("a queue").into_iter().map(|waiter| waiter.owner).collect()
     }
 
-    /// Makes the server evict every key with an expiry, and removes the memory limit again.
+    /// Makes the server evict the key, and removes the memory limit again. Other keys with an expiry may be evicted
+    /// too.
     #[track_caller]
     pub fn evict(&mut self, key: &str) {
         self.call("CONFIG SET maxmemory-policy volatile-random");

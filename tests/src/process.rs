@@ -1,4 +1,4 @@
-//! Processes, directories and ports of one's own.
+//! Processes, temporary directories and free ports.
 
 use std::io;
 use std::net::TcpListener;
@@ -8,10 +8,10 @@ use std::process::{self, Child, ChildStderr, ChildStdin, ChildStdout, Command, E
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, thread};
 
-/// A process and those that it starts, in a process group of their own.
+/// A process and its child processes, in their own process group.
 ///
-/// All of them are killed when this goes out of scope. The process itself also dies with the thread that started it, so
-/// that a killed test run leaves nothing behind.
+/// When this value goes out of scope, the whole group is killed. The process also dies with the thread that started
+/// it, so a killed test run leaves no server behind.
 #[derive(Debug)]
 pub struct ProcessGroup {
     child: Child,
@@ -34,13 +34,14 @@ impl ProcessGroup {
         self.child.id()
     }
 
-    /// The ends of its pipes: input, output and errors. Each is there once, if the command asked for a pipe.
+    /// The pipes of the process: input, output and errors. `None` if the command has not asked for the pipe, or if it
+    /// was taken before.
     pub fn take_pipes(&mut self) -> (Option<ChildStdin>, Option<ChildStdout>, Option<ChildStderr>) {
         let child = &mut self.child;
         (child.stdin.take(), child.stdout.take(), child.stderr.take())
     }
 
-    /// How the process ended, if it has.
+    /// The exit status of the process; `None` while it runs.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
@@ -53,7 +54,7 @@ impl ProcessGroup {
         self.child.wait()
     }
 
-    /// Kills the process and waits for its end. Processes that it has started go on.
+    /// Kills the process and waits for its end. Child processes of the process are not killed.
     ///
     /// # Errors
     /// As the system reports.
@@ -62,7 +63,8 @@ impl ProcessGroup {
         self.child.wait()
     }
 
-    /// Sends a signal to the process, which has not been waited for.
+    /// Sends a signal to the process. Call this only before [`ProcessGroup::wait`]: after that the id may belong to
+    /// another process.
     ///
     /// # Errors
     /// As the system reports.
@@ -81,7 +83,8 @@ impl ProcessGroup {
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        // A child of the server that rewrites the AOF would outlive the server and go on writing in its directory.
+        // Without this signal, a child process that rewrites the AOF would outlive the server and go on writing in the
+        // server's directory.
         let _ = self.signal_all(libc::SIGKILL);
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -94,13 +97,13 @@ fn send_signal(pid: libc::pid_t, signal: libc::c_int) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Lets a child be killed when the thread that started it ends, also when that thread is killed.
+/// Runs in the child: the kernel kills the child when the thread that started it ends, even if that thread is killed.
 fn die_with(parent: u32) -> io::Result<()> {
     // SAFETY: prctl with PR_SET_PDEATHSIG takes a signal number and touches no memory.
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // The parent may have ended before the call above.
+    // If the parent has ended before the call above, no signal will come.
     // SAFETY: getppid has no conditions.
     if unsafe { libc::getppid() }.cast_unsigned() == parent {
         Ok(())
@@ -109,7 +112,7 @@ fn die_with(parent: u32) -> io::Result<()> {
     }
 }
 
-/// A temporary directory, removed when it goes out of scope.
+/// A temporary directory. It is removed when this value goes out of scope.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -124,7 +127,7 @@ impl Directory {
         Self { path }
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -138,7 +141,7 @@ impl Default for Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // A child of the server that is ending now may still add a file.
+        // A dying child process of the server may still add a file.
         for _ in 0..1_000 {
             if fs::remove_dir_all(&self.path).is_ok() || !self.path.exists() {
                 return;
@@ -148,7 +151,7 @@ impl Drop for Directory {
     }
 }
 
-/// A path in the directory for temporary files that nobody else uses.
+/// A new path in the directory for temporary files.
 pub(crate) fn temporary_path(kind: &str) -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -177,12 +180,12 @@ pub fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the root of the repository")
 }
 
-/// The server program: `redis-server`, or the one that `LOCKWARD_SERVER` names.
+/// The server program: `redis-server`, or the program that `LOCKWARD_SERVER` names.
 pub fn server_program() -> String {
     env::var("LOCKWARD_SERVER").unwrap_or_else(|_| "redis-server".into())
 }
 
-/// A file that `make` has built: `target/<file>`, or the one that the environment variable names.
+/// A file that `make` has built: `target/<file>`, or the file that the environment variable names.
 pub fn built_file(variable: &str, file: &str) -> PathBuf {
     env::var_os(variable).map_or_else(|| repository().join("target").join(file), PathBuf::from)
 }

@@ -1,8 +1,8 @@
 //! A proxy between clients and a server that loses, delays and holds back requests and replies.
 //!
-//! On each connection it forwards one request, and waits for its reply before it forwards the next request. For each request a
-//! plan decides what is lost. The client sees at once that its connection is cut. The fates differ in what the server sees of the
-//! cut, and when.
+//! On each connection the proxy forwards one request and waits for the reply before it forwards the next request. A
+//! plan decides the fate of each request. The fates differ in what is lost, and in when the client and the server
+//! learn that the connection is cut.
 
 use crate::listener::Listener;
 use crate::reply::Reply;
@@ -24,14 +24,16 @@ pub enum Fate {
     RequestLost,
     /// The request is forwarded, and the connection is cut when its reply arrives.
     ReplyLost,
-    /// The same, but a part of the reply is forwarded before the cut.
+    /// As `ReplyLost`, but half of the reply is forwarded before the cut.
     ReplyTorn,
-    /// The request is forwarded. After that nothing is forwarded in either direction, as behind a firewall that has dropped the
-    /// connection. The connection is cut when the client ends it, or after this time.
+    /// The request is forwarded, and its reply is lost. Then the proxy forwards nothing, like a firewall that has
+    /// dropped the connection. It cuts the connection after this time, or when the client closes its side.
     Silence(Duration),
-    /// The request is forwarded and the client's side is cut. The server's side is cut when the reply arrives.
+    /// The request is forwarded, and the connection to the client is cut at once. The connection to the server is cut
+    /// when the reply arrives.
     ClientLost,
-    /// The request is forwarded. Both sides are cut after this time, or when the reply arrives. The reply is lost.
+    /// The request is forwarded. Both sides are cut after this time, or earlier when the reply arrives. The reply is
+    /// lost.
     CutAfter(Duration),
     /// The request is held back until the proxy gets its next plan. Then the request and its reply are forwarded.
     Held,
@@ -44,7 +46,7 @@ pub struct Losses {
     pub requests: usize,
     /// The replies that did not reach their client.
     pub replies: Vec<Reply>,
-    /// How often the server's side was cut before the reply.
+    /// How often [`Fate::CutAfter`] cut a connection before the reply arrived.
     pub cuts: usize,
     /// The number of requests that were held back. They are not lost.
     pub held: usize,
@@ -55,7 +57,7 @@ type Plan = dyn FnMut(&[Reply]) -> Fate + Send;
 struct Shared {
     server: u16,
     is_two_way: bool,
-    /// The plan, and how many plans there were before it.
+    /// The plan, and the number of earlier plans.
     plan: Mutex<(Box<Plan>, u64)>,
     losses: Mutex<Losses>,
     /// The delay of replies.
@@ -71,16 +73,17 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy to the server on this port. `plan` decides the fate of each request by its arguments.
+    /// Starts a proxy to the server on this port. `plan` decides the fate of each request by the request's arguments.
     ///
-    /// The server learns that a client has gone only when it replies, and the client learns that the server has gone
-    /// only at its next request.
+    /// When the client closes its connection during a request, the server learns this only after its reply. When the
+    /// server closes a connection, the client learns this only at its next request.
     #[track_caller]
     pub fn start(server: u16, plan: impl FnMut(&[Reply]) -> Fate + Send + 'static) -> Self {
         Self::listen(server, false, Box::new(plan))
     }
 
-    /// The same, but each side learns at once that the other has gone. What the server sends by itself is forwarded.
+    /// As [`Proxy::start`], but without losses. Each side learns at once that the other side has closed its
+    /// connection, and pushes of the server are forwarded too.
     #[track_caller]
     pub fn start_two_way(server: u16) -> Self {
         Self::listen(server, true, Box::new(|_| Fate::Carried))
@@ -105,7 +108,7 @@ impl Proxy {
         Self { listener, shared }
     }
 
-    /// The port it listens on.
+    /// The port of the proxy.
     pub const fn port(&self) -> u16 {
         self.listener.port()
     }
@@ -140,7 +143,7 @@ impl Proxy {
 }
 
 impl Shared {
-    /// The fate of a request. While it is held back, this waits.
+    /// The fate of a request. Blocks while the request is held back.
     fn fate_of(&self, request: &[Reply]) -> Fate {
         let (fate, number) = {
             let (plan, number) = &mut *locked(&self.plan);
@@ -182,7 +185,7 @@ impl Connection {
         Ok(Self { client, server })
     }
 
-    /// Forwards requests and replies until one side ends or something is lost. Both sides are cut then.
+    /// Forwards requests and replies until one side closes or the plan cuts the connection.
     fn carry(&mut self, shared: &Shared) -> io::Result<()> {
         loop {
             let (request, bytes) = self.next_request(shared)?;
@@ -264,7 +267,7 @@ impl Connection {
         if left == Some(Duration::ZERO) {
             return Err(ErrorKind::TimedOut.into());
         }
-        // The timeout of a socket would be as coarse as the kernel's tick.
+        // `ppoll` instead of a socket timeout, which is only as precise as the kernel's tick.
         let left = left.map(|left| libc::timespec {
             tv_sec: left.as_secs().cast_signed(),
             tv_nsec: left.subsec_nanos().into(),
@@ -300,7 +303,7 @@ impl Side {
         (&*self.stream).write_all(bytes)
     }
 
-    /// Reads what has arrived. That may be the end.
+    /// Reads bytes that have arrived, or the end of the stream.
     fn receive(&mut self) -> io::Result<()> {
         let mut chunk = [0; 4 * 1024];
         let length = (&*self.stream).read(&mut chunk)?;
@@ -323,7 +326,7 @@ impl Side {
     }
 }
 
-/// The request in the first line, whose words are separated by spaces, and the length of the line.
+/// The inline command in the first line, and the length of that line.
 fn inline(bytes: &[u8]) -> Option<(Reply, usize)> {
     let length = bytes.iter().position(|byte| *byte == b'\n')? + 1;
     let words = bytes[..length].trim_ascii().split(|byte| *byte == b' ');

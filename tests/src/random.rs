@@ -10,7 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct Random(random::Random);
 
 impl Random {
-    /// A generator with a new seed, or with that of `LOCKWARD_SEED`. Prints the seed, for the log of a test that fails.
+    /// A generator with the seed of `LOCKWARD_SEED`, or with a new seed. Prints the seed for the log of a failed
+    /// test.
     #[track_caller]
     pub fn new() -> Self {
         let seed = env::var("LOCKWARD_SEED").map_or_else(

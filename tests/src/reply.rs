@@ -125,7 +125,7 @@ impl Reply {
         }
     }
 
-    /// Whether it is a null of either protocol.
+    /// Whether the reply is a null of RESP2 or RESP3.
     pub const fn is_null(&self) -> bool {
         matches!(self, Self::NullBulk | Self::NullArray | Self::Null)
     }

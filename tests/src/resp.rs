@@ -5,7 +5,7 @@ use crate::reply::Reply;
 /// How deep replies may be nested.
 const DEEPEST: usize = 32;
 
-/// These bytes are no reply.
+/// The error for bytes that are no reply, with the reason.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NoReply(pub String);
 
@@ -21,7 +21,7 @@ pub fn encode<A: AsRef<[u8]>>(arguments: &[A]) -> Vec<u8> {
     bytes
 }
 
-/// Decodes the first reply in `bytes`, and returns it with its length. `None`: its end has not come yet.
+/// Decodes the first reply in `bytes`, and returns it with its length. `None` if the reply is incomplete.
 ///
 /// # Errors
 /// When the bytes are no reply.
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
         if depth == DEEPEST {
             return Err(Stop::Malformed);
         }
-        // Reserves no more than the input can hold: each reply takes at least three bytes.
+        // `count` may be absurd. The input holds at most one reply per three bytes.
         let mut replies = Vec::with_capacity(count.min((self.bytes.len() - self.at) / 3));
         for _ in 0..count {
             replies.push(self.reply(depth + 1)?);

@@ -9,11 +9,11 @@ use std::time::Duration;
 /// The name of the primary in the Sentinels.
 const NAME: &str = "locks";
 
-/// Sentinels wait ten seconds before they accept that the former primary is a replica. On a slow machine they wait
-/// longer.
+/// How long a test waits for a failover. Sentinels wait ten seconds, on a slow machine longer, before they turn the
+/// former primary into a replica.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Three Sentinels that monitor a primary, and promote a replica when the primary is gone for half a second.
+/// Three Sentinels that monitor a primary, and promote a replica when the primary has been down for half a second.
 #[derive(Debug)]
 pub struct Sentinels {
     all: [Server; 3],
@@ -33,8 +33,8 @@ impl Sentinels {
         })
     }
 
-    /// As [`Sentinels::watch`], with other lines of sentinel.conf: `lines` makes them from the primary's port. The
-    /// lines name the primary `locks`.
+    /// As [`Sentinels::watch`], but with different lines in sentinel.conf. `lines` returns the lines for the port of
+    /// the primary. The lines must name the primary `locks`.
     #[track_caller]
     pub fn watch_with(primary: &Server, replicas: usize, lines: impl Fn(u16) -> Vec<String>) -> Self {
         let lines = lines(primary.port());
@@ -54,28 +54,28 @@ impl Sentinels {
         sentinels
     }
 
-    /// The URL for clients, with their addresses and the name of the primary.
+    /// The URL for clients, with the addresses of the Sentinels and the name of the primary.
     pub fn url(&self) -> String {
         let addresses = self.all.each_ref().map(|sentinel| format!("127.0.0.1:{}", sentinel.port()));
         format!("redis+sentinel://{}/{NAME}", addresses.join(","))
     }
 
-    /// All three.
+    /// The three Sentinels.
     pub const fn all(&self) -> &[Server] {
         &self.all
     }
 
-    /// Makes them promote a replica although the primary works.
+    /// Makes the Sentinels promote a replica although the primary works.
     #[track_caller]
     pub fn fail_over(&self) {
         let [first, ..] = &self.all;
         assert_eq!(first.client().call(["SENTINEL", "FAILOVER", NAME]), Reply::ok());
     }
 
-    /// The port of the primary, by the majority of the Sentinels.
+    /// The port of the primary that at least two Sentinels name.
     ///
     /// # Panics
-    /// When one of them does not answer.
+    /// When a Sentinel does not answer.
     #[track_caller]
     pub fn primary(&self) -> Option<u16> {
         let ports = self.all.each_ref().map(|sentinel| {
@@ -86,7 +86,8 @@ impl Sentinels {
         ports.iter().find(|port| most(port)).copied().flatten()
     }
 
-    /// Waits until another server is the primary, according to the Sentinels and to that server. Returns its port.
+    /// Waits until the Sentinels name another server as the primary, and that server reports the role of a primary.
+    /// Returns the port of the new primary.
     #[track_caller]
     pub fn see_failover_from(&self, port: u16) -> u16 {
         within(PATIENCE, "the Sentinels have promoted another server", || {
@@ -95,8 +96,9 @@ impl Sentinels {
         })
     }
 
-    /// Waits until all other servers replicate from the primary. Returns its port. On a slow machine the Sentinels may
-    /// believe that a server is gone and promote again: `promoted` is called for each new primary.
+    /// Waits until all other servers replicate from the primary. Returns the primary's port. On a slow machine the
+    /// Sentinels may believe that a running server is dead, and promote another server: `promoted` is called for each
+    /// new primary.
     #[track_caller]
     pub fn see_all_follow(&self, servers: &[Server], mut promoted: impl FnMut(u16)) -> u16 {
         let mut latest = 0;

@@ -14,10 +14,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, io, thread};
 
-/// How long a server may take until it serves. Under a tool such as valgrind it takes many times as long.
+/// How long a server may take until it serves. The limit is long because a server starts slowly under valgrind and
+/// similar tools.
 const START: Duration = Duration::from_secs(60);
 
-/// The settings of a server that is tested. A test's own lines override these.
+/// The settings of a server that is tested. The configuration lines of the test override them.
 const TEST_SETTINGS: [&str; 7] = [
     "save \"\"",
     "appendonly no",
@@ -25,12 +26,11 @@ const TEST_SETTINGS: [&str; 7] = [
     "repl-diskless-sync yes",
     "repl-diskless-sync-delay 0",
     "shutdown-timeout 0",
-    // A replica must never fail to apply what its primary sends, nor a server its AOF. With this setting the server then
-    // ends, and the test fails.
+    // If a server cannot apply a replicated command or a command of its AOF, it ends and the test fails.
     "propagation-error-behavior panic",
 ];
 
-/// What to start.
+/// A server to start: program, module and configuration.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Setup {
@@ -45,18 +45,18 @@ pub struct Setup {
     cluster_port: Option<u16>,
 }
 
-/// What a server is for.
+/// The purpose of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// It is tested, and has the settings that make tests strict.
+    /// Tests. [`TEST_SETTINGS`] apply.
     Tested,
-    /// It is measured. It has only its own settings, and no client connects until it serves.
+    /// Measurements. [`TEST_SETTINGS`] do not apply, and no client connects before the server is ready.
     Measured,
-    /// It is a Sentinel.
+    /// A Sentinel.
     Sentinel,
 }
 
-/// What the new process does before it becomes the server.
+/// A function that the new process calls before it becomes the server.
 #[derive(Clone)]
 struct BeforeExec(Arc<dyn Fn() -> io::Result<()> + Send + Sync>);
 
@@ -87,18 +87,19 @@ impl Setup {
         Self::new().no_module()
     }
 
-    /// The server as a Sentinel.
+    /// A Sentinel.
     pub fn sentinel() -> Self {
         Self { kind: Kind::Sentinel, ..Self::without_module() }
     }
 
-    /// A server for measurements: without the module, with the server's own settings, and without connections until it
-    /// serves.
+    /// A server for measurements: without the module and the settings for tests. The log shows when the server is
+    /// ready, so the start needs no connection.
     pub fn measured() -> Self {
         Self { kind: Kind::Measured, ..Self::without_module() }
     }
 
-    /// Starts the server as an argument of another program. `{dir}` stands for the server's directory.
+    /// Starts the server under another program such as valgrind: `words` are the program and its arguments before the
+    /// server. `{dir}` stands for the server's directory.
     pub fn under(mut self, words: &[&str]) -> Self {
         self.wrapper = words.iter().map(|word| (*word).to_owned()).collect();
         self
@@ -107,7 +108,7 @@ impl Setup {
     /// Lets the new process call `function` before it becomes the server.
     ///
     /// # Safety
-    /// The function runs between fork and exec: it allocates nothing and takes no lock.
+    /// The function runs between fork and exec, so it must not allocate or take a lock.
     pub unsafe fn before_exec(self, function: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> Self {
         Self { before_exec: Some(BeforeExec(Arc::new(function))), ..self }
     }
@@ -118,24 +119,24 @@ impl Setup {
         Self { module: Some(path), panics_are_wanted: true, ..Self::new() }
     }
 
-    /// Loads the module at `path` instead.
+    /// Loads the module at `path` instead of the default module.
     pub fn module_at(self, path: impl Into<PathBuf>) -> Self {
         Self { module: Some(path.into()), ..self }
     }
 
-    /// Loads the next version of the module instead: this version with `tests/next-version.patch`.
+    /// Loads the next version of the module: this version with `tests/next-version.patch`.
     pub fn next_version(self) -> Self {
         self.module_at(built_file("LOCKWARD_NEXT_MODULE", "next-version/liblockward.so"))
     }
 
-    /// Loads a second module. It runs commands of Lockward on its own thread (EMPTY.CALL command arguments), or runs a
-    /// command from the callback of an event (EMPTY.MEDDLE event command).
+    /// Loads a second module. The second module runs commands of Lockward on a thread (EMPTY.CALL command arguments),
+    /// or a command in the callback of an event (EMPTY.MEDDLE event command).
     pub fn beside_another(self) -> Self {
         let path = built_file("LOCKWARD_EMPTY_MODULE", "release/libempty_module.so");
         self.config(&format!("loadmodule {}", path.display()))
     }
 
-    /// Loads this version of the module again.
+    /// Goes back to this version of the module.
     pub fn this_version(self) -> Self {
         Self { module: Self::new().module, ..self }
     }
@@ -163,7 +164,7 @@ impl Setup {
         self
     }
 
-    /// Adds a line of redis.conf before the others, which override it.
+    /// Adds a line of redis.conf before the other lines, so that these override it.
     pub(crate) fn config_before(mut self, line: &str) -> Self {
         self.config.insert(0, line.to_owned());
         self
@@ -230,7 +231,8 @@ impl Setup {
         }
     }
 
-    /// Starts a process on `port` and waits until it serves. The error is how the process ended instead.
+    /// Starts a process on `port` and waits until it serves. The error says how a process that refused to start has
+    /// ended.
     fn launch(&self, port: u16, dir: &Path) -> Result<ProcessGroup, Refusal> {
         let file = dir.join("server.conf");
         fs::write(&file, self.configuration(port, dir)).expect("a writable directory");
@@ -270,7 +272,8 @@ impl Setup {
             env::var("LOCKWARD_CONFIG").unwrap_or_default().split(';').for_each(&mut add);
         }
         if is_checked() {
-            // Some tests make a server crash. It would then check all memory, including that of the memory checker.
+            // Some tests make a server crash. Without this line, the crashed server would check all memory, including
+            // the memory of the checker.
             add("crash-memcheck-enabled no");
         }
         self.config.iter().for_each(|line| add(line));
@@ -319,18 +322,18 @@ impl Default for Setup {
     }
 }
 
-/// How a server that refused to start has ended.
+/// How a server ended that refused to start.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// How its process ended.
+    /// The exit status of the process.
     pub status: ExitStatus,
-    /// What it logged.
+    /// The log.
     pub log: String,
 }
 
 impl Refusal {
-    /// Whether it exited and logged why, without a signal or a stack trace. (The exit code is not always 1:
-    /// the server ends with 0 when its own check of an RDB file finds nothing.)
+    /// Whether the server exited and logged why, without a signal or a stack trace. The exit code may be 0: the
+    /// server ends with 0 when its own check of an RDB file finds no error.
     pub fn is_clean(&self) -> bool {
         self.status.code().is_some() && !self.log.is_empty() && !self.log.contains("BUG REPORT START")
     }
@@ -338,8 +341,8 @@ impl Refusal {
 
 /// A server process, killed when it goes out of scope.
 ///
-/// It also dies with the thread that started it, so that a killed test run leaves nothing behind. Start it in the thread
-/// of the test. The test fails if the server has crashed by the end of the test, or if the module has logged a panic.
+/// Start the server in the thread of the test, because it dies with the thread that started it. At the end of the
+/// test, the test fails if the server has crashed or the module has logged a panic.
 #[derive(Debug)]
 pub struct Server {
     process: ProcessGroup,
@@ -363,23 +366,23 @@ impl Server {
         Setup::new().module(module_arguments).start()
     }
 
-    /// Starts a server and makes it a replica of `primary`, in sync.
+    /// Starts a server, makes it a replica of `primary`, and waits until it is in sync.
     #[track_caller]
     pub fn start_replica_of(primary: &Self) -> Self {
         Setup::new().start_replica_of(primary)
     }
 
-    /// The port it listens on.
+    /// The port of the server.
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its process id.
+    /// The process id of the server.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// Its directory.
+    /// The directory of the server.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -398,13 +401,13 @@ impl Server {
         client
     }
 
-    /// Its name and version: `Redis 7.0.15`.
+    /// The name and version of the server: `Redis 7.0.15`.
     #[track_caller]
     pub fn version(&self) -> String {
         self.client().server_version()
     }
 
-    /// Whether it is Redis of at least this version, or Valkey from 8 on (Valkey 8 has the features of Redis 7.4).
+    /// Whether the server is Redis of at least this version. Valkey from 8 on counts as Redis 7.4.
     #[track_caller]
     pub fn has_redis(&self, major: u32, minor: u32) -> bool {
         let version = self.version();
@@ -417,60 +420,60 @@ impl Server {
         }
     }
 
-    /// Whether modules get events of EXPIRE, RENAME and MOVE. On Valkey 8.1 and 9.0 they do not: there, a module that
-    /// listens to these events leaves clients of MOVE and COPY in another database.
+    /// Whether Lockward gets the events of EXPIRE, RENAME and MOVE. On Valkey 8.1 and 9.0 it does not subscribe to
+    /// them: if a module is subscribed, these servers leave a client in the wrong database after MOVE or COPY.
     #[track_caller]
     pub fn tells_of_renames(&self) -> bool {
         let version = self.version();
         !["Valkey 8.1.", "Valkey 9.0."].iter().any(|other| version.starts_with(other))
     }
 
-    /// All it has logged.
+    /// The whole log of the server.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.dir.path().join("server.log")).unwrap_or_default())
             .into_owned()
     }
 
-    /// Waits until it has logged `text`.
+    /// Waits until the log contains `text`.
     #[track_caller]
     pub fn see_log(&self, text: &str) {
         eventually(&format!("{text:?} in the log"), || self.log().contains(text));
     }
 
-    /// Ends it at once, as kill -9 does.
+    /// Kills the server with SIGKILL.
     #[track_caller]
     pub fn kill(&mut self) {
         self.end_is_expected = true;
         self.process.kill().expect("a running server");
     }
 
-    /// Asks it to end, as SIGTERM does, and waits for that.
+    /// Sends SIGTERM and waits for the end of the server.
     #[track_caller]
     pub fn terminate(&mut self) -> ExitStatus {
         self.begin_to_terminate();
         self.see_end()
     }
 
-    /// Asks it to end, as SIGTERM does.
+    /// Sends SIGTERM.
     #[track_caller]
     pub fn begin_to_terminate(&mut self) {
         self.end_is_expected = true;
         self.signal(libc::SIGTERM);
     }
 
-    /// Whether it has not been ended by the test.
+    /// Whether the server should be running: false after the test has ended it, until it starts again.
     pub const fn is_running(&self) -> bool {
         !self.end_is_expected
     }
 
-    /// Waits until it has ended, as the test expects.
+    /// Waits until the server has ended. The test expects this end.
     #[track_caller]
     pub fn see_end(&mut self) -> ExitStatus {
         self.end_is_expected = true;
         soon("the server ends", || self.process.ended())
     }
 
-    /// Waits until it has crashed, as the test expects, and returns its log.
+    /// Waits until the server has crashed, and returns its log. The test expects this crash.
     #[track_caller]
     pub fn see_crash(&mut self) -> String {
         self.crash_is_expected = true;
@@ -478,7 +481,7 @@ impl Server {
         self.log()
     }
 
-    /// Starts it again after its end: same port, same directory, same setup.
+    /// Starts the server again after its end, with the same port, directory and setup.
     #[track_caller]
     pub fn start_again(&mut self) {
         if let Err(Refusal { log, .. }) = self.try_to_start_again() {
@@ -489,7 +492,7 @@ impl Server {
     /// As [`Server::start_again`], but the server may refuse to start.
     ///
     /// # Errors
-    /// How it ended instead. It can be started again.
+    /// How the server ended. The test can start it again.
     #[track_caller]
     pub fn try_to_start_again(&mut self) -> Result<(), Refusal> {
         assert!(self.end_is_expected, "it has not been ended");
@@ -498,7 +501,7 @@ impl Server {
         Ok(())
     }
 
-    /// Ends it at once and starts it again.
+    /// Kills the server with SIGKILL and starts it again.
     #[track_caller]
     pub fn kill_and_start_again(&mut self) {
         self.kill();
@@ -510,7 +513,7 @@ impl Server {
         self.setup = change(self.setup.clone());
     }
 
-    /// Stops it with SIGSTOP, and waits until it has stopped.
+    /// Stops the server with SIGSTOP, and waits until it has stopped.
     #[track_caller]
     pub fn freeze(&self) {
         self.signal(libc::SIGSTOP);
@@ -527,7 +530,8 @@ impl Server {
         eventually("something to read", || self.connection(port).is_some_and(|(_, unread)| unread > 0));
     }
 
-    /// Waits until the end of the client's connection on `port` has arrived at this stopped server.
+    /// Waits until the stopped server's kernel has received the end (FIN) of the connection from the client on
+    /// `port`.
     #[track_caller]
     pub fn see_left(&self, port: u16) {
         const CLOSE_WAIT: &str = "08";
@@ -555,20 +559,20 @@ impl Server {
         self.signal(libc::SIGCONT);
     }
 
-    /// Makes it a replica of `primary` and waits until it is in sync.
+    /// Makes this server a replica of `primary` and waits until it is in sync.
     #[track_caller]
     pub fn follow(&self, primary: &Self) {
         self.begin_to_follow(primary.port);
         self.see_in_sync_with(primary);
     }
 
-    /// Makes it a replica of the server on `port`, without waiting until it is in sync.
+    /// Makes this server a replica of the server on `port`, without waiting until it is in sync.
     #[track_caller]
     pub fn begin_to_follow(&self, port: u16) {
         assert_eq!(self.client().call(format!("REPLICAOF 127.0.0.1 {port}")), Reply::ok());
     }
 
-    /// Makes it a primary, and returns a connection to it.
+    /// Makes this server a primary, and returns a connection to it.
     #[track_caller]
     pub fn promote(&self) -> Client {
         let mut client = self.client();
@@ -576,7 +580,7 @@ impl Server {
         client
     }
 
-    /// Waits until it has received everything that `primary` has sent so far.
+    /// Waits until this server has received everything that `primary` has sent so far.
     #[track_caller]
     pub fn see_in_sync_with(&self, primary: &Self) {
         let mut here = self.client();
@@ -588,7 +592,7 @@ impl Server {
         eventually("the replica is in sync", || here.stat("replication", "slave_repl_offset") >= offset);
     }
 
-    /// Shuts it down, if it still can.
+    /// Shuts the server down normally, if it still answers.
     fn end_in_order(&mut self) {
         self.signal(libc::SIGCONT);
         self.signal(libc::SIGTERM);
@@ -604,7 +608,7 @@ impl Server {
 }
 
 impl Setup {
-    /// Starts a server and makes it a replica of `primary`, in sync.
+    /// Starts a server, makes it a replica of `primary`, and waits until it is in sync.
     #[track_caller]
     pub fn start_replica_of(self, primary: &Server) -> Server {
         let replica = self.start();
@@ -621,7 +625,7 @@ impl Drop for Server {
         if is_checked() && reports_leaks && ended.is_none() && !self.end_is_expected {
             self.end_in_order();
         }
-        // Kills its child processes too, whatever they are doing.
+        // Kills the child processes of the server too.
         let _ = self.process.signal_all(libc::SIGKILL);
         let _ = self.process.kill();
         let log = self.log();
@@ -632,13 +636,13 @@ impl Drop for Server {
                 return;
             }
             let lines: Vec<&str> = log.lines().collect();
-            // The cause of a crash is at the beginning of the report.
+            // After a crash the whole crash report is shown, because its beginning states the cause.
             let report = lines.iter().position(|line| line.contains("BUG REPORT START"));
             let from = report.unwrap_or_else(|| lines.len().saturating_sub(60));
             let shown: Vec<&str> = lines.iter().skip(from).take(60).copied().collect();
             eprintln!("--- the log of the server on port {} ---\n{}\n---", self.port, shown.join("\n"));
         } else if self.crash_is_expected {
-            // The test has checked the log.
+            // The test has checked the log itself.
         } else if crashed {
             panic!("the server has ended or crashed:\n{log}");
         } else if panicked {
@@ -649,7 +653,7 @@ impl Drop for Server {
 
 static PRINTS_NO_LOGS: AtomicBool = AtomicBool::new(false);
 
-/// From now on, a server whose test has failed does not print its log.
+/// From now on, the servers of failed tests do not print their logs.
 pub fn print_no_logs() {
     PRINTS_NO_LOGS.store(true, Ordering::Relaxed);
 }

@@ -8,7 +8,8 @@ use std::sync::{Mutex, PoisonError};
 use std::{env, fs};
 
 impl Setup {
-    /// Preloads the library compiled from `tests/<name>.rs`. `variable` is set to the path of its file.
+    /// Preloads the library compiled from `tests/<name>.rs`. The library finds the path of `file` in the environment
+    /// variable `variable`.
     #[track_caller]
     pub(crate) fn shim(self, name: &str, variable: &str, file: &Path) -> Self {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(name).with_extension("rs");
@@ -16,8 +17,8 @@ impl Setup {
     }
 }
 
-/// The library from one source file. It is compiled once in a run, into the directory of the running
-/// program.
+/// Compiles a library from one source file, once in a run, into the directory of the running program. Returns its
+/// path.
 #[track_caller]
 pub fn compiled(source: &Path) -> PathBuf {
     static COMPILED: Mutex<Option<HashMap<PathBuf, PathBuf>>> = Mutex::new(None);

@@ -1,4 +1,4 @@
-//! The replication stream: what replicas and the AOF are sent.
+//! The replication stream: the commands that a server sends to replicas and appends to its AOF.
 
 use crate::client::Client;
 use crate::disk::appended_files;
@@ -19,12 +19,11 @@ pub struct ReplicationStream {
 }
 
 impl ReplicationStream {
-    /// Attaches to a primary and skips the snapshot that it sends first.
+    /// Attaches to a primary and skips the snapshot at the beginning of the stream.
     #[track_caller]
     pub fn attach(primary: &Server) -> Self {
         let mut link = primary.client();
-        // This link acknowledges nothing. A test may take longer than a minute, after which the server would close the
-        // link.
+        // This link acknowledges nothing, so the server would close it after a minute. A test may take longer.
         assert_eq!(link.call("CONFIG SET repl-timeout 3600"), Reply::ok());
         assert_eq!(link.call("REPLCONF listening-port 1"), Reply::ok());
         assert_eq!(link.call("REPLCONF capa eof capa psync2"), Reply::ok());
@@ -50,8 +49,8 @@ impl ReplicationStream {
         stream
     }
 
-    /// All commands sent since the last call, without the housekeeping of replication (PING, SELECT, REPLCONF). `client`
-    /// is connected to the primary: its own write marks the end.
+    /// All commands sent since the last call, without those of replication itself (PING, SELECT, REPLCONF). `client` is
+    /// connected to the primary. With this client, the function writes a key that marks the end of the commands.
     #[track_caller]
     pub fn commands(&mut self, client: &mut Client) -> Vec<Sent> {
         self.marks += 1;
@@ -68,7 +67,7 @@ impl ReplicationStream {
         }
     }
 
-    /// The next command sent, without the housekeeping.
+    /// The next command, without those of replication itself.
     #[track_caller]
     pub fn next_command(&mut self) -> Sent {
         loop {
@@ -82,13 +81,14 @@ impl ReplicationStream {
         }
     }
 
-    /// After a transfer over the socket, a primary sends nothing until the replica has acknowledged something.
+    /// After a diskless full resync, the primary sends no commands until the replica has sent an acknowledgement.
     fn acknowledge(&mut self) {
         self.link.send("REPLCONF ACK 0");
     }
 }
 
-/// The commands appended to the AOF since its last rewrite, once there is one that `is_last`.
+/// Waits until the AOF contains a command that `is_last` accepts, and returns all commands since the last rewrite of
+/// the AOF.
 #[track_caller]
 pub fn appended_commands(server: &Server, is_last: impl Fn(&[Vec<u8>]) -> bool) -> Vec<Sent> {
     soon("the last command in the AOF", || {
@@ -107,7 +107,7 @@ fn read_appended(server: &Server) -> Vec<Sent> {
         .collect()
 }
 
-/// The whole commands in a part of an AOF, each with the offset of its end.
+/// The complete commands in a part of an AOF, each with the offset of its end.
 pub fn commands_in(bytes: &[u8]) -> Vec<(Sent, usize)> {
     let (mut commands, mut end) = (Vec::new(), 0);
     while let Some((reply, length)) = decode(&bytes[end..]).expect("a command") {
@@ -117,7 +117,7 @@ pub fn commands_in(bytes: &[u8]) -> Vec<(Sent, usize)> {
     commands
 }
 
-/// The next line that is not empty. Empty lines keep a link alive.
+/// The next line that is not empty. The server sends empty lines to keep the link alive.
 fn next_line(link: &mut Client) -> Vec<u8> {
     loop {
         let line = link.raw_line();

@@ -1,12 +1,12 @@
-//! Certificates, made with the openssl program, and servers that ask clients for them.
+//! Certificates made with the openssl program, and servers that require a client certificate.
 
 use crate::process::Directory;
 use crate::server::Setup;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A certificate authority, a certificate of 127.0.0.1 for the server, and one for clients. They are removed when this goes out
-/// of scope.
+/// A certificate authority, a server certificate for 127.0.0.1, and a client certificate. The files are removed when
+/// this value goes out of scope.
 #[derive(Debug)]
 pub struct Certificates {
     dir: Directory,
@@ -33,7 +33,7 @@ impl Certificates {
         Self { dir }
     }
 
-    /// The certificate of the authority, and the certificate and the key of a client.
+    /// The paths of the authority's certificate, the client's certificate and the client's key.
     pub fn files(&self) -> [PathBuf; 3] {
         ["ca.crt", "client.crt", "client.key"].map(|file| self.dir.path().join(file))
     }
@@ -53,7 +53,7 @@ fn openssl(dir: &Path, words: &[&str]) {
 }
 
 impl Setup {
-    /// A second port for TLS, which asks clients for a certificate.
+    /// Adds a port for TLS, on which the server requires a client certificate.
     pub fn tls(self, certificates: &Certificates, port: u16) -> Self {
         let file = |name: &str| certificates.dir.path().join(name).display().to_string();
         self.config(&format!("tls-port {port}"))

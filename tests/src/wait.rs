@@ -3,10 +3,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a test waits for a condition. It is generous, because a test that passes does not wait that long.
+/// How long a test waits for a condition. Only a failing test waits this long.
 pub const DEADLINE: Duration = Duration::from_secs(20 * SLOWNESS as u64);
 
-/// The factor for all limits where servers are slow: `LOCKWARD_SLOWNESS` at compile time, or 1.
+/// The factor for all time limits: `LOCKWARD_SLOWNESS` at compile time, or 1.
 const SLOWNESS: u32 = match option_env!("LOCKWARD_SLOWNESS") {
     Some(number) => match u32::from_str_radix(number, 10) {
         Ok(number) => number,
@@ -18,7 +18,7 @@ const SLOWNESS: u32 = match option_env!("LOCKWARD_SLOWNESS") {
 /// Waits until `condition` holds.
 ///
 /// # Panics
-/// When that takes longer than [`DEADLINE`]. `what` names the condition.
+/// When the condition does not hold within [`DEADLINE`]. `what` names the condition.
 #[track_caller]
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     soon(what, || condition().then_some(()));
@@ -27,13 +27,13 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 /// Waits until `look` returns a value, and returns it.
 ///
 /// # Panics
-/// When that takes longer than [`DEADLINE`]. `what` names the condition.
+/// When `look` returns no value within [`DEADLINE`]. `what` names the value.
 #[track_caller]
 pub fn soon<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     within(DEADLINE / SLOWNESS, what, look)
 }
 
-/// As [`soon`], with another limit for servers that are not slow.
+/// As [`soon`], but with the time limit `limit`, multiplied by [`SLOWNESS`].
 #[track_caller]
 pub(crate) fn within<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let limit = limit * SLOWNESS;

@@ -1,9 +1,9 @@
-//! A lock without logic: all calls of the module API that a lock needs, and nothing else. What Lockward costs above
-//! this is the cost of its own code.
+//! A lock without logic: commands that make all calls of the module API that a lock needs, and nothing else. The
+//! difference between the cost of Lockward and the cost of these commands is the cost of Lockward's own code.
 //!
-//! EMPTY.TAKE and EMPTY.GIVE make the API calls of LOCK.ACQUIRE and LOCK.RELEASE and send their replies. EMPTY.TAKE
-//! stores a value of the module's own type with a TTL, and EMPTY.GIVE deletes it. EMPTY.WAIT blocks its client, and
-//! EMPTY.PASS unblocks the client that has waited for longest.
+//! EMPTY.TAKE and EMPTY.GIVE make the API calls of LOCK.ACQUIRE and LOCK.RELEASE, and send similar replies. EMPTY.TAKE
+//! stores a value of the module's own type with a TTL, and EMPTY.GIVE deletes the value. EMPTY.WAIT blocks its client,
+//! and EMPTY.PASS unblocks the client that has waited the longest.
 
 use crate::{ERR, OK, register};
 use redis_module::raw;
@@ -24,14 +24,14 @@ type Handle = *mut raw::RedisModuleBlockedClient;
 type Context = *mut raw::RedisModuleCtx;
 type Strings = *mut *mut raw::RedisModuleString;
 
-/// When a value expires, in milliseconds: long after the end of the server.
+/// When a value expires, in milliseconds since 1970: long after the benchmark.
 const EXPIRES_AT: i64 = 4_102_444_800_000;
 
 /// The size of a lock with one holder.
 type Value = [u8; 48];
 
 pub fn register_all(context: Context) -> bool {
-    // SAFETY: the context is that of the module's load; the methods are copied.
+    // SAFETY: the server passes a valid context to the module's load; the methods are copied.
     let kind = unsafe {
         let mut methods: raw::RedisModuleTypeMethods = mem::zeroed();
         methods.version = raw::REDISMODULE_TYPE_METHOD_VERSION.into();
@@ -39,7 +39,8 @@ pub fn register_all(context: Context) -> bool {
         raw::RedisModule_CreateDataType
             .map(|create| create(context, c"emptylock".as_ptr(), 1, &raw mut methods))
     };
-    // SAFETY: as above. As in Lockward, the server signals a changed key only when the module says so.
+    // SAFETY: as above. With this option, which Lockward also sets, the server signals a changed key only if the module
+    // asks for it.
     unsafe {
         let options = raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED.cast_signed();
         if let Some(set) = raw::RedisModule_SetModuleOptions {
@@ -51,16 +52,16 @@ pub fn register_all(context: Context) -> bool {
         && register(context, c"empty.take", c"write deny-oom", take)
         && register(context, c"empty.give", c"write fast", give)
         && register(context, c"empty.wait", c"write deny-oom blocking", wait)
-        // A command that blocks although its flags do not say so.
+        // The flags of EMPTY.STALL lack `blocking`, although it blocks.
         && register(context, c"empty.stall", c"write deny-oom", wait)
         && register(context, c"empty.pass", c"write fast", pass)
 }
 
-/// The handlers of commands, each of which replies with an error if a function of the API is missing.
+/// The handlers of commands. A handler returns an error if a function of the API is missing.
 macro_rules! handlers {
     ($($handler:ident => $try:ident),*) => {$(
         unsafe extern "C" fn $handler(context: Context, argv: Strings, argc: c_int) -> c_int {
-            // SAFETY: the server's context and arguments of this very call.
+            // SAFETY: the server passes a valid context and valid arguments.
             unsafe { $try(context, argv, argc) }.map_or(ERR, |()| OK)
         }
     )*};
@@ -69,13 +70,13 @@ macro_rules! handlers {
 handlers!(take => try_take, give => try_give, wait => try_wait, pass => try_pass);
 
 unsafe extern "C" fn free(value: *mut c_void) {
-    // SAFETY: stored by `try_take`, and freed once.
+    // SAFETY: `try_take` has made the value, and the server frees it once.
     drop(unsafe { Box::from_raw(value.cast::<Value>()) });
 }
 
-/// SAFETY: the server's context and arguments of this very call, here and below.
+/// SAFETY: callers pass the context and the arguments that the server passes to a command, also to the functions below.
 unsafe fn try_take(context: Context, argv: Strings, argc: c_int) -> Option<()> {
-    // SAFETY: the strings live through the call; the key is closed once; the value belongs to the server once it is stored.
+    // SAFETY: the strings are valid until the call returns; the key is closed once; the server owns the stored value.
     unsafe {
         let name = *arguments(argv, argc).get(1)?;
         let now = raw::RedisModule_MonotonicMicroseconds?();
@@ -96,7 +97,7 @@ unsafe fn try_take(context: Context, argv: Strings, argc: c_int) -> Option<()> {
 }
 
 unsafe fn try_give(context: Context, argv: Strings, argc: c_int) -> Option<()> {
-    // SAFETY: the strings live through the call; the key is closed once.
+    // SAFETY: the strings are valid until the call returns; the key is closed once.
     unsafe {
         let name = *arguments(argv, argc).get(1)?;
         raw::RedisModule_MonotonicMicroseconds?();
@@ -126,7 +127,8 @@ unsafe fn tell(context: Context, name: *mut raw::RedisModuleString) -> Option<()
 }
 
 unsafe fn try_wait(context: Context, argv: Strings, argc: c_int) -> Option<()> {
-    // SAFETY: the strings live through the call; no client leaves before the end of the server.
+    // SAFETY: the strings are valid until the call returns; no client disconnects before the server ends, so the handle
+    // stays valid.
     let (name, handle) = unsafe {
         (
             bytes(*arguments(argv, argc).get(1)?)?,
@@ -138,7 +140,7 @@ unsafe fn try_wait(context: Context, argv: Strings, argc: c_int) -> Option<()> {
 }
 
 unsafe fn try_pass(context: Context, argv: Strings, argc: c_int) -> Option<()> {
-    // SAFETY: the strings live through the call; a client that was taken out of the queue is unblocked once.
+    // SAFETY: the strings are valid until the call returns; a client that was taken out of the queue is unblocked once.
     unsafe {
         let name = bytes(*arguments(argv, argc).get(1)?)?;
         let first = QUEUES.with_borrow_mut(|queues| queues.get_mut(name)?.pop_front());
@@ -151,13 +153,13 @@ unsafe fn try_pass(context: Context, argv: Strings, argc: c_int) -> Option<()> {
 }
 
 unsafe fn arguments<'a>(argv: Strings, argc: c_int) -> &'a [*mut raw::RedisModuleString] {
-    // SAFETY: the server gives `argc` strings, valid until the command returns.
+    // SAFETY: the server passes `argc` strings, which are valid until the command returns.
     unsafe { slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or_default()) }
 }
 
 unsafe fn bytes<'a>(string: *mut raw::RedisModuleString) -> Option<&'a [u8]> {
     let mut len = 0;
-    // SAFETY: the string is valid until the command returns, and so are its bytes.
+    // SAFETY: the string and its bytes are valid until the command returns.
     unsafe {
         let start = raw::RedisModule_StringPtrLen?(string, &raw mut len);
         Some(slice::from_raw_parts(start.cast(), len))

@@ -1,8 +1,8 @@
 //! A module that does nothing. Benchmarks compare Lockward with it, because it shows the cost of any module.
 //!
-//! Its commands accept any arguments. EMPTY.BLOCK blocks its client as LOCK.ACQUIRE does, but never unblocks it and
-//! stores nothing. EMPTY.CALL runs the command in its arguments on a new thread. EMPTY.MEDDLE names a command that the
-//! module runs when it receives an event. The commands in `bare` make the API calls that a lock needs.
+//! Its commands accept any arguments. EMPTY.BLOCK blocks its client as LOCK.ACQUIRE does, but never unblocks the client
+//! and stores nothing. EMPTY.CALL runs the command in its arguments on a new thread. EMPTY.MEDDLE sets a command that
+//! the module runs when it receives an event. The commands in `bare` make the API calls that a lock needs.
 
 mod bare;
 mod meddle;
@@ -17,7 +17,7 @@ const ERR: c_int = raw::REDISMODULE_ERR as c_int;
 /// Called by the server to load the module.
 ///
 /// # Safety
-/// Only the server may call it, as its module API says.
+/// Only the server may call this function.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "the server looks it up by this name")]
 pub unsafe extern "C" fn RedisModule_OnLoad(
@@ -26,7 +26,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     _argc: c_int,
 ) -> c_int {
     let api_version = raw::REDISMODULE_APIVER_1 as c_int;
-    // SAFETY: the server's context of this very call.
+    // SAFETY: the server passes a valid context.
     let known = unsafe { raw::Export_RedisModule_Init(context, c"empty".as_ptr(), 1, api_version) };
     let registered = known == OK
         && register(context, c"empty.block", c"write deny-oom blocking", block)
@@ -40,8 +40,8 @@ type Handler =
     unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int;
 
 fn register(context: *mut raw::RedisModuleCtx, name: &CStr, flags: &CStr, handler: Handler) -> bool {
-    // SAFETY: the context is that of the module's load; the texts are constant and end in NUL. The first argument is
-    // the key, as for the commands of Lockward.
+    // SAFETY: the server passes a valid context to the module's load; the texts are constant and end in NUL. The first
+    // argument is the key, as in the commands of Lockward.
     let created = unsafe {
         raw::RedisModule_CreateCommand
             .map(|create| create(context, name.as_ptr(), Some(handler), flags.as_ptr(), 1, 1, 1))
@@ -49,13 +49,13 @@ fn register(context: *mut raw::RedisModuleCtx, name: &CStr, flags: &CStr, handle
     created == Some(OK)
 }
 
-/// The bytes of a command's words.
+/// Copies the bytes of a command's words.
 ///
 /// # Safety
-/// They are the server's, of a call that is not over.
+/// `argv` and `argc` must be the arguments that the server has passed to a call that has not returned yet.
 unsafe fn copied(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Vec<Vec<u8>> {
     let count = usize::try_from(argc).unwrap_or_default();
-    // SAFETY: the server gives `argc` strings, each valid until its call returns; their bytes are copied.
+    // SAFETY: the server passes `argc` strings, which are valid until the call returns; their bytes are copied.
     unsafe { slice::from_raw_parts(argv, count) }
         .iter()
         .map(|word| unsafe {
@@ -71,7 +71,7 @@ unsafe extern "C" fn reply(
     _argv: *mut *mut raw::RedisModuleString,
     _argc: c_int,
 ) -> c_int {
-    // SAFETY: the server's context of this very call.
+    // SAFETY: the server passes a valid context.
     unsafe { raw::RedisModule_ReplyWithLongLong.map_or(ERR, |answer| answer(context, 0)) }
 }
 
@@ -81,9 +81,9 @@ unsafe extern "C" fn block(
     _argc: c_int,
 ) -> c_int {
     // SAFETY:
-    // - the server's context of this very call;
-    // - the client is never unblocked with private data, so there is none to be freed;
-    // - the disconnect callback is set on a handle that has just been made.
+    // - the server passes a valid context;
+    // - the client has no private data, so no callback must free it;
+    // - the handle for the disconnect callback is new, so it is valid.
     unsafe {
         let (Some(block), Some(when_it_leaves)) =
             (raw::RedisModule_BlockClient, raw::RedisModule_SetDisconnectCallback)
@@ -98,9 +98,9 @@ unsafe extern "C" fn block(
     OK
 }
 
-/// Unblocks a client that has disconnected. Otherwise its handle would leak.
+/// Unblocks a client that has disconnected. Without this call, its handle would leak.
 unsafe extern "C" fn release(_context: *mut raw::RedisModuleCtx, handle: *mut raw::RedisModuleBlockedClient) {
-    // SAFETY: the handle is the server's, of a client that nobody else unblocks.
+    // SAFETY: the server passes a valid handle, and no other code unblocks its client.
     unsafe {
         if let Some(unblock) = raw::RedisModule_UnblockClient {
             unblock(handle, ptr::null_mut());
@@ -108,13 +108,13 @@ unsafe extern "C" fn release(_context: *mut raw::RedisModuleCtx, handle: *mut ra
     }
 }
 
-/// What a thread needs to run a command for a client that is blocked meanwhile.
+/// The data with which a thread runs a command while the client is blocked.
 struct Elsewhere {
     handle: *mut raw::RedisModuleBlockedClient,
     command: Vec<Vec<u8>>,
 }
 
-// SAFETY: the handle is used by that thread alone, and the rest are bytes.
+// SAFETY: only the new thread uses the handle. The other field is bytes.
 unsafe impl Send for Elsewhere {}
 
 unsafe extern "C" fn call(
@@ -122,10 +122,10 @@ unsafe extern "C" fn call(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    // SAFETY: the server's arguments of this very call.
+    // SAFETY: the server passes valid arguments.
     let given = unsafe { copied(argv, argc) };
     let Some(command) = given.get(1..) else { return ERR };
-    // SAFETY: the server's context of this very call. The thread unblocks the client.
+    // SAFETY: the server passes a valid context. The thread unblocks the client.
     let handle = unsafe {
         raw::RedisModule_BlockClient.map_or(ptr::null_mut(), |block| block(context, None, None, None, 0))
     };
@@ -137,7 +137,7 @@ unsafe extern "C" fn call(
 impl Elsewhere {
     fn run(self) -> Option<()> {
         // SAFETY:
-        // - between lock and unlock this thread may do what a command may;
+        // - between lock and unlock this thread may use the server like a command;
         // - reply and context are freed once, after their last use; the client is unblocked once.
         unsafe {
             let context = raw::RedisModule_GetThreadSafeContext?(self.handle);
@@ -156,7 +156,7 @@ impl Elsewhere {
 /// Calls a command of the server. Returns the reply, which may be null.
 ///
 /// # Safety
-/// The context is the server's, and its call is not over.
+/// The context must be valid, and this thread must be allowed to use the server.
 unsafe fn give(
     context: *mut raw::RedisModuleCtx,
     command: &[Vec<u8>],

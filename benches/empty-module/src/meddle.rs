@@ -20,19 +20,19 @@ const CLASSES: c_int = raw::REDISMODULE_NOTIFY_MODULE
     | raw::REDISMODULE_NOTIFY_GENERIC
     | raw::REDISMODULE_NOTIFY_NEW;
 
-/// EMPTY.MEDDLE event command [argument ...]
+/// EMPTY.MEDDLE event command [argument ...]: runs the command once, when the module next receives this event.
 pub unsafe extern "C" fn meddle(
     context: *mut raw::RedisModuleCtx,
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    // SAFETY: the server's arguments of this very call.
+    // SAFETY: the server passes valid arguments.
     let given = unsafe { copied(argv, argc) };
     let Some([event, command @ ..]) = given.get(1..) else { return ERR };
     let Ok(mut order) = ORDER.lock() else { return ERR };
     *order = Some(Order { event: event.clone(), command: command.to_vec() });
     drop(order);
-    // SAFETY: the server's context of this very call.
+    // SAFETY: the server passes a valid context.
     unsafe {
         let listens = raw::RedisModule_SubscribeToKeyspaceEvents
             .is_some_and(|subscribe| subscribe(context, CLASSES, Some(heard)) == OK);
@@ -47,11 +47,11 @@ unsafe extern "C" fn heard(
     event: *const c_char,
     _key: *mut raw::RedisModuleString,
 ) -> c_int {
-    // SAFETY: a text of the server's, valid until this call returns.
+    // SAFETY: the server passes a text that is valid until this call returns.
     let event = unsafe { CStr::from_ptr(event) }.to_bytes();
     let due = ORDER.lock().ok().and_then(|mut order| order.take_if(|order| order.event == event));
     let Some(Order { command, .. }) = due else { return OK };
-    // SAFETY: the server's context of this very call; the reply is freed once.
+    // SAFETY: the server passes a valid context; the reply is freed once.
     unsafe {
         if let (Some(reply), Some(free)) = (give(context, &command), raw::RedisModule_FreeCallReply)
             && !reply.is_null()

@@ -15,7 +15,7 @@ import (
 
 const (
 	warmUp = 1500 * time.Millisecond
-	// How long it may take for all clients to connect, or to end.
+	// How long all clients together may take to connect, and how long they may take to end.
 	patience = 30 * time.Second
 )
 
@@ -24,8 +24,8 @@ var (
 	errOver   = errors.New("the time is up")
 )
 
-// A contest lets the clients of a peer acquire and release for a while. Grants count from the end of the warm-up to the
-// end of the time; a client that then still waits stops waiting.
+// A contest lets the clients of a peer acquire and release for a while. It counts the grants between the end of the
+// warm-up and the end of the job. A client that waits at the end of the job stops waiting.
 type contest struct {
 	peer     peer
 	address  string
@@ -34,21 +34,22 @@ type contest struct {
 
 	// When counting begins and ends.
 	from, to time.Time
-	// By lock. Nothing but the lock protects them: grants that are missing here show that it did not exclude.
+	// A counter of grants for each lock. Only the lock protects its counter, so a missing grant shows that two clients held the
+	// lock at once.
 	counters []int64
 	tallies  []tally
-	// The client that had the lock of all last, protected likewise.
+	// In the job contended: the last holder. Only the lock protects this field.
 	holder int
-	// How much is held now, where several clients may hold the lock, and the grants after which it was no more than allowed.
+	// In the jobs with several holders: the weight that is held now, and the number of grants within the limit.
 	held, allowed atomic.Int64
 }
 
-// What one client has seen.
+// The measurements of one client.
 type tally struct {
 	gaveUp int64
-	// Grants after another client's.
+	// The grants to this client that directly followed a grant to another client.
 	handoffs int64
-	// For each grant that counts, in microseconds.
+	// How long the client waited for each counted grant, in microseconds.
 	waits []int64
 }
 
@@ -95,7 +96,7 @@ func (c *contest) run(count int) (*answer, error) {
 }
 
 func (c *contest) connect(ctx context.Context, count int) ([]client, error) {
-	// Numbers that no earlier run has left behind in the server.
+	// The process id makes the numbers unique: the server may still hold the locks of an earlier run.
 	lock := int64(os.Getpid()) << 16
 	var clients []client
 	for index := range count {
@@ -145,7 +146,7 @@ func (c *contest) loop(ctx context.Context, client client, index int) error {
 		if isCounted {
 			tally.waits = append(tally.waits, granted.Sub(asked).Microseconds())
 		}
-		// Not with ctx, which may end meanwhile.
+		// The release does not use ctx, because ctx may have ended while the client held the lock.
 		if err := client.release(context.Background()); err != nil {
 			return fmt.Errorf("release: %w", err)
 		}
@@ -153,7 +154,7 @@ func (c *contest) loop(ctx context.Context, client client, index int) error {
 	return nil
 }
 
-// Count is what a client does while it alone holds the lock.
+// Count is the work of a client that holds the lock alone.
 func (c *contest) count(index int) {
 	counter := &c.counters[0]
 	if c.job == uncontended {
@@ -168,7 +169,7 @@ func (c *contest) count(index int) {
 	}
 }
 
-// Hold is what a client does while it holds what others may hold too.
+// Hold is the work of a client that shares the lock.
 func (c *contest) hold(index int, isCounted bool) {
 	weight := shareOf(c.job, index).weight
 	if c.held.Add(weight) <= limitOf(c.job) && isCounted {
@@ -197,7 +198,7 @@ func (c *contest) answer() *answer {
 	return result
 }
 
-// Within lets work be done while the context lasts, but not for ever.
+// Within runs work until the context ends, or until the time limit.
 func within(ctx context.Context, work func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- work() }()
@@ -207,6 +208,6 @@ func within(ctx context.Context, work func() error) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-time.After(patience):
-		return fmt.Errorf("the clients do not connect, or end, within %v", patience)
+		return fmt.Errorf("the clients did not connect or end within %v", patience)
 	}
 }

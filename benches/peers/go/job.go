@@ -19,18 +19,18 @@ const (
 const (
 	// The permits of a semaphore.
 	semaphore = 10
-	// Of so many clients, one writes.
+	// One of 10 clients writes.
 	writers = 10
-	// How long a client holds what others may hold too.
+	// How long a client holds a shared lock.
 	holdTime = time.Millisecond
 )
 
-// A share is what a client asks for.
+// A share says how much of a lock a client takes.
 type share struct {
 	isReader, isWriter bool
-	// How many permits it takes of a semaphore; 0 if the lock is none.
+	// How many permits of a semaphore the client takes; 0 if the lock is not a semaphore.
 	permits int
-	// Which part of the limit it takes.
+	// How much of the lock's limit the client takes.
 	weight int64
 }
 
@@ -53,7 +53,7 @@ func shareOf(job string, client int) share {
 	return share{weight: 1}
 }
 
-// limitOf returns how much may be held at once.
+// limitOf returns the largest sum of weights that clients may hold at once.
 func limitOf(job string) int64 {
 	switch job {
 	case readers:

@@ -2,9 +2,9 @@
 //
 //	peers <peer> <job> <address> --clients N --seconds S
 //
-// The peer is lockward-go, redsync, etcd, mariadb or postgres, and its server listens at the address.
-// ../README.md describes the jobs. The program prints its answer as one line of JSON. If anything goes wrong, it ends with the
-// reason on standard error.
+// The peer is lockward-go, redsync, etcd, mariadb or postgres. The server of the peer listens at the address.
+// ../README.md describes the jobs. The program prints its answer as one line of JSON. If anything goes wrong, it prints the
+// reason to standard error and ends.
 package main
 
 import (
@@ -18,22 +18,22 @@ import (
 	"time"
 )
 
-// A client of a peer: what one user of its library has, with a connection of its own.
+// A client of a peer, with its own connection.
 type client interface {
-	// Acquire waits for the lock. It returns errGaveUp where the library stops trying by itself.
+	// Acquire waits for the lock. It returns errGaveUp if the library itself stops trying.
 	acquire(ctx context.Context) error
 	release(ctx context.Context) error
 	close()
 }
 
 type peer struct {
-	// The modules that it is made of: what their users call them, and their paths.
+	// The Go modules of the library, each with its common name and its path.
 	modules [][2]string
-	// What the library does where it is not told otherwise.
+	// The defaults of the library, for the table.
 	defaults string
-	// Connects a client, which will use the lock of this number.
+	// Connects a client that will use the lock with this number.
 	connect func(ctx context.Context, address string, lock int64) (client, error)
-	// The same for one that asks for this share of the lock; nil where the library has only exclusive locks.
+	// Connects a client that will take this share of the lock. This is nil if the library has only exclusive locks.
 	connectShare func(ctx context.Context, address string, lock int64, share share) (client, error)
 }
 
@@ -45,7 +45,7 @@ var peers = map[string]peer{
 	"postgres":    postgresPeer,
 }
 
-// What the program prints: see ../README.md.
+// The answer that the program prints: see ../README.md.
 type answer struct {
 	Version  string    `json:"version"`
 	Notes    string    `json:"notes"`
@@ -86,7 +86,7 @@ func run(arguments []string) (*answer, error) {
 		return nil, fmt.Errorf("%s has no job %q", name, job)
 	}
 	if *clients < 1 || *seconds < 1 {
-		return nil, fmt.Errorf("--clients and --seconds are at least 1")
+		return nil, fmt.Errorf("--clients and --seconds must be at least 1")
 	}
 	contest := &contest{
 		peer:     peer,
@@ -102,7 +102,7 @@ func run(arguments []string) (*answer, error) {
 	return result, nil
 }
 
-// Version is that of each of its modules: "redsync 4.18.1, go-redis 9.23.0". What is built from this repository has none.
+// Version names the version of each module of the peer: "redsync 4.18.1, go-redis 9.23.0".
 func (p peer) version() string {
 	info, _ := debug.ReadBuildInfo()
 	var versions []string

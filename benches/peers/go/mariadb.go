@@ -19,7 +19,7 @@ var mariadbPeer = peer{
 type mariadbClient struct {
 	database   *sql.DB
 	connection *sql.Conn
-	// The name of the lock stands in the statements: arguments would be two more round trips.
+	// The statements contain the name of the lock. With the name as an argument, each statement would take two more round trips.
 	acquireStatement, releaseStatement string
 }
 
@@ -45,7 +45,7 @@ func (c *mariadbClient) release(ctx context.Context) error {
 	return c.ask(ctx, c.releaseStatement)
 }
 
-// Ask sends a statement whose reply is 1 if all is well.
+// Ask sends a statement. A reply other than 1 is an error.
 func (c *mariadbClient) ask(ctx context.Context, statement string) error {
 	var reply sql.NullInt64
 	if err := c.connection.QueryRowContext(ctx, statement).Scan(&reply); err != nil {

@@ -34,7 +34,7 @@ func (c *postgresClient) release(ctx context.Context) error {
 	var released bool
 	err := c.connection.QueryRow(ctx, "SELECT pg_advisory_unlock($1)", c.lock).Scan(&released)
 	if err == nil && !released {
-		return errors.New("it was not held")
+		return errors.New("the client did not hold the lock")
 	}
 	return err
 }

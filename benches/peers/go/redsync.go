@@ -44,7 +44,7 @@ func (c *redsyncClient) acquire(ctx context.Context) error {
 func (c *redsyncClient) release(ctx context.Context) error {
 	released, err := c.mutex.UnlockContext(ctx)
 	if err == nil && !released {
-		return errors.New("somebody else holds it")
+		return errors.New("the client no longer holds the lock")
 	}
 	return err
 }

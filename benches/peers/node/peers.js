@@ -3,9 +3,9 @@
 //   peers.js <peer> <job> <address> --clients N --seconds S
 //
 // The peer is lockward-node or node-redlock. A Redis server listens at the address. ../README.md describes the jobs.
-// The program prints its answer as one line of JSON. If anything goes wrong, it ends with the reason on standard error.
+// The program prints its answer as one line of JSON. If anything goes wrong, it prints the reason to standard error and ends.
 //
-// All clients are in one process, and share a connection of ioredis, as callers of a program do.
+// All clients run in one process and share one ioredis connection, as the callers in a Node.js program do.
 
 import { readFileSync } from "node:fs";
 import { setImmediate, setTimeout } from "node:timers/promises";
@@ -17,12 +17,12 @@ import { Lockward } from "../../clients/node/dist/index.js";
 
 const EXCLUSIVE = ["uncontended", "contended"];
 const SHARED = ["readers", "permits", "weights"];
-const PERMITS = 10; // of a semaphore
-const WRITERS = 10; // of so many clients, one writes
-const READERS = 2 ** 31; // how much readers may hold at once, each 1. A writer holds it all.
-const HOLD = 1; // for so many milliseconds a client holds what others may hold too
-const WARM_UP = 2_500; // what is slow at first is compiled meanwhile
-const LEASE = 30_000; // of node-redlock, which has no default
+const PERMITS = 10; // the permits of a semaphore
+const WRITERS = 10; // one of 10 clients writes
+const READERS = 2 ** 31; // the limit of a read-write lock: a reader takes 1, a writer takes all
+const HOLD = 1; // how long a client holds a shared lock, in milliseconds
+const WARM_UP = 2_500; // in milliseconds; during the warm-up the JIT compiler compiles the code
+const LEASE = 30_000; // the lease for node-redlock, which has no default, in milliseconds
 
 const { positionals, values } = parseArgs({
   allowPositionals: true,
@@ -32,7 +32,7 @@ const [name, job, address] = positionals;
 const clients = Number(values.clients);
 const duration = Number(values.seconds) * 1_000;
 
-/** What a library offers: how a client acquires its lock, and how it releases what it got. */
+/** The libraries, with their entries in the table, and the functions that acquire a lock. */
 const peers = {
   "lockward-node": (redis) => {
     const lockward = new Lockward(redis);
@@ -64,26 +64,26 @@ function versionOf(folder) {
 
 const writes = (client) => job === "readers" && client % WRITERS === 0;
 const limit = job === "readers" ? READERS : PERMITS;
-/** How much a client holds. */
+/** How much of the lock's limit a client takes. */
 const weightOf = (client) => (writes(client) ? limit : job === "weights" ? (client % 3) + 1 : 1);
 
-/** The options of Lockward that a client needs. */
+/** The options with which a client acquires a lock of Lockward. */
 function kindOf(client) {
   if (!SHARED.includes(job) || writes(client)) return {};
   return job === "readers" ? { shared: true } : { slots: PERMITS, weight: weightOf(client) };
 }
 
 const tallies = Array.from({ length: clients }, () => ({ waits: [], gaveUp: 0 }));
-// Nothing but the lock protects these.
+// Only the lock protects these variables.
 let counter = 0;
 let warmUp = 0;
 let holder = -1;
 let handoffs = 0;
-// Where several clients may hold the lock: how much is held now, and the grants after which it was no more than allowed.
+// In the jobs with several holders: the weight that is held now, and the number of grants within the limit.
 let held = 0;
 let allowed = 0;
 
-/** What a client does while it holds the lock that all want. */
+/** The work of a client that holds the lock alone. */
 async function count(client, isCounted) {
   const read = isCounted ? counter : warmUp;
   await setImmediate();
@@ -93,7 +93,7 @@ async function count(client, isCounted) {
   holder = client;
 }
 
-/** What a client does while it holds what others may hold too. */
+/** The work of a client that shares the lock. */
 async function hold(client, isCounted) {
   const weight = weightOf(client);
   held += weight;
@@ -102,7 +102,7 @@ async function hold(client, isCounted) {
   held -= weight;
 }
 
-/** Waits until the client has the lock, or nothing if the time was up meanwhile. */
+/** Waits for the lock. Returns undefined if the library gave up after the end of the job. */
 async function acquire(peer, key, client, isCounted, end) {
   for (;;) {
     try {
@@ -119,7 +119,7 @@ async function acquire(peer, key, client, isCounted, end) {
 async function run(peer, client, begin) {
   const end = begin + duration;
   const isCounted = (instant) => instant >= begin && instant < end;
-  // A name that no earlier run has left behind in the server.
+  // The process id makes the name unique: the server may still hold the locks of an earlier run.
   const key = `lock:${process.pid}:${job === "uncontended" ? client : 0}`;
   for (;;) {
     const asked = performance.now();
@@ -128,7 +128,7 @@ async function run(peer, client, begin) {
     if (lock === undefined) return;
     const granted = performance.now();
     const counts = isCounted(granted);
-    // Whoever still waits at the end gets the lock after it, and does nothing with it.
+    // A client that gets the lock after the end of the job only releases it.
     if (granted < end) {
       if (SHARED.includes(job)) await hold(client, counts);
       else if (job === "contended") await count(client, counts);

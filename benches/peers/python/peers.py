@@ -3,10 +3,10 @@
     peers.py <peer> <job> <address> --clients N --seconds S
 
 The peer is lockward-python or redis-py. A Redis server listens at the address. ../README.md describes the jobs.
-The program prints its answer as one line of JSON. If anything goes wrong, it ends with the reason on standard error.
+The program prints its answer as one line of JSON. If anything goes wrong, it prints the reason to standard error and ends.
 
-Clients are threads, each with a connection of its own. One process would run one thread at a time, and be measured rather
-than the library: so the threads are spread over as many processes as there are CPUs, and count in memory that these share.
+Each client is a thread with its own connection. One process of CPython runs one thread at a time, so the process would be
+the bottleneck. Therefore the threads are spread over as many processes as there are CPUs. The counters are in shared memory.
 """
 
 import argparse
@@ -27,14 +27,14 @@ EXCLUSIVE = ["uncontended", "contended"]
 SHARED = ["readers", "permits", "weights"]
 # The permits of a semaphore.
 PERMITS = 10
-# Of so many clients, one writes.
+# One of 10 clients writes.
 WRITERS = 10
-# How much readers may hold at once, each 1. A writer holds it all.
+# The limit of a read-write lock: a reader takes 1, a writer takes all.
 READERS = 2**31
-# How long a client holds what others may hold too.
+# How long a client holds a shared lock, in seconds.
 HOLD = 0.001
 WARM_UP = 1.5
-# How long it may take for all clients to connect, or to end.
+# How long all clients together may take to connect, and how long they may take to end, in seconds.
 PATIENCE = 30
 
 
@@ -42,7 +42,7 @@ class Peer:
     """A lock as one client uses it."""
 
     def acquire(self, limit):
-        """Waits for so many seconds. Returns whether the lock is ours."""
+        """Waits for at most `limit` seconds. Returns whether the client holds the lock."""
         return self.lock.acquire(blocking_timeout=limit)
 
     def release(self):
@@ -81,7 +81,7 @@ PEERS = {"lockward-python": Lockward, "redis-py": RedisPy}
 
 
 class Contest:
-    """What all processes know."""
+    """The data that all processes share."""
 
     def __init__(self, arguments):
         host, port = arguments.address.rsplit(":", 1)
@@ -91,20 +91,21 @@ class Contest:
         self.is_shared = self.job in SHARED
         self.clients = arguments.clients
         self.seconds = arguments.seconds
-        # By lock. Nothing but the lock protects them: grants that are missing here show that it did not exclude.
+        # A counter of grants for each lock. Only the lock protects its counter, so a missing grant shows that two clients
+        # held the lock at once.
         self.counters = multiprocessing.RawArray(c_int64, self.clients)
-        # The client that had the lock of all last, protected likewise.
+        # In the job contended: the last holder. Only the lock protects this field.
         self.holder = multiprocessing.RawValue(c_int64)
-        # How much is held now where several clients may hold the lock.
+        # In the jobs with several holders: the weight that is held now.
         self.held = multiprocessing.Value(c_int64)
-        # A number that no earlier run has left behind in the server.
+        # The process id makes the name unique: the server may still hold the locks of an earlier run.
         self.name = f"lock:{os.getpid()}"
 
     def writes(self, index):
         return self.job == "readers" and index % WRITERS == 0
 
     def weight(self, index):
-        """How much a client holds."""
+        """How much of the lock's limit a client takes."""
         if self.writes(index):
             return self.limit()
         return index % 3 + 1 if self.job == "weights" else 1
@@ -115,7 +116,7 @@ class Contest:
 
 
 class Client:
-    """One client, and what it has seen."""
+    """One client, and its measurements."""
 
     def __init__(self, contest, index):
         self.contest = contest
@@ -127,11 +128,11 @@ class Client:
         self.lock = contest.peer(connection, f"{contest.name}:{self.own}", contest, index)
         self.waits_us = []
         self.handoffs = 0
-        # How many grants came while no more was held than allowed.
+        # In the jobs with several holders: the number of grants within the limit.
         self.allowed = 0
 
     def run(self, begin):
-        """Acquires and releases until the time is up; what is granted from `begin` counts."""
+        """Acquires and releases until the end of the job. Counts the grants from `begin` on."""
         end = begin + self.contest.seconds
         while (asked := time.monotonic()) < end:
             if not self.lock.acquire(end - asked):
@@ -147,7 +148,7 @@ class Client:
             self.lock.release()
 
     def count(self):
-        """What a client does while it alone holds the lock."""
+        """The work of a client that holds the lock alone."""
         counters, holder = self.contest.counters, self.contest.holder
         before = counters[self.own]
         time.sleep(0)
@@ -157,7 +158,7 @@ class Client:
             holder.value = self.index
 
     def hold(self, is_counted):
-        """What a client does while it holds what others may hold too."""
+        """The work of a client that shares the lock."""
         held, weight = self.contest.held, self.contest.weight(self.index)
         with held:
             held.value += weight
@@ -168,8 +169,8 @@ class Client:
 
 
 def run_clients(contest, indexes, pipe):
-    """Runs some of the clients, as a process of its own. Tells the parent `None` when they are connected, then what they
-    have seen, or at any time a reason why they cannot go on."""
+    """Runs some of the clients, in a child process. Sends `None` to the parent when the clients are connected, and their
+    measurements at the end. If a client fails, sends the reason as a string instead."""
     try:
         clients = [Client(contest, index) for index in indexes]
         pipe.send(None)
@@ -188,7 +189,7 @@ def run_clients(contest, indexes, pipe):
 
 
 class Failed:
-    """Keeps why a thread has failed."""
+    """An exception hook for threads that stores why a thread has failed."""
 
     def __init__(self):
         self.reason = None
@@ -198,7 +199,7 @@ class Failed:
 
 
 def listen(pipes, seconds):
-    """What every process has to say. Ends the program when one cannot go on, or when it takes longer than that."""
+    """Returns one message from each process. Ends the program if a process fails or takes longer than `seconds`."""
     said, deadline = {}, time.monotonic() + seconds
     while len(said) < len(pipes):
         for pipe in wait([pipe for pipe in pipes if pipe not in said], timeout=1):
@@ -209,7 +210,7 @@ def listen(pipes, seconds):
             if isinstance(said[pipe], str):
                 sys.exit(said[pipe])
         if time.monotonic() > deadline:
-            sys.exit(f"the clients do not connect, or end, within {PATIENCE} s")
+            sys.exit(f"the clients did not connect or end within {PATIENCE} s")
     return list(said.values())
 
 
@@ -224,7 +225,7 @@ def run(arguments):
         theirs.close()
         pipes.append(ours)
     listen(pipes, PATIENCE)
-    # The clock is the machine's, the same for all processes.
+    # time.monotonic() is the same clock in all processes.
     begin = time.monotonic() + WARM_UP
     began = time.time() + WARM_UP
     for pipe in pipes:

@@ -1,4 +1,4 @@
-//! Measures what Lockward costs on a real server, compared with what it replaces: `make bench`.
+//! Measures what Lockward costs on a real server, compared with the locks that it replaces: `make bench`.
 
 use lockward_bench::suite::{Stage, Suite};
 use lockward_bench::{
@@ -25,7 +25,7 @@ const STAGES: [Stage; 14] = [
 
 fn main() -> ExitCode {
     let suite = Suite {
-        about: "Measures what Lockward costs the server, compared with what it replaces",
+        about: "Measures what Lockward costs the server, compared with the locks that it replaces",
         stages: &STAGES,
         cases: stalls::cases().map(|case| format!("{}/{case}", stalls::STAGE)).collect(),
         into: "target/bench",

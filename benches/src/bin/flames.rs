@@ -1,8 +1,8 @@
-//! Draws where the server's CPU time goes, as flame graphs: `make flames`.
+//! Draws flame graphs of the server's CPU time: `make flames`.
 //!
 //! `perf` takes samples of the server's stack, and inferno draws them.
 
-#![allow(clippy::expect_used, reason = "a benchmark that cannot go on ends, and says why")]
+#![allow(clippy::expect_used, reason = "a benchmark that fails panics with the reason")]
 
 use inferno::collapse::Collapse;
 use inferno::collapse::perf::Folder;
@@ -22,13 +22,14 @@ use std::time::{Duration, Instant};
 
 /// How long each job is sampled.
 const SAMPLED: Duration = Duration::from_secs(10);
-/// Other holders of the semaphore.
+/// The number of other holders of the semaphore.
 const HOLDERS: usize = 1_000;
 const WAITERS: usize = 50;
-/// The smallest part of the samples that is printed for a function, with the functions that it calls.
+/// A function is printed if at least this part of the samples is in it or in the functions that it calls.
 const NAMED: f64 = 0.05;
 
-/// The stacks of a server, a line each: the functions from the outermost, separated by semicolons, and how many samples there are.
+/// The stacks of a server, one on each line: the functions from the outermost one, separated by semicolons, and the
+/// number of samples.
 type Stacks = String;
 
 fn main() {
@@ -65,8 +66,8 @@ fn draw(file: &Path, title: &str, stacks: &str) {
     flamegraph::from_lines(&mut options, stacks.lines(), file).expect("a flame graph");
 }
 
-/// The functions with at least [`NAMED`] of the samples, the largest first. The samples of all calls of a function are added up. A
-/// function that calls itself counts once for each sample.
+/// The functions with at least [`NAMED`] of the samples, the largest first. The samples of all calls of a function are
+/// added up. A recursive function counts once for each sample.
 fn largest(stacks: &str) -> Vec<(String, f64)> {
     let mut counts: BTreeMap<String, f64> = BTreeMap::new();
     let mut all = 0.0;
@@ -108,7 +109,7 @@ impl Recording {
         Self { perf: perf.stderr(Stdio::null()).spawn().expect("perf: install linux-perf"), file }
     }
 
-    /// Ends the recording and reads it.
+    /// Ends the recording, and returns its stacks.
     fn end(mut self) -> Stacks {
         let pid = self.perf.id().to_string();
         let _ = Command::new("kill").args(["-INT", &pid]).status();
@@ -121,7 +122,7 @@ impl Recording {
     }
 }
 
-/// Samples a server while some work is done again and again.
+/// Samples a server while it repeats some work.
 fn sampled(server: &Server, mut work: impl FnMut()) -> Stacks {
     work();
     let recording = Recording::start(server);

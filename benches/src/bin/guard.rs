@@ -1,11 +1,11 @@
-//! The server's instructions for commands of Lockward, each compared with a plain command of the same shape in
-//! the same run. A count above its limit fails. Nothing is timed.
+//! Counts the server's instructions for commands of Lockward. Each command is compared with a similar plain command in
+//! the same run. The program fails if a ratio is above its limit. No time is measured.
 
 #![allow(
     clippy::panic,
     clippy::expect_used,
     clippy::indexing_slicing,
-    reason = "a check that cannot go on ends, and says why"
+    reason = "a check that cannot run panics with the reason"
 )]
 
 use clap::Parser;
@@ -17,8 +17,8 @@ use std::fs;
 use std::ops::Range;
 use std::process::ExitCode;
 
-/// The largest allowed ratio of each command to the one that it is compared with. `make guard GUARD=--record` prints this
-/// table again: the current ratios, plus the tolerance of each kind.
+/// The largest allowed ratio of each command to the command that it is compared with. `make guard GUARD=--record`
+/// prints this table with new limits: the current ratios, plus the tolerance of each kind.
 const LIMITS: &[(&str, f64)] = &[
     ("acquire + release", 1.442),
     ("acquire + release, beside bare calls", 1.179),
@@ -44,18 +44,18 @@ const LIMITS: &[(&str, f64)] = &[
     ("SET + DEL, locks waited for", 1.01),
 ];
 
-/// This is less than 500 instructions in a pair of commands.
+/// The tolerance for lock commands: less than 500 instructions for a pair of commands.
 const ROOM: f64 = 0.025;
-/// Other commands cost the same with the module as without.
-const ROOM_OF_OTHERS: f64 = 0.005;
+/// The tolerance for rows whose two sides must cost the same.
+const ROOM_OF_EQUALS: f64 = 0.005;
 
-/// Counts the instructions of the server for each kind of request, and fails where they are more than the limits in
+/// Counts the instructions of the server for each kind of request, and fails if a count is above its limit in
 /// benches/src/bin/guard.rs.
 ///
 /// LOCKWARD_SERVER names the server (redis-server), LOCKWARD_MODULE and LOCKWARD_EMPTY_MODULE the modules (target/release).
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Print the limits anew instead of judging.
+    /// Print the limits for the current counts, and check nothing.
     #[arg(long)]
     record: bool,
 }
@@ -64,15 +64,17 @@ struct Arguments {
 const DEPTH: usize = 16;
 /// Batches in a round.
 const BATCHES: usize = 4;
-/// Clients that pass a lock or an element around in a ring.
+/// The number of clients that pass a lock or an element around in a ring.
 const RING: usize = 4;
-/// Few and many holders of one lock, and the limit that they name.
+/// The smaller number of holders of one lock.
 const FEW: usize = 10;
+/// The larger number of holders of one lock.
 const MANY: usize = 10_000;
+/// The limit of the lock with [`FEW`] or [`MANY`] holders.
 const SLOTS: &str = "1000000";
-/// Readers that wait for one writer.
+/// The number of readers that wait for one writer.
 const READERS: usize = 50;
-/// Locks with waiters, and locks that the server has dropped early.
+/// The number of locks with waiters, and of locks that the server evicts.
 const LOCKS: usize = 100;
 
 #[derive(Clone)]
@@ -103,14 +105,14 @@ fn main() -> ExitCode {
 }
 
 impl Row {
-    /// A lock command, compared with another.
+    /// A lock command, compared with another command.
     fn new(name: &'static str, ours: Count, against: &'static str, theirs: Count) -> Self {
         Self { name, against, ours, theirs, room: ROOM }
     }
 
-    /// Something that must cost the same as the other.
+    /// Two sides that must cost the same.
     fn equal(name: &'static str, ours: Count, against: &'static str, theirs: Count) -> Self {
-        Self { name, against, ours, theirs, room: ROOM_OF_OTHERS }
+        Self { name, against, ours, theirs, room: ROOM_OF_EQUALS }
     }
 
     fn ratio(&self) -> f64 {
@@ -159,7 +161,8 @@ fn locks() -> Vec<Row> {
     vec![pair, beside_bare, renewal, refused, info, handed, appended]
 }
 
-/// The cost of LOCK.GUARD with a SET, compared with that SET, and with a script that compares the token with a string.
+/// The cost of LOCK.GUARD with a SET, compared with the SET alone, and with a script that compares the token with a
+/// string.
 fn guarded() -> Vec<Row> {
     const CHECK: &str = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return redis.error_reply('FENCED') end \
                          return redis.call('SET', KEYS[2], ARGV[2])";
@@ -178,7 +181,8 @@ fn guarded() -> Vec<Row> {
     ]
 }
 
-/// The cost of lock commands beside many holders, compared with few, and of a grant to a reader, compared with a hand-off.
+/// The cost of lock commands with many holders, compared with few holders. The cost of a grant to a reader, compared
+/// with a hand-off.
 fn many_holders() -> Vec<Row> {
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
     let mut holder = server.server().connect();
@@ -211,14 +215,14 @@ fn acquire_and_release(key: &str) -> Load {
     Load::pair(&acquire, &["LOCK.RELEASE", key, &new])
 }
 
-/// A holder acquires its slot again, and releases that hold.
+/// A holder acquires its slot again, and releases the second hold.
 fn re_enter_and_release(key: &str) -> Load {
     let holder = owner(FEW / 2);
     let acquire = ["LOCK.ACQUIRE", key, &holder, "PX", LEASE, "SLOTS", SLOTS];
     Load::pair(&acquire, &["LOCK.RELEASE", key, &holder])
 }
 
-/// A holder renews its lease twice. The clock stands still, so the two leases have different lengths.
+/// A holder renews its lease twice. The clock is stopped, so a renewal changes the deadline only if its lease differs.
 fn renew_twice(key: &str) -> Load {
     let holder = owner(FEW / 2);
     let renew = |lease| ["LOCK.RENEW", key, holder.as_str(), "PX", lease];
@@ -245,7 +249,7 @@ fn readers() -> Count {
     })
 }
 
-/// The cost of LOCK.TOP: it grows with the number of contended locks, and not with the number of other locks.
+/// The cost of LOCK.TOP. It must stay the same with twice as many contended locks, and with more uncontended locks.
 fn top() -> Vec<Row> {
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
     let top = Load::single(&["LOCK.TOP"]);
@@ -264,7 +268,7 @@ fn top() -> Vec<Row> {
     ]
 }
 
-/// The cost of other commands, compared with a server with a module that does nothing.
+/// The cost of other commands, compared with a server whose module does nothing.
 fn others() -> Vec<Row> {
     let start = |loaded| CountedServer::start(loaded, &[]);
     let pair = Load::pair(&["SET", "plain", "value"], &["DEL", "plain"]);
@@ -283,7 +287,7 @@ fn others() -> Vec<Row> {
     add("SET + DEL, one by one", on_both(&mut servers, &one_by_one));
     add("SET PX, GET when it is over", servers.each_mut().map(expiring));
     add("SET + DEL, keys have expired", on_both(&mut servers, &pair));
-    drop_early(servers[0].server());
+    evict_locks(servers[0].server());
     add("SET + DEL, locks were evicted", on_both(&mut servers, &pair));
 
     let mut servers = [Loaded::Lockward, Loaded::Empty].map(start);
@@ -301,12 +305,12 @@ fn others() -> Vec<Row> {
     rows
 }
 
-/// Requests that are sent over and over.
+/// Requests that are sent repeatedly.
 #[derive(Clone)]
 struct Load {
     requests: Vec<u8>,
     replies: usize,
-    /// How many times they are in flight at once.
+    /// How many copies of the requests are in flight at once.
     depth: usize,
 }
 
@@ -345,7 +349,7 @@ fn expiring(server: &mut CountedServer) -> Count {
     })
 }
 
-/// Creates keys with one command, then waits for each with another.
+/// For each number, creates a key with the command `fill`, and lets a client wait for the key with the command `wait`.
 fn wait_for_keys(server: &Server, numbers: Range<usize>, fill: &str, wait: &str) -> Vec<Client> {
     let mut holder = server.connect();
     let blocked = numbers.end as i64;
@@ -361,8 +365,8 @@ fn wait_for_keys(server: &Server, numbers: Range<usize>, fill: &str, wait: &str)
     waiting
 }
 
-/// Holds locks, and lets the server evict them.
-fn drop_early(server: &Server) {
+/// Acquires locks, and lets the server evict them.
+fn evict_locks(server: &Server) {
     let mut client = server.connect();
     for i in 0..LOCKS {
         client.acquire(&format!("dropped:{i} holder PX {LEASE}"));
@@ -372,14 +376,15 @@ fn drop_early(server: &Server) {
     client.call("CONFIG SET maxmemory 0");
 }
 
-/// The cost of a hand-off of a lock after which the former holder waits again.
+/// The cost of a hand-off and of the next wait of the former holder.
 fn lock_passed_round(server: &mut CountedServer, holder: &mut Client) -> Count {
     let wait = |member: usize| request(&["LOCK.ACQUIRE", "ring", &owner(member), "PX", LEASE, "BLOCK", "0"]);
     server.exchange(holder, &wait(0), 1);
     passed_round(server, wait, |member| request(&["LOCK.RELEASE", "ring", &owner(member)]))
 }
 
-/// A ring of clients: one client holds, the others wait. The holder passes the lock on to the next client and waits again.
+/// A ring of clients: one client holds the lock or the element, and the others wait. The holder passes it on to the
+/// next client and waits again.
 fn passed_round(
     server: &mut CountedServer,
     wait: impl Fn(usize) -> Vec<u8>,

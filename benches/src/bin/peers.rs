@@ -1,6 +1,6 @@
-//! Lockward beside other locks, on this machine: see docs/peers.md.
+//! Compares Lockward with other locks on this machine: see docs/peers.md.
 
-#![allow(clippy::expect_used, reason = "a benchmark that cannot go on ends, and says why")]
+#![allow(clippy::expect_used, reason = "a benchmark that fails panics with the reason")]
 
 use clap::Parser;
 use lockward_bench::peers::contest::{self, Job, Request};
@@ -31,12 +31,13 @@ const JOBS: [(Job, usize); 8] = [
     (Job::Weights, 50),
 ];
 
-/// Does the same jobs with Lockward and with other locks, each on its own server, and measures them.
+/// Runs the same jobs with Lockward and with other locks, each on its own server, and measures them.
 ///
-/// LOCKWARD_SERVER names the server for Lockward and those that use Redis (redis-server), LOCKWARD_MODULE the module.
+/// LOCKWARD_SERVER names the server for Lockward and for the locks that use Redis (redis-server), LOCKWARD_MODULE the
+/// module.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The peers. Without any, all peers.
+    /// The peers. The default is all of them.
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(PEERS.map(|peer| peer.name)))]
     peers: Vec<String>,
     /// How long each job is measured, in seconds.
@@ -83,12 +84,12 @@ fn main() -> ExitCode {
         write("handoffs.svg", &plot);
     }
     if report.results.iter().any(|entry| entry.result.as_ref().is_ok_and(|measured| measured.lost != 0)) {
-        eprintln!("A lock let two in at once: see the names in the tables.");
+        eprintln!("A lock had two holders at once: see the names of the locks in the tables.");
     }
     ExitCode::SUCCESS
 }
 
-/// Lets a peer do its jobs.
+/// Runs the jobs of a peer.
 fn compete(
     peer: &Peer,
     jobs: &[(Job, usize)],
@@ -105,7 +106,7 @@ fn compete(
             .clone()
             .and_then(|program| do_job(peer, &program, job, clients, report.seconds, &mut server));
         if result.is_err() {
-            server = None; // the state of the server after this contestant is not known
+            server = None; // the failed contestant may have left the server in an unknown state
         }
         let entry = Entry::new(peer, job, clients, result);
         eprintln!("  {:<16} {:>3.0} s: {entry}", format!("{job} {clients}"), begun.elapsed().as_secs_f64());

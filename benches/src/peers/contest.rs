@@ -24,7 +24,7 @@ pub enum Job {
     Readers,
     /// All clients share a semaphore of [`PERMITS`].
     Permits,
-    /// As [`Job::Permits`], but each acquisition takes 1, 2 or 3 permits, depending on the client.
+    /// Like [`Job::Permits`], but each acquisition takes 1, 2 or 3 permits, depending on the client.
     Weights,
 }
 
@@ -42,7 +42,7 @@ impl Job {
         }
     }
 
-    /// Whether a client writes, while others read.
+    /// Whether a client of [`Job::Readers`] writes.
     pub fn is_writer(self, client: usize) -> bool {
         self == Self::Readers && client.is_multiple_of(WRITERS)
     }
@@ -65,17 +65,17 @@ impl fmt::Display for Job {
 pub struct Answer {
     /// The version of the library.
     pub version: String,
-    /// Which settings are the defaults, and what is special.
+    /// The important defaults and peculiarities.
     pub notes: String,
     /// When the counted time began, in milliseconds since 1970.
     pub began_unix_ms: f64,
     /// How long each acquisition took in the counted time, in microseconds, for each client.
     pub waits_us: Vec<Vec<u32>>,
-    /// By how much the number under the lock grew in that time: each acquisition adds 1. If several clients may hold the lock,
-    /// this is the number of acquisitions after which not more was held than allowed. Not in [`Job::Uncontended`].
+    /// How much the number under the lock grew in the counted time: each acquisition adds 1. If several clients may
+    /// hold the lock, this is the number of acquisitions within its limit. Absent in [`Job::Uncontended`].
     #[serde(default)]
     pub counter: Option<u64>,
-    /// How many of the grants went to another client than the grant before, in [`Job::Contended`].
+    /// How many grants went to another client than the grant before. Only in [`Job::Contended`].
     #[serde(default)]
     pub handoffs: Option<u64>,
     /// How often the library gave up waiting, without a grant.
@@ -86,7 +86,7 @@ pub struct Answer {
 /// The request to a contestant.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
-    /// The program, with the arguments that come first.
+    /// The program and its first arguments.
     pub program: &'a [String],
     /// The name of the peer.
     pub peer: &'a str,
@@ -96,14 +96,14 @@ pub struct Request<'a> {
     pub address: &'a str,
     /// The number of clients.
     pub clients: usize,
-    /// How many seconds count.
+    /// How long the contestant counts, in seconds.
     pub seconds: u64,
 }
 
 /// Runs a contestant.
 ///
 /// # Errors
-/// The contestant's own words when it fails.
+/// If the contestant fails: the end of its standard error.
 pub fn run(request: &Request<'_>) -> Result<Answer, String> {
     let dir = Directory::new();
     let (answer, complaints) = (dir.path().join("answer"), dir.path().join("complaints"));
@@ -122,5 +122,5 @@ pub fn run(request: &Request<'_>) -> Result<Answer, String> {
     }
     let answer = fs::read_to_string(&answer).unwrap_or_default();
     let line = answer.lines().rfind(|line| line.starts_with('{')).unwrap_or_default();
-    serde_json::from_str(line).map_err(|error| failed(format!("its answer is not understood, {error}")))
+    serde_json::from_str(line).map_err(|error| failed(format!("the answer is not valid, {error}")))
 }

@@ -1,5 +1,5 @@
-//! The CPU time of a server in an interval that is known only afterwards. The server is sampled ten times a second, and a time
-//! between two samples is interpolated.
+//! The CPU time of a server in an interval. The contestant reports the interval only after its job, so the server is
+//! sampled ten times a second, and values between two samples are interpolated.
 
 use crate::cpu;
 use crate::peers::server::{Kind, Server, commands};
@@ -11,12 +11,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// The CPU time of a server at one time.
+/// A sample: the CPU times and the commands of a server until one instant.
 #[derive(Clone, Debug)]
 struct Look {
     unix_ms: f64,
     cpu: Duration,
-    /// The CPU time of this program and all processes that it has started, including server and contestant.
+    /// The CPU time of this program and all processes that it has started, including the server and the contestant.
     ours: Duration,
     machine: Duration,
     commands: BTreeMap<String, u64>,
@@ -30,7 +30,7 @@ pub struct Meter {
     thread: JoinHandle<Vec<Look>>,
 }
 
-/// What was used in an interval.
+/// The CPU time and the commands of an interval.
 #[derive(Clone, Debug, Default)]
 pub struct Spent {
     /// The CPU time of all processes of the server.
@@ -51,7 +51,7 @@ impl Meter {
             while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 looks.push(look(pid, kind, port));
             }
-            looks.push(look(pid, kind, port)); // so that the last sample is later than any interval
+            looks.push(look(pid, kind, port)); // a last sample, so that no interval ends after all samples
             looks
         });
         Self { running, thread }
@@ -69,7 +69,7 @@ impl Meter {
 pub struct Looks(Vec<Look>);
 
 impl Looks {
-    /// What was used between two times, in milliseconds since 1970.
+    /// The CPU time and the commands between two instants, in milliseconds since 1970.
     pub fn between(&self, from: f64, to: f64) -> Spent {
         let spent = |value: &dyn Fn(&Look) -> f64| self.at(to, value) - self.at(from, value);
         let names = self.0.last().map(|last| last.commands.keys()).into_iter().flatten();
@@ -86,7 +86,7 @@ impl Looks {
         }
     }
 
-    /// A value at a time between two samples.
+    /// A value at an instant, interpolated between two samples.
     fn at(&self, unix_ms: f64, value: &dyn Fn(&Look) -> f64) -> f64 {
         let after = self.0.partition_point(|look| look.unix_ms < unix_ms);
         let (Some(one), Some(other)) = (self.0.get(after.saturating_sub(1)), self.0.get(after)) else {

@@ -1,7 +1,7 @@
 //! Distinguishes commands of clients from commands of scripts: INFO commandstats counts both.
 //!
-//! MONITOR distinguishes them, but it is costly. So it runs only while the contestant warms up. It is used only for the
-//! ratio of clients and scripts for each command, which does not change while a contestant does its job.
+//! MONITOR distinguishes them, but is costly. So MONITOR runs only while the contestant warms up. It shows which part
+//! of the calls of each command came from scripts. This part does not change during a job.
 
 use crate::peers::server::connect;
 use std::collections::BTreeMap;
@@ -11,35 +11,37 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The contestants warm up for longer than this.
+/// MONITOR runs for this time after the first command. The contestants warm up for longer.
 const LONG_ENOUGH: Duration = Duration::from_millis(900);
-/// With few commands, MONITOR costs little, so it runs until it has seen this number.
+/// If there are few commands, MONITOR costs little. So it runs longer, until it has shown this number of commands.
 const LINES_AT_LEAST: usize = 2_000;
+/// After this number of commands, MONITOR ends in any case.
 const LINES_AT_MOST: usize = 20_000;
-/// What clients send to set up connections before they warm up, and what this program sends.
+/// These commands are ignored: clients send them to set up connections, or this program sends them.
 const BESIDE: [&str; 8] = ["client", "hello", "ping", "info", "quit", "script", "command", "config"];
 
-/// How often commands of one name were seen.
+/// How often the commands of one name were seen.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     from_clients: u64,
     in_scripts: u64,
 }
 
-/// Watches a server until it has seen enough.
+/// Runs MONITOR on a thread until it has seen enough commands.
 #[derive(Debug)]
 pub struct Monitor {
     enough: Arc<AtomicBool>,
     thread: JoinHandle<Parts>,
 }
 
-/// The part of the commands of one name that scripts sent.
+/// The part of the commands that scripts sent, by the name of the command.
 #[derive(Clone, Debug, Default)]
 pub struct Parts(BTreeMap<String, Seen>);
 
 impl Parts {
-    /// It is from 0 to 1. A command that was not seen is counted for the scripts if there are scripts: they use some
-    /// commands only now and then, but clients send all their commands from the beginning.
+    /// The part of the commands of this name that scripts sent, from 0 to 1. If there are scripts, a command that
+    /// MONITOR has not shown counts as a command of scripts: clients send all their commands from the beginning, but
+    /// scripts use some commands rarely.
     pub fn in_scripts(&self, name: &str) -> f64 {
         let Some(seen) = self.0.get(name) else {
             return f64::from(u8::from(self.0.values().any(|seen| seen.in_scripts > 0)));
@@ -49,14 +51,14 @@ impl Parts {
 }
 
 impl Monitor {
-    /// Begins to watch the server at this port.
+    /// Starts MONITOR on the server at this port.
     pub fn start(port: u16) -> Self {
         let enough = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&enough);
         Self { enough, thread: thread::spawn(move || watch(port, &told).unwrap_or_default()) }
     }
 
-    /// The samples.
+    /// Ends MONITOR and returns its result.
     pub fn end(self) -> Parts {
         self.enough.store(true, Ordering::Relaxed);
         self.thread.join().expect("a monitor that comes to its end")
@@ -76,7 +78,7 @@ fn watch(port: u16, enough: &AtomicBool) -> Option<Parts> {
         && count < LINES_AT_MOST
         && (count < LINES_AT_LEAST || first.is_none_or(|first: Instant| first.elapsed() < LONG_ENOUGH))
     {
-        // A read that was interrupted is continued.
+        // After a timeout the next read continues the line.
         if lines.read_until(b'\n', &mut line).is_err() || !line.ends_with(b"\n") {
             continue;
         }

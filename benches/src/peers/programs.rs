@@ -1,4 +1,4 @@
-//! The contestants: built when they are needed, each in the language of its libraries.
+//! The contestants. Each is written in the language of its libraries, and built when it is needed.
 
 use lockward_tests::{ProcessGroup, repository};
 use std::env;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// How long a build may take, with its downloads.
 const BUILD: Duration = Duration::from_secs(600);
 
-/// A program that does jobs with one or more peers.
+/// A program that runs jobs with one or more peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Program {
     /// benches/peers/rust, with plain commands.
@@ -41,7 +41,7 @@ impl Program {
         }
     }
 
-    /// The name of the peer in this program that is Lockward.
+    /// The name of Lockward's peer in this program.
     pub const fn lockward(self) -> &'static str {
         match self {
             Self::Commands => "lockward",
@@ -53,10 +53,10 @@ impl Program {
         }
     }
 
-    /// Builds it, and returns the program with the arguments that come first.
+    /// Builds the program. Returns its file and first arguments.
     ///
     /// # Errors
-    /// The tool's own words when the build fails.
+    /// If the build fails: the end of the tool's output.
     pub fn build(self) -> Result<Vec<String>, String> {
         let folder = repository().join("benches/peers");
         let built = repository().join("target/peers");
@@ -99,8 +99,7 @@ impl Program {
     }
 }
 
-/// Checks that a tool is installed. If it is missing, these Debian packages are installed, if that is
-/// allowed.
+/// Checks that a tool is installed. If not, lets scripts/install-deps install these Debian packages, or fails.
 fn need(tool: &str, packages: &[&str]) -> Result<(), String> {
     let path = env::var_os("PATH").unwrap_or_default();
     if env::split_paths(&path).any(|folder| folder.join(tool).is_file()) {
@@ -113,7 +112,7 @@ fn need(tool: &str, packages: &[&str]) -> Result<(), String> {
 /// Runs a tool to its end. Its output goes to this log in `target/peers`.
 ///
 /// # Errors
-/// The tool's own words when it fails.
+/// If the tool fails: the end of its output.
 pub(crate) fn run(log: &str, command: &[&str]) -> Result<(), String> {
     let folder = repository().join("target/peers");
     let failed = |error| format!("{} cannot be written: {error}", folder.display());
@@ -130,10 +129,10 @@ pub(crate) fn run(log: &str, command: &[&str]) -> Result<(), String> {
     Err(format!("{} fails: {}", command[0], last_lines(&log)))
 }
 
-/// Waits until a process ends by itself.
+/// Waits until a process ends.
 ///
 /// # Errors
-/// When it does not end within `limit`.
+/// If the process does not end within `limit`.
 pub(crate) fn wait(process: &mut ProcessGroup, limit: Duration) -> Result<ExitStatus, String> {
     let deadline = Instant::now() + limit;
     while Instant::now() < deadline {
@@ -142,7 +141,7 @@ pub(crate) fn wait(process: &mut ProcessGroup, limit: Duration) -> Result<ExitSt
         }
         thread::sleep(Duration::from_millis(10));
     }
-    Err(format!("it had not ended after {} s", limit.as_secs()))
+    Err(format!("the program did not end within {} s", limit.as_secs()))
 }
 
 /// The last lines of a file, joined to one line.
@@ -150,5 +149,5 @@ pub(crate) fn last_lines(file: &Path) -> String {
     let text = String::from_utf8_lossy(&fs::read(file).unwrap_or_default()).into_owned();
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let last = lines[lines.len().saturating_sub(5)..].join(" / ");
-    if last.is_empty() { "it says nothing".to_owned() } else { last }
+    if last.is_empty() { "no output".to_owned() } else { last }
 }

@@ -13,14 +13,15 @@ use std::fmt::{self, Display, Write};
 use std::path::Path;
 use std::{fs, io};
 
-/// The parts of the page: exclusive locks, and read-write locks and semaphores.
+/// The parts of the page, and whether their jobs have several holders.
 const PARTS: [(&str, bool); 2] = [("measured", false), ("shared", true)];
 
 /// If other processes use more than this share of the CPUs, in per cent, they disturb the measurement.
 const BUSY: f64 = 20.0;
 /// The number of clients of the job that is plotted.
 const PLOTTED: usize = 50;
-/// The jobs whose tables the page leaves out if every lock counted right. The list of better locks on the page has them.
+/// The page leaves out the tables of these jobs if every lock counted right. The list of better locks on the page still
+/// includes these jobs.
 const NOT_ON_THE_PAGE: &[(Job, usize)] = &[(Job::Contended, 2)];
 
 const WARNING: &str = "**Other programs used the machine. They make times longer and rates lower, for some locks more than for others. \
@@ -33,20 +34,20 @@ pub struct Report {
     pub circumstances: String,
     /// How long each job was counted, in seconds.
     pub seconds: u64,
-    /// The jobs, in the order in which they were done.
+    /// The results of the jobs, in the order in which they ran.
     pub results: Vec<Entry>,
 }
 
 /// The result of one job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Entry {
-    /// The peer's name.
+    /// The name of the peer.
     pub peer: String,
-    /// The name that its users know.
+    /// The name in the tables.
     pub title: String,
-    /// The language of its library; empty for plain commands.
+    /// The language of the library. Empty for plain commands.
     pub language: String,
-    /// The name of the Lockward that it is compared with; its own name if it is Lockward.
+    /// The name of the peer of Lockward with which this peer is compared. A peer of Lockward has its own name here.
     pub ours: String,
     /// The job.
     pub job: Job,
@@ -65,11 +66,12 @@ pub struct Measured {
     pub server: String,
     /// How often the lock was acquired and released.
     pub operations: u64,
-    /// The same for each second.
+    /// Acquisitions a second.
     pub a_second: f64,
-    /// How many of these, for each second, went to another client than the one before; if the contestant reports it.
+    /// Grants a second to another client than the grant before, if the contestant reports them.
     pub handoffs_a_second: Option<f64>,
-    /// Acquisitions that the number does not contain.
+    /// Acquisitions that are missing in the counter of the contestant: the lock had two holders at once, or more than
+    /// its limit.
     pub lost: i64,
     /// How often the library gave up waiting.
     pub gave_up: u64,
@@ -79,17 +81,17 @@ pub struct Measured {
     pub most: u64,
     /// How long acquisitions took.
     pub acquire_us: Quantiles,
-    /// How long acquisitions of writers took, if others read.
+    /// How long acquisitions of writers took, in [`Job::Readers`].
     #[serde(default)]
     pub writers_us: Option<Quantiles>,
-    /// How many acquisitions of writers there were for each second.
+    /// Acquisitions of writers a second.
     #[serde(default)]
     pub writes_a_second: f64,
     /// The server's CPU time for an acquisition and its release, in microseconds.
     pub server_cpu_us: f64,
     /// Commands that clients sent for an acquisition and its release, if the server counts them.
     pub commands: Option<f64>,
-    /// The same for commands that scripts sent.
+    /// Commands that scripts sent for an acquisition and its release.
     pub commands_in_scripts: Option<f64>,
     /// The part of the machine's CPU time that other programs used, from 0 to 1.
     pub others: f64,
@@ -97,7 +99,7 @@ pub struct Measured {
     pub notes: String,
 }
 
-/// Some of the times that something took, in microseconds.
+/// Quantiles of times, in microseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Quantiles {
     /// The median.
@@ -120,7 +122,7 @@ impl Quantiles {
 }
 
 impl Measured {
-    /// Combines what the contestant reports and what the server used.
+    /// Combines the contestant's answer and the measurements of the server.
     pub fn new(
         job: Job,
         seconds: u64,
@@ -186,7 +188,7 @@ impl Measured {
         }
     }
 
-    /// The text after the name of a lock that did not count right, or gave up.
+    /// The text after the name of a lock that counted wrong or gave up. Empty for other locks.
     fn miscount(&self) -> String {
         let counted = self.counted_right();
         if counted == "right" { String::new() } else { format!(": counted {counted}") }
@@ -229,7 +231,7 @@ impl Entry {
     }
 }
 
-/// A line about the result of a job.
+/// The line about the result of a job that the program prints.
 impl Display for Entry {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.result {
@@ -252,7 +254,7 @@ impl Display for Entry {
 }
 
 impl Report {
-    /// An empty report, with this day and this machine.
+    /// An empty report of this day and machine.
     pub fn new(seconds: u64, first: bool) -> Self {
         let Machine { processor, cpus, kernel, .. } = machine();
         let priority = if first { "higher priority than other programs" } else { "normal priority" };
@@ -289,7 +291,7 @@ impl Report {
         text
     }
 
-    /// Names the peers that are better than their Lockward, and the figure.
+    /// Adds the list of peers that are better than Lockward in some figure.
     fn ahead(&self, text: &mut String) {
         type Value = fn(&Measured) -> Option<f64>;
         type Show = fn(f64) -> String;
@@ -328,7 +330,7 @@ impl Report {
         }
     }
 
-    /// A plot of a contended job: the grants to another client, if Lockward did it.
+    /// A plot of the grants to another client in a contended job. `None` if Lockward did not run this job.
     pub fn plot(&self) -> Option<String> {
         let handoffs = |entry: &Entry| {
             let number = entry.result.as_ref().ok()?.handoffs_a_second?;
@@ -341,7 +343,8 @@ impl Report {
         bars.iter().any(|bar| bar.is_ours).then(|| Bars { title, hint, bars }.draw(&self.circumstances))
     }
 
-    /// Writes the tables into `peers.md` in a directory, and the plot into `peers/`. A part without results stays as it is.
+    /// Writes the tables into `peers.md` in a directory, and the plot into `peers/`. A part without results stays as it
+    /// is.
     ///
     /// # Errors
     /// If a file cannot be read or written.
@@ -389,7 +392,7 @@ impl Report {
         self.of(job, clients).all(|entry| entry.result.as_ref().is_ok_and(is_right))
     }
 
-    /// The table of the peers, each as it was measured last.
+    /// The table of the peers, with the versions and notes of the last job of each peer.
     fn peers(&self) -> String {
         let mut named: Vec<&Entry> = Vec::new();
         for entry in &self.results {
@@ -433,7 +436,7 @@ impl Report {
 /// A column of a table: its head, and the text for a result.
 type Column = (&'static str, fn(&Measured) -> String);
 
-/// The columns of the table of a job, after the lock and its language.
+/// The columns of the table of a job. The columns for the lock and its language stand before them.
 fn columns(job: Job) -> Vec<Column> {
     let a_grant: [Column; 3] = [
         ("most / fewest grants", Measured::unfairness),
@@ -496,7 +499,7 @@ fn title(job: Job, clients: usize) -> String {
     text + ":\n"
 }
 
-/// A time that a client waited; a dash if no client has acquired the lock.
+/// A time that a client waited. A dash if no client has acquired the lock.
 fn wait(us: f64) -> String {
     if us > 0.0 { time(us) } else { "-".to_owned() }
 }

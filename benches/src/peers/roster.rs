@@ -7,18 +7,18 @@ use crate::peers::server::Kind;
 /// A lock that a library offers.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
-    /// Its name on the command line.
+    /// The name on the command line.
     pub name: &'static str,
-    /// The name that its users know.
+    /// The name in the tables.
     pub title: &'static str,
-    /// The name of the Lockward that it is compared with, in the same language and on the same kind of server; its own name if it is
-    /// Lockward.
+    /// The name of the peer of Lockward with which this peer is compared: it has the same language and the same kind of
+    /// server. A peer of Lockward has its own name here.
     pub ours: &'static str,
-    /// The server that it needs.
+    /// The kind of server that the peer needs.
     pub server: Kind,
-    /// The program that does jobs with it.
+    /// The contestant.
     pub program: Program,
-    /// The jobs that it can do.
+    /// The jobs that the peer supports.
     pub jobs: &'static [Job],
 }
 
@@ -30,7 +30,7 @@ const ALL: &[Job] = &[Job::Uncontended, Job::Contended, Job::Readers, Job::Permi
 const REDIS: Kind = Kind::Redis { server: None, is_loaded: false };
 const LOCKWARD: Kind = Kind::Redis { server: None, is_loaded: true };
 
-/// The newest servers of scripts/servers: they have a command that releases a SET NX PX lock if the owner matches.
+/// The newest servers of scripts/servers. They have a command that deletes a SET NX PX lock if the owner matches.
 const NEW_REDIS: &str = "redis-experimental";
 const NEW_VALKEY: &str = "valkey-testing";
 const ON_NEW_REDIS: &str = "lockward-new-redis";

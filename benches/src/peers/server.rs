@@ -1,4 +1,4 @@
-//! The servers of the peers, each on a free port of 127.0.0.1 and with its data in a temporary directory.
+//! The servers of the peers. Each has a free port of 127.0.0.1, and its data in a temporary directory.
 
 use crate::peers::programs::{last_lines, run};
 use crate::server::Loaded;
@@ -12,9 +12,9 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a server may take until it serves, including the download of its packages.
+/// The limit for the start of a server, including the download of its packages.
 const START: Duration = Duration::from_secs(180);
-/// How long a server may take to answer.
+/// The limit for an answer of a server.
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// The kind of a server.
@@ -22,9 +22,9 @@ const ANSWER: Duration = Duration::from_secs(5);
 pub enum Kind {
     /// Redis or Valkey.
     Redis {
-        /// One of scripts/servers. `None` is the server of LOCKWARD_SERVER.
+        /// The name of a server of scripts/servers. `None` is the server of LOCKWARD_SERVER.
         server: Option<&'static str>,
-        /// Whether it has the module.
+        /// Whether the server loads Lockward.
         is_loaded: bool,
     },
     /// etcd.
@@ -38,7 +38,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its name for scripts/peer-server. `None` for Redis, which is started here.
+    /// The name for scripts/peer-server. `None` for Redis and Valkey, which this program starts.
     const fn name(self) -> Option<&'static str> {
         match self {
             Self::Redis { .. } => None,
@@ -49,7 +49,7 @@ impl Kind {
         }
     }
 
-    /// Whether commands of clients and of scripts can be distinguished.
+    /// Whether MONITOR can distinguish commands of clients and of scripts.
     pub const fn has_monitor(self) -> bool {
         matches!(self, Self::Redis { .. })
     }
@@ -76,7 +76,7 @@ impl Kind {
     }
 }
 
-/// A running server. It ends when this goes out of scope.
+/// A running server. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct Server {
     process: ProcessGroup,
@@ -88,10 +88,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server, and waits until it serves.
+    /// Starts a server, and waits until it answers.
     ///
     /// # Errors
-    /// The server's own words when it does not start.
+    /// If the server does not start: the end of its log.
     pub fn start(kind: Kind) -> Result<Self, String> {
         let dir = Directory::new();
         let port = free_port();
@@ -101,23 +101,23 @@ impl Server {
         let mut command = kind.command(dir.path(), port)?;
         command.stdin(Stdio::null()).stderr(file.try_clone().expect("a file")).stdout(file);
         let process = ProcessGroup::start(&mut command);
-        let mut process = process.map_err(|error| format!("its server does not run: {error}"))?;
+        let mut process = process.map_err(|error| format!("the server does not run: {error}"))?;
         let deadline = Instant::now() + START;
         loop {
             if let Some(version) = version(kind, port) {
                 return Ok(Self { process, _dir: dir, kind, port, version });
             }
             if let Some(status) = process.ended() {
-                return Err(format!("its server does not start, {status}: {}", last_lines(&log)));
+                return Err(format!("the server does not start, {status}: {}", last_lines(&log)));
             }
             if Instant::now() > deadline {
-                return Err(format!("its server does not serve: {}", last_lines(&log)));
+                return Err(format!("the server does not answer: {}", last_lines(&log)));
             }
             thread::sleep(Duration::from_millis(50));
         }
     }
 
-    /// Its process. All its other processes descend from it.
+    /// The process id. All other processes of the server are descendants of this process.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
@@ -127,18 +127,18 @@ impl Server {
         self.kind
     }
 
-    /// Its port on 127.0.0.1.
+    /// The port on 127.0.0.1.
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its name and version.
+    /// The name and version of the server.
     pub fn version(&self) -> &str {
         &self.version
     }
 }
 
-/// Name and version of a server, if it serves.
+/// The name and version of a server, if it answers.
 fn version(kind: Kind, port: u16) -> Option<String> {
     let after = |text: &str, before: &str, end: &[char]| {
         let (_, rest) = text.split_once(before)?;
@@ -160,7 +160,8 @@ fn version(kind: Kind, port: u16) -> Option<String> {
             let status = exchange(port, b"srvr").ok()?;
             Some(format!("ZooKeeper {}", after(&status, "Zookeeper version: ", &['-', ','])?))
         }
-        // Its greeting: a length, a number, the protocol, the version up to a NUL (after a prefix for old clients).
+        // The greeting of MariaDB: three bytes of length, a sequence number, the protocol version, and the server
+        // version up to a NUL. The server version begins with 5.5.5- for the sake of old clients.
         Kind::Mariadb => {
             let greeting = first_words(port, &[]).ok()?;
             let version = greeting.get(5..)?.split('\0').next()?.trim_start_matches("5.5.5-");
@@ -183,7 +184,7 @@ fn postgres_login() -> Vec<u8> {
     message
 }
 
-/// How often each command was sent to a server since its start, if the server counts that.
+/// How often a server has received each command since its start. Empty if the server does not count commands.
 pub fn commands(kind: Kind, port: u16) -> BTreeMap<String, u64> {
     match kind {
         Kind::Redis { .. } => {
@@ -191,7 +192,7 @@ pub fn commands(kind: Kind, port: u16) -> BTreeMap<String, u64> {
             summed(stats.lines().filter_map(|line| {
                 let (name, numbers) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
                 let name = name.split('|').next()?;
-                // These are the commands that this program sends.
+                // This program sends these commands, so they do not count.
                 (!["info", "quit", "monitor"].contains(&name)).then_some((name, numbers.split(',').next()?))
             }))
         }
@@ -220,14 +221,14 @@ fn summed<'a>(counts: impl Iterator<Item = (&'a str, &'a str)>) -> BTreeMap<Stri
 /// A connection to a server on this machine.
 ///
 /// # Errors
-/// As the socket reports.
+/// If the socket reports an error.
 pub fn connect(port: u16) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(ANSWER))?;
     Ok(stream)
 }
 
-/// The server's answer to a request, up to the end of the connection.
+/// The server's answer to a request. The server must close the connection after it.
 fn exchange(port: u16, request: &[u8]) -> io::Result<String> {
     let mut stream = connect(port)?;
     stream.write_all(request)?;

@@ -1,6 +1,9 @@
-//! Pairs in a cluster, by the number of nodes. All nodes and the clients share one CPU, so pairs a second cannot grow here. The
-//! CPU for each pair shows whether a cluster scales. As long as it stays the same, n nodes with a CPU each do n times as much. It
-//! is measured on one node at a time, because nodes that work at the same time would displace each other's data in the caches.
+//! Pairs in a cluster, by the number of nodes.
+//!
+//! In this benchmark all nodes and the clients share one CPU, so the number of pairs a second cannot grow. The CPU time
+//! for each pair shows whether a cluster scales: if this time does not depend on the number of nodes, n nodes with one
+//! CPU each do n times the work. The CPU time is measured on one node at a time, because nodes that work at the same
+//! time would displace each other's data in the caches.
 
 use super::curves::{LONG_LEASE, Point, axes, plot};
 use crate::clients::{Client, Clients};
@@ -45,7 +48,7 @@ struct Nodes {
     /// Connections to all nodes.
     all: Pipeline,
     _cluster: Cluster,
-    /// Keeps the module's file.
+    /// Keeps the copy of the module.
     _modules: Directory,
 }
 

@@ -22,7 +22,7 @@ pub struct Point {
 }
 
 impl Point {
-    /// A point at `number` of a `thing`.
+    /// The point for `number` of a `thing`.
     pub fn new(stage: &'static str, number: usize, thing: &str) -> Self {
         let plural = if number == 1 { "" } else { "s" };
         Self { stage, number, at: format!("{} {thing}{plural}", whole(number as f64)) }
@@ -47,7 +47,7 @@ impl Point {
         self.ratio(report, (&format!("{name}-ratio"), what, unit), against, [ours, theirs]);
     }
 
-    /// Adds the ratio of two sides, which are in this unit.
+    /// Adds the ratio of two sides. `unit` is the unit of the sides.
     pub fn ratio(
         &self,
         report: &mut Report,
@@ -60,7 +60,8 @@ impl Point {
     }
 }
 
-/// Adds a plot of a stage. Each line has a name, and the name of the curve that it shows. Numbers are divided by `scale`.
+/// Adds a plot of a stage. `lines` has the name of each line, and the name of its curve. Numbers are divided by
+/// `scale`.
 pub fn plot(report: &mut Report, plot: Plot, lines: &[(&str, &str)], scale: f64) {
     let stage = plot.name.split('-').next().unwrap_or_default();
     let points = |curve: &str| -> Vec<(f64, f64)> {
@@ -78,13 +79,13 @@ pub fn plot(report: &mut Report, plot: Plot, lines: &[(&str, &str)], scale: f64)
     }
 }
 
-/// A plot without lines yet. Less is better.
+/// A plot that has no lines yet. Lower is better.
 pub fn axes(name: &str, title: &str, x: &str, y: &str) -> Plot {
     let [name, title, x, y] = [name, title, x, y].map(str::to_owned);
     Plot { name, title, hint: "Lower is better.".to_owned(), x, y, lines: Vec::new() }
 }
 
-/// Whether this machine has `needed` bytes of free memory. Prints a line if it has not.
+/// Whether this machine has `needed` bytes of free memory. If not, prints a line.
 pub fn has_memory(report: &Report, needed: f64, what: &str) -> bool {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let left = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.strip_suffix(" kB"));
@@ -92,7 +93,7 @@ pub fn has_memory(report: &Report, needed: f64, what: &str) -> bool {
     if left < needed {
         let [needed, left] = [needed, left].map(|bytes| bytes / 1e9);
         report.say(&format!(
-            "        {what} need {needed:.1} GB, but {left:.1} GB are left: the curve ends below"
+            "        {what} need {needed:.1} GB, but only {left:.1} GB are free: the curve ends before this point"
         ));
     }
     left >= needed

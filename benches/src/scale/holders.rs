@@ -1,5 +1,5 @@
-//! Curves by the number of holders of one semaphore: CPU for a pair while they hold it, CPU for what a holder does, and
-//! memory for each holder.
+//! Curves by the number of holders of one semaphore: CPU for a pair of an owner that does not hold it, CPU for the
+//! commands of a holder, and memory for each holder.
 
 use super::curves::{Point, axes, plot};
 use crate::modes::{Sending, Work, hold, key, memory_of_holder};

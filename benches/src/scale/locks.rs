@@ -1,5 +1,5 @@
-//! Curves by the number of locks that a server holds: CPU for each pair and renewal, memory, snapshots and their loading. Strings
-//! with a TTL are measured for comparison.
+//! Curves by the number of locks of a server: CPU for each pair and renewal, memory, snapshots and their loading.
+//! Strings with a TTL are measured for comparison.
 
 use super::curves::{LONG_LEASE, Point, axes, has_memory, plot};
 use crate::clients::Client;
@@ -20,23 +20,25 @@ use std::time::{Duration, Instant};
 pub const STAGE: &str = "locks";
 
 const COUNTS: [usize; 5] = [1, 1_000, 100_000, 1_000_000, 10_000_000];
-/// With fewer locks than this, memory and loading are not measured: the clients' buffers take more memory than the locks, and the
-/// start of a server takes more time than the loading.
+/// With fewer locks than this, memory and loading are not measured: the clients' buffers take more memory than the
+/// locks, and the start of a server takes more time than the loading.
 const WORTH_LOADING: usize = 100_000;
 const ROUNDS: usize = 15;
 /// Pairs or renewals of a connection in a round.
 const EACH: usize = 160;
-/// The number of snapshots of each size. The largest ones take long, and so have little noise.
+/// The number of snapshots of each size. Of the largest size there is only one, because it takes long and so its noise
+/// is small.
 const SNAPSHOTS: usize = 3;
-/// The number of keys in one request that looks up keys of the whole table.
+/// The number of lookups in one request that advances a rehash.
 const WALK: usize = 10_000;
-/// Memory for a lock and a string here, and for a lock in the server that loads it, in bytes.
+/// Memory for a lock and a string on the two servers, in bytes.
 const HELD: f64 = 400.0;
+/// Memory for a lock on the server that loads the snapshot, in bytes.
 const LOADED: f64 = 220.0;
-/// The pause between two checks whether a snapshot is complete.
+/// The pause between two checks for the end of a snapshot.
 const POLLED: Duration = Duration::from_millis(2);
 
-/// What a server is filled with.
+/// The keys of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kept {
     Locks,
@@ -91,7 +93,7 @@ struct Store {
 
 impl Store {
     fn start(kept: Kept) -> Self {
-        // The child process that saves runs on the other CPU, with the priority of the server.
+        // The child process that saves the snapshot has the priority of the server, but runs on the other CPU.
         let cpus = format!("bgsave_cpulist {}", Place::Apart.cpu());
         let server = Server::start(&[&cpus]);
         let pipeline = Pipeline::open(&server, CONNECTIONS);
@@ -109,7 +111,7 @@ impl Store {
         self.count = count;
         // A new control connection frees the large buffer of the old one.
         self.control = self.server.client();
-        // The server moves a growing table a little at each lookup. These lookups make it move the whole table.
+        // The server rehashes a growing table in steps, one at each lookup. These lookups complete the rehash.
         let first = key(0);
         let walk = [&["EXISTS"][..], &[&*first; WALK]].concat();
         let walks = if count > WALK { count / WALK } else { 0 };
@@ -122,7 +124,7 @@ impl Store {
         (self.control.info_number("memory", "used_memory") - self.empty) / self.count as f64
     }
 
-    /// The CPU for a pair on a key that nobody holds.
+    /// The CPU for a pair on a free lock.
     fn pair(&mut self) -> f64 {
         self.cost(EACH, |store| {
             let number = store.numbers.number() as usize % 100_000_000;
@@ -131,7 +133,7 @@ impl Store {
         })
     }
 
-    /// The CPU for the renewal of one of the leases.
+    /// The CPU for a renewal.
     fn renewal(&mut self) -> f64 {
         self.cost(2 * EACH, |store| {
             let number = store.numbers.number() as usize % store.count;
@@ -212,7 +214,7 @@ fn add_rows(report: &mut Report, count: usize, [locks, strings]: &[Measured; 2])
     let nanoseconds = Unit::Nanoseconds;
     add("pair", "server CPU for a pair", nanoseconds, "SET NX PX + DEL", |measured| &measured.pair);
     add("renewal", "server CPU for a renewal", nanoseconds, "PEXPIRE", |measured| &measured.renewal);
-    // With few locks, the buffers of clients take more memory.
+    // With few locks, the buffers of the clients take more memory than the locks.
     if count >= WORTH_LOADING {
         add("memory", "memory for each lock", Unit::Bytes, string, |measured| &measured.memory);
     }

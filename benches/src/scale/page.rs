@@ -1,4 +1,4 @@
-//! Writes the curves of a run, and the sizing table that follows from them, into docs/scale.md.
+//! Writes the curves of a run and the sizing table into docs/scale.md.
 
 use super::{STAGES, sizing};
 use crate::docs::{series_table, stage, write_plots};
@@ -7,8 +7,9 @@ use crate::results::{Results, Row};
 use std::io;
 use std::path::Path;
 
-/// Writes the curves of each stage into `scale.md` in a directory, and the plots into `scale/`. If a stage has no results, or the sizing
-/// table lacks a figure, that part stays as it is.
+/// Writes the curves of each stage and the sizing table into `scale.md` in a directory, and the plots into `scale/`.
+/// The part of a stage without results stays as it is, and so does the sizing table if one of its figures was not
+/// measured.
 ///
 /// # Errors
 /// If a file cannot be read or written.
@@ -18,7 +19,7 @@ pub fn write(docs: &Path, runs: &[Results]) -> io::Result<()> {
     let mut put =
         |name: &str, written: &str| page.put(name, &format!("- {}\n\n{written}\n", results.circumstances()));
     for (name, ..) in STAGES {
-        // The other side of a comparison is only in the plots. The page has its ratio.
+        // The other side of a comparison is only in the plots. The tables have the ratio.
         let shown = |row: &&Row| stage(row) == name && !row.name.contains("-against-");
         let rows: Vec<&Row> = results.rows.iter().filter(shown).collect();
         if rows.is_empty() {

@@ -1,5 +1,6 @@
-//! Replica lag: the time from a grant until WAIT reports that the replica has applied it. Meanwhile other connections acquire and
-//! release as fast as they can. Their number is the x axis. SET NX PX + DEL is measured for comparison.
+//! Replica lag: the time from a grant until WAIT reports that the replica has applied the grant. Meanwhile other
+//! connections acquire and release as fast as they can. The x axis is the number of these connections. SET NX PX + DEL
+//! is measured for comparison.
 
 use super::curves::{Point, axes, plot};
 use crate::latencies::Latencies;
@@ -20,16 +21,17 @@ pub const STAGE: &str = "replica";
 
 const CONNECTIONS: [usize; 5] = [1, 10, 50, 200, 1_000];
 const ROUNDS: usize = 5;
-/// The time of a round.
+/// How long a round takes.
 const ROUND: Duration = Duration::from_millis(500);
-/// The pause between two samples. It keeps samples few among the pairs.
+/// The pause between two samples, so that the samples add little load.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Pairs of a connection between two checks whether the round is over.
+/// The number of pairs that a connection sends before it checks whether the round is over.
 const TIMES: usize = 5;
 
 /// Measures all numbers of connections.
 pub fn measure(report: &mut Report) {
-    // The replica has a CPU whenever it wants one, as if it had its own machine. The primary and its clients share the rest.
+    // The replica gets a CPU whenever it needs one, as if it had its own machine. The primary and its clients share the
+    // other CPUs.
     be_client_of(Place::Anywhere);
     let primary = Server::start_with(Loaded::Lockward, Place::Anywhere, &[]);
     let _replica = primary.start_replica();
@@ -62,7 +64,8 @@ pub fn measure(report: &mut Report) {
     plot(report, axes, &lines, 1e6);
 }
 
-/// The lag while `connections` connections send pairs, each one command after the other, and the number of pairs a second.
+/// The lag while `connections` connections send pairs, and the number of these pairs a second. Each connection has one
+/// command in flight.
 fn lag_beside(primary: &Server, pair: Pair, connections: usize) -> (Latencies, f64) {
     let mut pipeline = Pipeline::open(primary, connections);
     let batches = pair.batches(primary, connections, 1);

@@ -1,4 +1,4 @@
-//! What a million clients need: computed from the measured figures, by the formulas of docs/scale.md.
+//! What a million clients need, computed from the measured figures with the formulas of docs/scale.md.
 
 use super::{cluster, locks, waiters};
 use crate::markdown::table;
@@ -9,15 +9,15 @@ use crate::results::Results;
 const CLIENTS: f64 = 1e6;
 /// The time between two renewals of a lease, in seconds.
 const RENEWED: f64 = 10.0;
-/// The part of a CPU that a node should use. The rest is for bursts, snapshots and a failed node's
-/// share.
+/// The part of a CPU that a node should use. The rest is for bursts, for snapshots, and for the clients of a failed
+/// node.
 const BUSY: f64 = 0.5;
 /// The largest number of connections of a node.
 const CONNECTIONS: f64 = 50_000.0;
 /// The ratio of `maxclients` to the connections. It leaves room for the clients of a failed node.
 const SPARE: f64 = 1.5;
 
-/// The pairs of a client in a minute, and the part of the clients that wait.
+/// The pairs of a client in a minute, and the part of the clients that waits.
 const WORKLOADS: [(f64, f64); 5] = [(0.1, 0.001), (1.0, 0.01), (1.0, 0.1), (10.0, 0.05), (60.0, 0.2)];
 
 /// The measured figures in the formulas: bytes, and nanoseconds of CPU.
@@ -101,7 +101,7 @@ impl Figures {
         let waiters = CLIENTS * waiting;
         let holders = CLIENTS - waiters;
         let a_second = CLIENTS * pairs / 60.0;
-        // A client that waits has a second connection for that.
+        // A client opens a second connection to wait.
         let memory = holders * self.lock + CLIENTS * self.connection + waiters * self.waiter;
         let nanoseconds = a_second * ((1.0 - waiting) * self.pair + waiting * (self.handoff + self.wait))
             + holders / RENEWED * self.renewal;

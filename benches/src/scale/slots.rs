@@ -1,6 +1,6 @@
-//! Curves by the number of locks in a slot that moves to another node, each with a waiter: the whole time, and the longest PING
-//! of the node that gives the slot away. Strings with a TTL and BLPOPs are measured for comparison, on a server without any
-//! module.
+//! A slot moves to another node. Each lock in the slot has a waiter. The x axis is the number of these locks. The
+//! curves are the time of the move, and the longest PING of the node that gives the slot away. Strings with a TTL and
+//! BLPOPs on a server without any module are measured for comparison.
 
 use super::curves::{Point, axes, plot};
 use crate::placement::{Place, be_client_of};
@@ -21,7 +21,7 @@ const ROUNDS: usize = 2;
 const WAYS: [(bool, &str, &str); 2] =
     [(false, "migrate", "with MIGRATE"), (true, "atomic", "by the server itself")];
 
-/// Measures all sizes, in both ways if the server has the second.
+/// Measures all sizes in both ways. Leaves out the second way if the server does not have it.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Apart);
     raise_open_files(25_000);

@@ -1,5 +1,6 @@
-//! By the number of clients that wait, all for one lock or each for a lock of its own: CPU for a wait and for a hand-off, and memory. BLPOPs
-//! that LPUSH serves are measured beside them, and a module that only blocks and unblocks clients.
+//! Curves by the number of waiting clients: CPU for a wait and for a hand-off, and memory. Either all clients wait for
+//! one lock, or each client waits for its own lock. For comparison, the stage also measures BLPOPs that LPUSH serves,
+//! and a module that only blocks and unblocks clients.
 
 use super::curves::{LONG_LEASE, Point, axes, has_memory, plot};
 use crate::clients::{Client, Clients};
@@ -19,31 +20,31 @@ use std::time::Duration;
 pub const STAGE: &str = "waiters";
 
 const COUNTS: [usize; 6] = [1, 10, 100, 1_000, 10_000, 50_000];
-/// From so many clients on, memory is measured: it is that of all, divided by their number.
+/// Memory is measured with this number of clients or more: it is the memory of all clients, divided by their number.
 const WORTH_WEIGHING: usize = 1_000;
 /// Hand-offs in a round.
 const HANDOFFS: usize = 200;
 const ROUNDS: usize = 15;
-/// Files that a process has open beside those of the waiters.
+/// Files that a process has open besides the connections of the waiters.
 const SPARE_FILES: usize = 300;
-/// So many clients connect or wait before the server has to have read it.
+/// After this number of connections or requests, this program waits until the server has read them.
 const UNREAD: usize = 200;
-/// An address of this machine has ports for so many connections to a server.
+/// The largest number of connections to one address of the server, because each connection needs another client port.
 const CONNECTIONS_OF_ADDRESS: usize = 20_000;
-/// The server has shortened the buffers of idle clients after this time.
+/// After this time the server has shrunk the buffers of idle clients.
 const SETTLED: Duration = Duration::from_secs(6);
-/// Memory of a waiter at both ends, on the servers of all kinds, in bytes.
+/// Memory of one waiter of each kind, in the servers and in this program, in bytes.
 const BYTES: f64 = 300_000.0;
-/// What is waited for, each on a server of its own.
+/// The kinds of wait. Each has its own server.
 const KINDS: [Kind; 3] = [Kind::Lock, Kind::List, Kind::Bare];
 const BARE: &str = "a module that only blocks and unblocks clients";
 
 /// What the clients wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// All for one lock.
+    /// All clients wait for one lock.
     One,
-    /// Each for a lock of its own.
+    /// Each client waits for its own lock.
     Each,
 }
 
@@ -74,7 +75,8 @@ struct Measured {
     waiter_later: Series,
 }
 
-/// A server with more and more clients that wait. Client 0 does not: it passes on, and holds the locks of [`Shape::Each`].
+/// A server with a growing number of waiting clients. With [`Shape::One`], client 0 is the first holder of the lock.
+/// With [`Shape::Each`], client 0 holds all locks and passes them on.
 struct Crowd {
     shape: Shape,
     kind: Kind,
@@ -82,9 +84,9 @@ struct Crowd {
     control: Client,
     clients: Clients,
     waiting: usize,
-    /// Who holds the lock of [`Shape::One`].
+    /// The client that holds the lock of [`Shape::One`].
     holder: usize,
-    /// The next queue of [`Shape::Each`], times a step that spreads them.
+    /// The queue of [`Shape::Each`] that was served last.
     next: usize,
 }
 
@@ -117,7 +119,7 @@ impl Crowd {
         self.control.call(&["PING"]);
     }
 
-    /// Client 0 holds the lock of a queue. The other kinds need no holder.
+    /// Lets client 0 hold the lock of a queue. The other kinds need no holder.
     fn hold(&mut self, queue: usize) {
         if self.kind == Kind::Lock {
             self.clients.send(0, &self.kind.wait_with_lease(queue, 0, LONG_LEASE));
@@ -132,7 +134,7 @@ impl Crowd {
         }
     }
 
-    /// More clients connect.
+    /// Connects more clients, up to `count`.
     fn connect(&mut self, count: usize) {
         for who in self.waiting + 1..=count {
             let address = Ipv4Addr::new(127, 0, 0, 1 + (who / CONNECTIONS_OF_ADDRESS) as u8);
@@ -146,7 +148,7 @@ impl Crowd {
         }
     }
 
-    /// They wait.
+    /// Lets the new clients wait.
     fn wait(&mut self, count: usize) {
         for who in self.waiting + 1..=count {
             if self.shape == Shape::Each {
@@ -194,7 +196,7 @@ impl Crowd {
         let (queue, from) = match self.shape {
             Shape::One => (0, self.holder),
             Shape::Each => {
-                // The step is a prime that divides no number of waiters.
+                // The step is a prime that divides no number of waiters, so each round serves queues far apart.
                 self.next = (self.next + 7_919) % self.waiting;
                 (self.next, 0)
             }
@@ -210,7 +212,7 @@ impl Crowd {
                 served = arrival.who;
             }
         }
-        assert_ne!(served, from, "somebody else is served");
+        assert_ne!(served, from, "no waiter was served");
         match self.shape {
             Shape::One => std::mem::replace(&mut self.holder, served),
             Shape::Each => served,
@@ -218,7 +220,8 @@ impl Crowd {
     }
 }
 
-/// A crowd on a thread of its own, which may have as many files open as a process.
+/// A crowd on its own thread. The thread has its own table of open files, so it may have as many open files as a
+/// process.
 struct Worker {
     orders: Sender<Order>,
     thread: JoinHandle<()>,
@@ -239,7 +242,7 @@ impl Worker {
         Self { orders, thread }
     }
 
-    /// What this is of the crowd.
+    /// Runs a function on the thread of the crowd, and returns its result.
     fn ask<T: Send + 'static>(&self, what: impl FnOnce(&mut Crowd) -> T + Send + 'static) -> T {
         let (reply, answer) = channel();
         let order: Order = Box::new(move |crowd| drop(reply.send(what(crowd))));
@@ -254,7 +257,8 @@ impl Worker {
     }
 }
 
-/// The numbers of waiters for which a process may have enough files open, with the largest that is possible.
+/// The numbers of waiters for which a process may have enough open files. If there are too few open files for the
+/// largest of [`COUNTS`], the last number is the largest one that is possible.
 fn counts(report: &Report) -> Vec<usize> {
     let most = COUNTS[COUNTS.len() - 1];
     let files = raise_open_files((most + SPARE_FILES) as u64);
@@ -262,7 +266,7 @@ fn counts(report: &Report) -> Vec<usize> {
     let mut counts: Vec<usize> = COUNTS.into_iter().filter(|count| *count <= possible).collect();
     if possible < most {
         report.say(&format!(
-            "        a process may have {files} open files: the curve ends below {most} waiters"
+            "        a process may have only {files} open files: the curve ends before {most} waiters"
         ));
         if counts.last().is_some_and(|last| *last < possible) {
             counts.push(possible);
@@ -271,7 +275,7 @@ fn counts(report: &Report) -> Vec<usize> {
     counts
 }
 
-/// Both shapes, as far as the machine has memory and files.
+/// Measures both shapes, up to the number of waiters for which the machine has memory and files.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     let counts = counts(report);
@@ -297,7 +301,7 @@ pub fn measure(report: &mut Report) {
     }
 }
 
-/// So many clients connect to each server and wait, and the memory of the new ones is read.
+/// Connects clients to each server, up to `count`, and lets them wait. Measures the memory of the new clients.
 fn grow(workers: &[Worker], shape: Shape, measured: &mut [Measured], before: usize, count: usize) {
     let is_weighed = count >= WORTH_WEIGHING;
     let settle = || {
@@ -316,7 +320,8 @@ fn grow(workers: &[Worker], shape: Shape, measured: &mut [Measured], before: usi
         }
     };
     workers.iter().for_each(|worker| worker.ask(move |crowd| crowd.connect(count)));
-    // With one lock they wait at once, while their buffers are large: that is the most that they need.
+    // With one lock the clients wait as soon as they have connected. Their buffers are still large, so the measured
+    // memory is an upper bound.
     if shape == Shape::Each {
         weigh(|measured| &mut measured.connection);
         settle();

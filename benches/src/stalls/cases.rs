@@ -1,4 +1,5 @@
-//! The work of each case, on both sides. Each starts a server, and returns its figures in the order of the table.
+//! The work of each case, on both sides. Each function starts a server, and returns the figures in the order of the
+//! case.
 
 use super::scene::{
     HOLDER, MANY, POLLED, Scene, Side, expect, key, left_until, owner, release_slot, take_slot,
@@ -10,24 +11,25 @@ use std::{slice, thread};
 
 /// How long PING is timed while clients only wait.
 const STANDING: Duration = Duration::from_secs(2);
-/// How long the server's CPU time is counted in that case.
+/// How long the server's CPU time is counted while clients only wait.
 const COUNTED: Duration = Duration::from_millis(500);
-/// The time from the beginning of a setup until everything that it prepares ends at once.
+/// The time from the beginning of a setup until its leases or wait limits end together.
 const LEAD: Duration = Duration::from_millis(1_500);
-/// The same for a setup that takes long: a million holders.
+/// Like [`LEAD`], for the setup of a million holders.
 const LONG_LEAD: Duration = Duration::from_secs(15);
-/// Locks that are deleted.
+/// The number of locks that are deleted.
 const DELETED: usize = 20_000;
-/// Leases that end together.
+/// The number of leases that end together.
 const LEASES: usize = 100_000;
-/// The time in which all leases of one lock end, one after the other.
+/// The time within which all leases of one lock end, one after the other.
 const SECOND: Duration = Duration::from_secs(1);
 /// The number of locks that are renewed in a script.
 const RENEWED: usize = 9_000;
 /// The number of locks or strings of a large server.
 const MILLION: usize = 1_000_000;
-/// How long PING is timed at most while these are saved, and while they are freed.
+/// How long PING is timed at most while the server saves a snapshot.
 const SAVED: Duration = Duration::from_millis(1_500);
+/// How long PING is timed while the server frees memory in the background.
 const FREED: Duration = Duration::from_millis(500);
 /// The number of locks in the slot that moves to another node.
 const MOVED: usize = 1_000;
@@ -36,7 +38,7 @@ const MOVES: Duration = Duration::from_secs(60);
 /// A memory limit that is never reached here.
 const FAR_AWAY: &str = "64gb";
 
-// What scripts do with each key. The owners are those of [`owner`].
+// Lines of scripts. A script runs them for each key. `owner` in a script is the name that [`owner`] returns.
 const RELEASE: &str = "redis.call('LOCK.RELEASE', key, 'holder')";
 const RENEW: &str = "redis.call('LOCK.RENEW', key, owner, 'PX', 60000)";
 const PUSH: &str = "redis.call('LPUSH', key, 'x')";
@@ -55,7 +57,7 @@ const fn is_granted(reply: &Reply) -> bool {
     matches!(reply, Reply::Array(_))
 }
 
-/// Clients that wait, each for its own key, of this length or a little more.
+/// Clients wait, each for its own key. The keys are a little longer than `length` bytes.
 pub fn standing(side: Side, count: usize, length: usize) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     let padding = "k".repeat(length);
@@ -69,7 +71,7 @@ pub fn standing(side: Side, count: usize, length: usize) -> Vec<f64> {
     vec![longest, scene.cpu_percent(COUNTED)]
 }
 
-/// Many held locks are deleted, by one DEL or a DEL for each. Both sides have a memory limit.
+/// Many held locks are deleted, by one DEL or by a DEL for each lock. Both sides have a memory limit.
 pub fn deletes(side: Side, by_one: bool) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     limit_memory(&mut scene, FAR_AWAY);
@@ -78,7 +80,7 @@ pub fn deletes(side: Side, by_one: bool) -> Vec<f64> {
     vec![scene.longest_ping(|scene| scene.control.pipeline(&requests))]
 }
 
-/// How much CPU time the server needs to delete one lock. Both servers run Lockward. Only one of them has a memory limit.
+/// The server's CPU time to delete one lock. Both servers run Lockward, and only the first one has a memory limit.
 pub fn cost_of_deletes(side: Side, by_one: bool) -> Vec<f64> {
     let mut scene = Scene::start(Side::Lockward, &[]);
     limit_memory(&mut scene, if side == Side::Lockward { FAR_AWAY } else { "0" });
@@ -146,7 +148,7 @@ pub fn script_of_renewals(side: Side) -> Vec<f64> {
     })
 }
 
-/// `provoke` gives each of `count` clients what it waits for: its own lock or list.
+/// Each of `count` clients waits for its own lock or list. `provoke` serves them all.
 fn granted(side: Side, count: usize, provoke: impl FnOnce(&mut Scene)) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     let mut clients = scene.crowd(count, count);
@@ -212,25 +214,25 @@ pub fn leases_waited_for(side: Side) -> Vec<f64> {
 fn save(scene: &mut Scene) {
     let begin = Instant::now();
     scene.call(&["BGSAVE"]);
-    // On a busy machine the snapshot may take much longer, so the test does not wait for its end.
+    // On a busy machine the snapshot may take much longer, so this does not wait for its end.
     while begin.elapsed() < SAVED && scene.control.info_number("persistence", "rdb_bgsave_in_progress") > 0.0
     {
         thread::sleep(POLLED);
     }
 }
 
-/// What other clients do when the leases of the many holders of one lock end.
+/// What another client does while the leases of many holders of one lock end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {
-    /// Nobody. The server then deletes the key.
+    /// There is no other client. At the end the server deletes the key.
     Nobody,
-    /// A client that waits until it holds the lock alone.
+    /// The client waits for the exclusive lock.
     Waiter,
-    /// A client that acquires the lock together with the others, and releases it, again and again.
+    /// The client acquires and releases a slot of the lock repeatedly.
     Client,
 }
 
-/// Many leases of one lock end, within a second or all at once. A plain server has the same number of strings with a TTL.
+/// Many leases of one lock end, within a second or all at once. A plain server has as many strings with a TTL.
 pub fn leases_of_one(side: Side, within_a_second: bool, beside: Beside) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     let first = Instant::now() + LEAD;
@@ -260,8 +262,8 @@ pub fn leases_of_one(side: Side, within_a_second: bool, beside: Beside) -> Vec<f
     vec![longest]
 }
 
-/// One lock with many holders is saved, dumped, restored, deleted and flushed. On a plain server it is a sorted set with as many
-/// members.
+/// One lock with many holders is saved, dumped, restored, deleted and flushed. On a plain server, a sorted set with as
+/// many members takes its place.
 pub fn million_holders(side: Side) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     let key = key(0);
@@ -292,7 +294,8 @@ pub fn million_holders(side: Side) -> Vec<f64> {
     vec![save, dump, restored, unlink, delete, flush, unlink_with_limit]
 }
 
-/// All leases of one lock with many holders end, and the server deletes the key. On a plain server a sorted set expires.
+/// All leases of one lock with many holders end, and the server deletes the key. On a plain server a sorted set
+/// expires.
 pub fn million_holders_expire(side: Side) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     let end = Instant::now() + LONG_LEAD;
@@ -328,8 +331,9 @@ pub fn million(side: Side) -> Vec<f64> {
 
 pub fn reentries(side: Side) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
-    // For each client that a module blocks, a server keeps memory for the next one. It gives back only some 9 MB of it a second.
-    // So memory is compared with the memory after the same number of clients have waited for other locks.
+    // After a module has unblocked a client, the server keeps the client's memory for the next client that a module
+    // blocks. It frees only about 9 MB of this memory a second. So before the first measurement of memory, the same
+    // number of clients wait for other locks.
     drop(scene.crowd(MANY, MANY));
     let used_before = scene.used_once_alone();
     let mut clients = scene.connect(MANY);
@@ -370,12 +374,15 @@ pub fn slot_moves(side: Side) -> Vec<f64> {
 pub struct Moved {
     /// The longest PING of the node that gives the slot away.
     pub longest: f64,
-    /// From the first command until no client waits any more.
+    /// The time from the first command until no client waits any more.
     pub whole: f64,
 }
 
-/// Moves a slot to another node. It has `moved` locks with a waiter each. It is moved with MIGRATE, ten keys at a time as
-/// redis-cli does, or by one command of the server, if it has one. A plain server has strings and BLPOPs.
+/// Moves a slot with `moved` locks to another node, while each lock has a waiter. A plain server has strings and
+/// BLPOPs.
+///
+/// If `by_server` is set, one command of the server moves the slot, and the result is `None` if the server has no such
+/// command. Otherwise MIGRATE moves ten keys at a time, as in redis-cli.
 pub fn move_slot(side: Side, moved: usize, by_server: bool) -> Option<Moved> {
     let config = ["cluster-enabled yes", "cluster-node-timeout 5000"];
     let [mut source, mut target] = [(); 2].map(|()| Scene::start(side, &config));
@@ -431,7 +438,7 @@ fn has(node: &mut Scene, subcommand: &str) -> bool {
     !known.items()[0].is_null()
 }
 
-/// Lets the servers move a slot, with CLUSTER MIGRATESLOTS of Valkey or CLUSTER MIGRATION of Redis.
+/// Moves a slot with one command: CLUSTER MIGRATESLOTS of Valkey, or CLUSTER MIGRATION of Redis.
 fn migrate_slot(source: &mut Scene, target: &mut Scene, slot: &str, there: &str) {
     let status: &[&str] = if has(source, "migrateslots") {
         source.call(&["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", there]);

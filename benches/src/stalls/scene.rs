@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// The number of clients that wait, and of locks or lists, in most cases.
 pub const MANY: usize = 10_000;
 
-/// How long PING is timed before and after: work that the server delays counts too.
+/// How long PING is timed before and after the work. The time after the work includes work that the server delays.
 const MARGIN: Duration = Duration::from_millis(50);
 
 /// A lease that outlives a case with many holders, in milliseconds.
@@ -22,21 +22,21 @@ const LONG_LEASE: &str = "3600000";
 /// The pause between two checks for a condition.
 pub const POLLED: Duration = Duration::from_millis(2);
 
-/// How many requests are sent before the next check that the server has read them.
+/// After this number of requests, this program waits until the server has read them.
 const UNREAD: usize = 100;
 
-/// The owner that holds what others wait for.
+/// The owner in requests where the name does not matter. Usually it holds the locks.
 pub const HOLDER: &str = "holder";
 
-/// The instant at which the lease of each number ends.
+/// Returns the instant at which the lease with this number ends.
 pub type Until<'a> = &'a dyn Fn(usize) -> Instant;
 
-/// Which server a case runs on.
+/// The server on which a case runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// One with Lockward: locks are held and waited for.
+    /// A server with Lockward: clients hold locks and wait for them.
     Lockward,
-    /// One without any module: strings have a TTL, and BLPOP waits for lists.
+    /// A server without any module: strings have a TTL, and clients wait for lists with BLPOP.
     Plain,
 }
 
@@ -62,7 +62,7 @@ impl Side {
     }
 }
 
-/// The request of an owner that holds the first lock together with others, for `lease` milliseconds.
+/// The request of an owner that acquires a slot of the first lock, for `lease` milliseconds.
 pub fn take_slot(owner: &str, lease: &str) -> Vec<u8> {
     request(&["LOCK.ACQUIRE", &key(0), owner, "PX", lease, "SLOTS", "1000000"])
 }
@@ -82,12 +82,12 @@ pub fn owner(number: usize) -> String {
     format!("0b5e4c3a-9d57-4c3a-9d57-{number:012}:7")
 }
 
-/// The time that is left until `then`. Panics if it has passed: the setup of a case must not take longer.
+/// The time until `then`. Panics if `then` has passed: the setup of a case took too long.
 pub fn left_until(then: Instant) -> Duration {
     then.checked_duration_since(Instant::now()).expect("everything is set up in time")
 }
 
-/// A server of one case, and a connection to control it.
+/// The server of one case, and a connection to control it.
 pub struct Scene {
     pub side: Side,
     pub server: Server,
@@ -95,8 +95,8 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// Starts a server, with these lines of redis.conf. Its children and other threads do not run on the CPU of its main thread,
-    /// so that their work is not a stall.
+    /// Starts a server, with these lines of redis.conf. The child processes and background threads of the server run on
+    /// another CPU than its main thread, so that their work is not a stall.
     pub fn start(side: Side, config: &[&str]) -> Self {
         let elsewhere = Place::Together.cpu();
         let own = [
@@ -122,7 +122,7 @@ impl Scene {
         self.control.call(arguments);
     }
 
-    /// Runs a script. For each of these lines it goes through the keys from 0.
+    /// Runs a script. It executes each of these lines for all keys from 0.
     pub fn script(&mut self, keys: usize, lines: &[&str]) {
         let pass = |line: &&str| {
             format!(
@@ -153,8 +153,8 @@ impl Scene {
         });
     }
 
-    /// Lets `holders` owners hold one lock together, for a long time or each until its own instant. On a plain server they are
-    /// the members of a sorted set.
+    /// Lets `holders` owners hold one lock together, for a long time or each until its own instant. On a plain server
+    /// the owners are the members of a sorted set.
     pub fn hold_together(&mut self, holders: usize, until: Option<Until<'_>>) {
         self.in_chunks(holders, until, |side, numbers, lease| match side {
             Side::Lockward => numbers.iter().map(|number| take_slot(&owner(*number), lease)).collect(),
@@ -174,7 +174,7 @@ impl Scene {
         requests: impl Fn(Side, &[usize], &str) -> Vec<Vec<u8>>,
     ) {
         let numbers: Vec<usize> = (0..count).collect();
-        // Requests with an end are sent a few at a time, because all requests of a chunk have the same lease.
+        // All requests of a chunk have the same lease. So chunks are small if the leases must end at their instants.
         for some in numbers.chunks(if until.is_some() { UNREAD } else { 10 * UNREAD }) {
             let until = until.map(|until| left_until(until(some[0])).as_millis().to_string());
             let lease = until.as_deref().unwrap_or(LONG_LEASE);
@@ -182,7 +182,7 @@ impl Scene {
         }
     }
 
-    /// Holds `locks` locks that others will wait for. BLPOP needs no holder.
+    /// Acquires `locks` locks for which clients will wait. BLPOP needs no holder.
     pub fn hold(&mut self, locks: usize, until: Option<Instant>) {
         if self.side == Side::Lockward {
             self.take(locks, until);
@@ -194,7 +194,7 @@ impl Scene {
         (0..count).map(|_| self.server.connect()).collect()
     }
 
-    /// Lets each connection send its request, and returns once all of them wait.
+    /// Sends the request of each client, and returns when all clients are blocked.
     pub fn wait(&mut self, clients: &mut [tests::Client], request: impl Fn(usize) -> Vec<u8>) {
         for (who, client) in clients.iter_mut().enumerate() {
             client.send_bytes(&request(who));
@@ -205,7 +205,7 @@ impl Scene {
         self.until_blocked(clients.len());
     }
 
-    /// `count` clients that wait without limit: all for one key, or each for its own key.
+    /// `count` clients that wait without limit, spread over `keys` keys.
     pub fn crowd(&mut self, count: usize, keys: usize) -> Vec<tests::Client> {
         self.hold(keys, None);
         let side = self.side;
@@ -246,7 +246,7 @@ impl Scene {
         pinger.stop().as_secs_f64() * 1e3
     }
 
-    /// The server's CPU in percent, for so long.
+    /// The server's CPU in per cent, measured for this time.
     pub fn cpu_percent(&self, time: Duration) -> f64 {
         let (cpu, begin) = (self.server.cpu(), Instant::now());
         let before = cpu.read();
@@ -255,7 +255,7 @@ impl Scene {
     }
 }
 
-/// Reads a reply of each, which must be of this kind.
+/// Reads a reply to each client. Panics if a reply is not of the expected kind.
 pub fn expect(clients: &mut [tests::Client], expected: fn(&Reply) -> bool) {
     for client in clients {
         let reply = client.reply();
@@ -263,7 +263,7 @@ pub fn expect(clients: &mut [tests::Client], expected: fn(&Reply) -> bool) {
     }
 }
 
-/// Sends PING over and over, on a thread that goes before all others of this process.
+/// Sends PING repeatedly, on a thread with priority over all other threads of this process.
 struct Pinger {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,

@@ -1,8 +1,8 @@
-//! Many clients add 1 to the same number, with GET, an addition and SET. Without a lock, two of them read the same number and one
-//! update is lost.
+//! Many clients add 1 to the same number, with GET, an addition and SET. Without a lock, two clients can read the same
+//! number, and one update is lost.
 //!
-//! All clients together make a fixed number of increments. No client is done before the others, so all of them compete until the
-//! end. How many increments each client has made shows how fair the lock is.
+//! All clients together make a fixed number of increments, so all clients compete until the end. The number of
+//! increments by each client shows how fair the lock is.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
@@ -17,19 +17,19 @@ use crate::server::Server;
 
 /// How long a client waits for a lock, in milliseconds.
 pub(super) const WAIT_LIMIT_MS: u64 = 60_000;
-/// How long a connection waits for a reply. LOCK.ACQUIRE blocks for a shorter time.
+/// How long a connection waits for a reply. This must be longer than LOCK.ACQUIRE may block.
 pub(super) const REPLY_LIMIT: Duration = Duration::from_millis(WAIT_LIMIT_MS + 5_000);
-/// Much longer than a step of the demo takes, in milliseconds.
+/// A lease that is much longer than a step of the demo, in milliseconds.
 pub(super) const LEASE_MS: u64 = 30_000;
 
 const CLIENTS: usize = 50;
 const INCREMENTS: u64 = 5_000;
 /// How long a client sleeps before it tries SET NX PX again.
 const RETRY: Duration = Duration::from_millis(50);
-/// The expiry of the number, in case the demo is killed. Every lock has a lease for the same reason.
+/// The TTL of the number, in case the demo is killed.
 const NUMBER_EXPIRY_S: u64 = 60;
 
-/// Deletes a key only for its owner.
+/// Deletes a key if its value is this owner.
 const RELEASE: &str =
     "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end return redis.call('DEL', KEYS[1])";
 
@@ -57,16 +57,17 @@ struct Client {
     owner: String,
 }
 
-/// The increments of one client, and the longest time that it waited for one.
+/// The increments of one client, and the longest time that it waited for the lock.
 #[derive(Clone, Copy, Default)]
 struct Share {
     increments: u64,
     longest_wait: Duration,
 }
 
-/// Lets the clients count with each kind of lock, and prints a table. Fails if the lock commands lost an update.
+/// Lets the clients count with each kind of lock, and prints a table. Fails if an update was lost with the lock
+/// commands.
 pub(super) fn run(server: &Server) -> Result<(), Failure> {
-    // The convention for owners: a UUID for the process, and a number for the thread.
+    // By convention, the name of an owner is a UUID of the process and a number of the thread.
     let process = Uuid::new_v4();
     let connect = |thread| {
         Ok(Client { connection: server.connect(REPLY_LIMIT)?, owner: format!("{process}:{thread}") })
@@ -74,8 +75,8 @@ pub(super) fn run(server: &Server) -> Result<(), Failure> {
     let mut clients = (0..CLIENTS).map(connect).collect::<Result<Vec<_>, Failure>>()?;
     let mut control = server.connect(REPLY_LIMIT)?;
     println!(
-        "{CLIENTS} clients together add 1 to one number {INCREMENTS} times, always in three steps: GET, add 1, SET.\n\
-         Done right, it ends at {INCREMENTS}, and each client adds 1 about {} times. Server: {}\n",
+        "{CLIENTS} clients together add 1 to one number {INCREMENTS} times, each time in three steps: GET, add 1, SET.\n\
+         The right result is {INCREMENTS}. With a fair lock, each client adds 1 about {} times. Server: {}\n",
         INCREMENTS / CLIENTS as u64,
         server.address()
     );
@@ -83,7 +84,7 @@ pub(super) fn run(server: &Server) -> Result<(), Failure> {
         let [lock, number, lost, time, wait, each] = cells;
         println!("{lock:<24}{number:>8}{lost:>14}{time:>9}{wait:>14}{each:>16}");
     };
-    line(["lock", "number", "lost updates", "time", "longest wait", "of each client"]);
+    line(["lock", "number", "lost updates", "time", "longest wait", "adds per client"]);
     for kind in [Kind::NoLock, Kind::SetNx, Kind::LockCommands] {
         let round = Round::new(kind);
         let result = round.run(&mut control, &mut clients);
@@ -128,7 +129,7 @@ impl Round {
         }
     }
 
-    /// Runs the round. Returns the number that the clients have counted to, how long that took, and the share of each client.
+    /// Runs the round. Returns the final number, the time, and the share of each client.
     fn run(
         &self,
         control: &mut Connection,
@@ -140,7 +141,7 @@ impl Round {
             let threads: Vec<_> =
                 clients.iter_mut().map(|client| scope.spawn(|| self.count(client))).collect();
             let ended = |thread: thread::ScopedJoinHandle<'_, _>| {
-                thread.join().unwrap_or_else(|_| Err(Failure::new("a client of the demo has ended")))
+                thread.join().unwrap_or_else(|_| Err(Failure::new("a client of the demo has panicked")))
             };
             threads.into_iter().map(ended).collect::<Result<Vec<_>, Failure>>()
         })?;
@@ -153,7 +154,8 @@ impl Round {
             let asked = Instant::now();
             self.acquire(client)?;
             share.longest_wait = share.longest_wait.max(asked.elapsed());
-            // An application without INCR increments in three steps. Another client can change the number between these steps.
+            // The demo does not use INCR, because most changes of an application take several steps. Another client can
+            // change the number between the steps.
             let number = self.read_number(&mut client.connection)?;
             self.write_number(&mut client.connection, number.saturating_add(1))?;
             self.release(client)?;
@@ -174,7 +176,7 @@ impl Round {
                 Ok(())
             }
             Kind::LockCommands => {
-                // With HOLDS a repeated call does not count twice.
+                // With HOLDS, the command is safe to send twice.
                 let mut acquire = redis::cmd("LOCK.ACQUIRE");
                 acquire.arg(&self.lock).arg(owner).arg("PX").arg(LEASE_MS);
                 acquire.arg("BLOCK").arg(WAIT_LIMIT_MS).arg("HOLDS").arg(1);

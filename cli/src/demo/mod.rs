@@ -1,4 +1,4 @@
-//! `lockward demo`: what goes wrong without a lock, and with a holder that is stopped, shown on a real server.
+//! `lockward demo`: shows on a real server what goes wrong without a lock, and when a holder is stopped.
 
 mod counting;
 mod paused;
@@ -16,17 +16,17 @@ use counting::REPLY_LIMIT;
 /// demo uses its own keys and deletes them.
 #[derive(Args)]
 pub(crate) struct Demo {
-    /// A server with the Lockward module loaded
+    /// A server with the Lockward module
     #[arg(long, default_value = "redis://127.0.0.1:6379")]
     url: ConnectionInfo,
 
-    /// Show a holder that is stopped past its lease instead: its late write with SET, and with LOCK.GUARD
+    /// Show instead a holder that is stopped until its lease is over, and its late write: with SET, and with LOCK.GUARD
     #[arg(long)]
     paused: bool,
 }
 
 impl Demo {
-    /// Fails if the lock commands lost an update, or LOCK.GUARD let a late write through.
+    /// Fails if an update was lost in spite of the lock commands, or a late write was accepted in spite of LOCK.GUARD.
     pub(crate) fn run(self) -> Result<(), Failure> {
         let server = Server::new(self.url)?;
         server.require_module(&mut server.connect(REPLY_LIMIT)?)?;

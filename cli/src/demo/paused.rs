@@ -1,7 +1,8 @@
-//! `lockward demo --paused`: a holder that is stopped past its lease, and its late write.
+//! `lockward demo --paused`: a holder that is stopped until its lease is over, and its late write.
 //!
-//! Alice and Bob sell from one stock. Each reads the number of pairs under the lock, and writes what is left. Alice is stopped
-//! between the two for longer than her lease. Once they write with SET, once with LOCK.GUARD.
+//! Alice and Bob sell pairs from one stock. Under the lock, each of them reads the number of pairs and writes the
+//! number that is left. Alice is stopped between her read and her write, for longer than her lease. In the first sale
+//! they write with SET, in the second sale with LOCK.GUARD.
 
 use std::io::{self, Write};
 
@@ -13,15 +14,15 @@ use crate::failure::Failure;
 use crate::server::Server;
 
 const SHORT_LEASE_MS: u64 = 200;
-/// The expiry of the stock, in case the demo is killed.
+/// The TTL of the stock, in case the demo is killed.
 const STOCK_EXPIRY_S: u64 = 60;
 const STOCK: i64 = 10;
 const ALICE_SELLS: i64 = 1;
 const BOB_SELLS: i64 = 3;
-/// What is left when both sales count.
+/// The number of pairs that are left when both sales count.
 const LEFT: i64 = STOCK - ALICE_SELLS - BOB_SELLS;
 
-/// Shows both sales. Fails if LOCK.GUARD let the late write through.
+/// Shows both sales. Fails if the late write was accepted in spite of LOCK.GUARD.
 pub(super) fn run(server: &Server) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     writeln!(
@@ -129,7 +130,7 @@ fn set(stock: &str, pairs: i64) -> Cmd {
     set
 }
 
-/// Writes the number of pairs that are left. Returns the server's answer: the reply, or that the token is fenced.
+/// Writes the number of pairs that are left. Returns the reply, or the text of the error FENCED.
 fn write(sale: &mut Sale, token: u64, pairs: i64, seller: Seller) -> Result<String, Failure> {
     let mut request = set(&sale.stock, pairs);
     if sale.guarded {

@@ -1,7 +1,8 @@
 //! The command that runs under the lock.
 //!
-//! With a terminal, the command stays in this process's group, so Ctrl-C, Ctrl-Z and pipelines work as without lockward. Without a
-//! terminal, it has its own process group, so signals also reach the processes that it has started.
+//! With a terminal, the command stays in the process group of lockward, so Ctrl-C, Ctrl-Z and pipelines work as without
+//! lockward. Without a terminal, the command has its own process group, so signals also reach the processes that the
+//! command has started.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -32,9 +33,9 @@ pub(super) struct Command {
 
 /// How the command ended.
 pub(super) enum Ending {
-    /// By itself. This process uses the same exit code.
+    /// The command ended by itself, with this exit code. lockward exits with the same code.
     Exited(u8),
-    /// lockward ended it, because the lock was lost.
+    /// lockward ended the command, because the lock was lost.
     Lost(Loss),
 }
 
@@ -65,7 +66,8 @@ impl Command {
         Ok(Self { child, pid, has_own_group })
     }
 
-    /// Passes signals on until the command ends. When the lock is lost, it sends SIGTERM, and SIGKILL after `grace`.
+    /// Waits until the command ends, and passes signals on to it. When the lock is lost, sends SIGTERM, and SIGKILL
+    /// after `grace`.
     pub(super) async fn run(
         mut self,
         lost: impl Future<Output = Loss>,
@@ -113,7 +115,8 @@ impl Command {
     }
 
     fn forward(&self, signal: &signals::Signal) {
-        // The terminal has already sent it to the command, and many programs treat a second signal as more urgent.
+        // The terminal has already sent this signal to the command. Many programs treat a second signal as more urgent,
+        // so lockward does not pass it on.
         if signal.is_from_terminal && !self.has_own_group {
             return;
         }
@@ -123,7 +126,7 @@ impl Command {
     }
 
     fn send(&self, signal: Signal) {
-        // This fails if the process has already ended.
+        // The call fails if the process has already ended.
         let _ = if self.has_own_group { killpg(self.pid, signal) } else { kill(self.pid, signal) };
     }
 }
@@ -142,7 +145,7 @@ fn code(status: io::Result<ExitStatus>) -> u8 {
 #[cfg(target_os = "linux")]
 fn die_with(parent: u32) -> io::Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-    // The parent may have died before the call.
+    // If the parent died before the call, the kernel does not kill this process.
     if u32::try_from(nix::unistd::getppid().as_raw()) == Ok(parent) {
         return Ok(());
     }

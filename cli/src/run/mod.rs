@@ -1,7 +1,7 @@
 //! `lockward run`: runs a command while holding a lock.
 //!
-//! The command must not continue without its lock. So this process renews the lease, passes signals on, and ends the command when
-//! the lock is lost. On Linux the command is also killed when this process is killed.
+//! The command must not continue without its lock. So lockward renews the lease, passes signals on, and ends the
+//! command when the lock is lost. On Linux the command is also killed when lockward is killed.
 
 mod command;
 mod signals;
@@ -24,22 +24,22 @@ use crate::text;
 use command::{Command, Ending};
 use signals::Signals;
 
-/// How long to wait for the release after the user gave up waiting, or after a loss. After that time, the end of the lease ends
-/// the tenure.
+/// How long to wait for a release after a failure, a signal or a loss. If the release fails, the tenure ends with its
+/// lease.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Run a command while holding a lock
 ///
-/// Waits for the lock, renews its lease while the command runs, and releases it when the command ends. If the lock is lost, lockward
-/// ends the command. It passes signals on to the command. The command has LOCKWARD_KEY, LOCKWARD_OWNER and LOCKWARD_TOKEN, the
-/// fencing token, in its environment.
+/// lockward waits for the lock, renews its lease while the command runs, and releases the lock when the command ends.
+/// If the lock is lost, lockward ends the command. lockward passes signals on to the command. The command has
+/// LOCKWARD_KEY, LOCKWARD_OWNER and LOCKWARD_TOKEN (the fencing token) in its environment.
 #[derive(Args)]
 #[command(after_help = "\
-Exit codes: that of the command, or 128 + n if signal n ended it, and
-  120  the lock is busy: with --no-wait, or the wait limit is reached (see -E)
+Exit codes: the exit code of the command, 128 + n if signal n ended the command, and
+  120  the lock is busy, with --no-wait or after the wait limit (see -E)
   121  the lock was lost while the command ran
   122  no server answers
-  125  the arguments are wrong, or the server refused
+  125  the arguments are wrong, or the server replied with an error
   126  the command cannot be executed
   127  the command was not found")]
 #[command(trailing_var_arg = true)]
@@ -51,7 +51,7 @@ pub(crate) struct Run {
     #[arg(required_unless_present = "line", conflicts_with = "line", value_name = "COMMAND")]
     command: Vec<OsString>,
 
-    /// Another lock to hold, all or none; may be repeated
+    /// Hold this lock too: the command runs only while all its locks are held. May be repeated
     #[arg(long, value_name = "KEY")]
     also: Vec<OsString>,
 
@@ -71,15 +71,15 @@ pub(crate) struct Run {
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = exit_code::BUSY, visible_alias = "conflict-exit-code")]
     busy_exit_code: u8,
 
-    /// Hold the lock together with other --shared runs: a read lock
+    /// Hold the lock together with other --shared runs, as a reader
     #[arg(short, long, conflicts_with = "slots")]
     shared: bool,
 
-    /// Hold the lock together with others while their weights are at most N: a semaphore
+    /// Hold the lock together with other runs, as a semaphore: the sum of all weights is at most N
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     slots: Option<u32>,
 
-    /// How many of the slots to take [default: 1]
+    /// How many slots to take [default: 1]
     #[arg(long, value_name = "N", requires = "slots", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     weight: Option<u32>,
 
@@ -91,7 +91,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration::parse)]
     grace: Duration,
 
-    /// How long to try while no server answers
+    /// If no server answers, give up after this time
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration::parse)]
     patience: Duration,
 
@@ -99,7 +99,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "NAME")]
     owner: Option<OsString>,
 
-    /// Print on stderr how long it waited, and the token
+    /// Print the time of the wait and the token on stderr
     #[arg(short, long)]
     verbose: bool,
 
@@ -109,7 +109,7 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        // A failure without a code of its own has code 1.
+        // 1 is the code of a failure without an explicit code.
         self.try_run().map_err(|failure| match failure.code() {
             1 => failure.with_code(exit_code::RUN_FAILED),
             _ => failure,
@@ -118,7 +118,7 @@ impl Run {
 
     fn try_run(self) -> Result<ExitCode, Failure> {
         let signals = Signals::listen()?;
-        // One thread, because the kernel kills the command when the thread that started it ends.
+        // The runtime has only one thread, because the kernel kills the command when the thread that started it ends.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(self.acquire_and_run(signals))
     }
@@ -175,7 +175,7 @@ impl Run {
         let ending = match Command::start(&words, environment.into_iter().chain([token])) {
             Ok(command) => command.run(guard.lost(), self.grace, signals).await,
             Err(error) => {
-                // Only the first failure is reported.
+                // The user already gets the error of the failed start, so an error of the release is not reported.
                 let _ = guard.release().await;
                 let found = error.kind() != std::io::ErrorKind::NotFound;
                 let code = if found { exit_code::NOT_EXECUTABLE } else { exit_code::NOT_FOUND };
@@ -186,7 +186,7 @@ impl Run {
         let code = match ending {
             Ending::Exited(code) => code,
             Ending::Lost(loss) => {
-                // At the server the lease may not be over yet.
+                // At the server, the lease may not be over yet, and other locks of this run may still be held.
                 let _ = timeout(RELEASE_LIMIT, guard.release()).await;
                 return Err(self.lost(&format!("was lost: {loss}; lockward ended the command")));
             }
@@ -198,7 +198,9 @@ impl Run {
             }
             Err(error) => {
                 let name = self.name();
-                eprintln!("lockward: {name} could not be released, and ends with its lease: {error}");
+                eprintln!(
+                    "lockward: {name} could not be released and stays held until its lease ends: {error}"
+                );
             }
         }
         Ok(code.into())
@@ -232,7 +234,7 @@ impl Run {
     }
 }
 
-/// The error without the name of the lock.
+/// Describes the error without the name of the lock.
 fn reason(error: &Error) -> String {
     if let Error::Refused { code, message, .. } = error {
         format!("{code} {message}")
@@ -243,7 +245,7 @@ fn reason(error: &Error) -> String {
     }
 }
 
-/// A unique owner that shows an operator the host and the process.
+/// A unique owner. It contains the host and the process id, for the operator.
 fn unique_owner() -> Vec<u8> {
     let host = nix::unistd::gethostname().unwrap_or_else(|_| "?".into());
     let random = Uuid::new_v4().simple().to_string();

@@ -13,7 +13,7 @@ const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2,
 /// A signal that this process received.
 pub(super) struct Signal {
     pub(super) number: i32,
-    /// The terminal has sent it to all foreground processes, as for Ctrl-C.
+    /// Whether the terminal has sent the signal to all foreground processes, as for Ctrl-C.
     pub(super) is_from_terminal: bool,
 }
 
@@ -23,8 +23,8 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Handles the signals from now on, so that they do not end this process. A signal that was ignored at the start, as under
-    /// nohup(1), stays ignored, and the command ignores it too.
+    /// Installs handlers, so that the signals do not end this process. A signal that was ignored when lockward started,
+    /// as under nohup(1), stays ignored, in lockward and in the command.
     pub(super) fn listen() -> io::Result<Self> {
         let (sender, received) = mpsc::unbounded_channel();
         let mut signals =
@@ -50,8 +50,8 @@ impl Signals {
 
 fn is_ignored(number: i32) -> bool {
     let mut now = std::mem::MaybeUninit::<nix::libc::sigaction>::uninit();
-    // SAFETY: without a new action the call only writes the present one to `now`. `now` is large enough, and is read only if the
-    // call succeeded.
+    // SAFETY: without a new action, the call only writes the current action to `now`. `now` is large enough, and is
+    // read only if the call succeeded.
     unsafe {
         nix::libc::sigaction(number, std::ptr::null(), now.as_mut_ptr()) == 0
             && now.assume_init().sa_sigaction == nix::libc::SIG_IGN

@@ -1,7 +1,7 @@
 //! `lockward top`: a live view of the locks with waiters.
 //!
-//! A separate thread polls the servers, so a slow server does not delay the keyboard. The main thread keeps the state, draws it
-//! and reads keys.
+//! A separate thread polls the servers, so a slow server does not delay the keyboard. The main thread keeps and draws
+//! the state, and reads keys.
 
 mod poller;
 mod state;
@@ -33,8 +33,8 @@ const FRAME: Duration = Duration::from_millis(200);
 
 /// Show the locks with waiters, live
 ///
-/// It shows the holders and their leases, the number of waiters, the longest wait, and the hand-offs per second. Keys: q quits,
-/// arrows or j and k select, enter shows the queue of a lock, ? shows all keys.
+/// top shows the holders and their leases, the number of waiters, the longest wait, and the hand-offs per second. Keys:
+/// q quits, arrows or j and k select a lock, enter shows its queue, ? shows all keys.
 #[derive(Args)]
 pub(crate) struct Top {
     /// How often to query the servers
@@ -57,7 +57,7 @@ impl Top {
     fn try_run(self) -> Result<ExitCode, Failure> {
         self.server.address()?;
         if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
-            return Err(Failure::new("top needs a terminal; lockward ls --top prints the same once"));
+            return Err(Failure::new("top needs a terminal; without one, use lockward ls --top"));
         }
         let signal = end_on_signals()?;
         let interval = self.interval.max(FRAME / 2);
@@ -74,10 +74,10 @@ impl Top {
     }
 }
 
-/// Returns a cell that gets the number of the signal that ends the program. It is 0 until then.
+/// Returns a cell for the number of the signal that ends the program. The cell is 0 until the signal arrives.
 ///
-/// A read from a terminal that has just closed may block forever. So the program exits here if it has not ended soon after the
-/// signal.
+/// A read from a terminal that has just closed may block forever. So the signal thread exits the process if the main
+/// thread has not ended soon after the signal.
 fn end_on_signals() -> io::Result<Arc<AtomicI32>> {
     let signal = Arc::new(AtomicI32::new(0));
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;

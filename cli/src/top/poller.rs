@@ -11,18 +11,18 @@ use crate::failure::Failure;
 use crate::locks::{Contended, Lock, info_command};
 use crate::primaries::{Primaries, ServerUrl};
 
-/// The maximum number of waiters of a queue that are shown.
+/// How many waiters of the selected lock are shown.
 const QUEUE_LENGTH: u64 = 200;
-/// The maximum number of its holders that are shown.
+/// How many holders of the selected lock are shown.
 const HOLDERS: u64 = 100;
 
-/// The state of the servers at one time.
+/// The state of the servers at one instant.
 pub(super) struct Sample {
     pub(super) at: Instant,
     pub(super) servers: String,
     pub(super) totals: Totals,
     pub(super) locks: Vec<(Contended, Option<Lock>)>,
-    /// The selected lock whose queue is shown, and its state if anybody holds it.
+    /// The lock whose queue is shown, and its state if it is held.
     pub(super) focus: Option<(Vec<u8>, Option<Lock>)>,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Totals {
     pub(super) leases_ended: u64,
 }
 
-/// A sample, or why there is none.
+/// A sample, or the reason why the poll failed.
 pub(super) type Update = Result<Sample, String>;
 
 pub(super) struct Poller {
@@ -62,7 +62,7 @@ impl Poller {
 
     /// Sets the lock whose queue to query.
     pub(super) fn set_focus(&self, focus: Option<Vec<u8>>) {
-        // The thread ends only when this value is dropped.
+        // This cannot fail: the thread ends only when this value is dropped.
         let _ = self.focus.send(focus);
     }
 }

@@ -1,4 +1,4 @@
-//! The data that is shown, and the selection.
+//! The data on the screen, and the selection.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -21,7 +21,7 @@ pub(super) enum Order {
     Name,
 }
 
-/// What is shown below the totals.
+/// The view below the totals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Page {
     Locks,
@@ -39,7 +39,7 @@ pub(super) struct Rates {
 
 pub(super) struct State {
     pub(super) sample: Option<Sample>,
-    /// The reason why the last poll failed, and the time since which polls have failed.
+    /// The reason why the last poll failed, and the time of the first failure since the last successful poll.
     pub(super) error: Option<(String, Instant)>,
     pub(super) rates: Option<Rates>,
     /// Hand-offs per second, the latest last.
@@ -49,7 +49,7 @@ pub(super) struct State {
     pub(super) page: Page,
     pub(super) selection: TableState,
     interval: Duration,
-    /// The key of the selected lock. The selection follows it when the order changes.
+    /// The key of the selected lock. The lock stays selected when the order changes.
     selected: Option<Vec<u8>>,
     /// The totals from which the next rates are computed.
     previous: Option<(Totals, Instant)>,
@@ -97,8 +97,7 @@ impl State {
     fn update_rates(&mut self, sample: &Sample) {
         if let Some((before, then)) = self.previous {
             let span = sample.at.saturating_duration_since(then);
-            // This is an extra poll, because the user opened a queue. Its time is too short for a
-            // rate.
+            // The user has opened a queue, which causes an extra poll. The span before it is too short for a rate.
             if span < self.interval / 2 {
                 return;
             }
@@ -123,7 +122,7 @@ impl State {
         }
     }
 
-    /// The lease left, relative to the longest lease seen in this tenure, from 0 to 1.
+    /// The remaining lease, divided by the longest lease seen in this tenure.
     pub(super) fn share_left(&self, holder: &Holder, left: u64) -> f64 {
         let longest = self.longest_leases.get(&holder.token).copied().unwrap_or(holder.lease_left).max(1);
         (as_f64(left) / as_f64(longest)).clamp(0.0, 1.0)
@@ -178,7 +177,7 @@ impl State {
         }
     }
 
-    /// Goes back to the list of locks. `false` means that it is shown already.
+    /// Goes back to the list of locks. `false` means that the list was already shown.
     pub(super) fn close(&mut self) -> bool {
         let is_elsewhere = self.page != Page::Locks;
         self.page = Page::Locks;
@@ -205,7 +204,7 @@ impl State {
 }
 
 impl Rates {
-    /// `None` if a counter has decreased: a server was restarted, or the primary is another one.
+    /// `None` if a counter has decreased: a server was restarted, or another server is the primary.
     fn between(before: Totals, now: Totals, span: Duration) -> Option<Self> {
         let seconds = span.as_secs_f64();
         if seconds <= 0.0 {

@@ -14,14 +14,14 @@ use crate::duration::show_ms;
 use crate::locks::{Holder, Lock, Mode};
 use crate::text;
 
-/// From this width on, all columns are shown.
+/// The smallest width at which all columns are shown.
 const WIDE: u16 = 70;
 /// The width of a mode: `10 of 100`.
 const MODE: Constraint = Constraint::Length(9);
 /// The width of a lease bar.
 const BAR: usize = 10;
 const LOCKS_TITLE: &str = "locks with waiters";
-/// From this height on, the curve is shown.
+/// The smallest height at which the curve is shown.
 const CURVE_FROM: u16 = 14;
 
 pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Instant) {
@@ -199,11 +199,12 @@ fn draw_queue(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
         let block = titled(&text::show(key));
         let inner = block.inner(area);
         frame.render_widget(block, area);
-        frame.render_widget(Paragraph::new("\n Nobody holds it now."), inner);
+        frame.render_widget(Paragraph::new("\n Nobody holds this lock now."), inner);
         return;
     };
     let (age, is_wide) = (age_ms(state, now), area.width >= WIDE);
-    // Each table has a title and a head. If there is not enough room, the waiters get half of it.
+    // Each table has two additional lines, for its title and its head. If the area is too small for both tables, the
+    // waiters get at most half of it.
     let lines = |rows: usize| u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(2);
     let waiters = lines(lock.queue.as_deref().unwrap_or_default().len()).min(area.height / 2);
     let holders = lines(lock.holders.len()).min(area.height.saturating_sub(waiters));
@@ -275,7 +276,7 @@ fn table<const COLUMNS: usize>(
         .block(titled(title))
 }
 
-/// Whether anybody holds the lock, or waits for it, in another mode than exclusive. Otherwise the modes are not shown.
+/// Whether to show the modes. They are hidden if all holders and waiters of the lock are exclusive.
 fn has_modes(lock: &Lock) -> bool {
     let held = lock.holders.iter().map(|holder| holder.mode);
     let mut all = held.chain(lock.queue.iter().flatten().map(|waiter| waiter.mode));
@@ -322,7 +323,7 @@ fn titled(title: &str) -> Block<'static> {
     Block::new().borders(Borders::TOP).border_style(Style::new().dim()).title(format!(" {title} "))
 }
 
-/// The lease left: the time, and a bar if there is room.
+/// The remaining lease: the time, and a bar if there is room.
 fn lease(state: &State, holder: &Holder, age: u64, has_bar: bool) -> Line<'static> {
     let left = holder.lease_left.saturating_sub(age);
     let share = state.share_left(holder, left);
@@ -342,7 +343,7 @@ fn lease(state: &State, holder: &Holder, age: u64, has_bar: bool) -> Line<'stati
     ])
 }
 
-/// Waits of ten seconds and of a minute are highlighted.
+/// Highlights waits from ten seconds on, and more strongly from a minute on.
 fn wait_style(ms: u64) -> Style {
     match ms {
         0..10_000 => Style::new(),

@@ -1,12 +1,13 @@
 //! The setting `notify-keyspace-events`.
 
-/// The classes that a watcher needs: keyspace channels, the events of the module, ended leases, and DEL, RENAME, MOVE and RESTORE.
+/// The classes that a watcher needs: keyspace channels (`K`), the events of the module (`d`), ended leases (`x`), and
+/// DEL, RENAME, MOVE and RESTORE (`g`).
 const NEEDED: &str = "Kdxg";
 
 /// The classes that `A` stands for.
 const ALL: &str = "g$lshzxetd";
 
-/// The needed classes that a value of the setting lacks. If it is empty, the value has all of them.
+/// The needed classes that a value of the setting lacks. Empty if none is missing.
 pub(super) fn missing(value: &str) -> String {
     let has = |class: char| value.contains(class) || (value.contains('A') && ALL.contains(class));
     NEEDED.chars().filter(|class| !has(*class)).collect()

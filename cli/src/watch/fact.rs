@@ -1,4 +1,4 @@
-//! A report of the watcher: one line of text or JSON.
+//! The lines that the watcher prints, as text or JSON.
 
 use std::fmt::Write;
 use std::time::SystemTime;
@@ -24,11 +24,11 @@ pub(super) enum What {
     Lost,
     /// The key was deleted, renamed, overwritten or flushed.
     Broken,
-    /// The tenure is over, and the watcher did not see why.
+    /// The tenure is over, and the watcher does not know why.
     Ended,
-    /// Tenures or holds began and ended before the lock was read.
+    /// Tenures or holds began and ended before the watcher read the lock.
     Unseen,
-    /// A server publishes no events.
+    /// A server does not publish the needed events.
     EventsOff,
     Disconnected,
     Connected,
@@ -72,18 +72,18 @@ pub(super) struct Fact {
     pub(super) party: Option<Party>,
     #[serde(flatten)]
     pub(super) mode: Option<Mode>,
-    /// The former holder, if the watcher did not see the lock free since then.
+    /// The former holder, if its tenure ended right before this acquisition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) from: Option<Party>,
     /// How long the tenure had lasted, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) held_for: Option<u64>,
-    /// How many acquisitions were not seen.
+    /// The number of acquisitions that have no separate line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) acquisitions: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<String>,
-    /// The watcher noticed it only when it read the lock again.
+    /// Whether no event reported the change, so that the watcher found it only when it read the lock again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) found_later: bool,
 }
@@ -115,7 +115,7 @@ impl Fact {
         Self { reason: Some(reason), ..Self::new(SystemTime::now(), event) }
     }
 
-    /// One line of text, without its end.
+    /// One line of text, without a newline.
     pub(super) fn line(&self) -> String {
         let mut line = wall_clock::local(self.time);
         if let Some(key) = &self.key {

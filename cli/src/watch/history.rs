@@ -1,10 +1,11 @@
-//! The locks as the watcher last read them. It compares each new reading with the one before, and with the events in between.
+//! The locks as the watcher last read them. The history compares each new reading of a lock with the previous reading,
+//! and with the events between the two.
 //!
-//! A listener reads a lock on the same connection that brings its events. So the events that arrive before the reply are those
-//! that the server published before it. The events between two replies are exactly those between the two readings. Owners and
-//! tokens come only from readings. Events say why a tenure is over, and when.
+//! A listener reads a lock on the connection on which it receives the events of the lock. So the events that arrive
+//! between two replies are exactly the events that the server published between the two readings. Owners and tokens
+//! come only from readings. Events tell why and when a tenure ended.
 //!
-//! The memory is bounded by the number of locks that are held: a lock that nobody holds is forgotten.
+//! The history forgets free locks, so its memory is bounded by the number of held locks.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -15,10 +16,10 @@ use super::fact::{Fact, Party, What};
 use super::published::{Change, Published};
 use crate::locks::{Holder, Lock, Mode};
 
-/// If an end and an acquisition arrive within this time, the one is reported as following the other.
+/// If an acquisition arrives within this time after the end of a tenure, its line names the former holder.
 const AT_ONCE: Duration = Duration::from_millis(2);
 
-/// A renewal moves the deadline by more than that. A smaller move is an error of the measurement.
+/// If the deadline moves by more than this, the lease was renewed. A smaller move is a measurement error.
 const MOVED: Duration = Duration::from_millis(20);
 
 /// Why a lock is read.
@@ -26,7 +27,7 @@ const MOVED: Duration = Duration::from_millis(20);
 pub(super) enum Occasion {
     /// The watcher starts.
     Start,
-    /// Events have arrived, or the lock has not been read for a while.
+    /// Events have arrived, or the last reading is too old.
     Watching,
     /// The server has flushed a database.
     Flush,
@@ -34,16 +35,16 @@ pub(super) enum Occasion {
     Reconnected,
 }
 
-/// What a server replied about a lock, and when.
+/// The reply of a server about a lock, and its time.
 pub(super) struct Reading {
     pub(super) key: Vec<u8>,
     pub(super) lock: Option<Lock>,
-    /// The key has another type.
+    /// Whether the key has another type.
     pub(super) is_other_type: bool,
     pub(super) published: Published,
     pub(super) node: Arc<str>,
     pub(super) occasion: Occasion,
-    /// When the connection subscribed.
+    /// The time when the connection subscribed.
     pub(super) since: SystemTime,
     pub(super) time: SystemTime,
     pub(super) instant: Instant,
@@ -65,7 +66,7 @@ impl Tenure {
             mode: holder.mode,
             holds: holder.holds,
             held_for: holder.held_for,
-            // The end of a lease of many years may be later than the clock can represent.
+            // `Instant` cannot represent the deadline of an extremely long lease.
             deadline: read_at.checked_add(Duration::from_millis(holder.lease_left)).unwrap_or(read_at),
         }
     }
@@ -77,12 +78,12 @@ impl Tenure {
 
 /// A lock as last read.
 struct Known {
-    /// They are sorted by their tokens.
+    /// Sorted by token.
     tenures: Vec<Tenure>,
     /// Tenures with larger tokens than this may be missing in `tenures`.
     complete_to: u64,
     read_at: Instant,
-    /// The server that knows it. `None` means that its slot has moved away.
+    /// The server that has the lock. `None` means that the lock's slot has moved away from the last known server.
     node: Option<Arc<str>>,
 }
 
@@ -106,19 +107,19 @@ impl Known {
         self.tenures.get(found)
     }
 
-    /// Whether a lease should be over by now.
+    /// Whether the deadline of a tenure has passed.
     fn is_due(&self) -> bool {
         let now = Instant::now();
         self.tenures.iter().any(|tenure| tenure.deadline <= now)
     }
 
-    /// Whether it has only one owner, and is exclusive.
+    /// Whether the lock has one holder, and is exclusive.
     fn is_exclusive(&self) -> bool {
         matches!(self.tenures.as_slice(), [only] if only.mode.is_exclusive())
     }
 }
 
-/// All locks that are held and match the pattern.
+/// All held locks that match the pattern.
 #[derive(Default)]
 pub(super) struct History {
     locks: BTreeMap<Vec<u8>, Known>,
@@ -134,9 +135,11 @@ impl History {
         self.locks.contains_key(key)
     }
 
-    /// At most `count` known keys after `cursor`, and the cursor for the next call. `None` means that there are no more.
+    /// The keys among the next `count` known keys after `cursor`, and the cursor for the next call. The cursor is
+    /// `None` at the end.
     ///
-    /// With `stale`, only keys of `node`, or of no node. They were not read for this time, or have a lease that should be over.
+    /// Without `stale`, returns all of them. With `stale`, returns only keys of this node and keys without a node, and
+    /// only if their last reading is at least this old or one of their leases should be over.
     pub(super) fn keys_after(
         &self,
         cursor: &[u8],
@@ -156,7 +159,7 @@ impl History {
         (keys, next)
     }
 
-    /// Notes that the slot of this key is not at `node`.
+    /// Records that `node` does not serve the slot of this key.
     pub(super) fn moved_from(&mut self, key: &[u8], node: &str) {
         if let Some(known) = self.locks.get_mut(key)
             && known.node.as_deref() == Some(node)
@@ -165,7 +168,7 @@ impl History {
         }
     }
 
-    /// Takes a reading, and returns what has happened since the last one, in the order of time.
+    /// Adds a reading, and returns what has happened to the lock since its previous reading, in the order of time.
     pub(super) fn read(&mut self, mut reading: Reading) -> Vec<Fact> {
         let lock = reading.lock.take();
         let now = Known::read(lock, reading.instant, Arc::clone(&reading.node));
@@ -188,7 +191,7 @@ impl History {
     }
 }
 
-/// Two readings of a lock, and the events in between.
+/// Two readings of a lock, and the events between them.
 struct Comparison<'a> {
     reading: &'a Reading,
     before: &'a Known,
@@ -200,7 +203,8 @@ struct Comparison<'a> {
 impl<'a> Comparison<'a> {
     fn new(reading: &'a Reading, before: &'a Known, now: &'a Known) -> Self {
         let is_over = |tenure: &Tenure| tenure.party.token <= now.complete_to && !now.has(tenure.party.token);
-        // If the reading before did not show all holders, a holder that only the new reading shows may be an old one.
+        // If the previous reading did not show all holders, it may have lacked a tenure that had already begun. So a
+        // tenure is new only if it has lasted for less time than has passed since the previous reading.
         let between = reading.instant.saturating_duration_since(before.read_at);
         let is_new = |tenure: &Tenure| {
             !before.has(tenure.party.token)
@@ -216,7 +220,7 @@ impl<'a> Comparison<'a> {
         &self.reading.published.changes
     }
 
-    /// One line for each tenure that is over.
+    /// A fact for each tenure that is over.
     fn departures(&self) -> Vec<Fact> {
         let facts = self.departed.iter().enumerate().map(|(number, tenure)| {
             let end = if self.before.is_exclusive() { self.exclusive_end() } else { self.shared_end(number) };
@@ -228,14 +232,16 @@ impl<'a> Comparison<'a> {
         facts.collect()
     }
 
-    /// The event that ended the tenure of the only holder: the last end before the next acquisition. Earlier ends released only
-    /// holds of the same owner, and earlier acquisitions were repeated ones.
+    /// The event that ended the tenure of the only holder: the last event of the first uninterrupted series of end
+    /// events. The earlier events of this series released other holds of the same owner. Acquisitions before the series
+    /// were repeated acquisitions by this owner.
     fn exclusive_end(&self) -> Option<(Change, SystemTime)> {
         let (first, last) = self.exclusive_ends()?;
         self.changes().get(first..=last)?.last().copied()
     }
 
-    /// The positions of the first and the last change that ends a tenure.
+    /// The positions of the first and the last change in the first uninterrupted series of changes that may end a
+    /// tenure.
     fn exclusive_ends(&self) -> Option<(usize, usize)> {
         let ends = |(change, _): &(Change, SystemTime)| change.is_end();
         let first = self.changes().iter().position(ends)?;
@@ -243,7 +249,8 @@ impl<'a> Comparison<'a> {
         Some((first, first + count.saturating_sub(1)))
     }
 
-    /// The event that ended one of several tenures, if there is only one kind of end. The events do not name owners.
+    /// The event that ended one of several tenures. `None` if there were different kinds of end, because events do not
+    /// name owners.
     fn shared_end(&self, number: usize) -> Option<(Change, SystemTime)> {
         let ends: Vec<_> = self.changes().iter().filter(|(change, _)| change.is_end()).copied().collect();
         let last = ends.last().copied()?;
@@ -262,7 +269,7 @@ impl<'a> Comparison<'a> {
         Fact { reason: reason.map(str::to_owned), ..tenure.fact(&self.reading.key, time, what) }
     }
 
-    /// The end of a tenure whose event was missed, is ambiguous, or does not exist.
+    /// The fact about a tenure that ended without an event, or with an ambiguous one.
     fn ended_without_event(&self, tenure: &Tenure) -> Fact {
         let has = |wanted: fn(&Change) -> bool| self.changes().iter().any(|(change, _)| wanted(change));
         let is_due = tenure.deadline <= self.reading.instant;
@@ -287,7 +294,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// One line for each new tenure.
+    /// A fact for each new tenure.
     fn arrivals(&self) -> Vec<Fact> {
         let reading = self.reading;
         let facts = self.arrived.iter().map(|tenure| {
@@ -315,7 +322,7 @@ impl<'a> Comparison<'a> {
         facts.collect()
     }
 
-    /// The acquisition that is nearest to a time, and its position.
+    /// The position and the time of the acquisition event that is nearest to a time.
     fn acquisition_at(&self, time: SystemTime) -> Option<(usize, SystemTime)> {
         let distance =
             |at: SystemTime| at.duration_since(time).or_else(|_| time.duration_since(at)).unwrap_or_default();
@@ -328,7 +335,7 @@ impl<'a> Comparison<'a> {
             .min_by_key(|(_, at)| distance(*at))
     }
 
-    /// The former holder, if the watcher did not see the lock free between the end of its tenure and the acquisition at `place`.
+    /// The former holder, if its tenure ended right before the acquisition at `place`.
     fn predecessor(&self, place: usize) -> Option<&Party> {
         let [former] = self.departed.as_slice() else { return None };
         let (_, last) = self.exclusive_ends().filter(|_| self.before.is_exclusive())?;
@@ -337,7 +344,7 @@ impl<'a> Comparison<'a> {
         (place == last + 1 && is_at_once).then_some(&former.party)
     }
 
-    /// A line if there were acquisitions that no reading shows.
+    /// A fact about acquisitions that no reading shows, if there were any.
     fn unseen(&self) -> Option<Fact> {
         let is_repeated = self.before.is_exclusive() && self.departed.is_empty();
         if is_repeated {
@@ -357,7 +364,8 @@ impl<'a> Comparison<'a> {
         Some(Fact { acquisitions: Some(count), ..Fact::of(&self.reading.key, time, What::Unseen) })
     }
 
-    /// How many acquisitions the new reading shows: new tenures, and more holds than before.
+    /// How many acquisitions the new reading shows: the holds of new tenures, and the additional holds of known
+    /// tenures.
     fn seen_acquisitions(&self) -> usize {
         let arrived = self.arrived.iter().map(|tenure| tenure.holds).sum::<u64>();
         let repeated = self.now.tenures.iter().filter_map(|tenure| {
@@ -366,7 +374,7 @@ impl<'a> Comparison<'a> {
         usize::try_from(arrived + repeated.sum::<u64>()).unwrap_or(usize::MAX)
     }
 
-    /// A line for each tenure whose lease or hold count has changed.
+    /// A fact for each tenure whose lease or hold count has changed.
     fn renewals(&self) -> Vec<Fact> {
         let facts = self.now.tenures.iter().filter_map(|tenure| {
             let before = self.before.tenure(tenure.party.token)?;
@@ -387,7 +395,7 @@ impl<'a> Comparison<'a> {
 mod tests {
     use super::*;
 
-    /// A history in virtual time, of the lock `k`.
+    /// The history of the lock `k`, in virtual time.
     struct Scene {
         history: History,
         begun: (SystemTime, Instant),
@@ -406,7 +414,8 @@ mod tests {
             self.ms = ms;
         }
 
-        /// Reads the holders: owner, token, limit, lease that is left, and the time held. Returns the words of the facts.
+        /// Adds a reading of a lock with `holding` holders. `holders` are those in the reply: owner, token, limit,
+        /// remaining lease and time held. Returns the lines without their times.
         fn read(&mut self, holding: u64, holders: &[(&str, u64, u64, u64, u64)]) -> Vec<String> {
             let holders: Vec<Holder> = holders
                 .iter()
@@ -439,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_of_holders_is_told_in_order() {
+    fn facts_about_a_chain_of_holders_are_in_order() {
         let mut scene = Scene::new();
         scene.event(10, "lock.acquired");
         assert_eq!(scene.read(1, &[("A", 1, 1, 1_000, 0)]), ["k acquired A token 1"]);
@@ -453,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_acquisition_right_after_the_end_has_a_former_holder() {
+    fn only_an_acquisition_right_after_an_end_names_the_former_holder() {
         for (acquired, told) in [(21, "k acquired B token 2 from A"), (30, "k acquired B token 2")] {
             let mut scene = Scene::new();
             scene.event(10, "lock.acquired");
@@ -465,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn the_release_of_one_of_two_holds_is_not_the_end() {
+    fn the_release_of_one_of_two_holds_does_not_end_the_tenure() {
         let mut scene = Scene::new();
         scene.event(10, "lock.acquired");
         scene.read(1, &[("A", 1, 1, 1_000, 0)]);
@@ -476,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_tell_which_of_several_holders_was_released() {
+    fn deadlines_tell_which_of_two_holders_was_released() {
         let mut scene = Scene::new();
         scene.event(10, "lock.acquired");
         scene.event(10, "lock.acquired");
@@ -488,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_beside_a_deletion_is_ambiguous() {
+    fn a_release_before_a_deletion_is_ambiguous() {
         let mut scene = Scene::new();
         scene.read(2, &[("A", 1, 0, 1_000, 0), ("B", 2, 0, 1_000, 0)]);
         scene.event(20, "lock.released");
@@ -498,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_beyond_the_reading_is_not_taken_for_gone_or_new() {
+    fn a_holder_missing_in_an_incomplete_reading_is_neither_gone_nor_new() {
         let mut scene = Scene::new();
         scene.read(3, &[("A", 1, 0, 1_000, 0), ("B", 2, 0, 1_000, 0)]);
         scene.event(500, "lock.released");

@@ -1,6 +1,6 @@
-//! A connection to one primary: it receives the events, and reads the locks that they name.
+//! A connection to one primary that receives events and reads the locks that the events name.
 //!
-//! Events and replies come on one connection in RESP3, so their order is that of the server.
+//! Events and replies arrive on one connection with RESP3, so they arrive in the order in which the server sent them.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -24,22 +24,22 @@ const REPLY_LIMIT: Duration = Duration::from_secs(5);
 /// How long to wait for events before the connection is tested.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// The largest age of a reading without an event. It is needed because some changes have no event.
+/// A lock without events is read again after this time, because some changes have no event.
 const MAX_AGE: Duration = Duration::from_secs(10);
 
 /// How many locks one request reads.
 const BATCH: usize = 100;
 
-/// How many locks at most are read again in each second without an event.
+/// How many locks without events are read again in each second, at most.
 const CHECKED: usize = 1_000;
 
-/// How many locks with events may wait to be read.
+/// How many locks with events may wait to be read, at most.
 const MAX_PENDING: usize = 100_000;
 
 /// How many keys the server scans before it serves other clients again.
 const SCAN_COUNT: u64 = 1_000;
 
-/// How many holders of a lock are compared.
+/// How many holders of a lock are read, at most.
 const HOLDERS: u64 = 1_000;
 
 /// The name of the setting for events.
@@ -48,10 +48,10 @@ const SETTING: &str = "notify-keyspace-events";
 /// What all listeners share.
 pub(super) struct Shared {
     pub(super) pattern: Vec<u8>,
-    /// Whether to change the setting of a server that does not publish what is needed.
+    /// Whether to change the setting of a server that does not publish the needed events.
     pub(super) configures: bool,
     pub(super) history: Mutex<History>,
-    /// It blocks while the output is blocked, so that memory does not grow.
+    /// A bounded channel. It blocks the listeners while the output is blocked, so memory does not grow.
     pub(super) facts: SyncSender<Fact>,
 }
 
@@ -60,7 +60,7 @@ impl Shared {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Prints a fact. A watcher whose output is closed ends soon.
+    /// Sends a fact to the output. This fails only when the output is closed, and then the process ends.
     pub(super) fn tell(&self, fact: Fact) {
         let _ = self.facts.send(fact);
     }
@@ -68,7 +68,7 @@ impl Shared {
 
 /// Why a listener ended.
 pub(super) enum Ending {
-    /// The supervisor stopped it.
+    /// The supervisor stopped the listener.
     Stopped,
     Failed(String),
 }
@@ -78,13 +78,13 @@ pub(super) struct Listener {
     connection: Connection,
     server: Server,
     node: Arc<str>,
-    /// The part of a channel's name before the key.
+    /// The name of a channel up to the key.
     prefix: Vec<u8>,
     shared: Arc<Shared>,
     /// The locks with events since they were last read.
     pending: HashMap<Vec<u8>, Published>,
     is_flushed: bool,
-    /// What the user must do. It is set while the server does not publish the needed events.
+    /// The advice to the user, while the server does not publish the needed events.
     lacking: Option<String>,
     since: SystemTime,
     cursor: Vec<u8>,
@@ -111,13 +111,14 @@ impl Listener {
             since: SystemTime::now(),
             cursor: Vec::new(),
         };
-        // In this order, the listener gets the events of all changes after the subscription.
+        // The setting is checked before the subscription, so that the server publishes the events of all changes after
+        // the subscription.
         listener.lacking = listener.check_events()?;
         listener.subscribe()?;
         Ok(listener)
     }
 
-    /// Fails if the user lacks a right without which the watcher cannot go on.
+    /// Fails if the user lacks a right that the watcher needs.
     pub(super) fn check_rights(&mut self) -> Result<(), Failure> {
         self.call::<()>(&redis::cmd("PING"))?;
         self.call::<Value>(redis::cmd("SCAN").arg(0).arg("COUNT").arg(1))?;
@@ -127,7 +128,7 @@ impl Listener {
         }
     }
 
-    /// Says what to do if the server does not publish the needed events.
+    /// The advice to the user, if the server does not publish the needed events.
     pub(super) fn lacking(&self) -> Option<&str> {
         self.lacking.as_deref()
     }
@@ -139,22 +140,22 @@ impl Listener {
     fn subscribe(&mut self) -> Result<(), Failure> {
         let pattern = [self.prefix.as_slice(), &self.shared.pattern].concat();
         self.connection.send_packed_command(&redis::cmd("PSUBSCRIBE").arg(pattern).get_packed_command())?;
-        // The reply to PSUBSCRIBE is a push, but an error is not.
+        // The reply to PSUBSCRIBE is a push message, or an error.
         self.connection.recv_response()?.extract_error()?;
-        // In this mode only the message about a flush is sent, because a flush has no event. If the user has no right to CLIENT
-        // TRACKING, a flush is found later.
+        // A flush has no event. With OPTIN, the server sends an invalidation message only for a flush. If the user has
+        // no right to CLIENT TRACKING, the watcher notices a flush only when it reads the locks again.
         match self.call::<Value>(redis::cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN")) {
             Err(error) if error.code().is_none() => Err(error.into()),
             _ => Ok(()),
         }
     }
 
-    /// If the server does not publish the needed events, returns the command that makes it do so. Runs the command if the user
-    /// has asked for that.
+    /// If the server does not publish the needed events, changes the setting with `--configure`. Without `--configure`,
+    /// returns advice to the user.
     fn check_events(&mut self) -> Result<Option<String>, Failure> {
         let get = redis::cmd("CONFIG").arg("GET").arg(SETTING).to_owned();
         let value = match self.call::<HashMap<String, String>>(&get) {
-            // A user without the right to read the setting may still receive events.
+            // A user without the right to CONFIG GET may still receive events.
             Err(error) if error.code() == Some("NOPERM") => return Ok(None),
             found => found?.remove(SETTING).unwrap_or_default(),
         };
@@ -170,11 +171,11 @@ impl Listener {
         let address = self.server.address();
         Ok(Some(format!(
             "the server at {address} does not publish the events that watch needs. Run there: \
-             CONFIG SET {SETTING} {wanted} (or give --configure, which does it)"
+             CONFIG SET {SETTING} {wanted} (or use --configure)"
         )))
     }
 
-    /// Watches until it is stopped or the connection breaks.
+    /// Watches until the supervisor stops the listener or the connection breaks.
     pub(super) fn run(mut self, occasion: Occasion, stop: &AtomicBool) -> Ending {
         match self.watch(occasion, stop) {
             Ok(()) => Ending::Stopped,
@@ -206,14 +207,15 @@ impl Listener {
         Ok(())
     }
 
-    /// Waits for an event, and tests the connection if none comes.
+    /// Waits for an event. If no event arrives within [`IDLE`], tests the connection.
     fn wait(&mut self) -> Result<(), Failure> {
         self.connection.set_read_timeout(Some(IDLE))?;
         let received = self.connection.recv_response();
         self.connection.set_read_timeout(Some(REPLY_LIMIT))?;
         match received {
             Ok(Value::Push { kind, data }) => Ok(self.note(&kind, &data)?),
-            // After a timeout, the redis crate drops the next reply as the late one. So PING is sent twice.
+            // After a timeout, the redis crate takes the next reply for a late reply and drops it. So PING is sent
+            // twice.
             Err(error) if error.is_timeout() => {
                 self.connection.send_packed_command(&redis::cmd("PING").get_packed_command())?;
                 Ok(self.call::<()>(&redis::cmd("PING"))?)
@@ -223,7 +225,7 @@ impl Listener {
         }
     }
 
-    /// Reads locks that were not read for a long time.
+    /// Reads some locks whose last reading is too old.
     fn check_next(&mut self) -> Result<(), Failure> {
         let cursor = std::mem::take(&mut self.cursor);
         let stale = Some((&*self.node, MAX_AGE));
@@ -244,7 +246,8 @@ impl Listener {
         Ok(())
     }
 
-    /// Reads all locks that the server has. Then reads the other known ones.
+    /// Reads all locks of the server. Then, unless the watcher has just started, reads the known locks that the server
+    /// lacks.
     fn read_all(&mut self, occasion: Occasion) -> Result<(), Failure> {
         let mut read = HashSet::new();
         let mut cursor = 0_u64;
@@ -302,7 +305,7 @@ impl Listener {
         Ok(())
     }
 
-    /// Compares a reading with the one before, and reports what has happened.
+    /// Adds a reading to the history, and reports what has happened to the lock.
     fn take_reading(
         &mut self,
         key: &[u8],
@@ -318,7 +321,7 @@ impl Listener {
                     self.shared.history().moved_from(key, &self.node);
                     return Ok(());
                 }
-                // The periodic check reads the lock later.
+                // The periodic check reads the lock again later.
                 Some("TRYAGAIN" | "CLUSTERDOWN") => return Ok(()),
                 Some("NOPERM") if is_about_a_key(&error) => return Ok(()),
                 _ => return Err(error.into()),
@@ -345,7 +348,7 @@ impl Listener {
         Ok(T::from_redis_value(self.reply()?.extract_error()?)?)
     }
 
-    /// The next reply. Notes the events that come before it.
+    /// Returns the next reply. Records the events that arrive before it.
     fn reply(&mut self) -> Result<Value, RedisError> {
         loop {
             let received = self.connection.recv_response()?;
@@ -385,8 +388,8 @@ impl Listener {
     }
 }
 
-/// Whether the user has no right to this key, but may have the right to others. If the user has no right to the command, the
-/// error names the command instead.
+/// Whether the error means that the user lacks the right to a key. If the user lacks the right to a command, the error
+/// names the command instead.
 fn is_about_a_key(error: &RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.contains(" key"))
 }

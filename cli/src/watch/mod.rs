@@ -1,9 +1,11 @@
-//! `lockward watch`: reports what happens to locks, as it happens.
+//! `lockward watch`: reports changes of locks as they happen.
 //!
-//! A listener at each primary receives keyspace events and reads the locks that they name. The history compares each reading with
-//! the one before. The main thread prints. The channel to the main thread is bounded. If the output is blocked, the listeners
-//! stop reading, and the servers close their connections at `client-output-buffer-limit pubsub`. The listeners then connect again
-//! and report it.
+//! A listener at each primary receives keyspace events and reads the locks that the events name. The history compares
+//! each reading of a lock with the previous one. The main thread prints.
+//!
+//! The channel to the main thread is bounded. If the output is blocked, the listeners stop reading, and the servers
+//! close the connections when their output buffers reach `client-output-buffer-limit pubsub`. The supervisor then
+//! reports the loss of each connection and connects again.
 
 mod event_classes;
 mod fact;
@@ -42,11 +44,11 @@ const LINES: usize = 1_000;
 /// How often to check whether the output was closed, while there is nothing to print.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// Show what happens to locks, as it happens
+/// Show changes of locks as they happen
 ///
-/// One line for each change: acquired, released, lost (the lease is over) or broken (deleted, renamed, overwritten, flushed), with
-/// the owner and the token. It begins with the locks that are held. It goes on after a failover or a restart of a server, and says
-/// that events may have been missed. Ctrl-C ends it.
+/// watch prints one line for each change, with the owner and the token: acquired, released, lost (the lease is over) or
+/// broken (deleted, renamed, overwritten, flushed). The first lines show the locks that are held at the start. watch
+/// continues after a failover or a restart of a server, and says that events may have been missed. Ctrl-C ends watch.
 #[derive(Args)]
 pub(crate) struct Watch {
     /// Only locks whose key matches this pattern, as in KEYS: order:*
@@ -57,7 +59,7 @@ pub(crate) struct Watch {
     #[arg(long)]
     renewals: bool,
 
-    /// Add what is missing to the setting notify-keyspace-events of each server
+    /// Add the missing classes to the setting notify-keyspace-events of each primary
     #[arg(long)]
     configure: bool,
 
@@ -92,7 +94,8 @@ impl Watch {
     }
 }
 
-/// Ends the program at Ctrl-C, and when a service manager stops it. Each line is written at once, so nothing is left to do.
+/// Ends the program at Ctrl-C, and when a service manager stops it. No output is lost, because each line is written at
+/// once.
 fn end_on_signals() -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     thread::Builder::new().name("signals".into()).spawn(move || {
@@ -119,7 +122,7 @@ fn print(facts: &Receiver<Fact>, as_json: bool) -> io::Result<()> {
     }
 }
 
-/// Whether nobody can read the output any more.
+/// Whether the reader has closed the output.
 fn is_closed(out: &impl AsFd) -> io::Result<bool> {
     let mut watched = [PollFd::new(out.as_fd(), PollFlags::empty())];
     poll(&mut watched, PollTimeout::ZERO)?;

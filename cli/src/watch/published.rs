@@ -2,22 +2,22 @@
 
 use std::time::SystemTime;
 
-/// How many events of one lock are kept until it is read. The others are only counted.
+/// How many changes of one lock are kept until the lock is read. Of later changes, only the acquisitions are counted.
 const KEPT: usize = 64;
 
 /// What an event says about a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Acquired,
-    /// A hold was released. It was the last one if the tenure is over.
+    /// A hold was released: the last hold, or one of several.
     Released,
-    /// A lease ended. Or the server only dropped the key, and the tenure is kept.
+    /// A lease ended. The event may also mean that the server only dropped the key, and the module kept the tenure.
     Expired,
-    /// The key went away or was replaced, for this reason.
+    /// The key was removed or replaced, for this reason.
     Broken(&'static str),
-    /// The key arrived from another name, database or file, in this way.
+    /// The key came from another name, database or dump, in this way.
     Arrived(&'static str),
-    /// Only the lease changed, or nothing.
+    /// Nothing changed, or only the lease.
     Other,
 }
 
@@ -35,12 +35,12 @@ impl Change {
             b"move_to" => Self::Arrived("moved from another database"),
             b"restore" => Self::Arrived("restored"),
             b"lock.renewed" | b"expire" | b"persist" | b"evicted" | b"new" | b"keymiss" => Self::Other,
-            // Only a key that is replaced has events of other types.
+            // Events of other data types mean that another value has replaced the lock.
             _ => Self::Broken("overwritten"),
         }
     }
 
-    /// Whether a key that is not known as a lock may be a lock after this event.
+    /// Whether a key that the watcher does not know may be a lock after this event.
     pub(super) fn may_create(self, event: &[u8]) -> bool {
         match self {
             Self::Acquired | Self::Released | Self::Arrived(_) => true,
@@ -49,27 +49,27 @@ impl Change {
         }
     }
 
-    /// Whether it may end a tenure.
+    /// Whether the change may end a tenure.
     pub(super) fn is_end(self) -> bool {
         match self {
             Self::Released | Self::Expired | Self::Broken(_) => true,
-            // A key that arrives from elsewhere replaces the lock that was there.
+            // A key that arrives from elsewhere replaces a lock, and `Comparison::ended_without_event` reports this.
             Self::Arrived(_) | Self::Acquired | Self::Other => false,
         }
     }
 }
 
-/// The events of one lock since it was last read, in their order. The memory is bounded.
+/// The changes of one lock since its last reading, in their order. At most [`KEPT`] changes are stored.
 #[derive(Debug, Default)]
 pub(super) struct Published {
     pub(super) changes: Vec<(Change, SystemTime)>,
-    /// Acquisitions that are not among the changes.
+    /// The number of acquisitions that are not in `changes`.
     pub(super) more_acquired: usize,
     pub(super) renewed: bool,
 }
 
 impl Published {
-    /// Notes an event that arrived at a time.
+    /// Adds an event that arrived at this time.
     pub(super) fn add(&mut self, event: &[u8], at: SystemTime) {
         let change = Change::of(event);
         self.renewed |= event == b"lock.renewed";

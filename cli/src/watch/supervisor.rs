@@ -1,4 +1,4 @@
-//! The thread that finds the primaries, and keeps a listener at each.
+//! The thread that finds the primaries, and keeps a listener at each primary.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,21 +19,22 @@ const RETRY: Duration = Duration::from_millis(500);
 /// How often to look for other primaries while all listeners run.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// The listeners by the addresses of their servers.
 pub(super) struct Supervisor {
     url: ServerUrl,
     shared: Arc<Shared>,
+    /// The flags that stop the listeners, by the addresses of their servers.
     running: HashMap<String, Arc<AtomicBool>>,
     endings: Receiver<(String, Ending)>,
     ending_sender: Sender<(String, Ending)>,
-    /// The connection to a server is lost, and no new one has succeeded yet.
+    /// Whether a listener or a search for primaries failed, and not all primaries have a listener again.
     is_incomplete: bool,
-    /// The last failure that was reported.
+    /// The last failure. `None` after the supervisor has connected to all primaries again.
     told: Option<String>,
 }
 
 impl Supervisor {
-    /// Connects to all primaries and starts to listen. Fails if it cannot reach one, or if one does not publish the events.
+    /// Connects to all primaries and starts their listeners. Fails if a primary cannot be reached, or does not publish
+    /// the needed events.
     pub(super) fn start(url: ServerUrl, shared: Arc<Shared>) -> Result<Self, Failure> {
         let (ending_sender, endings) = channel();
         let running = HashMap::new();
@@ -60,14 +61,14 @@ impl Supervisor {
         let (flag, endings, name) = (Arc::clone(&stop), self.ending_sender.clone(), address.clone());
         thread::Builder::new().name("listener".into()).spawn(move || {
             let ending = listener.run(occasion, &flag);
-            // If nobody receives it, the process is ending.
+            // This fails only when the process ends.
             let _ = endings.send((name, ending));
         })?;
         self.running.insert(address, stop);
         Ok(())
     }
 
-    /// Keeps a listener at each primary, for ever.
+    /// Keeps a listener at each primary. Does not return before the process ends.
     pub(super) fn run(mut self) {
         let mut looked = Instant::now();
         loop {
@@ -94,7 +95,7 @@ impl Supervisor {
         }
     }
 
-    /// Starts a listener at each primary that has none. Stops those at other servers.
+    /// Starts a listener at each primary that has none, and stops the listeners at other servers.
     fn look(&mut self) {
         match self.try_look() {
             Ok(()) => {
@@ -104,7 +105,8 @@ impl Supervisor {
             Err(failure) => {
                 self.is_incomplete = true;
                 let reason = failure.to_string();
-                // The first failure after the loss of a connection only says that the server is gone. It is not reported.
+                // Only the first failure is reported. The end of a listener counts as a failure too, and is reported
+                // when it happens.
                 if self.told.is_none() {
                     let reason = format!("{reason}; trying again");
                     self.shared.tell(Fact::of_server(What::Disconnected, reason));

@@ -8,7 +8,7 @@ fn demo(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_lockward")).arg("demo").args(arguments).output().unwrap()
 }
 
-/// Checks that the demo failed with one line on stderr and no other output; returns the line.
+/// Checks that the demo failed with one line on stderr and without other output. Returns the line.
 fn error_line(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
@@ -50,7 +50,7 @@ fn the_lock_commands_lose_no_update() {
 }
 
 #[test]
-fn a_late_write_is_lost_with_set_and_refused_with_guard() {
+fn a_late_write_succeeds_with_set_and_is_refused_with_guard() {
     let server = Server::start();
     let output = demo(&["--paused", "--url", &url(&server)]);
     assert!(output.status.success(), "{output:?}");

@@ -1,10 +1,10 @@
-//! Tests of the tool as a process, against real servers.
+//! Tests that run the tool as a process, against real servers.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,
-    reason = "a test may fail loudly"
+    reason = "a failed test panics"
 )]
 
 mod demo;
@@ -24,7 +24,7 @@ fn url(server: &Server) -> String {
 /// The tool without a terminal, as cron and service managers start it.
 fn lockward(url: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("setsid");
-    // A shell that starts the tests in the background makes them ignore some signals.
+    // If a shell has started the tests in the background, they ignore some signals. The tool must not inherit this.
     command
         .args(["env", "--default-signal", env!("CARGO_BIN_EXE_lockward")])
         .args(arguments)
@@ -32,9 +32,9 @@ fn lockward(url: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs the tool; returns the exit code, standard output and standard error.
+/// Runs the tool. Returns the exit code, standard output and standard error.
 fn run(url: &str, arguments: &[&str]) -> (i32, String, String) {
     let Output { status, stdout, stderr } = lockward(url, arguments).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (status.code().expect("it exits"), text(stdout), text(stderr))
+    (status.code().expect("an exit code"), text(stdout), text(stderr))
 }

@@ -4,7 +4,7 @@ use crate::{run, url};
 use lockward_tests::{Client, Reply, Server, free_port};
 
 #[test]
-fn ls_shows_each_lock_and_nothing_else() {
+fn ls_shows_each_lock_and_no_other_key() {
     let (server, _a, _b) = Server::start_contended();
     let mut client = server.client();
     assert_eq!(client.call("SET other value"), Reply::ok());
@@ -17,7 +17,8 @@ fn ls_shows_each_lock_and_nothing_else() {
     assert_eq!((&rows[2][..3], rows[2].last()), (["lock", "A", "exclusive"].as_slice(), Some(&"1")));
 }
 
-/// A server with a lock `page` that three readers hold, and `pool`, of which 3 of 5 slots are taken. D waits for 4 slots of it.
+/// A server with two locks: three readers hold `page`, and 3 of 5 slots of `pool` are taken. D waits for 4 slots of
+/// `pool`.
 fn start_with_many_holders() -> (Server, Client) {
     let server = Server::start();
     let mut client = server.client();
@@ -33,7 +34,7 @@ fn start_with_many_holders() -> (Server, Client) {
 }
 
 #[test]
-fn ls_shows_modes_and_how_many_hold_a_lock() {
+fn ls_shows_the_mode_and_the_number_of_holders() {
     let (server, _d) = start_with_many_holders();
     let shown = run(&url(&server), &["ls"]).1;
     let rows: Vec<&str> = shown.lines().collect();
@@ -237,7 +238,7 @@ fn the_documented_rights_are_sufficient_and_necessary() {
 }
 
 #[test]
-fn it_prints_completions_and_a_manual_page() {
+fn completions_and_man_print_their_texts() {
     for shell in ["bash", "zsh", "fish"] {
         let (code, script, _) = run("", &["completions", shell]);
         assert!(code == 0 && script.contains("no-wait"), "{shell}: {script}");

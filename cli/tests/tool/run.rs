@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// A running `lockward run` whose standard input and output are pipes. Dropping it ends it.
+/// A running `lockward run` whose standard input and output are pipes. Dropping this value kills the process.
 struct Run {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -33,13 +33,13 @@ impl Run {
     }
 
     fn code(&mut self) -> Option<i32> {
-        soon("it ends", || self.child.try_wait().unwrap()).code()
+        soon("lockward run ends", || self.child.try_wait().unwrap()).code()
     }
 }
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // The command ends with it.
+        // When the tool is killed, its command is killed too.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -68,7 +68,7 @@ fn a_command_ended_by_a_signal_exits_with_128_and_its_number() {
 }
 
 #[test]
-fn a_busy_lock_exits_with_120_or_the_code_of_the_option() {
+fn a_busy_lock_exits_with_120_or_the_busy_exit_code() {
     let server = Server::start();
     server.client().acquire("k A PX 600000");
     let url = url(&server);
@@ -121,7 +121,7 @@ fn an_unreachable_server_exits_with_122() {
 }
 
 #[test]
-fn wrong_arguments_and_refusals_exit_with_125() {
+fn wrong_arguments_and_error_replies_exit_with_125() {
     let server = Server::start();
     let url = url(&server);
     assert_eq!(server.client().call("SET other value"), Reply::ok());
@@ -173,7 +173,7 @@ fn the_command_has_the_lock_in_its_environment_and_inherits_the_input() {
 }
 
 #[test]
-fn it_waits_for_the_lock() {
+fn the_command_starts_when_the_lock_is_granted() {
     let server = Server::start();
     let mut client = server.client();
     client.acquire("k A PX 600000");
@@ -191,7 +191,7 @@ fn the_lease_is_renewed_while_the_command_runs() {
     run.line();
     let mut client = server.client();
     let token = client.holder("k").token;
-    eventually("it is held for longer than a lease", || client.holder("k").held_for > 4_000);
+    eventually("the lock is held for longer than a lease", || client.holder("k").held_for > 4_000);
     assert_eq!(client.holder("k").token, token);
 }
 
@@ -206,7 +206,7 @@ fn a_lost_lock_ends_the_command() {
 }
 
 #[test]
-fn a_server_that_is_gone_for_a_lease_ends_the_command() {
+fn the_command_is_ended_when_no_server_answers_for_a_whole_lease() {
     let mut server = Server::start();
     let mut run = Run::start(&url(&server), &["--lease", "600ms", "k", "-c", "echo $$; exec sleep 600"]);
     let pid = run.line();
@@ -224,7 +224,7 @@ fn a_command_that_ignores_sigterm_is_killed_with_its_children() {
     let pids = run.line();
     assert_eq!(server.client().call("DEL k"), Reply::Int(1));
     assert_eq!(run.code(), Some(121));
-    eventually("neither runs", || !pids.split(' ').any(runs));
+    eventually("command and child have ended", || !pids.split(' ').any(runs));
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn signals_reach_the_children_of_the_command() {
     let pid = run.line();
     run.send("TERM");
     assert_eq!(run.code(), Some(128 + 15));
-    eventually("it has ended", || !runs(&pid));
+    eventually("the child has ended", || !runs(&pid));
     assert_eq!(server.client().info("k"), None);
 }
 
@@ -290,7 +290,7 @@ fn ignored_signals_stay_ignored() {
 }
 
 #[test]
-fn a_signal_while_it_waits_leaves_the_queue() {
+fn a_signal_during_the_wait_leaves_the_queue() {
     let server = Server::start();
     let mut client = server.client();
     client.acquire("k A PX 600000");
@@ -323,7 +323,7 @@ fn verbose_prints_the_token() {
 }
 
 #[test]
-fn the_owner_is_that_of_the_option() {
+fn the_option_sets_the_owner() {
     let server = Server::start();
     let mut run = Run::start(&url(&server), &["--owner", "nightly", "k", "-c", "echo on; read answer"]);
     run.line();
@@ -344,7 +344,7 @@ fn a_command_outlives_a_failover() {
     let first = Server::start();
     let second = Server::start_replica_of(&first);
     let sentinels = Sentinels::watch(&first, 1);
-    // A lost lock would end the command with another exit code.
+    // If the lock were lost, lockward would end the command, and its exit code would not be 7.
     let mut run =
         Run::start(&sentinels.url(), &["--lease", "20s", "k", "-c", "echo on; read answer; exit 7"]);
     run.line();
@@ -353,7 +353,7 @@ fn a_command_outlives_a_failover() {
     sentinels.fail_over();
     assert_eq!(sentinels.see_failover_from(first.port()), second.port());
     let mut observer = second.client();
-    eventually("it is renewed there", || {
+    eventually("the lock is renewed at the new primary", || {
         observer.call("INFO commandstats").text().contains("cmdstat_lock.renew:")
     });
     assert_eq!(observer.holder("k").token, token);
@@ -401,7 +401,7 @@ fn several_locks_are_held_together() {
 }
 
 #[test]
-fn a_certificate_file_that_is_missing_is_named() {
+fn the_error_names_a_missing_certificate_file() {
     let arguments = ["run", "--url", "rediss://127.0.0.1:1", "--cacert", "/no/ca.crt", "k", "true"];
     let (code, _, errors) = run("redis://127.0.0.1:1", &arguments);
     assert_eq!(code, 125);

@@ -4,13 +4,13 @@ use lockward_tests::soon;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A terminal that runs one program, and shows its exit code when it ends. Dropping it ends both.
+/// A terminal that runs one program, and shows its exit code when the program ends. Dropping this value ends both.
 pub(crate) struct Terminal {
     name: String,
 }
 
 impl Terminal {
-    /// `None` if tmux is not installed; a message says so.
+    /// Starts a terminal of this size. If tmux is not installed, prints a message and returns `None`.
     pub(crate) fn start(columns: u16, rows: u16, program: &str) -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("lockward-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));

@@ -11,7 +11,7 @@ fn top(server: &Server) -> String {
 }
 
 #[test]
-fn it_shows_locks_with_waiters_and_their_queues() {
+fn top_shows_locks_with_waiters_and_their_queues() {
     let (server, _a, _b) = Server::start_contended();
     let Some(terminal) = Terminal::start(80, 24, &top(&server)) else { return };
     terminal.see("> lock ");
@@ -25,7 +25,7 @@ fn it_shows_locks_with_waiters_and_their_queues() {
 }
 
 #[test]
-fn it_shows_modes_and_many_holders() {
+fn top_shows_modes_and_many_holders() {
     let server = Server::start();
     let mut client = server.client();
     for number in 0..40 {
@@ -65,7 +65,7 @@ fn keys_select_sort_and_pause() {
 }
 
 #[test]
-fn it_fits_40_columns_and_a_new_size() {
+fn top_fits_40_columns_and_follows_a_new_size() {
     let (server, _a, _b) = Server::start_contended();
     let Some(terminal) = Terminal::start(40, 12, &top(&server)) else { return };
     terminal.see("> lock ");
@@ -75,7 +75,7 @@ fn it_fits_40_columns_and_a_new_size() {
 }
 
 #[test]
-fn it_shows_a_lost_server_and_reconnects() {
+fn top_shows_a_lost_server_and_reconnects() {
     let mut server = Setup::new().start();
     let Some(terminal) = Terminal::start(80, 24, &top(&server)) else { return };
     terminal.see("No lock is held.");
@@ -96,14 +96,14 @@ fn a_signal_restores_the_terminal() {
 }
 
 #[test]
-fn it_ends_when_its_terminal_closes() {
+fn top_ends_when_its_terminal_closes() {
     let (server, _a, _b) = Server::start_contended();
     let Some(terminal) = Terminal::start(80, 24, &top(&server)) else { return };
     terminal.see("> lock ");
     let program = std::path::PathBuf::from(format!("/proc/{}", terminal.program()));
     assert!(program.exists());
     drop(terminal);
-    eventually("it ends", || !program.exists());
+    eventually("top ends", || !program.exists());
 }
 
 #[test]

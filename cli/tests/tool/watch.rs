@@ -8,14 +8,14 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// A running `lockward watch`. Dropping it ends it.
+/// A running `lockward watch`. Dropping this value kills the process.
 struct Watcher {
     child: Child,
     lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Watcher {
-    /// Starts it and waits until it receives the events of the server.
+    /// Starts a watcher and waits until it receives the events of the server.
     fn start(server: &Server, arguments: &[&str]) -> Self {
         let watcher = Self::start_at(&url(server), arguments);
         see_subscriber(server);
@@ -26,7 +26,7 @@ impl Watcher {
         Self::spawn(lockward(url, &[&["watch", "--configure"], arguments].concat()))
     }
 
-    /// Starts it without options.
+    /// Starts a watcher without options.
     fn start_plain(url: &str) -> Self {
         Self::spawn(lockward(url, &["watch"]))
     }
@@ -47,7 +47,7 @@ impl Watcher {
         self.lines.lock().unwrap().clone()
     }
 
-    /// Waits for a line with this text after the time, and returns it without the time.
+    /// Waits for a line with this text after its time. Returns the line without the time.
     #[track_caller]
     fn see(&self, wanted: &str) -> String {
         let mut last = Vec::new();
@@ -60,7 +60,7 @@ impl Watcher {
         seen.unwrap_or_else(|_| panic!("{wanted:?} is not in\n{}", last.join("\n")))
     }
 
-    /// Waits for a JSON object that fits.
+    /// Waits for a JSON object that satisfies `fits`.
     #[track_caller]
     fn see_json(&self, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
         soon(what, || self.objects().into_iter().find(&fits))
@@ -84,7 +84,7 @@ impl Watcher {
 
     #[track_caller]
     fn code(&mut self) -> Option<i32> {
-        soon("it ends", || self.child.try_wait().unwrap()).code()
+        soon("lockward watch ends", || self.child.try_wait().unwrap()).code()
     }
 }
 
@@ -95,7 +95,7 @@ impl Drop for Watcher {
     }
 }
 
-/// A process that is killed when it goes out of scope.
+/// A process that is killed when this value is dropped.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -105,7 +105,7 @@ impl Drop for Killed {
     }
 }
 
-/// Runs `lockward watch`, which is to fail. Returns the exit code, standard output and standard error.
+/// Runs a `lockward watch` that must fail. Returns the exit code, standard output and standard error.
 fn refused(url: &str) -> (Option<i32>, String, String) {
     let mut command = Command::new("timeout");
     command.args(["20", env!("CARGO_BIN_EXE_lockward"), "watch"]).env("LOCKWARD_URL", url);
@@ -114,7 +114,7 @@ fn refused(url: &str) -> (Option<i32>, String, String) {
     (status.code(), text(stdout), text(stderr))
 }
 
-/// The line behind `2026-11-23 03:12:07.123  `.
+/// The line after `2026-11-23 03:12:07.123  `.
 fn after_time(line: &str) -> String {
     let (time, rest) = line.split_at(25);
     let shape: String = time.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
@@ -126,7 +126,7 @@ fn after_time(line: &str) -> String {
 #[track_caller]
 fn see_subscriber(server: &Server) {
     let mut client = server.client();
-    eventually("it has subscribed", || client.call("PUBSUB NUMPAT") == Reply::Int(1));
+    eventually("the watcher has subscribed", || client.call("PUBSUB NUMPAT") == Reply::Int(1));
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn an_acquisition_and_a_release_show_owner_and_token() {
 }
 
 #[test]
-fn it_begins_with_the_locks_that_are_held() {
+fn the_first_lines_are_the_locks_that_are_held() {
     let (server, _a, _b) = Server::start_contended();
     let token = server.client().holder("lock").token;
     let watcher = Watcher::start(&server, &[]);
@@ -154,8 +154,8 @@ fn a_hand_off_names_the_former_holder() {
     let server = Server::start();
     let watcher = Watcher::start(&server, &[]);
     let mut a = server.client();
-    // On a busy machine the two events may be read far apart.
-    soon("a hand-off that is seen as one", || {
+    // On a busy machine the watcher may receive the two events more than 2 ms apart. Then it names no former holder.
+    soon("a line with the former holder", || {
         a.acquire("k A");
         let mut b = server.waiter("k B BLOCK 0");
         a.call("LOCK.RELEASE k A");
@@ -169,7 +169,7 @@ fn a_hand_off_names_the_former_holder() {
 }
 
 #[test]
-fn a_lock_that_was_free_in_between_has_no_former_holder() {
+fn an_acquisition_of_a_free_lock_names_no_former_holder() {
     let server = Server::start();
     let watcher = Watcher::start(&server, &[]);
     let mut client = server.client();
@@ -253,7 +253,7 @@ fn an_overwritten_lock_is_found_later() {
 
 #[test]
 fn an_evicted_lock_is_not_lost() {
-    // With the class of evictions, so that the lock is read after it.
+    // `A` includes the class `e`, so the server publishes the eviction, and the watcher then reads the lock.
     let server = Setup::new().config("notify-keyspace-events AK").start();
     let watcher = Watcher::start(&server, &[]);
     let mut client = server.client();
@@ -312,7 +312,7 @@ fn a_tenure_that_ends_before_it_is_read_has_no_owner() {
 }
 
 #[test]
-fn a_pattern_selects_keys() {
+fn the_pattern_selects_keys() {
     let server = Server::start();
     let mut client = server.client();
     client.acquire("other:held A");
@@ -324,7 +324,7 @@ fn a_pattern_selects_keys() {
 }
 
 #[test]
-fn it_watches_the_database_of_the_url() {
+fn watch_watches_the_database_of_the_url() {
     let server = Server::start();
     let watcher = Watcher::start_at(&format!("{}/3", url(&server)), &[]);
     see_subscriber(&server);
@@ -382,7 +382,7 @@ fn each_documented_right_is_necessary() {
 }
 
 #[test]
-fn events_that_are_turned_off_are_said() {
+fn watch_reports_that_events_were_turned_off() {
     let server = Setup::new().config("notify-keyspace-events Kxdg").start();
     let watcher = Watcher::start_plain(&url(&server));
     see_subscriber(&server);
@@ -396,7 +396,7 @@ fn configure_adds_the_missing_event_classes_and_keeps_the_others() {
     let server = Server::start();
     server.client().call("CONFIG SET notify-keyspace-events El");
     let _watcher = Watcher::start(&server, &[]);
-    eventually("the setting has all", || {
+    eventually("the setting has all classes", || {
         let value = server.client().call("CONFIG GET notify-keyspace-events").items()[1].text().to_string();
         "KEldxg".chars().all(|class| value.contains(class))
     });
@@ -432,7 +432,7 @@ fn arbitrary_bytes_are_escaped() {
 }
 
 #[test]
-fn a_restart_of_the_server_is_survived_and_said() {
+fn watch_continues_after_a_restart_of_the_server_and_reports_it() {
     let mut server = Setup::new().start();
     let watcher = Watcher::start(&server, &[]);
     let token = server.client().acquire("before A PX 600000").token;
@@ -449,7 +449,7 @@ fn a_restart_of_the_server_is_survived_and_said() {
 }
 
 #[test]
-fn a_lock_that_was_acquired_without_a_connection_is_found_later() {
+fn a_lock_that_was_acquired_while_the_connection_was_lost_is_found_later() {
     let server = Server::start();
     let watcher = Watcher::start(&server, &[]);
     let mut client = server.client();
@@ -462,7 +462,7 @@ fn a_lock_that_was_acquired_without_a_connection_is_found_later() {
 }
 
 #[test]
-fn it_watches_all_nodes_of_a_cluster_and_a_promoted_replica() {
+fn watch_watches_all_primaries_of_a_cluster_and_a_promoted_replica() {
     let mut cluster = Cluster::start();
     let seed = cluster.nodes()[1].port();
     let watcher = Watcher::start_at(&format!("redis+cluster://127.0.0.1:{seed}"), &[]);
@@ -493,7 +493,7 @@ fn it_watches_all_nodes_of_a_cluster_and_a_promoted_replica() {
 }
 
 #[test]
-fn a_burst_is_coalesced_and_no_acquisition_is_forgotten() {
+fn a_burst_is_coalesced_and_all_acquisitions_are_counted() {
     const ROUNDS: u64 = 5_000;
     let server = Server::start();
     let watcher = Watcher::start(&server, &["--json"]);
@@ -501,7 +501,7 @@ fn a_burst_is_coalesced_and_no_acquisition_is_forgotten() {
     let commands = ["LOCK.ACQUIRE k A", "LOCK.RELEASE k A"].into_iter().cycle().take(2 * ROUNDS as usize);
     client.call_all(commands);
     let token = client.acquire("k last").token;
-    watcher.see_json("the last one", |fact| fact["token"] == token);
+    watcher.see_json("the last acquisition", |fact| fact["token"] == token);
     let objects = watcher.objects();
     let count = |fact: &Value| match fact["event"].as_str().unwrap() {
         "acquired" => 1,
@@ -513,7 +513,7 @@ fn a_burst_is_coalesced_and_no_acquisition_is_forgotten() {
 }
 
 #[test]
-fn a_blocked_output_is_said_later() {
+fn watch_reports_a_blocked_output_later() {
     let server = Server::start();
     let mut client = server.client();
     client.call(["CONFIG", "SET", "client-output-buffer-limit", "pubsub 256kb 0 0"]);
@@ -533,7 +533,7 @@ fn a_blocked_output_is_said_later() {
 }
 
 #[test]
-fn it_ends_when_its_output_is_closed() {
+fn watch_ends_when_its_output_is_closed() {
     let (server, _a, _b) = Server::start_contended();
     let mut command = lockward(&url(&server), &["watch", "--configure"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -542,14 +542,14 @@ fn it_ends_when_its_output_is_closed() {
     let mut line = String::new();
     out.read_line(&mut line).unwrap();
     drop(out);
-    let code = soon("it ends", || child.0.try_wait().unwrap()).code();
+    let code = soon("lockward watch ends", || child.0.try_wait().unwrap()).code();
     let mut said = String::new();
     child.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert_eq!((code, said.as_str()), (Some(0), ""));
 }
 
 #[test]
-fn ctrl_c_ends_it_with_0() {
+fn ctrl_c_ends_watch_with_0() {
     let server = Server::start();
     let mut watcher = Watcher::start(&server, &[]);
     watcher.send("INT");
@@ -557,7 +557,7 @@ fn ctrl_c_ends_it_with_0() {
 }
 
 #[test]
-fn it_does_not_start_without_a_server() {
+fn watch_does_not_start_without_a_server() {
     let url = format!("redis://127.0.0.1:{}", free_port());
     let (code, _, said) = refused(&url);
     assert_eq!(code, Some(2));

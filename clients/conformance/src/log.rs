@@ -1,10 +1,10 @@
-//! What happens in one scenario: a log for people, and a bell for those who wait for something.
+//! The log of one scenario. Threads can wait for new lines.
 
 use std::fmt::Display;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The lines of a scenario, each with the milliseconds since its start.
+/// The lines of a scenario, each with the milliseconds since the start of the scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     begun: Instant,
@@ -22,7 +22,7 @@ impl Log {
         Self { begun: Instant::now(), shared: Arc::default() }
     }
 
-    /// Adds a line, and wakes those who wait.
+    /// Adds a line, and wakes the waiting threads.
     pub(crate) fn add(&self, line: impl Display) {
         let at = self.begun.elapsed().as_millis();
         let mut lines = locked(&self.shared.0);
@@ -37,7 +37,7 @@ impl Log {
         lines[lines.len().saturating_sub(count)..].join("\n")
     }
 
-    /// Looks again after each new line, until `look` returns a value or the time is over.
+    /// Calls `look` now and after each new line, until `look` returns a value or `limit` has passed.
     pub(crate) fn wait<T>(&self, limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
         let deadline = Instant::now() + limit;
         loop {
@@ -55,7 +55,7 @@ impl Log {
     }
 }
 
-/// Takes a mutex, also when a scenario has failed while it had it.
+/// Locks a mutex, even if a scenario has panicked while it held the mutex.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

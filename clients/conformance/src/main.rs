@@ -7,8 +7,9 @@
 //! conformance --reference [--defect NAME] ADDRESS [SETTING]...
 //! ```
 //!
-//! The first form plays all scenarios, or those whose names contain PATTERN, with workers of a client. README.md says what a worker
-//! is. The last form is such a worker, a small client in Rust. `--self-test` checks that scenarios find each of its defects.
+//! The first form plays all scenarios, or those whose names contain PATTERN, with workers of a client. README.md
+//! describes workers. The last form is a worker itself: a small reference client in Rust. `--self-test` checks that
+//! the scenarios find each defect built into this client.
 
 mod log;
 mod reference;

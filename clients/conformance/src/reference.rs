@@ -1,5 +1,5 @@
-//! A small client for one server, which follows the protocol with a thread for each command. It shows that the suite can be passed,
-//! and with a defect that the suite finds it.
+//! A small client for one server, with a thread for each command. It follows the protocol, and so shows that a client
+//! can pass the suite. With a defect, it shows that the suite finds the defect.
 
 use crate::log::locked;
 use crate::waiting_line::WaitingLine;
@@ -11,41 +11,41 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{fs, slice, thread};
 
-/// How often a thread looks whether there is something to do.
+/// How often a thread checks for new work.
 const TICK: Duration = Duration::from_millis(2);
 const LONGEST_WAIT: Duration = Duration::from_secs(1_000_000);
 const KEEP_MS: u128 = 5_000;
-/// How long after its limit a wait still takes a reply.
+/// How long a wait still accepts a reply after its wait limit.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// A way to break the protocol.
+/// A violation of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defect {
-    /// Slices of a wait do not keep the place.
+    /// Splits a long wait into short ones without KEEP.
     NoKeep,
     NeverRenews,
-    /// Renews each lock after the reply for the one before.
+    /// Renews each lock only after the reply for the previous lock.
     RenewsOneByOne,
-    /// The program is told of a loss half a second late.
+    /// Reports a loss half a second late.
     LateLoss,
     SwallowsCancel,
-    /// A repeated request names another owner.
+    /// Repeats a request under a different owner name.
     NewOwner,
     NoConfirm,
     NoGiveUp,
-    /// `NOTHELD` for a release is always a success.
+    /// Always counts the error `NOTHELD` as a successful release.
     BlindRelease,
     UnsortedKeys,
     RepeatsGuarded,
-    /// A wait limit is not kept while the server hangs.
+    /// Exceeds the wait limit while the server hangs.
     NoWaitLimit,
-    /// A release is not sent again.
+    /// Does not repeat a release.
     OneRelease,
-    /// The lease counts from the reply.
+    /// Counts the lease from the reply instead of from the request.
     LateLease,
-    /// A caller that asks again takes a waiting connection before those that wait for one.
+    /// Does not give connections for waits in the order in which the calls asked for them.
     NoTurns,
-    /// A release without a reply is sent again after the next acquisition.
+    /// Repeats a release that had no reply, but only after the next acquisition.
     LateRelease,
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn serve(mut words: Vec<String>) {
         let name = words.drain(..2).next_back();
         defect = Defect::ALL.into_iter().find(|defect| Some(format!("{defect:?}")) == name);
     }
-    // The first command opens the client. On `close` this process ends, so it is not used again.
+    // The first command opens the client. This process ends on `close`, so it serves one client only.
     let mut lines = io::stdin().lines().map_while(Result::ok);
     let opening = lines.next().unwrap_or_default();
     words.extend(opening.split(' ').skip(2).map(str::to_owned));
@@ -134,7 +134,7 @@ pub(crate) fn serve(mut words: Vec<String>) {
 
 type Calls = Arc<Mutex<HashMap<String, Arc<Call>>>>;
 
-/// A call of the program.
+/// A command of the suite while it runs.
 #[derive(Default)]
 struct Call {
     is_cancelled: AtomicBool,
@@ -176,13 +176,13 @@ struct Lockward {
     tenures: AtomicU64,
     idle: Mutex<Vec<Client>>,
     held: Mutex<HashMap<String, Arc<Tenure>>>,
-    /// Set when a connection has broken: all locks are renewed at once.
+    /// Set when a connection has broken. All locks are then renewed at once.
     renewals: Mutex<bool>,
-    /// For `Defect::LateRelease`.
+    /// With [`Defect::LateRelease`]: the release that must be repeated.
     late_release: Mutex<Option<String>>,
 }
 
-/// What a request for a lock names.
+/// The arguments of a request for a lock.
 #[derive(Clone, Default)]
 struct Request {
     keys: Vec<String>,
@@ -196,7 +196,7 @@ struct Request {
     no_renewal: bool,
 }
 
-/// One key of what is held.
+/// One key of a held lock.
 #[derive(Clone)]
 struct Part {
     key: String,
@@ -217,7 +217,7 @@ struct State {
     kind: String,
     lease: u128,
     holds: u64,
-    /// When the lease is over by the local clock.
+    /// The end of the lease on the local clock.
     end: Instant,
     renewed: Instant,
     phase: Phase,
@@ -231,14 +231,15 @@ enum Phase {
     HandedOver,
 }
 
-/// The bounds of one call, and what it has heard.
+/// The limits of one call, and whether its requests have had replies.
 struct Attempt<'c> {
     call: &'c Call,
-    /// The keys that are held while the next one is waited for. The attempt is over when one is lost.
+    /// The keys that the call already holds while it waits for the next key. The attempt is over when one of these keys
+    /// is lost.
     held: Vec<Arc<Tenure>>,
-    /// When the patience ends. `None`: it waits until its limit.
+    /// When the call gives up on a server that does not answer; `None` while only the wait limit counts.
     patience: Option<Instant>,
-    /// When the wait limit ends, with what it may take beyond.
+    /// The end of the wait limit, with a grace time for a reply.
     limit: Option<Instant>,
     has_heard: bool,
     /// Whether a request had no reply.
@@ -261,7 +262,7 @@ impl Attempt<'_> {
         self.patience.is_some_and(|patience| now >= patience).then_some(End::Unreachable)
     }
 
-    /// Waits before a repetition: not before the first one.
+    /// Waits before the next repetition of a request. The first repetition comes at once.
     fn pause(&mut self) -> Result<(), End> {
         let end = Instant::now() + self.pause;
         self.pause = (self.pause * 2).clamp(Duration::from_millis(50), Duration::from_secs(1));
@@ -281,7 +282,7 @@ fn is_transient(text: &str) -> bool {
     WORDS.iter().any(|word| text.starts_with(word))
 }
 
-/// The largest lease, if the error names it.
+/// The largest lease that the server allows, if the error names it.
 fn largest_lease(text: &str) -> Option<u128> {
     let rest = text.strip_prefix("ERR invalid expire time")?;
     rest.split_once(": at most ")?.1.split(' ').next()?.parse().ok()
@@ -439,7 +440,7 @@ impl Lockward {
         Some(replies)
     }
 
-    /// The same on a shared connection. If it breaks, all locks are renewed at once.
+    /// As [`Self::exchange`], on a shared connection. If the connection breaks, drops all shared connections.
     fn exchange_shared(
         &self,
         requests: &[String],
@@ -457,7 +458,7 @@ impl Lockward {
         replies
     }
 
-    /// Sends requests until they are answered.
+    /// Sends requests again and again until they have final replies.
     fn ask(&self, requests: &[String], attempt: &mut Attempt<'_>) -> Result<Vec<Reply>, End> {
         loop {
             if let Some(end) = attempt.is_over() {
@@ -477,11 +478,17 @@ impl Lockward {
         }
     }
 
-    /// Ends all that an acquisition may have left behind, while the call returns.
-    fn give_up(self: &Arc<Self>, key: &str, owner: &str) {
+    /// Ends every hold and wait that an acquisition may have left behind. Runs on a thread, so the call can return at once.
+    /// If the program has named the owner, the call waits for the reply: a late release would end the owner's next tenure.
+    fn give_up(self: &Arc<Self>, key: &str, owner: &str, is_named: bool) {
         let (lockward, request) = (Arc::clone(self), format!("LOCK.RELEASE {key} {owner} HOLDS 0"));
         if !self.has(Defect::NoGiveUp) {
-            thread::spawn(move || lockward.exchange_shared(&[request], Duration::from_millis(200), None));
+            let giving_up = thread::spawn(move || {
+                lockward.exchange_shared(&[request], Duration::from_millis(200), None);
+            });
+            if is_named {
+                let _ = giving_up.join();
+            }
         }
     }
 
@@ -504,7 +511,7 @@ impl Lockward {
         } else {
             loop {
                 match self.acquire_several(&request, &mut attempt) {
-                    // One was lost before all were held.
+                    // A key was lost before all keys were held.
                     Err(End::Lost) if request.wait != Some(Duration::ZERO) => attempt.held.clear(),
                     ended => break ended,
                 }
@@ -518,7 +525,8 @@ impl Lockward {
         Ok(self.hold(name, granted, &request, hold_limit))
     }
 
-    /// Acquires one key: its part, when the request was sent that began the lease, and the lease.
+    /// Acquires one key. Returns its part of the lock, the time when the request that began the lease was sent, and
+    /// the lease.
     fn acquire_one(
         self: &Arc<Self>,
         key: &str,
@@ -529,13 +537,13 @@ impl Lockward {
     ) -> Result<(Part, Instant, u128), End> {
         let result = self.try_and_wait(key, owner, holds, request, attempt);
         let may_hold = match &result {
-            // The last slice ends without KEEP, and leaves nothing behind.
+            // The last part of a wait has no KEEP. So if it has a reply, no place in the queue remains.
             Err(End::Busy) | Err(End::Refused(_)) => attempt.has_lost,
             Err(_) => true,
             Ok(_) => false,
         };
         if may_hold {
-            self.give_up(key, owner);
+            self.give_up(key, owner, request.owner.is_some());
         }
         result
     }
@@ -584,7 +592,7 @@ impl Lockward {
                 _ => break,
             }
         }
-        // The wait goes on until its limit.
+        // If a granted lease ends before the grant is confirmed, the call waits again.
         loop {
             let turn = locked(&self.turns).enter();
             let px = lease.map(|lease| format!(" PX {lease}")).unwrap_or_default();
@@ -624,7 +632,8 @@ impl Lockward {
         }
     }
 
-    /// Waits in slices on a connection of its own, until granted: the token, when the request was sent, and the lease.
+    /// Waits on its own connection until the lock is granted. A long wait is split into short ones (slices). Returns
+    /// the token, the time when the request was sent, and the lease.
     fn wait(
         &self,
         key: &str,
@@ -688,7 +697,8 @@ impl Lockward {
         result
     }
 
-    /// Waits without a connection of its own.
+    /// Waits until the call may use a connection for a wait, and meanwhile tries to acquire the lock from time to time.
+    /// Returns a grant, or `None` when the call may use such a connection.
     fn poll(
         &self,
         request: &str,
@@ -730,7 +740,7 @@ impl Lockward {
     ) -> Result<Vec<(Part, Instant, u128)>, End> {
         let owners: Vec<String> = request.keys.iter().map(|_| self.new_owner()).collect();
         let give_all_up =
-            || request.keys.iter().zip(&owners).for_each(|(key, owner)| self.give_up(key, owner));
+            || request.keys.iter().zip(&owners).for_each(|(key, owner)| self.give_up(key, owner, false));
         let (kind, px) =
             (spaced(&request.kind), request.lease.map(|lease| format!(" PX {lease}")).unwrap_or_default());
         let requests: Vec<String> = request
@@ -776,7 +786,7 @@ impl Lockward {
         for (key, owner) in request.keys.iter().zip(&owners) {
             match self.acquire_one(key, owner, 1, request, attempt) {
                 Ok(one) => {
-                    // The keys before are kept while the next ones are waited for.
+                    // The earlier keys are renewed during the wait for the next keys.
                     attempt.held.push(self.hold(&format!("{key} {owner}"), vec![one.clone()], request, None));
                     granted.push(one);
                 }
@@ -830,9 +840,9 @@ impl Lockward {
         Ok(format!("held {token}"))
     }
 
-    // What is held.
+    // Held locks.
 
-    /// From now on a lock is renewed and watched.
+    /// Begins to renew and watch a lock.
     fn hold(
         &self,
         name: &str,
@@ -882,7 +892,7 @@ impl Lockward {
     fn renew_all(self: Arc<Self>) {
         loop {
             thread::sleep(TICK);
-            // A server that has closed a shared connection is noticed here.
+            // Detects that the server has closed a shared connection.
             let cut = locked(&self.idle).iter().any(|idle| idle.has_ended());
             if cut {
                 locked(&self.idle).clear();
@@ -901,7 +911,7 @@ impl Lockward {
             if due.is_empty() {
                 continue;
             }
-            // Those that will soon be due come along.
+            // Locks that will soon be due are renewed in the same pipeline.
             let soon = |tenure: &&Arc<Tenure>| {
                 let state = locked(&tenure.state);
                 state.phase == Phase::Held
@@ -1084,13 +1094,13 @@ impl Tenure {
         self.parts.iter().map(renewal).collect()
     }
 
-    /// Tells the program once that the lock is lost.
+    /// Reports once that the lock is lost.
     fn lose(&self) {
         let mut state = locked(&self.state);
         if state.phase == Phase::Held {
             state.phase = Phase::Lost;
-            // A tenure whose name has a space is one of several keys, and others are still waited for. The program does not
-            // know of it.
+            // A name with a space is that of a key in an unfinished acquisition of several keys. The program does not
+            // know of this tenure.
             if !self.name.contains(' ') {
                 println!("event lost {}", self.name);
             }
@@ -1100,7 +1110,7 @@ impl Tenure {
     }
 }
 
-/// When a lease that was requested at `sent` is over by the local clock.
+/// The end, on the local clock, of a lease that was requested at `sent`.
 fn end(sent: Instant, lease: u128) -> Instant {
     let lease = Duration::from_millis(u64::try_from(lease).unwrap_or(u64::MAX / 2).min(u64::MAX / 4));
     sent + lease.mul_f64(0.999).saturating_sub(Duration::from_millis(1))

@@ -1,4 +1,4 @@
-//! Plays scenarios, several at once, and prints what was found.
+//! Plays scenarios, several at the same time, and prints the results.
 
 use crate::log::{Log, locked};
 use crate::scenarios;
@@ -15,18 +15,18 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-/// How many lines of the log of a failed scenario are printed.
+/// The number of log lines that are printed for a failed scenario.
 const LOG_LINES: usize = 60;
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts");
 
-/// What to play.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// Only scenarios whose names contain one of these. Empty: all.
+    /// Play only scenarios whose names contain one of these texts. If the list is empty, play all scenarios.
     pub(crate) only: Vec<String>,
     pub(crate) jobs: usize,
     pub(crate) is_long: bool,
-    /// Whether nothing is printed.
+    /// Print nothing.
     pub(crate) is_quiet: bool,
     /// The words that start a worker.
     pub(crate) worker: Vec<String>,
@@ -36,13 +36,13 @@ pub(crate) struct Options {
 pub(crate) struct Scenario {
     pub(crate) name: String,
     play: Play,
-    /// How often it has failed while the machine was too busy.
+    /// How often the scenario has failed while the machine was too busy.
     replays: u32,
 }
 
-/// How much later than asked a sleeping thread goes on when the machine is too busy to judge times.
+/// If a sleeping thread wakes up this much too late, the machine is too busy to judge times.
 const BUSY: Duration = Duration::from_millis(40);
-/// How often a scenario is played again that failed on a busy machine.
+/// How often a scenario is repeated after a failure on a busy machine.
 const REPLAYS: u32 = 3;
 
 enum Play {
@@ -57,13 +57,13 @@ enum End {
     Unsupported,
 }
 
-/// How all ended.
+/// The results of all scenarios.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
     pub(crate) passed: Vec<String>,
     pub(crate) failed: Vec<String>,
     pub(crate) unsupported: Vec<String>,
-    /// How many scenarios were played again, since the machine was too busy.
+    /// How many times scenarios were repeated, because the machine was too busy.
     replays: u32,
 }
 
@@ -73,7 +73,7 @@ impl Summary {
     }
 }
 
-/// The chosen scenarios. Those that take long come first.
+/// The chosen scenarios. The slow ones come first.
 fn chosen(options: &Options) -> VecDeque<Scenario> {
     let mut found: Vec<Scenario> = scenarios::all()
         .map(|(name, play)| Scenario { name: name.to_owned(), play: Play::BlackBox(play), replays: 0 })
@@ -102,7 +102,7 @@ pub(crate) fn list(options: &Options) {
     chosen(options).iter().for_each(|scenario| println!("{}", scenario.name));
 }
 
-/// Plays the chosen scenarios and prints what failed.
+/// Plays the chosen scenarios and prints the failures.
 pub(crate) fn run(options: &Options) -> Summary {
     thread_local! {
         static PANICKED_AT: RefCell<String> = const { RefCell::new(String::new()) };
@@ -113,7 +113,7 @@ pub(crate) fn run(options: &Options) -> Summary {
         PANICKED_AT.with_borrow_mut(|at| *at = place);
     }));
     let begun = Instant::now();
-    // All servers end with the thread that started them, also if that is killed.
+    // A server ends with the thread that started it. This thread runs until the end, so it starts the shared server.
     let server = Server::start();
     let latenesses: Arc<Latenesses> = Arc::default();
     let (left, summary, times) =
@@ -130,7 +130,7 @@ pub(crate) fn run(options: &Options) -> Summary {
         }
     };
     let play_all = || {
-        let idle = Arc::default(); // they end with this thread
+        let idle = Arc::default(); // its processes end with this thread
         loop {
             let Some(mut scenario) = locked(&left).pop_front() else { return };
             let stage = Stage {
@@ -176,7 +176,7 @@ pub(crate) fn run(options: &Options) -> Summary {
         scope.spawn(watch_machine);
         let players: Vec<_> = (0..options.jobs).map(|_| scope.spawn(play_all)).collect();
         for player in players {
-            player.join().expect("a scenario that fails is caught");
+            player.join().expect("a caught failure");
         }
         is_over.store(true, Ordering::Relaxed);
     });
@@ -194,7 +194,7 @@ fn failed(panic: &(dyn Any + Send), place: &str, stage: &Stage) -> End {
     let text = panic.downcast_ref::<String>().cloned();
     let text =
         text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default();
-    // Scripts fail at the place that plays them.
+    // Scripts fail in the code that plays them, so the place says nothing about the script.
     let place = if place.contains("runner.rs") { String::new() } else { format!(" ({place})") };
     End::Failed { why: format!("{text}{place}"), log: stage.log().tail(LOG_LINES) }
 }

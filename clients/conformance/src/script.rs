@@ -1,4 +1,5 @@
-//! Scripts: what the worker is told, what the client must send, what it gets, and how the call must end. The form is in README.md.
+//! Scripts: the commands to the worker, the requests that the client must send, the answers to them, and the replies
+//! of the worker. README.md describes their form.
 
 use crate::log::Log;
 use crate::scripted_server::{Answer, Request, ScriptedServer};
@@ -9,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::panic::panic_any;
 use std::time::{Duration, Instant};
 
-/// The first words of the commands of a worker. All other lines of it are replies and events.
+/// The first words of the commands to a worker. All other lines with `worker:` are replies and events.
 const COMMANDS: [&str; 12] = [
     "acquire",
     "cancel",
@@ -29,7 +30,7 @@ const COMMANDS: [&str; 12] = [
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) name: String,
-    /// Whether it is played only in the long form of the suite.
+    /// Whether the script is played only with `--long`.
     pub(crate) is_long: bool,
     settings: Vec<String>,
     steps: Vec<Step>,
@@ -37,24 +38,24 @@ pub(crate) struct Script {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// The worker is told this.
+    /// The worker gets this command.
     Command(Option<u64>, String),
-    /// One of these comes next, until all have come.
+    /// All of these messages must come, in any order.
     Expect(Vec<Exchange>),
     Answer(Response),
-    /// From now on such a request may come at any time, and is answered like this.
+    /// From now on, a request like this may come at any time, and gets this response.
     Allow(String, Response),
     /// All connections are closed.
     Cut,
     /// The script waits.
     Pause(Duration),
-    /// No request comes for so long.
+    /// No request may come during this time.
     Quiet(Duration),
-    /// So long after the last act of the script came what came last.
+    /// The shortest and the longest allowed time from the script's last action to the last expected message.
     Elapsed(Duration, Duration),
 }
 
-/// What comes, and in a group what is answered then.
+/// An expected message. In a group, the responses to the message follow it.
 #[derive(Clone, Debug)]
 struct Exchange {
     expected: Expected,
@@ -141,7 +142,7 @@ impl Script {
         if let Some(request) = player.next_request() {
             panic!("the client also sends {:?}", request.words.join(" "));
         }
-        // A client may tell the program of a loss by an error and by an event.
+        // A client may report a loss both by an error and by an event.
         let untaken: Vec<String> =
             player.worker.untaken().into_iter().filter(|line| !line.starts_with("event lost ")).collect();
         assert!(untaken.is_empty(), "the worker also prints {untaken:?}");
@@ -179,14 +180,14 @@ impl Step {
                 let first = text.split(' ').next().unwrap_or_default();
                 match text.strip_prefix("event ") {
                     Some(event) => one(Expected::Event(event.to_owned())),
-                    // `handle NAME` is a command, and `handle TEXT` its reply, whose text is a name.
+                    // `handle NAME` is a command. `handle $name` is its reply. The `$` tells them apart.
                     None if COMMANDS.contains(&first) || first == "handle" && !text.contains('$') => {
                         Self::Command(id, text.to_owned())
                     }
                     None => one(Expected::Reply(id, text.to_owned())),
                 }
             }
-            _ => panic!("no step of a script: {line:?}"),
+            _ => panic!("this is no step of a script: {line:?}"),
         }
     }
 }
@@ -211,17 +212,18 @@ struct Player {
     server: ScriptedServer,
     worker: Worker,
     log: Log,
-    /// The ID of the last command without an ID.
+    /// The ID that was given to the last command for which the script names no ID.
     latest: u64,
     names: HashMap<String, String>,
     unanswered: VecDeque<Request>,
     allowed: Vec<(String, Response)>,
-    /// When the script did something last.
+    /// The time of the last action of the script.
     acted: Instant,
-    /// When it had done something last as it began to wait for what came last.
+    /// The time of the last action of the script before the last message.
     waited_from: Instant,
-    /// When something came last, and what came before the last act of the script.
+    /// The time of the last message.
     came: Instant,
+    /// The time of the message before the last one, or `waited_from` if that was earlier.
     came_before: Instant,
 }
 
@@ -252,16 +254,20 @@ impl Player {
             }
             Step::Quiet(time) => {
                 if let Some(request) = self.log.clone().wait(*time, || self.next_request()) {
-                    panic!("the client sends {:?}, expected nothing for {time:?}", request.words.join(" "));
+                    panic!(
+                        "the client sends {:?}, but nothing is expected for {time:?}",
+                        request.words.join(" ")
+                    );
                 }
             }
             Step::Elapsed(least, most) => {
-                // What the client does counts from what it sent last, and the script may have been slow to act.
+                // The client's timer started after its previous message. It may have started before the script's
+                // action, because the script may have acted late.
                 let at_least = self.came.saturating_duration_since(self.waited_from);
                 let at_most = self.came.saturating_duration_since(self.came_before);
                 assert!(
                     *least <= at_most && at_least <= *most + SLACK,
-                    "that takes {at_least:?}, expected {least:?} to {most:?}"
+                    "the message came after {at_least:?}, but {least:?} to {most:?} is expected"
                 );
             }
         }
@@ -276,7 +282,7 @@ impl Player {
         }
     }
 
-    /// The first request that no step has taken, and that is not allowed at any time.
+    /// The first request that no step has taken and no `allow` covers.
     fn next_request(&mut self) -> Option<Request> {
         loop {
             let request = self.server.next()?;
@@ -299,7 +305,7 @@ impl Player {
         found.is_some()
     }
 
-    /// Waits until all of a group have come, in any order.
+    /// Waits until all messages of a group have come, in any order.
     #[track_caller]
     fn expect(&mut self, group: &[Exchange]) {
         self.waited_from = self.acted;
@@ -312,7 +318,7 @@ impl Player {
                 let expected: Vec<String> =
                     left.iter().map(|place| group[*place].expected.to_string()).collect();
                 panic!(
-                    "nothing comes, expected {}; also printed: {:?}",
+                    "nothing comes, but {} is expected; the worker has also printed {:?}",
                     expected.join(" or "),
                     self.worker.untaken()
                 );
@@ -331,7 +337,8 @@ impl Player {
         self.unanswered.extend(unanswered.into_iter().map(|(_, request)| request));
     }
 
-    /// Which of those that are left has come, if something has come.
+    /// The place in the group of the next message that has come, its time, and the request if it is one. `left` are
+    /// the places that have not come yet.
     #[track_caller]
     fn look(&mut self, group: &[Exchange], left: &[usize]) -> Option<(usize, Instant, Option<Request>)> {
         if self.worker.take_now(|line| line.ends_with(" unsupported")).is_some() {
@@ -350,7 +357,7 @@ impl Player {
                 return Some((*place, line.at, None));
             }
         }
-        // A script that waits for the worker leaves requests to the next steps.
+        // A step that expects only lines of the worker leaves requests to the next steps.
         let wants_request = |place: &&usize| matches!(group[**place].expected, Expected::Request(_));
         while left.iter().any(|place| wants_request(&place)) {
             let request = self.server.next()?;
@@ -364,12 +371,17 @@ impl Player {
                 continue;
             }
             let expected: Vec<String> = left.iter().map(|place| group[*place].expected.to_string()).collect();
-            panic!("the client sends {:?}, expected {}", request.words.join(" "), expected.join(" or "));
+            panic!(
+                "the client sends {:?}, but {} is expected",
+                request.words.join(" "),
+                expected.join(" or ")
+            );
         }
         None
     }
 
-    /// Takes a line of the worker that begins with `start`. A reply must fit; an event that does not is left.
+    /// Takes a line of the worker that begins with `start`. A reply must match the pattern. An event with a different
+    /// first word is not taken.
     #[track_caller]
     fn said(&mut self, start: &str, pattern: &str) -> Option<Line> {
         let word = pattern.split(' ').next().unwrap_or_default();
@@ -380,13 +392,13 @@ impl Player {
         let words: Vec<String> = line.text[start.len()..].split(' ').map(str::to_owned).collect();
         assert!(
             self.matches(pattern, &words),
-            "the worker prints {:?}, expected \"{start}{pattern}\"",
+            "the worker prints {:?}, but \"{start}{pattern}\" is expected",
             line.text
         );
         Some(line)
     }
 
-    /// Whether words fit a pattern. Names get their words then.
+    /// Whether words match a pattern. If so, stores the words of new names.
     fn matches(&mut self, pattern: &str, words: &[String]) -> bool {
         let patterns: Vec<&str> = pattern.split(' ').collect();
         let (patterns, is_open) = match patterns.split_last() {
@@ -414,9 +426,11 @@ impl Player {
 
     fn filled_in(&self, text: &str) -> String {
         let word = |word: &str| match word.strip_prefix('$') {
-            Some(name) => {
-                self.names.get(name).unwrap_or_else(|| panic!("the script has no ${name} yet")).clone()
-            }
+            Some(name) => self
+                .names
+                .get(name)
+                .unwrap_or_else(|| panic!("the script uses ${name} before it has a word"))
+                .clone(),
             None => word.to_owned(),
         };
         text.split(' ').map(word).collect::<Vec<_>>().join(" ")

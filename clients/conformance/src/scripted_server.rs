@@ -1,4 +1,4 @@
-//! A server whose lock commands are answered by a script. All other commands go to a real server.
+//! A server that answers lock commands by a script. All other commands go to a real server.
 
 use crate::log::{Log, locked};
 use lockward_tests::{Listener, Reply, decode};
@@ -19,7 +19,7 @@ pub(crate) struct ScriptedServer {
 struct Shared {
     /// The port of the real server.
     upstream: u16,
-    /// Whether the script answers WAIT, too.
+    /// Whether the script also answers WAIT.
     answers_wait: bool,
     arrived: Mutex<VecDeque<Request>>,
     connections: Mutex<Vec<Weak<Connection>>>,
@@ -44,12 +44,12 @@ struct Connection {
     log: Log,
 }
 
-/// The replies of a connection, which are sent in the order of the requests.
+/// The replies of a connection. They are sent in the order of the requests.
 #[derive(Default)]
 struct Replies {
-    /// How many have been sent.
+    /// The number of sent replies.
     sent: usize,
-    /// Those after them. `None`: it is not known yet.
+    /// The next replies; `None` for a reply that the script has not given yet.
     next: VecDeque<Option<Vec<u8>>>,
 }
 
@@ -80,7 +80,7 @@ impl ScriptedServer {
         locked(&self.shared.arrived).pop_front()
     }
 
-    /// Closes all connections. New ones are accepted.
+    /// Closes all connections. New connections are accepted.
     pub(crate) fn cut(&self) {
         for connection in locked(&self.shared.connections).drain(..).filter_map(|each| each.upgrade()) {
             connection.cut();
@@ -95,25 +95,25 @@ impl Drop for ScriptedServer {
 }
 
 impl Request {
-    /// The number of its connection.
+    /// The number of the request's connection.
     pub(crate) fn connection(&self) -> u64 {
         self.connection.number
     }
 
-    /// Sends a reply, when those to all earlier requests of the connection are sent.
+    /// Sends a reply, after the replies to all earlier requests on the connection.
     pub(crate) fn answer(&self, reply: &Answer) {
         let bytes = reply.encoded(*locked(&self.connection.speaks_resp3));
         self.connection.log.add(format_args!("{} < {reply:?}", self.connection.number));
         self.connection.fill(self.slot, bytes);
     }
 
-    /// Closes its connection.
+    /// Closes the request's connection.
     pub(crate) fn cut(&self) {
         self.connection.cut();
     }
 }
 
-/// What the script replies.
+/// An answer of the script.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
     Null,
@@ -147,7 +147,7 @@ impl Connection {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// A place for the reply to the next request.
+    /// Reserves a place for the reply to the next request.
     fn reserve(&self) -> usize {
         let mut replies = locked(&self.replies);
         replies.next.push_back(None);
@@ -226,7 +226,7 @@ impl Shared {
     }
 }
 
-/// The messages on a stream, whole.
+/// Reads complete messages from a stream.
 struct Messages {
     stream: TcpStream,
     unread: Vec<u8>,

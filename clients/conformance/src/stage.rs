@@ -1,4 +1,4 @@
-//! What a scenario has: servers, workers, a proxy that sees all requests, and measurements.
+//! The stage of a scenario: servers, workers, a proxy that sees all requests, and measurements.
 
 use crate::log::{Log, locked};
 use crate::worker::{Idle, Worker};
@@ -7,13 +7,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What is allowed beyond each bound of the protocol, since machines are shared and the suite measures from outside.
+/// The time that is allowed beyond each bound of the protocol, because machines may be busy and the suite measures
+/// from outside.
 pub(crate) const SLACK: Duration = Duration::from_millis(200);
 
-/// The longest times beyond an instant that the protocol names, with the bound.
+/// For each kind of event: the longest delay after the time when it was due, and the bound of the protocol for this
+/// delay.
 pub(crate) type Latenesses = Mutex<BTreeMap<&'static str, (Duration, Duration)>>;
 
-/// What a scenario has.
+/// The stage of a scenario.
 pub(crate) struct Stage {
     /// The words that start the worker.
     pub(crate) worker: Vec<String>,
@@ -22,9 +24,9 @@ pub(crate) struct Stage {
     pub(crate) log: Log,
     pub(crate) latenesses: Arc<Latenesses>,
     pub(crate) is_long: bool,
-    /// Processes of earlier scenarios.
+    /// Worker processes of earlier scenarios.
     pub(crate) idle: Arc<Idle>,
-    /// How many workers have been started.
+    /// The number of workers that the scenario has started.
     pub(crate) workers: Mutex<u32>,
 }
 
@@ -37,7 +39,7 @@ impl Stage {
         self.server
     }
 
-    /// Whether the scenario is to take longer, to find rare faults.
+    /// The number of rounds: more with `--long`, to find rare faults.
     pub(crate) fn rounds<N>(&self, short: N, long: N) -> N {
         if self.is_long { long } else { short }
     }
@@ -48,7 +50,7 @@ impl Stage {
         self.worker_with(port, &[])
     }
 
-    /// The same with settings: `"patience=500"`.
+    /// As [`Stage::worker`], with settings: `"patience=500"`.
     #[track_caller]
     pub(crate) fn worker_with(&self, port: u16, settings: &[&str]) -> Worker {
         self.worker_at(&format!("redis://127.0.0.1:{port}"), settings)
@@ -71,7 +73,8 @@ impl Stage {
         self.log.add(format_args!("-- {line}"));
     }
 
-    /// Checks that something came at most `bound` and the slack after `due`, and remembers how late it was.
+    /// Checks that an event came at most `bound` (in milliseconds) plus [`SLACK`] after `due`, and remembers its
+    /// delay.
     #[track_caller]
     pub(crate) fn on_time(&self, what: &'static str, due: Instant, bound: u64, came: Instant) {
         let (bound, late) = (Duration::from_millis(bound), came.saturating_duration_since(due));
@@ -82,11 +85,11 @@ impl Stage {
         self.log.add(format_args!("-- {what}: {late:?} after it was due"));
         assert!(
             late <= bound + SLACK,
-            "{what}: {late:?} late, expected at most {bound:?} and {SLACK:?} of slack"
+            "{what}: {late:?} late, but at most {bound:?} plus a slack of {SLACK:?} is expected"
         );
     }
 
-    /// Starts a proxy for a server, which sees all requests.
+    /// Starts a proxy in front of a server, which sees all requests.
     #[track_caller]
     pub(crate) fn gate(&self, server: &Server) -> Gate {
         let proxy = Proxy::start_two_way(server.port());
@@ -96,7 +99,7 @@ impl Stage {
     }
 }
 
-/// How many renewals a server has answered.
+/// The number of renewals that a server has answered.
 #[track_caller]
 pub(crate) fn renewals(client: &mut Client) -> u64 {
     let stats = client.call("INFO commandstats").text();
@@ -104,7 +107,7 @@ pub(crate) fn renewals(client: &mut Client) -> u64 {
     calls.unwrap_or(0)
 }
 
-/// A request that has come to a gate.
+/// A request that has come to a [`Gate`].
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) at: Instant,
@@ -124,7 +127,7 @@ impl Gate {
         self.proxy.port()
     }
 
-    /// Decides the fate of each further lock command.
+    /// Decides the fate of each later lock command.
     pub(crate) fn plan(&self, name: &str, mut plan: impl FnMut(&[String]) -> Fate + Send + 'static) {
         self.log.add(format_args!("-- the proxy: {name}"));
         let (seen, log) = (Arc::clone(&self.seen), self.log.clone());
@@ -139,7 +142,7 @@ impl Gate {
         });
     }
 
-    /// Applies `fate` to the next request that has all these words, and forwards all others.
+    /// Applies `fate` to the next request that has all these words, and forwards all other requests.
     pub(crate) fn once(&self, words: &'static [&'static str], fate: Fate) {
         let mut is_over = false;
         self.plan(&format!("{fate:?} once for {words:?}"), move |request| {
@@ -162,19 +165,19 @@ impl Gate {
         self.proxy.cut();
     }
 
-    /// The lock commands so far.
+    /// All lock commands so far.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         locked(&self.seen).clone()
     }
 
-    /// How many requests with these first words have come.
+    /// The number of requests so far that begin with these words.
     pub(crate) fn count(&self, start: &str) -> usize {
         let fits = |seen: &&Seen| start.split(' ').zip(&seen.words).all(|(start, word)| start == word);
         locked(&self.seen).iter().filter(fits).count()
     }
 
-    /// When the last requests came that were forwarded and gave the lock on `key` a lease: the last one, and the one before. The
-    /// client may not have got the last reply.
+    /// The times of the last two forwarded requests that set the lease of `key`, the newest first. The client may not
+    /// have received the reply to the newest request.
     #[track_caller]
     pub(crate) fn last_leases(&self, key: &str) -> (Instant, Instant) {
         let seen = self.seen();
@@ -184,7 +187,7 @@ impl Gate {
                 && seen.words[1] == key
         };
         let mut leases = seen.iter().rev().filter(is_lease).map(|seen| seen.at);
-        let last = leases.next().unwrap_or_else(|| panic!("nobody has asked for a lease of {key}"));
+        let last = leases.next().unwrap_or_else(|| panic!("no request has set a lease of {key}"));
         (last, leases.next().unwrap_or(last))
     }
 }

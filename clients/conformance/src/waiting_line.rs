@@ -1,4 +1,4 @@
-//! The turns of those who want a waiting connection, first come, first served.
+//! The turns of calls that need a connection for a wait, first come, first served.
 
 use std::collections::BTreeSet;
 
@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 #[derive(Debug, Default)]
 pub(crate) struct WaitingLine {
     latest: u64,
-    /// Those that have not begun.
+    /// The turns that have not begun.
     line: BTreeSet<u64>,
-    /// How many have begun and not ended.
+    /// The number of turns that have begun and not ended.
     begun: usize,
 }
 
@@ -20,7 +20,8 @@ impl WaitingLine {
         self.latest
     }
 
-    /// Whether a turn has begun, or begins now: at most `most` are begun. An unfair turn passes those before it.
+    /// Whether a turn has begun or can begin now: at most `most` turns run at the same time. If `is_fair` is false, the
+    /// turn does not wait for earlier turns.
     pub(crate) fn has_begun(&mut self, turn: u64, most: usize, is_fair: bool) -> bool {
         let before = if is_fair { self.line.range(..turn).count() } else { 0 };
         if self.line.contains(&turn) && self.begun + before < most {
@@ -30,7 +31,7 @@ impl WaitingLine {
         !self.line.contains(&turn)
     }
 
-    /// Ends a turn, or gives it up before it has begun.
+    /// Ends a turn, or gives up a turn that has not begun.
     pub(crate) fn end(&mut self, turn: u64) {
         if !self.line.remove(&turn) {
             self.begun -= 1;

@@ -1,7 +1,7 @@
-//! A worker: the client under test, driven by lines.
+//! A worker: the client under test, controlled by lines of text.
 //!
-//! The start of a process costs up to a second of CPU time. So one process serves many scenarios, one after the other. Each scenario
-//! opens a client, and closes it at its end.
+//! The start of a process costs up to a second of CPU time. So one process serves many scenarios, one after another.
+//! Each scenario opens a client, and closes it at the end.
 
 use crate::log::{Log, locked};
 use lockward_tests::{DEADLINE, ProcessGroup, eventually};
@@ -17,17 +17,17 @@ use std::time::{Duration, Instant};
 /// How long a worker may take until it is ready. Some languages start slowly on a busy machine.
 const START: Duration = Duration::from_secs(60);
 
-/// The panic of a scenario with a command that the client does not have.
+/// A scenario panics with this value if the client does not have one of its commands.
 pub(crate) struct Unsupported;
 
-/// A line of a worker and when it came.
+/// A line of a worker, and the time when it came.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) at: Instant,
     pub(crate) text: String,
 }
 
-/// A process that serves one worker after the other.
+/// A process that serves one worker after another.
 #[derive(Debug)]
 struct Process {
     group: ProcessGroup,
@@ -35,13 +35,13 @@ struct Process {
     output: Arc<Mutex<Output>>,
 }
 
-/// What a process prints.
+/// The output of a process.
 #[derive(Debug)]
 struct Output {
     lines: Vec<Line>,
-    /// The IDs of the commands without an answer.
+    /// The IDs of the commands without a reply.
     unanswered: BTreeSet<u64>,
-    /// The process has ended, so no more lines come.
+    /// Whether the process has ended, so that no more lines come.
     is_over: bool,
     /// The name of the current worker, for the log.
     name: String,
@@ -74,7 +74,8 @@ impl Process {
         Self { group, input, output }
     }
 
-    /// Waits until the process has closed the client of the previous worker. False if the process has ended instead.
+    /// Waits until the process has closed the client of the previous worker. Returns false if the process has ended
+    /// instead.
     fn has_closed(&self) -> bool {
         let log = locked(&self.output).log.clone();
         let closed = log.wait(START, || {
@@ -85,11 +86,11 @@ impl Process {
     }
 }
 
-/// The processes that no worker uses at the moment.
+/// The processes that no worker uses now.
 #[derive(Debug, Default)]
 pub(crate) struct Idle(Mutex<Vec<Process>>);
 
-/// A worker. Its client is closed when this goes out of scope.
+/// A worker. Its client is closed when this value goes out of scope.
 #[derive(Debug)]
 pub(crate) struct Worker {
     /// `None` after `drop` has given the process back.
@@ -97,13 +98,14 @@ pub(crate) struct Worker {
     name: String,
     log: Log,
     latest: u64,
-    /// The process must not be used again.
+    /// Set when no other worker may use the process.
     is_spent: bool,
     idle: Arc<Idle>,
 }
 
 impl Worker {
-    /// Opens a worker: `words` start its process, `address` has its address and settings. Its log lines begin with `name`.
+    /// Opens a worker. `words` start its process, `address` is the address with the settings. The worker's log lines
+    /// begin with `name`.
     #[track_caller]
     pub(crate) fn open(
         name: &str,
@@ -129,7 +131,7 @@ impl Worker {
         };
         worker.send_as(0, &format!("open {}", address.join(" ")));
         let reply = worker.reply_within(0, START);
-        assert!(reply.is_some_and(|line| line.text == "ok"), "{name} opens no client");
+        assert!(reply.is_some_and(|line| line.text == "ok"), "{name} has opened no client");
         worker
     }
 
@@ -199,7 +201,7 @@ impl Worker {
         let reply = self.reply(id).text;
         match reply.strip_prefix(expected) {
             Some(rest) => rest.trim_start().to_owned(),
-            None => panic!("{} answers command {id} with {reply:?}, expected {expected:?}", self.name),
+            None => panic!("{} answers command {id} with {reply:?}, but {expected:?} is expected", self.name),
         }
     }
 
@@ -220,7 +222,7 @@ impl Worker {
     #[track_caller]
     pub(crate) fn held_reply(&mut self, id: u64) -> i64 {
         let token = self.expect_reply(id, "held ");
-        token.parse().unwrap_or_else(|_| panic!("{} tells no token: {token:?}", self.name))
+        token.parse().unwrap_or_else(|_| panic!("{} replies with no token: {token:?}", self.name))
     }
 
     /// Waits for the event `text`.
@@ -244,14 +246,14 @@ impl Worker {
         self.output().lines.iter().any(|line| line.text.starts_with(&format!("event {text}")))
     }
 
-    /// Takes the first line of its output that fits, if there is one yet.
+    /// Takes the first line of the output that `fits` accepts, if there is one yet.
     pub(crate) fn take_now(&self, fits: impl Fn(&str) -> bool) -> Option<Line> {
         let lines = &mut self.output().lines;
         let place = lines.iter().position(|line| fits(&line.text))?;
         Some(lines.remove(place))
     }
 
-    /// The lines that nobody has taken.
+    /// The lines that were not taken.
     pub(crate) fn untaken(&self) -> Vec<String> {
         self.output().lines.iter().map(|line| line.text.clone()).collect()
     }
@@ -266,7 +268,7 @@ impl Worker {
         })
     }
 
-    /// Kills it, as kill -9 does.
+    /// Kills the process with SIGKILL.
     #[track_caller]
     pub(crate) fn kill(&mut self) {
         self.log.add(format_args!("{} is killed", self.name));
@@ -274,16 +276,17 @@ impl Worker {
         self.process().group.kill().expect("a running worker");
     }
 
-    /// Stops it with SIGSTOP, and waits until each of its threads has stopped: until then one may still read a reply.
+    /// Stops the process with SIGSTOP, and waits until all its threads have stopped, because a running thread may
+    /// still read a reply.
     #[track_caller]
     pub(crate) fn freeze(&mut self) {
         self.is_spent = true;
         let group = &self.process().group;
         group.signal_all(libc::SIGSTOP).expect("a running worker");
         let threads = format!("/proc/{}/task", group.id());
-        eventually("the worker stands still", || {
+        eventually("the worker has stopped", || {
             fs::read_dir(&threads).expect("a running worker").flatten().all(|thread| {
-                // A thread that has ended meanwhile has no file.
+                // The thread may have ended in the meantime. Then it has no file.
                 let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
                 stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with('T'))
             })
@@ -291,14 +294,14 @@ impl Worker {
         self.log.add(format_args!("{} is stopped", self.name));
     }
 
-    /// Lets it go on.
+    /// Lets the process go on.
     #[track_caller]
     pub(crate) fn thaw(&mut self) {
         self.log.add(format_args!("{} goes on", self.name));
         self.process().group.signal_all(libc::SIGCONT).expect("a running worker");
     }
 
-    /// Ends its input, and waits for its end.
+    /// Closes the input of the process, and waits for the end of the process.
     #[track_caller]
     pub(crate) fn end(&mut self) {
         const LIMIT: Duration = Duration::from_secs(10);
@@ -315,7 +318,8 @@ impl Worker {
 }
 
 impl Drop for Worker {
-    /// Closes the client, so that another worker can use the process. A process with unanswered commands is killed.
+    /// Closes the client, so that another worker can use the process. Kills a process that has commands without a
+    /// reply.
     fn drop(&mut self) {
         self.is_spent |= thread::panicking() || !self.output().unanswered.is_empty();
         if !self.is_spent {
@@ -326,7 +330,7 @@ impl Drop for Worker {
     }
 }
 
-/// Reads lines on a thread of its own until the process ends.
+/// Reads lines on a new thread until the process ends.
 fn read_lines(
     from: impl Read + Send + 'static,
     mark: &'static str,

@@ -1,7 +1,7 @@
 // Package redsync has the part of redsync's interface that redsync's own tests need, implemented with Lockward's client on one
 // server.
 //
-// It is for these tests only. README.md explains how to run them, and what of redsync has no counterpart.
+// It is for these tests only. README.md explains how to run them, and which parts of redsync have no counterpart.
 package redsync
 
 import (
@@ -19,7 +19,7 @@ import (
 // client is set by the tests.
 var client *lockward.Client
 
-// byValue finds a lock by redsync's value, also for another Mutex of this process.
+// byValue maps redsync's value to a lock, so that another Mutex of this process finds the lock.
 var byValue sync.Map
 
 // ErrTaken is returned when another owner holds the lock.
@@ -86,7 +86,7 @@ func (m *Mutex) TryLockContext(ctx context.Context) error {
 	return m.keep(client.Acquire(ctx, m.name, lockward.WithoutWaiting(), lockward.WithLease(m.expiry), lockward.WithoutRenewal()))
 }
 
-// Lock calls Acquire. Its deadline is when redsync would try for the last time.
+// Lock calls Acquire. The deadline is the time of redsync's last attempt.
 func (m *Mutex) Lock() error {
 	if m.tries == 1 {
 		return m.TryLock()

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 func run(m *testing.M) (code int, err error) {
 	running := exec.Command("../../../target/release/lockward-test-server", "server")
 	running.Stderr = os.Stderr
-	input, err := running.StdinPipe() // the server ends with its input
+	input, err := running.StdinPipe() // the server ends when its input is closed
 	if err != nil {
 		return 0, err
 	}
@@ -65,7 +65,7 @@ type testCase struct {
 	pools     []redis.Pool
 }
 
-// makeCases returns one server, whatever count is.
+// makeCases returns one case with one server, for every count.
 func makeCases(count int) map[string]*testCase {
 	return map[string]*testCase{"lockward": {count, []redis.Pool{pool{}}}}
 }

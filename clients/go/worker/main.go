@@ -38,7 +38,7 @@ func main() {
 		if words[1] == "close" {
 			return
 		}
-		if words[1] == "cancel" { // nothing may overtake it
+		if words[1] == "cancel" { // runs at once, so that no later command overtakes it
 			if cancel, ok := w.cancels.Load(words[2]); ok {
 				cancel.(context.CancelFunc)()
 			}
@@ -88,7 +88,7 @@ func describe(err error) string {
 			break
 		}
 	}
-	if kind == "other" && errors.As(err, new(redis.Error)) { // of a guarded command
+	if kind == "other" && errors.As(err, new(redis.Error)) { // the server's error reply to a guarded command
 		kind = "refused"
 	}
 	if kind == "busy" || kind == "cancelled" {
@@ -177,8 +177,8 @@ func connect(address string, settings arguments) redis.UniversalClient {
 
 type worker struct {
 	client  *lockward.Client
-	cancels sync.Map // by the ID of a command
-	locks   sync.Map // by NAME
+	cancels sync.Map // the key is the ID of a command
+	locks   sync.Map // the key is NAME
 	mu      sync.Mutex
 	leading map[string]chan struct{} // closed by resign
 }

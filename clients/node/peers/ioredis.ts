@@ -1,11 +1,11 @@
-// ioredis for node-redlock's tests. Their host names lead to the servers of this run, and a lock's value is its owner.
+// ioredis for node-redlock's tests. It maps their host names to the servers of this run, and returns a lock's owner as its value.
 
 import * as ioredis from "ioredis";
 
 const ports = (host: string | undefined) =>
   JSON.parse(process.env.PEER_PORTS ?? "{}")[host ?? ""] as number | undefined;
 
-/** node-redlock's locks are strings. The owner of a Lockward lock comes from LOCK.INFO. */
+/** The owner of a Lockward lock, from LOCK.INFO. node-redlock's tests expect it as the value of a string. */
 async function readValue(client: ioredis.Redis | ioredis.Cluster, key: string): Promise<string | null> {
   if ((await client.type(key)) === "string") return client.get(key);
   const info = (await client.call("LOCK.INFO", [key])) as unknown[] | null;

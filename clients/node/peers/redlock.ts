@@ -1,4 +1,4 @@
-// node-redlock's interface, implemented with this client, for its tests: one server, one resource, and its retries.
+// node-redlock's interface for its tests, implemented with this client: one server, one resource, and node-redlock's retries.
 
 import { setTimeout as sleep } from "node:timers/promises";
 import { LockBusyError, LockError, Lockward, type Lock as LockwardLock, type RedisClient } from "../src/index.js";

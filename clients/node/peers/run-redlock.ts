@@ -1,5 +1,5 @@
-// Runs node-redlock's own tests against this client, from the given folder with its sources. In the copy that runs, a
-// duration of 28,000 years becomes an hour, because a lease is at most a thousand years.
+// Runs node-redlock's own tests against this client. The argument is a folder with node-redlock's sources. The tests run as
+// a copy, in which a duration of 28,000 years becomes an hour, because a lease is at most a thousand years.
 
 import { spawnSync } from "node:child_process";
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";

@@ -3,140 +3,139 @@
 import { randomUUID } from "node:crypto";
 import type { Command } from "./adapters.js";
 import { UnreachableError, UnreplicatedError } from "./errors.js";
+import { checkOption, kindArguments, Lock } from "./lock.js";
+import type { AcquireOptions } from "./lockward.js";
 import { FIRST_PAUSE, LONGEST_PAUSE, type Progress } from "./servers.js";
-import { isDenial, type Kind, type Plan, Tenure } from "./tenure.js";
+import { isDenial, type Settings, Tenure } from "./tenure.js";
 import { now, rest, within } from "./time.js";
-import type { WaitingConnections } from "./waiting.js";
 
 /** The longest lease of a grant that the client has not confirmed, in milliseconds. */
 const SHORT_LEASE = 3_000;
-/** The longest time that the server lets a request wait, in milliseconds. The next request keeps the place in the queue. */
+/** The longest wait of one request, in milliseconds. The next request continues the wait at the same place in the queue. */
 const SLICE = 10_000;
-/** How long the server keeps a place in the queue, in milliseconds. */
+/** How long the server keeps a place in the queue between two requests, in milliseconds. */
 const KEEP = 5_000;
-/** How long after its wait limit a call may end, in milliseconds. */
+/** How long after its wait limit a call may still get its reply, in milliseconds. */
 const GRACE = 150;
+/** How long after `GRACE` the call may give the lock up, in milliseconds. */
+const GIVE_UP_GRACE = 25;
+/** The longest time for giving the lock up, in milliseconds. */
+const GIVE_UP_LIMIT = 200;
 
-/** Owners are this id and a number, so no other process and no other acquisition has the same. */
+/** An owner is this id and a number, so each acquisition of each process has a different owner. */
 const PROCESS_ID = randomUUID();
 let owners = 0;
 
-/** What one call asks for. */
-export interface AcquirePlan extends Plan {
-  /** Distinct, and sorted by their bytes. */
-  readonly keys: readonly Buffer[];
-  readonly kind: Kind;
-  /** 0 for the server's default. */
-  readonly lease: number;
-  /** When the wait limit is over. */
-  readonly deadline: number;
-  readonly waits: boolean;
-  readonly signal: AbortSignal | undefined;
-  readonly replicas: { readonly count: number; readonly within: number };
-  readonly connections: WaitingConnections;
-  /** Whether a server has answered during the call. */
-  isAnswered: boolean;
+/**
+ * The plan of one acquisition. The keys must be distinct, and sorted by their bytes. Throws a `RangeError` for an option out of range.
+ */
+export function planOf(settings: Settings, keys: readonly Buffer[], options: AcquireOptions, patience: number) {
+  const { waitLimit = Number.POSITIVE_INFINITY, holdLimit = Number.POSITIVE_INFINITY, signal, owner } = options;
+  const replicas = options.replicas ?? { count: 0, within: 0 };
+  checkOption("waitLimit", waitLimit, 0);
+  checkOption("lease", options.lease ?? 1);
+  checkOption("holdLimit", holdLimit);
+  checkOption("replicas.count", replicas.count, 0);
+  checkOption("replicas.within", replicas.within, options.replicas ? 1 : 0); // for WAIT, 0 means no limit
+  const begun = now();
+  return {
+    settings,
+    keys,
+    owner,
+    signal,
+    holdLimit,
+    replicas,
+    /** How long to repeat a request while no server answers. */
+    patience,
+    kind: kindArguments(options),
+    /** 0 means the server's default. */
+    lease: options.lease ?? 0,
+    renewal: options.renewal ?? true,
+    waits: waitLimit > 0,
+    /** When the wait limit is over. */
+    deadline: begun + waitLimit,
+    /** When the call ends at the latest. */
+    until: begun + (waitLimit > 0 ? waitLimit + GRACE : patience + replicas.within),
+  };
 }
 
-/** Acquires all keys, or none. Returns null when the wait limit is over. */
-export async function acquireAll(plan: AcquirePlan): Promise<Tenure[] | null> {
-  if (plan.keys.length === 1) {
-    const tenures = newTenures(plan);
-    return (await acquire(tenures[0] as Tenure, plan, plan.waits, plan.signal)) ? tenures : null;
+type AcquirePlan = ReturnType<typeof planOf> & Progress;
+
+/** Acquires all keys, or none. Returns null when the wait limit is over. A call that fails gives all keys up. */
+export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
+  // First it tries all keys in one pipeline, if there are several. Then it waits for one key after the other.
+  for (let isTrial = plan.keys.length > 1; ; isTrial = false) {
+    // A new owner for each round: a late release of an earlier round must not end a new tenure.
+    owners += 1;
+    const owner = plan.owner ?? `${PROCESS_ID}:${owners}`;
+    const tenures = plan.keys.map((key) => new Tenure(plan, owner, key, plan.kind, plan.lease));
+    const lock = new Lock(tenures as [Tenure, ...Tenure[]]);
+    const isLost = () => tenures.some((each) => each.loss !== undefined);
+    let { signal } = plan;
+    if (tenures.length > 1) signal = signal === undefined ? lock.signal : AbortSignal.any([lock.signal, signal]);
+    try {
+      let isGranted = true;
+      if (isTrial) {
+        const trials = tenures.map((each) => acquire(each, plan, false, signal));
+        await Promise.allSettled(trials); // if one fails, the others may be granted: wait for them
+        isGranted = (await Promise.all(trials)).every((each) => each);
+      } else {
+        for (const each of tenures) isGranted &&= await acquire(each, plan, plan.waits, signal);
+      }
+      if (isGranted) {
+        lock.complete();
+        return lock;
+      }
+    } catch (error) {
+      if (!isLost() || plan.signal?.aborted) throw error;
+    } finally {
+      const limit = Math.min(GIVE_UP_LIMIT, plan.until + GIVE_UP_GRACE - now());
+      const givenBack = tenures.map((each) => each.mayBeGranted && each.giveUp(limit));
+      // The program may acquire the lock again for an owner that it has named, but not before these releases have ended.
+      if (plan.owner !== undefined) await Promise.all(givenBack);
+    }
+    if (now() >= plan.deadline || (!isTrial && !isLost())) return null;
+    if (isLost()) await rest(FIRST_PAUSE, plan.signal); // the leases may be shorter than a round trip
   }
-  for (let isFirst = true; ; isFirst = false) {
-    // As a new owner, so that a release of an earlier round, which arrives late, ends nothing.
-    const tenures = newTenures(plan);
-    const lost = new AbortController();
-    for (const each of tenures) each.onLost = () => lost.abort();
-    const isHeld = await acquireTenures(tenures, plan, isFirst, lost.signal).catch((error) => {
-      if (lost.signal.aborted && !plan.signal?.aborted) return false;
-      giveBack(tenures);
-      throw error;
-    });
-    if (isHeld) return tenures;
-    const givenBack = giveBack(tenures);
-    if (!lost.signal.aborted && (!isFirst || !plan.waits)) return null;
-    if (plan.owner !== undefined) await givenBack;
-    if (lost.signal.aborted) await rest(FIRST_PAUSE, plan.signal); // the leases may be very short
-  }
 }
 
-/** Returns whether all are held: first by one pipeline that does not wait, later one after the other. */
-async function acquireTenures(tenures: Tenure[], plan: AcquirePlan, isFirst: boolean, lost: AbortSignal) {
-  const signal = plan.signal === undefined ? lost : AbortSignal.any([lost, plan.signal]);
-  if (isFirst) {
-    const tried = await Promise.allSettled(tenures.map((each) => acquire(each, plan, false, signal)));
-    for (const each of tried) if (each.status === "rejected") throw each.reason;
-  } else {
-    for (const each of tenures) if (!(await acquire(each, plan, true, signal))) return false;
-  }
-  return tenures.every((each) => each.isHeld);
-}
+/** Acquires one key. Returns whether it is held before the wait limit. */
+async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, signal?: AbortSignal): Promise<boolean> {
+  const { settings, deadline, waits, until, patience, replicas } = plan;
 
-function newTenures(plan: AcquirePlan): Tenure[] {
-  owners += 1;
-  const owner = plan.owner ?? `${PROCESS_ID}:${owners}`;
-  return plan.keys.map((key) => new Tenure(plan, owner, key, plan.kind, plan.lease));
-}
-
-async function giveBack(tenures: Tenure[]): Promise<void> {
-  await Promise.all(tenures.map((each) => each.isHeld && each.giveUp()));
-}
-
-/** Whether the lock is granted before the wait limit. A caller that gives up leaves nothing behind. */
-async function acquire(tenure: Tenure, plan: AcquirePlan, waits: boolean, signal?: AbortSignal): Promise<boolean> {
-  const { deadline, patience, responseLimit, replicas, connections } = plan;
-  const progress: Progress = { call: plan, isReplyLost: false };
-  /** Whether the server keeps a place in the queue, or a grant that is not confirmed. */
-  let isKept = false;
-  /** A call that does not wait ends within the patience, whatever servers answer. */
-  const until = waits ? deadline + GRACE : now() + patience + replicas.within;
+  const tryOnce = (patience: number) => ask(() => acquireCommand(tenure.lease), patience, false);
 
   try {
-    const isHeld = (await tryOnce(patience)) || (waits && (await wait()));
-    signal?.throwIfAborted();
-    if (!isHeld && isKept) void tenure.giveUp();
-    return isHeld;
+    return (await tryOnce(patience)) || (mayWait && (await wait()));
   } catch (error) {
-    if (isKept || progress.isReplyLost) void tenure.giveUp();
+    if (plan.isReplyLost) tenure.mayBeGranted = true;
     if (waits && plan.isAnswered && now() >= deadline && error instanceof UnreachableError) return false;
     throw error;
   }
 
-  async function tryOnce(patience: number): Promise<boolean> {
-    const { sent, reply } = await ask(() => acquireCommand(tenure.lease), patience, false);
-    if (reply === null) return false;
-    readGrant(reply);
-    return tenure.begin(sent);
-  }
-
   /** Waits until the lock is held, or the wait limit is over. */
   async function wait(): Promise<boolean> {
-    const turn = connections.enter();
-    const begun = () => new Promise<void>((resolve) => Object.assign(turn, { onBegin: resolve }));
+    const turn = settings.connections.enter();
     try {
       for (let pause = FIRST_PAUSE; now() < deadline; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
-        if (turn.hasBegun) {
+        const hasBegun = await within(turn.begun, Math.min(pause, deadline - now()), signal).catch(() => false);
+        if (hasBegun) {
           if (!(await waitInQueue())) return false;
           if (await confirm()) return true;
           await rest(Math.min(pause, deadline - now()), signal); // the lease may be shorter than a round trip
-        } else {
-          // Callers that wait for a lock which this caller holds may use all connections: so try again now and then.
-          await within(begun(), Math.min(pause, deadline - now()), signal).catch(() => {});
-          if (!turn.hasBegun && now() < deadline && (await tryOnce(Number.POSITIVE_INFINITY))) return true;
+        } else if (await tryOnce(Number.POSITIVE_INFINITY)) {
+          return true; // prevents a deadlock: all connections may wait for a lock that this caller holds
         }
       }
       return false;
     } finally {
-      connections.leave(turn);
+      turn.leave();
     }
   }
 
-  /** Waits in slices for a grant, until the wait limit. */
+  /** Waits for a grant until the wait limit, with a request for each slice. */
   async function waitInQueue(): Promise<boolean> {
-    let isLast = false;
-    while (!isLast) {
+    for (let isLast = false; !isLast; ) {
       const { replies } = await tenure.ask({
         commands: (sent) => {
           const left = Math.max(1, Math.ceil(deadline - sent));
@@ -144,54 +143,55 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, waits: boolean, signal
           const block = isLast ? ["BLOCK", left] : ["BLOCK", SLICE, "KEEP", KEEP];
           return [acquireCommand(Math.min(tenure.lease, SHORT_LEASE), ...block)];
         },
-        limit: (begun) => Math.min(SLICE, Math.max(0, deadline - begun)) + responseLimit,
+        limit: SLICE + settings.responseLimit,
         until,
         signal,
-        progress,
+        progress: plan,
         isAlone: true,
-        onLateReplies: ([reply]) => {
-          if (Array.isArray(reply)) void tenure.giveUp();
+        onLeft: (late) => {
+          tenure.late = late;
         },
       });
-      isKept = replies[0] !== null || !isLast;
-      if (replies[0] !== null) {
-        readGrant(replies[0]);
-        return true;
-      }
+      tenure.mayBeGranted = replies[0] !== null || !isLast;
+      if (readGrant(replies[0])) return true;
     }
     return false;
   }
 
-  /** Renews the short lease of a grant to the full one. Returns false if the grant is over. */
+  /** Renews a grant's short lease to the full one. Returns false if the short lease is already over. */
   async function confirm(): Promise<boolean> {
     try {
-      // On the connection that has waited: the server may accept no other one.
-      const { sent } = await ask(() => tenure.renewCommand(tenure.lease), patience, true);
-      return tenure.begin(sent);
+      // Use the connection that has waited: the server may accept no new connection.
+      return await ask(() => tenure.renewCommand(tenure.lease), patience, true);
     } catch (error) {
       if (!isDenial(error)) throw error;
-      isKept = false;
+      tenure.mayBeGranted = false;
       return false;
     }
   }
 
-  /** Sends a request that may grant the lock, and in the same pipeline one for the replicas, if they are to confirm it. */
-  async function ask(command: () => Command, patience: number, isAlone: boolean) {
+  /**
+   * Sends a request that may grant the lock. If replicas must confirm the grant, it also sends WAIT in the same pipeline.
+   * Returns whether the lock is held.
+   */
+  async function ask(command: () => Command, patience: number, isAlone: boolean): Promise<boolean> {
     const limit = waits ? Math.min(replicas.within, Math.max(1, Math.ceil(deadline - now()))) : replicas.within;
     const { sent, replies } = await tenure.ask({
       commands: () => (limit > 0 ? [command(), ["WAIT", replicas.count, limit]] : [command()]),
-      limit: () => responseLimit + limit,
+      limit: settings.responseLimit + limit,
       until,
       patience: patience + limit,
       signal,
-      progress,
-      isAlone: isAlone || limit > 0, // WAIT would hold up others on a shared connection
+      progress: plan,
+      isAlone: isAlone || limit > 0, // WAIT would block other requests on a shared connection
     });
     const [reply, reached = 0] = replies;
-    isKept ||= reply !== null;
-    if (reply === null || (reached as number) >= replicas.count) return { sent, reply };
-    const message = `${reached} of ${replicas.count} replicas have confirmed the grant in time: the lock is given back`;
-    throw new UnreplicatedError(message, tenure.key);
+    tenure.mayBeGranted ||= reply !== null;
+    if (reply !== null && (reached as number) < replicas.count) {
+      const message = `${reached} of ${replicas.count} replicas have confirmed the grant in time: the lock is given back`;
+      throw new UnreplicatedError(message, tenure.key);
+    }
+    return readGrant(reply) && tenure.begin(sent);
   }
 
   function acquireCommand(lease: number, ...block: (string | number)[]): Command {
@@ -199,9 +199,12 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, waits: boolean, signal
     return ["LOCK.ACQUIRE", tenure.key, tenure.owner, ...named, ...block, "HOLDS", 1, ...tenure.kind];
   }
 
-  function readGrant(reply: unknown): void {
-    const [token, , lease] = reply as [number, number, number];
-    tenure.token = token;
-    tenure.lease ||= lease;
+  /** Returns whether the server has granted or renewed the lock. */
+  function readGrant(reply: unknown): boolean {
+    if (Array.isArray(reply)) {
+      tenure.token = reply[0];
+      tenure.lease ||= reply[2];
+    }
+    return reply !== null;
   }
 }

@@ -1,4 +1,4 @@
-/** What can go wrong with a lock. */
+/** The base class of this package's errors. */
 export class LockError extends Error {
   override name = "LockError";
   /** The lock's key, as text. */
@@ -10,7 +10,7 @@ export class LockError extends Error {
   }
 }
 
-/** The wait limit is over, and another owner holds the lock, or others wait for it, or the server is in quarantine. */
+/** The wait limit is over. Others hold the lock or wait for it, or the server is in quarantine. */
 export class LockBusyError extends LockError {
   override name = "LockBusyError";
 }
@@ -23,9 +23,9 @@ export class LockLostError extends LockError {
 /** The server has replied with an error. Nothing has changed. */
 export class LockRefusedError extends LockError {
   override name = "LockRefusedError";
-  /** The server's error. */
+  /** The server's error reply. */
   readonly reply: string;
-  /** Its first word, such as `MAXWAITERS`, `OOM`, `NOPERM` or `WRONGTYPE`. */
+  /** The first word of the reply, such as `MAXWAITERS`, `OOM`, `NOPERM` or `WRONGTYPE`. */
   readonly code: string;
 
   constructor(reply: string, key: string | Buffer) {
@@ -35,14 +35,14 @@ export class LockRefusedError extends LockError {
   }
 }
 
-/** Fewer replicas than wanted have confirmed the grant in time. The lock has been given back. */
+/** Fewer replicas than wanted have confirmed the grant in time. The client releases the lock. */
 export class UnreplicatedError extends LockError {
   override name = "UnreplicatedError";
 }
 
 /**
- * No server has answered for as long as the patience or the wait limit, or the Redis client is closed. What may have been
- * granted ends with its lease. A guarded command may have run. `cause` is the last failure.
+ * No server has answered within the patience or the wait limit, or the Redis client is closed. If the server has granted the
+ * lock, it ends with its lease. A guarded command may have run. `cause` is the last failure.
  */
 export class UnreachableError extends LockError {
   override name = "UnreachableError";

@@ -2,17 +2,18 @@ import type { Tenure } from "./tenure.js";
 import { MAX_DELAY, now } from "./time.js";
 
 /**
- * Watches the leases of all tenures of a client, and renews them, by one timer. The timer waits for no server. It does not
- * keep the process from ending.
+ * Watches and renews the leases of all tenures of a client, with one timer. The timer does not wait for replies, and does not
+ * keep the process alive.
  */
 export class Leases {
-  /** Call `arm` when the next event of one is earlier than before. */
+  /** When the next event of a tenure becomes earlier, call `arm`. */
   readonly tenures = new Set<Tenure>();
   #timer: NodeJS.Timeout | undefined;
   #timerAt = Number.POSITIVE_INFINITY;
 
-  /** Sets the timer to this time, unless it fires earlier. */
-  arm(at: number): void {
+  /** Sets the timer to the tenure's next renewal or its end, unless the timer fires earlier. */
+  arm(tenure: Tenure): void {
+    const at = Math.min(tenure.renewalDue, tenure.deadline);
     if (at >= this.#timerAt) return;
     clearTimeout(this.#timer);
     this.#timerAt = at;
@@ -29,11 +30,11 @@ export class Leases {
     const at = now();
     const ended = [...this.tenures].filter((tenure) => at >= tenure.deadline);
     for (const tenure of this.tenures) {
-      // What is due soon is renewed with what is due now: then later renewals share a pipeline.
+      // Tenures that are due soon are renewed now, too. So their later renewals share a pipeline.
       if (at < tenure.deadline && at >= tenure.renewalDue - tenure.lease / 12) tenure.renewInBackground();
-      if (at < tenure.deadline) this.arm(tenure.nextEvent);
+      if (at < tenure.deadline) this.arm(tenure);
     }
-    // At the end: the listeners of the program may be slow.
+    // This comes last, because the program's listeners may be slow.
     for (const tenure of ended) tenure.loseByTime();
   }
 }

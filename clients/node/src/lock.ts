@@ -2,13 +2,13 @@ import type { Command } from "./adapters.js";
 import type { LockLostError } from "./errors.js";
 import type { Kind, Tenure } from "./tenure.js";
 
-/** With whom a lock is shared. A lock is exclusive unless one of these is given. */
+/** How a lock is shared. Without these options the lock is exclusive. */
 export interface KindOptions {
-  /** Whether the lock is shared with all others who ask for it as shared: a read lock. */
+  /** A read lock: all owners that ask for a shared lock may hold it together. */
   shared?: boolean;
-  /** Acquires one of so many slots of the lock, 1 to 1,000,000: a semaphore. The number should be the same for all. */
+  /** A semaphore with this many slots, 1 to 1,000,000. The number should be the same for all callers. */
   slots?: number;
-  /** How many of the slots to acquire: 1 unless given. */
+  /** How many of the slots to acquire: 1 by default. */
   weight?: number;
 }
 
@@ -18,101 +18,109 @@ export function kindArguments({ shared, slots, weight }: KindOptions): Kind {
   return [...(shared ? ["SHARED"] : []), ...limit, ...(weight === undefined ? [] : ["WEIGHT", weight])];
 }
 
+/** The tenures of a lock's keys. */
+export type Tenures = readonly [Tenure, ...Tenure[]];
+
 /**
- * A lock that is held, of one key or of several. It is renewed until it is released.
+ * A lock that is held, of one key or of several. The client renews it until it is released.
  *
- * A held lock does not keep the process from ending. It then ends with its lease.
+ * A held lock does not keep the process alive. When the process ends, the lock ends with its lease.
  */
 export class Lock implements AsyncDisposable {
-  readonly #tenures: readonly Tenure[];
+  readonly #tenures: Tenures;
   #controller: AbortController | undefined;
-  #loss: LockLostError | undefined;
   /** Set when the program has released the lock, or handed it over. */
   #releasing: Promise<void> | undefined;
 
   /** @internal */
-  constructor(tenures: readonly Tenure[], holdLimit = Number.POSITIVE_INFINITY) {
+  constructor(tenures: Tenures) {
     this.#tenures = tenures;
-    const holdEnd = Math.max(...tenures.map((each) => each.begun)) + holdLimit;
-    for (const each of tenures) each.complete(holdEnd, (reason) => this.#lose(reason));
+    for (const each of tenures) each.onLost = (reason) => this.#lose(reason);
+  }
+
+  /** @internal All keys are held. Throws when one is lost. */
+  complete(): void {
+    for (const each of this.#tenures) each.checkHeld();
+    const begun = Math.max(...this.#tenures.map((each) => each.begun));
+    for (const each of this.#tenures) each.complete(begun);
   }
 
   /**
-   * The fencing token: larger than that of every earlier holder of this lock. Send it along with every write. It is below
+   * The fencing token. It is larger than the token of every earlier tenure of this lock. Send it with every write. It is below
    * 2^53, so a number holds it exactly. For a lock of several keys see `tokens`.
    */
   get token(): number {
-    return this.#first.token;
+    return this.#tenures[0].token;
   }
 
-  /** The fencing tokens of the keys, which are sorted by their bytes. */
+  /** The fencing tokens of the keys, in the order of the keys' bytes. */
   get tokens(): number[] {
     return this.#tenures.map((each) => each.token);
   }
 
   /** The owner that holds the lock, as `LOCK.INFO` shows it. */
   get owner(): string {
-    return this.#first.owner;
+    return this.#tenures[0].owner;
   }
 
   /**
-   * Aborts when the lock is lost, with a `LockLostError` as its reason: at the end of its lease, or when a server has denied
-   * it. A server is asked at each third of the lease. The signal does not abort when the lock is released.
+   * Aborts when the lock is lost, with a `LockLostError` as its reason: at the end of the lease, or when a server refuses a
+   * renewal because the owner does not hold the lock any more. The client renews at each third of the lease. A release does
+   * not abort the signal.
    */
   get signal(): AbortSignal {
     if (this.#controller === undefined) {
       this.#controller = new AbortController();
-      if (this.#loss !== undefined) this.#controller.abort(this.#loss);
+      const lost = this.#tenures.find((each) => each.loss !== undefined);
+      if (lost !== undefined) this.#controller.abort(lost.loss);
     }
     return this.#controller.signal;
   }
 
-  /** Whether the lock is held: its lease runs by the clock of this process, and no server has denied it. */
+  /** Whether the lock is held: by the clock of this process its lease is not over, and no server has reported a loss. */
   get held(): boolean {
-    return this.#releasing === undefined && this.#loss === undefined && this.#tenures.every((each) => each.isHeld);
+    return this.#tenures.every((each) => each.isHeld);
   }
 
   /**
-   * Renews the lock, and sets its lease in milliseconds from now on, if one is given. This is rarely needed, because the lock
-   * is renewed by itself. Rejects with `LockLostError` when the lock is lost, with `UnreachableError` when no server answers
-   * for as long as the patience, and with `LockRefusedError` when the server refuses it.
+   * Renews the lock. `lease` sets its lease from now on, in milliseconds. This is rarely needed, because the client renews the
+   * lock by itself. Rejects with `LockLostError` when the lock is lost, with `UnreachableError` when no server answers within
+   * the patience, and with `LockRefusedError` when the server refuses the renewal.
    */
   async renew(lease?: number): Promise<void> {
     checkOption("lease", lease ?? 1);
-    await this.#forEach((each) => each.renew({ lease }));
+    await Promise.all(this.#tenures.map((each) => each.renew({ lease })));
   }
 
   /**
-   * Lets others in: a writer becomes a reader (`{ shared: true }`), or the lock a semaphore (`{ slots: 8 }`). The token stays.
-   * Rejects as `renew` does. After an `UnreachableError` the next renewal does the same.
+   * Lets others hold the lock, too: a writer becomes a reader (`{ shared: true }`), or the lock becomes a semaphore
+   * (`{ slots: 8 }`). The token stays. Rejects as `renew` does. After an `UnreachableError` the next renewal downgrades the lock.
    */
   async downgrade(kind: KindOptions): Promise<void> {
-    await this.#forEach((each) => each.renew({ kind: kindArguments(kind) }));
+    await Promise.all(this.#tenures.map((each) => each.renew({ kind: kindArguments(kind) })));
   }
 
   /**
-   * Runs a command only while the server has this lock: `LOCK.GUARD` with the token. Resolves with the reply, its strings as
-   * text. Without a command it only checks the token. The lock must have one key.
+   * Runs a command only while the server has this tenure: it sends `LOCK.GUARD` with the token. Resolves with the reply, in
+   * which strings are text. Without a command the server only checks the token. The lock must have one key.
    *
-   * The data must be on the lock's server, and in a cluster in the lock's slot: name both with the same `{tag}`. The client's
+   * The data must be on the lock's server, and in a cluster in the lock's slot: give both keys the same `{tag}`. The client's
    * key prefix is not added to keys of the command.
    *
    * Rejects with `LockLostError` when the lock is lost: the command did not run. Rejects with `LockRefusedError` when the
-   * server replies with another error, and the lock stays held. The command is not repeated when its reply is lost:
-   * `UnreachableError` means that it may have run.
+   * server replies with another error: the lock stays held. If the reply is lost, the client does not repeat the command, and
+   * rejects with `UnreachableError`: the command may have run.
    */
   async guarded(...command: Command | []): Promise<unknown> {
-    this.#checkNotReleased();
     if (this.#tenures.length > 1) throw new TypeError("a guarded command needs a lock of one key");
-    return this.#first.guarded(command);
+    return this.#tenures[0].guarded(command);
   }
 
   /**
-   * A text with which another process goes on with this lock: it calls `resume`. This process renews the lock no more and
-   * tells no loss, as if it was released. The lock ends with its lease if nobody resumes it.
+   * Returns a text with which another process continues this lock, by `resume`. As after a release, this process does not
+   * renew the lock any more and reports no loss. If no process resumes the lock, it ends with its lease.
    */
   handle(): string {
-    this.#checkNotReleased();
     for (const each of this.#tenures) each.checkHeld();
     this.#releasing = Promise.resolve();
     for (const each of this.#tenures) each.abandon();
@@ -122,43 +130,28 @@ export class Lock implements AsyncDisposable {
   }
 
   /**
-   * Gives the lock back. Rejects with `LockLostError` when the lock was lost before, and with `UnreachableError` when no
-   * server answers for as long as the patience; then the lock ends with its lease. A second call does nothing, and settles
-   * like the first.
+   * Releases the lock. Rejects with `LockLostError` when the lock was lost before. Rejects with `UnreachableError` when no
+   * server answers within the patience; then the lock ends with its lease. A second call does nothing, and settles like the
+   * first.
    */
   release(): Promise<void> {
     this.#releasing ??= Promise.all(this.#tenures.map((each) => each.release())).then(() => {});
     return this.#releasing;
   }
 
-  /** Releases the lock, if it is not released. */
+  /** Releases the lock, unless the program has released it. */
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#releasing === undefined) await this.release();
   }
 
-  get #first(): Tenure {
-    return this.#tenures[0] as Tenure;
-  }
-
-  async #forEach(action: (tenure: Tenure) => Promise<void>): Promise<void> {
-    this.#checkNotReleased();
-    await Promise.all(this.#tenures.map(action));
-  }
-
-  #checkNotReleased(): void {
-    if (this.#releasing !== undefined) throw new TypeError("the lock was released");
-  }
-
-  /** The lock of several keys is lost with the first of them. The others end with their leases, or are released. */
+  /** A lock of several keys is lost when one key is lost. The other keys end with their leases, or are released. */
   #lose(reason: LockLostError): void {
-    if (this.#loss !== undefined) return;
-    this.#loss = reason;
     for (const each of this.#tenures) each.stopRenewal();
     this.#controller?.abort(reason);
   }
 }
 
-/** Throws if an option is no whole number, or less than `least`. */
+/** Throws if an option is not a whole number, or less than `least`. Infinity is allowed. */
 export function checkOption(name: string, value: number, least = 1): void {
   if ((Number.isSafeInteger(value) || value === Number.POSITIVE_INFINITY) && value >= least) return;
   throw new RangeError(`${name} must be a whole number of at least ${least}, not ${value}`);

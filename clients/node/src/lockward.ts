@@ -1,51 +1,54 @@
 import { setMaxListeners } from "node:events";
-import { acquireAll } from "./acquire.js";
+import { acquireAll, planOf } from "./acquire.js";
 import type { RedisClient } from "./adapters.js";
 import { LockBusyError } from "./errors.js";
-import { checkOption, type KindOptions, kindArguments, Lock } from "./lock.js";
+import { checkOption, type KindOptions, Lock } from "./lock.js";
 import { Servers } from "./servers.js";
-import { type Kind, type Plan, Tenure } from "./tenure.js";
-import { now } from "./time.js";
+import { type Kind, type Settings, Tenure } from "./tenure.js";
 import { WaitingConnections } from "./waiting.js";
 
 /** Settings of a `Lockward`. Times are in milliseconds. */
 export interface LockwardOptions {
-  /** How long a request is repeated while no server answers: 5,000 unless given. A caller that waits in the queue goes on. */
+  /** How long a request is repeated while no server answers: 5,000 by default. A caller in the queue keeps waiting. */
   patience?: number;
-  /** How long a server may take for a reply before the request is sent again: 2,000 unless given. */
+  /** How long the client waits for a reply before it sends the request again: 2,000 by default. */
   responseLimit?: number;
   /**
-   * How many connections may wait for locks at a time: 256 by default. Further callers get one in turn. Until then they ask
-   * for their locks again and again, at least once a second. A caller that gets the lock at once needs no such connection.
+   * How many connections may wait for locks at a time: 256 by default. Further callers queue for these connections. Until they
+   * get one, they poll at least once a second. A caller that gets the lock at once needs no such connection.
    */
   waitingConnections?: number;
 }
 
 /** How a lock is acquired. Times are in milliseconds. */
 export interface AcquireOptions extends KindOptions {
-  /** How long to wait for the lock: no limit (Infinity) unless given. 0 only tries. */
+  /** How long to wait for the lock: no limit (Infinity) by default. With 0 the call does not wait. */
   waitLimit?: number;
-  /** How long the lock stays held after this process dies: a whole number; the server's `lock.default-lease` unless given. */
+  /** The lease, a whole number: a lock lasts this long without renewal. The default is the server's `lock.default-lease`. */
   lease?: number;
-  /** When it aborts, the call rejects with its reason at once. It leaves the queue, and gives back what it is granted. */
+  /**
+   * When the signal aborts, the call leaves the queue, releases what the server has granted, and rejects with the signal's
+   * reason. It rejects at once, or within 200 ms if `owner` is given.
+   */
   signal?: AbortSignal | undefined;
-  /** Whether the lock is renewed at each third of its lease: true unless given. If not, the lock is lost with its lease. */
+  /** Whether the client renews the lock at each third of its lease: true by default. Otherwise the lock ends with its lease. */
   renewal?: boolean;
-  /** The lock is renewed no longer than so long after it was granted, and is lost then: a whole number; no limit unless given. */
+  /** The lock is lost this long after it was granted. Until then it is renewed. A whole number; no limit by default. */
   holdLimit?: number;
   /**
-   * The owner that the server sees. Each acquisition has its own unless given. A lock that this owner has already is granted
-   * again at once, with the same token, and the first release ends it.
+   * The owner that the server sees. By default each acquisition has a new owner. If the owner already holds the lock, the
+   * server grants it again at once, with the same token, and the first release ends it. A call that fails first releases what
+   * the server may have granted, for at most 200 ms. After that this owner may acquire the lock again.
    */
   owner?: string;
   /**
-   * Acquires the lock only if `count` replicas confirm the grant within so many milliseconds. Otherwise the lock is given
-   * back, and the error is `UnreplicatedError`.
+   * Acquires the lock only if `count` replicas confirm the grant within `within` milliseconds. Otherwise the client releases
+   * the lock, and the error is `UnreplicatedError`.
    */
   replicas?: { count: number; within: number };
 }
 
-/** One key, or several distinct ones, which become one lock. */
+/** One key, or several keys that form one lock. */
 export type Keys = string | Buffer | readonly (string | Buffer)[];
 
 /** What `using` runs. The signal aborts when the lock is lost. */
@@ -60,29 +63,28 @@ export type OptionsAnd<O, R> = [routine: R] | [options: O, routine: R];
 const UNLIMITED = Number.POSITIVE_INFINITY;
 
 /**
- * Locks on the servers of a client of ioredis or node-redis. A Lockward opens its own connections with that client's
- * options. They are closed with the client. They keep the process from ending only while a call is under way.
+ * Locks on the servers of an ioredis or node-redis client. A Lockward opens its own connections with that client's options,
+ * and closes them when that client is closed. They keep the process alive only while a call is under way.
  */
 export class Lockward {
-  readonly #settings: Pick<Plan, "servers" | "patience" | "responseLimit">;
-  readonly #connections: WaitingConnections;
+  readonly #settings: Settings;
 
-  /** Throws a `TypeError` for any other client, and a `RangeError` for options out of range. */
+  /** Throws a `TypeError` if the client is of another library, and a `RangeError` for options out of range. */
   constructor(client: RedisClient, options: LockwardOptions = {}) {
     const { patience = 5_000, responseLimit = 2_000, waitingConnections = 256 } = options;
     checkOption("patience", patience);
     checkOption("responseLimit", responseLimit);
     checkOption("waitingConnections", waitingConnections);
-    this.#settings = { servers: Servers.of(client), patience, responseLimit };
-    this.#connections = new WaitingConnections(waitingConnections);
+    const connections = new WaitingConnections(waitingConnections);
+    this.#settings = { servers: Servers.of(client), connections, patience, responseLimit };
   }
 
   /**
    * Acquires the lock. If it is held, waits in the server's queue: first come, first served.
    *
    * Rejects with `LockBusyError` when the wait limit is over, `UnreachableError` when no server answers, `LockRefusedError`
-   * with the server's error, `UnreplicatedError` when too few replicas confirm, and the signal's reason when that aborts. A
-   * call that rejects leaves nothing behind, but what a silent server may have granted; that ends with its lease.
+   * with the server's error, `UnreplicatedError` when too few replicas confirm, and the signal's reason when the signal aborts.
+   * A call that rejects holds nothing. If a server does not answer, a lock that it may have granted ends with its lease.
    */
   async acquire(keys: Keys, options: AcquireOptions = {}): Promise<Lock> {
     const lock = await this.#acquire(keys, options);
@@ -91,14 +93,14 @@ export class Lockward {
     throw new LockBusyError(message, `${Array.isArray(keys) ? keys.join(", ") : keys}`);
   }
 
-  /** Acquires the lock if it is free, as `acquire` does without a wait. Resolves with null if it is not. */
+  /** Acquires the lock if it is free, and does not wait. Resolves with null if the lock is not free. */
   tryAcquire(keys: Keys, options: Omit<AcquireOptions, "waitLimit"> = {}): Promise<Lock | null> {
     return this.#acquire(keys, { ...options, waitLimit: 0 });
   }
 
   /**
-   * Acquires the lock, as `acquire` does, runs the routine, and releases the lock. Settles like the routine. If the lock is
-   * lost and the routine returns nevertheless, the promise rejects with `LockLostError`.
+   * Acquires the lock, as `acquire` does, runs the routine, and releases the lock. Settles like the routine. If the routine
+   * returns after the lock was lost, the promise rejects with `LockLostError`.
    */
   async using<T>(keys: Keys, ...rest: OptionsAnd<AcquireOptions, Routine<T>>): Promise<T> {
     const [options, routine] = rest.length === 1 ? [{}, rest[0]] : rest;
@@ -106,19 +108,19 @@ export class Lockward {
   }
 
   /**
-   * Waits until this candidate leads, without limit, and runs the routine with the term. When the leadership is lost, the
-   * routine's signal aborts; when the routine has settled then, the candidate waits again. Otherwise settles like the
-   * routine. When `options.signal` aborts, the candidate leaves, and a routine that runs is told by its signal.
+   * Waits without limit until this candidate leads, and runs the routine with the term. When the leadership is lost, the
+   * routine's signal aborts. After the routine has settled, the candidate waits again. If the routine settles while the
+   * candidate leads, `lead` settles like the routine. When `options.signal` aborts, the candidate leaves the queue. If the
+   * routine is running, its signal aborts, too.
    */
   async lead<T>(key: string | Buffer, ...rest: OptionsAnd<LeadOptions, LeaderRoutine<T>>): Promise<T> {
     const [options, routine] = rest.length === 1 ? [{}, rest[0]] : rest;
     for (;;) {
       const lock = (await this.#acquire(key, options, UNLIMITED)) as Lock;
-      const signals = options.signal === undefined ? [lock.signal] : [lock.signal, options.signal];
       let isDeposed = false;
       const run = async () => {
         try {
-          return await routine(lock.token, AbortSignal.any(signals));
+          return await routine(lock.token, AbortSignal.any([lock.signal, options.signal ?? lock.signal]));
         } finally {
           isDeposed = lock.signal.aborted;
         }
@@ -132,66 +134,40 @@ export class Lockward {
   }
 
   /**
-   * Goes on with a lock that another process has handed over by `handle`. Rejects with `LockLostError` if the lock is lost,
-   * and with `UnreachableError` when no server answers for as long as the patience.
-   * A text that is no handle is a `SyntaxError`.
+   * Continues a lock that another process has handed over by `handle`. Rejects with `LockLostError` if the lock is lost, with
+   * `UnreachableError` when no server answers within the patience, and with a `SyntaxError` for a text that is not a handle.
    */
   async resume(handle: string): Promise<Lock> {
     const [owner, ...parts] = JSON.parse(Buffer.from(handle, "base64url").toString());
     if (parts.length === 0) throw new SyntaxError("this is not the handle of a lock");
-    const plan = { ...this.#settings, owner, renewal: true, holdLimit: UNLIMITED };
-    const tenures: Tenure[] = parts.map(([key, token, holds, lease, kind]: [string, number, number, number, Kind]) =>
+    const plan = { settings: this.#settings, owner, renewal: true, holdLimit: UNLIMITED };
+    const tenures = parts.map(([key, token, holds, lease, kind]: [string, number, number, number, Kind]) =>
       Object.assign(new Tenure(plan, owner, Buffer.from(key, "base64"), kind, lease), { token, holds }),
     );
+    const lock = new Lock(tenures);
     try {
-      await Promise.all(tenures.map((each) => each.resume()));
+      for (const each of tenures) each.begin(UNLIMITED);
+      await lock.renew();
+      lock.complete();
     } catch (error) {
       for (const each of tenures) each.abandon();
       throw error;
     }
-    return new Lock(tenures);
+    return lock;
   }
 
   async #acquire(keys: Keys, options: AcquireOptions, patience = this.#settings.patience): Promise<Lock | null> {
-    const { waitLimit = UNLIMITED, holdLimit = UNLIMITED, lease = 0, signal } = options;
-    const { servers, responseLimit } = this.#settings;
-    const replicas = options.replicas ?? { count: 0, within: 0 };
-    checkOption("waitLimit", waitLimit, 0);
-    checkOption("lease", options.lease ?? 1);
-    checkOption("holdLimit", holdLimit);
-    checkOption("replicas.count", replicas.count, 0);
-    checkOption("replicas.within", replicas.within, options.replicas ? 1 : 0); // WAIT takes 0 for no limit
-    signal?.throwIfAborted();
-    // Many callers may wait with one signal. Node.js would take that for a leak, and warn.
-    if (signal !== undefined) setMaxListeners(UNLIMITED, signal);
-    // Without a spread: that takes as long as sending the request.
-    const tenures = await acquireAll({
-      servers,
-      responseLimit,
-      patience,
-      owner: options.owner,
-      renewal: options.renewal ?? true,
-      holdLimit,
-      keys: this.#fullKeys(keys),
-      kind: kindArguments(options),
-      lease,
-      deadline: now() + waitLimit,
-      waits: waitLimit > 0,
-      signal,
-      replicas,
-      connections: this.#connections,
-      isAnswered: false,
-    });
-    return tenures && new Lock(tenures, holdLimit);
+    const plan = planOf(this.#settings, this.#fullKeys(keys), options, patience);
+    plan.signal?.throwIfAborted();
+    // Many callers may wait with one signal. Without this line Node.js warns of a memory leak.
+    if (plan.signal !== undefined) setMaxListeners(UNLIMITED, plan.signal);
+    return acquireAll(plan);
   }
 
-  /** The keys with the client's prefix, distinct and sorted by their bytes. */
+  /** The distinct keys with the client's prefix, sorted by their bytes. */
   #fullKeys(keys: Keys): Buffer[] {
     const list = Array.isArray(keys) ? (keys as readonly (string | Buffer)[]) : [keys as string | Buffer];
     checkOption("the number of keys", list.length);
-    for (const key of list) {
-      if (typeof key !== "string" && !Buffer.isBuffer(key)) throw new TypeError("a key must be a string or a Buffer");
-    }
     const full = list.map((key) => this.#settings.servers.fullKey(key)).sort(Buffer.compare);
     return full.filter((key, at) => at === 0 || !key.equals(full[at - 1] as Buffer));
   }
@@ -204,7 +180,7 @@ async function runAndRelease<T>(lock: Lock, routine: Routine<T>): Promise<T> {
   try {
     return await routine(lock.signal, lock);
   } catch (error) {
-    await lock[Symbol.asyncDispose]().catch(() => {}); // the routine's error goes first
+    await lock[Symbol.asyncDispose]().catch(() => {}); // the routine's error takes precedence
     throw error;
   } finally {
     await lock[Symbol.asyncDispose]();

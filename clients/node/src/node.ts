@@ -6,137 +6,104 @@ import { NoReply, now, within } from "./time.js";
 
 /** How long an idle connection for waits is kept, in milliseconds. */
 const IDLE_LIMIT = 10_000;
-/** How long a wait that was cancelled keeps its connection for a late reply, in milliseconds. */
+/** How long a connection stays open for late replies after its wait was cancelled, in milliseconds. */
 const LATE_REPLY_LIMIT = 200;
 
-interface SharedConnection {
+interface Link {
   readonly opening: Promise<Connection>;
-  connection: Connection | undefined;
-  pending: number;
-  /** A request had no reply in time. New requests get another connection. */
+  /** Set when the connection is open. */
+  connection?: Connection;
+  /** How many requests use the link. */
+  uses: number;
+  /** A retired link gets no further request. It is closed when no request uses it any more. */
   isRetired: boolean;
+  idleTimer?: NodeJS.Timeout;
 }
 
 export class Node {
   readonly #connect: () => Promise<Connection>;
   readonly #onBroken: () => void;
-  readonly #connections = new Set<Connection>();
-  /** Connections for waits, and the timers that close them. */
-  readonly #idle: [Connection, NodeJS.Timeout][] = [];
-  #shared: SharedConnection | undefined;
+  readonly #links = new Set<Link>();
+  #shared: Link | undefined;
+  /** Connections for waits. */
+  #idle: Link[] = [];
 
-  /** `onBroken` is called when the shared connection breaks. */
+  /** `onBroken` is called when a connection breaks, unless a wait was using that connection. */
   constructor(connect: () => Promise<Connection>, onBroken: () => void) {
     this.#connect = connect;
     this.#onBroken = onBroken;
   }
 
-  /** Sends commands, which are asked for then, on the shared connection. Throws if a reply is late. */
-  async exchange({ signal, isBackground }: Request, limit: number, commands: () => Command[]): Promise<unknown[]> {
-    this.#shared ??= this.#openShared();
-    const shared = this.#shared;
+  /** Calls `commands` when a connection is open, and sends the result. Throws if a reply does not arrive in time. */
+  async exchange(request: Request, limit: number, commands: () => Command[]): Promise<unknown[]> {
+    const { signal, isAlone, isBackground, onLeft } = request;
     const begun = now();
-    // When the limit is over, the connection may still open for the next attempt.
-    const connection = shared.connection ?? (await within(shared.opening, limit, signal, isBackground));
-    const refs = isBackground ? 0 : 1;
-    shared.pending += 1;
-    connection.addRef(refs);
+    if (!isAlone) this.#shared ??= this.#open();
+    const link = (isAlone ? this.#idle.pop() : this.#shared) ?? this.#open();
+    clearTimeout(link.idleTimer);
+    link.uses += 1;
+    let sending: Promise<unknown[]> | undefined;
     try {
-      return await within(send(connection, commands()), begun + limit - now(), signal, isBackground);
-    } catch (error) {
-      if (error instanceof NoReply) this.#retire(shared);
-      else if (connection.isClosed()) this.#forget(shared);
-      throw error;
-    } finally {
-      connection.addRef(-refs);
-      shared.pending -= 1;
-      // Other requests may still get their replies on a slow connection.
-      if (shared.isRetired && shared.pending === 0) connection.close();
-    }
-  }
-
-  /** The same on a connection that no other request uses. */
-  async exchangeAlone(request: Request, limit: number, commands: () => Command[]): Promise<unknown[]> {
-    const { signal, onLateReplies } = request;
-    const begun = now();
-    const opening = this.#takeIdle() ?? this.#open();
-    const connection = await within(opening, limit, signal).catch((error) => {
-      opening.then((late) => late.close()).catch(() => {});
-      throw error;
-    });
-    connection.addRef(1);
-    const sending = send(connection, commands());
-    try {
-      const replies = await within(sending, begun + limit - now(), signal);
-      this.#keepIdle(connection);
+      const connection = link.connection ?? (await within(link.opening, limit, signal, isBackground));
+      sending = Promise.all(commands().map((command) => connection.send(command)));
+      const replies = await within(sending, begun + limit - now(), signal, isBackground);
+      if (isAlone) this.#keepIdle(link);
       return replies;
     } catch (error) {
-      const late = signal?.aborted ? within(sending, LATE_REPLY_LIMIT).then(onLateReplies) : Promise.resolve();
-      void late.catch(() => {}).finally(() => connection.close());
+      if (isAlone) {
+        const late = signal?.aborted && sending ? within(sending, LATE_REPLY_LIMIT) : Promise.resolve([]);
+        onLeft?.(late);
+        void late.catch(() => {}).finally(() => this.#retire(link));
+      } else if (sending !== undefined && !signal?.aborted) {
+        // This skips a connection that is not open yet: the next attempt may use it.
+        this.#retire(link, !(error instanceof NoReply));
+      }
       throw error;
     } finally {
-      connection.addRef(-1);
+      link.uses -= 1;
+      if (link.isRetired) this.#retire(link);
     }
   }
 
-  /** Closes all connections that may serve another request: they may lead to the wrong server. */
-  closeUnused(): void {
-    if (this.#shared !== undefined) this.#retire(this.#shared);
-    for (const [connection] of this.#idle) connection.close();
+  /** Closes each connection as soon as no request uses it, because the server is not the primary any more. */
+  retireAll(): void {
+    for (const link of this.#links) this.#retire(link);
     this.#onBroken(); // another server may be the primary
   }
 
   closeAll(): void {
-    for (const connection of this.#connections) connection.close();
+    for (const link of this.#links) this.#close(link);
   }
 
-  #openShared(): SharedConnection {
-    const opening = this.#open();
-    const shared: SharedConnection = { opening, connection: undefined, pending: 0, isRetired: false };
-    const onClosed = () => {
-      this.#forget(shared);
-      if (!shared.isRetired) this.#onBroken();
+  #open(): Link {
+    const link: Link = { opening: this.#connect(), uses: 0, isRetired: false };
+    this.#links.add(link);
+    const opened = async (connection: Connection) => {
+      link.connection = connection;
+      await connection.closed;
+      this.#retire(link, true);
     };
-    const onOpen = (connection: Connection) => {
-      shared.connection = connection;
-      void connection.closed.then(onClosed);
-    };
-    opening.then(onOpen, () => this.#forget(shared));
-    return shared;
+    void link.opening.then(opened, () => this.#retire(link));
+    return link;
   }
 
-  #retire(shared: SharedConnection): void {
-    shared.isRetired = true;
-    this.#forget(shared);
-    if (shared.pending === 0) shared.opening.then((connection) => connection.close()).catch(() => {});
+  #keepIdle(link: Link): void {
+    this.#idle.push(link);
+    link.idleTimer = setTimeout(() => this.#retire(link), IDLE_LIMIT).unref();
   }
 
-  #forget(shared: SharedConnection): void {
-    if (this.#shared === shared) this.#shared = undefined;
+  #retire(link: Link, isBroken = false): void {
+    const isNew = !link.isRetired;
+    link.isRetired = true;
+    if (this.#shared === link) this.#shared = undefined;
+    this.#idle = this.#idle.filter((each) => each !== link);
+    // Do not close a connection on which other requests may still get their replies.
+    if (link.uses === 0) this.#close(link);
+    if (isBroken && isNew) this.#onBroken();
   }
 
-  async #open(): Promise<Connection> {
-    const connection = await this.#connect();
-    this.#connections.add(connection);
-    void connection.closed.then(() => this.#connections.delete(connection));
-    return connection;
+  #close(link: Link): void {
+    this.#links.delete(link);
+    link.opening.then((connection) => connection.close()).catch(() => {});
   }
-
-  #takeIdle(): Promise<Connection> | undefined {
-    for (let idle = this.#idle.pop(); idle !== undefined; idle = this.#idle.pop()) {
-      const [connection, timer] = idle;
-      clearTimeout(timer);
-      if (!connection.isClosed()) return Promise.resolve(connection);
-    }
-    return undefined;
-  }
-
-  #keepIdle(connection: Connection): void {
-    const close = () => this.#idle.shift()?.[0].close(); // all have the same limit, so this is the first one
-    this.#idle.push([connection, setTimeout(close, IDLE_LIMIT).unref()]);
-  }
-}
-
-function send(connection: Connection, commands: Command[]): Promise<unknown[]> {
-  return Promise.all(commands.map((command) => connection.send(command)));
 }

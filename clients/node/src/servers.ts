@@ -1,73 +1,69 @@
-// The servers of one client: requests that are repeated until a server answers, at the node that has the key.
+// The servers of one client. A request goes to the node that has the key, and is repeated until a server answers.
 //
-// A request may be carried out twice: when its reply is lost, the client does not know whether the server has carried it out.
-// So each acquisition names the count of holds that it leads to, and each other request the fencing token of its tenure.
+// When a reply is lost, the client does not know whether the server has carried out the request, and sends it again. So each
+// acquisition names the resulting count of holds, and each other request names the fencing token of its tenure.
 
 import calculateSlot from "cluster-key-slot";
 import type { Adapter, Address, Command, RedisClient } from "./adapters.js";
-import { adapterOf, nameOf, ServerError } from "./adapters.js";
+import { adapterOf, isEnded, nameOf, onEnd, ServerError } from "./adapters.js";
 import { LockRefusedError, UnreachableError } from "./errors.js";
 import { Leases } from "./leases.js";
 import { Node } from "./node.js";
 import { NoReply, now, rest } from "./time.js";
 
 export interface Request {
-  /** The commands for an attempt that is sent now. */
+  /** The commands of one attempt, which is sent at the time `sent`. */
   commands(sent: number): Command[];
-  /** How long an attempt that begins now may take, in milliseconds. */
-  limit(sent: number): number;
-  /** When the request ends as unreachable. */
+  /** How long an attempt may take, in milliseconds: the response limit by default. */
+  readonly limit?: number;
+  /** When the request fails with `UnreachableError`. */
   readonly until: number;
-  /** The request also ends as unreachable if no server has answered it for so many milliseconds. */
+  /** The request also fails with `UnreachableError` after this many milliseconds without an answer. */
   readonly patience?: number;
   readonly signal?: AbortSignal | undefined;
-  /** Whether the request waits, and so needs a connection of its own. */
+  /** Whether the request may wait at the server, and so needs a connection of its own. */
   readonly isAlone?: boolean;
-  /** Whether the process may end meanwhile. */
+  /** Whether the process may end while the request is under way. */
   readonly isBackground?: boolean;
-  /** Whether the request ends when an attempt that was sent has no reply. */
+  /** Whether the request fails, and is not repeated, when the reply to an attempt is lost. */
   readonly isSentOnce?: boolean;
   readonly progress?: Progress;
-  /** Called before each attempt. What it throws ends the request. */
-  readonly check?: () => void;
-  readonly onLateReplies?: (replies: unknown[]) => void;
+  /** Checked before each attempt: the tenure must be held. */
+  readonly holder?: { checkHeld(): void };
+  /** Called when a request with `isAlone` fails. If the signal has aborted it, `late` resolves with replies that arrive soon. */
+  readonly onLeft?: (late: Promise<unknown[]>) => void;
 }
 
-/** What has become of the attempts of a request, or of several of one call. */
+/** The outcome of the attempts of a request, or of several requests of one call. */
 export interface Progress {
-  /** It is told when a server has answered. */
-  readonly call?: { isAnswered: boolean };
+  /** Whether a server has answered. */
+  isAnswered?: boolean;
   /** Whether an attempt was sent and had no reply: the server may have carried it out. */
-  isReplyLost: boolean;
+  isReplyLost?: boolean;
 }
 
-export interface Answer {
-  readonly sent: number;
-  /** No errors. */
-  readonly replies: unknown[];
-}
-
-/** As no reply: the request is sent again, perhaps to another server. */
+/** After these errors the request is sent again, as after a lost reply, perhaps to another server. */
 const TRANSIENT = new Set(["LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED"]);
-/** Pauses between attempts, in milliseconds: the second, and the longest. The first one is none. */
+/** The first and the longest pause between attempts, in milliseconds. */
 export const [FIRST_PAUSE, LONGEST_PAUSE] = [50, 1_000];
 
-interface Redirect extends Address {
-  readonly isAsk: boolean;
-}
+/** The primary, if there is no cluster. */
+const PRIMARY: Address = { host: "", port: 0 };
 
 export class Servers {
   static readonly #known = new WeakMap<RedisClient, Servers>();
 
   readonly leases = new Leases();
+  readonly #client: RedisClient;
   readonly #adapter: Adapter;
   readonly #nodes = new Map<string, Node>();
   /** The addresses that MOVED has named, by slot. */
   readonly #moved = new Map<number, Address>();
 
   private constructor(client: RedisClient) {
+    this.#client = client;
     this.#adapter = adapterOf(client);
-    this.#adapter.onEnd(() => {
+    onEnd(client, () => {
       for (const node of this.#nodes.values()) node.closeAll();
     });
   }
@@ -80,97 +76,100 @@ export class Servers {
 
   /** The key with the client's prefix. */
   fullKey(key: string | Buffer): Buffer {
-    const bytes = Buffer.from(key);
-    return this.#adapter.prefix.length === 0 ? bytes : Buffer.concat([Buffer.from(this.#adapter.prefix), bytes]);
+    if (typeof key !== "string" && !Buffer.isBuffer(key)) throw new TypeError("a key must be a string or a Buffer");
+    const { prefix } = this.#adapter;
+    return prefix?.length ? Buffer.concat([Buffer.from(prefix), Buffer.from(key)]) : Buffer.from(key);
   }
 
-  /** Sends a request until a server answers. Throws if that is an error. */
-  async ask(key: Buffer, request: Request): Promise<Answer> {
-    const { signal, progress = { isReplyLost: false }, patience = Number.POSITIVE_INFINITY } = request;
-    const slot = this.#adapter.isCluster ? calculateSlot(key) : 0;
+  /**
+   * Sends a request until a server answers. Throws for an error reply. Returns the replies, and when the last attempt was
+   * sent.
+   */
+  async ask(key: Buffer, request: Request, responseLimit: number) {
+    const { signal, progress = {}, patience = Number.POSITIVE_INFINITY, limit = responseLimit } = request;
+    const slot = this.#adapter.cluster ? calculateSlot(key) : 0;
     let answeredAt = now();
-    let redirect: Redirect | undefined;
+    let asked: Address | undefined;
     let cause: Error | undefined;
-    for (let [failures, pauses] = [0, 0]; ; ) {
+    // After the first failure there is no pause, because the connection may have been cut while it was idle.
+    for (let [failures, pause] = [0, 0]; ; pause = Math.min(Math.max(FIRST_PAUSE, 2 * pause), LONGEST_PAUSE)) {
       signal?.throwIfAborted();
-      request.check?.();
+      request.holder?.checkHeld();
       const begun = now();
-      let sent = begun;
-      let isSent = false;
-      const end = Math.min(request.until, answeredAt + patience);
-      if (this.#adapter.isEnded()) throw unreachable(key, new Error("Connection is closed."));
-      if (cause !== undefined && begun >= end) throw unreachable(key, cause);
+      let sent = 0;
+      const left = Math.min(request.until, answeredAt + patience) - begun;
+      if (isEnded(this.#client)) throw unreachable(key, new Error("Connection is closed."));
+      if (cause !== undefined && left <= 0) throw unreachable(key, cause);
       try {
-        const address = this.#adapter.locate(slot, failures, redirect ?? this.#moved.get(slot));
+        const address = this.#locate(slot, failures, asked ?? this.#moved.get(slot));
         const node = this.#node(address);
-        const asking: Command[] = redirect?.isAsk ? [["ASKING"]] : [];
+        const asking: Command[] = asked ? [["ASKING"]] : [];
         const commands = () => {
-          isSent = true;
           sent = now();
           return [...asking, ...request.commands(sent)];
         };
-        const exchange = request.isAlone ? node.exchangeAlone : node.exchange;
-        const all = await exchange.call(node, request, Math.min(request.limit(begun), end - begun), commands);
-        isSent = false;
-        if (progress.call !== undefined) progress.call.isAnswered = true;
+        const all = await node.exchange(request, Math.min(limit, left), commands);
+        progress.isAnswered = true;
         const replies = all.slice(asking.length);
         const error = replies.find((reply) => reply instanceof ServerError);
         if (error === undefined) return { sent, replies };
         progress.isReplyLost ||= error !== replies[0]; // the first command was carried out
-        redirect = redirectOf(error, address);
-        if (redirect === undefined && !TRANSIENT.has(error.code)) throw error;
+        asked = error.code === "ASK" ? redirectOf(error, address) : undefined;
+        if (error.code === "MOVED") this.#moved.set(slot, redirectOf(error, address));
+        else if (asked === undefined && !TRANSIENT.has(error.code)) throw error;
         cause = new Error(error.message);
         answeredAt = now();
         failures = 0;
-        if (error.code === "READONLY") node.closeUnused();
-        if (redirect?.isAsk === false) this.#moved.set(slot, redirect);
+        if (error.code === "READONLY") node.retireAll();
       } catch (error) {
-        progress.isReplyLost ||= isSent;
-        signal?.throwIfAborted();
         if (error instanceof ServerError) throw new LockRefusedError(error.message, key);
-        if (!(error instanceof Error)) throw error;
-        // Why no server can be reached says more than that the time is over.
-        if (cause === undefined || !(error instanceof NoReply)) cause = error;
-        if (isSent && request.isSentOnce) throw unreachable(key, error);
-        redirect = undefined;
+        progress.isReplyLost ||= sent > 0;
+        signal?.throwIfAborted();
+        // Keep the reason why no server can be reached: it says more than a missing reply.
+        if (cause === undefined || !(error instanceof NoReply)) cause = error as Error;
+        if (sent > 0 && request.isSentOnce) throw unreachable(key, error as Error);
+        asked = undefined;
         failures += 1;
         this.#moved.delete(slot);
       }
-      if (now() - begun > 2 * LONGEST_PAUSE) pauses = 0;
-      const pause = Math.min(backOff(pauses++), request.until - now(), answeredAt + patience - now());
-      if (pause > 0) await rest(pause, signal, request.isBackground);
+      if (now() - begun > 2 * LONGEST_PAUSE) pause = 0;
+      const longest = Math.min(request.until, answeredAt + patience) - now();
+      if (pause > 0) await rest(Math.min(pause * (0.75 + Math.random() / 4), longest), signal, request.isBackground);
     }
+  }
+
+  /**
+   * Returns the address of the slot's node: `named`, if it is given. After failed attempts it returns another node, which may
+   * know where the slot is. Without a cluster it returns `PRIMARY`.
+   */
+  #locate(slot: number, failures: number, named: Address | undefined): Address {
+    const { cluster } = this.#adapter;
+    if (cluster === undefined) return PRIMARY;
+    const nodes = cluster.nodes();
+    const address = named ?? (failures === 0 ? cluster.owner(slot) : undefined) ?? nodes[failures % nodes.length];
+    if (address === undefined) throw new Error("no node of the cluster is known");
+    const { natMap } = cluster;
+    return (typeof natMap === "function" ? natMap(nameOf(address)) : natMap?.[nameOf(address)]) ?? address;
   }
 
   #node(address: Address): Node {
     const name = nameOf(address);
-    const known = this.#nodes.get(name);
-    if (known !== undefined) return known;
-    const node = new Node(
-      () => this.#adapter.open(address),
-      () => this.leases.renewAll(),
-    );
+    const open = () => this.#adapter.open(address);
+    const node = this.#nodes.get(name) ?? new Node(open, () => this.leases.renewAll());
     this.#nodes.set(name, node);
     return node;
   }
-}
-
-/** The pause before the next attempt, in milliseconds: none at first, as the connection may have been cut while idle. */
-function backOff(pauses: number): number {
-  if (pauses === 0) return 0;
-  return Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** Math.min(pauses - 1, 5)) * (0.75 + Math.random() / 4);
 }
 
 function unreachable(key: Buffer, cause: Error): UnreachableError {
   return new UnreachableError(`no server answers: ${cause.message}`, key, { cause });
 }
 
-/** Where MOVED or ASK leads. A node that does not know its own host leaves it out. */
-function redirectOf({ code, message }: ServerError, asked: Address): Redirect | undefined {
-  if (code !== "MOVED" && code !== "ASK") return undefined;
+/** The address in MOVED or ASK. A node that does not know its own host leaves the host out; then it is the asked node's. */
+function redirectOf({ message }: ServerError, asked: Address): Address {
   const [, , address = ""] = message.split(" ");
   const colon = address.lastIndexOf(":");
   const named = address.slice(0, colon);
   const host = named === "" || named === "?" ? asked.host : named;
-  return { host, port: Number(address.slice(colon + 1)), isAsk: code === "ASK" };
+  return { host, port: Number(address.slice(colon + 1)) };
 }

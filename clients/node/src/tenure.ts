@@ -1,30 +1,37 @@
 // A tenure of one key, from its grant to its end, as this process knows it.
 //
-// A lease is counted from before its request was sent, by the monotonic clock of this process. The server starts to count
-// later. So the lease ends here before it ends at the server, however long either was paused.
+// This process counts a lease on its monotonic clock, from before it sent the request. The server starts the lease later. So
+// the lease ends in this process before it ends at the server, even if this process or the server was paused.
 
 import type { Command } from "./adapters.js";
-import { LockLostError, LockRefusedError, UnreachableError } from "./errors.js";
-import type { Answer, Request, Servers } from "./servers.js";
-import { now } from "./time.js";
+import { LockLostError, LockRefusedError } from "./errors.js";
+import type { Progress, Request, Servers } from "./servers.js";
+import { now, within } from "./time.js";
+import type { WaitingConnections } from "./waiting.js";
 
-/** With whom a lock is shared, as arguments of a command. */
+/** The kind of a lock, as arguments of a command. */
 export type Kind = readonly (string | number)[];
 
-/** What the tenures of one lock share. Times are in milliseconds. */
-export interface Plan {
+/** What all calls of one client share. Times are in milliseconds. */
+export interface Settings {
   readonly servers: Servers;
-  /** As the program has named it. */
-  readonly owner: string | undefined;
-  /** How long to try while no server answers. */
+  readonly connections: WaitingConnections;
+  /** How long to repeat a request while no server answers. */
   readonly patience: number;
   readonly responseLimit: number;
+}
+
+/** What the tenures of one lock share. */
+export interface Plan {
+  readonly settings: Settings;
+  /** The owner that the program has named. */
+  readonly owner: string | undefined;
   /** Whether the lease is renewed. */
   readonly renewal: boolean;
   readonly holdLimit: number;
 }
 
-/** The owner does not hold the lock any more as the client believed. (WRONGTYPE: the key was overwritten.) */
+/** The errors which mean that the owner does not hold the lock any more. (WRONGTYPE: the key was overwritten.) */
 const DENIALS = new Set(["NOTHELD", "HOLDS", "WRONGTYPE"]);
 
 export function isDenial(error: unknown): error is LockRefusedError {
@@ -41,26 +48,31 @@ export class Tenure {
   readonly owner: string;
   readonly key: Buffer;
   kind: Kind;
-  /** The lease in milliseconds; 0 until the server has told it. */
+  /** The lease in milliseconds; 0 until the server has chosen one. */
   lease: number;
   token = 0;
   holds = 1;
+  /** Whether the server may have a grant or a place in the queue that must be given up. */
+  mayBeGranted = false;
+  /** The late replies to a wait that was cancelled. */
+  late: Promise<unknown[]> | undefined;
   /** When the lease ends. */
   deadline = Number.NEGATIVE_INFINITY;
-  /** When the lease was asked for that it began with. */
+  /** When the tenure's first lease was requested. */
   begun = 0;
   /** Called once, when the tenure is lost. */
   onLost: ((reason: LockLostError) => void) | undefined;
-  #loss: LockLostError | undefined;
+  /** Set when the tenure is lost. */
+  loss: LockLostError | undefined;
   #isReleased = false;
-  /** Whether later keys of the lock are waited for. Meanwhile the lease is renewed in any case. */
-  #isWaiting = true;
+  /** Whether the lease is renewed. During the wait for later keys of the lock it always is. */
+  #isRenewed = true;
   /** How many renewals are under way. */
   #renewals = 0;
   #retryAt = 0;
   #holdEnd = Number.POSITIVE_INFINITY;
-  /** How many requests have set the lease. Only the reply to the last one counts. */
-  #leaseRequests = 0;
+  /** When the last renewal was sent. Only the reply to this renewal sets the deadline. */
+  #askedAt = 0;
 
   constructor(plan: Plan, owner: string, key: Buffer, kind: Kind, lease: number) {
     this.plan = plan;
@@ -71,166 +83,148 @@ export class Tenure {
   }
 
   get isHeld(): boolean {
-    return !this.#isReleased && this.#loss === undefined && now() < this.deadline;
+    return !this.#isReleased && this.loss === undefined && now() < this.deadline;
   }
 
-  /** The server has granted the token and the lease, which counts from `sent`. Returns whether it still runs. */
+  /** Called when the server has granted the lock. The lease counts from `sent`. Returns whether it is not over yet. */
   begin(sent: number): boolean {
+    const { leases } = this.plan.settings.servers;
     this.begun = sent;
     this.deadline = leaseEnd(sent, this.lease);
-    if (this.isHeld) this.#watch();
-    return this.isHeld;
+    if (!this.isHeld) return false;
+    leases.tenures.add(this);
+    leases.arm(this);
+    return true;
   }
 
-  /** All keys of the lock are held, and it ends at `holdEnd` at the latest. From now on losses are told. */
-  complete(holdEnd: number, onLost: (reason: LockLostError) => void): void {
-    this.onLost = onLost;
-    if (this.#loss !== undefined) onLost(this.#loss);
-    this.#isWaiting = false;
-    this.#holdEnd = holdEnd;
-    // A lease that the server has chosen may be longer than the hold limit: renewing shortens it.
-    if (this.deadline > holdEnd) this.renewInBackground();
-    this.deadline = Math.min(this.deadline, holdEnd);
-    this.plan.servers.leases.arm(this.nextEvent);
+  /** Called when all keys of the lock are held. They are held since `begun`. */
+  complete(begun: number): void {
+    this.mayBeGranted = false;
+    this.#isRenewed = this.plan.renewal;
+    this.#holdEnd = begun + this.plan.holdLimit;
+    // A lease that the server has chosen may be longer than the hold limit. A renewal shortens it.
+    if (this.deadline > this.#holdEnd) this.renewInBackground();
+    this.deadline = Math.min(this.deadline, this.#holdEnd);
+    this.plan.settings.servers.leases.arm(this);
   }
 
-  /** Throws when the tenure is lost. */
+  /** Throws when the tenure was lost or released. */
   checkHeld(): void {
-    if (!this.#isReleased && now() >= this.deadline) this.loseByTime();
-    if (this.#loss !== undefined) throw this.#loss;
+    if (this.#isReleased) throw new TypeError("the lock was released");
+    if (now() >= this.deadline) this.loseByTime();
+    if (this.loss !== undefined) throw this.loss;
   }
 
-  /** Sends a request. If the server refuses the lease as too long, sends it again with the longest that it accepts. */
-  async ask(request: Request): Promise<Answer> {
-    const { servers } = this.plan;
+  /** Sends a request. If the server refuses the lease as too long, sends it again with the longest lease that it accepts. */
+  async ask(request: Request) {
+    const { servers, responseLimit } = this.plan.settings;
     try {
-      return await servers.ask(this.key, request);
+      return await servers.ask(this.key, request, responseLimit);
     } catch (error) {
       const longest =
         error instanceof LockRefusedError && /^ERR invalid expire time .*: at most (\d+) /.exec(error.reply);
       if (!longest) throw error;
       this.lease = Number(longest[1]);
-      return servers.ask(this.key, request);
+      return servers.ask(this.key, request, responseLimit);
     }
   }
 
-  /** In quarantine the command restores a tenure that the server has forgotten. */
+  /** The renewal command. A server in quarantine that has forgotten the tenure restores it. */
   renewCommand(lease: number): Command {
     const { key, owner, token, holds, kind } = this;
     return ["LOCK.RENEW", key, owner, "PX", lease, "TOKEN", token, "HOLDS", holds, ...kind];
   }
 
   /**
-   * Renews the lease, and sets its length and the kind from now on. Throws when the tenure is lost. If no server answers, the
-   * next renewal sets them.
+   * Renews the lock, and sets its lease and kind from now on. Throws when the tenure is lost. If no server answers, the next
+   * renewal sets the lease and the kind.
    */
   async renew({ lease = this.lease, kind = this.kind } = {}): Promise<void> {
     const previous = { lease: this.lease, kind: this.kind };
     this.checkHeld();
     Object.assign(this, { lease, kind });
     try {
-      await this.#renew(Math.min(this.deadline, now() + this.plan.patience), false);
+      await this.#renew(Math.min(this.deadline, now() + this.plan.settings.patience), false);
     } catch (error) {
       if (error instanceof LockRefusedError) Object.assign(this, previous);
       throw error;
     }
   }
 
-  /** Starts to hold a tenure that another process has acquired. */
-  async resume(): Promise<void> {
-    this.deadline = Number.POSITIVE_INFINITY;
-    await this.renew();
-    this.#watch();
-  }
-
-  /** Runs a command only while the server has this tenure. It is never sent again once a server may have carried it out. */
+  /** Runs a command only while the server has this tenure. Does not repeat a command that a server may have carried out. */
   async guarded(command: Command | [], mayRenew = true): Promise<unknown> {
-    const { patience, responseLimit } = this.plan;
     try {
       const { replies } = await this.ask({
         commands: () => [["LOCK.GUARD", this.key, this.token, ...command]],
-        limit: () => responseLimit,
-        until: now() + patience,
+        until: now() + this.plan.settings.patience,
         isSentOnce: true,
-        check: () => this.checkHeld(),
+        holder: this,
       });
       return replies[0];
     } catch (error) {
       if (!(error instanceof LockRefusedError) || error.code !== "FENCED") throw error;
-      // A server in quarantine may have forgotten the tenure: renewing restores it.
+      // A server in quarantine may have forgotten the tenure. A renewal restores it.
       if (!mayRenew) throw this.#lose(error.reply);
       await this.renew();
       return this.guarded(command, false);
     }
   }
 
-  /** Ends the tenure. Throws when it is lost. */
+  /** Releases the lock. Throws when the tenure is lost. */
   async release(): Promise<void> {
     this.checkHeld();
     this.abandon();
-    const { patience, responseLimit } = this.plan;
-    const progress = { isReplyLost: false };
+    const progress: Progress = {};
     try {
       await this.ask({
         commands: () => [["LOCK.RELEASE", this.key, this.owner, "ALL", "TOKEN", this.token]],
-        limit: () => responseLimit,
-        until: Math.min(this.deadline, now() + patience),
+        until: Math.min(this.deadline, now() + this.plan.settings.patience),
         progress,
       });
     } catch (error) {
       if (!isDenial(error)) throw error;
-      // Unless an earlier attempt was carried out, and its reply lost.
+      // After a lost reply this is no loss: the server may have carried out the earlier attempt.
       if (!progress.isReplyLost) throw this.#lose(error.reply);
     }
   }
 
-  #watch(): void {
-    this.plan.servers.leases.tenures.add(this);
-    this.plan.servers.leases.arm(this.nextEvent);
-  }
-
   /** From now on this process neither renews nor watches the lease. */
   stopRenewal(): void {
-    this.plan.servers.leases.tenures.delete(this);
+    this.plan.settings.servers.leases.tenures.delete(this);
   }
 
-  /** From now on this process does nothing for the tenure, which may go on. */
+  /** From now on this process does nothing for the tenure. At the server the tenure may continue. */
   abandon(): void {
     this.#isReleased = true;
     this.stopRenewal();
   }
 
   /**
-   * Gives back what may be granted to a caller that has left, and its place in the queue. Resolves when that is done or has
-   * failed for 200 ms. Then it goes on for the patience, unless the program has named the owner, which may acquire the lock
-   * again meanwhile. The process may end then.
+   * Releases what the server may have granted to a caller that has left, and leaves the queue. Resolves when this is done, or
+   * after `limit` milliseconds. After the limit it goes on in the background for the patience. But if the program has named
+   * the owner, it stops at the limit, because this owner may acquire the lock again. It does not keep the process alive.
    */
-  async giveUp(): Promise<void> {
+  async giveUp(limit: number): Promise<void> {
     this.abandon();
-    const { owner, patience, responseLimit } = this.plan;
+    const { owner, settings } = this.plan;
+    const until = now() + (owner === undefined ? settings.patience : limit);
     const commands = (): Command[] => [["LOCK.RELEASE", this.key, this.owner, "HOLDS", 0]];
-    const ask = (limit: number, isBackground: boolean) =>
-      this.ask({ commands, limit: () => Math.min(limit, responseLimit), until: now() + limit, isBackground });
-    const goOn = (error: unknown) => {
-      if (owner === undefined && error instanceof UnreachableError) ask(patience, true).catch(() => {});
-    };
-    await ask(200, false).catch(goOn);
+    const giveUp = () => this.ask({ commands, until, isBackground: true });
+    // The server may have carried out the cancelled wait after this release. Then release the grant again.
+    const giveUpAgain = this.late?.then(async ([reply]) => Array.isArray(reply) && giveUp());
+    await within(Promise.all([giveUp(), giveUpAgain]), limit).catch(() => {});
   }
 
-  // For the watch over the leases.
+  // For `Leases`.
 
-  /** When the tenure is to be renewed, or ends. */
-  get nextEvent(): number {
-    return Math.min(this.renewalDue, this.deadline);
-  }
-
+  /** When to renew the tenure; infinity for never. */
   get renewalDue(): number {
     if (this.#renewals > 0 || this.#isLastLease || !this.#isRenewed) return Number.POSITIVE_INFINITY;
     return Math.max(this.deadline - (this.lease * 2) / 3, this.#retryAt);
   }
 
   renewInBackground(): void {
-    // It may find that the tenure is lost or released, or the server may refuse it.
+    // The renewal may find that the tenure is lost or released, or the server may refuse the renewal.
     if (this.#renewals === 0) this.#renew(this.deadline, true).catch(() => {});
   }
 
@@ -238,57 +232,49 @@ export class Tenure {
     this.#lose(this.#isLastLease ? "its hold limit is over" : "its lease is over");
   }
 
-  get #isRenewed(): boolean {
-    return this.plan.renewal || this.#isWaiting;
-  }
-
   /** Whether the lease ends with the hold limit. */
   get #isLastLease(): boolean {
     return leaseEnd(this.#holdEnd, this.lease) - 1 <= this.deadline + this.lease;
   }
 
-  /** In the background a lease that is not to be renewed stays: the request only restores what a server has forgotten. */
+  /**
+   * Renews the lease until a server answers. If the program wants no renewal, a renewal in the background does not change the
+   * deadline: it only restores a tenure that a server has forgotten.
+   */
   async #renew(until: number, isBackground: boolean): Promise<void> {
     const setsLease = this.#isRenewed || !isBackground;
-    this.#leaseRequests += 1;
-    const leaseRequest = this.#leaseRequests;
     let lease = 0;
-    const check = () => {
-      if (this.#isReleased) throw new TypeError("the lock was released");
-      this.checkHeld();
-    };
     const commands = (sent: number) => {
+      this.#askedAt = sent;
       const left = (setsLease ? this.#holdEnd : this.deadline) - sent;
       lease = Math.max(1, Math.min(this.lease, Math.ceil(left)));
-      // The server may set a shorter lease though no reply arrives.
+      // The server may set a shorter lease even if the reply is lost.
       this.deadline = Math.min(this.deadline, leaseEnd(sent, lease));
-      this.plan.servers.leases.arm(this.deadline);
+      this.plan.settings.servers.leases.arm(this);
       return [this.renewCommand(lease)];
     };
-    const limit = () => Math.min(this.plan.responseLimit, this.lease / 6 + 1);
+    const limit = Math.min(this.plan.settings.responseLimit, this.lease / 6 + 1);
     this.#renewals += 1;
     try {
-      const { sent } = await this.ask({ commands, limit, until, check, isBackground });
-      check(); // a tenure that is over stays over, however late this reply is
-      if (setsLease && leaseRequest === this.#leaseRequests) {
-        this.deadline = Math.min(leaseEnd(sent, lease), this.#holdEnd);
-      }
+      const { sent } = await this.ask({ commands, limit, until, holder: this, isBackground });
+      this.checkHeld(); // a late reply does not revive a tenure that has ended
+      if (setsLease && sent === this.#askedAt) this.deadline = Math.min(leaseEnd(sent, lease), this.#holdEnd);
     } catch (error) {
       if (isDenial(error) && !this.#isReleased) throw this.#lose(error.reply);
       this.#retryAt = now() + Math.min(1_000, this.lease / 6);
       throw error;
     } finally {
       this.#renewals -= 1;
-      if (this.isHeld) this.plan.servers.leases.arm(this.nextEvent);
+      if (this.isHeld) this.plan.settings.servers.leases.arm(this);
     }
   }
 
   #lose(reason: string): LockLostError {
     this.stopRenewal();
-    if (this.#loss === undefined) {
-      this.#loss = new LockLostError(`the lock is lost: ${reason}`, this.key);
-      this.onLost?.(this.#loss);
+    if (this.loss === undefined) {
+      this.loss = new LockLostError(`the lock is lost: ${reason}`, this.key);
+      this.onLost?.(this.loss);
     }
-    return this.#loss;
+    return this.loss;
   }
 }

@@ -5,15 +5,15 @@ export function now(): number {
   return performance.now();
 }
 
-/** The longest delay of a timer in Node.js, in milliseconds. With a longer one it fires at once. */
+/** The longest delay of a timer in Node.js, in milliseconds. A timer with a longer delay fires at once. */
 export const MAX_DELAY = 2 ** 31 - 1;
 
-/** The milliseconds of `within` are over. */
+/** `within` throws this when its time is over. */
 export class NoReply extends Error {}
 
 /**
- * Settles like the promise. Rejects when the milliseconds are over, or with the signal's reason when that aborts first. The
- * process may end meanwhile if `isBackground`.
+ * Settles like the promise. Rejects when the milliseconds are over, or with the signal's reason when the signal aborts first.
+ * With `isBackground` the timer does not keep the process alive.
  */
 export function within<T>(promise: Promise<T>, milliseconds: number, signal?: AbortSignal, isBackground = false) {
   return new Promise<T>((resolve, reject) => {
@@ -24,8 +24,11 @@ export function within<T>(promise: Promise<T>, milliseconds: number, signal?: Ab
       how();
     };
     const abort = () => settle(() => reject(signal?.reason));
-    const expire = () => settle(() => reject(new NoReply(`no reply within ${limit} ms`)));
-    // setImmediate: a process that was paused reads what has arrived before it decides that nothing has.
+    const end = now() + limit;
+    // A timer may fire early, because it counts from the time when the event loop last read the clock.
+    const late = () => reject(new NoReply(`no reply within ${limit} ms`));
+    const expire = () => (now() < end ? setImmediate(expire) : settle(late));
+    // setImmediate lets a process that was paused read replies that have already arrived.
     const timer = setTimeout(setImmediate, limit, expire);
     if (isBackground) timer.unref();
     signal?.addEventListener("abort", abort);
@@ -35,7 +38,7 @@ export function within<T>(promise: Promise<T>, milliseconds: number, signal?: Ab
   });
 }
 
-/** Sleeps, but no longer than until the signal aborts. */
+/** Sleeps until the milliseconds are over or the signal aborts. */
 export function rest(milliseconds: number, signal?: AbortSignal, isBackground = false): Promise<void> {
   const options = { ref: !isBackground, ...(signal && { signal }) };
   return sleep(Math.min(milliseconds, MAX_DELAY), undefined, options).catch(() => {});

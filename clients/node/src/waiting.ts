@@ -1,30 +1,26 @@
-/** A caller's turn to wait on a connection of its own. */
-export interface Turn {
-  hasBegun: boolean;
-  /** Called when the turn begins, unless it has begun when `enter` returns. */
-  onBegin(): void;
-}
-
-/** Bounds how many callers wait on connections of their own. Further callers get a turn first come, first served. */
+/** Limits how many callers wait on connections of their own. Further callers get a turn first come, first served. */
 export class WaitingConnections {
   #left: number;
-  readonly #queue = new Set<Turn>();
+  /** The callers without a turn. Each function begins the turn of one caller. */
+  readonly #queue = new Set<() => void>();
 
   constructor(limit: number) {
     this.#left = limit;
   }
 
-  enter(): Turn {
-    const turn = { hasBegun: false, onBegin: () => {} };
-    this.#queue.add(turn);
+  /** `begun` resolves with true when the caller's turn begins. Call `leave` at the end, even if the turn has not begun. */
+  enter() {
+    let begin = () => {};
+    const begun = new Promise<boolean>((resolve) => {
+      begin = () => resolve(true);
+    });
+    const leave = () => {
+      if (!this.#queue.delete(begin)) this.#left += 1;
+      this.#beginNext();
+    };
+    this.#queue.add(begin);
     this.#beginNext();
-    return turn;
-  }
-
-  /** Ends the turn, whether it has begun or not. */
-  leave(turn: Turn): void {
-    if (!this.#queue.delete(turn)) this.#left += 1;
-    this.#beginNext();
+    return { begun, leave };
   }
 
   #beginNext(): void {
@@ -32,7 +28,6 @@ export class WaitingConnections {
     if (next === undefined || this.#left === 0) return;
     this.#left -= 1;
     this.#queue.delete(next);
-    next.hasBegun = true;
-    next.onBegin();
+    next();
   }
 }

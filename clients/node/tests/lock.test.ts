@@ -53,7 +53,7 @@ for (const library of LIBRARIES) {
       assert.deepEqual(served, [0, 1, 2]);
     });
 
-    test("300 callers that want one lock again and again take turns", async () => {
+    test("300 callers that acquire one lock repeatedly take turns", async () => {
       const holder = await lockward.acquire("crowd");
       const grants = new Array<number>(300).fill(0);
       const until = performance.now() + 30_000;
@@ -70,7 +70,7 @@ for (const library of LIBRARIES) {
       assert(Math.min(...grants) >= 3 && Math.max(...grants) <= 5, `${grants}`);
     });
 
-    test("renew sets another lease", async () => {
+    test("renew sets a new lease", async () => {
       const lock = await lockward.acquire("longer", { lease: 1_000 });
       await lock.renew(100_000);
       assert(((await server.info("longer")).holders[0]?.["lease-left"] as number) > 90_000);
@@ -79,7 +79,7 @@ for (const library of LIBRARIES) {
       await lock.release();
     });
 
-    test("a wait that is given up leaves the queue at once", async () => {
+    test("a cancelled wait leaves the queue at once", async () => {
       const holder = await lockward.acquire("left");
       const leaving = new AbortController();
       const reason = new Error("no more");
@@ -92,17 +92,18 @@ for (const library of LIBRARIES) {
       assert.equal(await server.ask(["EXISTS", "left"]), 0);
     });
 
-    test("no request is sent when the signal has aborted before", async () => {
+    test("no request is sent if the signal has already aborted", async () => {
       const before = await server.calls("lock.acquire");
       await assert.rejects(lockward.acquire("before", { signal: AbortSignal.abort() }), { name: "AbortError" });
       assert.equal(await server.calls("lock.acquire"), before);
     });
 
-    test("a wait that is given up at any moment leaves no lock held", async () => {
+    test("a wait that is cancelled at any moment leaves no lock held", async () => {
       for (let turn = 0; turn < 60; turn += 1) {
         const holder = turn % 2 === 0 ? await lockward.acquire("any") : undefined;
         const leaving = new AbortController();
-        const waiting = lockward.acquire("any", { signal: leaving.signal });
+        const owner = turn % 4 < 2 ? {} : { owner: "named" };
+        const waiting = lockward.acquire("any", { signal: leaving.signal, ...owner });
         for (let step = 0; step < turn / 4; step += 1) await new Promise((resolve) => setImmediate(resolve));
         const released = holder?.release();
         if (turn % 3 === 0) await Promise.resolve();
@@ -168,7 +169,7 @@ for (const library of LIBRARIES) {
       await assert.rejects(lockward.acquire(42 as unknown as string), TypeError);
     });
 
-    test("long and short leases and limits", async () => {
+    test("long and short leases and limits are accepted, and others are refused", async () => {
       const YEAR = 365 * 24 * 3_600_000;
       const long = await lockward.acquire("long", { lease: 9 * YEAR });
       assert.equal(await lockward.tryAcquire("long"), null);
@@ -194,17 +195,17 @@ for (const library of LIBRARIES) {
       for (const [count, within] of [[1, 0] as const, [1, Number.NaN] as const, [Number.NaN, 20] as const]) {
         await assert.rejects(lockward.acquire("none", { replicas: { count, within } }), RangeError);
       }
-      await (await lockward.acquire("none", { lease: 11 * YEAR })).release(); // it has the largest one
+      await (await lockward.acquire("none", { lease: 11 * YEAR })).release(); // the client takes the longest lease that the server accepts
     });
 
-    test("a reply that arrives after the lease revives no lock", async () => {
+    test("a reply that arrives after the end of the lease does not revive the lock", async () => {
       const proxy = await LossyProxy.start(server.port);
       const lock = await new Lockward(await library.client(server, proxy.port)).acquire("blocked", { lease: 900 });
       await proxy.tell("delay 700");
       const before = await server.calls("lock.renew");
       const renewing = assert.rejects(lock.renew(60_000), LockLostError);
       await eventually(async () => (await server.calls("lock.renew")) > before);
-      // This blocks the event loop. Meanwhile the lease ends, and then the reply arrives.
+      // Block the event loop. Meanwhile the lease ends, and then the reply arrives.
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1_000);
       assert(!lock.held);
       await renewing;
@@ -229,7 +230,7 @@ for (const library of LIBRARIES) {
       assert.equal(await server.ask(["EXISTS", "several 1"]), 0);
     });
 
-    test("a routine that leads is told a loss by its signal, and runs again", async () => {
+    test("after a loss the leader's signal aborts, and its routine runs again", async () => {
       const terms: number[] = [];
       const leaving = new AbortController();
       const led = lockward.lead("led", { lease: 900, signal: leaving.signal }, async (term, signal) => {
@@ -246,7 +247,7 @@ for (const library of LIBRARIES) {
       assert.equal(await server.ask(["EXISTS", "led"]), 0);
     });
 
-    test("another client goes on with a lock", async () => {
+    test("another client resumes a lock", async () => {
       const lock = await lockward.acquire("handed", { slots: 4, weight: 2, lease: 60_000 });
       const handle = lock.handle();
       assert(!lock.held);
@@ -260,7 +261,7 @@ for (const library of LIBRARIES) {
       await assert.rejects(lockward.resume("no handle"), SyntaxError);
     });
 
-    test("the reply to a guarded command has text", async () => {
+    test("strings in the reply to a guarded command are text", async () => {
       const lock = await lockward.acquire("{g}lock");
       await lock.guarded("RPUSH", "{g}list", "one", Buffer.from("zwei"), 3);
       assert.deepEqual(await lock.guarded("LRANGE", "{g}list", 0, -1), ["one", "zwei", "3"]);
@@ -330,7 +331,7 @@ describe("clients", () => {
     for (const client of [server.ioredis(guest), await server.nodeRedis(guest)]) {
       await assert.rejects(new Lockward(client).acquire("a"), { name: "LockRefusedError", code: "NOPERM" });
     }
-    // A command that is refused after the grant leaves no lock behind.
+    // If the server refuses a command after the grant, the client releases the lock.
     await server.ask(["ACL", "SETUSER", "half", "on", ">secret", "~*", "+select", "+lock.acquire", "+lock.release"]);
     const half = new Lockward(server.ioredis({ username: "half", password: "secret" }));
     const replicas = { count: 0, within: 1 };
@@ -386,7 +387,7 @@ describe("faults", () => {
     lockward = new Lockward(server.ioredis());
   });
 
-  test("a release that arrives late does not end a later grant of several keys", async () => {
+  test("a late release does not end a later grant of several keys", async () => {
     const proxy = await LossyProxy.start(server.port);
     const slow = new Lockward(server.ioredis({}, proxy.port));
     const other = await lockward.acquire("late 2");
@@ -404,7 +405,7 @@ describe("faults", () => {
     await (await waiting).release();
   });
 
-  test("a key that is lost ends the wait for the next one, and all are acquired again", async () => {
+  test("the loss of one key ends the wait for the next one, and all keys are acquired again", async () => {
     const other = await lockward.acquire("next 2", { lease: 60_000 });
     const waiting = lockward.acquire(["next 1", "next 2"], { lease: 900 });
     await eventually(() => server.waiters("next 2"));
@@ -419,7 +420,7 @@ describe("faults", () => {
     await lock.release();
   });
 
-  test("keys are renewed during the wait for the next one, also without renewal", async () => {
+  test("keys are renewed during the wait for the next key, even without renewal", async () => {
     const other = await lockward.acquire("renewed 2", { lease: 60_000 });
     const waiting = lockward.acquire(["renewed 1", "renewed 2"], { lease: 900, renewal: false });
     await eventually(() => server.waiters("renewed 2"));
@@ -432,7 +433,7 @@ describe("faults", () => {
     await eventually(() => lock.signal.aborted);
   });
 
-  test("the hold limit of several keys counts from the last one", async () => {
+  test("the hold limit of several keys counts from the last grant", async () => {
     const other = await lockward.acquire("limited 2", { lease: 60_000 });
     const begun = performance.now();
     const waiting = lockward.acquire(["limited 1", "limited 2"], { holdLimit: 3_000 });
@@ -454,13 +455,13 @@ describe("faults", () => {
     }
   });
 
-  test("a lease below a round trip is not asked for without a pause", async () => {
+  test("a lease shorter than a round trip is not requested in a busy loop", async () => {
     const before = (await server.calls("lock.acquire")) + (await server.calls("lock.renew"));
     await assert.rejects(lockward.acquire("tiny", { lease: 1, waitLimit: 400 }), LockBusyError);
     assert((await server.calls("lock.acquire")) + (await server.calls("lock.renew")) < before + 25);
   });
 
-  test("a leader that has returned does not lead again, even if its lock turns out to be lost", async () => {
+  test("a leader that has returned does not lead again, even if its release finds a loss", async () => {
     let terms = 0;
     const led = lockward.lead("done", async () => {
       terms += 1;
@@ -470,7 +471,7 @@ describe("faults", () => {
     assert.equal(terms, 1);
   });
 
-  test("giving up goes on in the background", async () => {
+  test("the release after a cancelled acquire is repeated in the background", async () => {
     const proxy = await LossyProxy.start(server.port);
     const lossy = new Lockward(server.ioredis({}, proxy.port));
     await proxy.tell("plan hold LOCK.*");
@@ -487,7 +488,47 @@ describe("faults", () => {
     await server.ask(["LOCK.ACQUIRE", "given up", "other", "PX", 60_000, "BLOCK", 10_000]);
   });
 
-  test("a call for several keys is busy if a server has answered during it", async () => {
+  for (const keys of ["owned", ["owned", "owned too"]]) {
+    for (const ending of ["unreachable", "left"]) {
+      test(`a release after a failed acquire does not end the next tenure of a named owner: ${keys}, ${ending}`, async () => {
+        const proxy = await LossyProxy.start(server.port);
+        const lossy = new Lockward(server.ioredis({}, proxy.port), { patience: 300 });
+        const leaving = new AbortController();
+        const options = { owner: "named", lease: 60_000, signal: leaving.signal };
+        await proxy.tell("plan reply LOCK.ACQUIRE until LOCK.RELEASE, request LOCK.RELEASE");
+        const failing = assert.rejects(lossy.acquire(keys, options));
+        if (ending === "left") await eventually(() => server.ask(["EXISTS", "owned"]));
+        const left = performance.now();
+        if (ending === "left") leaving.abort();
+        await failing;
+        assert(performance.now() < left + (ending === "left" ? 250 : 600));
+        const lossesUntil = performance.now() + 25; // meanwhile two releases are lost
+        await eventually(() => performance.now() > lossesUntil);
+        await proxy.tell("plan");
+        const lock = await lossy.acquire(keys, { owner: "named", lease: 60_000 });
+        const until = performance.now() + 400;
+        await eventually(() => performance.now() > until);
+        assert.equal((await server.info("owned")).holders[0]?.token, lock.token);
+        await lock.release();
+      });
+    }
+  }
+
+  test("a call with a named owner ends in time even if its release gets no reply", async () => {
+    const own = await Server.start();
+    const client = new Lockward(own.ioredis());
+    const other = await client.acquire("in time", { lease: 60_000 });
+    const begun = performance.now();
+    const waiting = assert.rejects(client.acquire("in time", { owner: "named", waitLimit: 500 }), LockBusyError);
+    await eventually(() => own.waiters("in time"));
+    await own.tell("pause");
+    await waiting;
+    assert(performance.now() < begun + 750);
+    await own.tell("resume");
+    await other.release();
+  });
+
+  test("a call for several keys fails as busy if a server has answered before it stops", async () => {
     const own = await Server.start();
     const client = new Lockward(own.ioredis());
     const other = await new Lockward(own.ioredis()).acquire("answered 2", { lease: 60_000 });
@@ -499,7 +540,7 @@ describe("faults", () => {
     await other.release();
   });
 
-  test("a handle of no key is refused", async () => {
+  test("a handle without a key is refused", async () => {
     const handle = Buffer.from(JSON.stringify(["owner"])).toString("base64url");
     await assert.rejects(lockward.resume(handle), SyntaxError);
   });

@@ -1,4 +1,4 @@
-// Servers and proxies for the tests. They end with the tests, also when those fail.
+// Servers and proxies for the tests. They end with the tests, even if a test fails.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -13,7 +13,7 @@ import type { RedisClient } from "../src/index.js";
 
 const PROGRAM = process.env.LOCKWARD_TEST_SERVER ?? resolve("../../target/release/lockward-test-server");
 
-/** The condition's value, once it is true. An error of a server that is down does not end the wait. */
+/** Waits until the condition is true, and returns its value. An error of a server that is down does not end the wait. */
 export async function eventually<T>(condition: () => T | Promise<T>, within = 20_000): Promise<T> {
   const until = performance.now() + within;
   for (;;) {
@@ -33,7 +33,7 @@ after(async () => {
   await Promise.all(processes.map((process) => process.end()));
 });
 
-/** A process of lockward-test-server, which tests/src/bin/lockward-test-server.rs describes. */
+/** Runs the program of tests/src/bin/lockward-test-server.rs, which describes its protocol. */
 class TestProcess {
   readonly #child;
   readonly #answers;
@@ -85,7 +85,7 @@ export class LossyProxy {
     return new LossyProxy(process, ports[0] as number);
   }
 
-  /** `plan` and its steps, `random` and its shares, `delay` and milliseconds, or `cut`. */
+  /** Sends `plan` with steps, `random` with shares, `delay` with milliseconds, or `cut`. */
   async tell(command: string): Promise<void> {
     await this.#process.ask(command);
   }
@@ -147,7 +147,7 @@ export class Server {
     return client;
   }
 
-  /** One command on a connection of its own. */
+  /** Sends one command on a new connection. */
   async ask(command: (string | number)[]): Promise<unknown> {
     const client = new Redis({
       port: this.port,
@@ -180,7 +180,7 @@ export class Server {
     return Number(new RegExp(`cmdstat_${command}:calls=(\\d+)`).exec(stats)?.[1] ?? 0);
   }
 
-  /** `kill`, `start`, `pause`, `resume`, or `module` and more arguments for the next start. */
+  /** Sends `kill`, `start`, `pause`, `resume`, or `module` with arguments for the next start. */
   async tell(command: string): Promise<void> {
     await this.#process.ask(`${this.#node}${command}`);
   }
@@ -196,7 +196,7 @@ function asMap(reply: unknown): Record<string, unknown> {
   return Object.fromEntries(list.flatMap((name, at) => (at % 2 === 0 ? [[`${name}`, list[at + 1]]] : [])));
 }
 
-/** Each test runs with these. */
+/** Each test runs with each of these. */
 export const LIBRARIES: { name: string; client(server: Server, port?: number): Promise<RedisClient> }[] = [
   { name: "ioredis", client: async (server, port = server.port) => server.ioredis({}, port) },
   { name: "node-redis", client: (server, port = server.port) => server.nodeRedis({}, port) },

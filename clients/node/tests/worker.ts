@@ -1,4 +1,4 @@
-// The worker of the conformance suite: clients/conformance/README.md describes its lines. With --node-redis it uses that library.
+// The worker of the conformance suite: clients/conformance/README.md describes its lines. With --node-redis it uses node-redis.
 
 import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
@@ -23,7 +23,7 @@ let locks: Map<string, Lock>;
 let calls: Map<string, AbortController>;
 let resignations: Map<string, () => void>;
 let closeClient: () => void;
-/** Counts the clients that were opened. What belongs to an earlier one prints nothing. */
+/** Counts the clients that were opened. Locks of an earlier client print nothing. */
 let latest = 0;
 
 createInterface({ input: process.stdin })
@@ -183,7 +183,7 @@ async function acquire(id: string, keys: Keys, words: Settings): Promise<Lock | 
 function hold(name: string, lock: Lock, slowness = 0): string {
   const print = printer();
   locks.set(name, lock);
-  // A listener that blocked the event loop would hold up everything in this process.
+  // A slow listener must not block the event loop, because that would stop the whole process.
   const onLost = async () => {
     print(`event lost ${name}`);
     await sleep(slowness);
@@ -232,7 +232,7 @@ function settingsOf(words: string[]): Settings {
   );
 }
 
-/** Prints a line, unless another client has been opened since. Without a buffer: the process may end at once. */
+/** Returns a function that prints lines until another client is opened. */
 function printer(): (line: string) => void {
   const client = latest;
   return (line) => {

@@ -1,4 +1,4 @@
-"""What redis-py's own lock tests need, with Lockward's locks in place of redis-py's. See README.md."""
+"""Fixtures for redis-py's own lock tests. Lockward's locks replace redis-py's. See README.md."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def owner(info: Any) -> Any:
-    """redis-py's locks are strings, and the value is the token. The owner of a Lockward lock comes from LOCK.INFO."""
+    """The owner of a Lockward lock, from LOCK.INFO. redis-py's tests expect it as the value of a string."""
     found = dict(zip(info[::2], info[1::2])) if isinstance(info, list) else info
     if not found:
         return None
@@ -64,7 +64,7 @@ def port() -> Iterator[int]:
     with subprocess.Popen([PROGRAM, "server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout
         yield json.loads(server.stdout.readline())["port"]
-        server.communicate()  # the server ends with its input
+        server.communicate()  # the server ends when its input is closed
 
 
 def _get_client(cls: Any, request: pytest.FixtureRequest, **options: Any) -> Any:

@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).parents[3] / "target" / "release" / "lockward-test-serv
 
 
 def eventually(condition: Callable[[], Any], within: float = 20.0) -> Any:
-    """The condition's value, once it is true."""
+    """Wait until the condition is true, and return its value."""
     until = time.monotonic() + within
     while True:
         found = condition()
@@ -26,7 +26,7 @@ def eventually(condition: Callable[[], Any], within: float = 20.0) -> Any:
 
 
 class Process:
-    """A process of lockward-test-server: see tests/src/bin/lockward-test-server.rs."""
+    """Runs the program of tests/src/bin/lockward-test-server.rs, which describes its protocol."""
 
     def __init__(self, *arguments: str) -> None:
         self._process = subprocess.Popen(
@@ -69,7 +69,7 @@ class Server(Process):
         self.ask("kill")
 
     def restart(self, module: str = "") -> None:
-        """`module` are more module arguments."""
+        """`module` has more arguments for the module."""
         if module:
             self.ask(f"module {module}")
         self.ask("restart")
@@ -84,7 +84,7 @@ def shared() -> Any:
 
 @pytest.fixture
 def server(shared: Server) -> Server:
-    """A server that other tests use before and after this one."""
+    """An empty server that all tests share."""
     shared.client().flushall()
     return shared
 
@@ -124,5 +124,5 @@ def as_map(reply: Any) -> Any:
 
 
 def calls(client: redis.Redis, command: str) -> int:
-    """How often the server was sent a command."""
+    """How often the server has received a command."""
     return int(client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])

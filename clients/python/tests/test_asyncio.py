@@ -42,7 +42,7 @@ def in_loop(test: Any) -> Any:
             asyncio.run(main())
             gc.collect()
 
-    del run.__wrapped__  # otherwise pytest takes its parameters for fixtures
+    del run.__wrapped__  # otherwise pytest reads the parameters of the wrapped function as fixtures
     return run
 
 
@@ -86,7 +86,7 @@ async def test_tasks_with_one_object_exclude_each_other(server: Any, client: Any
 
 
 @in_loop
-async def test_a_task_that_lost_the_lock_does_not_release_another_tasks(server: Any, client: Any, own: Any) -> None:
+async def test_a_task_that_lost_the_lock_does_not_release_another_one(server: Any, client: Any, own: Any) -> None:
     lock, lost, done = Lock(own, "a", timeout=30), asyncio.Event(), asyncio.Event()
 
     async def loser() -> None:
@@ -170,7 +170,7 @@ async def test_a_reentrant_lock_counts_for_one_task(server: Any, client: Any, ow
 
 
 @in_loop
-async def test_a_lock_that_is_taken_away_is_lost(server: Any, client: Any, own: Any) -> None:
+async def test_a_lock_whose_key_is_deleted_or_overwritten_is_lost(server: Any, client: Any, own: Any) -> None:
     reported: list[Any] = []
     for theft in (("DEL", "a"), ("SET", "a", "1")):
         client.delete("a")
@@ -208,7 +208,7 @@ async def test_extend_and_reacquire(server: Any, client: Any, own: Any) -> None:
 
 
 @in_loop
-async def test_another_client_continues_with_a_handle(server: Any, client: Any, own: Any) -> None:
+async def test_another_client_resumes_a_lock_by_its_handle(server: Any, client: Any, own: Any) -> None:
     lock = Lock(own, "a")
     await lock.acquire(token="job")
     token, handle = lock.fencing_token, lock.handle(detach=True)
@@ -238,7 +238,7 @@ async def test_server_errors_and_missing_replicas(server: Any, client: Any, own:
     with pytest.raises(UnreplicatedError):
         await lock.acquire()
     assert not await lock.locked()
-    with pytest.raises(UnreplicatedError):  # the replicas may take longer than the patience
+    with pytest.raises(UnreplicatedError):  # replicas may take longer than the patience
         await Lock(own, "b", replicas=(1, 0.5), patience=0.3).acquire()
     with pytest.raises(TypeError, match="must be used with lockward"):
         Lock(client, "a")

@@ -40,7 +40,7 @@ def is_ready(client: redis.Redis) -> bool:
     return client.cluster("INFO")["cluster_state"] == "ok" and len(client.cluster("SLOTS")) == 2
 
 
-def test_a_cluster(nodes: Any) -> None:
+def test_locks_in_a_cluster(nodes: Any) -> None:
     cluster, direct = RedisCluster(port=nodes[0].port, host="127.0.0.1"), nodes[1].client()
     mine, elsewhere = Lock(cluster, NAME, lease=2), Lock(cluster, "b", lease=2)
     assert mine.acquire() and elsewhere.acquire()
@@ -73,7 +73,7 @@ def test_a_dropped_cluster_client_leaves_no_thread(nodes: Any) -> None:
     eventually(lambda: not thread.is_alive())
 
 
-def test_a_cluster_in_asyncio(nodes: Any) -> None:
+def test_locks_in_a_cluster_with_asyncio(nodes: Any) -> None:
     async def main() -> None:
         cluster = AsyncCluster(host="127.0.0.1", port=nodes[0].port)
         try:
@@ -92,7 +92,7 @@ def test_a_cluster_in_asyncio(nodes: Any) -> None:
     asyncio.run(main())
 
 
-def test_a_slot_missing_from_the_map_is_found(nodes: Any) -> None:
+def test_a_slot_that_the_clients_map_lacks_is_found(nodes: Any) -> None:
     cluster, direct = RedisCluster(port=nodes[0].port, host="127.0.0.1"), nodes[1].client()
     lock = Lock(cluster, NAME, lease=2)
     remove_slot(cluster)
@@ -103,13 +103,13 @@ def test_a_slot_missing_from_the_map_is_found(nodes: Any) -> None:
     lock.release()
 
 
-def test_locks_of_a_node_that_is_gone_are_renewed_at_another(nodes: Any) -> None:
+def test_locks_of_a_node_that_is_gone_are_renewed_at_another_node(nodes: Any) -> None:
     cluster, direct = RedisCluster(port=nodes[0].port, host="127.0.0.1"), nodes[1].client()
     locks = [Lock(cluster, name, lease=3) for name in (NAME, "{a}other", "foo")]  # in two slots of the second node
     for lock in locks:
         assert lock.acquire() and holders(direct, lock.name)
     with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))  # it does not listen: connections are refused
+        unused.bind(("127.0.0.1", 0))  # bound, but not listening: connections are refused
         for lock in locks:
             gone = ClusterNode("127.0.0.1", unused.getsockname()[1], "primary")
             cluster.nodes_manager.slots_cache[cluster.keyslot(lock.name)] = [gone]
@@ -120,7 +120,7 @@ def test_locks_of_a_node_that_is_gone_are_renewed_at_another(nodes: Any) -> None
         lock.release()
 
 
-def test_what_one_node_has_granted_is_given_back_if_another_is_silent(nodes: Any) -> None:
+def test_the_grant_of_one_node_is_released_if_another_node_does_not_answer(nodes: Any) -> None:
     cluster, direct = RedisCluster(port=nodes[0].port, host="127.0.0.1"), nodes[1].client()
     names = [Lock(cluster, NAME), Lock(cluster, "b")]
     nodes[0].stop()
@@ -135,17 +135,17 @@ def test_what_one_node_has_granted_is_given_back_if_another_is_silent(nodes: Any
 
 
 def remove_slot(cluster: Any) -> None:
-    """Remove the slot from the client's map, as if the map was loaded while no node had the slot."""
+    """Remove the slot from the client's map, as if no node had the slot when the client loaded the map."""
     cluster.nodes_manager.slots_cache.pop(cluster.keyslot(NAME), None)
 
 
-def test_a_redirection_to_a_dead_node_is_an_answer(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that waits goes on for longer than its patience, such as until the cluster has another primary for the slot."""
+def test_a_waiter_survives_a_redirection_to_a_dead_node(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The redirection is an answer. So the call waits longer than its patience, until the slot has a new primary."""
     cluster, granted = RedisCluster(port=nodes[0].port, host="127.0.0.1"), threading.Event()
     lock = Lock(cluster, NAME, patience=0.2)
     servers, first = lock._runtime.servers, ("127.0.0.1", nodes[0].port)
     with socket.socket() as unused, monkeypatch.context() as patch:
-        unused.bind(("127.0.0.1", 0))  # it does not listen: connections are refused
+        unused.bind(("127.0.0.1", 0))  # bound, but not listening: connections are refused
         patch.setattr(servers, "node_of", lambda *_: first)
         patch.setattr(servers, "redirect", lambda *_: unused.getsockname())
         threading.Thread(target=lambda: lock.acquire(blocking_timeout=20) and granted.set(), daemon=True).start()

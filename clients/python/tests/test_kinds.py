@@ -1,4 +1,4 @@
-"""Kinds of locks, and what only this client has: for threads and for asyncio alike."""
+"""Kinds of locks, and features that only this client has. Most tests run with threads and with asyncio."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lockward import LockError, LockLostError, UnreachableError
 
 
 class InLoop:
-    """Runs what is for asyncio, so that one test is for both."""
+    """Wraps asyncio objects as blocking ones, so that one test serves both modules."""
 
     def __init__(self, found: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._found, self._loop = found, loop
@@ -92,7 +92,7 @@ def test_readers_hold_together_and_exclude_a_writer(module: Any, own: Any, clien
         assert not lock.read().acquire(blocking=False)
 
 
-def test_a_writer_lets_readers_in(module: Any, own: Any) -> None:
+def test_a_writer_becomes_a_reader_by_a_downgrade(module: Any, own: Any) -> None:
     with module.Lock(own, "a") as writer:
         token = writer.fencing_token
         assert not module.Lock(own, "a", shared=True).acquire(blocking=False)
@@ -114,7 +114,7 @@ def test_a_semaphore_has_permits(module: Any, own: Any) -> None:
     one.release()
 
 
-def test_several_locks_are_one(module: Any, own: Any, client: redis.Redis) -> None:
+def test_several_locks_form_one_lock(module: Any, own: Any, client: redis.Redis) -> None:
     def locks() -> list[Any]:
         return [module.Lock(own, "b"), module.Lock(own, "a", shared=True)]
 
@@ -131,7 +131,7 @@ def test_several_locks_are_one(module: Any, own: Any, client: redis.Redis) -> No
         module.MultiLock([module.Lock(own, "a"), module.Lock(own, "a")])
 
 
-def test_several_locks_are_lost_with_one_of_them(module: Any, own: Any, client: redis.Redis) -> None:
+def test_several_locks_are_lost_when_one_of_them_is_lost(module: Any, own: Any, client: redis.Redis) -> None:
     told: list[Any] = []
     both = module.MultiLock([module.Lock(own, "a"), module.Lock(own, "b")], on_lost=told.append)
     assert both.acquire()
@@ -158,12 +158,12 @@ def test_the_lost_event_can_be_taken_before_the_lock_is_acquired(module: Any, ow
 def test_a_release_after_the_loss_raises(module: Any, own: Any) -> None:
     lock = module.Lock(own, "a")
     lock.acquire()
-    lock.lost.set()  # as if the lease had ended here, but not at the server
+    lock.lost.set()  # as if the lease had ended in this process, but not at the server
     with pytest.raises(LockLostError):
         lock.release()
 
 
-def test_what_a_lock_prints(module: Any, own: Any) -> None:
+def test_the_repr_of_a_lock_shows_whether_it_is_held(module: Any, own: Any) -> None:
     lock = module.Lock(own, "a")
     lock = lock._found if isinstance(lock, InLoop) else lock
     assert repr(lock).endswith("Lock 'a': not held>")
@@ -174,7 +174,7 @@ def test_what_a_lock_prints(module: Any, own: Any) -> None:
     wrapped.release()
 
 
-def test_a_hold_limit_loses_the_lock(module: Any, own: Any) -> None:
+def test_a_lock_is_lost_at_its_hold_limit(module: Any, own: Any) -> None:
     told = threading.Event()
     lock = module.Lock(own, "a", hold_limit=0.3, on_lost=lambda _: told.set())
     assert lock.acquire()
@@ -214,11 +214,11 @@ def test_guarded_commands(module: Any, own: Any, server: Any, client: redis.Redi
         for _ in range(2):
             with pytest.raises(LockLostError):
                 lock.guarded("SET", "data", 7)
-        assert calls(client, "lock.guard") == sent + 1  # the second one was not sent
+        assert calls(client, "lock.guard") == sent + 1  # the second command was not sent
         assert client.get("data") == b"2" and lock.acquire()
 
 
-def test_a_former_thread_leader_leads_again(client: redis.Redis, server: Any) -> None:
+def test_a_leader_in_a_thread_leads_again_after_a_loss(client: redis.Redis, server: Any) -> None:
     terms: list[int] = []
 
     def run(lock: Any) -> str:
@@ -233,7 +233,7 @@ def test_a_former_thread_leader_leads_again(client: redis.Redis, server: Any) ->
     assert len(terms) == 2 and terms[0] < terms[1] and not holders(client, "a")
 
 
-def test_a_task_is_cancelled_when_it_leads_no_more(client: redis.Redis, server: Any) -> None:
+def test_the_task_of_a_leader_is_cancelled_when_the_leadership_is_lost(client: redis.Redis, server: Any) -> None:
     terms: list[int] = []
 
     async def run(lock: Any) -> str:
@@ -276,7 +276,7 @@ def test_a_leader_that_loses_another_lock_fails(client: redis.Redis, server: Any
     assert len(terms) == 2 and not holders(client, "a")
 
 
-def test_a_scope_is_cancelled_by_a_loss_and_by_nothing_else(client: redis.Redis, server: Any) -> None:
+def test_a_scope_is_cancelled_only_by_a_loss(client: redis.Redis, server: Any) -> None:
     async def main() -> None:
         own = redis.asyncio.Redis(port=server.port)
         with pytest.raises(LockLostError):
@@ -305,7 +305,7 @@ def test_a_scope_is_cancelled_by_a_loss_and_by_nothing_else(client: redis.Redis,
     asyncio.run(main())
 
 
-def test_a_coroutine_function_is_called_in_the_loop_when_the_lock_is_lost(client: redis.Redis, server: Any) -> None:
+def test_a_coroutine_function_as_on_lost_runs_in_the_event_loop(client: redis.Redis, server: Any) -> None:
     async def main() -> None:
         own, told = redis.asyncio.Redis(port=server.port), asyncio.Event()
 
@@ -321,7 +321,7 @@ def test_a_coroutine_function_is_called_in_the_loop_when_the_lock_is_lost(client
     asyncio.run(main())
 
 
-def test_a_slow_callback_delays_no_other_loss(client: redis.Redis, server: Any) -> None:
+def test_a_slow_on_lost_callback_does_not_delay_other_callbacks(client: redis.Redis, server: Any) -> None:
     blocked, told = threading.Event(), threading.Event()
     with server.client() as own:
         slow = lockward.Lock(own, "a", timeout=0.2, on_lost=lambda _: blocked.wait(20))
@@ -346,7 +346,7 @@ def test_a_cut_connection_is_not_used_for_a_guarded_command(own_server: Any) -> 
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_the_child_of_a_fork_guards_nothing(server: Any, client: redis.Redis) -> None:
+def test_the_child_of_a_fork_cannot_run_guarded_commands(server: Any, client: redis.Redis) -> None:
     lock = lockward.Lock(client, "a")
     lock.acquire()
     child = os.fork()
@@ -360,7 +360,7 @@ def test_the_child_of_a_fork_guards_nothing(server: Any, client: redis.Redis) ->
     lock.release()
 
 
-def test_beyond_its_waiting_connections_a_client_polls(module: Any, own: Any, client: redis.Redis) -> None:
+def test_a_caller_without_a_waiting_connection_polls(module: Any, own: Any, client: redis.Redis) -> None:
     with lockward.Lock(client, "a"):
         waiting = threading.Thread(
             target=lambda: lockward.Lock(client, "a", waiting_connections=1).acquire(), daemon=True
@@ -374,7 +374,7 @@ def test_beyond_its_waiting_connections_a_client_polls(module: Any, own: Any, cl
     assert not waiting.is_alive()
 
 
-def test_an_interrupted_release_gives_the_lock_back(
+def test_an_interrupted_release_releases_the_lock(
     server: Any, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: Any) -> None:
@@ -393,13 +393,13 @@ def test_an_interrupted_release_gives_the_lock_back(
     assert not holders(client, "b") and not holders(client, "c")
 
 
-def test_a_cancelled_release_gives_the_lock_back(server: Any, client: redis.Redis) -> None:
+def test_a_cancelled_release_releases_the_lock(server: Any, client: redis.Redis) -> None:
     async def main() -> None:
         own = redis.asyncio.Redis(port=server.port)
         lock = lockward.asyncio.Lock(own, "a", timeout=1000, reentrant=True, thread_local=False)
         assert await lock.acquire() and await lock.acquire()
         for left in (1, 0):
-            lock._runtime.close_idle()  # so the request is not sent before the task is cancelled
+            lock._runtime.close_idle()  # so the task is cancelled before it sends the request
             releasing = asyncio.create_task(lock.release())
             await asyncio.sleep(0)
             releasing.cancel()
@@ -413,7 +413,7 @@ def test_a_cancelled_release_gives_the_lock_back(server: Any, client: redis.Redi
     asyncio.run(main())
 
 
-def test_several_keys_are_given_back_by_an_interrupted_acquisition(
+def test_an_interrupted_acquisition_of_several_keys_releases_them(
     server: Any, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = lockward.MultiLock([lockward.Lock(client, "a"), lockward.Lock(client, "b")])
@@ -423,20 +423,20 @@ def test_several_keys_are_given_back_by_an_interrupted_acquisition(
         raise KeyboardInterrupt
 
     with lockward.Lock(client, "b"):
-        monkeypatch.setattr(both._runtime, "wait", interrupt)  # for what is given back
+        monkeypatch.setattr(both._runtime, "wait", interrupt)  # interrupts the release after the first attempt
         with pytest.raises(KeyboardInterrupt):
             both.acquire()
         eventually(lambda: not holders(client, "a"))
 
 
 @pytest.mark.parametrize("option", [{"blocking": False}, {"blocking_timeout": 0.01}])
-def test_nobody_leads_without_the_lock(module: Any, own: Any, client: redis.Redis, option: Any) -> None:
+def test_lead_refuses_options_that_limit_the_wait(module: Any, own: Any, client: redis.Redis, option: Any) -> None:
     with lockward.Lock(client, "a"), pytest.raises(TypeError, match="blocking"):
         module.lead(own, "a", lambda _: pytest.fail("leads"), **option)
 
 
 @pytest.mark.parametrize("options", [{"timeout": 1.2}, {"hold_limit": 1.2}])
-def test_several_keys_are_waited_for_longer_than_the_lease(client: redis.Redis, options: Any) -> None:
+def test_the_wait_for_several_keys_may_last_longer_than_the_lease(client: redis.Redis, options: Any) -> None:
     granted: list[Any] = []
     both = lockward.MultiLock([lockward.Lock(client, "a"), lockward.Lock(client, "b")], thread_local=False, **options)
     with lockward.Lock(client, "b", auto_renewal=False):
@@ -444,14 +444,14 @@ def test_several_keys_are_waited_for_longer_than_the_lease(client: redis.Redis, 
         waiting.start()
         eventually(lambda: waiters(client, "b") == 1)
         before = calls(client, "lock.renew")
-        eventually(lambda: calls(client, "lock.renew") >= before + 4)  # each after a third of the lease
+        eventually(lambda: calls(client, "lock.renew") >= before + 4)  # one renewal for each third of the lease
     waiting.join(20)
     assert granted == [True] and both.lost.wait(
         20
-    )  # from the grant on, the leases are not renewed, or the limit counts
+    )  # after the grant the leases are not renewed, and the hold limit starts
 
 
-def test_the_patience_is_one_for_several_keys(own_server: Any) -> None:
+def test_several_keys_share_one_patience(own_server: Any) -> None:
     server = own_server()
     own = server.client()
     many = lockward.MultiLock([lockward.Lock(own, name) for name in "abcdefgh"], patience=0.5)
@@ -465,7 +465,7 @@ def test_the_patience_is_one_for_several_keys(own_server: Any) -> None:
     server.resume()
 
 
-def test_a_request_that_finds_its_connection_cut_has_all_locks_renewed(
+def test_all_locks_are_renewed_when_a_request_finds_its_connection_cut(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = lockward.Lock(client, "a")
@@ -478,13 +478,13 @@ def test_a_request_that_finds_its_connection_cut_has_all_locks_renewed(
 
 
 def watcher_sleeps(lock: lockward.Lock) -> None:
-    """Wait until the watcher looks no more at idle connections, as after a while."""
+    """Wait until the watcher stops checking idle connections, as it does after a while without requests."""
     lock._runtime.close_idle()
     lock._runtime._used_at = 0.0
     eventually(lambda: lock._runtime._next > monotonic() + 1)
 
 
-def test_a_lease_that_the_program_shortens_is_renewed_in_time(client: redis.Redis) -> None:
+def test_a_lease_that_the_program_has_shortened_is_renewed_in_time(client: redis.Redis) -> None:
     lock = lockward.Lock(client, "a", timeout=30, auto_renewal=True)
     assert lock.acquire()
     watcher_sleeps(lock)
@@ -495,7 +495,7 @@ def test_a_lease_that_the_program_shortens_is_renewed_in_time(client: redis.Redi
     lock.release()
 
 
-def test_a_cut_connection_has_all_locks_renewed_also_after_a_while(client: redis.Redis) -> None:
+def test_all_locks_are_renewed_after_a_cut_that_follows_an_idle_time(client: redis.Redis) -> None:
     lock = lockward.Lock(client, "a")
     assert lock.acquire()
     watcher_sleeps(lock)
@@ -506,7 +506,7 @@ def test_a_cut_connection_has_all_locks_renewed_also_after_a_while(client: redis
     lock.release()
 
 
-def test_a_connection_that_comes_back_while_the_watcher_ends_is_closed(server: Any) -> None:
+def test_a_connection_that_is_returned_while_the_watcher_ends_is_closed(server: Any) -> None:
     lock = lockward.Lock(server.client(), "a")
     assert lock.acquire()
     lock.release()
@@ -526,8 +526,8 @@ def test_a_connection_that_comes_back_while_the_watcher_ends_is_closed(server: A
     eventually(lambda: not come_back and link._theirs._sock is None)
 
 
-def test_a_lock_is_used_while_the_program_ends(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From Python 3.12 on, functions of atexit cannot start a thread."""
+def test_a_lock_can_be_used_while_the_program_ends(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since Python 3.12, functions registered with atexit cannot start a thread."""
 
     def fail(_: Any) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
@@ -551,10 +551,10 @@ def test_a_lock_is_used_while_the_program_ends(client: redis.Redis, monkeypatch:
 
 @pytest.mark.parametrize("first", ["longer", "shorter"])
 @pytest.mark.parametrize("order", ["as sent", "reversed"])
-def test_leases_that_are_set_at_once_end_with_the_shorter_one(
+def test_of_two_leases_that_are_set_at_the_same_time_the_shorter_one_counts(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch, first: str, order: str
 ) -> None:
-    """The replies do not say which request the server has carried out last."""
+    """The replies do not say which of the two requests the server has carried out last."""
     lock = lockward.Lock(client, "a", timeout=20, thread_local=False)
     assert lock.acquire()
     runtime, sent, go_on = lock._runtime, [], [threading.Event(), threading.Event()]
@@ -581,8 +581,8 @@ def test_leases_that_are_set_at_once_end_with_the_shorter_one(
     lock.release()
 
 
-def test_a_key_that_was_given_back_is_not_renewed(client: redis.Redis) -> None:
-    """The third key is granted by the first request for all keys, and given back, since the second one is busy."""
+def test_a_key_that_was_released_is_not_renewed(client: redis.Redis) -> None:
+    """The first request for all keys gets the third key. The client releases it because the second key is busy."""
     keys, granted = [lockward.Lock(client, name) for name in "abc"], []
     many = lockward.MultiLock(keys, timeout=0.9, thread_local=False)
     with lockward.Lock(client, "b", auto_renewal=False):
@@ -590,18 +590,18 @@ def test_a_key_that_was_given_back_is_not_renewed(client: redis.Redis) -> None:
         waiting.start()
         eventually(lambda: waiters(client, "b") == 1)
         owners, before = holders(client, "a"), calls(client, "lock.renew")
-        many._runtime.connection_lost(None)  # all that is held is renewed
-        eventually(lambda: calls(client, "lock.renew") >= before + 7)  # each after a third of the lease
+        many._runtime.connection_lost(None)  # renews all held keys
+        eventually(lambda: calls(client, "lock.renew") >= before + 7)  # one renewal for each third of the lease
         assert owners and holders(client, "a") == owners and not holders(client, "c")
     waiting.join(20)
     assert granted == [True] and many.held
     many.release()
 
 
-def test_a_late_reentry_does_not_seem_to_last_longer_than_at_the_server(
+def test_after_a_late_reentry_the_client_does_not_overestimate_the_lease(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A grant that comes after the end of its own lease is confirmed. The confirmation sets the lease."""
+    """The reply to the reentry arrives after the end of its lease. So the client renews the lock."""
     lock = lockward.Lock(client, "a", timeout=0.5, reentrant=True)
     assert lock.acquire() and lock.extend(100, replace_ttl=True)
     send = lock._runtime.send

@@ -1,4 +1,4 @@
-"""What a caller leaves behind at the server."""
+"""Callers that leave: the server must keep neither a grant nor a waiter of theirs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from lockward import LockLostError, UnreachableError
 class Proxy:
     """Forwards one request and one reply at a time.
 
-    When it is told to `swallow`, it forwards the next acquisition, but not its reply. Then it is cut off: it closes all
-    connections until it is `open` again.
+    After `swallow`, it forwards the next acquisition, but not its reply. Then it is cut off: it closes all connections
+    until `open` is called.
     """
 
     def __init__(self, port: int) -> None:
@@ -69,7 +69,7 @@ def proxy(server: Any) -> Iterator[Proxy]:
     proxy.close()
 
 
-def test_what_a_try_without_a_reply_was_granted_is_given_back_later(proxy: Proxy, client: redis.Redis) -> None:
+def test_a_grant_whose_reply_is_lost_is_released_later(proxy: Proxy, client: redis.Redis) -> None:
     own = redis.Redis(port=proxy.port)
     proxy.swallow()
     with pytest.raises(UnreachableError):
@@ -79,7 +79,7 @@ def test_what_a_try_without_a_reply_was_granted_is_given_back_later(proxy: Proxy
     eventually(lambda: not holders(client, "a"))
 
 
-def test_what_a_cancelled_try_was_granted_is_given_back_later(proxy: Proxy, client: redis.Redis) -> None:
+def test_a_grant_to_a_cancelled_acquisition_is_released_later(proxy: Proxy, client: redis.Redis) -> None:
     async def main() -> None:
         own = redis.asyncio.Redis(port=proxy.port)
         proxy.swallow()
@@ -100,8 +100,8 @@ def test_what_a_cancelled_try_was_granted_is_given_back_later(proxy: Proxy, clie
 
 
 @pytest.mark.parametrize("name", [None, "job-7"])
-def test_several_keys_that_were_given_back_have_a_new_owner(client: redis.Redis, server: Any, name: Any) -> None:
-    """A release that arrives late ends nothing that was granted after it. An owner that the program names stays."""
+def test_several_keys_are_acquired_again_with_a_new_owner(client: redis.Redis, server: Any, name: Any) -> None:
+    """So a late release does not end a new grant. An owner that the program names stays."""
     with server.client() as other, lockward.Lock(client, "b"), other.monitor() as monitor:
         both = lockward.MultiLock([lockward.Lock(client, "a"), lockward.Lock(client, "b")], owner=name)
         threading.Thread(target=both.acquire, daemon=True).start()
@@ -115,9 +115,9 @@ def test_several_keys_that_were_given_back_have_a_new_owner(client: redis.Redis,
     assert (first == later) == (name is not None)
 
 
-def test_nothing_is_given_back_if_nothing_was_sent() -> None:
+def test_no_release_is_sent_if_no_acquisition_was_sent() -> None:
     with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))  # it does not listen: connections are refused
+        unused.bind(("127.0.0.1", 0))  # bound, but not listening: connections are refused
         lock = lockward.Lock(redis.Redis(port=unused.getsockname()[1]), "a", patience=0.1)
         before = set(threading.enumerate())
         with pytest.raises(UnreachableError):
@@ -145,7 +145,7 @@ def test_a_resumed_lock_of_a_named_owner_is_not_released_later(proxy: Proxy, cli
                 await asyncio.sleep(0.005)
         else:
             assert await lock.acquire(blocking=False)
-            await asyncio.sleep(1.5)  # the pause between two attempts is shorter
+            await asyncio.sleep(1.5)  # longer than the pause between two attempts
             assert await lock.owned()
         await own.connection_pool.disconnect()
 

@@ -111,7 +111,7 @@ def test_a_waiter_does_not_use_the_clients_connections(server: Any) -> None:
         assert not waiting.is_alive()
 
 
-def test_not_reentrant_by_default(client: redis.Redis) -> None:
+def test_locks_are_not_reentrant_by_default(client: redis.Redis) -> None:
     lock = Lock(client, "a")
     lock.acquire()
     assert not lock.acquire(blocking=False)
@@ -143,7 +143,7 @@ def test_a_reentry_after_the_loss_raises(client: redis.Redis) -> None:
     assert lock.acquire() and lock.holds == 1
 
 
-def test_the_same_token_twice_makes_two_owners(client: redis.Redis) -> None:
+def test_two_locks_with_the_same_token_are_two_owners(client: redis.Redis) -> None:
     mine, other = Lock(client, "a"), Lock(client, "a")
     assert mine.acquire(token="job-7")
     assert mine.local.token == b"job-7" and holders(client, "a")[0].startswith(b"job-7:")
@@ -162,7 +162,7 @@ def test_a_lock_is_lost_after_its_timeout(client: redis.Redis) -> None:
 
 
 @pytest.mark.parametrize("theft", [("DEL", "a"), ("SET", "a", "1"), ("FLUSHALL",)])
-def test_a_lock_that_is_taken_away_is_lost(client: redis.Redis, theft: Any) -> None:
+def test_a_lock_whose_key_is_deleted_or_overwritten_is_lost(client: redis.Redis, theft: Any) -> None:
     lock = Lock(client, "a", lease=0.5)
     lock.acquire()
     lost = lock.lost
@@ -185,7 +185,7 @@ def test_release_extend_and_reacquire_raise_after_the_loss(client: redis.Redis, 
         assert not lock.held
 
 
-def test_the_context_manager_raises_or_logs_the_loss(client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_context_manager_raises_or_logs_a_loss(client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(LockNotOwnedError), Lock(client, "a"):
         client.delete("a")
     with caplog.at_level(logging.WARNING), Lock(client, "a", raise_on_release_error=False):
@@ -221,14 +221,14 @@ def test_a_refused_login_or_command_fails_at_once(client: redis.Redis, server: A
         Lock(few, "a", patience=1000).acquire()
 
 
-def test_the_default_lease_is_known_without_permission_for_lock_info(client: redis.Redis, server: Any) -> None:
+def test_the_client_finds_the_default_lease_without_permission_for_lock_info(client: redis.Redis, server: Any) -> None:
     commands = ["+@connection", "+lock.acquire", "+lock.release", "+lock.renew"]
     client.acl_setuser("uninformed", enabled=True, passwords="+right", keys="*", commands=commands, reset=True)
     with server.client(username="uninformed", password="right") as uninformed, Lock(uninformed, "a") as lock:
         assert lock.held
 
 
-def test_another_thread_can_take_the_lost_event(client: redis.Redis) -> None:
+def test_another_thread_can_read_the_lost_event(client: redis.Redis) -> None:
     lock, taken = Lock(client, "a"), []
     lock.acquire()
     in_thread(lambda: taken.append(lock.lost)).join(20)
@@ -273,7 +273,7 @@ def test_a_loss_while_the_lock_object_takes_the_lock_is_reported(client: redis.R
     eventually(lambda: told == [lock])
 
 
-def test_a_failing_on_lost_does_not_stop_renewals(client: redis.Redis) -> None:
+def test_an_exception_in_on_lost_does_not_stop_renewals(client: redis.Redis) -> None:
     def fail(_: Any) -> None:
         raise RuntimeError("not today")
 
@@ -288,7 +288,7 @@ def test_a_failing_on_lost_does_not_stop_renewals(client: redis.Redis) -> None:
     assert kept.held and kept.owned()
 
 
-def test_another_process_continues_with_a_handle(client: redis.Redis, server: Any) -> None:
+def test_another_process_resumes_a_lock_by_its_handle(client: redis.Redis, server: Any) -> None:
     lock = Lock(client, "a", reentrant=True)
     lock.acquire()
     lock.acquire()
@@ -409,7 +409,7 @@ def test_the_child_of_a_fork_waits_for_an_inherited_reentrant_lock(client: redis
     assert holds == 2 and later > token
 
 
-def test_owners_differ_after_a_fork(client: redis.Redis) -> None:
+def test_forked_processes_have_different_owners(client: redis.Redis) -> None:
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=lambda: Lock(client, "a", timeout=30).acquire()) for _ in range(3)]
     Lock(client, "b").acquire()
@@ -421,7 +421,7 @@ def test_owners_differ_after_a_fork(client: redis.Redis) -> None:
         process.join()
 
 
-def test_other_clients_are_refused(client: redis.Redis, server: Any) -> None:
+def test_clients_of_other_libraries_are_refused(client: redis.Redis, server: Any) -> None:
     with pytest.raises(TypeError, match="must be used with lockward"):
         Lock(redis.asyncio.Redis(port=server.port), "a")
     with pytest.raises(TypeError, match="redis-py"):
@@ -436,7 +436,7 @@ def test_the_program_in_the_readme_runs(client: redis.Redis, server: Any) -> Non
     assert printed.stdout.startswith("held with token ") and client.get("state:42") == b"paid"
 
 
-def test_locks_are_added_while_the_watcher_looks_at_them(client: redis.Redis) -> None:
+def test_locks_can_be_added_while_the_watcher_reads_them(client: redis.Redis) -> None:
     runtime, failures, added = Lock(client, "a")._runtime, [], []
 
     def look() -> None:
@@ -460,7 +460,7 @@ def test_locks_are_added_while_the_watcher_looks_at_them(client: redis.Redis) ->
     assert not failures and not looking.is_alive()
 
 
-def test_a_callback_without_a_thread_is_logged(
+def test_a_warning_is_logged_if_no_thread_can_run_on_lost(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: Any) -> None:

@@ -1,4 +1,4 @@
-"""The worker of the conformance suite: see clients/conformance/README.md. `--asyncio` takes that instead of threads."""
+"""The worker of the conformance suite: see clients/conformance/README.md. With `--asyncio` it uses lockward.asyncio."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def client_of(address: str, settings: dict[str, str], asynchronous: bool) -> Any
         return (AsyncSentinel if asynchronous else Sentinel)(nodes).master_for(service)
     if asynchronous:
         return AsyncCluster(startup_nodes=[AsyncNode(*node) for node in nodes])
-    while True:  # redis-py's client asks the nodes when it is made
+    while True:  # the constructor asks the nodes, which may not be ready
         try:
             return RedisCluster(startup_nodes=[ClusterNode(*node) for node in nodes])
         except redis.RedisError:
@@ -60,7 +60,7 @@ def client_of(address: str, settings: dict[str, str], asynchronous: bool) -> Any
 
 
 class Worker:
-    """What threads and asyncio have in common. A command is a generator that yields what is to be awaited in asyncio."""
+    """Common code for threads and asyncio. A command is a generator: it yields each call that asyncio must await."""
 
     def __init__(self, module: Any, client: Any, settings: dict[str, str]) -> None:
         self.module, self.client = module, client
@@ -80,7 +80,7 @@ class Worker:
                 print(*words, flush=True)
 
     def forget(self) -> None:
-        """Print nothing more, and renew nothing more."""
+        """Stop printing and renewing."""
         with writing:
             self.is_closed = True
         self.locks.clear()

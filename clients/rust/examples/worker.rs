@@ -22,7 +22,7 @@ struct Worker {
     guards: Mutex<HashMap<String, Arc<Guard>>>,
     /// The tasks that print losses.
     watchers: Mutex<HashMap<String, JoinHandle<()>>>,
-    /// The acquisitions that are in progress, by their ids.
+    /// The acquisitions in progress, by the ids of their commands.
     acquiring: Mutex<HashMap<String, oneshot::Sender<()>>>,
     leading: Mutex<HashMap<String, mpsc::Sender<()>>>,
 }
@@ -36,7 +36,7 @@ fn ms(text: &str) -> Duration {
     Duration::from_millis(text.parse().expect("milliseconds"))
 }
 
-/// The address and the settings.
+/// Creates a client from an address and settings.
 fn connect(arguments: &[String]) -> Client {
     let url =
         arguments[0].replace("cluster://", "redis+cluster://").replace("sentinel://", "redis+sentinel://");
@@ -69,7 +69,7 @@ fn connect(arguments: &[String]) -> Client {
     Client::new(address, settings).expect("a client")
 }
 
-/// The lock that `acquire` and `lead` describe. Also how long the callback for the loss blocks.
+/// The lock that the words of `acquire` or `lead` describe, and how long the callback for the loss blocks.
 fn lock(client: &Client, words: &[&str]) -> (Lock, Duration) {
     let mut lock = client.locks(words[0].split(','));
     let mut slow = Duration::ZERO;
@@ -200,7 +200,7 @@ impl Worker {
         let watcher = tokio::spawn(async move {
             lost.await;
             print(&format!("event lost {shown}"));
-            // As a careless program would.
+            // Block the thread, as a careless program would.
             std::thread::sleep(slow);
         });
         self.watchers.lock().unwrap().insert(name.to_owned(), watcher);
@@ -208,7 +208,7 @@ impl Worker {
         format!("held {}", tokens.join(","))
     }
 
-    /// A release is no loss.
+    /// Stops the report of a loss before a release, which is no loss.
     fn unwatch_unless_lost(&self, name: &str, guard: &Guard) {
         if guard.is_held()
             && let Some(watcher) = self.watchers.lock().unwrap().remove(name)

@@ -1,4 +1,4 @@
-//! Addresses of servers, their URLs, and the slots of a cluster.
+//! Addresses of servers, and their URLs.
 
 use crate::error::Error;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
@@ -111,14 +111,4 @@ pub(crate) fn with_host_and_port(like: &ConnectionInfo, host: &str, port: u16) -
         }
     }
     like.clone().set_addr(addr)
-}
-
-/// The slot of a key: the hash of the text between the first `{` and the next `}`, or of the whole key.
-pub(crate) fn slot_of(key: &[u8]) -> u16 {
-    let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
-        let rest = key.get(open + 1..)?;
-        let close = rest.iter().position(|byte| *byte == b'}')?;
-        rest.get(..close).filter(|tag| !tag.is_empty())
-    });
-    crc16::State::<crc16::XMODEM>::calculate(tag.unwrap_or(key)) % 16_384
 }

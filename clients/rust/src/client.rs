@@ -12,7 +12,6 @@ use crate::servers::Inner;
 use crate::settings::Settings;
 use crate::tenure::Tenure;
 use crate::time::lease_end;
-use futures_util::future::try_join_all;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::time::timeout;
@@ -82,16 +81,19 @@ impl Client {
     /// [`Error::Invalid`] when the handle is not valid; [`Error::Lost`] when the tenure is over; [`Error::Unreachable`] when
     /// no server answers within the client's patience.
     pub async fn resume(&self, handle: &str) -> Result<Guard, Error> {
-        let tenures = handle::parse(handle).ok_or_else(|| Error::invalid("the handle is not valid"))?;
-        let tenures = tenures.into_iter().map(async |(name, terms)| {
-            let mut request = Request::new(&self.inner, &Arc::new(name));
+        let invalid = || Error::invalid("the handle is not valid");
+        let (tokens, lease, kind) = handle::parse(handle).ok_or_else(invalid)?;
+        let tenure = Tenure::new(&self.inner, kind);
+        for (name, token) in tokens {
             // Until it is renewed, the lease counts from now on.
             let now = Instant::now();
-            let tenure = Tenure::new(&request, terms, now, lease_end(terms.lease, now));
-            tenure.renew_by(&mut request, 6).await.map(|()| tenure)
-        });
-        let tenures = try_join_all(tenures).await?.into_iter();
-        Guard::join(tenures.map(|tenure| Guard::of(tenure, true)).collect(), None)
+            let request = Request::new(&self.inner, &name);
+            tenure.add(&request, token, lease, now, lease_end(lease, now));
+        }
+        tenure.renew(self.inner.settings.patience).await?;
+        let mut guard = Guard::new(&self.inner, kind);
+        guard.tenure.join(&tenure, true);
+        guard.complete(None).map(|()| guard)
     }
 
     /// Waits until nothing is left to release in the background: locks of dropped guards, and acquisitions whose futures

@@ -1,7 +1,8 @@
 //! The lock commands and their replies.
 
-use crate::error::Error;
+use crate::error::{Error, Loss};
 use redis::{Arg, Cmd, Value, cmd};
+use std::sync::Arc;
 
 /// How long the server keeps the queue position of a waiter that has left, in milliseconds.
 const KEEP: u64 = 5_000;
@@ -12,6 +13,9 @@ pub(crate) struct OwnedKey {
     pub(crate) key: Vec<u8>,
     pub(crate) owner: Vec<u8>,
 }
+
+/// Keys of one owner, and their tokens.
+pub(crate) type Tokens = Vec<(Arc<OwnedKey>, u64)>;
 
 /// How much of a lock may be held in all while a tenure lasts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,16 +42,6 @@ pub(crate) struct Slice {
     pub(crate) millis: u64,
     /// It does not keep the queue position.
     pub(crate) is_last: bool,
-}
-
-/// The terms of a tenure at the server.
-#[derive(Clone, Copy)]
-pub(crate) struct Terms {
-    pub(crate) token: u64,
-    pub(crate) holds: u32,
-    pub(crate) kind: Kind,
-    /// The lease that each renewal asks for, in milliseconds.
-    pub(crate) lease: u64,
 }
 
 impl Kind {
@@ -81,6 +75,10 @@ impl OwnedKey {
         String::from_utf8_lossy(&self.key).into_owned()
     }
 
+    pub(crate) fn lost_by(&self, loss: Loss) -> Error {
+        Error::Lost { key: self.shown(), loss }
+    }
+
     fn command(&self, name: &str) -> Cmd {
         let mut cmd = cmd(name);
         cmd.arg(&self.key).arg(&self.owner);
@@ -104,11 +102,11 @@ impl OwnedKey {
         cmd
     }
 
-    /// Sets a new lease. In quarantine this restores the tenure.
-    pub(crate) fn renew(&self, terms: Terms) -> Cmd {
+    /// Sets a new lease, in milliseconds. In quarantine this restores the tenure.
+    pub(crate) fn renew(&self, token: u64, lease: u64, kind: Kind) -> Cmd {
         let mut cmd = self.command("LOCK.RENEW");
-        cmd.arg("PX").arg(terms.lease).arg("TOKEN").arg(terms.token).arg("HOLDS").arg(terms.holds);
-        terms.kind.add_to(&mut cmd);
+        cmd.arg("PX").arg(lease).arg("TOKEN").arg(token).arg("HOLDS").arg(1);
+        kind.add_to(&mut cmd);
         cmd
     }
 
@@ -127,11 +125,8 @@ impl OwnedKey {
         let mut guarded = cmd("LOCK.GUARD");
         guarded.arg(&self.key).arg(token);
         for arg in inner.args_iter() {
-            if let Arg::Simple(bytes) = arg {
-                guarded.arg(bytes);
-            } else {
-                guarded.cursor_arg(0);
-            }
+            // A cursor begins with 0.
+            guarded.arg(if let Arg::Simple(bytes) = arg { bytes } else { b"0" });
         }
         guarded
     }

@@ -1,15 +1,18 @@
 //! A lock that is held.
 
-use crate::commands::{Limit, read};
+use crate::commands::{Kind, Limit, Tokens, read};
 use crate::error::{Error, Loss};
 use crate::handle;
-use crate::tenure::Tenure;
-use crate::time::FAR_FUTURE;
-use futures_util::future::{FutureExt, join_all, select_all};
+use crate::request::Request;
+use crate::servers::Inner;
+use crate::tenure::{Held, LOSSES, State, Tenure};
+use crate::time::{FAR_FUTURE, until};
+use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue};
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tokio::time::sleep_until;
 
 /// A lock that is held, or several that were acquired as one.
 ///
@@ -24,82 +27,65 @@ use std::time::Duration;
 /// [`Client::close`](crate::Client::close) before `main` returns.
 #[must_use = "a guard that is dropped releases the lock"]
 pub struct Guard {
-    /// The tenures of the keys, sorted by key: at least one.
-    tenures: Vec<Arc<Tenure>>,
+    pub(crate) tenure: Arc<Tenure>,
+    /// Sorted by key.
+    tokens: Tokens,
 }
 
 impl Guard {
-    /// The guard of one key.
-    pub(crate) fn of(tenure: Arc<Tenure>, is_renewed: bool) -> Self {
-        if is_renewed {
-            tenure.keep_renewed();
-        }
-        Self { tenures: vec![tenure] }
+    /// A guard to which keys are added.
+    pub(crate) fn new(client: &Arc<Inner>, kind: Kind) -> Self {
+        Self { tenure: Arc::new(Tenure::new(client, kind)), tokens: Vec::new() }
     }
 
-    /// One guard of several keys, which are held for `hold_limit` from the last grant on.
+    /// All keys are granted. They are held for `hold_limit` from the last grant on.
     ///
     /// # Errors
-    /// [`Error::Lost`] if one of them is lost; [`Error::Invalid`] if there is none.
-    pub(crate) fn join(mut parts: Vec<Self>, hold_limit: Option<Duration>) -> Result<Self, Error> {
-        let tenures: Vec<_> = parts.iter_mut().flat_map(|part| std::mem::take(&mut part.tenures)).collect();
-        let last = tenures.iter().map(|tenure| tenure.since).max();
-        let last = last.ok_or_else(|| Error::invalid("no key is named"))?;
-        let guard = Self { tenures };
+    /// [`Error::Lost`] if one of them is lost.
+    pub(crate) fn complete(&mut self, hold_limit: Option<Duration>) -> Result<(), Error> {
+        let keys = self.tenure.state().keys.into_iter();
+        self.tokens = keys.map(|held| (held.name, held.token)).collect();
         if let Some(limit) = hold_limit {
-            guard.tenures().for_each(|tenure| tenure.limit(last + limit.min(FAR_FUTURE)));
-        }
-        guard.tenures().try_for_each(Tenure::check)?;
-        if guard.tenures.len() > 1 {
-            // When one of several locks is lost, the others are no longer renewed.
-            let (lost, tenures) = (guard.lost(), guard.tenures.clone());
-            guard.first().client.runtime.spawn(async move {
-                lost.await;
-                tenures.iter().for_each(|tenure| tenure.stop_renewing());
+            self.tenure.change(|state| {
+                let end = state.since + limit.min(FAR_FUTURE);
+                state.hold_end = Some(end);
+                state.keys.iter_mut().for_each(|held| held.deadline = held.deadline.min(end));
             });
         }
-        Ok(guard)
-    }
-
-    #[allow(clippy::indexing_slicing, reason = "there is at least one")]
-    fn first(&self) -> &Tenure {
-        &self.tenures[0]
-    }
-
-    fn tenures(&self) -> impl Iterator<Item = &Tenure> {
-        self.tenures.iter().map(|tenure| &**tenure)
+        self.tenure.check()
     }
 
     /// The name of the lock. Of several, the first in the order of bytes.
     pub fn key(&self) -> &[u8] {
-        &self.first().name.key
+        self.tokens.first().map_or(&[], |(name, _)| &name.key)
     }
 
     /// The name of the owner.
     pub fn owner(&self) -> &[u8] {
-        &self.first().name.owner
+        self.tokens.first().map_or(&[], |(name, _)| &name.owner)
     }
 
     /// The fencing token. It is below 2^53, and larger than that of every earlier tenure of this lock.
     pub fn token(&self) -> u64 {
-        self.first().terms().token
+        self.tokens.first().map_or(0, |(_, token)| *token)
     }
 
     /// The keys and their fencing tokens, sorted by key.
     pub fn tokens(&self) -> impl Iterator<Item = (&[u8], u64)> {
-        self.tenures().map(|tenure| (&*tenure.name.key, tenure.terms().token))
+        self.tokens.iter().map(|(name, token)| (&*name.key, *token))
     }
 
     /// Whether the lock is held now, as far as this process knows. The client counts the lease on its own monotonic clock,
     /// from before it sent the request. So it ends here before it ends at the server. (On Linux this clock stops while the
     /// machine is suspended.)
     pub fn is_held(&self) -> bool {
-        self.tenures().all(|tenure| tenure.loss().is_none())
+        self.tenure.check().is_ok()
     }
 
     /// How long the lock is still held if its lease is not renewed. Zero when the lock is lost.
     pub fn lease_left(&self) -> Duration {
-        self.tenures().map(Tenure::lease_left).min().unwrap_or_default()
+        let state = self.tenure.state.borrow();
+        if state.end.is_some() { Duration::ZERO } else { until(state.deadline()) }
     }
 
     /// Resolves when the lock is lost, with the reason, or with [`Loss::Released`] when the guard is released or dropped.
@@ -118,8 +104,25 @@ impl Guard {
     /// # }
     /// ```
     pub fn lost(&self) -> impl Future<Output = Loss> + Send + use<> {
-        let losses: Vec<_> = self.tenures().map(|tenure| tenure.lost().boxed()).collect();
-        select_all(losses).map(|(loss, ..)| loss)
+        let mut states = self.tenure.state.subscribe();
+        async move {
+            loop {
+                let (checked, deadline) = {
+                    let state = states.borrow_and_update();
+                    (state.check(), state.deadline())
+                };
+                if let Err(Error::Lost { loss, .. }) = checked {
+                    return loss;
+                }
+                tokio::select! {
+                    changed = states.changed() => if changed.is_err() {
+                        return Loss::Released;
+                    },
+                    // The leases are watched here, by the clock alone.
+                    () = sleep_until(deadline.into()) => {}
+                }
+            }
+        }
     }
 
     /// Renews the lease now. It is rarely needed, because the client renews by itself unless
@@ -130,8 +133,7 @@ impl Guard {
     /// [`Error::Lost`] if the lock is lost; [`Error::Unreachable`] if no server answers within the client's patience and
     /// the lease. After that error the lock may still be held.
     pub async fn renew(&self) -> Result<(), Error> {
-        let patience = self.first().client.settings.patience;
-        join_all(self.tenures().map(|tenure| tenure.renew(patience))).await.into_iter().collect()
+        self.tenure.renew(self.tenure.client.settings.patience).await
     }
 
     /// Raises the limit, so that others can hold the lock too: those who ask for it with this larger limit. A writer that
@@ -140,7 +142,15 @@ impl Guard {
     /// # Errors
     /// As [`renew`](Self::renew). After [`Error::Unreachable`] the next renewal downgrades the lock.
     pub async fn downgrade(&self, limit: Limit) -> Result<(), Error> {
-        join_all(self.tenures().map(|tenure| tenure.downgrade(limit))).await.into_iter().collect()
+        let before = self.tenure.state().kind;
+        let kind = Kind { limit, weight: before.weight.filter(|_| limit != Limit::Shared) };
+        kind.check()?;
+        self.tenure.change(|state| state.kind = kind);
+        self.renew().await.inspect_err(|error| {
+            if error.code().is_some() {
+                self.tenure.change(|state| state.kind = before);
+            }
+        })
     }
 
     /// Runs a command only while the server has this tenure: `LOCK.GUARD` with the key and the token of this guard. The check
@@ -166,15 +176,34 @@ impl Guard {
     /// response limit or the client's patience: the command may have run. [`Error::Reply`] means that it has run, and its
     /// reply is not a `T`.
     pub async fn guarded<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
-        read(self.first().guarded(command).await?)
+        let Tenure { client, .. } = &*self.tenure;
+        let Some((name, token)) = self.tokens.first() else { return Err(Error::invalid("no key is named")) };
+        let cmd = name.guard(*token, command);
+        let mut request = Request::new(client, name);
+        request.runs_once = true;
+        let mut is_renewed = false;
+        loop {
+            self.tenure.check()?;
+            match request.send(&cmd, client.settings.response_limit).await {
+                Ok(Some(reply)) => return read(reply),
+                Ok(None) => {}
+                // A server in quarantine may have forgotten the tenure. A renewal restores it.
+                Err(error) if error.code() == Some("FENCED") && !is_renewed => {
+                    is_renewed = true;
+                    self.renew().await?;
+                }
+                Err(error) => return Err(self.tenure.judge(name, error, &["FENCED"])),
+            }
+        }
     }
 
     /// Leaves the lock to another process, which goes on with it by [`Client::resume`](crate::Client::resume). The string has
     /// the keys, the owner, the tokens, the lease and the kind. From now on this process neither renews nor releases the
     /// lock. It ends with its lease unless the other process resumes it before.
     pub fn handle(self) -> String {
-        self.tenures().for_each(Tenure::hand_over);
-        handle::write(&self.tenures)
+        self.tenure.change(|state| state.keys.clear());
+        let State { lease, kind, .. } = self.tenure.state();
+        handle::write(&self.tokens, lease, kind)
     }
 
     /// Releases the lock: when this returns, the first waiter has it. If the future is dropped, the lock is released in the
@@ -188,13 +217,45 @@ impl Guard {
     }
 
     pub(crate) async fn release_all(&self) -> Result<(), Error> {
-        join_all(self.tenures().map(Tenure::release)).await.into_iter().collect()
+        // From here on the server may end the tenure, so it must no longer count as held.
+        let ended = self.end();
+        let Tenure { client, .. } = &*self.tenure;
+        let keys = self.unreleased();
+        let releases = keys.iter().map(async |Held { name, token, deadline, .. }| {
+            let mut request = Request::new(client, name);
+            request.deadline = *deadline;
+            let released = match request.repeat(&name.release(*token)).await {
+                Ok(_) => Ok(()),
+                // An earlier attempt has released it.
+                Err(error) if error.code() == Some("NOTHELD") && request.may_have_run => Ok(()),
+                Err(error @ Error::Unreachable { .. }) => return Err(error),
+                Err(error) => Err(self.tenure.judge(name, error, &LOSSES)),
+            };
+            self.tenure.forget(name);
+            released
+        });
+        ended.and(join_all(releases).await.into_iter().collect())
+    }
+
+    /// The keys that the server may still hold by this process's clock.
+    fn unreleased(&self) -> Vec<Held> {
+        let now = Instant::now();
+        self.tenure.state().keys.into_iter().filter(|held| held.deadline > now).collect()
+    }
+
+    fn end(&self) -> Result<(), Error> {
+        let key = String::from_utf8_lossy(self.key()).into_owned();
+        self.tenure.end(Error::Lost { key, loss: Loss::Released })
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.tenures().for_each(Tenure::abandon);
+        let _ = self.end();
+        for held in self.unreleased() {
+            let release = held.name.release(held.token);
+            Request::new(&self.tenure.client, &held.name).release_in_background(release, held.deadline);
+        }
     }
 }
 

@@ -1,42 +1,41 @@
 //! A handle is a string without spaces. With it another process continues a tenure.
 //!
-//! `KEY:OWNER:TOKEN:HOLDS:LEASE:SLOTS:WEIGHT`, and the next key after a comma. Key and owner are hexadecimal, the lease is in
-//! milliseconds. Slots are empty for a reader and 1 for an exclusive lock. An empty weight is the default.
+//! `OWNER:LEASE:SLOTS:WEIGHT:KEY:TOKEN`, and further keys with their tokens. Owner and keys are hexadecimal, the lease is in
+//! milliseconds. Slots are 0 for a reader and 1 for an exclusive lock. A weight of 0 is the default.
 
-use crate::commands::{Kind, Limit, OwnedKey, Terms};
-use crate::tenure::Tenure;
+use crate::commands::{Kind, Limit, OwnedKey, Tokens};
 use std::sync::Arc;
 
-pub(crate) fn write(tenures: &[Arc<Tenure>]) -> String {
-    let parts = tenures.iter().map(|tenure| {
-        let Terms { token, holds, lease, kind: Kind { limit, weight } } = tenure.terms();
-        let slots = match limit {
-            Limit::Shared => 0,
-            Limit::Exclusive => 1,
-            Limit::Slots(slots) => slots,
-        };
-        let (key, owner) = (to_hex(&tenure.name.key), to_hex(&tenure.name.owner));
-        format!("{key}:{owner}:{token}:{holds}:{lease}:{slots}:{}", weight.unwrap_or(0))
-    });
-    parts.collect::<Vec<_>>().join(",")
+pub(crate) fn write(tokens: &[(Arc<OwnedKey>, u64)], lease: u64, Kind { limit, weight }: Kind) -> String {
+    let slots = match limit {
+        Limit::Shared => 0,
+        Limit::Exclusive => 1,
+        Limit::Slots(slots) => slots,
+    };
+    let owner = tokens.first().map(|(name, _)| to_hex(&name.owner)).unwrap_or_default();
+    let keys = tokens.iter().map(|(name, token)| format!(":{}:{token}", to_hex(&name.key)));
+    format!("{owner}:{lease}:{slots}:{}{}", weight.unwrap_or(0), keys.collect::<String>())
 }
 
-/// Reads the tenures in a handle.
-pub(crate) fn parse(handle: &str) -> Option<Vec<(OwnedKey, Terms)>> {
-    let tenures = handle.split(',').map(|part| {
-        let fields: Vec<&str> = part.split(':').collect();
-        let [key, owner, token, holds, lease, slots, weight] = fields[..] else { return None };
-        let limit = match slots.parse().ok()? {
-            0 => Limit::Shared,
-            1 => Limit::Exclusive,
-            slots => Limit::Slots(slots),
-        };
-        let kind = Kind { limit, weight: Some(weight.parse().ok()?).filter(|weight| *weight > 0) };
-        let (token, holds) = (token.parse().ok()?, holds.parse().ok()?);
-        let terms = Terms { token, holds, kind, lease: lease.parse().ok()? };
-        Some((OwnedKey { key: from_hex(key)?, owner: from_hex(owner)? }, terms))
+/// Reads the keys with their tokens, the lease and the kind.
+pub(crate) fn parse(handle: &str) -> Option<(Tokens, u64, Kind)> {
+    let fields: Vec<&str> = handle.split(':').collect();
+    let [owner, lease, slots, weight, keys @ ..] = &fields[..] else { return None };
+    if keys.is_empty() {
+        return None;
+    }
+    let limit = match slots.parse().ok()? {
+        0 => Limit::Shared,
+        1 => Limit::Exclusive,
+        slots => Limit::Slots(slots),
+    };
+    let kind = Kind { limit, weight: Some(weight.parse().ok()?).filter(|weight| *weight > 0) };
+    let tokens = keys.chunks(2).map(|pair| {
+        let [key, token] = pair else { return None };
+        let name = OwnedKey { key: from_hex(key)?, owner: from_hex(owner)? };
+        Some((Arc::new(name), token.parse().ok()?))
     });
-    tenures.collect()
+    Some((tokens.collect::<Option<_>>()?, lease.parse().ok()?, kind))
 }
 
 fn to_hex(bytes: &[u8]) -> String {

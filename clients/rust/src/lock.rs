@@ -1,16 +1,16 @@
 //! The options of an acquisition.
 
 use crate::acquire::{Acquire, Options};
-use crate::commands::{Kind, Limit};
+use crate::commands::{Kind, Limit, OwnedKey};
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::servers::Inner;
 use crate::time::{FAR_FUTURE, from_now, until};
-use futures_util::future::{FutureExt, join_all, pending, select_all};
+use futures_util::future::{FutureExt, pending, try_join_all};
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 /// How long to wait before the client starts over. Without a pause it would never rest if the lease is shorter than a round trip.
 const PAUSE_AFTER_LOSS: Duration = Duration::from_millis(50);
@@ -126,63 +126,61 @@ impl Lock {
     /// - [`Error::Refused`] with the server's own error, such as `MAXWAITERS` or `OOM`.
     pub async fn acquire(self) -> Result<Guard, Error> {
         self.options.check()?;
-        let Self { client, keys, options } = &self;
-        let limit = from_now(options.wait.filter(|wait| !wait.is_zero()).unwrap_or(FAR_FUTURE));
-        let mut held = Vec::new();
-        // If there are several keys, all are first tried together.
-        if keys.len() > 1 {
-            let (owner, mut busy) = (self.new_owner(), None);
-            let tries = keys.iter().map(|key| Acquire::new(client, key, &owner, options, limit).run(true));
-            for tried in join_all(tries).await {
-                match tried {
-                    Ok(guard) => held.push(guard),
-                    Err(error @ Error::Busy { .. }) => busy = busy.or(Some(error)),
-                    Err(error) => return Err(error),
-                }
-            }
-            if let Some(busy) = busy {
-                // A caller that waits for one key must not hold another one: the next waiter for the first key may need it.
-                give_back(&mut held, limit).await;
-                if options.waits_not() {
-                    return Err(busy);
-                }
-            }
+        if self.keys.is_empty() {
+            return Err(Error::invalid("no key is named"));
         }
+        let limit = from_now(self.options.wait.filter(|wait| !wait.is_zero()).unwrap_or(FAR_FUTURE));
+        let (waits_not, mut is_first) = (self.options.waits_not(), true);
         loop {
-            match self.acquire_in_turn(&mut held, limit).await {
-                // A server has answered the first request.
-                Err(Error::Unreachable { key, .. }) if keys.len() > 1 && until(limit).is_zero() => {
+            // If there are several keys, all are first tried together.
+            let together = is_first && self.keys.len() > 1;
+            match self.attempt(together, limit).await {
+                Err(Error::Busy { .. }) if together && !waits_not => {}
+                Err(Error::Lost { .. }) if !waits_not => sleep(PAUSE_AFTER_LOSS).await,
+                // A server has answered the first attempt.
+                Err(Error::Unreachable { key, .. }) if !is_first && until(limit).is_zero() => {
                     return Err(Error::Busy { key });
                 }
-                acquired => acquired?,
+                acquired => return acquired,
             }
-            if options.waits_not() || held.iter().all(Guard::is_held) {
-                return Guard::join(held, options.hold_limit);
-            }
-            give_back(&mut held, limit).await;
-            sleep(PAUSE_AFTER_LOSS).await;
+            is_first = false;
         }
     }
 
-    /// Acquires the keys that are not held yet, one after the other. Ends early when one that is held is lost.
-    async fn acquire_in_turn(&self, held: &mut Vec<Guard>, limit: Instant) -> Result<(), Error> {
+    /// Acquires all keys as a new owner: the release of an earlier attempt must not end what is acquired from here on. The
+    /// keys are tried together, or acquired one after the other. The attempt ends when one that is granted is lost. What it
+    /// has acquired by then is given back: a caller that waits for one key must not hold another one, because the next
+    /// waiter for the first key may need it.
+    async fn attempt(&self, together: bool, limit: Instant) -> Result<Guard, Error> {
         let Self { client, keys, options } = self;
-        // This is another owner than before: a release without a reply must not end what is acquired from here on.
-        let owner = self.new_owner();
-        for key in keys.iter().skip(held.len()) {
-            let acquired = Acquire::new(client, key, &owner, options, limit).run(options.waits_not());
-            let losses = held.iter().map(|guard| guard.lost().boxed()).chain([pending().boxed()]);
-            tokio::select! {
-                biased;
-                _ = select_all(losses) => return Ok(()),
-                acquired = acquired => held.push(acquired?),
+        let owner = options.owner.clone().unwrap_or_else(|| client.unique_owner());
+        let mut guard = Guard::new(client, options.kind);
+        let tenure = &guard.tenure;
+        // If there is one key, nothing is held before it is granted.
+        let lost = if keys.len() > 1 { guard.lost().boxed() } else { pending().boxed() };
+        let only_tries = together || options.waits_not();
+        let acquisitions = keys.iter().map(async |key| {
+            let name = OwnedKey { key: key.clone(), owner: owner.clone() };
+            let part = Acquire::run(client, name, options, limit, only_tries).await?;
+            tenure.join(&part, !options.without_renewal);
+            Ok(())
+        });
+        let all = async {
+            if together {
+                return try_join_all(acquisitions).await.map(drop);
             }
+            for acquisition in acquisitions {
+                acquisition.await?;
+            }
+            Ok(())
+        };
+        tokio::select! {
+            biased;
+            _ = lost => {}
+            acquired = all => acquired?,
         }
-        Ok(())
-    }
-
-    fn new_owner(&self) -> Vec<u8> {
-        self.options.owner.clone().unwrap_or_else(|| self.client.unique_owner())
+        guard.complete(options.hold_limit)?;
+        Ok(guard)
     }
 
     /// Acquires the lock, runs `work` and releases the lock, even if `work` returns an error or panics. When the lock is lost,
@@ -262,10 +260,4 @@ impl Lock {
             }
         }
     }
-}
-
-/// Releases what is held of several locks. What is not released by the wait limit is released in the background.
-async fn give_back(held: &mut Vec<Guard>, limit: Instant) {
-    let _ = timeout(until(limit), join_all(held.iter().map(Guard::release_all))).await;
-    held.clear();
 }

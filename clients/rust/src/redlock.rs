@@ -18,22 +18,23 @@
 //! # Ok(()) }
 //! ```
 //!
-//! **Every server needs a quarantine** (`lock.quarantine`) no shorter than the longest lease. A server that restarts
-//! without its data has forgotten its vote. Without a quarantine it would grant the lock to the next owner while the first
-//! one still counts on that vote.
+//! **Every server needs a quarantine** (`lock.quarantine`) that is at least as long as the longest lease. A server that
+//! restarts without its data has forgotten its vote. Without a quarantine it would grant the lock to another owner
+//! while the first owner still counts on this vote.
 //!
-//! # How it is held
+//! # How the lock is held
 //!
-//! Each server has its own tenure, with its own owner name. It is acquired, renewed, restored after a restart and released
-//! like any other [`Guard`](crate::Guard). The lock is held while more than half of these tenures are held, by the leases
-//! that this process counts. Two owners cannot hold it at once: two majorities share a server, and that server has one
-//! tenure at a time. When a server loses its tenure while the others are still a majority, the client asks it for a new one.
+//! Each server has its own tenure, with its own owner name. The client acquires, renews and releases each tenure like
+//! any other [`Guard`](crate::Guard), and restores it after a restart. The lock is held while more than half of these
+//! tenures are held, by the leases that this process counts. Two owners cannot hold the lock at once: two majorities
+//! have at least one server in common, and a server has one tenure at a time. If a server loses its tenure while the
+//! others are still a majority, the client asks this server for a new tenure.
 //!
 //! # What it does not give
 //!
-//! There is **no fencing token**, because tokens of different servers cannot be compared. There is no queue, so waiters are
-//! served in no order. If a holder that paused past its lease must not write, use [one server](crate::Client) with replicas
-//! and a quarantine, and its tokens.
+//! There is **no fencing token**, because tokens of different servers cannot be compared. There is no queue, so waiters
+//! are served in no particular order. If a holder that was paused for longer than its lease must not write, use [one
+//! server](crate::Client) with replicas, a quarantine and fencing tokens.
 
 mod client;
 mod guard;

@@ -5,33 +5,35 @@
 
 use crate::commands::OwnedKey;
 use crate::error::Error;
-use crate::servers::{Awaited, Inner, Node, OwnConnection, timed_out, within};
-use crate::time::{FAR_FUTURE, Pauses, from_now, millis, until};
+use crate::servers::{Awaited, Inner, Node, timed_out, within};
+use crate::time::{FAR_FUTURE, from_now, millis, pause_after, until};
+use futures_util::future::FutureExt;
 use redis::aio::MultiplexedConnection;
+use redis::cluster_routing::Slot;
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value, from_redis_value};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
-use tokio::time::sleep;
-
-/// The connection for the requests of a call.
-pub(crate) enum Via {
-    /// The connection that all short requests share.
-    Shared,
-    /// A connection for this call alone. It is opened when it is needed, and used again while its node serves the key.
-    Own(Option<OwnConnection>),
-}
+use tokio::time::{sleep, timeout};
 
 /// The attempts of one call.
 pub(crate) struct Request<'a> {
     pub(crate) client: &'a Arc<Inner>,
     pub(crate) name: Arc<OwnedKey>,
-    slot: u16,
-    pub(crate) via: Via,
+    slot: Slot,
+    /// The requests need a connection for this call alone, not the one that all short requests share.
+    pub(crate) is_alone: bool,
+    /// The node and the connection of the last attempt. One for this call alone is used again while its node serves the key
+    /// and replies.
+    pub(crate) connection: Option<(Arc<Node>, Awaited<MultiplexedConnection>)>,
+    /// The last attempt was sent.
+    is_sent: bool,
     /// No attempt lasts longer than this.
     pub(crate) deadline: Instant,
-    /// The call fails if no server answers until then.
-    pub(crate) patience_end: Instant,
+    /// The call fails if no server answers for so long.
+    pub(crate) patience: Duration,
+    /// Since when it has been patient.
+    since: Instant,
     /// Each answer starts the patience again.
     pub(crate) restarts_patience: bool,
     /// The request is not sent again if a server may have carried it out.
@@ -40,18 +42,14 @@ pub(crate) struct Request<'a> {
     pub(crate) replicas: Option<(usize, Duration)>,
     /// How many replicas have confirmed it.
     pub(crate) confirmed_by: usize,
-    /// The pauses before further attempts. `None` means that the next attempt follows at once.
-    pauses: Option<Pauses>,
+    /// How many attempts have failed since the last reply.
+    failures: u32,
     /// A server has answered during this call.
     pub(crate) is_answered: bool,
     /// A server may have carried out a request of this call without a reply, or may still do so.
     pub(crate) may_have_run: bool,
     /// The node to which ASK has redirected the next attempt.
     asking: Option<Arc<Node>>,
-    /// The node and the shared connection of the last attempt, and whether it was sent.
-    node: Option<Arc<Node>>,
-    shared: Option<Awaited<MultiplexedConnection>>,
-    is_sent: bool,
 }
 
 impl<'a> Request<'a> {
@@ -61,20 +59,20 @@ impl<'a> Request<'a> {
             client,
             name: Arc::clone(name),
             slot: client.slot(&name.key),
-            via: Via::Shared,
+            is_alone: false,
+            connection: None,
+            is_sent: false,
             deadline: from_now(FAR_FUTURE),
-            patience_end: from_now(client.settings.patience),
+            patience: client.settings.patience,
+            since: Instant::now(),
             restarts_patience: false,
             runs_once: false,
             replicas: None,
             confirmed_by: 0,
-            pauses: None,
+            failures: 0,
             is_answered: false,
             may_have_run: false,
             asking: None,
-            node: None,
-            shared: None,
-            is_sent: false,
         }
     }
 
@@ -107,12 +105,12 @@ impl<'a> Request<'a> {
             self.is_answered = true;
             self.may_have_run = may_have_run;
             if self.restarts_patience {
-                self.patience_end = from_now(self.client.settings.patience);
+                self.since = Instant::now();
             }
         }
         let error = match replied {
             Ok(reply) => {
-                self.pauses = None;
+                self.failures = 0;
                 return Ok(Some(reply));
             }
             Err(error) => error,
@@ -124,11 +122,19 @@ impl<'a> Request<'a> {
         if self.runs_once && self.may_have_run {
             return Err(self.unreachable(&error));
         }
-        self.pause(&error).await.map(|()| None)
+        // The first time it is sent again at once, because the connection may have been cut while it was idle.
+        let end = self.end();
+        if self.failures > 0 {
+            // The pause is up to half longer, so that clients that failed together do not come back together.
+            let pause = pause_after(self.failures, 50, 1_000).mul_f64(1.0 + fastrand::f64() / 2.0);
+            sleep(pause.min(until(end))).await;
+        }
+        self.failures += 1;
+        if until(end).is_zero() { Err(self.unreachable(&error)) } else { Ok(None) }
     }
 
     async fn exchange(&mut self, cmd: &Cmd) -> RedisResult<Value> {
-        (self.node, self.shared) = (None, None);
+        let last = self.connection.take();
         let mut pipeline = redis::pipe();
         let node = match self.asking.take() {
             Some(node) => {
@@ -143,12 +149,13 @@ impl<'a> Request<'a> {
             // 0 would wait without limit.
             pipeline.cmd("WAIT").arg(count).arg(millis(within).max(1));
         }
-        self.node = Some(Arc::clone(&node));
-        let mut connection = match &mut self.via {
-            Via::Shared => self.shared.insert(self.client.shared(&node)).clone().await?,
-            Via::Own(Some(own)) if Arc::ptr_eq(&own.node, &node) => own.connection.clone(),
-            Via::Own(own) => own.insert(self.client.own_connection(node).await?).connection.clone(),
+        let is_usable = self.is_alone && self.failures == 0;
+        let connection = match last.filter(|(at, _)| is_usable && Arc::ptr_eq(at, &node)) {
+            Some((_, connection)) => connection,
+            None if self.is_alone => self.client.own(&node),
+            None => self.client.shared(&node),
         };
+        let mut connection = self.connection.insert((node, connection)).1.clone().await?;
         (self.is_sent, self.may_have_run) = (true, true);
         let replies = connection.send_packed_commands(&pipeline, before, pipeline.len() - before).await?;
         let mut replies = replies.into_iter();
@@ -159,20 +166,20 @@ impl<'a> Request<'a> {
 
     /// A server has replied with an error. Returns whether a repeat cannot cure it.
     fn note_refusal(&mut self, error: &RedisError) -> bool {
-        let Some(node) = self.node.take() else { return true };
+        let Some((node, _)) = &self.connection else { return true };
         match error.code().unwrap_or_default() {
             "MOVED" => {
-                if let Some(target) = self.client.redirect(error, &node) {
+                if let Some(target) = self.client.redirect(error, node) {
                     self.client.assign(self.slot, &target);
                 }
             }
-            "ASK" => self.asking = self.client.redirect(error, &node),
-            "READONLY" | "UNBLOCKED" | "LOADING" | "MASTERDOWN" => self.client.forget_routes_to(&node),
+            "ASK" => self.asking = self.client.redirect(error, node),
+            "READONLY" | "UNBLOCKED" | "LOADING" | "MASTERDOWN" => self.client.forget_routes_to(node),
             "CLUSTERDOWN" | "TRYAGAIN" | "SUPERSEDED" => {}
             code => {
                 if code == "NOREPLICAS" {
                     // Another server may have replaced this one, and this one may not know it.
-                    self.client.forget_routes_to(&node);
+                    self.client.forget_routes_to(node);
                 }
                 return true;
             }
@@ -194,37 +201,23 @@ impl<'a> Request<'a> {
         {
             return true;
         }
-        if let Via::Own(own) = &mut self.via {
-            *own = None;
-        }
-        if let Some(node) = self.node.take() {
+        if let Some((node, connection)) = &self.connection {
             // A connection that is being opened has a limit of its own.
-            let failed = self.shared.as_ref().filter(|shared| self.is_sent || shared.peek().is_some());
-            self.client.note_silence(&node, failed);
+            let has_failed = self.is_sent || connection.peek().is_some();
+            self.client.note_silence(node, has_failed.then_some(connection));
         }
         false
     }
 
-    /// Waits until the request may be sent again. The first time that is at once, because the connection may have been cut
-    /// while it was idle.
-    async fn pause(&mut self, error: &RedisError) -> Result<(), Error> {
-        let end = self.end();
-        if let Some(pauses) = &mut self.pauses {
-            // The pause is up to half longer, so that clients that failed together do not come back together.
-            let pause = pauses.next_pause().mul_f64(1.0 + fastrand::f64() / 2.0);
-            sleep(pause.min(until(end))).await;
-        }
-        self.pauses.get_or_insert(Pauses::new(50, 1_000));
-        if until(end).is_zero() { Err(self.unreachable(error)) } else { Ok(()) }
-    }
-
     /// Changes when the connection to the last server breaks.
     pub(crate) fn broken(&self) -> watch::Receiver<()> {
-        self.node.as_ref().map_or_else(|| watch::channel(()).1, |node| node.broken.subscribe())
+        let node = self.connection.as_ref().map(|(node, _)| node);
+        node.map_or_else(|| watch::channel(()).1, |node| node.broken.subscribe())
     }
 
-    fn end(&self) -> Instant {
-        self.deadline.min(self.patience_end)
+    /// When there is no time for another attempt.
+    pub(crate) fn end(&self) -> Instant {
+        self.deadline.min(self.since + self.patience)
     }
 
     fn unreachable(&self, error: &RedisError) -> Error {
@@ -235,22 +228,22 @@ impl<'a> Request<'a> {
     /// open. If an earlier request may still run, the release is sent on the same connection. So the server reads it later
     /// than that request, even if the server was stopped.
     pub(crate) fn release_in_background(&mut self, release: Cmd, end: Instant) {
-        // If the connection is only for this call, it closes before the server reads the release.
-        self.via = Via::Shared;
         let (client, name) = (Arc::clone(self.client), Arc::clone(&self.name));
-        let earlier = self.shared.take().filter(|_| self.may_have_run);
-        let sent = client.send_now(self.slot, earlier, release.clone());
-        self.client.releases.send_modify(|releases| releases.push(Arc::clone(&name)));
+        let earlier = self.connection.take().filter(|_| self.may_have_run).map(|(_, connection)| connection);
+        let connection = earlier.or_else(|| client.known_connection(self.slot));
+        let connection = connection.and_then(|connection| connection.peek()?.clone().ok());
+        let cmd = release.clone();
+        let sent = async move { connection?.send_packed_command(&cmd).await.ok() }.boxed().shared();
+        // The first poll sends it.
+        let _ = sent.clone().now_or_never();
+        client.releases.send_modify(|releases| releases.push(Arc::clone(&name)));
         // Timers are created inside the task, because there may be no runtime here.
         self.client.runtime.spawn(async move {
             let limit = client.settings.response_limit.min(until(end));
-            let is_released = match sent {
-                Some(sent) => matches!(within(limit, sent).await, Ok(Value::Int(_))),
-                None => false,
-            };
+            let is_released = matches!(timeout(limit, sent).await, Ok(Some(Value::Int(_))));
             if !is_released {
                 let mut request = Request::new(&client, &name);
-                (request.deadline, request.patience_end) = (end, end);
+                (request.deadline, request.patience) = (end, FAR_FUTURE);
                 let _ = request.repeat(&release).await;
             }
             client.releases.send_modify(|releases| {

@@ -3,16 +3,17 @@
 //! All short requests to a node share one connection. A connection on which a request waits can do nothing else, so each
 //! waiter has one of its own.
 
-use crate::address::{Address, slot_of, with_host_and_port};
+use crate::address::{Address, with_host_and_port};
 use crate::commands::OwnedKey;
 use crate::error::Error;
 use crate::mutex::locked;
 use crate::settings::Settings;
 use futures_util::future::{BoxFuture, FutureExt, Shared, select_ok};
 use redis::aio::MultiplexedConnection;
+use redis::cluster_routing::Slot;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Cmd, ConnectionInfo, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisError,
+    AsyncConnectionConfig, ConnectionInfo, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisError,
     RedisResult, Value, cmd,
 };
 use std::collections::HashMap;
@@ -26,8 +27,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
-/// How many idle connections each node keeps for the next waiters, and for how long.
-const MAX_IDLE: usize = 16;
+/// How long a node keeps an idle connection for the next waiter.
 const IDLE_LIMIT: Duration = Duration::from_secs(5);
 
 /// This is much shorter than a lease, and longer than many tenures.
@@ -51,8 +51,8 @@ pub(crate) struct Inner {
     id: Uuid,
     next_owner: AtomicU64,
     nodes: Mutex<HashMap<String, Arc<Node>>>,
-    /// The node of each slot that the client knows. Without a cluster all keys are in slot 0.
-    routes: Mutex<HashMap<u16, Arc<Node>>>,
+    /// The node of each slot that the client knows. Without a cluster all keys are in one slot.
+    routes: Mutex<HashMap<Slot, Arc<Node>>>,
     last_primary: Mutex<Option<Arc<Node>>>,
     /// The lookup of the primary that is in progress.
     lookup: Mutex<Option<Awaited<Arc<Node>>>>,
@@ -62,18 +62,12 @@ pub(crate) struct Inner {
 pub(crate) struct Node {
     info: ConnectionInfo,
     shared: Mutex<Option<Awaited<MultiplexedConnection>>>,
-    /// Connections for the next waiters, each with the time since which it is idle.
-    idle: Mutex<Vec<(Instant, MultiplexedConnection)>>,
+    /// Connections for the next waiters, each with the time since which it is idle. No request is in progress on them.
+    pub(crate) idle: Mutex<Vec<(Instant, Awaited<MultiplexedConnection>)>>,
     /// The last time at which it did not answer.
     silent_since: Mutex<Option<Instant>>,
     /// Changes when the shared connection breaks, and when another node has become the primary.
     pub(crate) broken: watch::Sender<()>,
-}
-
-/// A connection for one request that waits. Dropping it closes it, and the server notices that the waiter has left.
-pub(crate) struct OwnConnection {
-    pub(crate) node: Arc<Node>,
-    pub(crate) connection: MultiplexedConnection,
 }
 
 impl Inner {
@@ -115,12 +109,12 @@ impl Inner {
         }
     }
 
-    pub(crate) fn slot(&self, key: &[u8]) -> u16 {
-        if matches!(self.address, Address::Cluster(_)) { slot_of(key) } else { 0 }
+    pub(crate) fn slot(&self, key: &[u8]) -> Slot {
+        Slot::for_key(if matches!(self.address, Address::Cluster(_)) { key } else { &[] })
     }
 
     /// The node that serves a slot, as far as is known.
-    pub(crate) async fn node_for(self: &Arc<Self>, slot: u16) -> RedisResult<Arc<Node>> {
+    pub(crate) async fn node_for(self: &Arc<Self>, slot: Slot) -> RedisResult<Arc<Node>> {
         let known = locked(&self.routes).get(&slot).cloned();
         if let Some(node) = known {
             return Ok(node);
@@ -141,7 +135,7 @@ impl Inner {
     }
 
     /// Notes which node serves a slot.
-    pub(crate) fn assign(&self, slot: u16, node: &Arc<Node>) {
+    pub(crate) fn assign(&self, slot: Slot, node: &Arc<Node>) {
         locked(&self.routes).insert(slot, Arc::clone(node));
     }
 
@@ -206,34 +200,17 @@ impl Inner {
         shared.insert(self.spawn(open(node.info.clone(), config, self.settings.response_limit))).clone()
     }
 
-    /// Sends a command at once if the shared connection to the node of a slot is open. `connection` replaces that
-    /// connection. So the server reads it before later commands of the caller. The future is the reply. The command is
-    /// sent even if nobody awaits it.
-    pub(crate) fn send_now(
-        &self,
-        slot: u16,
-        connection: Option<Awaited<MultiplexedConnection>>,
-        cmd: Cmd,
-    ) -> Option<BoxFuture<'static, RedisResult<Value>>> {
-        let connection = connection.or_else(|| {
-            let node = Arc::clone(locked(&self.routes).get(&slot)?);
-            locked(&node.shared).clone()
-        })?;
-        let mut connection = connection.peek()?.as_ref().ok()?.clone();
-        let mut sending = async move { connection.send_packed_command(&cmd).await }.boxed();
-        (&mut sending).now_or_never().is_none().then_some(sending)
+    /// The shared connection to the node that is known to serve a slot, if there is one.
+    pub(crate) fn known_connection(&self, slot: Slot) -> Option<Awaited<MultiplexedConnection>> {
+        let node = Arc::clone(locked(&self.routes).get(&slot)?);
+        locked(&node.shared).clone()
     }
 
-    /// A connection to a node for a request that waits.
-    pub(crate) async fn own_connection(&self, node: Arc<Node>) -> RedisResult<OwnConnection> {
-        let idle = locked(&node.idle).pop();
-        let connection = match idle {
-            Some((_, connection)) => connection,
-            None => {
-                open(node.info.clone(), AsyncConnectionConfig::new(), self.settings.response_limit).await?
-            }
-        };
-        Ok(OwnConnection { node, connection })
+    /// A connection to a node for a call alone. Dropping it closes it, and the server notices that a waiter has left.
+    pub(crate) fn own(&self, node: &Node) -> Awaited<MultiplexedConnection> {
+        let idle = locked(&node.idle).pop().map(|(_, connection)| connection);
+        let (info, limit) = (node.info.clone(), self.settings.response_limit);
+        idle.unwrap_or_else(|| self.spawn(open(info, AsyncConnectionConfig::new(), limit)))
     }
 
     /// The primary that the Sentinels name. If many callers ask at the same time, one lookup serves all.
@@ -241,10 +218,7 @@ impl Inner {
         let inner = Arc::clone(self);
         let begin = || {
             self.spawn(async move {
-                let found = within(inner.settings.response_limit, inner.find_primary()).await;
-                *locked(&inner.lookup) = None;
-                let primary = found?;
-                inner.assign(0, &primary);
+                let primary = within(inner.settings.response_limit, inner.find_primary()).await?;
                 let last = locked(&inner.last_primary).replace(Arc::clone(&primary));
                 if let Some(last) = last.filter(|last| !Arc::ptr_eq(last, &primary)) {
                     last.broken.send_replace(());
@@ -252,39 +226,39 @@ impl Inner {
                 Ok(primary)
             })
         };
-        let lookup = locked(&self.lookup).get_or_insert_with(begin).clone();
+        let lookup = {
+            let mut lookup = locked(&self.lookup);
+            lookup.take_if(|lookup| lookup.peek().is_some());
+            lookup.get_or_insert_with(begin).clone()
+        };
         lookup.await
     }
 
     async fn find_primary(&self) -> RedisResult<Arc<Node>> {
         let Address::Sentinels { sentinels, name, server } = &self.address else { return Err(timed_out()) };
-        let asked = sentinels.iter().map(|sentinel| self.ask_sentinel(sentinel, name, server).boxed());
+        let limit = self.settings.response_limit;
+        let asked = sentinels.iter().map(|sentinel| {
+            let asking = async move {
+                let mut sentinel = open(sentinel.clone(), AsyncConnectionConfig::new(), limit).await?;
+                let query = cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).to_owned();
+                let address: Option<(String, u16)> = query.query_async(&mut sentinel).await?;
+                let (host, port) = address.ok_or_else(|| {
+                    let kind = ErrorKind::MasterNameNotFoundBySentinel;
+                    RedisError::from((kind, "the Sentinel knows no primary by that name"))
+                })?;
+                self.check_primary(self.node(with_host_and_port(server, &host, port))).await
+            };
+            asking.boxed()
+        });
         // The last known primary is used only while the Sentinels are silent.
         let last = locked(&self.last_primary).clone().map(|last| {
-            let check = async {
-                sleep(self.settings.response_limit / 8).await;
+            let check = async move {
+                sleep(limit / 8).await;
                 self.check_primary(last).await
             };
             check.boxed()
         });
         Ok(select_ok(asked.chain(last)).await?.0)
-    }
-
-    async fn ask_sentinel(
-        &self,
-        sentinel: &ConnectionInfo,
-        name: &str,
-        server: &ConnectionInfo,
-    ) -> RedisResult<Arc<Node>> {
-        let config = AsyncConnectionConfig::new();
-        let mut sentinel = open(sentinel.clone(), config, self.settings.response_limit).await?;
-        let query = cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).to_owned();
-        let address: Option<(String, u16)> = query.query_async(&mut sentinel).await?;
-        let (host, port) = address.ok_or_else(|| {
-            let kind = ErrorKind::MasterNameNotFoundBySentinel;
-            RedisError::from((kind, "the Sentinel knows no primary by that name"))
-        })?;
-        self.check_primary(self.node(with_host_and_port(server, &host, port))).await
     }
 
     /// Returns `node` if it says that it is a primary.
@@ -308,16 +282,6 @@ impl Inner {
 impl fmt::Debug for Inner {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Client").field("id", &self.id).finish_non_exhaustive()
-    }
-}
-
-impl OwnConnection {
-    /// Keeps the connection for the next waiter. No request may be in progress on it.
-    pub(crate) fn keep_idle(self) {
-        let mut idle = locked(&self.node.idle);
-        if idle.len() < MAX_IDLE {
-            idle.push((Instant::now(), self.connection));
-        }
     }
 }
 

@@ -27,20 +27,7 @@ pub(crate) fn lease_end(millis: u64, requested: Instant) -> Instant {
     requested + certain.min(FAR_FUTURE)
 }
 
-/// The pauses between attempts: each is twice the one before, up to the longest.
-pub(crate) struct Pauses {
-    next: Duration,
-    longest: Duration,
-}
-
-impl Pauses {
-    pub(crate) const fn new(first_ms: u64, longest_ms: u64) -> Self {
-        Self { next: Duration::from_millis(first_ms), longest: Duration::from_millis(longest_ms) }
-    }
-
-    pub(crate) fn next_pause(&mut self) -> Duration {
-        let pause = self.next;
-        self.next = (pause * 2).min(self.longest);
-        pause
-    }
+/// The pause after so many failed attempts: each is twice the one before, up to the longest. In milliseconds.
+pub(crate) fn pause_after(failures: u32, first: u64, longest: u64) -> Duration {
+    Duration::from_millis(longest.min(first << failures.saturating_sub(1).min(16)))
 }

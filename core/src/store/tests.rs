@@ -24,7 +24,7 @@ fn token(number: u64) -> FencingToken {
     FencingToken::new(number).unwrap()
 }
 
-/// Held by A since 0 with this token, until a deadline that both clocks reach at once.
+/// A lock that A has held since 0 with this token, until a deadline that both clocks reach at once.
 fn lock(number: u64, deadline: i64) -> Lock {
     let holder = Holder {
         owner: Owner::new(b"A").unwrap(),
@@ -83,8 +83,8 @@ fn a_large_lock_whose_leases_are_all_over_is_freed_in_parts() {
 
 #[test]
 fn an_unlinked_lock_is_dropped_or_settled_as_the_server_reports() {
-    // For each case: the lease left at 100, whether the server evicts, and what it reports. Then: whether the lock is
-    // dropped, whether it is to be put back, and how many tenures have ended.
+    // Each case names the lease left at 100, whether the server evicts, and what it reports. Then come the expected
+    // results: whether the lock is dropped, whether it is to be put back, and how many tenures have ended.
     type Report = fn(&mut Store<u32>) -> bool;
     let cases: [(&str, i64, bool, Report, bool, bool, u64); 10] = [
         ("evicted", 50, true, |store| store.evicted(&name("k")), true, false, 0),
@@ -201,7 +201,7 @@ fn a_lock_whose_lease_is_over_leaves_nothing_behind() {
     );
 }
 
-/// Held by 5,000 readers until 200.
+/// A lock that 5,000 readers hold until 200.
 fn held_by_many() -> Lock {
     let holders = (1..=5_000).map(|number: u64| Holder {
         owner: Owner::new(&number.to_be_bytes()).unwrap(),
@@ -527,7 +527,7 @@ fn a_dropped_lock_that_must_be_replicated_or_put_back_is_work() {
     }
 }
 
-/// B waits for a lock. If it names its count of holds, its place is kept.
+/// B waits for a lock. If B names its count of holds, its place is kept.
 fn join(store: &mut Store<u32>, key: &str, handle: u32, holds: Option<u32>) {
     let request = AcquireRequest {
         owner: Owner::new(b"B").unwrap(),

@@ -1,11 +1,11 @@
 //! Random operations on core and on a simple reference, which must agree.
 //!
-//! The [`World`] uses core as the module does: it keeps the locks by key, makes decisions, carries out their effects and has one
-//! timer. The [`Reference`] does the same with plain vectors and linear scans. After each operation both must have given the same
-//! answers and have the same state, and the invariants of locks must hold.
+//! The [`World`] uses core as the module does: it keeps the locks by key, makes decisions, carries out their effects
+//! and has one timer. The [`Reference`] answers the same operations with plain vectors and linear scans. After each
+//! operation both must have given the same answers and have the same state, and the invariants of locks must hold.
 //!
-//! The world has a replica. The replica receives only what is replicated, and must always know the same tenures as the
-//! primary.
+//! The world has a replica. The replica receives only the replicated changes, and must always know the same tenures as
+//! the primary.
 
 #![allow(
     clippy::unwrap_used,
@@ -64,7 +64,7 @@ struct Granted {
     owner: usize,
     token: u64,
     handle: u32,
-    /// Whether it was granted at once, to an owner that had a place in the queue.
+    /// Whether the lock was granted at once to an owner that had a place in the queue.
     had_place: bool,
 }
 
@@ -109,7 +109,8 @@ impl Both {
             last_handle: 0,
             known_tokens: Default::default(),
         };
-        // A tenure that begins at this instant would count as one from before the quarantine.
+        // Time passes first, because a tenure that begins at this instant would count as one from before the
+        // quarantine.
         both.advance(1).unwrap();
         both
     }

@@ -10,8 +10,9 @@ pub type At = (usize, usize);
 
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// If the lock is busy and `wait` is set, the owner joins the queue. The inner value is its wait limit in
-    /// milliseconds. If `holds` is set too, its place is kept for `keep` milliseconds.
+    /// If the lock is busy and `wait` is set, the owner joins the queue. The inner value of `wait` is its wait limit in
+    /// milliseconds. If `holds` and `keep` are set too, and the wait ends without a grant, the owner's place is kept
+    /// for `keep` milliseconds.
     Acquire {
         at: At,
         mode: Asked,
@@ -20,7 +21,7 @@ pub enum Op {
         wait: Option<Option<i64>>,
         keep: Option<i64>,
     },
-    /// An owner that a place is kept for comes back.
+    /// An owner for whom a place is kept asks again.
     ComeBack {
         which: Index,
         mode: Asked,
@@ -28,7 +29,7 @@ pub enum Op {
         limit: Option<i64>,
         keep: Option<i64>,
     },
-    /// `count` owners, from this one on, acquire one lock, each with a longer lease.
+    /// `count` owners, from this one on, acquire one lock, each with a longer lease than the owner before.
     Crowd {
         at: At,
         count: usize,
@@ -90,7 +91,7 @@ pub enum NamedToken {
     Own,
     /// The token of an earlier grant.
     Earlier(Index),
-    /// The largest token so far plus this.
+    /// The largest token so far plus this number.
     Above(u64),
     /// The wall clock plus a day and this many microseconds.
     DayAhead(i64),

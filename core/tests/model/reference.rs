@@ -1,4 +1,4 @@
-//! The reference: what the contract says, in the simplest form.
+//! The reference: how locks and queues must behave, written as simply as possible, with plain vectors and linear scans.
 //!
 //! It uses nothing of core: owners and keys are numbers, times are microseconds. A limit of 0 is no limit.
 
@@ -153,7 +153,7 @@ impl Wait {
         self.absent.is_none_or(|absent| now < absent.holds_back_until)
     }
 
-    /// If the client is absent: when the place is passed over, and when it ends.
+    /// The instants at which the place is passed over and at which it ends; `None` if its client waits.
     fn changes(&self) -> Option<[i64; 2]> {
         let absent = self.absent?;
         Some([absent.holds_back_until, absent.since + self.keep.unwrap_or(0)])
@@ -332,7 +332,7 @@ impl Reference {
         (0..KEYS).for_each(|key| self.expire_and_serve(key));
     }
 
-    /// The key may hold another lock now. Its confirmed holders that also wait for it re-enter.
+    /// The key may hold another lock now. Confirmed holders of this lock that also wait for it re-enter.
     pub fn recheck(&mut self, key: usize) {
         self.expire_and_serve(key);
         let owners = self.waits().into_iter().chain(self.places()).filter(|wait| wait.key == key);
@@ -528,7 +528,7 @@ impl Reference {
         let was_unconfirmed = self.is_unconfirmed(key, &known);
         let mut renewed = Tenure { deadline, ..known.clone() };
         match mode {
-            // A claim: this server may have missed a change of the mode.
+            // A claim sets the mode, because this server may have missed a change of the mode.
             Some(mode) if was_unconfirmed && names_token => renewed.mode = mode.of_new_tenure(),
             Some(mode) => {
                 let weight_differs = mode.weight.is_some_and(|weight| weight != known.mode.weight);
@@ -575,9 +575,10 @@ impl Reference {
         Answer::Token(token)
     }
 
-    /// Replaces its owner's tenure by the claim. If the tenures then do not fit together, they are tried in this order:
-    /// first the claim and the confirmed tenures, from the largest token to the smallest, then the unconfirmed ones. A
-    /// tenure that fits beside the earlier ones stays. Returns whether the claim stays; if not, nothing changes.
+    /// Replaces the tenure of the claim's owner by the claim. If the tenures then do not fit together, they are tried
+    /// in this order: first the claim and the confirmed tenures, from the largest token to the smallest, then the
+    /// unconfirmed ones. A tenure that fits beside the earlier ones stays. Returns whether the claim stays; if not,
+    /// nothing changes.
     fn make_room(&mut self, key: usize, claim: &Tenure) -> bool {
         let mut tenures = self.locks[key].clone();
         tenures.retain(|tenure| tenure.owner != claim.owner);
@@ -656,15 +657,15 @@ impl Reference {
         }
     }
 
-    /// Nothing that was observed outlasts the quarantine.
+    /// Forgets what was observed, if the quarantine is over.
     pub fn forget_after_quarantine(&mut self) {
         if !self.quarantined() {
             self.observed = Default::default();
         }
     }
 
-    /// Lets time pass. At every instant at which something may happen, waits end at their limits first, and then every lock
-    /// gets a decision.
+    /// Lets time pass. At every instant at which something may happen, waits end at their limits first, and then every
+    /// lock gets a decision.
     pub fn advance(&mut self, to: i64) {
         loop {
             let limits = self.waits().into_iter().filter_map(|wait| wait.limit).collect::<Vec<_>>();

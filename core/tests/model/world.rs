@@ -27,7 +27,7 @@ fn token(number: u64) -> FencingToken {
     FencingToken::new(number).unwrap()
 }
 
-/// A short owner, the usual one, a long one, a binary one, and numbered ones.
+/// Several kinds of owners: a short one, the usual one, a long one, a binary one, and numbered ones.
 pub fn owner(number: usize) -> Owner {
     let numbered = format!("0f8fad5b-d9cb-469f-a165-70867728950e:{number}");
     let name: &[u8] = match number {
@@ -184,8 +184,8 @@ impl World {
         self.queue_id(key).map_or(0, |queue| self.queues.len(queue))
     }
 
-    /// Makes one decision on one lock, with all its effects. `release` is the command if it is a release. Returns the
-    /// answer, and the instant at which the lock is due again.
+    /// Makes one decision on one lock, with all its effects. `release` is the command if the command is a release.
+    /// Returns the answer, and the instant at which the lock is due again.
     fn decide<T>(
         &mut self,
         key: usize,
@@ -263,7 +263,7 @@ impl World {
         Ok(())
     }
 
-    /// The replica applies what is replicated. Then it must know the same tenures.
+    /// Lets the replica apply the replicated changes, and checks that it then knows the same tenures as the primary.
     fn replicate(
         &mut self,
         key: usize,
@@ -466,7 +466,7 @@ impl World {
         handle: u32,
     ) -> Result<(), TestCaseError> {
         let (owner, token, place) = (owner(name_of), token(number), self.places.remove(&handle));
-        // There is no command that could be replicated verbatim.
+        // No command is running, so there is none that could be replicated verbatim.
         let (ended, _) = self.decide(key, None, |decision| decision.pass_on(&owner, token))?;
         if let Some(place) = place.filter(|_| ended) {
             let (db, bytes) = name(key);
@@ -570,8 +570,8 @@ impl World {
         self.quarantine_memory = Default::default();
     }
 
-    /// The server drops a key before its lease is over. The lock is kept as a dropped lock. Replicas drop the key too, and receive
-    /// the dropped lock when the timer fires.
+    /// The server drops a key before its lease is over. The lock is kept as a dropped lock. Replicas drop the key too,
+    /// and receive the dropped lock when the timer fires.
     pub fn drop_early(&mut self, key: usize) {
         let (db, bytes) = name(key);
         if let Some(lock) = self.stored[key].take() {

@@ -144,7 +144,7 @@ fn a_request_that_takes_over_the_first_place_is_granted_if_it_fits() {
     );
 }
 
-/// A request with `HOLDS` that joins the queue also takes over only its owner's first place.
+/// A request with `HOLDS` takes over only its owner's first place, also when it joins the queue.
 #[test]
 fn a_request_that_is_granted_at_once_takes_over_only_the_first_place() {
     table(

@@ -255,8 +255,8 @@ impl World {
                 }
                 let superseded = self.queues.join(DB, KEY, wait_request, self.limits, self.mono);
                 self.effects.completions.extend(superseded);
-                // A caller must decide again: the position that was taken over may be the first, and a new queue needs
-                // its due time.
+                // Decides again, as a caller must: the position that was taken over may be the first, and a new queue
+                // needs its due time.
                 self.decide(|decision| decision.expire_and_serve());
                 "waits".to_owned()
             }

@@ -26,7 +26,7 @@ fn the_granted_waits_of_one_owner_are_replicated_as_one_change() {
     );
 }
 
-/// RENAME can bring a lock with several holders that also wait for it.
+/// After RENAME, several holders of a lock may also wait for it.
 #[test]
 fn the_re_entries_of_several_owners_are_each_replicated() {
     table(

@@ -1,20 +1,20 @@
-//! The limits that a run must meet: promised times, and the required activity.
+//! The bounds of a run: promised times, and the required activity.
 
 use crate::history::Nanos;
 
 const MS: Nanos = 1_000_000;
 
-/// The limits for the checks of a history.
+/// The bounds for the checks of a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// How early a lease may end. Times are rounded to milliseconds, and two processes read the clock.
+    /// How early a lease may seem to end: times are rounded to milliseconds, and two processes read the clock.
     pub tolerance: Nanos,
-    /// How long it may take until the next waiter has read that it has a freed lock.
+    /// The longest time from the end of a tenure until the next waiter has read its grant.
     pub handoff: Nanos,
-    /// How long it may take until a client has read a reply that is due.
+    /// The longest time from the moment when a reply is due until the client has read it.
     pub answer: Nanos,
-    /// How long a request may still act after its client gave up, and how long a fault may still delay replies. The check of
-    /// hand-off times depends on it. The checks of overlap, tokens and counts do not.
+    /// How long a request may still take effect after its client gave up, and how long a fault may still delay replies
+    /// after its end. The check of hand-off times uses this bound. The checks of overlap, tokens and counts do not.
     pub settle: Nanos,
     /// The required activity.
     pub minimum: Activity,
@@ -44,20 +44,20 @@ impl Default for Bounds {
 /// The activity in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Activity {
-    /// Granted acquisitions.
+    /// The number of granted acquisitions.
     pub grants: usize,
-    /// Tenures that began by hand-off after a release.
+    /// The number of tenures that began by a hand-off after a release.
     pub handoffs: usize,
-    /// Tenures that ended without a release.
+    /// The number of tenures that ended without a release.
     pub lease_ends: usize,
-    /// Faults.
+    /// The number of faults.
     pub faults: usize,
-    /// Stale writes that the store refused.
+    /// The number of stale writes that the store refused.
     pub refused_writes: usize,
-    /// Tenures that were held together with another one.
+    /// The number of tenures that were held at the same time as another tenure of their lock.
     pub shared: usize,
-    /// Waits that were granted after an earlier wait of their owner had left its place.
+    /// The number of waits that were granted at a kept place of their owner.
     pub kept: usize,
-    /// Stale writes to plain data beside a lock.
+    /// The number of stale writes to the plain data beside a lock.
     pub stale_writes: usize,
 }

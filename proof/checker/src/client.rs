@@ -1,5 +1,4 @@
-//! The behaviour of a client: its next action, and its reaction to outcomes. It is the same in the simulation and on real
-//! servers.
+//! The behaviour of a client in the simulation and on real servers: its next action, and its reaction to outcomes.
 
 use crate::history::{Call, HoldsReleased, Mode, Nanos, Operation, Outcome, Token, Wait};
 use crate::random::Random;
@@ -11,68 +10,70 @@ use std::ops::Range;
 pub struct Workload {
     /// The locks.
     pub keys: Vec<String>,
-    /// The short leases. Most leases are short. A client may sleep past the end of such a lease.
+    /// The lengths of the short leases. Most leases are short, and a client may sleep past the end of a lease.
     pub lease: Range<Nanos>,
-    /// The long leases. They show a lock that is stuck until its lease ends.
+    /// The lengths of the long leases. They reveal a lock that the server should free earlier, but keeps until the end
+    /// of its lease.
     pub long_lease: Range<Nanos>,
-    /// How long a client keeps a lock after it has renewed a long lease. In this time faults meet tenures with a known lease and
-    /// without a pending call.
+    /// How long a client keeps a lock after it has renewed a long lease. So faults also hit tenures with a known lease
+    /// and without a pending call.
     pub rest: Range<Nanos>,
-    /// Wait limits.
+    /// The wait limits.
     pub wait: Range<Nanos>,
-    /// The wait limits of the half of the clients that wait in slices, with KEEP.
+    /// The wait limits of the waits in slices, which use KEEP.
     pub slice: Range<Nanos>,
     /// How long a place is kept.
     pub keep: Range<Nanos>,
     /// The modes of tenures.
     pub modes: Vec<Mode>,
-    /// Whether clients follow the rules for failovers that may lose a grant. Their acquisitions name HOLDS. They make no call for
-    /// a tenure whose lease is over on the client's clock. After a lost connection they renew at once with TOKEN and HOLDS.
+    /// Whether clients follow the rules for failovers that may lose a grant: their acquisitions name HOLDS, they make
+    /// no call for a tenure whose lease is over on their clock, and they renew with TOKEN and HOLDS at once after a
+    /// lost connection.
     pub careful: bool,
-    /// Whether each tenure has another owner.
+    /// Whether a client uses a new owner for each tenure.
     pub new_owner_each_tenure: bool,
 }
 
 /// The next action of a client.
 #[derive(Debug)]
 pub enum Action {
-    /// A call for its key and owner.
+    /// A call for the client's key and owner.
     Call(Operation),
-    /// A write to the store with this token. The writes to the data beside the lock come next.
+    /// A write to the store with this token. The client's next actions are writes to the data beside the lock.
     Write(Token),
-    /// Sleep past the end of the lease, then write with the token, in the same way.
+    /// As `Write`, but the client first sleeps past the end of the lease.
     Pause(Nanos, Token),
-    /// Keep the lock for a while.
+    /// The client keeps the lock for a while.
     Rest(Nanos),
 }
 
 /// A client and what it knows.
 #[derive(Debug)]
 pub struct Client {
-    /// Its number.
+    /// The number of the client.
     pub number: u32,
-    /// The lock that it uses.
+    /// The lock that the client uses.
     pub key: String,
-    /// The owner that it uses.
+    /// The owner that the client uses.
     pub owner: String,
     owners: u32,
     token: Option<Token>,
     holds: u32,
-    /// The mode that it asked for last.
+    /// The mode of the last request.
     mode: Mode,
-    /// How long it goes on waiting in slices.
+    /// The remaining time in which the client waits in slices.
     patience: Nanos,
-    /// The lease that it requested last.
+    /// The lease of the last request.
     lease: Nanos,
-    /// The end of the lease on its clock, if it holds the lock.
+    /// The end of the lease on the client's clock, if the client holds the lock.
     until: Nanos,
-    /// A call of this owner had no reply. The client changes the owner as soon as it can.
+    /// Whether a call of this owner had no reply. The client then changes its owner as soon as possible.
     unsure: bool,
-    /// It has renewed a long lease and rests next.
+    /// Whether the client has renewed a long lease and rests next.
     rests: bool,
-    /// The call to repeat.
+    /// The call that the client repeats next.
     again: Option<Operation>,
-    /// Its next writes to the data beside the lock, the last one first.
+    /// The next writes to the data beside the lock, in reverse order.
     writes: Vec<Operation>,
 }
 
@@ -128,7 +129,8 @@ impl Client {
                 self.choose_lease(workload, random);
                 Action::Call(self.renew(token, workload, random))
             }
-            // Only an owner that holds the lock alone may write. The others keep the lock together for a moment.
+            // Only an owner that holds the lock alone may write. Owners that may share the lock keep it for a moment
+            // instead.
             25..50 if self.mode.is_alone() => {
                 self.writes = writes(token);
                 Action::Write(token)
@@ -171,7 +173,7 @@ impl Client {
     }
 
     fn choose_lease_in(&mut self, range: &Range<Nanos>, random: &mut Random) {
-        // Commands have whole milliseconds.
+        // Times in commands are whole milliseconds.
         self.lease = random.between(range.start / 1_000_000, range.end / 1_000_000) * 1_000_000;
     }
 
@@ -208,19 +210,19 @@ impl Client {
             lease: self.lease,
             token: named.then_some(token),
             holds: workload.careful.then_some(self.holds),
-            // The call may restore the tenure.
+            // A renewal with TOKEN may restore the tenure, so it names the mode.
             mode: named.then_some(self.mode),
         }
     }
 
-    /// A mode with the same weight that lets more others in.
+    /// A mode with the same weight and a larger limit.
     fn larger_mode(&self, random: &mut Random) -> Mode {
         let Mode { slots, weight } = self.mode;
         // With SHARED, the weight is always 1.
         if weight == 1 && random.percent(50) { Mode::SHARED } else { Mode::of_slots(slots + 3, weight) }
     }
 
-    /// Handles a new connection after a lost one.
+    /// Handles a new connection after the loss of the old one.
     pub fn reconnected(&mut self, workload: &Workload, random: &mut Random) {
         if let Some(token) = self.token.filter(|_| workload.careful && self.holds > 0) {
             self.choose_lease(workload, random);
@@ -229,14 +231,14 @@ impl Client {
         }
     }
 
-    /// The release at the end of the run, if it holds the lock.
+    /// The release at the end of the run, if the client holds the lock.
     #[must_use]
     pub fn final_release(&self, now: Nanos) -> Option<Operation> {
         let token = self.token.filter(|_| self.holds > 0 && now < self.until)?;
         Some(Operation::Release { released: HoldsReleased::All, token: Some(token) })
     }
 
-    /// Handles the outcome of its call.
+    /// Handles the outcome of the client's call.
     pub fn handle_outcome(&mut self, call: &Call, random: &mut Random) {
         match (&call.outcome, &call.operation) {
             (&Outcome::Granted { token, holds }, &Operation::Acquire { lease, .. }) => {
@@ -276,7 +278,8 @@ impl Client {
         }
     }
 
-    /// Waits again if it waits in slices. When it gives up, it leaves its place or withdraws it.
+    /// Decides the next call after a wait without a grant. A client that waits in slices waits again. When the client
+    /// gives up, it withdraws its kept place, or lets the place end by itself.
     fn slice_ended(&mut self, operation: &Operation, random: &mut Random) {
         if let Operation::Acquire { keep: Some(_), wait: Wait::Limit(slice), .. } = *operation {
             self.patience = self.patience.saturating_sub(slice);
@@ -299,7 +302,7 @@ impl Client {
     }
 }
 
-/// Writes to the guarded and to the plain data beside a lock, the last one first.
+/// Writes to the guarded and to the plain data beside a lock, in reverse order.
 fn writes(token: Token) -> Vec<Operation> {
     [false, true].map(|guarded| Operation::Write { token, guarded }).into()
 }

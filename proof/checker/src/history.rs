@@ -1,7 +1,7 @@
-//! The record of a run: its calls, its writes to the fenced store, the data beside its locks, and its faults.
+//! The record of a run: calls, writes to the fenced store, the data beside the locks, and faults.
 //!
-//! All times are nanoseconds on one monotonic clock. A file has one line of JSON for each [`Line`]. Keys and owners are text, because the
-//! workload chooses them.
+//! All times are nanoseconds on one monotonic clock. A file has one line of JSON for each [`Line`]. Keys and owners
+//! are text, because the workload uses no other bytes.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -32,9 +32,9 @@ pub enum Line {
 /// A call: an operation and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
-    /// The client that made it.
+    /// The client that made the call.
     pub client: u32,
-    /// The server to which it was sent.
+    /// The server to which the client sent the call.
     pub node: u32,
     /// The lock.
     pub key: String,
@@ -44,29 +44,30 @@ pub struct Call {
     pub operation: Operation,
     /// The invocation: just before the request was sent.
     pub start: Nanos,
-    /// The first time at which the wait was seen in the server's queue. `None`: it was not observed.
+    /// The first time at which the wait was seen in the server's queue; `None` if it was not seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enqueued: Option<Nanos>,
-    /// A later time at which it was still in that queue.
+    /// A later time at which the wait was still in the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub still_waiting: Option<Nanos>,
-    /// The response: just after the reply was read, or the client gave up. `None`: the call had no reply when the run ended.
+    /// The response: just after the client read the reply or gave up. `None` if the call was still open at the end of
+    /// the run.
     pub end: Option<Nanos>,
     /// The outcome.
     pub outcome: Outcome,
 }
 
-/// A limit and a weight: how much of a lock a tenure lets others take beside it, and how much it takes.
+/// The mode of a tenure: its limit for the sum of all weights, and its own weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mode {
-    /// The number of SLOTS; 0 is SHARED, which has no limit.
+    /// The SLOTS; 0 for SHARED, which has no limit.
     pub slots: u32,
     /// The WEIGHT.
     pub weight: u32,
 }
 
 impl Mode {
-    /// One owner alone.
+    /// A mode for one owner alone.
     pub const EXCLUSIVE: Self = Self { slots: 1, weight: 1 };
     /// A reader.
     pub const SHARED: Self = Self { slots: 0, weight: 1 };
@@ -77,19 +78,20 @@ impl Mode {
         Self { slots, weight }
     }
 
-    /// The largest sum of weights that it allows.
+    /// The largest sum of weights that the mode allows.
     #[must_use]
     pub fn limit(self) -> u64 {
         if self.slots == 0 { u64::MAX } else { self.slots.into() }
     }
 
-    /// Whether nobody fits beside it.
+    /// Whether no other tenure fits beside a tenure of this mode.
     #[must_use]
     pub fn is_alone(self) -> bool {
         self.limit() <= self.weight.into()
     }
 
-    /// Whether a request of this mode can re-enter a tenure of another. A weight of 1 is not named, so it fits every weight.
+    /// Whether a request of this mode can re-enter a tenure of mode `known`. A request with weight 1 does not name
+    /// its weight, so it fits every weight.
     #[must_use]
     pub fn re_enters(self, known: Self) -> bool {
         self.limit() >= known.limit() && (self.weight == 1 || self.weight == known.weight)
@@ -114,9 +116,9 @@ pub enum Operation {
     Acquire {
         /// The requested lease.
         lease: Nanos,
-        /// Whether it waits, and how long.
+        /// Whether the request waits, and for how long.
         wait: Wait,
-        /// KEEP: how long its place is kept after the wait.
+        /// KEEP: how long the place is kept after the wait.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         keep: Option<Nanos>,
         /// HOLDS: the count to reach.
@@ -148,7 +150,7 @@ pub enum Operation {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mode: Option<Mode>,
     },
-    /// RPUSH of the token to the data beside the lock.
+    /// An RPUSH of the token to the data beside the lock.
     Write {
         /// TOKEN: the tenure.
         token: Token,
@@ -161,11 +163,11 @@ pub enum Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wait {
-    /// It does not wait.
+    /// No wait.
     No,
-    /// It waits up to this limit.
+    /// A wait up to this limit.
     Limit(Nanos),
-    /// It waits without limit.
+    /// A wait without limit.
     Unlimited,
 }
 
@@ -199,23 +201,23 @@ pub enum Outcome {
         /// 0: the tenure is over.
         holds: u32,
     },
-    /// RENEW: the lease is renewed.
+    /// RENEW: the token of the renewed tenure.
     Renewed {
         /// The tenure's fencing token.
         token: Token,
     },
-    /// RPUSH: the data has the token.
+    /// RPUSH: the token was written.
     Written,
-    /// The server refused, and nothing has changed. The first word of the error.
+    /// The server has refused the call and changed nothing. The text is the first word of the error.
     Error(String),
-    /// No reply was read. The call may have taken effect, may take effect later, or never.
+    /// The client read no reply. The call may have taken effect, take effect later, or never take effect.
     Unknown,
 }
 
 /// A write to the fenced store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Write {
-    /// The client that made it.
+    /// The client that made the write.
     pub client: u32,
     /// The lock that protects the data.
     pub key: String,
@@ -235,18 +237,18 @@ pub struct Write {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WriteOutcome {
-    /// The store accepted it.
+    /// The store accepted the write.
     Accepted,
-    /// The store refused it, because it had seen a larger token.
+    /// The store refused the write, because it had seen a larger token.
     Refused,
 }
 
-/// The data beside a lock: the tokens that were written to it, in order.
+/// The data beside a lock: the written tokens, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Data {
     /// The lock.
     pub key: String,
-    /// Whether LOCK.GUARD ran each write.
+    /// Whether the writes were run by LOCK.GUARD.
     pub guarded: bool,
     /// The tokens.
     pub tokens: Vec<Token>,
@@ -256,22 +258,22 @@ pub struct Data {
     pub end: Nanos,
 }
 
-/// The key of the data beside a lock. In a cluster it is in the slot of the lock.
+/// The key of the data beside a lock. In a cluster, this key is in the slot of the lock.
 #[must_use]
 pub fn data_key(lock: &str, guarded: bool) -> String {
     format!("{{{lock}}}{}", if guarded { "guarded" } else { "plain" })
 }
 
-/// The client of a fault to the servers that excuses no late reply. The move of a slot is such a fault.
+/// The client in a [`Fault`] that excuses no late reply: an operation on the servers, such as the move of a slot.
 pub const NOBODY: u32 = u32::MAX - 1;
 
 /// A fault in a server or a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// Its name, such as `pause`, `kill` or `cut`.
+    /// The name, such as `pause`, `kill` or `cut`.
     pub name: String,
-    /// The client. `None` means the servers: the fault affects all clients. [`NOBODY`] means an operation that clients must not
-    /// notice.
+    /// The client. `None` means a fault to the servers, which affects all clients. [`NOBODY`] means an operation that
+    /// clients must not notice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<u32>,
     /// Just before the fault began.
@@ -281,13 +283,13 @@ pub struct Fault {
 }
 
 impl Operation {
-    /// An acquisition of the whole lock, without KEEP and HOLDS.
+    /// An exclusive acquisition without KEEP and HOLDS.
     #[must_use]
     pub const fn exclusive(lease: Nanos, wait: Wait) -> Self {
         Self::Acquire { lease, wait, keep: None, holds: None, mode: Mode::EXCLUSIVE }
     }
 
-    /// The words of the command. All times in it are whole milliseconds.
+    /// The words of the command. Its times are whole milliseconds.
     #[must_use]
     pub fn command(&self, key: &str, owner: &str) -> Vec<String> {
         let ms = |time: Nanos| (time / 1_000_000).to_string();
@@ -297,7 +299,7 @@ impl Operation {
                 options.push(("PX", Some(ms(*lease))));
                 match wait {
                     Wait::No => {}
-                    // BLOCK 0 has no limit.
+                    // At least a millisecond, because BLOCK 0 has no limit.
                     Wait::Limit(limit) => options.push(("BLOCK", Some(ms((*limit).max(1_000_000))))),
                     Wait::Unlimited => options.push(("BLOCK", Some("0".to_owned()))),
                 }
@@ -363,7 +365,7 @@ impl fmt::Display for Outcome {
 }
 
 impl Line {
-    /// When it began.
+    /// The start of the call, write, reading of data, or fault.
     #[must_use]
     pub const fn start(&self) -> Nanos {
         match self {
@@ -374,7 +376,7 @@ impl Line {
         }
     }
 
-    /// When it ended, if it did.
+    /// The end, if there is one.
     #[must_use]
     pub const fn end(&self) -> Option<Nanos> {
         match self {
@@ -387,7 +389,7 @@ impl Line {
 }
 
 impl Call {
-    /// A call that was sent at a time, and has no reply yet.
+    /// A call that was sent at `start` and has no reply yet.
     #[must_use]
     pub fn sent(client: u32, node: u32, key: &str, owner: &str, operation: Operation, start: Nanos) -> Self {
         Self {
@@ -410,25 +412,25 @@ impl Call {
         self.end.is_none() || self.outcome == Outcome::Unknown
     }
 
-    /// When its reply was read; `Nanos::MAX` if there was none.
+    /// The time when the client read the reply; `Nanos::MAX` if there was none.
     #[must_use]
     pub fn answered(&self) -> Nanos {
         if self.is_open() { Nanos::MAX } else { self.end.unwrap_or(Nanos::MAX) }
     }
 
-    /// Whether it waits in the queue if the lock is held.
+    /// Whether the call waits in the queue if the lock is held.
     #[must_use]
     pub fn waits(&self) -> bool {
         matches!(self.operation, Operation::Acquire { wait: Wait::Limit(_) | Wait::Unlimited, .. })
     }
 
-    /// The mode that it names, if it is an acquisition.
+    /// The mode of an acquisition; `None` for other calls.
     #[must_use]
     pub const fn mode(&self) -> Option<Mode> {
         if let Operation::Acquire { mode, .. } = self.operation { Some(mode) } else { None }
     }
 
-    /// Its wait limit, if it has one.
+    /// The wait limit, if the call has one.
     #[must_use]
     pub const fn wait_limit(&self) -> Option<Nanos> {
         if let Operation::Acquire { wait: Wait::Limit(limit), .. } = self.operation {
@@ -438,14 +440,14 @@ impl Call {
         }
     }
 
-    /// For how long its place in the queue is kept, and after which wait; `None` if it is not.
+    /// How long the place of the call is kept after the wait, and the kind of wait; `None` without KEEP.
     #[must_use]
     pub const fn kept(&self) -> Option<(Nanos, Wait)> {
         let Operation::Acquire { keep: Some(keep), wait, .. } = self.operation else { return None };
         Some((keep, wait))
     }
 
-    /// The token and the holds, if it was granted.
+    /// The token and the holds, if the call was granted.
     #[must_use]
     pub fn granted(&self) -> Option<(Token, u32)> {
         let Outcome::Granted { token, holds } = self.outcome else { return None };

@@ -1,8 +1,8 @@
 //! Checks recorded histories of lock calls for violations of what Lockward promises.
 //!
-//! Clients record every call in a [`history`], with the times of its invocation and its response. The [`checker`] returns a
-//! [`violation`] for each broken promise, with the few lines that show it. [`simulate`] makes correct histories, and corrupts
-//! each of them in one named way. These histories are the test of the checker.
+//! Clients record every call in a [`history`], with the times of invocation and response. The [`checker`] returns a
+//! [`violation`] for each broken promise, with the few lines that show it. [`simulate`] creates correct histories,
+//! and corrupts each of them in one named way, to test the checker.
 
 pub mod bounds;
 pub mod checker;

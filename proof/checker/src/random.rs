@@ -1,4 +1,4 @@
-//! Pseudo-random numbers, the same for the same seed.
+//! Pseudo-random numbers. The same seed gives the same numbers.
 
 /// The generator SplitMix64.
 #[derive(Clone, Debug)]

@@ -1,4 +1,4 @@
-//! Records a history from many threads.
+//! Records the history of many threads.
 
 use crate::history::{Call, Line, Nanos, Operation, Outcome};
 use rustix::time::{ClockId, clock_gettime};
@@ -7,7 +7,7 @@ use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// The time on the machine's monotonic clock. All processes share it, so their histories can be merged.
+/// The time on the machine's monotonic clock. All processes share this clock, so their histories can be merged.
 #[must_use]
 pub fn now() -> Nanos {
     let time = clock_gettime(ClockId::Monotonic);
@@ -42,7 +42,8 @@ impl Recorder {
     /// Writes a line.
     pub fn record(&self, line: &Line) {
         let written = serde_json::to_vec(line).map_err(io::Error::from);
-        // A thread that panicked with the lock may have written half a line. Reading the file reports that.
+        // A thread that panicked while it held the mutex may have written half a line. `History::read` reports such a
+        // line.
         let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
         let written = written.and_then(|mut line| {
             line.push(b'\n');
@@ -79,7 +80,7 @@ impl Recorder {
     }
 }
 
-/// A call that was sent. If it is dropped without an outcome, it is recorded as a call without a reply.
+/// A call that was sent. If this value is dropped without an outcome, the call is recorded as a call without a reply.
 #[derive(Debug)]
 pub struct OpenCall<'r> {
     recorder: &'r Recorder,
@@ -97,7 +98,7 @@ impl OpenCall<'_> {
         self.call.still_waiting = Some(time);
     }
 
-    /// Forgets that the wait was seen in the queue, because it was redirected to another server.
+    /// Forgets that the wait was seen in the queue, because the call was redirected to another server.
     pub fn redirected(&mut self) {
         (self.call.enqueued, self.call.still_waiting) = (None, None);
     }

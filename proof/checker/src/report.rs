@@ -1,14 +1,14 @@
-//! Violations as text.
+//! Reports of violations as text.
 
 use crate::history::{Call, Data, Fault, History, Line, Nanos, Outcome, Write, WriteOutcome};
 use crate::violation::Violation;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// How many other calls on the same lock are shown.
+/// The number of other calls on the same lock that a report shows.
 const MEANWHILE: usize = 6;
 
-/// Indexes of lines, each with its end.
+/// Indexes of lines, each with the end of its line.
 type Ended = Vec<(Nanos, usize)>;
 
 /// A duration in milliseconds.
@@ -17,8 +17,8 @@ pub(crate) fn ms(time: Nanos) -> String {
 }
 
 impl Violation {
-    /// The violation and the lines that show it, with times in milliseconds from the start of the first line. Below are the
-    /// faults to the servers and the last calls on the same lock in that time.
+    /// The violation and the lines that show it. Below them are the faults to the servers and the last calls on the
+    /// same lock in the time of these lines. Times are in milliseconds from the start of the first line.
     #[must_use]
     pub fn report(&self, history: &History) -> String {
         let mut report = self.to_string();
@@ -31,7 +31,7 @@ impl Violation {
         if !faults.is_empty() || !calls.is_empty() {
             report += "\n  Meanwhile:";
         }
-        // The last calls are shown, because they are the most useful ones.
+        // The last calls are the most useful ones.
         let left_out = calls.len().saturating_sub(MEANWHILE);
         if left_out > 0 {
             // Writing to a string cannot fail.
@@ -46,8 +46,8 @@ impl Violation {
     }
 }
 
-/// Faults to the servers, and calls that changed the same lock, each with its end. Only those that ended between the first and
-/// the last end of the violation's lines.
+/// The faults to the servers, and the calls that changed the same lock, each with its end. The function returns only
+/// those that ended between the first and the last end of the violation's lines.
 fn meanwhile(violation: &Violation, history: &History) -> (Ended, Ended) {
     let shown = || violation.lines.iter().map(|&at| &history.lines[at]);
     let keys: BTreeSet<&str> = shown().filter_map(key).collect();

@@ -2,10 +2,10 @@
 
 use crate::history::Nanos;
 
-/// Time spans. Finds whether one of them overlaps another span.
+/// A set of time spans that answers whether one of them overlaps a given span.
 #[derive(Debug, Default)]
 pub(crate) struct Spans {
-    /// Sorted by start. The end is the latest end of this span and those before it.
+    /// Sorted by start. Each end is the latest end of this span and all earlier spans.
     sorted: Vec<(Nanos, Nanos)>,
 }
 
@@ -23,17 +23,17 @@ impl FromIterator<(Nanos, Nanos)> for Spans {
 }
 
 impl Spans {
-    /// Whether a span overlaps this one.
+    /// Whether a span of the set overlaps the given span.
     pub(crate) fn overlap(&self, from: Nanos, to: Nanos) -> bool {
         let begun = self.sorted.partition_point(|&(start, _)| start <= to);
         begun > 0 && self.sorted[begun - 1].1 >= from
     }
 }
 
-/// Values by time. Finds the smallest value from a given time on, once it is [indexed](MinFrom::index).
+/// Values by time. Finds the smallest value from a given time on, after a call of [`MinFrom::index`].
 #[derive(Debug)]
 pub(crate) struct MinFrom<V> {
-    /// Sorted by time. Each value is the smallest of its own time and all later times.
+    /// Sorted by time. Each value is the smallest value from its time on.
     sorted: Vec<(Nanos, V)>,
 }
 
@@ -57,7 +57,7 @@ impl<V: Ord + Copy> MinFrom<V> {
         self.sorted.push((time, value));
     }
 
-    /// After the last value was added.
+    /// Prepares the queries. Call this after the last value was added.
     pub(crate) fn index(&mut self) {
         self.sorted.sort_unstable();
         let mut least = None;

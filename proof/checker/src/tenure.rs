@@ -1,17 +1,15 @@
-//! The tenures of a history, and what is certain about each.
+//! The tenures of a history, and what is certain about each of them.
 //!
-//! A tenure is a key and a token that an acquisition was granted. Three facts are certain:
+//! A tenure is a key and a granted token. These facts about a tenure are certain:
 //!
-//! - It existed when its first grant was read, and for the span [`Held`].
+//! - It existed when a client read its first grant, and during the span [`Held`].
 //! - It was over at [`Tenure::freed`].
 //! - It began after [`Tenure::began_after`].
-//! - It took at least [`Tenure::weight`] of the lock, and at any time others could take no more beside it than
-//!   [`Tenure::limit_at`] allows.
+//! - Its weight was at least [`Tenure::weight`], and at most `most_weight`.
+//! - Its limit at any time was at most [`Tenure::limit_at`], and at least `least_limit`.
 //!
-//! In addition, it never took more than `most_weight`, and never allowed less than `least_limit`.
-//!
-//! A call without a reply may act at any later time, so it only reduces what is certain. Therefore, after a call without a reply,
-//! a workload should not use the owner again unless it names TOKEN or HOLDS.
+//! A call without a reply may act at any later time, so it only reduces what is certain. After such a call, a
+//! workload should not use the owner again unless it names TOKEN or HOLDS.
 
 use crate::bounds::Bounds;
 use crate::history::{Call, History, Mode, Nanos, Operation, Outcome, Token};
@@ -24,46 +22,47 @@ pub(crate) struct Tenure<'h> {
     pub(crate) key: &'h str,
     pub(crate) token: Token,
     pub(crate) owner: &'h str,
-    /// The grant that was read first, and its line.
+    /// The grant that was read first, and the line of this grant.
     pub(crate) first: &'h Call,
     pub(crate) line: usize,
-    /// The earliest start of all its grants.
+    /// The earliest start of the calls that were granted this tenure.
     pub(crate) earliest: Nanos,
-    /// The earliest start of a call that may have begun it: one of its grants, or a call of its owner without a reply.
+    /// The earliest start of a call that may have begun the tenure: a granted call, or an acquisition of the owner
+    /// without a reply.
     pub(crate) began_after: Nanos,
-    /// The smallest weight that it can have.
+    /// The smallest weight that the tenure can have.
     pub(crate) weight: u64,
-    /// The largest limit that it can have had when it began.
+    /// The largest limit that the tenure can have had at its beginning.
     limit: u64,
-    /// The limits that renewals name, by start.
+    /// The limits in renewals, sorted by the start of the renewal.
     larger: Vec<(Nanos, u64)>,
-    /// The largest weight that it can have.
+    /// The largest weight that the tenure can have.
     pub(crate) most_weight: u64,
-    /// The smallest limit that it can have.
+    /// The smallest limit that the tenure can have.
     pub(crate) least_limit: u64,
-    /// When it certainly existed.
+    /// The span in which the owner certainly held the tenure.
     pub(crate) held: Option<Held>,
-    /// From this time on it was certainly over.
+    /// From this time on, the tenure was certainly over.
     pub(crate) freed: Nanos,
     /// The first release with a reply that left no holds, after the tenure began.
     pub(crate) released: Option<Released>,
-    /// The earliest start of a release that may have ended it.
+    /// The earliest start of a release that may have ended the tenure.
     pub(crate) maybe_released: Nanos,
 }
 
 impl Tenure<'_> {
-    /// The largest limit that it can have at a time.
+    /// The largest limit that the tenure can have at a time.
     pub(crate) fn limit_at(&self, time: Nanos) -> u64 {
         let larger = self.larger.iter().take_while(|(start, _)| *start <= time);
         larger.fold(self.limit, |limit, (_, larger)| limit.max(*larger))
     }
 
-    /// The times at which its limit may have grown, each with the limit from then on.
+    /// The times at which the limit may have grown, each with the limit from then on.
     pub(crate) fn limits(&self) -> impl Iterator<Item = (Nanos, u64)> {
         self.larger.iter().map(|&(start, _)| (start, self.limit_at(start)))
     }
 
-    /// Whether it certainly was not held together with another tenure of its lock, up to a time.
+    /// Whether this tenure and `other` certainly did not fit together before `until`.
     pub(crate) fn excludes(&self, other: &Tenure<'_>, until: Nanos) -> bool {
         self.weight + other.weight > self.limit_at(until).min(other.limit_at(until))
     }
@@ -78,7 +77,7 @@ pub(crate) struct Held {
     pub(crate) by: usize,
 }
 
-/// A release with a reply that left no holds. They are ordered by the time of the reply.
+/// A release with a reply that left no holds. Releases are ordered by the time of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Released {
     pub(crate) end: Nanos,
@@ -89,19 +88,19 @@ pub(crate) struct Released {
 /// The calls of an owner on a lock, except its grants.
 #[derive(Default)]
 struct OwnerCalls {
-    /// Releases that may have ended a tenure, by the token that they name: the times of the reply and of the start.
+    /// For each TOKEN: the releases that may have ended a tenure, with the times of the reply and of the start.
     last: HashMap<Option<Token>, MinFrom<Nanos>>,
-    /// Releases that left no holds, by start.
+    /// The releases that left no holds, by start.
     nothing_left: MinFrom<Released>,
-    /// The earliest end of a lease that a renewal without a reply may have set, by the token that it names.
+    /// For each TOKEN: the earliest end of a lease that a renewal without a reply may have set.
     open_renewal: HashMap<Option<Token>, Nanos>,
     /// The latest end of a lease that a call without a reply may have set.
     latest_open: Nanos,
     /// The earliest start of an acquisition without a reply.
     open_acquire: Option<Nanos>,
-    /// The modes that calls without a reply name.
+    /// The modes in calls without a reply.
     open_modes: Vec<Mode>,
-    /// The modes that renewals without a reply name, each with the token that it names and its start.
+    /// The modes in renewals without a reply, each with the TOKEN and the start of the renewal.
     open_claims: Vec<(Option<Token>, Nanos, Mode)>,
 }
 
@@ -152,8 +151,8 @@ impl OwnerCalls {
     }
 }
 
-/// The mode that a renewal may give to a tenure. A renewal with TOKEN may restore a tenure that the server has forgotten. The
-/// tenure is exclusive if the renewal names no mode.
+/// The mode that a renewal may give to a tenure. A renewal with TOKEN may restore a forgotten tenure, which is
+/// exclusive if the renewal names no mode.
 fn claimed(token: Option<Token>, mode: Option<Mode>) -> Option<Mode> {
     mode.or(token.map(|_| Mode::EXCLUSIVE))
 }
@@ -165,7 +164,7 @@ struct Settings<'h> {
     renewals: Vec<(usize, &'h Call, Nanos)>,
 }
 
-/// All tenures, by key and growing token.
+/// All tenures, sorted by key and token.
 pub(crate) fn tenures<'h>(history: &'h History, bounds: &Bounds) -> Vec<Tenure<'h>> {
     let mut found = BTreeMap::<(&str, Token), Settings<'_>>::new();
     for (line, call) in history.calls() {
@@ -199,7 +198,7 @@ fn tenure<'h>(
     bounds: &Bounds,
 ) -> Tenure<'h> {
     let earliest = settings.grants.iter().map(|(_, call, _)| call.start).min().unwrap_or(first.start);
-    // If the reply to a release came before the first grant was requested, the release ended an earlier tenure.
+    // A release whose reply came before `earliest` ended an earlier tenure.
     let maybe_released = [None, Some(token)]
         .iter()
         .filter_map(|named| owner_calls.last.get(named)?.get(earliest))
@@ -240,10 +239,11 @@ fn tenure<'h>(
     }
 }
 
-/// What is known of the limit and the weight of a tenure.
+/// What is known about the limit and the weight of a tenure.
 ///
-/// A grant names at least the limit of the tenure, because the server refuses a smaller one. If it names a weight, the tenure has
-/// it. Only a renewal changes the limit. A renewal that restores a tenure also changes the weight.
+/// The limit in a granted call is at least the limit of the tenure, because the server refuses a smaller one. A
+/// weight in a granted call is the weight of the tenure. Only a renewal changes the limit, and only a renewal that
+/// restores a tenure changes the weight.
 struct Modes {
     weight: u64,
     limit: u64,
@@ -280,12 +280,13 @@ impl Modes {
     }
 }
 
-/// The time before which the lease cannot have ended, and the call that shows it.
+/// The time before which the lease cannot have ended, and the line of the call that shows this.
 ///
-/// An acquisition never shortens a lease. So after it the lease lasts at least until its start plus its length. A renewal may
-/// shorten the lease, but not below its own start plus its length. If the last renewal were known, the lease would last as long
-/// as after that renewal, or after any acquisition that certainly came later. The last renewal may be one without a reply, or one
-/// that certainly no other renewal followed. So the earliest end of all these cases is certain.
+/// An acquisition never shortens a lease. After it, the lease lasts at least until the start of the call plus the
+/// requested length. A renewal may shorten the lease, but not below its own start plus its length. So only the last
+/// renewal and the acquisitions that certainly came after it count. Often it is unknown which renewal was the last: it
+/// may be any renewal that no other renewal certainly followed, or any renewal without a reply. The function takes the
+/// earliest end of all these cases.
 fn certain_lease(token: Token, settings: &Settings<'_>, owner_calls: &OwnerCalls) -> (Nanos, usize) {
     let reach = |(line, call, lease): &(usize, &Call, Nanos)| (call.start.saturating_add(*lease), *line);
     let mut grants: Vec<_> =
@@ -309,7 +310,7 @@ fn certain_lease(token: Token, settings: &Settings<'_>, owner_calls: &OwnerCalls
             })
             .min(),
     };
-    // A renewal without a reply only reduces what is certain. The call that shows the end is always one with a reply.
+    // A renewal without a reply only makes the end earlier. The returned line is always that of a call with a reply.
     let (reach, line) = answered.unwrap_or((0, 0));
     (open.fold(reach, Nanos::min), line)
 }

@@ -1,4 +1,4 @@
-//! Broken promises.
+//! Violations of the promises.
 
 use crate::history::{History, Nanos};
 use serde::Deserialize;
@@ -12,7 +12,7 @@ use std::str::FromStr;
 pub enum Check {
     /// Two tenures of a lock never overlap.
     Overlap,
-    /// Tokens grow, and each has one owner.
+    /// Tokens grow, and each token has one owner.
     Tokens,
     /// Hold counts add up.
     Counts,
@@ -20,13 +20,13 @@ pub enum Check {
     Queue,
     /// A freed lock reaches a waiter within its bound.
     Promptness,
-    /// Every call is answered.
+    /// Every call has a reply.
     Answers,
-    /// The fenced store accepted no stale write.
+    /// The fenced store accepts no stale write.
     Store,
-    /// LOCK.GUARD runs the writes of holders, and no others.
+    /// LOCK.GUARD runs the writes of holders, and no other writes.
     Guard,
-    /// The run had enough activity to prove something.
+    /// The run has enough activity to prove something.
     Vacuity,
 }
 
@@ -41,16 +41,17 @@ impl FromStr for Check {
 /// A promise that the history breaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The check that found it.
+    /// The check that found the violation.
     pub check: Check,
     /// What is wrong.
     pub what: String,
-    /// The fewest lines that show it, as indexes into [`History::lines`], in order of time.
+    /// The lines that show the violation, as few as possible, in order of time. They are indexes into
+    /// [`History::lines`].
     pub lines: Vec<usize>,
 }
 
 impl Violation {
-    /// A violation that these lines show. Duplicates are removed.
+    /// A violation that these lines show. Duplicate lines are removed.
     pub(crate) fn new(
         check: Check,
         history: &History,
@@ -63,7 +64,7 @@ impl Violation {
         Self { check, what, lines }
     }
 
-    /// When the last line that shows it ended. By then the promise was broken.
+    /// The end of the last line that shows the violation. By then the promise was broken.
     #[must_use]
     pub fn detected_at(&self, history: &History) -> Nanos {
         let ends = self.lines.iter().map(|&at| history.lines[at].end().unwrap_or(Nanos::MAX));

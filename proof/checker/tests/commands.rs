@@ -1,4 +1,4 @@
-//! Tests of the commands that operations are sent as.
+//! Tests that each operation is sent as the right command.
 
 use lockward_checker::history::{HoldsReleased, Mode, Nanos, Operation, Wait};
 

@@ -5,7 +5,7 @@ use lockward_checker::recorder::Recorder;
 use lockward_checker::simulate::correct_history;
 use std::path::{Path, PathBuf};
 
-/// A file in Cargo's directory for the files of tests.
+/// A file in Cargo's directory for temporary files of tests.
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
@@ -55,8 +55,14 @@ fn many_threads_share_a_recorder() {
             Line::Call(_) | Line::Write(_) | Line::Data(_) | Line::Fault(_) => None,
         });
         let own: Vec<_> = own.collect();
-        assert!(own.windows(2).all(|pair| pair[0].end <= Some(pair[1].start)), "one clock, in order");
+        assert!(
+            own.windows(2).all(|pair| pair[0].end <= Some(pair[1].start)),
+            "the calls of a thread are not in order of time"
+        );
         let last = own.last().unwrap();
-        assert!(last.enqueued.is_some() && last.end.is_none(), "dropped without an answer: {last:?}");
+        assert!(
+            last.enqueued.is_some() && last.end.is_none(),
+            "a call that was dropped without a reply: {last:?}"
+        );
     }
 }

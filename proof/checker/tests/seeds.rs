@@ -19,7 +19,7 @@ fn a_thousand_correct_histories_raise_no_violation() {
 
 #[test]
 fn a_thousand_corrupted_histories_raise_the_right_violation() {
-    // Each corruption is tested equally often, although some seeds have no place for it.
+    // Each corruption is tested equally often. If a seed has no place for the corruption, another seed is tried.
     for (number, how) in (0..1_000).zip(Corruption::ALL.into_iter().cycle()) {
         let broken = (0..20).find_map(|attempt| {
             let seed = 1_000 + number + attempt * 1_000;
@@ -35,7 +35,7 @@ fn a_thousand_corrupted_histories_raise_the_right_violation() {
             let again = shown.iter().any(|again| again.check == violation.check);
             assert!(
                 again,
-                "{how:?} at {number}: its own lines do not show it\n{}",
+                "{how:?} at {number}: the lines of the violation do not show it\n{}",
                 violation.report(&broken)
             );
         }

@@ -1,8 +1,8 @@
 //! Tests of each check with small histories.
 //!
-//! A line is `start..end owner operation -> outcome`, with times in milliseconds. The end `-` means that there was no reply. A
-//! wait has its limit, and the first and the last time at which it was in the queue (`seen`, `still`). There is one lock. Leases
-//! are 100 ms by default, and tenures exclusive.
+//! A line is `start..end owner operation -> outcome`, with times in milliseconds. The end `-` means that the call was
+//! still open at the end of the run. A wait has its limit, and may have the first and a later time at which it was in
+//! the queue (`seen`, `still`). There is one lock. By default, leases are 100 ms long and tenures are exclusive.
 
 use lockward_checker::bounds::{Activity, Bounds};
 use lockward_checker::checker::{
@@ -23,7 +23,7 @@ fn two_tenures_overlap() {
         Check::Overlap,
         &[0, 1],
     );
-    // A grant may be at any time until its reply is read. From the start of a release on, the tenure may be over.
+    // A server may grant at any time until the reply is read. From the start of a release on, the tenure may be over.
     clean("0..1 A acquires -> token 5 holds 1\n 20..110 B acquires wait 200 -> token 6 holds 1");
     clean(
         "0..1 A acquires -> token 5 holds 1\n 10..40 A releases -> left 0\n 20..30 B acquires -> token 6 holds 1",
@@ -34,13 +34,14 @@ fn two_tenures_overlap() {
 }
 
 #[test]
-fn a_lease_reaches_as_far_as_what_surely_set_it() {
+fn a_lease_lasts_as_long_as_the_calls_that_certainly_set_it() {
     let kept = "0..1 A acquires -> token 5 holds 1
                 50..51 A renews lease 200 -> token 5
                 150..151 B acquires -> token 6 holds 1";
     violation(kept, Check::Overlap, &[0, 1, 2]);
     clean(&kept.replace("lease 200", "lease 20"));
-    // A renewal without a reply can have shortened the lease. One that names another token cannot.
+    // A renewal without a reply may have shortened the lease. A renewal with a different token cannot have shortened
+    // it.
     let short = "0..1 A acquires -> token 5 holds 1
                  5..9 A renews lease 10 -> ?
                  40..41 B acquires -> token 6 holds 1";
@@ -55,7 +56,7 @@ fn readers_and_a_writer_overlap() {
     clean(readers);
     violation(&format!("{readers}\n 20..30 C acquires -> token 7 holds 1"), Check::Overlap, &[1, 2]);
     violation(&readers.replacen("shared", "", 1), Check::Overlap, &[0, 1]);
-    // The tenure may be over.
+    // From the start of their releases on, the tenures of A and B may be over.
     clean(&format!(
         "{readers}\n 10..40 A releases -> left 0\n 10..40 B releases -> left 0\n 20..30 C acquires -> token 7 holds 1"
     ));
@@ -69,7 +70,7 @@ fn weights_exceed_the_limit_of_a_holder() {
     clean(full);
     let above = format!("{full}\n 6..7 D acquires shared -> token 8 holds 1");
     violation(&above, Check::Overlap, &[0, 1, 2, 3]);
-    // Each of the limits can be the one that is exceeded.
+    // The limit that is exceeded may be that of any tenure.
     clean(&above.replace("slots 5", "slots 6"));
     violation(&above.replace("slots 5", "slots 9").replace("slots 9", "slots 4"), Check::Overlap, &[0, 1, 2]);
     clean(&above.replace("slots 5", "shared"));
@@ -91,14 +92,14 @@ fn a_downgrade_lets_others_in() {
     violation(&downgrade.replace("renews shared", "renews"), Check::Overlap, &[0, 1, 2]);
     violation(&downgrade.replace("12..13", "5..9"), Check::Overlap, &[0, 1, 2]);
     violation(&downgrade.replace("B acquires shared", "B acquires"), Check::Overlap, &[0, 1, 2]);
-    // A downgrade without a reply may count. One that was refused does not.
+    // A downgrade without a reply may have had an effect. A refused downgrade has none.
     clean(&downgrade.replace("renews shared -> token 5", "renews shared -> ?"));
     violation(
         &downgrade.replace("renews shared -> token 5", "renews shared -> LIMIT"),
         Check::Overlap,
         &[0, 2],
     );
-    // A tenure is restored with the weight that the renewal names, or 1.
+    // A renewal restores a tenure with the weight that it names, or with weight 1.
     let restored = "0..1 A acquires slots 4 weight 3 -> token 5 holds 1
                     2..3 A renews token 5 slots 4 weight 3 -> token 5
                     4..5 B acquires slots 4 weight 2 -> token 6 holds 1";
@@ -115,7 +116,7 @@ fn tokens_fall_repeat_or_are_shared() {
     clean(&fallen.replace("token 4", "token 6"));
     violation(&fallen.replace("token 4", "token 5"), Check::Tokens, &[0, 2]);
     violation(&fallen.replace("B", "A").replace("token 4", "token 5"), Check::Tokens, &[0, 1, 2]);
-    // An older tenure that is held together with a later one may have the later replies.
+    // Of two tenures that are held together, the older one may have later replies.
     clean(
         "0..1 A acquires shared -> token 5 holds 1
          2..3 B acquires shared -> token 6 holds 1
@@ -127,7 +128,7 @@ fn tokens_fall_repeat_or_are_shared() {
         Check::Tokens,
         &[0, 1],
     );
-    // Concurrent replies have no order.
+    // Concurrent calls have no order.
     clean("0..300 A acquires wait 300 -> token 5 holds 1\n 150..200 B acquires wait 9 -> token 4 holds 1");
     violation(
         "0..1 A acquires -> token 5 holds 1\n 2..3 A acquires -> token 6 holds 2",
@@ -141,7 +142,7 @@ fn hold_counts_slip() {
     let slip = "0..1 A acquires -> token 5 holds 1\n 2..3 A acquires -> token 5 holds 3";
     violation(slip, Check::Counts, &[0, 1]);
     clean(&slip.replace("holds 3", "holds 2"));
-    // A repeat is not counted. An acquisition without a reply may be counted.
+    // A repeated request with HOLDS adds no hold. An acquisition without a reply may have added one.
     clean("0..1 A acquires HOLDS 1 -> token 5 holds 1\n 2..3 A acquires HOLDS 1 -> token 5 holds 1");
     let lost = "0..1 A acquires -> token 5 holds 1
                 2..3 A acquires -> ?
@@ -149,7 +150,7 @@ fn hold_counts_slip() {
     clean(lost);
     clean(&lost.replace("holds 2", "holds 3"));
     violation(&lost.replace("holds 2", "holds 4"), Check::Counts, &[0, 2]);
-    // A request with HOLDS leads to that count and not further.
+    // A request with HOLDS leads to the named count, and not beyond it.
     let named = "0..1 A acquires HOLDS 1 -> ?
                  2..3 A acquires HOLDS 1 -> token 5 holds 1
                  4..5 A releases -> left 0";
@@ -158,11 +159,11 @@ fn hold_counts_slip() {
     violation("0..1 A acquires -> token 5 holds 1\n 2..3 A releases -> left 1", Check::Counts, &[0, 1]);
     violation("0..1 A releases -> left 0", Check::Counts, &[0]);
     clean("0..1 A acquires -> ?\n 2..3 A releases -> left 0");
-    // The count may be anything, because the lease may have ended.
+    // The lease may have ended before the release, so 0 holds are possible.
     clean(
         "0..1 A acquires -> token 5 holds 1\n 2..3 A acquires -> token 5 holds 2\n 200..201 A releases HOLDS 0 -> left 0",
     );
-    // A renewal restores a forgotten tenure with the holds that it names, or with one.
+    // A renewal restores a forgotten tenure with the holds that it names, or with one hold.
     let restored = "0..1 A acquires -> token 5 holds 1
                     2..3 A acquires -> token 5 holds 2
                     4..5 A renews token 5 -> token 5
@@ -180,10 +181,10 @@ fn a_waiter_is_passed() {
                   50..51 A releases -> left 0
                   60..61 C releases -> left 0";
     violation(passed, Check::Queue, &[1, 2]);
-    // The wait was not seen in the queue, or not before the other arrived: either may have been first.
+    // B was not seen in the queue before C arrived, so either may have been first.
     clean(&passed.replace(" seen 12", ""));
     clean(&passed.replace("seen 12", "seen 25"));
-    // A repeated wait takes the position of the earlier one.
+    // C may continue the place of an earlier wait without a reply.
     clean(&format!("{passed}\n 5..15 C acquires wait 90 -> ?"));
 }
 
@@ -195,7 +196,7 @@ fn a_reader_passes_a_writer() {
                   150..151 A releases -> left 0
                   150..151 C releases -> left 0";
     violation(passed, Check::Queue, &[1, 2]);
-    // The claim also holds if the writer gives up in the end: it would starve.
+    // A writer that is passed and gives up in the end has starved, which is a violation too.
     let starved = passed.replace(
         "10..163 B acquires wait 90 seen 12 -> token 7 holds 1",
         "10..101 B acquires wait 90 seen 12 -> null",
@@ -220,21 +221,22 @@ fn a_kept_place_is_passed() {
                   180..181 A releases -> left 0
                   199..200 C releases -> left 0";
     violation(slices, Check::Queue, &[1, 2, 3]);
-    // The place was not kept, or not for long enough, or its owner was not back within 100 ms. Then it may have been passed over.
+    // B's place was not kept, not kept for long enough, or withdrawn, or B was not back within 100 ms. Then C may
+    // pass it.
     clean(&slices.replace("B acquires wait 50 keep 300", "B acquires wait 50"));
     clean(&slices.replacen("keep 300", "keep 5", 1));
     clean(&slices.replace("62..203", "155..203").replace("seen 64", "seen 160"));
     clean(&format!("{slices}\n 30..31 B releases HOLDS 0 -> left 0"));
     clean(&format!("{slices}\n 61..62 fault"));
     violation(&format!("{slices}\n 1..2 fault"), Check::Queue, &[1, 2, 3]);
-    // If the other owner was seen in the queue after that, nothing excuses the order.
+    // If C was seen in the queue after B came back, C must not be granted the lock first.
     let absent = slices
         .replace("62..203", "155..203")
         .replace("seen 64", "seen 160")
         .replace("seen 22", "seen 22 still 170");
     violation(&absent, Check::Queue, &[1, 2, 3]);
     clean(&absent.replace("still 170", "still 159"));
-    // The same if the connection was closed, and the owner certainly did not hold the lock meanwhile.
+    // The same holds if B's connection was closed and B certainly did not hold the lock in between.
     let closed =
         slices.replace("10..61 B", "10..30 B").replace("-> null", "-> ?").replace("62..203", "31..203");
     clean(&closed.replace("seen 64", "seen 33"));
@@ -243,13 +245,13 @@ fn a_kept_place_is_passed() {
         Check::Queue,
         &[1, 2, 3],
     );
-    // A slice that ends without a grant counts too.
+    // A slice that ends without a grant must not be passed either.
     let starved = "0..1 A acquires shared lease 400 -> token 5 holds 1
                    10..61 B acquires wait 50 keep 300 HOLDS 1 seen 12 -> null
                    62..153 B acquires wait 90 keep 300 HOLDS 1 seen 64 -> null
                    20..91 C acquires shared wait 300 seen 22 -> token 6 holds 1";
     violation(starved, Check::Queue, &[1, 2, 3]);
-    // An owner that comes back to its place arrived with its first wait.
+    // C comes back to its kept place, so it arrived with its first wait.
     clean(
         "0..1 A acquires -> token 5 holds 1
          5..16 C acquires wait 10 keep 300 HOLDS 1 -> null
@@ -267,10 +269,10 @@ fn a_freed_lock_is_late() {
                 20..21 A releases -> left 0";
     violation(late, Check::Promptness, &[0, 1, 2]);
     clean(&late.replace("5..90", "5..70"));
-    // An owner whose call had no reply may have held the lock in between, or the server was paused.
+    // C's call without a reply may have been granted the lock in between. Or the server was paused.
     clean(&format!("{late}\n 6..7 C acquires -> ?"));
     clean(&format!("{late}\n 30..60 fault"));
-    // A kept place may have held the wait back. A place whose mode fits beside the present holders is no reason to wait.
+    // C's kept place may have held the wait back. Without KEEP, C has no place.
     clean(&format!("{late}\n 2..8 C acquires wait 5 keep 300 HOLDS 1 -> null"));
     violation(&format!("{late}\n 2..8 C acquires wait 5 HOLDS 1 -> null"), Check::Promptness, &[0, 1, 2]);
     let reader = "0..1 A acquires -> token 5 holds 1
@@ -279,7 +281,7 @@ fn a_freed_lock_is_late() {
                   20..21 A releases -> left 0";
     violation(reader, Check::Promptness, &[0, 1, 2, 3]);
     clean(&reader.replace("C acquires shared", "C acquires lease 60"));
-    // A writer before it in the queue may have held it back.
+    // The writer D before B in the queue may have held B back.
     clean(&format!("{reader}\n 4..60 D acquires wait 55 -> null"));
     let writer = "0..1 A acquires shared lease 40 -> token 5 holds 1
                   2..3 B acquires shared lease 30 -> token 6 holds 1
@@ -291,7 +293,7 @@ fn a_freed_lock_is_late() {
 }
 
 #[test]
-fn a_call_is_not_answered() {
+fn a_call_has_no_reply_in_time() {
     violation("0..- A acquires wait 10 -> ?", Check::Answers, &[0]);
     violation("0..150 A acquires wait 10 -> null", Check::Answers, &[0]);
     clean("0..100 A acquires wait 10 -> null");
@@ -299,7 +301,7 @@ fn a_call_is_not_answered() {
 }
 
 #[test]
-fn the_store_takes_a_stale_write() {
+fn the_store_accepts_a_stale_write() {
     let stale = "0..1 A writes 6 -> accepted\n 2..3 B writes 5 -> accepted";
     violation(stale, Check::Store, &[0, 1]);
     clean(&stale.replace("5 -> accepted", "5 -> refused"));
@@ -315,7 +317,7 @@ fn the_guard_runs_a_stale_write() {
     clean(&stale.replace("written", "FENCED"));
     clean(&stale.replace("guards", "pushes"));
     clean(&stale.replace("160..161", "60..61"));
-    // Either is enough: a lease that is over, or a tenure that was released.
+    // A write is stale if the lease is over, or if the tenure was released.
     let over = "0..1 A acquires -> token 5 holds 1\n 104..105 A guards 5 -> written";
     violation(over, Check::Guard, &[0, 1]);
     clean(&over.replace("104..105", "102..105"));
@@ -335,7 +337,7 @@ fn the_guard_refuses_a_holder() {
     clean(&fenced.replace("FENCED", "READONLY"));
     clean(&fenced.replace("2..3", "2..99"));
     clean(&fenced.replace("guards 5", "guards 4"));
-    // A server that has failed may have forgotten the tenure.
+    // After a fault, the server may have forgotten the tenure.
     let history = parse(&format!("{fenced}\n 1..2 fault"));
     assert_eq!(the_guard_is_right_between_faults(&history, &bounds()), []);
     assert_eq!(the_guard_is_right(&history, &bounds()).len(), 1);
@@ -368,7 +370,7 @@ fn stale_writes_are_counted() {
 }
 
 #[test]
-fn a_report_is_told_in_milliseconds_from_its_first_line() {
+fn the_times_of_a_report_are_milliseconds_from_its_first_line() {
     let history = parse(
         "5000..5001 A acquires lease 90 -> token 5 holds 1
          5002..5004 B acquires lease 9 wait 300 seen 5003 -> token 6 holds 1
@@ -393,7 +395,7 @@ Overlap: A held k with token 5 for at least 84.000 ms more when B had read its g
 }
 
 #[test]
-fn a_report_leaves_out_all_but_the_last_calls_meanwhile() {
+fn a_report_shows_only_the_last_of_the_other_calls() {
     let others: String = (10..30).map(|at| format!("\n {at}..{at} C renews -> token 9")).collect();
     let history =
         parse(&format!("0..1 A acquires -> token 5 holds 1\n 40..41 B acquires -> token 4 holds 1{others}"));
@@ -404,14 +406,14 @@ fn a_report_leaves_out_all_but_the_last_calls_meanwhile() {
     assert_eq!(shown.lines().count(), 1 + 2 + 2 + 6, "{shown}");
 }
 
-/// The history raises no violation.
+/// Asserts that the history has no violation.
 fn clean(table: &str) {
     let history = parse(table);
     let violations = check(&history, &bounds());
     assert!(violations.is_empty(), "{table}\n{violations:#?}");
 }
 
-/// The history raises this violation, over these lines.
+/// Asserts that the history has a violation of this check, shown by these lines.
 fn violation(table: &str, by: Check, lines: &[usize]) {
     let history = parse(table);
     let mut violations = check(&history, &bounds());

@@ -1,4 +1,5 @@
-//! Passes any bytes as arguments. The checks are in `core/tests/corpus/mod.rs`. CI runs them on the corpus too.
+//! Passes the fuzzer's bytes as arguments. The checks are in `core/tests/corpus/mod.rs`. `cargo test` runs them on
+//! the corpus.
 
 #![no_main]
 

@@ -35,9 +35,9 @@ pub enum Action {
     Acquire(usize, usize),
     /// This owner calls LOCK.RENEW with TOKEN, HOLDS and its mode at this server.
     Renew(usize, usize),
-    /// This owner calls LOCK.RENEW in the same way at this server, and the reply is lost.
+    /// This owner calls LOCK.RENEW with TOKEN, HOLDS and its mode at this server, and the reply is lost.
     RenewUnanswered(usize, usize),
-    /// This owner calls LOCK.RENEW in the same way at this server, with a larger limit.
+    /// This owner calls LOCK.RENEW with TOKEN, HOLDS and a larger limit at this server.
     Downgrade(usize, usize),
     /// This owner calls LOCK.RELEASE with TOKEN at this server.
     Release(usize, usize),
@@ -145,8 +145,8 @@ impl World {
         }
     }
 
-    /// Whether an owner with a smaller number and the same mode has made no call yet. Such owners are equal, so they
-    /// make their first calls in the order of their numbers.
+    /// Whether an owner with a smaller number and the same mode has made no call yet. Such owners are interchangeable,
+    /// so the model only explores the runs in which they make their first calls in the order of their numbers.
     fn has_equal_before(&self, state: &State, owner: usize) -> bool {
         let modes = self.rules.modes;
         (0..owner).any(|other| state.owners[other] == Owner::Unknown && modes[other] == modes[owner])

@@ -18,8 +18,8 @@
 //! and counts its lease from that renewal. When an owner asks for a larger limit, it no longer relies on the smaller
 //! one, whatever the reply is.
 //!
-//! The promises hold in every state. Owners fit beside each other if the sum of their weights is at most the limit of each of them:
-//! an exclusive owner fits beside nobody.
+//! The promises hold in every state. Owners fit beside each other if the sum of their weights is at most the limit of
+//! each of them: an exclusive owner fits beside nobody.
 //!
 //! | promise | |
 //! | --- | --- |
@@ -37,24 +37,25 @@
 //!
 //! The promises need these assumptions. For each assumption, a test drops it and finds that a promise is broken.
 //!
-//! 1. The quarantine is at least as long as every lease that was granted before the crash or promotion. This includes leases
-//!    that were granted by a server with other settings, or before the setting was changed.
-//! 2. A renewal with TOKEN reaches a server in quarantine before the lease ends by the owner's own clock. A server that has
-//!    lost its data believes the owner. So a late renewal takes the lock from an owner that was granted it meanwhile. When that
-//!    owner renews too, the larger token wins.
-//! 3. The old primary takes no more writes when the replica is promoted: it is dead, or min-replicas-max-lag is shorter than the
-//!    time after which it is declared dead. A longer quarantine does not replace this assumption: it only delays new grants at
-//!    the new primary. The old primary does not know of a renewal there, so it grants the lock when the lease that it knows
-//!    has ended.
-//! 4. Owners name HOLDS: 1 for their first hold, and 2 or more only while they rely on the lock. An owner that names no count
-//!    re-enters an unconfirmed tenure, which may have ended.
-//! 5. An owner that is not exclusive names its limit and weight when it renews with TOKEN. Otherwise a server that has lost its
-//!    data restores a tenure as exclusive, and then refuses the others that rely on the lock.
-//! 6. For tokens, the granting server has received the largest token so far, or its wall clock is later than the wall clock of
-//!    any granting server at any earlier grant of that lock. It is not enough that no clock was set back since the last grant.
-//!    If a clock was set back before that grant, a token may be ahead of the clock, and a restart without data loses that
-//!    token. The quarantine helps, because the clock catches up meanwhile. If a new token is still smaller than an earlier one,
-//!    a server in quarantine takes the new tenure for the older one, and may refuse its owner.
+//! 1. The quarantine is at least as long as every lease that was granted before the crash or promotion. This includes
+//!    leases that were granted by a server with other settings, or before the setting was changed.
+//! 2. A renewal with TOKEN reaches a server in quarantine before the lease ends by the owner's own clock. A server that
+//!    has lost its data believes the owner. So a late renewal takes the lock from another owner to whom the server has
+//!    granted it meanwhile. When the other owner renews too, the larger token wins.
+//! 3. The old primary takes no more writes when the replica is promoted: it is dead, or min-replicas-max-lag is shorter
+//!    than the time after which it is declared dead. A longer quarantine does not replace this assumption, because it
+//!    only delays new grants at the new primary. The old primary does not know of a renewal at the new primary, so it
+//!    grants the lock when the lease that it knows has ended.
+//! 4. Owners name HOLDS: 1 for their first hold, and 2 or more only while they rely on the lock. An owner that names no
+//!    count re-enters an unconfirmed tenure, which may have ended.
+//! 5. An owner that is not exclusive names its limit and weight when it renews with TOKEN. Otherwise a server that has
+//!    lost its data restores a tenure as exclusive, and then refuses the others that rely on the lock.
+//! 6. For tokens, the granting server has received the largest token so far, or its wall clock is later than the wall
+//!    clock of any granting server at any earlier grant of that lock. It is not enough that no clock was set back since
+//!    the last grant. If a clock was set back before that grant, a token may be ahead of the clock, and a restart
+//!    without data loses that token. The quarantine helps, because the clock catches up meanwhile. If a new token is
+//!    still smaller than an earlier one, a server in quarantine takes the new tenure for the older one, and may refuse
+//!    its owner.
 //!
 //! All monotonic clocks run at the same rate in the model. If real clocks do not, owners must leave a margin.
 //!

@@ -1,7 +1,7 @@
-//! One server: a lock in its key, and core's [`Store`] around it, as the module has them.
+//! One server: a lock in its key, and beside the key core's [`Store`], as in the module.
 //!
-//! The state of a node is plain data that can be hashed. For each decision, a store is made from this state, and the state is
-//! updated from the store afterwards.
+//! The state of a node is plain data that can be hashed. For each decision, a store is made from this state, and the
+//! state is updated from the store afterwards.
 
 use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{
@@ -38,7 +38,7 @@ fn owner(number: usize) -> Owner {
 pub enum Replicated {
     /// LOCK._APPLY with this payload.
     Apply(Vec<u8>),
-    /// A LOCK.RELEASE as the client sent it: owner, the holds to be left if named, token.
+    /// A LOCK.RELEASE as the client sent it: its owner, the count of holds to be left (if it names one), and its token.
     Release(usize, Option<u32>, FencingToken),
     /// The server's own DEL of a key that expired or was evicted.
     Delete,
@@ -57,7 +57,7 @@ pub struct Node {
     pub data: Option<FencingToken>,
     /// Whether the dropped lock must still be replicated.
     pub unreplicated: bool,
-    /// The owners in the wait queue, in the order in which they are served.
+    /// The owners in the wait queue, the next to be served first.
     pub queue: Vec<usize>,
     /// Where tokens come from.
     pub tokens: TokenSource,
@@ -96,7 +96,7 @@ pub struct Rules {
     pub names_modes: bool,
     /// Where tokens come from.
     pub tokens: Tokens,
-    /// What happens to the other tenures when one is claimed in quarantine.
+    /// What happens to the other tenures when a tenure is claimed in quarantine.
     pub claims: Claims,
     /// How a guarded write is checked.
     pub guards: Guards,
@@ -111,7 +111,7 @@ pub enum Tokens {
     FromOne,
 }
 
-/// What happens to the other tenures when one is claimed in quarantine.
+/// What happens to the other tenures when a tenure is claimed in quarantine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claims {
     /// The tenures that fit beside the claim and beside each other stay, the confirmed ones first, as in core.
@@ -129,8 +129,8 @@ pub enum Guards {
     TwoSteps,
 }
 
-/// Whether the sum of the weights is at most each of the limits. The model states the rule itself, so that it does not check core
-/// with core.
+/// Whether the sum of the weights is at most each of the limits. The model states the rule itself, so that it does not
+/// check core with core.
 pub(crate) fn fit(modes: impl Iterator<Item = Mode> + Clone) -> bool {
     let sum: u32 = modes.clone().map(|mode| mode.weight.number()).sum();
     modes.map(|mode| mode.slots.number()).all(|limit| limit == 0 || sum <= limit)
@@ -171,7 +171,7 @@ impl Node {
         self.lock.of_token(token).map(|holder| holder.mode)
     }
 
-    /// Whether the server knows this tenure, and knows that it goes on.
+    /// Whether the server knows this tenure with this mode, and knows that the tenure goes on.
     pub(crate) fn has_confirmed(&self, tick: u64, token: FencingToken, mode: Mode) -> bool {
         let in_quarantine = self.quarantine.ends(self.now(tick).mono).is_some();
         self.mode_of(token) == Some(mode) && (!in_quarantine || self.memory.has_renewed(token))
@@ -212,8 +212,8 @@ impl Node {
             .collect();
     }
 
-    /// One decision on the lock, as in the module. `release` is the command if it is a release, because a release may
-    /// be replicated verbatim.
+    /// One decision on the lock, as in the module. `release` is the command if the command is a release, because a
+    /// release may be replicated verbatim.
     fn decide<R>(
         &mut self,
         tick: u64,

@@ -21,7 +21,7 @@ pub enum Owner {
         holds: u32,
         /// Its limit and its weight.
         mode: Mode,
-        /// It relies on the lock until this tick: the start of its last answered call plus one lease.
+        /// The owner relies on the lock until this tick: the start of its last answered call plus one lease.
         until: u64,
     },
 }
@@ -31,7 +31,7 @@ pub enum Owner {
 pub enum Happened {
     /// A waiter was granted a lock that another owner had held.
     HandOff,
-    /// An owner was granted the lock beside another that relies on it.
+    /// An owner was granted the lock beside another owner that relies on it.
     GrantedBeside,
     /// A live holder restored a tenure that the server had lost.
     Restored,
@@ -47,13 +47,14 @@ pub enum Happened {
     ReloadedStale,
     /// A replica was promoted that does not know a tenure that an owner relies on.
     PromotedStale,
-    /// A tenure was granted by another server than the tenure before, or after a restart.
+    /// A tenure was granted by another server than the previous tenure, or after a restart.
     GrantedElsewhere,
-    /// An owner was granted the lock and does not fit beside the others that rely on it.
+    /// An owner was granted the lock, but does not fit beside the other owners that rely on it.
     GrantedOverAnother,
     /// A live holder that renewed with its token was refused.
     LiveHolderRefused,
-    /// A live holder that renewed with its token, holds and mode has another count of holds or another mode at the server.
+    /// A live holder that renewed with its token, holds and mode has another count of holds or another mode at the
+    /// server.
     TenureDiffers,
     /// A guarded write was run.
     WriteRun,
@@ -101,14 +102,14 @@ pub struct State {
 pub struct GuardedWrite {
     /// Its token.
     pub token: FencingToken,
-    /// The server that has let it pass, if that server writes in a second step.
+    /// The server that has let the write pass, if that server writes in a second step.
     pub passed: Option<usize>,
 }
 
 /// The grants of new tenures so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Grants {
-    /// How many there were.
+    /// The number of grants.
     pub count: u32,
     /// The largest token.
     pub largest: Option<FencingToken>,

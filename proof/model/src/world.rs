@@ -7,8 +7,8 @@ use crate::state::{Grants, GuardedWrite, Happened, Owner, State};
 use lockward_core::{Acquired, FencingToken, Grant, Instant, Lock, Mode, Quarantine, Slots};
 use stateright::{Model, Property};
 
-/// How far the monotonic clocks of the two servers differ, in ticks. So if one server sent an instant to the other, the
-/// instant would be wrong there.
+/// How far the monotonic clocks of the two servers differ, in ticks. So an instant that one server sent to the other
+/// would be wrong at the receiver.
 const MONO_APART: i64 = 500;
 
 /// How many messages may be on the link.
@@ -21,7 +21,7 @@ pub enum OldPrimary {
     Gone,
     /// It is cut off from its replica, but owners reach it.
     CutOff {
-        /// How many ticks after the cut it still takes writes (min-replicas-max-lag).
+        /// How many ticks after the cut the old primary still takes writes (min-replicas-max-lag).
         writes_for: u64,
         /// How many ticks after the cut the replica is promoted at the earliest.
         promoted_after: u64,
@@ -70,7 +70,7 @@ pub struct World {
 struct Before {
     /// The token and the mode of each tenure.
     tenures: Vec<(FencingToken, Mode)>,
-    /// Whether it had received the largest token so far.
+    /// Whether the server had received the largest token so far.
     knows_largest_token: bool,
 }
 
@@ -373,7 +373,8 @@ impl Model for World {
 
     fn init_states(&self) -> Vec<State> {
         let servers = if self.replica { 2 } else { 1 };
-        // The servers started long ago. The first primary may have granted leases before a quarantine was set.
+        // The servers started long ago. The first primary has no quarantine: the setting may have been changed after it
+        // granted leases.
         let node = |number| {
             let mut node = self.start(0, number, 0);
             let length = if number == 0 { 0 } else { self.rules.quarantine };

@@ -1,4 +1,4 @@
-//! One owner that acquires and releases, and compares the replies with the counts at the server.
+//! One owner that acquires and releases locks, and compares the replies with the hold counts on the server.
 
 use crate::driver::{Driver, Outcome};
 use crate::faults::{Faults, owner};
@@ -8,27 +8,27 @@ use serde_json::{Value, json};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// How long one command may take, with all its repeats.
+/// How long one command may take with all its repeats.
 const LIMIT: Duration = Duration::from_secs(200);
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// The owner that holds the lock while another waits.
+/// The owner that holds the lock while an actor waits.
 const HOLDER: &str = "holder";
 
 /// The behaviour of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Behavior {
-    /// It starts with a free lock.
+    /// The owner acquires a free lock.
     Acquires,
-    /// It starts with a lock that another owner holds, and waits.
+    /// The owner first waits for a lock that another owner holds.
     Waits,
-    /// After its first command the proxy delivers nothing for a while. It does one round.
+    /// After the owner's first command the proxy forwards nothing for a while. The owner runs one round.
     MeetsSilence,
-    /// It waits for a lock longer than its client waits for a reply. It does one round.
+    /// The owner waits for a lock longer than its client waits for a reply. The owner runs one round.
     WaitsLong,
 }
 
 impl Behavior {
-    /// Whether it starts with a wait.
+    /// Whether each round starts with a wait.
     pub(crate) const fn waits(self) -> bool {
         matches!(self, Self::Waits | Self::WaitsLong)
     }
@@ -54,11 +54,11 @@ pub(crate) struct Actor<'a> {
 }
 
 impl Actor<'_> {
-    /// Runs rounds until there were enough faults. Returns the miscounts, at most one for each round.
+    /// Runs rounds until there are enough faults. Returns the miscounts, at most one for each round.
     pub(crate) fn run(mut self) -> Vec<String> {
         let mut miscounts = Vec::new();
         for round in 0.. {
-            // Each round has its own lock, so that one miscount is not found again.
+            // Each round has its own lock, so that a miscount does not affect later rounds.
             let key = format!("{}:{}:{round}", self.kind.prefix(), self.number);
             if let Err(miscount) = self.round(&key) {
                 miscounts.push(format!("{key}: {miscount}"));
@@ -95,7 +95,7 @@ impl Actor<'_> {
         Ok(())
     }
 
-    /// Compares a reply with the correct one and with the count at the server.
+    /// Compares a reply with the expected reply, and `holds` with the count on the server.
     fn compare(&mut self, key: &str, reply: &Value, expected: &Value, holds: i64) -> Result<(), String> {
         if reply != expected {
             return Err(format!("the reply is {reply} instead of {expected}"));
@@ -124,7 +124,8 @@ impl Actor<'_> {
     fn wait(&mut self, key: &str) -> Result<Value, String> {
         let owner = owner(self.number);
         self.server.acquire(&format!("{key} {HOLDER} PX 36000000 HOLDS 1"));
-        // The holder releases some time after the owner was seen in the queue, or after the request has passed the proxy.
+        // The holder releases when the owner has been in the queue for this time. `None`: the holder releases as soon
+        // as the owner is in the queue and the proxy has forwarded its last request, so that the grant may be lost.
         let after = match self.behavior {
             Behavior::WaitsLong => Some(self.long),
             Behavior::Waits | Behavior::Acquires | Behavior::MeetsSilence => {
@@ -149,7 +150,7 @@ impl Actor<'_> {
             if is_held {
                 let queue = self.server.queue(key);
                 if queue.len() > 1 {
-                    return Err(format!("its owner waits {} times", queue.len()));
+                    return Err(format!("the owner waits {} times in the queue", queue.len()));
                 }
                 if queue.len() == 1 {
                     waiting_since.get_or_insert_with(Instant::now);
@@ -168,14 +169,14 @@ impl Actor<'_> {
 
     fn issue(&self, command: &[String], again: bool) -> Receiver<Outcome> {
         self.faults.expect(self.number, again);
-        // As in applications, four actors share a connection if the client has no pool. Actors that wait or meet silence have
+        // Without a pool, four actors share a connection, as in applications. Actors that wait or meet silence have
         // their own connection.
         let connection =
             if self.behavior == Behavior::Acquires { self.number / 4 } else { 1_000 + self.number };
         self.driver.issue(connection, command)
     }
 
-    /// The reply, if it comes within `limit`. After a failure the command is issued again, as programs do.
+    /// The reply, if it comes within `limit`. After a failure, issues the command again, as programs do.
     fn reply_within(
         &self,
         attempt: &mut Receiver<Outcome>,

@@ -1,17 +1,18 @@
-//! The clients, each with its default settings. drivers/ has a program for each, and `scripts/test-retries` builds them.
+//! The clients with their default settings. drivers/ has a program for each client, and `scripts/test-retries` builds
+//! these programs.
 
 use std::time::Duration;
 
 /// A Redis client.
 #[derive(Debug)]
 pub(crate) struct Client {
-    /// Its name.
+    /// The name of the client.
     pub(crate) name: &'static str,
-    /// The path of its driver from the root of the repository, and the arguments.
+    /// The driver's path from the root of the repository, and its arguments.
     pub(crate) program: &'static [&'static str],
-    /// How long it waits for a reply. `None` means without limit.
+    /// How long the client waits for a reply; `None` for no limit.
     pub(crate) patience: Option<Duration>,
-    /// Whether it sends a command again by itself after its connection was lost.
+    /// Whether the client itself repeats a command after a lost connection.
     pub(crate) sends_again: bool,
 }
 

@@ -1,7 +1,5 @@
-//! A program that sends commands with one client library, and reports their outcomes.
-//!
-//! It reads orders from standard input, one line of JSON each. It does not wait for an outcome before it reads the next order. It
-//! ends when its input ends.
+//! Runs a driver: a program that sends commands with one client library, and reports their outcomes. See
+//! drivers/README.md.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -41,7 +39,7 @@ struct Line {
     failed: Option<String>,
 }
 
-/// Distinguishes a null from a missing field.
+/// Reads a null as `Some`, so that it differs from a missing field.
 fn present<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(value).map(Some)
 }
@@ -59,7 +57,7 @@ impl Line {
 
 type Pending = Arc<Mutex<HashMap<u64, Sender<Outcome>>>>;
 
-/// A running driver. Dropping it ends it.
+/// A running driver. It ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Driver {
     /// The library's version.
@@ -75,7 +73,7 @@ impl Driver {
     pub(crate) fn start(name: &str, program: &[&str], port: u16) -> Self {
         let root =
             Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the root of the repository");
-        // Some libraries log every lost connection, so the log goes to a file.
+        // Some libraries log every lost connection, so the driver's log goes to a file.
         let log = File::create(root.join(format!("target/retries/{name}.log"))).expect("a log");
         let mut child = Command::new(program[0])
             .args(&program[1..])
@@ -90,7 +88,7 @@ impl Driver {
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         let greeting: Greeting = read(&mut lines)
             .unwrap_or_else(|| panic!("the driver of {name} ends at once: see target/retries/{name}.log"));
-        assert_eq!(greeting.client, name, "the driver drives another client");
+        assert_eq!(greeting.client, name, "this is the driver of another client");
         let pending = Pending::default();
         thread::spawn({
             let pending = Arc::clone(&pending);
@@ -99,7 +97,7 @@ impl Driver {
         Self { version: greeting.version, child, orders, pending, issued: AtomicU64::new(0) }
     }
 
-    /// Issues a command. A library without a pool sends it over this `connection`.
+    /// Issues a command. A library without a pool sends the command over this `connection`.
     pub(crate) fn issue(&self, connection: usize, command: &[String]) -> Receiver<Outcome> {
         let id = self.issued.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = channel();
@@ -118,7 +116,7 @@ impl Drop for Driver {
     }
 }
 
-/// Passes outcomes on to the waiting actors. When the driver ends, their channels close.
+/// Passes the outcomes on to the waiting actors. When the driver ends, their channels are closed.
 fn pass_on(mut lines: Lines<BufReader<ChildStdout>>, pending: &Pending) {
     while let Some(line) = read::<Line>(&mut lines) {
         let sender = pending.lock().unwrap_or_else(PoisonError::into_inner).remove(&line.id);

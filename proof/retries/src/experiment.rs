@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// How many miscounts are printed.
+/// The number of miscounts that are printed.
 const PRINTED: usize = 5;
 
 /// The result for one client.
@@ -22,14 +22,14 @@ pub(crate) struct Finding {
     pub(crate) version: String,
     /// The server and its version.
     pub(crate) server: String,
-    /// For each kind of lock the counts and the miscounts.
+    /// The counts and the miscounts of each kind of lock.
     pub(crate) kinds: [(FaultCounts, Vec<String>); LockKind::ALL.len()],
     /// The locks of Lockward that remain after the run.
     remaining: Vec<String>,
 }
 
 impl Finding {
-    /// The broken promises, and controls that did not miscount.
+    /// The reasons why the run fails: miscounts of Lockward, and controls without a miscount.
     pub(crate) fn failures(&self) -> Vec<String> {
         let name = self.client.name;
         let [(_, lockward), controls @ ..] = &self.kinds;
@@ -46,17 +46,17 @@ impl Finding {
             }
         }
         if self.client.sends_again != (self.kinds[0].0.sent_again > 0) {
-            failures.push(format!("{name} should send again by itself: {}", self.client.sends_again));
+            failures.push(format!("{name} should repeat commands itself: {}", self.client.sends_again));
         }
         failures
     }
 }
 
-/// The owners of each kind of lock: 28 concurrent commands.
+/// The owners of each kind of lock. Together they issue up to 28 commands at the same time.
 const OWNERS: [(Behavior, usize); 4] =
     [(Behavior::Acquires, 12), (Behavior::Waits, 12), (Behavior::MeetsSilence, 2), (Behavior::WaitsLong, 2)];
 
-/// Runs all kinds of lock with the client at the same time, on its own server.
+/// Tests all kinds of lock with one client at the same time, on one server.
 pub(crate) fn run(client: &'static Client, goal: u64, seed: u64) -> Finding {
     let server = Server::start();
     let behaviors = OWNERS.iter().flat_map(|&(behavior, owners)| iter::repeat_n(behavior, owners));
@@ -66,7 +66,7 @@ pub(crate) fn run(client: &'static Client, goal: u64, seed: u64) -> Finding {
         .filter(|(kind, behavior)| kind.can_wait() || !behavior.waits())
         .collect();
     let mut seeds = Random::from_seed(seed);
-    // This is longer than the client waits for a reply, if the client has such a limit.
+    // A time that is longer than the client waits for a reply, if the client has such a limit.
     let long = client.patience.unwrap_or(Duration::from_secs(3)) + Duration::from_secs(1);
     let faults = Arc::new(Faults::new(
         actors.iter().map(|&(kind, behavior)| {
@@ -92,7 +92,7 @@ pub(crate) fn run(client: &'static Client, goal: u64, seed: u64) -> Finding {
             })
             .collect();
         for (kind, actor) in playing {
-            miscounts[kind as usize].extend(actor.join().expect("a actor that plays to its end"));
+            miscounts[kind as usize].extend(actor.join().expect("an actor that plays to its end"));
         }
     });
     let pattern = format!("{}:*", LockKind::Lockward.prefix());

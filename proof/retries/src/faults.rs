@@ -15,16 +15,16 @@ const HUNG_UP: &str = "client cut off";
 const WAITING: &str = "cut while waiting";
 const SILENCE: &str = "silence";
 
-/// The commands and faults of one kind of lock.
+/// The numbers of commands and faults for one kind of lock.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FaultCounts {
-    /// The commands that actors issued, without repeats.
+    /// Commands that actors issued, without repeats.
     pub(crate) commands: u64,
-    /// The repeats that the client sent by itself.
+    /// Repeats by the client itself.
     pub(crate) sent_again: u64,
-    /// The repeats that actors issued after a failure.
+    /// Repeats that actors issued after a failure.
     pub(crate) issued_again: u64,
-    /// The faults by name. Each hit a command in flight.
+    /// Faults by name. Each fault hit a command in flight.
     pub(crate) faults: BTreeMap<&'static str, u64>,
 }
 
@@ -35,24 +35,26 @@ impl FaultCounts {
     }
 }
 
-/// The present command of one owner, as the proxy sees it.
+/// The current command of one owner, as the proxy sees it.
 #[derive(Debug)]
 struct Traffic {
     kind: LockKind,
     random: Random,
-    /// How long the proxy delivers nothing after its next command.
+    /// How long the proxy forwards nothing after the owner's next command.
     silence: Option<Duration>,
-    /// How often the actor has issued it.
+    /// How often the actor has issued the command.
     issued: u32,
-    /// How often it has arrived at the proxy.
+    /// How often the command has arrived at the proxy.
     arrivals: u32,
-    /// The most repeats by the client itself so far. An issued command may arrive late.
+    /// The number of repeats by the client itself so far. This is the largest value that `arrivals` minus `issued` has
+    /// had. The difference is smaller while an issued command has not arrived yet.
     unissued: u32,
-    /// Whether the server gets it. Then only its reply can be lost.
+    /// Whether the server certainly gets the command, so that only its reply can be lost.
     is_under_way: bool,
 }
 
-/// Decides the faults. Each owner has its own random numbers, so the order of the owners' commands does not matter.
+/// Decides the faults. Each owner has its own random numbers, so its faults do not depend on the order of the owners'
+/// commands.
 #[derive(Debug)]
 pub(crate) struct Faults {
     actors: Vec<Mutex<Traffic>>,
@@ -60,7 +62,7 @@ pub(crate) struct Faults {
     goal: u64,
 }
 
-/// The owner of an actor.
+/// The owner name under which an actor acquires locks.
 pub(crate) fn owner(actor: usize) -> String {
     format!("6b6f0d51-7d4e-4d0b-9a0c-5b7e7c2f1a90:{actor}")
 }
@@ -70,8 +72,8 @@ fn actor_of(owner: &Reply) -> Option<usize> {
 }
 
 impl Faults {
-    /// Makes faults for these actors, each with its seed and its silence, until there are `goal` faults for each
-    /// kind of lock.
+    /// Injects faults for these actors until there are `goal` faults for each kind of lock. Each actor has a kind of
+    /// lock, a seed, and perhaps a silence.
     pub(crate) fn new(actors: impl Iterator<Item = (LockKind, u64, Option<Duration>)>, goal: u64) -> Self {
         let traffic = |(kind, seed, silence)| {
             Mutex::new(Traffic {
@@ -104,7 +106,7 @@ impl Faults {
         }
         let (name, fate) = match traffic.silence.take() {
             Some(limit) => (SILENCE, Fate::Silence(limit)),
-            // A command is no longer in flight if it arrives after its actor has issued it again.
+            // The actor has already issued this command again, so nobody waits for the reply to this arrival.
             None if counts.hits() >= self.goal || traffic.arrivals < traffic.issued => ("", Fate::Carried),
             None => traffic.next(waits),
         };
@@ -115,7 +117,7 @@ impl Faults {
         fate
     }
 
-    /// Announces a command that an actor issues, for the first time or again.
+    /// Announces a command that an actor is about to issue, for the first time or again.
     pub(crate) fn expect(&self, actor: usize, again: bool) {
         let mut traffic = self.traffic(actor);
         traffic.is_under_way = false;
@@ -129,12 +131,12 @@ impl Faults {
         }
     }
 
-    /// Whether the server gets the last announced command.
+    /// Whether the server certainly gets the last announced command of an actor.
     pub(crate) fn is_under_way(&self, actor: usize) -> bool {
         self.traffic(actor).is_under_way
     }
 
-    /// Whether there were enough faults.
+    /// Whether there are enough faults for a kind of lock.
     pub(crate) fn are_enough(&self, kind: LockKind) -> bool {
         self.counts_mut(kind).hits() >= self.goal
     }
@@ -154,7 +156,7 @@ impl Faults {
 }
 
 impl Traffic {
-    /// Faults hit every second command, and every third repeat.
+    /// Chooses a fault for half of the commands, and for a third of the repeats.
     fn next(&mut self, waits: bool) -> (&'static str, Fate) {
         if !self.random.once_in(if self.arrivals == 1 { 2 } else { 3 }) {
             return ("", Fate::Carried);

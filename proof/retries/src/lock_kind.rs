@@ -3,7 +3,7 @@
 use lockward_tests::Client;
 use serde_json::{Value, json};
 
-/// Much longer than a run, so that no lease ends.
+/// A lease that is much longer than a run.
 const LEASE: &str = "36000000";
 
 /// A common re-entrant lock: a hash of owners and their holds.
@@ -25,7 +25,7 @@ pub(crate) enum LockKind {
     Lockward,
     /// Lockward without HOLDS: a control.
     WithoutHolds,
-    /// A hash, changed by scripts: a control.
+    /// A hash that scripts change: a control.
     Hash,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn owner_of<'a, T>(command: &'a [T], name: &str) -> Option<&'a T> {
 impl LockKind {
     pub(crate) const ALL: [Self; 3] = [Self::Lockward, Self::WithoutHolds, Self::Hash];
 
-    /// The prefix of its keys.
+    /// The prefix of the keys.
     pub(crate) const fn prefix(self) -> &'static str {
         match self {
             Self::Lockward => "lockward",
@@ -50,12 +50,12 @@ impl LockKind {
         }
     }
 
-    /// Whether it can wait for a lock.
+    /// Whether an owner can wait for a lock of this kind.
     pub(crate) const fn can_wait(self) -> bool {
         !matches!(self, Self::Hash)
     }
 
-    /// The command that adds the hold number `holds`, with or without BLOCK.
+    /// The command that adds a hold, so that the owner has `holds` of them.
     pub(crate) fn acquire(self, key: &str, owner: &str, holds: i64, waits: bool) -> Vec<String> {
         let block: &[&str] = if waits { &["BLOCK", "600000"] } else { &[] };
         match self {
@@ -79,7 +79,8 @@ impl LockKind {
         }
     }
 
-    /// The command that renews the lease of a tenure with so many holds. `None` for a hash, because a renewal would not change its count.
+    /// The command that renews the lease of a tenure with `holds` holds. `None` for a hash, because a renewal would
+    /// not test its count.
     pub(crate) fn renew(self, key: &str, owner: &str, holds: i64, token: Option<i64>) -> Option<Vec<String>> {
         let command = words(&["LOCK.RENEW", key, owner, "PX", LEASE, "TOKEN", &token?.to_string()]);
         Some(self.with_holds(command, holds))
@@ -110,7 +111,7 @@ impl LockKind {
         }
     }
 
-    /// The holds at the server. An error if another owner holds the lock or waits for it.
+    /// The number of holds on the server. An error if another owner holds the lock or waits for it.
     pub(crate) fn counted(self, server: &mut Client, key: &str, owner: &str) -> Result<i64, String> {
         if self == Self::Hash {
             let reply = server.call(["HGET", key, owner]);
@@ -119,7 +120,7 @@ impl LockKind {
         let Some(info) = server.info(key) else { return Ok(0) };
         match &info.holders[..] {
             [holder] if holder.owner == owner && info.waiters == 0 => Ok(holder.holds),
-            _ => Err(format!("the lock is not {owner}'s alone: {info:?}")),
+            _ => Err(format!("{owner} is not the only owner at the lock: {info:?}")),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! `retries`: tests the hold counts of locks with Redis clients that repeat commands after a lost reply.
 //!
-//! A [`client`](clients) sends commands through a [`proxy`](lockward_tests::Proxy), which loses requests and replies as [`faults`] decides.
-//! Each [`actor`] is an owner that acquires and releases. After each command it compares the reply with the count at the server,
-//! which it reads without the proxy. The [kinds of lock](lock_kind) are Lockward and two controls that must miscount.
+//! A [`client`](clients) sends commands through a [`proxy`](lockward_tests::Proxy), which loses requests and replies
+//! as [`faults`] decides. Each [`actor`] is an owner that acquires and releases locks. After each command it compares
+//! the reply with the hold count on the server, which it reads without the proxy. The [kinds of lock](lock_kind) are
+//! Lockward and two controls, which must miscount.
 
 mod actor;
 mod clients;
@@ -20,22 +21,22 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Lets Redis clients with default settings acquire and release locks while a proxy loses requests and replies, and compares their replies
-/// with the counts at the server.
+/// Lets Redis clients with default settings acquire and release locks while a proxy loses requests and replies.
+/// Compares the replies that the clients get with the hold counts on the server.
 ///
-/// LOCKWARD_SERVER names the server program (redis-server), LOCKWARD_MODULE the module.
+/// LOCKWARD_SERVER is the server program (default: redis-server), LOCKWARD_MODULE the module.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The clients. The default is all of them.
+    /// The clients. The default is all clients.
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(CLIENTS.map(|client| client.name)))]
     clients: Vec<String>,
     /// The number of faults for each client and kind of lock.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     faults: u64,
-    /// The seed. The default is a new one.
+    /// The seed. The default is a new seed.
     #[arg(long)]
     seed: Option<u64>,
-    /// Write the table into retries.md in this directory.
+    /// Write the table of results into retries.md in this directory.
     #[arg(long)]
     docs: Option<PathBuf>,
 }
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
     let seed = seed.unwrap_or_else(new_seed);
     println!("Seed {seed}.");
     let begun = Instant::now();
-    // The clients run at the same time, each with its own server and proxy, because they wait most of the time.
+    // The clients run at the same time, because they wait most of the time. Each has its own server and proxy.
     let findings: Vec<Finding> = thread::scope(|scope| {
         let chosen = CLIENTS
             .iter()

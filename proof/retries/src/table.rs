@@ -8,7 +8,7 @@ use std::path::Path;
 const BEGIN: &str = "<!-- table: written by `make test-retries RETRIES=\"--docs docs\"` -->";
 const END: &str = "<!-- end of table -->";
 
-/// Puts a table between the two marks of a page.
+/// Writes a table between the two marks of a page.
 pub(crate) fn write(page: &Path, table: &str) {
     let text = fs::read_to_string(page).expect("docs/retries.md");
     let (before, rest) = text.split_once(BEGIN).expect("a mark where the table begins");
@@ -17,12 +17,12 @@ pub(crate) fn write(page: &Path, table: &str) {
     fs::write(page, [before, &table, after].concat()).expect("a page that can be written");
 }
 
-/// The table of the results with a seed.
+/// The results as a table, below a line with the server and the seed.
 pub(crate) fn of(findings: &[Finding], seed: u64) -> String {
     let server = findings.first().map_or("", |finding| &finding.server);
     let head = format!(
-        "{server}, seed {seed}:\n\n| client | commands | faults: {} | sent again by the client | by the program \
-         | miscounts of Lockward | without `HOLDS` | of a hash, in Lua |\n\
+        "{server}, seed {seed}:\n\n| client | commands | faults: {} | repeats by the client | repeats by the program \
+        | miscounts: Lockward with `HOLDS` | miscounts: Lockward without `HOLDS` | miscounts: hash and Lua scripts |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- |",
         KINDS.join(", ")
     );

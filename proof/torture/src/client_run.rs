@@ -1,7 +1,8 @@
 //! Runs a world with clients that use `lockward-client`.
 //!
-//! The beliefs of the clients are checked like grants of the server: no two beliefs overlap, and tokens grow. When the workers
-//! have ended, no lock and no waiter may remain at the servers.
+//! A belief is a span in which a client believes that it holds a lock. The checks treat beliefs like grants of the
+//! server: no two beliefs may overlap, and their tokens must grow. When the workers have ended, no lock and no waiter
+//! may remain on the servers.
 
 use crate::run::Plan;
 use crate::world::World;
@@ -12,7 +13,7 @@ use lockward_tests::eventually;
 use std::fmt::Write as _;
 
 impl Plan {
-    /// Runs it with clients that use `lockward-client`. Returns a summary.
+    /// Runs the plan with clients that use `lockward-client`. Returns a summary.
     ///
     /// # Errors
     /// A report of the violations.

@@ -12,9 +12,10 @@ use std::fs;
 use std::process::{self, ExitCode};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Runs clients against real servers while it injects faults into both, and checks what the clients saw against Lockward's promises.
+/// Runs clients against real servers, injects faults into both, and checks that the recorded calls break no promise
+/// of Lockward.
 ///
-/// LOCKWARD_SERVER names the server program (redis-server), LOCKWARD_MODULE the module.
+/// LOCKWARD_SERVER is the server program (default: redis-server), LOCKWARD_MODULE the module.
 #[derive(Debug, Parser)]
 #[command(args_conflicts_with_subcommands = true)]
 struct Cli {
@@ -26,13 +27,13 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Runs some of the clients.
+    /// Runs some of the clients of a run.
     #[command(hide = true)]
     Worker {
-        /// What they do, as JSON.
+        /// The task of the worker, as JSON.
         args: String,
     },
-    /// Lets servers forget tenures, in rounds, and holders restore them.
+    /// Runs rounds in which a server forgets tenures and the holders restore them.
     Restore(Restore),
 }
 
@@ -41,32 +42,32 @@ struct Restore {
     /// The number of rounds.
     #[arg(long, default_value_t = 24)]
     rounds: u32,
-    /// The seed. The default is a new one.
+    /// The seed. The default is a new seed.
     #[arg(long)]
     seed: Option<u64>,
 }
 
 #[derive(Debug, Args)]
 struct Run {
-    /// The length of the run, for all worlds together.
+    /// The length of the run in seconds, for all worlds together.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// The world. The default is all of them, one after another.
+    /// The world. The default is all worlds, one after another.
     #[arg(long)]
     world: Option<WorldName>,
-    /// The seed. The default is a new one.
+    /// The seed. The default is a new seed.
     #[arg(long)]
     seed: Option<u64>,
-    /// The longest time between two faults, in milliseconds. The shortest is a sixth of it.
+    /// The longest time between two faults, in milliseconds. The shortest time is a sixth of it.
     #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u64).range(6..))]
     pace: u64,
-    /// Use `lockward-client` for the clients, and check when it says that a lock is held.
+    /// Use `lockward-client` for the clients, and check the times at which it says that a lock is held.
     #[arg(long)]
     through_client: bool,
     /// The number of clients.
     #[arg(long, default_value_t = 32)]
     clients: u32,
-    /// Succeed only if this check finds a violation. For builds that are broken on purpose.
+    /// Succeed only if this check finds a violation. This is for builds that are broken on purpose.
     #[arg(long)]
     expect: Option<Check>,
 }

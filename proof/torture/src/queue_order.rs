@@ -1,7 +1,7 @@
-//! Tests the order of the queue: sends waits one after another, each when the wait before it is in the queue.
+//! Tests the order of the queue: sends waits one after another, each when the previous wait is in the queue.
 //!
-//! The waits have random modes. One of them ends at its limit, another loses its connection. Both owners come back for their places while
-//! the others wait.
+//! The waits have random modes. One wait ends at its limit, and another loses its connection. Both owners come back
+//! to their places while the others wait.
 
 use crate::recording_client::{PendingCall, RecordingClient};
 use lockward_checker::history::{Call, Fault, HoldsReleased, Line, Mode, Nanos, Operation, Outcome, Wait};
@@ -10,16 +10,17 @@ use lockward_checker::recorder::{Recorder, now};
 use lockward_tests::{Client, Reply};
 use std::time::{Duration, Instant};
 
-/// The lock that is acquired.
+/// The lock for which the owners wait.
 pub const KEY: &str = "queue";
 const WAITERS: u64 = 6;
 const LEASE: Nanos = 250_000_000;
-/// The lease of the first holder. All waits must be in the queue before this lease ends. No quarantine of a world may be shorter.
+/// The lease of the first holder. It must be long enough for all waits to enter the queue, and not longer than the
+/// quarantine of any world.
 const FIRST_LEASE: Nanos = 850_000_000;
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The limit of the wait that ends before the lock is free.
+/// The wait limit that ends before the lock is free.
 const SLICE: Wait = Wait::Limit(60_000_000);
-/// For how long the places are kept.
+/// How long the places are kept.
 const KEEP: Nanos = 2_000_000_000;
 const MODES: [Mode; 4] = [Mode::EXCLUSIVE, Mode::SHARED, Mode::of_slots(3, 1), Mode::of_slots(3, 2)];
 
@@ -31,12 +32,12 @@ enum Seen {
     Nowhere,
 }
 
-/// A wait, and what happens with it.
+/// A wait of an owner.
 #[derive(Debug)]
 struct Waiter<'r> {
     owner: String,
     mode: Mode,
-    /// The id of its connection.
+    /// The id of the owner's connection.
     id: i64,
     call: PendingCall<'r>,
 }
@@ -49,7 +50,7 @@ struct Prober<'r> {
     observer: Client,
 }
 
-/// Sends one queue of waits and reads all replies. A fault ends the round early. The calls until then are still checked.
+/// Sends one queue of waits and reads all replies. If a fault ends the round early, the calls until then still count.
 pub fn round(recorder: &Recorder, number: u32, round: u64, port: u16, random: &mut Random) {
     let Ok(holder) = RecordingClient::connect(recorder, number, port) else {
         return std::thread::park_timeout(Duration::from_millis(5));
@@ -93,7 +94,8 @@ pub fn round(recorder: &Recorder, number: u32, round: u64, port: u16, random: &m
     }
     prober.see_still_waiting(&mut places);
     if now() >= granted.answered() + FIRST_LEASE / 2 {
-        // A waiter that was granted the lock meanwhile reads its reply late, because this thread was slow.
+        // This thread was slow, so it may read the reply to a waiter late. The history records a fault, which excuses
+        // the late reply.
         let (name, client) = ("slow prober".to_owned(), Some(number));
         recorder.record(&Line::Fault(Fault { name, client, start: granted.start, end: now() }));
     }
@@ -118,8 +120,8 @@ impl<'r> Prober<'r> {
         Some(Waiter { owner, mode, id, call })
     }
 
-    /// Ends a wait at its limit or by closing its connection. Then waits again at the same place. If it was granted or refused,
-    /// `answered` gets its connection and its owner.
+    /// Ends a wait, at its limit or by closing its connection, and then waits again at the same place. If the wait
+    /// was granted or refused instead, pushes its connection and its owner to `answered`.
     fn come_back(
         &mut self,
         waiter: Waiter<'r>,
@@ -146,8 +148,8 @@ impl<'r> Prober<'r> {
         Some(waiter)
     }
 
-    /// Waits until a wait is in the queue, or its owner holds the lock. The queue may still have another wait of the same owner,
-    /// whose connection is closed.
+    /// Waits until the wait is in the queue or its owner holds the lock. This function finds the wait by its
+    /// connection, because the queue may still have an older wait of the owner.
     fn see(&mut self, waiter: &Waiter<'_>) -> Seen {
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_nanos(LEASE) {
@@ -162,7 +164,7 @@ impl<'r> Prober<'r> {
         Seen::Nowhere
     }
 
-    /// The connections that wait, and the owners that hold the lock.
+    /// The ids of the waiting connections, and the owners that hold the lock.
     fn look(&mut self) -> Option<(Vec<i64>, Vec<String>)> {
         let info = self.observer.try_call(["LOCK.INFO", KEY, "WAITERS", "100"]).ok()?;
         if matches!(info, Reply::Error(_)) || info.is_null() {
@@ -173,7 +175,7 @@ impl<'r> Prober<'r> {
         Some((queue.collect(), info.holders.into_iter().map(|holder| holder.owner).collect()))
     }
 
-    /// Records which of the waits are in the queue now.
+    /// Records for each wait in the queue that it still waits.
     fn see_still_waiting(&mut self, waiters: &mut [Waiter<'_>]) {
         let before = now();
         let Some((queue, _)) = self.look() else { return };

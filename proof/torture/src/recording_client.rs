@@ -8,14 +8,14 @@ use std::collections::hash_map::Entry;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// A client that records its lock calls. In a cluster it has a connection to each node that it was redirected to.
+/// A client that records its lock calls. In a cluster, it has a connection to each node to which it was redirected.
 #[derive(Debug)]
 pub struct RecordingClient<'r> {
     recorder: &'r Recorder,
     number: u32,
     port: u16,
     connections: HashMap<u16, Client>,
-    /// The port of the node that serves a lock, from redirections.
+    /// For each lock: the port of the node that serves it, as redirections have shown.
     key_ports: HashMap<String, u16>,
 }
 
@@ -25,7 +25,7 @@ pub struct PendingCall<'r> {
     caller: RecordingClient<'r>,
     open_call: OpenCall<'r>,
     request: Request,
-    /// The port of the server that has the call.
+    /// The port of the server to which the call was sent last.
     port: u16,
 }
 
@@ -37,16 +37,16 @@ struct Request {
 }
 
 impl<'r> RecordingClient<'r> {
-    /// Connects client `number` to the server on a port.
+    /// Connects the client `number` to the server on `port`.
     ///
     /// # Errors
-    /// If it cannot connect.
+    /// If the connection fails.
     pub fn connect(recorder: &'r Recorder, number: u32, port: u16) -> io::Result<Self> {
         let connections = HashMap::from([(port, Client::connect(port)?)]);
         Ok(Self { recorder, number, port, connections, key_ports: HashMap::new() })
     }
 
-    /// The server's id of its connection.
+    /// The server's id of the client's connection.
     ///
     /// # Errors
     /// If the connection is lost.
@@ -55,18 +55,18 @@ impl<'r> RecordingClient<'r> {
         reply.map(|reply| reply.int()).map_err(|_| io::ErrorKind::ConnectionAborted.into())
     }
 
-    /// The port of its server.
+    /// The port of the client's first server.
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// The port of the server to which it sends calls for a lock.
+    /// The port of the server to which the client sends calls for a lock.
     pub fn port_of(&self, key: &str) -> u16 {
         self.key_ports.get(key).copied().unwrap_or(self.port)
     }
 
-    /// Makes a call and waits at most `patience` for the reply. If there is none, it closes the connection, and the
-    /// outcome is unknown.
+    /// Makes a call and waits at most `patience` for the reply. Without a reply, closes the connection and records
+    /// that the outcome is unknown.
     pub fn call(
         self,
         key: &str,
@@ -106,7 +106,8 @@ impl<'r> RecordingClient<'r> {
         })
     }
 
-    /// Sends the request to the node of a redirection. Returns its port, or `None` if the request could not be sent.
+    /// Sends the request to the node of a redirection. Returns the node's port, or `None` if the request could not be
+    /// sent.
     fn redirect(&mut self, redirection: Redirection, request: &Request) -> Option<u16> {
         let (Redirection::Moved(port) | Redirection::Ask(port)) = redirection;
         let wire = self.connection(port).ok()?;
@@ -124,7 +125,7 @@ impl<'r> RecordingClient<'r> {
 }
 
 impl<'r> PendingCall<'r> {
-    /// Records that the wait is in the server's queue.
+    /// Records that the wait is in the server's queue now.
     pub fn enqueued(&mut self) {
         self.open_call.enqueued();
     }
@@ -146,7 +147,7 @@ impl<'r> PendingCall<'r> {
         self.answer_while(patience, || true)
     }
 
-    /// The same, but gives up when `goes_on` becomes false.
+    /// As [`PendingCall::answer`], but also gives up when `goes_on` returns false.
     pub fn answer_while(
         mut self,
         patience: Duration,
@@ -167,7 +168,7 @@ impl<'r> PendingCall<'r> {
                             self.port = port;
                             self.open_call.redirected();
                         }
-                        // The redirection is the outcome, because no other node got the request.
+                        // No other node got the request, so the redirection is the outcome.
                         None => {
                             return (None, self.open_call.answered(outcome(&self.request.operation, &reply)));
                         }
@@ -185,7 +186,7 @@ impl<'r> PendingCall<'r> {
     }
 }
 
-/// The outcome for a reply.
+/// The outcome that a reply means.
 ///
 /// # Panics
 /// If the operation cannot have this reply.
@@ -197,7 +198,7 @@ fn outcome(operation: &Operation, reply: &Reply) -> Outcome {
         (_, Reply::Error(_)) => Outcome::Error(reply.error_word().to_owned()),
         (Operation::Acquire { .. }, reply) if reply.is_null() => Outcome::NotAcquired,
         (Operation::Acquire { .. }, Reply::Array(items)) if items.len() == 3 => {
-            // The lease that is left.
+            // The rest of the lease must be a number too.
             number(&items[2]);
             Outcome::Granted { token: number(&items[0]), holds: holds(&items[1]) }
         }
@@ -211,7 +212,7 @@ fn outcome(operation: &Operation, reply: &Reply) -> Outcome {
             | Operation::Write { .. },
             _,
         ) => {
-            panic!("{operation:?} was answered {reply:?}")
+            panic!("{operation:?} has the reply {reply:?}")
         }
     }
 }
@@ -242,7 +243,7 @@ mod tests {
             (WRITE, Int(3), Outcome::Written),
             (WRITE, Error("FENCED the lock is free".to_owned()), Outcome::Error("FENCED".to_owned())),
         ] {
-            assert_eq!(outcome(&operation, &reply), expected, "{operation:?} answered {reply:?}");
+            assert_eq!(outcome(&operation, &reply), expected, "{operation:?} with the reply {reply:?}");
         }
     }
 
@@ -262,7 +263,7 @@ mod tests {
         ] {
             assert!(
                 catch_unwind(|| outcome(&operation, &reply)).is_err(),
-                "{operation:?} answered {reply:?}"
+                "{operation:?} with the reply {reply:?}"
             );
         }
     }

@@ -1,8 +1,9 @@
-//! Rounds in which a server forgets tenures, and their holders restore them.
+//! Rounds in which a server forgets tenures, and the holders restore them.
 //!
-//! In each round owners acquire, re-enter, renew and release some locks, and waiters are granted them. Then the server forgets
-//! all locks, or a replica that missed changes is promoted. Each owner that still holds a lock by its own clock renews with TOKEN
-//! and HOLDS, and must get the tenure back. Others try to acquire the same locks before and after, and must not get them.
+//! In each round, owners acquire, re-enter, renew and release some locks, and hand them over to waiters. Then the
+//! server forgets all locks, or a replica that has missed changes is promoted. Each owner whose lease is not over on
+//! its own clock renews with TOKEN and HOLDS, and must get its tenure back. Before and after that, other owners try
+//! to acquire the same locks, and must not be granted them.
 
 use crate::recording_client::{PendingCall, RecordingClient};
 use lockward_checker::bounds::Bounds;
@@ -24,17 +25,17 @@ const MS: Nanos = 1_000_000;
 const QUARANTINE: Nanos = 6_000 * MS;
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOCKS: u64 = 4;
-/// The modes in which owners ask for each lock.
+/// The modes of the locks.
 const MODES: [Mode; 4] = [Mode::EXCLUSIVE, Mode::SHARED, Mode::of_slots(3, 1), Mode::of_slots(5, 2)];
 
-/// How a server forgets tenures.
+/// The ways in which a server forgets tenures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServerFailure {
     /// The server is killed and restarts empty.
     Wiped,
-    /// The primary is killed, and a replica that missed the last grants is promoted.
+    /// The primary is killed, and a replica that has missed the last grants is promoted.
     Stale,
-    /// The primary loses its replicas and accepts writes until it notices. Then a replica is promoted.
+    /// The primary loses its replicas, and accepts writes until it notices this. Then a replica is promoted.
     Isolated,
 }
 
@@ -45,13 +46,13 @@ struct Counts {
     stale: AtomicU32,
     isolated: AtomicU32,
     restored: AtomicU32,
-    /// Restored tenures that the server did not know, or knew with another owner.
+    /// Restored tenures that the server did not know, or for which it knew a different owner.
     unknown: AtomicU32,
-    /// Restored tenures that the server knew with another count.
+    /// Restored tenures for which the server knew a different hold count.
     miscounted: AtomicU32,
     /// Holders whose lease ended before the server restored the tenure.
     too_late: AtomicU32,
-    /// Acquisitions of others that were refused.
+    /// Refused acquisitions of other owners.
     excluded: AtomicU32,
 }
 
@@ -61,19 +62,19 @@ pub struct RestoreReport {
     seed: u64,
     counts: Counts,
     history: History,
-    /// The promises that were broken.
+    /// The violations of the promises.
     pub violations: Vec<Violation>,
 }
 
 /// Runs the rounds, six at a time, and checks the history.
 ///
 /// # Panics
-/// If a holder does not get its tenure back, or another owner is granted its lock.
+/// If a holder does not get its tenure back, or another owner is granted the lock.
 #[must_use]
 pub fn run(rounds: u32, seed: u64, file: &Path) -> RestoreReport {
     let recorder = Recorder::create(file).expect("a file for the history");
     let (counts, next) = (Counts::default(), AtomicU32::new(0));
-    // Several rounds run at once, because they wait most of the time.
+    // Several rounds run at the same time, because they wait most of the time.
     thread::scope(|scope| {
         for _ in 0..6 {
             scope.spawn(|| {
@@ -104,7 +105,7 @@ pub fn run(rounds: u32, seed: u64, file: &Path) -> RestoreReport {
         checker::tokens_grow_and_have_one_owner,
         checker::every_call_is_answered,
     ];
-    // Replies may be late, because other servers start at the same time.
+    // Replies may be late, because the servers of other rounds start at the same time.
     let bounds = Bounds { answer: 10_000 * MS, ..bounds };
     let violations = checks.into_iter().flat_map(|check| check(&history, &bounds)).collect();
     RestoreReport { seed, counts, history, violations }
@@ -166,7 +167,7 @@ impl<'r> Round<'r> {
         let start = now();
         self.run_workload(primary.port(), 10);
         if how == ServerFailure::Isolated {
-            // The primary grants locks until it refuses writes.
+            // The primary grants locks until it notices the loss of its replicas.
             while self.act(primary.port()) != ActResult::Refused {
                 thread::park_timeout(Duration::from_millis(10));
             }
@@ -191,7 +192,7 @@ impl<'r> Round<'r> {
         self.recorder.record(&Line::Fault(fault));
     }
 
-    /// The holders restore their tenures, while others ask for the same locks.
+    /// The holders restore their tenures, while other owners ask for the same locks.
     fn restore_tenures(&mut self, server: &Server) {
         let mut observer = server.client();
         let keys: Vec<String> = (0..LOCKS).map(|lock| self.key(lock)).collect();
@@ -231,7 +232,7 @@ impl<'r> Round<'r> {
             assert_eq!(outcome, Outcome::Left { holds: 0 }, "{held:?}");
             self.check_excluded(server.port(), &held.key);
         }
-        // Now each tenure that the server forgot is restored, or its lease is over.
+        // By now, each forgotten tenure is restored or its lease is over.
         assert_eq!(observer.call("CONFIG SET lock.quarantine 0"), Reply::ok());
         for (key, waiter) in keys.iter().zip(waiters) {
             let (_, call) = waiter.answer(PATIENCE);
@@ -239,11 +240,11 @@ impl<'r> Round<'r> {
         }
     }
 
-    /// Renews with the token until the server accepts it. `false`: the lease ended first.
+    /// Renews with TOKEN until the server accepts the renewal. Returns `false` if the lease ended first.
     fn restore(&mut self, port: u16, held: &HeldTenure) -> bool {
         let (token, holds, mode) = (Some(held.token), Some(held.holds), Some(held.mode));
         let operation = Operation::Renew { lease: QUARANTINE, token, holds, mode };
-        // A call that is sent shortly before the end may arrive too late.
+        // A call that is sent shortly before the end of the lease may arrive too late.
         while now() + 50 * MS < held.until {
             match self.call(port, &held.key, &held.owner, operation.clone()) {
                 Outcome::Renewed { token } => {
@@ -266,7 +267,7 @@ impl<'r> Round<'r> {
         self.counts.excluded.fetch_add(u32::from(outcome == Outcome::NotAcquired), Relaxed);
     }
 
-    /// Does some random actions.
+    /// Performs some random actions.
     fn run_workload(&mut self, port: u16, count: u64) {
         for _ in 0..count {
             self.act(port);
@@ -306,7 +307,7 @@ impl<'r> Round<'r> {
                 ActResult::from(&outcome)
             }
             2 => {
-                // Sometimes it raises its limit, so that others can hold the lock too.
+                // Sometimes the renewal raises the limit, so that more owners can hold the lock.
                 let larger = mode.slots != 0 && self.random.percent(50);
                 let mode = if larger { Mode::of_slots(mode.slots + 3, mode.weight) } else { mode };
                 let operation = Operation::Renew { lease, token: Some(token), holds: None, mode: Some(mode) };
@@ -330,7 +331,7 @@ impl<'r> Round<'r> {
                 }
                 ActResult::from(&outcome)
             }
-            // After the release, the other holders would still hold the lock.
+            // With several holders, a release would hand nothing over.
             _ if holders.len() > 1 => ActResult::Done,
             _ => {
                 let waiter = self.wait(port, &key);
@@ -343,7 +344,7 @@ impl<'r> Round<'r> {
                     let (Some((token, holds)), Operation::Acquire { lease, .. }) =
                         (call.granted(), &call.operation)
                     else {
-                        panic!("the waiter gets {:?}", call.outcome);
+                        panic!("the waiter was not granted the lock: {:?}", call.outcome);
                     };
                     let until = call.start + lease;
                     let (owner, mode) = (call.owner.clone(), Mode::EXCLUSIVE);
@@ -399,9 +400,11 @@ impl From<&Outcome> for ActResult {
     }
 }
 
-/// Waits until a primary counts its replicas.
+/// Waits until the primary counts a replica as online.
 fn see_replicas(client: &mut Client) {
-    eventually("replicas that count", || client.server_info("replication", "min_slaves_good_slaves") != "0");
+    eventually("the primary sees a replica", || {
+        client.server_info("replication", "min_slaves_good_slaves") != "0"
+    });
 }
 
 impl Display for RestoreReport {

@@ -1,4 +1,4 @@
-//! One run in one world: its clients, its faults, and the result.
+//! A run in one world: clients, faults, and the result.
 
 use crate::worker_process::{Worker, WorkerArgs};
 use crate::world::{Nemesis, World, WorldName};
@@ -20,11 +20,12 @@ use std::time::{Duration, Instant};
 pub struct Plan {
     /// The world.
     pub world: WorldName,
-    /// The seed of all random choices. The scheduling of processes does not depend on it.
+    /// The seed of all random choices. The same seed does not give the same history, because the scheduling of
+    /// processes differs.
     pub seed: u64,
     /// The length of the run.
     pub length: Duration,
-    /// The longest time between two faults, in milliseconds. The shortest is a sixth of it.
+    /// The longest time between two faults, in milliseconds. The shortest time is a sixth of it.
     pub pace: u64,
     /// The number of clients.
     pub clients: u32,
@@ -41,18 +42,18 @@ pub struct Outcome {
     server: String,
     history: History,
     activity: Activity,
-    /// Writes to the guarded and to the plain data.
+    /// The numbers of writes to the guarded and to the plain data.
     writes: [Writes; 2],
     faults: BTreeMap<String, usize>,
-    /// The number of tenures that overlapped an earlier one.
+    /// The number of tenures that overlapped an earlier tenure.
     pub overlaps: usize,
-    /// The promises that were broken.
+    /// The violations of the promises.
     pub violations: Vec<Violation>,
 }
 
 impl Outcome {
-    /// The time from the first call, and the number of replies, until the history contained the first violation of this
-    /// check.
+    /// How soon the history contained a violation of this check: the time since the first call, and the number of
+    /// replies in this time.
     #[must_use]
     pub fn caught_after(&self, check: Check) -> Option<(Duration, usize)> {
         let violations = self.violations.iter().filter(|violation| violation.check == check);
@@ -64,10 +65,10 @@ impl Outcome {
 }
 
 impl Plan {
-    /// Runs it and checks the history.
+    /// Runs the plan and checks the history.
     ///
     /// # Panics
-    /// If a server does not start or stop, or a reply violates the contract.
+    /// If a server does not start or stop, or sends a reply that the operation cannot have.
     #[must_use]
     pub fn run(self) -> Outcome {
         let world = self.world.start();
@@ -79,7 +80,7 @@ impl Plan {
         self.check(server, history)
     }
 
-    /// Runs the clients, and injects faults until the end of the run. Returns the servers, which still run, and the history.
+    /// Runs the clients, and injects faults until the end of the run. Returns the running servers and the history.
     pub(crate) fn record(
         &self,
         mut world: Box<dyn World>,
@@ -108,7 +109,7 @@ impl Plan {
         (world, History { lines: parts.flat_map(|part| part.lines).collect() })
     }
 
-    /// Reads the data beside the locks from the server that has it.
+    /// Reads the data beside each lock from the server that serves the lock.
     fn read_data(&self, world: &dyn World) -> impl Iterator<Item = Data> {
         let mut primaries: Vec<_> =
             world.ports().into_iter().map(|port| Client::connect(port).expect("a connection")).collect();
@@ -173,7 +174,7 @@ impl Display for Outcome {
             "  {calls} calls ({open} without an answer), {grants} grants, {handoffs} hand-offs, {lease_ends} lease \
              ends, {refused_writes} stale writes refused"
         )?;
-        writeln!(f, "  {shared} tenures beside another, {kept} grants from a kept place")?;
+        writeln!(f, "  {shared} tenures held together with another, {kept} grants at a kept place")?;
         let [guarded, plain] = writes.map(|Writes { all, stale }| format!("{stale} stale of {all}"));
         writeln!(f, "  writes beside the lock: guarded {guarded}; plain {plain}")?;
         let faults: Vec<_> = faults.iter().map(|(name, count)| format!("{count} × {name}")).collect();
@@ -181,7 +182,7 @@ impl Display for Outcome {
         let sent_away = history::Outcome::Error("TRYAGAIN".to_owned());
         match history.calls().filter(|(_, call)| call.outcome == sent_away).count() {
             0 => {}
-            sent_away => writeln!(f, "  {sent_away} waiters sent away")?,
+            sent_away => writeln!(f, "  {sent_away} waiters got TRYAGAIN")?,
         }
         writeln!(f, "  {overlaps} tenures did not fit beside others")?;
         if violations.is_empty() {

@@ -1,7 +1,8 @@
-//! Tasks that use `lockward-client`, and record when the client says that a lock is held.
+//! Tasks that use `lockward-client`, and record the times at which the client says that a lock is held.
 //!
-//! A belief is the time from the first to the last check at which a guard says that it is held. It is recorded as an acquisition with
-//! a lease of that length. The worker itself asserts the other promises of the client: a lost guard says so, and every call ends.
+//! A belief is the time from the first to the last check at which a guard says that it is held. The task records a
+//! belief as an acquisition with a lease of the same length. The task itself asserts the client's other promises: a
+//! guard reports the loss of its lock, and every call ends.
 
 use crate::worker_process::WorkerArgs;
 use lockward_checker::history::{Nanos, Operation, Outcome, Wait};
@@ -16,11 +17,11 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
-/// This is longer than any outage of these worlds and the quarantine after it.
+/// The longest time of a call. It is longer than any outage in these worlds plus the quarantine after the outage.
 const BOUND: Duration = Duration::from_secs(60);
 /// How long a guard may take to report its loss.
 const LOSS_REPORT_LIMIT: Duration = Duration::from_secs(2);
-/// The longest lease in milliseconds. No quarantine is shorter.
+/// The longest lease in milliseconds. It is not longer than any quarantine.
 const LEASE: u64 = 800;
 /// How often a task checks whether it holds its lock.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
@@ -41,7 +42,8 @@ pub fn run(args: &WorkerArgs, url: &str) {
         for _ in io::stdin().lines() {}
         is_over.store(true, Ordering::Relaxed);
     });
-    // In another one, a proxy breaks connections before, during and after requests, if the world has one server.
+    // In another worker process, a proxy cuts connections before, during and after requests, if the world has one
+    // server.
     let port = url.strip_prefix("redis://127.0.0.1:").filter(|_| args.first == args.clients);
     let proxy = port.map(|port| {
         let mut random = Random::new(args.seed);
@@ -78,12 +80,12 @@ pub fn run(args: &WorkerArgs, url: &str) {
             })
             .collect();
         for task in tasks {
-            task.await.expect("the client keeps its promises");
+            task.await.expect("a client that keeps its promises");
         }
         client.close().await;
     });
     drop(runtime);
-    let recorder = Arc::into_inner(recorder).expect("nobody else writes");
+    let recorder = Arc::into_inner(recorder).expect("no other task still writes");
     recorder.finish().expect("a whole history");
 }
 
@@ -95,7 +97,7 @@ struct Task {
     recorder: Arc<Recorder>,
 }
 
-/// The time in which the client said that a lock is held.
+/// The time in which the client says that a lock is held.
 #[derive(Clone, Copy)]
 struct Belief {
     from: Nanos,
@@ -134,7 +136,7 @@ impl Task {
         match acquired {
             Ok(guard) => Some((key, guard)),
             Err(Error::Busy { .. } | Error::Unreachable { .. } | Error::Lost { .. }) => None,
-            // Errors of a server that cannot serve now. The client returns them when its patience is over.
+            // Errors of a server that cannot serve now. The client returns such an error when its time limit is over.
             Err(Error::Refused { code, .. })
                 if [
                     "CLUSTERDOWN",
@@ -159,7 +161,7 @@ impl Task {
         timeout(BOUND, call).await.expect("the call ends")
     }
 
-    /// Checks the guard for some time, and then releases or drops it.
+    /// Checks the guard for some time, and then releases or drops the guard.
     async fn hold(&mut self, key: &str, guard: Guard) {
         let lost = tokio::spawn(guard.lost());
         let until =
@@ -181,8 +183,8 @@ impl Task {
         }
         if !is_held {
             let loss = timeout(LOSS_REPORT_LIMIT, lost).await.expect("a loss is reported").expect("no panic");
-            assert_ne!(loss, Loss::Released, "{key}: it was not released");
-            assert!(!guard.is_held() && guard.lease_left().is_zero(), "{key}: a lost lock stays lost");
+            assert_ne!(loss, Loss::Released, "{key}: the guard reports a release instead of a loss");
+            assert!(!guard.is_held() && guard.lease_left().is_zero(), "{key}: a lost guard is held again");
             let released = Self::bounded(guard.release()).await;
             assert!(
                 matches!(released, Err(Error::Lost { .. })),
@@ -199,7 +201,7 @@ impl Task {
     }
 }
 
-/// Whether the guard is held. If so, the guard was held at some instant between the two that are recorded.
+/// Whether the guard is held. If so, extends the belief: the check happened between the two recorded times.
 fn observe(guard: &Guard, belief: &mut Option<Belief>) -> bool {
     let before = now();
     let is_held = guard.is_held();

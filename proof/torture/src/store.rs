@@ -1,10 +1,10 @@
-//! The fenced store: a server without faults that keeps the data which the lock protects.
+//! The fenced store: a server without faults for the data that the locks protect.
 
 use lockward_checker::history::{Line, Token, Write, WriteOutcome};
 use lockward_checker::recorder::{Recorder, now};
 use lockward_tests::{Client, Reply};
 
-/// Accepts a write if no larger token came before.
+/// A script that accepts a write if it has seen no larger token.
 const TAKE: &str = "\
 local seen = redis.call('GET', KEYS[1])
 if seen and tonumber(seen) > tonumber(ARGV[1]) then return 0 end
@@ -19,16 +19,16 @@ pub struct Store<'r> {
 }
 
 impl<'r> Store<'r> {
-    /// Connects to the store on a port.
+    /// Connects to the store on `port`.
     ///
     /// # Panics
-    /// If it cannot connect.
+    /// If the connection fails.
     #[must_use]
     pub fn connect(recorder: &'r Recorder, port: u16) -> Self {
         Self { recorder, wire: Client::connect(port).expect("a connection to the store") }
     }
 
-    /// Writes with a token, and records the outcome.
+    /// Writes with a token and records the outcome.
     pub fn write(&mut self, client: u32, key: &str, owner: &str, token: Token) {
         let start = now();
         let taken = self.wire.call(["EVAL", TAKE, "1", key, &token.to_string()]) == Reply::Int(1);

@@ -1,4 +1,4 @@
-//! What a worker process does.
+//! The work of a worker process.
 
 use crate::queue_order;
 use crate::rust_client;
@@ -14,12 +14,13 @@ use std::thread;
 
 /// Runs the clients until standard input ends. Each line of the input is the port of a new primary.
 ///
-/// Every eighth client has a lock of its own. Nobody waits for it, so the server need not notice when its lease ends.
+/// Every eighth client uses its own lock. No client waits for that lock, so the server may notice the end of its
+/// lease late.
 ///
 /// The worker with client 0 also tests the order of the queue.
 ///
 /// # Panics
-/// If a reply violates the contract, or the history cannot be written.
+/// If a server sends a reply that the operation cannot have, or the history cannot be written.
 pub fn run(args: &WorkerArgs) {
     if let Some(url) = &args.url {
         return rust_client::run(args, url);

@@ -1,4 +1,4 @@
-//! Worker processes. Each runs some of the clients, and can be stopped as a whole.
+//! Worker processes. Each runs some of the clients, and a fault can stop the whole process.
 
 use crate::world::WorldName;
 use rustix::process::{Pid, Signal, kill_process};
@@ -10,17 +10,17 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long clients may wait for their last replies after the end of a run.
+/// How long clients may wait for their last replies after the end of the run.
 const LAST_REPLIES: Duration = Duration::from_secs(45);
 
-/// What a worker does. It is its argument, as JSON.
+/// The task of a worker. A worker process gets it as an argument, in JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerArgs {
     /// The world, which determines the workload.
     pub world: WorldName,
     /// The seed of the clients' random choices.
     pub seed: u64,
-    /// The number of its first client.
+    /// The number of the first client.
     pub first: u32,
     /// The number of clients.
     pub clients: u32,
@@ -30,7 +30,7 @@ pub struct WorkerArgs {
     pub port: u16,
     /// The URL of the servers, for clients that use `lockward-client`.
     pub url: Option<String>,
-    /// The file for its history.
+    /// The file for the worker's history.
     pub file: PathBuf,
 }
 
@@ -39,9 +39,9 @@ pub struct WorkerArgs {
 pub struct Worker {
     child: Child,
     args: Option<ChildStdin>,
-    /// Its clients.
+    /// The numbers of the worker's clients.
     pub clients: std::ops::Range<u32>,
-    /// The file of its history.
+    /// The file of the worker's history.
     pub file: PathBuf,
 }
 
@@ -49,7 +49,7 @@ impl Worker {
     /// Starts this program again as a worker.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If the process does not start.
     #[must_use]
     pub fn start(args: &WorkerArgs) -> Self {
         let program = env::current_exe().expect("this program");
@@ -66,7 +66,7 @@ impl Worker {
     /// Sends the port of the new primary.
     pub fn announce_primary(&mut self, port: u16) {
         if let Some(args) = &mut self.args {
-            // `finish` reports a worker that has died.
+            // If the worker has died, `finish` reports this.
             let _ = writeln!(args, "{port}");
         }
     }
@@ -83,13 +83,13 @@ impl Worker {
 
     fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process id");
-        kill_process(pid, signal).expect("a process that runs");
+        kill_process(pid, signal).expect("a running worker");
     }
 
-    /// Lets its clients read their last replies; returns the file of its history.
+    /// Lets the clients read their last replies and ends the worker. Returns the file of its history.
     ///
     /// # Panics
-    /// If it has failed, or does not end in time.
+    /// If the worker has failed, or does not end in time.
     pub fn finish(mut self) -> PathBuf {
         drop(self.args.take());
         let begun = Instant::now();

@@ -1,4 +1,5 @@
-//! One client of the workload: it acquires, waits, re-enters, renews, releases, gives up, disconnects, and sleeps past its lease.
+//! A client of the workload: it acquires, waits, re-enters, renews, releases, gives up, disconnects, and sleeps past
+//! its lease.
 
 use crate::recording_client::RecordingClient;
 use crate::store::Store;
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// How long a client waits for a reply that is due. It is longer than any fault stops a server.
+/// How long a client waits for a reply that is due. This is longer than any fault stops a server.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A client with its connection and its random choices.
@@ -27,7 +28,7 @@ pub struct WorkloadClient<'r> {
 }
 
 impl<'r> WorkloadClient<'r> {
-    /// Client `number`.
+    /// Creates client `number`.
     #[must_use]
     pub fn new(
         number: u32,
@@ -40,7 +41,7 @@ impl<'r> WorkloadClient<'r> {
         Self { client: Client::new(number), workload, random, recorder, primary, caller: None, store }
     }
 
-    /// Does the next action.
+    /// Performs the next action.
     pub fn act(&mut self) {
         let Some(caller) = self.connected() else {
             return thread::park_timeout(Duration::from_millis(5));
@@ -67,7 +68,7 @@ impl<'r> WorkloadClient<'r> {
         }
     }
 
-    /// Releases what it holds, so that waiters need not wait until its lease ends.
+    /// Releases the lock at the end, so that waiters need not wait for the end of the lease.
     pub fn finish(mut self) {
         if let (Some(caller), Some(operation)) = (self.caller.take(), self.client.final_release(now())) {
             self.call(caller, operation);
@@ -86,7 +87,7 @@ impl<'r> WorkloadClient<'r> {
         Some(caller)
     }
 
-    /// Every fourth client ignores a failover until its connection ends or a call is refused.
+    /// Every fourth client ignores a failover until its connection is closed or a call is refused.
     const fn ignores_moves(&self) -> bool {
         self.client.number.is_multiple_of(4)
     }
@@ -105,13 +106,13 @@ impl<'r> WorkloadClient<'r> {
         if let Outcome::Error(word) = &call.outcome
             && !matches!(word.as_str(), "NOTHELD" | "HOLDS" | "LIMIT" | "SUPERSEDED" | "TRYAGAIN" | "FENCED")
         {
-            // The server refuses all writes for a while, or is no longer a primary.
+            // The server refuses all writes for a while, or is no primary any more.
             self.caller = None;
             thread::park_timeout(Duration::from_millis(10));
         }
     }
 
-    /// How long to wait for a reply. Some clients that wait for a lock give up early, often just when they are granted it.
+    /// How long the client waits for a reply. Some waiters give up early, often at about the time of the grant.
     fn patience(&mut self, operation: &Operation) -> Duration {
         let wait = match *operation {
             Operation::Acquire { wait: Wait::Limit(limit), .. } => Duration::from_nanos(limit),

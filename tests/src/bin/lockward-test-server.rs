@@ -1,4 +1,4 @@
-//! Starts servers or a proxy for the tests of a client in another language.
+//! Starts servers or a proxy for the tests of the clients in other languages.
 //!
 //! ```text
 //! lockward-test-server server [--module ARGUMENTS] [CONFIG]...
@@ -7,27 +7,31 @@
 //! lockward-test-server proxy PORT
 //! ```
 //!
-//! CONFIG is a line of redis.conf. A cluster is three primaries, each with a third of the slots. The proxy forwards to the server
-//! on PORT.
+//! CONFIG is a line of redis.conf. A cluster is three primaries, each with a third of the slots. The proxy forwards
+//! to the server on PORT.
 //!
-//! The first line of output is JSON: `{"port": 12345, "log": "/tmp/.../server.log"}`. A proxy has no log. A cluster prints
-//! `{"ports": [12345, 12346, 12347]}`. After that each line of input is a command. Each is answered by one line of JSON, which is
-//! `{}` unless this list says otherwise:
+//! The first line of output is JSON: `{"port": 12345, "log": "/tmp/.../server.log"}`. A proxy has no log. A cluster
+//! prints `{"ports": [12345, 12346, 12347]}`. After that each line of input is a command, and the program answers
+//! each command with one line of JSON. The answer is `{}` unless this list says otherwise:
 //!
 //! - a server or a Sentinel takes `kill`, `start`, `restart`, `pause`, `resume`, and `module ARGUMENTS` for the next start;
 //! - a cluster takes the same after the number of a node: `0 kill`;
 //! - a proxy takes these:
-//!   - `plan [STEP[, STEP]...]` says what it does with requests from now on. Without a step it forwards all requests. A step is
-//!     `FATE PATTERN [COUNT | until PATTERN]`, where FATE is `request` (the request is lost), `reply` (the reply is lost) or
-//!     `hold` (the request is held back until the next plan). It hits each request that has an argument like PATTERN, where
-//!     `LOCK.*` is any argument that begins with `LOCK.`. The next step follows after COUNT hits, or at a request like the second
-//!     pattern. After a loss the proxy closes the connection.
-//!   - `random SEED REQUESTS REPLIES PATTERN...` loses about REQUESTS requests and REPLIES replies of 1,000 requests like a PATTERN;
-//!   - `delay MILLISECONDS` delays replies from now on;
-//!   - `cut` closes all connections;
-//!   - `losses` returns how many were lost or held back, `{"requests": 1, "replies": 2, "held": 3}`.
+//!   - `plan [STEP[, STEP]...]` sets the fate of later requests. Without a step the proxy forwards all requests. A
+//!     step is `FATE PATTERN [COUNT | until PATTERN]`, where FATE is `request` (the request is lost), `reply` (the
+//!     reply is lost) or `hold` (the request is held back until the next plan). A step hits each request with an
+//!     argument that matches PATTERN. The pattern `LOCK.*` matches each argument that begins with `LOCK.`. The next
+//!     step begins after COUNT hits, or at a request that matches the second PATTERN. After a loss the proxy closes
+//!     the connection.
+//!   - `random SEED REQUESTS REPLIES PATTERN...`: of 1,000 requests that match a PATTERN, the proxy loses about
+//!     REQUESTS requests and REPLIES replies.
+//!   - `delay MILLISECONDS` delays later replies.
+//!   - `cut` closes all connections.
+//!   - `losses` returns how many requests and replies were lost, and how many requests were held back: `{"requests":
+//!     1, "replies": 2, "held": 3}`.
 //!
-//! The program ends with its input, and everything that it has started ends with it. It fails if a server has crashed.
+//! The program ends at the end of its input, and ends all servers that it has started. It fails if a server has
+//! crashed.
 
 use lockward_tests::{Cluster, Fate, Losses, Proxy, Random, Reply, Server, Setup};
 use std::collections::VecDeque;
@@ -107,7 +111,7 @@ fn forward(port: u16) {
     });
 }
 
-/// What happens to requests until the next step.
+/// A step of a plan.
 struct Step {
     fate: Fate,
     pattern: String,
@@ -170,7 +174,7 @@ fn random(shares: &str) -> impl FnMut(&[Reply]) -> Fate + Send + use<> {
     }
 }
 
-/// Whether a request has such an argument.
+/// Whether a request has an argument like `pattern`.
 fn is_like(request: &[Reply], pattern: &str) -> bool {
     request.iter().map(Reply::bytes).any(|argument| match pattern.strip_suffix('*') {
         Some(beginning) => argument.starts_with(beginning.as_bytes()),

@@ -1,18 +1,20 @@
-//! The wall clock is stepped many times while locks are held and waited for. The results are judged by the
-//! clients' monotonic clock. As a control, the same test finds the errors of keys with a TTL.
+//! Many steps of the wall clock while locks are held and clients wait. The test judges each end of a lease by its own
+//! monotonic clock. As a control experiment, the same test with keys that have a TTL finds errors.
 
 use lockward_tests::{Client, Random, Reply, Server, Setup, WallClock, eventually, rounds};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-/// Two processes read their clocks, and a TTL counts whole milliseconds.
+/// The allowed error of a time: the test and the server read their clocks at different instants, and a TTL counts
+/// whole milliseconds.
 const TOLERANCE: Duration = Duration::from_millis(2);
 
-/// How late a reply may be while the server is known to run and its cron runs at least ten times a second.
+/// How late a reply may be if the server's cron runs at least ten times a second. Only the time in which the server
+/// has surely run counts.
 const LATENESS: Duration = Duration::from_millis(200);
 
-/// The longest time for which the server is assumed to have run between two checks. On a busy machine the server or the
-/// test may have been stopped.
+/// The longest time between two checks that counts as running time. After a longer gap, the busy machine may have
+/// stopped the server or the test.
 const SEEN_TO_RUN: Duration = Duration::from_millis(20);
 
 const LOCKS: usize = 24;
@@ -26,7 +28,8 @@ enum Used {
     KeyWithTtl,
 }
 
-/// When an action or a lease is due. It was started at some time between two instants.
+/// The time when an action or a lease is due. The exact time is unknown: it is between two instants, because the action
+/// or lease began between two instants.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     earliest: Instant,
@@ -39,12 +42,12 @@ impl Due {
     }
 }
 
-/// What the client that does not hold the lock does.
+/// The behaviour of the client that does not hold the lock.
 #[derive(Clone, Copy, Debug)]
 enum Asks {
-    /// It waits for the lock with this lease, until the limit if there is one.
+    /// The client waits for the lock, with this lease, until the wait limit if there is one.
     Waits { limit: Option<Due>, lease: Duration },
-    /// It tries again at this instant.
+    /// The client tries again at this instant.
     Again(Instant),
 }
 
@@ -59,7 +62,7 @@ struct ContendedLock {
     asks: Asks,
     /// All replies sent before this instant have been read.
     replies_read_until: Instant,
-    /// How long the server had been running when an overdue action was first noticed.
+    /// The running time of the server ([`Trial::ran`]) when an overdue action was first noticed.
     overdue_since: Option<Duration>,
 }
 
@@ -67,7 +70,7 @@ struct ContendedLock {
 #[derive(Debug, Default)]
 struct Seen {
     steps: usize,
-    /// Acquisitions granted, after a wait or a new attempt.
+    /// The number of grants after a wait.
     served: usize,
     found: usize,
     limits: usize,
@@ -86,7 +89,7 @@ struct Trial {
     pulse: Client,
     locks: Vec<ContendedLock>,
     looked_at: Instant,
-    /// How long the server is known to have run.
+    /// The time for which the server has surely run.
     ran: Duration,
     seen: Seen,
     // The last field, so that the clients disconnect before the server ends.
@@ -146,7 +149,8 @@ impl Trial {
         }
     }
 
-    /// Steps the clock forward and soon back, `times` times. Then leaves it for longer than a lease.
+    /// Steps the clock forward and soon back, `times` times. After each step back, no step follows for longer than a
+    /// lease.
     fn swing(&mut self, times: usize) {
         let step = Duration::from_secs(60);
         for _ in 0..times {
@@ -158,7 +162,7 @@ impl Trial {
         }
     }
 
-    /// Checks the locks until the time of the next step.
+    /// Checks the locks for a short random time.
     fn go_on(&mut self) {
         let next = Instant::now() + Duration::from_millis(self.random.within(20..220).unsigned_abs());
         eventually("the time for the next step", || {
@@ -256,7 +260,7 @@ impl Trial {
         lock.token = grant.token;
     }
 
-    /// The other client holds the lock now, and this client may wait for it.
+    /// Records that the other client holds the lock now. The former holder may wait for the lock next.
     fn granted(&mut self, lock: &mut ContendedLock, lease: Due, now: Instant) {
         if now + TOLERANCE < lock.lease.earliest {
             let by = lock.lease.earliest - now;
@@ -291,7 +295,7 @@ impl Trial {
         let asked = Instant::now();
         let ms = lease.as_millis();
         lock.sides[asker].ask(&format!("{} {} PX {ms} BLOCK {limit}", lock.key, ["A", "B"][asker]));
-        // Once the server has answered a later call, it has read this request.
+        // When the server answers this call, it has read the request above.
         self.pulse.call("PING");
         let limit = (limit > 0).then(|| Due::after(Duration::from_millis(limit), asked, Instant::now()));
         lock.asks = Asks::Waits { limit, lease };
@@ -355,12 +359,12 @@ impl Trial {
         let info = reply.info();
         let fits = |left: i64, due: Due| {
             let left = Duration::from_millis(left.unsigned_abs());
-            // A lease that is overdue has no time left. Whether it ended too late is checked when the reply arrives.
+            // An overdue lease has no time left. `note_lateness` checks whether the lease ends too late.
             let not_more = left.is_zero() || asked + left <= due.latest + TOLERANCE;
             due.earliest <= answered + left + TOLERANCE && not_more
         };
         let holder = &info.holders[0];
-        // Otherwise the other client holds the lock, and will get the reply.
+        // If the token is different, the waiter has just been granted the lock, and the reply is on the way.
         if holder.token == lock.token {
             assert!(fits(holder.lease_left, lock.lease), "{info:?} {:?} {asked:?} {answered:?}", lock.lease);
             if let (Some([waiter]), Some(limit)) = (info.queue.as_deref(), limit) {
@@ -369,12 +373,12 @@ impl Trial {
         }
     }
 
-    /// The results, after everything that is still overdue has been judged.
+    /// Judges the actions that are still overdue, and returns the results.
     fn end(mut self) -> Seen {
         self.look();
         let mut locks = std::mem::take(&mut self.locks);
         for lock in &mut locks {
-            self.note_lateness(lock, "not served, and");
+            self.note_lateness(lock, "not served yet, already");
         }
         self.seen
     }
@@ -412,17 +416,17 @@ fn steps_of_the_wall_clock_end_no_lease_early_and_delay_nothing() {
 }
 
 #[test]
-fn a_step_is_noticed_within_a_second_where_the_server_cron_runs_once_a_second() {
+fn a_step_is_noticed_within_about_a_second_if_the_server_cron_runs_once_a_second() {
     let lateness = Duration::from_millis(1_200);
     steps_on_locks(Setup::new().config("hz 1").config("dynamic-hz no"), lateness, rounds(30, 300));
 }
 
 #[test]
-fn a_step_is_noticed_where_the_server_cron_runs_all_the_time() {
+fn a_step_is_noticed_if_the_server_cron_runs_500_times_a_second() {
     steps_on_locks(Setup::new().config("hz 500"), LATENESS, rounds(20, 200));
 }
 
-/// The control: the test finds errors where the lease is the TTL of a key.
+/// The control experiment: the test finds errors if the lease is the TTL of a key.
 #[test]
 fn without_the_module_steps_of_the_wall_clock_end_a_ttl_early_and_late() {
     let mut trial = Trial::start(Used::KeyWithTtl, LATENESS, Setup::new());

@@ -13,7 +13,7 @@ fn start() -> (WallClock, Server) {
     (clock, server)
 }
 
-/// The step changes every clock that server and module read as the time of day, and the server's log.
+/// Checks the test's clock itself: the server, the module and the server's log all see the step.
 #[test]
 fn a_step_of_the_clock_changes_every_time_of_day_that_the_server_reads() {
     let (mut clock, server) = start();
@@ -25,7 +25,7 @@ fn a_step_of_the_clock_changes_every_time_of_day_that_the_server_reads() {
     a.call("SAVE");
     a.call("SET plain value PX 1000");
     let mut token = 0;
-    eventually("the module has looked at the clock", || {
+    eventually("the module has read the clock", || {
         a.call("DEL lock");
         token = a.acquire("lock A PX 1000").token;
         token / 1_000_000 >= least
@@ -84,7 +84,7 @@ fn a_lease_the_server_has_dropped_early_still_ends() {
 }
 
 #[test]
-fn a_step_back_stretches_no_lease() {
+fn a_step_back_extends_no_lease() {
     let mut clock = WallClock::new();
     let (_server, mut a, mut b) = Setup::new().clock(&clock).start_contended();
     a.acquire("alone A PX 300");
@@ -96,7 +96,7 @@ fn a_step_back_stretches_no_lease() {
 }
 
 #[test]
-fn a_step_back_stalls_no_wait_limit() {
+fn a_step_back_delays_no_wait_limit() {
     let (mut clock, server) = start();
     server.client().acquire("lock A");
     let mut b = server.waiter("lock B BLOCK 2000");
@@ -129,7 +129,7 @@ fn a_renewal_after_a_step_sets_the_ttl_to_the_lease_again() {
         } else {
             clock.forward(HOUR / 12)
         }
-        eventually("the server has noticed", || {
+        eventually("the server has noticed the step", || {
             a.call("LOCK.RENEW lock A PX 600000").int();
             let left = a.call("PTTL lock").int();
             500_000 < left && left <= 600_010
@@ -145,8 +145,7 @@ fn a_renewal_right_after_a_step_back_does_not_end_the_lease() {
     let token = a.acquire("lock A PX 600000").token;
     for _ in 0..20 {
         clock.back(HOUR);
-        // A server may read the wall clock only once a millisecond: by that old reading, this lease
-        // is over.
+        // The server may still have the old time in its cache. Compared with the old time, the new expiry has passed.
         let replies = a.call_all(["LOCK.RENEW lock A PX 600000", "EXISTS lock"]);
         assert_eq!(replies[0], Reply::Int(token));
         assert_eq!(a.holder("lock").tenure(), ("A", 1, token));
@@ -155,7 +154,7 @@ fn a_renewal_right_after_a_step_back_does_not_end_the_lease() {
 }
 
 #[test]
-fn tokens_grow_across_steps() {
+fn tokens_grow_across_steps_of_the_clock() {
     let (mut clock, server) = start();
     let mut a = server.client();
     let mut token = 0;
@@ -215,7 +214,7 @@ fn a_replica_whose_clock_is_ahead_counts_a_restored_lease_from_its_arrival() {
     a.acquire("lock A PX 600000");
     let dump = a.call("DUMP lock");
     a.call("DEL lock");
-    // The primary replicates the RESTORE verbatim, as when a slot moves.
+    // The primary replicates RESTORE verbatim, also when a slot moves.
     assert_eq!(a.call([b"RESTORE".as_slice(), b"lock", b"0", dump.bytes()]), Reply::ok());
     replica.see_in_sync_with(&primary);
     let mut client = replica.promote();
@@ -267,7 +266,8 @@ fn a_token_the_server_gave_itself_is_not_far_ahead_after_a_step_back() {
     let dumped = a.call("DUMP lock").bytes().to_vec();
     assert_eq!(a.call([b"RESTORE", &b"copy"[..], b"0", &dumped]), Reply::ok());
     a.call("DEL lock copy");
-    // A larger token, as a server with a correct clock would give it, is accepted.
+    // Both tokens are more than a day ahead of the clock. The server refuses the larger token, but accepts the smaller
+    // token, because it has granted this token itself.
     let claim = |token: i64| format!("LOCK.RENEW other A TOKEN {token}");
     assert!(a.call(claim(token + 1)).error().contains("a day ahead"));
     assert_eq!(a.call(claim(token)), Reply::Int(token));

@@ -1,16 +1,16 @@
-//! Atomic slot migration by the servers themselves (`CLUSTER MIGRATESLOTS`, from Valkey 9 on; `CLUSTER MIGRATION`,
-//! from Redis 8.4 on).
+//! Atomic slot migration by the servers: `CLUSTER MIGRATESLOTS` from Valkey 9 on, `CLUSTER MIGRATION` from Redis 8.4
+//! on.
 
 use lockward_tests::{Cluster, Reply, Server, Setup, eventually, slot_of};
 
-/// A cluster whose nodes move slots by themselves.
+/// A cluster with atomic slot migration.
 struct Migrations {
     cluster: Cluster,
     is_valkey: bool,
 }
 
 impl Migrations {
-    /// Returns `None` where the server has no such command.
+    /// Returns `None` if the server has no atomic slot migration.
     #[track_caller]
     fn start() -> Option<Self> {
         let node = Setup::new().start_node();
@@ -19,7 +19,7 @@ impl Migrations {
             .then(|| Self { cluster: Cluster::start_without_replicas(Setup::new()), is_valkey })
     }
 
-    /// The node that has the slot of `lock`, and another one.
+    /// The node that serves the slot of `lock`, and another node.
     #[track_caller]
     fn nodes(&self) -> (&Server, &Server) {
         self.cluster.owner_and_other("lock")
@@ -38,7 +38,7 @@ impl Migrations {
         }
     }
 
-    /// Begins to move the slot slowly: the move goes on until [`Migrations::finish`].
+    /// Begins a slow move of the slot of `lock`. On Valkey it ends only with [`Migrations::finish`].
     #[track_caller]
     fn begin_slowly(&self, from: &Server, to: &Server) {
         let mut client = from.client();
@@ -47,7 +47,8 @@ impl Migrations {
             self.begin(from, to);
             self.see(from, "waiting-to-pause");
         } else {
-            // The child process waits for 2 seconds in all. Changes in that time go into the stream after the snapshot.
+            // With this delay for each key, the snapshot takes 2 seconds. The server sends the changes of these 2
+            // seconds after the snapshot.
             client.call_all((0..100).map(|number| format!("SET {{lock}}:{number} value")));
             assert_eq!(client.call("CONFIG SET rdb-key-save-delay 20000"), Reply::ok());
             self.begin(from, to);
@@ -55,7 +56,7 @@ impl Migrations {
         }
     }
 
-    /// Ends what [`Migrations::begin_slowly`] has begun.
+    /// Lets a move of [`Migrations::begin_slowly`] finish.
     #[track_caller]
     fn finish(&self, from: &Server) {
         if self.is_valkey {
@@ -76,16 +77,16 @@ impl Migrations {
             self.see(from, "cancelled");
         } else {
             assert_eq!(to.client().call("CLUSTER MIGRATION CANCEL ALL"), Reply::Int(1));
-            eventually("no migration is under way", || {
+            eventually("the migration is cancelled", || {
                 self.state(from).is_none_or(|state| state == "failed")
             });
         }
     }
 
-    /// Waits until the latest migration of the source node has reached a state, or a state whose name begins so.
+    /// Waits until the state of the source node's latest migration begins with `state`.
     #[track_caller]
     fn see(&self, from: &Server, state: &str) {
-        eventually(&format!("the migration: {state}"), || {
+        eventually(&format!("the migration is in state {state}"), || {
             let now = self.state(from);
             assert_ne!(now.as_deref(), Some("failed"));
             now.is_some_and(|now| now.starts_with(state))
@@ -174,7 +175,7 @@ fn changes_made_while_a_slot_is_moved_move_with_it() {
     let mut c = first.waiter("lock C BLOCK 0 PX 600000");
     a.call("LOCK.RELEASE lock A");
     assert_eq!(b.reply().grant().holds, 1);
-    // The module notices the end of this lease in the background.
+    // The module finds the end of this lease in the background.
     a.call("LOCK.RENEW lock B PX 50").int();
     let grant = c.reply().grant();
     assert_eq!(second.client().call("LOCK.INFO lock").error_word(), "MOVED");
@@ -192,7 +193,7 @@ fn a_slot_whose_migration_is_cancelled_keeps_its_waiters() {
     if migrations.is_valkey {
         assert_eq!(second.client().call("DEBUG SLOTMIGRATION PREVENT-FAILOVER 1"), Reply::ok());
         migrations.begin(first, second);
-        // The source node pauses writes from this state on.
+        // In this state the source node pauses writes.
         migrations.see(first, "failover-");
     } else {
         migrations.begin_slowly(first, second);

@@ -13,13 +13,13 @@ fn three_primaries() -> Cluster {
     Cluster::start_without_replicas(Setup::new())
 }
 
-/// The same, with timeouts for a machine that may stop for some seconds.
+/// Three primaries with a long node timeout, for a machine that may stop for some seconds.
 #[track_caller]
 fn three_steady_primaries() -> Cluster {
     Cluster::start_without_replicas(Setup::new().config("cluster-node-timeout 20000"))
 }
 
-/// Ends a load when it goes out of scope, so that a failing test ends too.
+/// Ends the load when it goes out of scope. Without this, a failing test would not end.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -44,14 +44,14 @@ fn see_state(client: &mut Client, state: &str) {
     eventually(&state, || client.call("CLUSTER INFO").text().contains(&state));
 }
 
-/// Sends ASKING and a command, for a slot that is being imported.
+/// Sends ASKING and a command, as a client does after the redirection ASK.
 #[track_caller]
 fn ask_with_leave(client: &mut Client, command: &str) {
     client.send_all(["ASKING", command]);
     assert_eq!(client.reply(), Reply::ok());
 }
 
-/// A key in another slot than `key` that the same node serves.
+/// A key that is in a different slot than `key`, but on the same node.
 fn another_key_of(cluster: &Cluster, node: &Server, key: &str) -> String {
     let here = |other: &String| {
         slot_of(other) != slot_of(key) && cluster.owner(slot_of(other)).port() == node.port()
@@ -89,7 +89,7 @@ fn a_node_redirects_a_request_to_the_node_that_owns_the_slot() {
         let sent = client.call(command).redirection();
         assert_eq!(sent, Some(Redirection::Moved(owner.port())), "{command}");
     }
-    // Commands without a key are answered by every node.
+    // Every node executes commands without a key.
     assert_eq!(client.call("LOCK.TOP").items(), []);
     owner.client().acquire("lock A PX 600000");
     let _b = owner.waiter("lock B BLOCK 0");
@@ -98,7 +98,7 @@ fn a_node_redirects_a_request_to_the_node_that_owns_the_slot() {
 }
 
 #[test]
-fn a_script_may_use_only_one_slot_and_only_while_all_of_it_is_here() {
+fn a_script_may_use_only_one_slot_and_only_if_all_its_keys_are_on_the_node() {
     let cluster = three_primaries();
     let (owner, to) = cluster.owner_and_other("{tag}1");
     let mut client = owner.client();
@@ -163,7 +163,7 @@ fn locks_of_every_database_move_with_their_slot() {
 }
 
 #[test]
-fn a_lock_moves_with_its_slot_and_its_waiters_are_sent_away() {
+fn a_lock_moves_with_its_slot_and_its_waiters_get_an_error() {
     let cluster = three_primaries();
     let (from, to) = cluster.owner_and_other("lock");
     let (mut here, mut there) = (from.client(), to.client());
@@ -180,7 +180,7 @@ fn a_lock_moves_with_its_slot_and_its_waiters_are_sent_away() {
     let after = there.holder("lock");
     let took = i64::try_from(begun.elapsed().as_millis()).unwrap();
     assert_eq!(after.tenure(), before.tenure());
-    // The lease differs by no more than the duration of the move and the rounding of the clocks.
+    // The lease may be shorter by the duration of the move, plus the rounding of the clocks.
     assert!((before.lease_left - took - 10..=before.lease_left).contains(&after.lease_left), "{after:?}");
     let mut b = to.waiter("lock B BLOCK 0");
     there.call("LOCK.RELEASE lock A ALL");
@@ -225,7 +225,7 @@ fn kept_places_end_when_their_slot_moves() {
     cluster.move_slot(slot_of("lock"), to);
     assert_eq!(w.reply().error_word(), "TRYAGAIN");
     here.see_places_kept(0);
-    // The same when nobody waits at the time of the move.
+    // Kept places also end if nobody waits at the time of the move.
     let mut there = to.client();
     drop(to.waiter("lock V BLOCK 0 HOLDS 1 KEEP 60000"));
     there.see_places_kept(1);
@@ -240,7 +240,7 @@ fn while_a_slot_migrates_a_lock_that_has_moved_is_granted_only_by_the_target() {
     let (mut here, mut there) = (from.client(), to.client());
     let first = here.acquire("lock A PX 600000");
     let moving = cluster.begin_to_move(slot_of("lock"), to);
-    // While the lock is on this node, the node serves it: it hands the lock over and releases it.
+    // While the lock is still on the source, the source executes commands on the lock and hands it over.
     let mut b = from.waiter("lock B BLOCK 0 PX 600000");
     here.call("LOCK.RELEASE lock A");
     let second = b.reply().grant();
@@ -252,7 +252,7 @@ fn while_a_slot_migrates_a_lock_that_has_moved_is_granted_only_by_the_target() {
     {
         assert_eq!(here.call(command).redirection(), Some(Redirection::Ask(to.port())), "{command}");
     }
-    // On the target, a client with ASKING can wait, and gets the lock.
+    // On the target, a client with ASKING can wait, and is granted the lock.
     assert_eq!(there.call("LOCK.ACQUIRE lock C").redirection(), Some(Redirection::Moved(from.port())));
     let mut c = to.client();
     ask_with_leave(&mut c, "LOCK.ACQUIRE lock C BLOCK 0");
@@ -283,7 +283,7 @@ fn the_target_of_an_unfinished_migration_grants_nothing_in_the_background() {
 }
 
 #[test]
-fn a_lock_that_is_moved_there_and_back_is_the_same() {
+fn a_lock_that_is_moved_to_another_node_and_back_is_the_same() {
     let cluster = three_primaries();
     let (from, to) = cluster.owner_and_other("lock");
     let mut here = from.client();
@@ -301,7 +301,7 @@ fn a_lock_that_is_moved_there_and_back_is_the_same() {
 }
 
 #[test]
-fn a_move_counts_the_lease_by_the_wall_clocks_and_never_stretches_it() {
+fn a_move_counts_the_lease_by_the_wall_clocks_and_never_extends_it() {
     const APART: i64 = 10_000;
     let length = Duration::from_millis(APART.unsigned_abs());
     for (key, taken_off) in [("ahead", APART), ("behind", 0)] {
@@ -325,7 +325,7 @@ fn a_move_counts_the_lease_by_the_wall_clocks_and_never_stretches_it() {
 }
 
 #[test]
-fn a_waiter_for_a_lock_that_nobody_holds_is_sent_away_when_its_slot_moves() {
+fn a_waiter_for_a_lock_that_nobody_holds_gets_an_error_when_its_slot_moves() {
     let cluster = Cluster::start_without_replicas(Setup::new().module("quarantine 600000"));
     let (from, to) = cluster.owner_and_other("lock");
     let mut b = from.client();
@@ -337,7 +337,7 @@ fn a_waiter_for_a_lock_that_nobody_holds_is_sent_away_when_its_slot_moves() {
 }
 
 #[test]
-fn a_waiter_is_sent_away_when_its_slot_moves_even_where_writes_are_refused() {
+fn a_waiter_gets_an_error_when_its_slot_moves_although_writes_are_refused() {
     let cluster = Cluster::start_without_replicas(Setup::new().module("quarantine 600000"));
     let (from, to) = cluster.owner_and_other("lock");
     let mut b = from.client();
@@ -350,7 +350,7 @@ fn a_waiter_is_sent_away_when_its_slot_moves_even_where_writes_are_refused() {
 }
 
 #[test]
-fn no_waiter_is_granted_a_lock_whose_slot_is_gone() {
+fn no_waiter_is_granted_a_lock_whose_slot_has_moved() {
     let node = node_with_all_slots(Setup::new());
     let mut a = node.client();
     a.acquire("lock A PX 2000");
@@ -366,14 +366,14 @@ fn no_waiter_is_granted_a_lock_whose_slot_is_gone() {
 }
 
 #[test]
-fn waiters_are_sent_away_from_a_cluster_that_is_down() {
+fn waiters_get_an_error_in_a_cluster_that_is_down() {
     let node = node_with_all_slots(Setup::new().config("cluster-require-full-coverage yes"));
     let mut a = node.client();
     a.acquire("lock A PX 600000");
     let mut b = node.waiter("lock B BLOCK 0");
     let elsewhere = (0..16_384).find(|slot| *slot != slot_of("lock")).expect("another slot");
     assert_eq!(a.call(format!("CLUSTER DELSLOTS {elsewhere}")), Reply::ok());
-    // Some servers send the error themselves.
+    // Some servers themselves end the wait, with the error CLUSTERDOWN.
     let reply = b.reply();
     assert!(["TRYAGAIN", "CLUSTERDOWN"].contains(&reply.error_word()), "{reply:?}");
     assert_eq!(b.call("LOCK.ACQUIRE lock B BLOCK 0").error_word(), "CLUSTERDOWN");
@@ -384,13 +384,13 @@ fn waiters_are_sent_away_from_a_cluster_that_is_down() {
     assert_eq!(b.reply().grant().holds, 1);
 }
 
-/// A short key, and one that is too long for the periodic check of waited-for keys.
+/// A short key, and a key that is too long for the module's periodic check of the keys with waiters.
 fn short_and_long() -> [String; 2] {
     ["lock".to_owned(), "long".repeat(100)]
 }
 
 #[test]
-fn waiters_are_sent_away_when_the_cluster_goes_down_whichever_slot_is_missing() {
+fn waiters_get_an_error_when_the_cluster_goes_down_because_any_slot_is_missing() {
     for key in short_and_long() {
         let own = slot_of(&key);
         for missing in [0, own] {
@@ -406,7 +406,7 @@ fn waiters_are_sent_away_when_the_cluster_goes_down_whichever_slot_is_missing() 
 }
 
 #[test]
-fn a_waiter_is_sent_away_from_a_slot_that_nobody_serves_while_the_lock_is_held() {
+fn a_waiter_gets_an_error_when_no_node_serves_the_slot_of_a_held_lock() {
     for key in short_and_long() {
         let node = node_with_all_slots(Setup::new().config("cluster-require-full-coverage no"));
         let mut a = node.client();
@@ -419,7 +419,7 @@ fn a_waiter_is_sent_away_from_a_slot_that_nobody_serves_while_the_lock_is_held()
 }
 
 #[test]
-fn a_waiter_on_a_long_key_that_nobody_holds_is_sent_away_when_its_slot_moves() {
+fn a_waiter_on_a_long_key_that_nobody_holds_gets_an_error_when_its_slot_moves() {
     let [_, key] = short_and_long();
     let cluster = Cluster::start_without_replicas(Setup::new().module("quarantine 600000"));
     let (from, to) = cluster.owner_and_other(&key);
@@ -431,7 +431,7 @@ fn a_waiter_on_a_long_key_that_nobody_holds_is_sent_away_when_its_slot_moves() {
 }
 
 #[test]
-fn a_waiter_on_a_long_key_that_was_evicted_is_sent_away_when_its_slot_moves() {
+fn a_waiter_on_a_long_key_that_was_evicted_gets_an_error_when_its_slot_moves() {
     let [_, key] = short_and_long();
     let cluster = three_primaries();
     let (from, to) = cluster.owner_and_other(&key);
@@ -481,7 +481,7 @@ fn replicas_of_both_primaries_follow_a_move() {
 }
 
 #[test]
-fn a_planned_failover_keeps_the_tenure_and_sends_waiters_away() {
+fn a_planned_failover_keeps_the_tenure_and_waiters_get_an_error() {
     let cluster = Cluster::start();
     let mut client = cluster.client();
     let granted = client.call("lock", "LOCK.ACQUIRE lock A PX 600000").grant();
@@ -513,7 +513,7 @@ fn the_replica_of_a_primary_that_dies_keeps_its_tenures() {
     let port = owner.port();
     let died = cluster.nodes_mut().iter_mut().find(|node| node.port() == port).expect("it");
     died.kill();
-    // The client tries again until the replica has taken over.
+    // The client repeats the command until the replica has taken over.
     assert!(client.call("lock", "LOCK.ACQUIRE lock B").is_null());
     assert_eq!(client.call("lock", "LOCK.RELEASE lock A"), Reply::Int(0));
     let next = client.call("lock", "LOCK.ACQUIRE lock B PX 600000").grant();
@@ -526,14 +526,14 @@ fn the_replica_of_a_primary_that_dies_keeps_its_tenures() {
     cluster.replica_of(owner).see_in_sync_with(owner);
 }
 
-/// The state of a contended lock.
+/// What the clients know of a contended lock.
 #[derive(Default)]
 struct Contended {
     held: AtomicBool,
     last_token: Mutex<i64>,
 }
 
-/// Contends for these locks in the whole cluster until it is stopped. Returns the number of grants.
+/// Acquires and releases these locks until `stop` is set. Returns the number of grants.
 fn contend(cluster: &Cluster, who: usize, locks: &HashMap<String, Contended>, stop: &AtomicBool) -> usize {
     let mut client = cluster.client();
     let mut grants = 0;
@@ -541,7 +541,7 @@ fn contend(cluster: &Cluster, who: usize, locks: &HashMap<String, Contended>, st
         for (key, lock) in locks {
             let granted =
                 client.call(key, &format!("LOCK.ACQUIRE {key} load-{who} BLOCK 0 PX 60000")).grant();
-            assert!(!lock.held.swap(true, Ordering::SeqCst), "{key} is held by two");
+            assert!(!lock.held.swap(true, Ordering::SeqCst), "{key} has two holders");
             let before = std::mem::replace(&mut *lock.last_token.lock().unwrap(), granted.token);
             assert!(before < granted.token, "{key}: token {} after {before}", granted.token);
             lock.held.store(false, Ordering::SeqCst);
@@ -552,7 +552,7 @@ fn contend(cluster: &Cluster, who: usize, locks: &HashMap<String, Contended>, st
     grants
 }
 
-/// `each` keys in each of the first slots.
+/// `each` keys in each of the first `slots` slots.
 fn keys_of_first(slots: u16, each: usize) -> BTreeMap<u16, Vec<String>> {
     let mut found = BTreeMap::new();
     for tag in 0.. {
@@ -617,14 +617,14 @@ fn slots_with_held_and_contended_locks_move_under_load() {
         load.into_iter().map(|one| one.join().expect("a load that does not fail")).sum()
     });
     println!(
-        "{slots} slots of {each} locks: {grants} grants meanwhile; the last waiter had its reply {slowest:?} after the move"
+        "{slots} slots of {each} locks: {grants} grants meanwhile; the last waiter got its error {slowest:?} after the move"
     );
     assert!(grants > usize::from(slots), "no load: {grants} grants");
-    // On a busy machine some replies are late. If the module sent no replies, all of them would be
+    // On a busy machine some replies are late. If the module did not end the waits at once, all replies would be
     // late.
     assert!(
         late * 2 <= usize::from(slots) * each,
-        "{late} of {} had their reply later than {SOON:?}",
+        "{late} of {} waiters got their error later than {SOON:?}",
         usize::from(slots) * each
     );
 }
@@ -634,7 +634,7 @@ fn operators_move_slots_with_redis_cli() {
     let slots = rounds(20, 1_000);
     let cluster = three_steady_primaries();
     let (from, to) = (cluster.owner(0), cluster.owner(16_383));
-    // `reshard` moves the first slots.
+    // `reshard` moves the first slots of the source.
     let keys = keys_of_first(slots, 1);
     let contended =
         keys.values().take(5).map(|keys| (format!("{}:load", keys[0]), Contended::default())).collect();

@@ -4,7 +4,7 @@ use lockward_tests::{Client, Reply, Server, Setup, eventually};
 use std::fs;
 use std::path::Path;
 
-/// A connection of a new user `name` with `rules`.
+/// A connection that is logged in as the new user `name` with `rules`.
 #[track_caller]
 fn user(server: &Server, name: &str, rules: &str) -> Client {
     let mut admin = server.client();
@@ -53,7 +53,7 @@ fn each_acl_recipe_of_the_docs_allows_exactly_what_it_says() {
 }
 
 #[test]
-fn lock_top_names_locks_that_the_user_has_no_access_to() {
+fn lock_top_shows_locks_that_the_user_may_not_access() {
     let (server, _a, _b) = Server::start_contended();
     let mut operator = user(&server, "operator", "~other:* +lock.top +lock.info");
     let top = operator.call("LOCK.TOP");
@@ -113,7 +113,7 @@ fn a_server_starts_with_users_whose_rules_name_the_commands_and_the_category() {
 }
 
 #[test]
-fn acquiring_needs_the_right_to_block_where_modules_can_require_it() {
+fn acquiring_needs_the_category_blocking_if_modules_can_set_it() {
     let server = Server::start();
     let mut client = user(&server, "user", "~* +@all -@blocking");
     assert_eq!(is_noperm(&client.call("LOCK.ACQUIRE lock A")), server.has_redis(7, 2));
@@ -155,7 +155,7 @@ fn a_user_that_is_disabled_and_disconnected_leaves_the_queue() {
     assert_eq!(a.call("ACL SETUSER worker off"), Reply::ok());
     assert_eq!(a.call("CLIENT KILL USER worker"), Reply::Int(1));
     assert!(worker.is_closed());
-    eventually("its place is gone", || a.queue("lock") == ["B"]);
+    eventually("the waiter has left the queue", || a.queue("lock") == ["B"]);
     assert_eq!(a.holder("other").owner, "W");
     a.call("LOCK.RELEASE lock A");
     assert_eq!(b.reply().grant().holds, 1);
@@ -164,10 +164,10 @@ fn a_user_that_is_disabled_and_disconnected_leaves_the_queue() {
 const NO_FOLLOWER: &str = "ERR this command is for replicas and the AOF alone";
 
 #[test]
-fn clients_cannot_send_the_commands_that_replicas_are_sent() {
+fn clients_cannot_send_the_commands_of_the_replication_stream() {
     let (server, mut a, mut b) = Server::start_contended();
     let digest = a.call("DEBUG DIGEST");
-    // A payload that ends the tenure, as a replica would receive it.
+    // The payload with which a primary would tell its replica that the tenure ends.
     let end = {
         let (mut token, mut payload) = (a.holder("lock").token, vec![1, 2]);
         while token > 0x7f {
@@ -227,13 +227,13 @@ fn the_modules_internal_commands_do_nothing_for_clients() {
 }
 
 #[test]
-fn a_command_of_the_module_cannot_be_renamed_and_the_server_says_so() {
+fn a_command_of_the_module_cannot_be_renamed_and_the_log_says_so() {
     for command in ["LOCK.ACQUIRE", "LOCK._APPLY", "LOCK._GATE"] {
         let log = Setup::new().config(&format!("rename-command {command} \"\"")).start_refused();
         assert!(log.contains("No such command in rename-command"), "{log}");
-        // No other command can get its name either.
+        // No other command can be renamed to this name either.
         let log = Setup::new().config(&format!("rename-command GET {command}")).start_refused();
-        assert!(log.contains(&command.to_lowercase()), "the log tells which: {log}");
+        assert!(log.contains(&command.to_lowercase()), "the log does not name the command: {log}");
     }
 }
 
@@ -258,7 +258,7 @@ fn waiting_needs_no_command_that_can_be_renamed() {
 }
 
 #[test]
-fn a_user_with_the_right_to_acquire_alone_is_served_in_the_background() {
+fn a_user_with_only_the_right_to_acquire_is_served_in_the_background() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("app:lock A PX 100");
@@ -267,7 +267,7 @@ fn a_user_with_the_right_to_acquire_alone_is_served_in_the_background() {
     for command in ["LOCK._GATE app:lock", "LOCK._APPLY app:lock x", "LOCK.RELEASE app:lock B", "LOCK.TOP"] {
         assert_eq!(worker.call(command).error_word(), "NOPERM", "{command}");
     }
-    // The commands that the module itself calls do not run as the user.
+    // The log has only the user's own four commands: the module does not call its internal commands as the user.
     let log = a.call("ACL LOG");
     assert!(log.items().iter().all(|entry| entry.field("context").text() == "toplevel"), "{log:?}");
     assert_eq!(log.items().len(), 4, "{log:?}");
@@ -297,7 +297,7 @@ fn a_user_that_is_deleted_while_it_waits_leaves_the_queue() {
     let mut c = server.waiter("lock C BLOCK 0");
     assert_eq!(a.call("ACL DELUSER worker"), Reply::Int(1));
     assert!(worker.is_closed());
-    eventually("its place is gone", || a.queue("lock") == ["B", "C"]);
+    eventually("the waiter has left the queue", || a.queue("lock") == ["B", "C"]);
     a.call("LOCK.RELEASE lock A");
     assert_eq!(b.reply().grant().holds, 1);
     a.call("LOCK.RELEASE lock B");
@@ -336,7 +336,7 @@ fn key_permissions_follow_what_a_command_does_to_the_key() {
 }
 
 #[test]
-fn the_commands_are_in_their_acl_categories_where_modules_can_set_them() {
+fn the_commands_are_in_their_acl_categories_if_modules_can_set_them() {
     let server = Server::start();
     if !server.has_redis(7, 2) {
         return;
@@ -380,7 +380,7 @@ fn a_subscriber_can_acquire_locks_in_resp3_only() {
     subscriber.push();
     let reply = subscriber.call("LOCK.ACQUIRE lock C BLOCK 1");
     if !reply.is_null() {
-        // Valkey lets no module block a subscriber.
+        // On Valkey no module can block a subscriber.
         assert_eq!(reply.error(), "ERR this server does not let a subscriber wait");
         return;
     }

@@ -2,7 +2,7 @@
 
 use lockward_tests::{Client, Reply, Server};
 
-/// Asserts that at most a small part of a lease has passed: the time that the test itself may take.
+/// Asserts that more than half of the lease is left. A part of the lease has passed, because the test takes some time.
 #[track_caller]
 fn assert_lease(client: &mut Client, key: &str, lease: i64) {
     let left = client.holder(key).lease_left;
@@ -32,7 +32,7 @@ fn re_entry_adds_a_hold_and_keeps_the_token() {
 }
 
 #[test]
-fn a_lock_held_by_another_is_answered_with_null() {
+fn the_reply_for_a_lock_held_by_another_owner_is_null() {
     let server = Server::start();
     let (mut a, mut b) = (server.client(), server.client());
     let grant = a.acquire("lock A");
@@ -126,7 +126,7 @@ fn re_entry_never_shortens_a_lease() {
 }
 
 #[test]
-fn the_server_makes_up_an_owner_for_an_asterisk() {
+fn the_server_creates_an_owner_for_an_asterisk() {
     let server = Server::start();
     let mut client = server.client();
     let reply = client.call("LOCK.ACQUIRE lock *");
@@ -153,7 +153,7 @@ fn assert_uuid_v4(text: &str) {
 }
 
 #[test]
-fn every_owner_that_the_server_makes_up_is_unique() {
+fn every_owner_that_the_server_creates_is_unique() {
     let server = Server::start();
     let mut client = server.client();
     let mut owners: Vec<String> = (0..100)
@@ -165,7 +165,7 @@ fn every_owner_that_the_server_makes_up_is_unique() {
 }
 
 #[test]
-fn an_asterisk_is_busy_where_another_holds_the_lock() {
+fn a_request_with_an_asterisk_is_not_granted_a_held_lock() {
     let server = Server::start();
     let mut client = server.client();
     client.acquire("lock A");
@@ -173,7 +173,7 @@ fn an_asterisk_is_busy_where_another_holds_the_lock() {
 }
 
 #[test]
-fn an_owner_made_up_by_the_server_is_named_in_the_grant_after_a_wait() {
+fn a_grant_after_a_wait_contains_the_owner_that_the_server_has_created() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");
@@ -220,7 +220,7 @@ fn an_owner_re_enters_ahead_of_the_waiters() {
 }
 
 #[test]
-fn a_lock_has_one_slot_unless_told_otherwise() {
+fn a_lock_has_one_slot_by_default() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A SLOTS 1");

@@ -1,7 +1,7 @@
-//! Every argument of every command, at its limits and beyond.
+//! Every argument of every command, at and beyond its limits.
 //!
-//! Each row of [`NUMBERS`] says how an option treats numbers, from the smallest on. All [`values`] are tried for each option,
-//! and in place of a key, an owner, an option or the end of the command.
+//! Each row of [`NUMBERS`] states the reply to every number that an option may have. The tests try all [`values`] for
+//! each option, and also in place of a key, an owner, an option, or after the end of the command.
 
 use lockward_tests::{Client, ReplicationStream, Reply, Server};
 
@@ -32,18 +32,19 @@ const DONE: &str = "";
 const LEAST: i64 = i64::MIN;
 const OVER_U32: i64 = 1 << 32;
 const OVER_TOKENS: i64 = 1 << 53;
-/// Ten years, and one more, in milliseconds and in seconds; and a number of seconds that overflows in milliseconds.
+/// Ten years plus one millisecond, and ten years plus one second. The number of milliseconds in `OVER_ALL_S` seconds
+/// does not fit into 64 bits.
 const OVER_MAX_MS: i64 = 315_360_000_001;
 const OVER_MAX_S: i64 = 315_360_001;
 const OVER_ALL_S: i64 = 18_446_744_073_709_552;
 const OVER_LIMITS: i64 = 31_536_000_000_001;
 const OVER_KEEP: i64 = 60_001;
 
-/// A command up to the value of an option, the error for a value that is no number, and the replies: each one is for numbers
-/// from a least number on.
+/// The words of a command before the value of an option, the error for a value that is not a number, and the ranges of
+/// numbers. Each range has its smallest number, and its error or [`DONE`].
 type Row = (&'static str, &'static str, &'static [(i64, &'static str)]);
 
-/// A holds `lock` twice.
+/// The replies while A holds `lock` twice.
 const NUMBERS: [Row; 18] = [
     (
         "LOCK.ACQUIRE lock A PX",
@@ -97,7 +98,7 @@ const NUMBERS: [Row; 18] = [
     ("LOCK.TOP COUNT", NOT_AN_INTEGER, &[(LEAST, COUNT), (1, DONE)]),
 ];
 
-/// Texts that only other programs read as numbers, or none does.
+/// Texts that are not numbers for Redis, although other programs may accept some of them.
 #[rustfmt::skip]
 const NO_NUMBERS: [&str; 66] = [
     "", " ", "  ", "\0", "\n", "\r\n", "\t1", " 1", "1 ", "1\n", "1\r\n", "1\0", "\x001", "+1", "+", "-", "--1", "- 1", "-0",
@@ -115,7 +116,7 @@ const EDGES: [i64; 33] = [
     OVER_LIMITS, OVER_TOKENS - 1, OVER_TOKENS, i64::MAX / 1_000 + 1, OVER_ALL_S, i64::MAX,
 ];
 
-/// The values that are tried in place of a number, and the number that each value means.
+/// All values that the tests try, each with its number if it is one.
 fn values() -> Vec<(Vec<u8>, Option<i64>)> {
     let digits = |digit: &str, count: usize| digit.repeat(count).into_bytes();
     let long = [
@@ -163,7 +164,7 @@ impl Stage {
         Self { client, stream, refused: 0, done: 0, _server: server }
     }
 
-    /// Checks that the reply is an error and that nothing has changed.
+    /// Checks that the reply is this error and that the command has changed nothing.
     #[track_caller]
     fn refused(&mut self, command: &[Vec<u8>], error: &str) {
         let digest = || vec![b"DEBUG".to_vec(), b"DIGEST".to_vec()];
@@ -171,9 +172,9 @@ impl Stage {
         let what = shown(command);
         let text =
             if let Reply::Error(text) = &replies[1] { text } else { panic!("{what}: {:?}", replies[1]) };
-        // The error ends with a token, which differs from run to run.
+        // An expected error that ends with a space is followed by a token, which differs from run to run.
         let right = if error.ends_with(' ') { text.starts_with(error) } else { text == error };
-        assert!(right, "{what}: {text:?}, not {error:?}");
+        assert!(right, "{what}: {text:?} instead of {error:?}");
         assert_eq!(replies[0], replies[2], "{what} has changed something");
         assert!(replies[3].int() > 400_000, "{what} has changed the lease");
         self.refused += 1;
@@ -188,7 +189,7 @@ impl Stage {
         self.done += 1;
     }
 
-    /// Checks at the end that no refused command was replicated.
+    /// Checks that no refused command was replicated.
     #[track_caller]
     fn see_nothing_sent(&mut self) {
         assert_eq!(self.stream.commands(&mut self.client), Vec::<Vec<Vec<u8>>>::new());
@@ -264,7 +265,7 @@ fn unknown_repeated_and_incomplete_options_are_refused() {
                 allowed.iter().for_each(|before| refuse(format!("{before} {option}")));
                 continue;
             }
-            // Each option twice, in upper and lower case, before and after the others.
+            // The option twice: in a row, in upper and lower case, and with another option in between.
             let in_between = allowed
                 .iter()
                 .find(|other| **other != option && !exclusive.iter().any(|both| both.contains(&option)));
@@ -317,7 +318,7 @@ fn keys_and_owners_are_any_bytes_within_their_length_limits() {
     stage.see_nothing_sent();
     for name in names.iter().filter(|name| (1..=1_024).contains(&name.len())) {
         stage.done(&[words("LOCK.ACQUIRE"), vec![name.clone(), name.clone()]].concat());
-        // In the owner's place, the name of an option is an owner.
+        // In the place of the owner, even the name of an option is an owner.
         stage.done(
             &[words("LOCK.ACQUIRE"), vec![name.clone(), name.clone()], words("PX 1000 HOLDS 1")].concat(),
         );
@@ -330,7 +331,8 @@ fn an_argument_of_the_largest_size_is_refused_without_a_copy() {
     let size = lockward_tests::rounds(32 * 1024 * 1024, LONGEST);
     let mut stage = Stage::set();
     let value = vec![b'1'; size];
-    // The server keeps copies of the request for itself.
+    // The server itself copies each request. These calls raise the memory peak by the size of the copies, so that only
+    // a copy by the module can raise the peak further.
     stage.client.call([b"EXISTS", value.as_slice()]);
     stage.client.call([b"EXISTS", value.as_slice()]);
     let before = stage.client.stat("memory", "used_memory_peak");
@@ -342,7 +344,9 @@ fn an_argument_of_the_largest_size_is_refused_without_a_copy() {
         stage.refused(&[words(command), vec![value.clone()]].concat(), error);
     }
     let more = stage.client.stat("memory", "used_memory_peak") - before;
-    println!("an argument of {size} bytes: {before} bytes at the most for EXISTS, and {more} more for ours");
-    assert!(more < i64::try_from(size).unwrap() / 2, "it was copied: {more}");
+    println!(
+        "an argument of {size} bytes: {before} bytes for EXISTS at most, and {more} more for the lock commands"
+    );
+    assert!(more < i64::try_from(size).unwrap() / 2, "the module has copied the argument: {more} bytes more");
     stage.see_nothing_sent();
 }

@@ -1,9 +1,9 @@
-//! Keys and owners of any bytes, in every command and file that contains them.
+//! Keys and owners of any bytes, in every command and every file.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually, rounds};
 use std::collections::BTreeSet;
 
-/// Every byte alone, first, in the middle and last. Also names that are special in other programs.
+/// Names with each byte alone, first, in the middle and last, and names that are special in other programs.
 fn names() -> Vec<Vec<u8>> {
     let every = (0..=u8::MAX).flat_map(|byte| {
         [vec![byte], vec![byte, b'a', b'b'], vec![b'a', byte, b'b'], vec![b'a', b'b', byte]]
@@ -29,12 +29,12 @@ fn names() -> Vec<Vec<u8>> {
         b"a name in the log",
     ];
     let long = [vec![0; 1_024], vec![0xff; 1_024], (0..1_024).map(|number| number as u8).collect()];
-    // `*` is not an owner: for it the server makes one up.
+    // `*` is not the name of an owner: the server creates an owner for it.
     let all: BTreeSet<Vec<u8>> = every.chain(odd.map(<[u8]>::to_vec)).chain(long).collect();
     all.into_iter().filter(|name| name != b"*").collect()
 }
 
-/// Each name as a key, held by an owner of that name.
+/// Sends a command for each name, which is both the key and the owner.
 fn all(names: &[Vec<u8>], client: &mut Client, command: &str, more: &[&str]) -> Vec<Reply> {
     let commands = names.iter().map(|name| {
         let words =
@@ -117,7 +117,6 @@ fn owners_of_any_bytes_wait_for_keys_of_any_bytes_and_are_served() {
         assert_eq!(top.items()[0].field("key"), &Reply::bulk(&name), "{shown}");
         let info = a.call([b"LOCK.INFO", name.as_slice(), b"WAITERS", b"1"]);
         assert_eq!(info.field("queue").items()[0].field("owner"), &Reply::bulk(&name), "{shown}");
-        // One half is handed over by a command, the other half in the background.
         let freed = if name.len() == 1 { "DEL" } else { "UNLINK" };
         a.call([freed.as_bytes(), &name]);
         let token = b.reply().grant().token;
@@ -129,6 +128,6 @@ fn owners_of_any_bytes_wait_for_keys_of_any_bytes_and_are_served() {
         );
         assert_eq!(b.call([b"LOCK.RELEASE", name.as_slice(), &name]), Reply::Int(0), "{shown}");
     }
-    // The module logs nothing that a client sent.
+    // The module writes no names of clients into the log.
     assert!(!server.log().contains("a name in the log"));
 }

@@ -1,4 +1,4 @@
-//! Errors: each is clear and changes nothing.
+//! Errors: each has a clear text, and the command changes nothing.
 
 use lockward_tests::{Client, Command, Reply, Server};
 

@@ -2,7 +2,7 @@
 
 use lockward_tests::{Client, Server, Setup};
 
-/// Acquires `lock` again and returns its token. It must be larger than `before` and exact in every language.
+/// Acquires `lock` and returns its token, which must be larger than `before` and exact as a double.
 #[track_caller]
 fn next(client: &mut Client, before: i64) -> i64 {
     let grant = client.acquire("lock A");
@@ -69,7 +69,7 @@ fn tokens_grow_across_a_restart_with_data() {
 }
 
 #[test]
-fn tokens_grow_in_a_transaction_where_time_stands_still() {
+fn tokens_grow_in_a_transaction_although_its_time_stands_still() {
     let server = Server::start();
     let mut a = server.client();
     a.call("MULTI");

@@ -1,9 +1,9 @@
-//! LOCK.GUARD: a command runs only while its token is that of a present holder.
+//! LOCK.GUARD: a command runs only if the token is the token of a present holder.
 
 use lockward_tests::{Client, Cluster, ReplicationStream, Reply, Sent, Server, Setup, eventually};
 use std::thread;
 
-/// A server, a client, and the token of A, who holds `lock`.
+/// A server on which A holds `lock`, a client, and A's token.
 fn held() -> (Server, Client, i64) {
     let server = Server::start();
     let mut client = server.client();
@@ -16,7 +16,8 @@ fn names(commands: &[Sent]) -> Vec<String> {
     commands.iter().map(|words| String::from_utf8_lossy(&words[0]).to_uppercase()).collect()
 }
 
-/// Ends the lease of the holder of `lock`. No command removes the holder afterwards.
+/// Lets the lease of the holder of `lock` end. No lock command runs after the end, so the server has not removed the
+/// holder yet.
 fn end_lease(client: &mut Client, owner: &str) {
     client.call(format!("LOCK.RENEW lock {owner} PX 1"));
     eventually("the lease is over", || client.call("PTTL lock").int() < 0);
@@ -32,7 +33,7 @@ fn a_command_runs_with_the_token_of_the_holder() {
 }
 
 #[test]
-fn a_command_with_another_token_does_not_run_and_the_error_tells_the_present_one() {
+fn a_command_with_another_token_does_not_run_and_the_error_contains_the_present_token() {
     let (_server, mut client, token) = held();
     for other in [1, token - 1, token + 1, (1 << 53) - 1] {
         let refused = client.call(format!("LOCK.GUARD lock {other} SET data 1"));
@@ -61,7 +62,7 @@ fn the_token_of_a_tenure_that_is_over_is_fenced() {
 }
 
 #[test]
-fn every_holder_of_a_shared_lock_passes_and_the_largest_token_is_told() {
+fn every_holder_of_a_shared_lock_passes_and_the_error_contains_the_largest_token() {
     let server = Server::start();
     let mut client = server.client();
     let [first, second, third] =
@@ -72,19 +73,19 @@ fn every_holder_of_a_shared_lock_passes_and_the_largest_token_is_told() {
     let told = |client: &mut Client| client.call("LOCK.GUARD lock 1").error().to_owned();
     assert_eq!(told(&mut client), format!("FENCED the lock is held with token {third}"));
     client.call("LOCK.RENEW lock C PX 1");
-    eventually("its lease is over", || {
+    eventually("the lease of C is over", || {
         told(&mut client) == format!("FENCED the lock is held with token {second}")
     });
     assert_eq!(client.call(format!("LOCK.GUARD lock {third}")).error_word(), "FENCED");
 }
 
 #[test]
-fn a_holder_is_told_although_thousands_of_later_leases_are_over() {
+fn the_error_contains_a_present_token_although_thousands_of_later_leases_are_over() {
     let server = Server::start();
     let mut client = server.client();
     let first = client.acquire("lock first SHARED PX 600000").token;
     client.call_all((0..4_200).map(|number| format!("LOCK.ACQUIRE lock {number} SHARED PX 1")));
-    eventually("they are over", || {
+    eventually("the later leases are over", || {
         client.call("LOCK.GUARD lock 1").error() == format!("FENCED the lock is held with token {first}")
     });
 }
@@ -131,7 +132,7 @@ fn bad_requests_are_errors_and_run_nothing() {
 }
 
 #[test]
-fn what_the_server_refuses_in_scripts_is_refused() {
+fn commands_that_the_server_refuses_in_scripts_are_refused() {
     let (_server, mut client, token) = held();
     for command in ["SUBSCRIBE channel", "MULTI", "EVAL return 0", "CLIENT ID", "HELLO 3", "SHUTDOWN NOSAVE"]
     {
@@ -186,7 +187,7 @@ fn a_blocking_command_does_not_block() {
     let (_server, mut client, token) = held();
     for command in ["XREAD BLOCK 0 STREAMS stream $", "BLPOP list 0"] {
         let reply = client.call(format!("LOCK.GUARD lock {token} {command}"));
-        // Redis 7.0 refuses some of them in scripts.
+        // Redis 7.0 refuses some blocking commands in scripts.
         assert!(
             matches!(reply, Reply::Null | Reply::NullArray | Reply::Int(0) | Reply::Error(_)),
             "{reply:?}"
@@ -195,7 +196,7 @@ fn a_blocking_command_does_not_block() {
 }
 
 #[test]
-fn it_does_not_wait_for_replicas() {
+fn wait_and_waitaof_are_refused() {
     let (_server, mut client, token) = held();
     let refused = "ERR LOCK.GUARD cannot run WAIT and WAITAOF";
     for command in ["WAIT 0 0", "wait 1 0", "WAITAOF 0 0 0"] {
@@ -203,7 +204,7 @@ fn it_does_not_wait_for_replicas() {
         assert_eq!(client.call(call.as_str()).error(), refused, "{command}");
         let [in_transaction] = client.transact([&call]);
         assert_eq!(in_transaction.error(), refused, "{command}");
-        // Valkey ends itself when a module calls these in a script.
+        // The module must refuse these commands itself, because Valkey aborts when a module calls them in a script.
         let words = call.split(' ').map(|word| format!("'{word}'")).collect::<Vec<_>>().join(",");
         let in_script = client.call(["EVAL", &format!("return redis.pcall({words})"), "0"]);
         assert!(in_script.error().starts_with(refused), "{command}: {in_script:?}");
@@ -225,7 +226,7 @@ fn only_the_effects_of_the_command_are_replicated() {
 }
 
 #[test]
-fn a_replica_refuses_it_and_gets_the_data() {
+fn a_replica_refuses_a_guard_and_gets_the_data() {
     let (primary, mut client, token) = held();
     let replica = Server::start_replica_of(&primary);
     client.call(format!("LOCK.GUARD lock {token} SET data 1"));
@@ -240,7 +241,7 @@ fn a_replica_refuses_it_and_gets_the_data() {
 }
 
 #[test]
-fn it_waits_while_writes_are_paused() {
+fn a_guard_waits_while_writes_are_paused() {
     let (server, mut client, token) = held();
     let mut admin = server.client();
     admin.call("CLIENT PAUSE 600000 WRITE");
@@ -264,7 +265,7 @@ fn a_command_runs_with_the_rights_of_its_client() {
         let refused = guarded(command);
         assert_eq!(refused.error_word(), "NOPERM", "{command}: {refused:?}");
     }
-    // The right to read the lock is needed, and it is enough.
+    // The user needs the right to read the key of the lock, and no other right to it.
     assert_eq!(guarded("SET lock 1").error_word(), "NOPERM");
     let other = client.call(format!("LOCK.GUARD data {token} SET lock 1"));
     assert_eq!(other.error_word(), "NOPERM");
@@ -273,7 +274,8 @@ fn a_command_runs_with_the_rights_of_its_client() {
     assert_eq!(admin.call("GET data"), Reply::bulk("1"));
 }
 
-/// From Redis 8.4 on, I/O threads ask the module for the keys of a command, several at once and beside the main thread.
+/// From Redis 8.4 on, several I/O threads and the main thread ask the module at the same time for the keys of a
+/// command.
 #[test]
 fn the_rights_to_a_guarded_command_do_not_depend_on_the_thread_that_reads_it() {
     let server = Setup::new().config("io-threads 4").start();
@@ -360,14 +362,14 @@ fn a_command_may_end_the_guarded_lock() {
 }
 
 #[test]
-fn it_ends_no_lease_and_serves_nobody() {
+fn a_guard_ends_no_lease_and_serves_no_waiter() {
     let (server, mut client, token) = held();
     let mut stream = ReplicationStream::attach(&server);
     end_lease(&mut client, "A");
     stream.commands(&mut client);
     client.call(format!("LOCK.GUARD lock {token}"));
     let sent = stream.commands(&mut client);
-    // Only the server's own expiry of the key is replicated.
+    // Only the DEL of the server's own expiry is replicated.
     let sent = names(&sent);
     assert!(sent.iter().all(|name| name == "DEL"), "{sent:?}");
 }
@@ -383,7 +385,7 @@ fn an_evicted_lock_still_guards() {
 }
 
 #[test]
-fn a_refused_guard_in_a_transaction_is_an_error_of_that_command() {
+fn a_refused_guard_in_a_transaction_fails_alone() {
     let (_server, mut client, token) = held();
     let guarded = format!("LOCK.GUARD lock {token} SET data 1");
     let [first, released, second, last] =
@@ -393,7 +395,7 @@ fn a_refused_guard_in_a_transaction_is_an_error_of_that_command() {
 }
 
 #[test]
-fn one_guard_protects_what_follows_it_in_a_script() {
+fn one_guard_protects_the_later_commands_of_a_script() {
     let (_server, mut client, token) = held();
     let script = "redis.call('LOCK.GUARD', KEYS[1], ARGV[1]) return redis.call('SET', KEYS[2], ARGV[2])";
     let run = |client: &mut Client, token: i64, value: &str| {
@@ -409,7 +411,7 @@ fn one_guard_protects_what_follows_it_in_a_script() {
     assert!(read_only.error().contains("read-only script"), "{read_only:?}");
 }
 
-/// Runs for much longer than a lease of 1 ms. Reads the lock at the beginning and at the end.
+/// A script that sets a lease of 1 ms, runs for much longer, and then uses and reads the lock.
 const SLOW: &str = "redis.call('LOCK.RENEW', KEYS[1], 'A', 'PX', 1)
     local began, now = redis.call('TIME')
     repeat now = redis.call('TIME')
@@ -439,11 +441,11 @@ fn no_lease_ends_while_a_transaction_runs() {
     let [renewed, _, set, busy] = replies.items() else { panic!("{replies:?}") };
     assert_eq!((renewed, set, busy), (&Reply::Int(token), &Reply::ok(), &Reply::NullArray));
     let [after] = client.transact([&format!("LOCK.GUARD lock {token}")]);
-    assert_eq!(after.error(), "FENCED the lock is free", "the next transaction has its own time");
+    assert_eq!(after.error(), "FENCED the lock is free", "the lease has not ended for the next transaction");
 }
 
 #[test]
-fn each_command_outside_of_a_transaction_judges_leases_by_its_own_instant() {
+fn each_command_outside_of_a_transaction_reads_the_clock_itself() {
     let (_server, mut client, token) = held();
     let [renewed] = client.transact(["LOCK.RENEW lock A PX 1"]);
     assert_eq!(renewed, Reply::Int(token));
@@ -492,7 +494,7 @@ fn a_blocking_command_of_another_module_is_refused() {
     let server = Setup::new().beside_another().start();
     let mut client = server.client();
     let token = client.acquire("lock A PX 600000").token;
-    // Redis 7.0 ends itself when a command of a module blocks and does not say that it may block.
+    // Redis 7.0 aborts when a module's command blocks in a script without the flag that allows it.
     let blocking = if server.has_redis(7, 2) { &["EMPTY.WAIT", "EMPTY.STALL"][..] } else { &["EMPTY.WAIT"] };
     for command in blocking {
         let refused = client.call(format!("LOCK.GUARD lock {token} {command} line"));
@@ -526,7 +528,7 @@ fn statistics_and_monitor_show_the_guard_and_the_command() {
 }
 
 #[test]
-fn it_works_in_a_function_and_appears_in_the_slow_log() {
+fn a_guard_works_in_a_function_and_appears_in_the_slow_log() {
     let (_server, mut client, token) = held();
     let library = "#!lua name=guarded\nredis.register_function('write', function(keys, args) \
                    return redis.call('LOCK.GUARD', keys[1], args[1], 'SET', keys[2], args[2]) end)";
@@ -541,7 +543,7 @@ fn it_works_in_a_function_and_appears_in_the_slow_log() {
 }
 
 #[test]
-fn data_that_reads_like_an_error_is_data() {
+fn data_that_looks_like_an_error_is_data() {
     let (_server, mut client, token) = held();
     let token = token.to_string();
     for text in

@@ -1,11 +1,12 @@
-//! LOCK.GUARD with random commands and arguments: the server does not crash, answers each call, and knows the keys of each.
+//! LOCK.GUARD with random commands and arguments: the server does not crash, replies to each call, and knows the keys
+//! of each call.
 
 use lockward_tests::{Client, Cluster, Random, Reply, Setup, rounds};
 
-/// How many calls are sent at once, with the same data and lock.
+/// The number of calls that are sent together, with the same data and lock.
 const BATCH: usize = 50;
 
-/// A server that refuses strings of many megabytes, because random offsets would make such strings.
+/// A server that refuses strings above 2 MB. Random offsets would otherwise create very large strings.
 fn setup() -> Setup {
     Setup::new().config("proto-max-bulk-len 2mb")
 }
@@ -13,9 +14,9 @@ fn setup() -> Setup {
 /// A command of the server.
 #[derive(Clone, Debug)]
 struct Known {
-    /// Its name, and that of its subcommand.
+    /// The name of the command, and the name of its subcommand if it has one.
     name: Vec<String>,
-    /// The number of its words. If it is negative, there can be more.
+    /// The number of words, as COMMAND reports it: negative if there may be more.
     arity: i64,
 }
 
@@ -32,11 +33,11 @@ fn known(command: &Reply) -> Vec<Known> {
     [own].into_iter().chain(subcommands.items().iter().flat_map(known)).collect()
 }
 
-/// Makes commands.
+/// Creates random commands.
 struct Generator {
     random: Random,
     known: Vec<Known>,
-    /// Each key begins with it.
+    /// The beginning of each key.
     tag: &'static str,
 }
 
@@ -100,7 +101,7 @@ impl Generator {
         "~",
     ];
     const BYTES: [&[u8]; 6] = [b"", b"\0", b"string\0", b"\xff\xfe", b"\r\n", b"|"];
-    /// These would run for long, or connect to other machines.
+    /// Commands that are not run: they would take long, or connect to other machines.
     const NOT_RUN: [&str; 3] = ["migrate", "pfselftest", "cluster"];
 
     fn new(client: &mut Client, tag: &'static str) -> Self {
@@ -120,7 +121,7 @@ impl Generator {
         }
     }
 
-    /// The words of a command: mostly about as many as it takes, sometimes a thousand.
+    /// The words of a random command. Mostly about as many as the command takes, sometimes thousands.
     fn command(&mut self) -> Vec<Vec<u8>> {
         let Known { name, arity } = self.random.one_of(&self.known);
         let mut words: Vec<Vec<u8>> = name.iter().map(|word| word.as_bytes().to_vec()).collect();
@@ -159,7 +160,7 @@ impl Generator {
         }
     }
 
-    /// Sets a key of each type, and acquires the lock. Returns its token.
+    /// Sets a key of each type, and acquires the lock. Returns the token.
     fn prepare(&self, client: &mut Client) -> i64 {
         let tag = self.tag;
         client.call("FLUSHALL");
@@ -198,7 +199,7 @@ fn the_server_survives_any_guarded_command() {
     assert!(ran > 200, "only {ran} commands were run");
 }
 
-/// The command, run by a guard.
+/// LOCK.GUARD with this command.
 fn guarded(tag: &str, token: i64, command: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let guard = [b"LOCK.GUARD".to_vec(), format!("{tag}lock").into(), token.to_string().into()];
     guard.into_iter().chain(command).collect()
@@ -210,7 +211,7 @@ fn in_script(call: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_fenced_guard_runs_none_of_them() {
+fn a_fenced_guard_runs_no_command() {
     let server = setup().start();
     let mut client = server.client();
     let mut generator = Generator::new(&mut client, "");
@@ -232,7 +233,7 @@ fn a_fenced_guard_runs_none_of_them() {
 }
 
 #[test]
-fn no_guarded_command_passes_the_rights_of_its_client() {
+fn no_guarded_command_exceeds_the_rights_of_its_client() {
     let server = setup().start();
     let (mut admin, mut client) = (server.client(), server.client());
     let mut generator = Generator::new(&mut admin, "");
@@ -263,7 +264,7 @@ fn no_guarded_command_passes_the_rights_of_its_client() {
 }
 
 #[test]
-fn the_keys_of_any_guarded_command_are_the_lock_and_its_own() {
+fn the_keys_of_any_guarded_command_are_the_lock_and_the_keys_of_the_command() {
     let server = setup().start();
     let mut client = server.client();
     let mut generator = Generator::new(&mut client, "");
@@ -271,7 +272,7 @@ fn the_keys_of_any_guarded_command_are_the_lock_and_its_own() {
 }
 
 #[test]
-fn the_keys_of_commands_that_name_them_anywhere_are_known() {
+fn the_keys_of_a_guarded_command_are_known_wherever_they_stand() {
     let server = setup().start();
     let mut client = server.client();
     for (command, count) in [
@@ -312,10 +313,10 @@ fn the_keys_of_commands_that_name_them_anywhere_are_known() {
 }
 
 #[test]
-fn keys_that_the_server_does_not_tell_modules_are_known() {
+fn keys_that_the_server_does_not_report_to_modules_are_known() {
     let server = setup().start();
     let mut client = server.client();
-    // Only Redis 8.4 and Valkey 9.1 have this command. Other servers know no keys of it.
+    // Only Redis from 8.4 on and Valkey from 9.1 on have this command. Other servers report no keys for it.
     for command in ["MSETEX 2 a 1 b 2 EX 10", "MSETEX 1 a 1", "MSETEX 3 a 1", "MSETEX 0 a 1", "MSETEX x a 1"]
     {
         let command: Vec<_> = command.split(' ').map(|word| word.as_bytes().to_vec()).collect();
@@ -324,12 +325,13 @@ fn keys_that_the_server_does_not_tell_modules_are_known() {
     }
 }
 
-/// Checks that the server reports the same keys and flags for a command alone and in a guard, where they follow the lock.
+/// Checks that the server reports the same keys and flags for a command alone and in a guard. The guard's own key, the
+/// lock, does not count.
 fn see_same_keys(client: &mut Client, generator: &mut Generator, count: usize) {
     let mut with_keys = 0;
     for _ in 0..count {
         let command = generator.command();
-        // If a name contains a NUL, the server sometimes takes the part before it for the name of a command.
+        // If the name of a command contains a NUL, the server sometimes reads only the part before the NUL.
         let is_refused = command[0].to_ascii_lowercase().starts_with(b"lock.") || command[0].contains(&0);
         let own = if is_refused { Vec::new() } else { keys_of(client, &command) };
         with_keys += usize::from(!own.is_empty());
@@ -341,15 +343,16 @@ fn see_same_keys(client: &mut Client, generator: &mut Generator, count: usize) {
     assert!(with_keys * 5 > count, "only {with_keys} of {count} commands had keys");
 }
 
-/// The keys of a guarded command, except the lock.
+/// The keys of a guarded command without the lock.
 fn keys_beside_lock(client: &mut Client, tag: &str, command: &[Vec<u8>], own: &[Key]) -> Vec<Key> {
     let mut both = keys_of(client, &guarded(tag, 1, command.to_vec()));
     let lock = Key { name: format!("{tag}lock").into(), flags: vec!["RO".into(), "access".into()] };
     let at = both.iter().position(|key| *key == lock).expect("the lock");
     both.remove(at);
-    // Channels of SPUBLISH have a slot, but the server reports them only for a module's command.
+    // The server reports the channel of SPUBLISH only if a module's command names it.
     both.retain(|key| key.flags != ["not_key"]);
-    // If the server reports no flags for scripts, the guard takes those of their specification.
+    // If the server reports no flags for a script's keys, the guard uses the flags in the script command's key
+    // specification.
     for (key, _) in both.iter_mut().zip(own).filter(|(_, own)| own.flags.is_empty()) {
         assert!(!key.flags.is_empty(), "{command:?}");
         key.flags.clear();
@@ -357,8 +360,9 @@ fn keys_beside_lock(client: &mut Client, tag: &str, command: &[Vec<u8>], own: &[
     both
 }
 
-/// Whether a call may have other keys in the guard. If the syntax is wrong, the server reports other keys to a module than to a
-/// client. It also reports no key of PFMERGE without sources, although it creates that key.
+/// Whether the reported keys of a command may differ in a guard. If the syntax is wrong, the server does not report the
+/// same keys to a module as to a client. For PFMERGE without sources the server reports no key, although the command
+/// creates one.
 fn has_wrong_syntax(client: &mut Client, command: &[Vec<u8>]) -> bool {
     let is = |name: &str| command[0].eq_ignore_ascii_case(name.as_bytes());
     let fails = |client: &mut Client| matches!(client.call(in_script(command.to_vec())), Reply::Error(_));
@@ -380,7 +384,8 @@ fn keys_of(client: &mut Client, command: &[Vec<u8>]) -> Vec<Key> {
         let [name, flags] = key.items() else { panic!("{key:?}") };
         Key { name: name.bytes().to_vec(), flags: flags.items().iter().map(Reply::text).collect() }
     };
-    // The server reports the keys of ZINTERSTORE in another order to modules.
+    // The server reports the keys of ZINTERSTORE to a module in a different order than to a client, so the keys are
+    // sorted.
     let mut keys: Vec<_> = keys.iter().map(key).collect();
     keys.sort();
     keys

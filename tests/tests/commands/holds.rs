@@ -7,7 +7,7 @@ fn assert_holds_error(reply: &Reply, has: i64) {
     assert_eq!(reply.error_word(), "HOLDS", "{reply:?}");
     let shown =
         reply.error().split(|letter: char| !letter.is_ascii_digit()).any(|word| word == has.to_string());
-    assert!(shown, "the count it has, {has}: {reply:?}");
+    assert!(shown, "the error does not contain the count {has}: {reply:?}");
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn a_repeated_acquisition_extends_the_lease() {
 }
 
 #[test]
-fn a_hold_count_that_cannot_follow_is_an_error_that_names_the_count() {
+fn a_hold_count_that_skips_a_hold_is_an_error_that_contains_the_count() {
     let server = Server::start();
     let mut a = server.client();
     assert_holds_error(&a.call("LOCK.ACQUIRE lock A HOLDS 2"), 0);
@@ -58,7 +58,7 @@ fn a_hold_count_that_cannot_follow_is_an_error_that_names_the_count() {
     assert_holds_error(&a.call("LOCK.ACQUIRE lock A HOLDS 4294967295"), 2);
     let holder = a.holder("lock");
     assert_eq!((holder.holds, holder.token), (2, grant.token));
-    assert!(holder.lease_left <= 20_000, "the lease has not changed either");
+    assert!(holder.lease_left <= 20_000, "the refused request has changed the lease");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn a_repeated_wait_takes_over_the_queue_position() {
 }
 
 #[test]
-fn a_late_request_of_a_client_that_has_left_takes_over_no_place() {
+fn a_late_request_of_a_client_that_has_left_takes_no_queue_position() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");
@@ -109,7 +109,7 @@ fn a_late_request_of_a_client_that_has_left_takes_over_no_place() {
     drop(late);
     server.see_left(port);
     server.thaw();
-    eventually("it has left", || a.call(format!("CLIENT LIST ID {id}")).text().is_empty());
+    eventually("the client has left", || a.call(format!("CLIENT LIST ID {id}")).text().is_empty());
     a.call("LOCK.RELEASE lock A");
     assert_eq!(repeat.reply().grant().holds, 1);
 }
@@ -128,7 +128,7 @@ fn a_superseded_client_can_go_on() {
 }
 
 #[test]
-fn a_wait_that_takes_over_has_its_own_wait_limit() {
+fn a_repeated_wait_has_its_own_wait_limit() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");
@@ -141,7 +141,7 @@ fn a_wait_that_takes_over_has_its_own_wait_limit() {
 }
 
 #[test]
-fn a_wait_that_takes_over_outlasts_the_earlier_wait_limit() {
+fn a_repeated_wait_outlasts_the_earlier_wait_limit() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");
@@ -165,7 +165,7 @@ fn two_waits_without_holds_both_stay_in_the_queue() {
 }
 
 #[test]
-fn a_wait_repeated_after_its_grant_is_answered_with_that_grant() {
+fn a_wait_repeated_after_its_grant_gets_the_same_grant() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");
@@ -224,7 +224,7 @@ fn a_repeated_release_that_names_its_token_leaves_a_later_tenure_alone() {
 }
 
 #[test]
-fn a_count_to_leave_that_cannot_follow_is_an_error_that_names_the_count() {
+fn a_release_that_skips_a_hold_is_an_error_that_contains_the_count() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");

@@ -32,7 +32,7 @@ fn the_lease_left_decreases_and_the_time_held_increases() {
     let mut a = server.client();
     a.acquire("lock A PX 100000");
     let first = a.holder("lock");
-    eventually("it has been held for longer", || a.holder("lock").held_for > first.held_for);
+    eventually("the lock has been held for longer", || a.holder("lock").held_for > first.held_for);
     eventually("less is left of the lease", || a.holder("lock").lease_left < first.lease_left);
 }
 
@@ -41,7 +41,7 @@ fn the_time_held_is_that_of_the_whole_tenure() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 100000");
-    eventually("it has been held", || a.holder("lock").held_for > 50);
+    eventually("the lock has been held for some time", || a.holder("lock").held_for > 50);
     a.acquire("lock A");
     a.call("LOCK.RENEW lock A");
     assert!(a.holder("lock").held_for > 50);
@@ -50,7 +50,7 @@ fn the_time_held_is_that_of_the_whole_tenure() {
 #[test]
 fn the_time_held_begins_with_the_hand_off() {
     let (_server, mut a, _b) = Server::start_contended();
-    eventually("it has been held", || a.holder("lock").held_for > 500);
+    eventually("the lock has been held for some time", || a.holder("lock").held_for > 500);
     let results = a.transact(["LOCK.RELEASE lock A", "LOCK.INFO lock"]);
     assert!(results[1].info().holders[0].held_for < 400);
 }
@@ -90,7 +90,7 @@ fn the_time_waited_increases_and_the_wait_left_decreases() {
     let (_server, mut a, _b) = Server::start_contended();
     let waited = |reply: Reply| reply.info().queue.unwrap()[0].waited;
     let first = waited(a.call("LOCK.INFO lock WAITERS 1"));
-    eventually("it has waited longer", || waited(a.call("LOCK.INFO lock WAITERS 1")) > first);
+    eventually("the client has waited longer", || waited(a.call("LOCK.INFO lock WAITERS 1")) > first);
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn each_command_is_documented() {
     }
 }
 
-/// The page of a command: its syntax and its table.
+/// The syntax and the table on the page of a command.
 struct Page {
     syntax: String,
     since: String,
@@ -235,10 +235,10 @@ fn a_user_can_access_only_the_locks_that_its_rules_allow() {
 }
 
 #[test]
-fn lock_top_is_admin_and_dangerous_where_modules_can_set_categories() {
+fn lock_top_is_admin_and_dangerous_if_modules_can_set_categories() {
     let server = Server::start();
     if !server.has_redis(7, 2) {
-        return; // before Redis 7.2 the commands of a module have no category
+        return; // before Redis 7.2 a module cannot set categories
     }
     let mut admin = server.client();
     for category in ["admin", "dangerous"] {

@@ -1,4 +1,4 @@
-//! Readers, slots and weights: who may hold a lock at once.
+//! Readers, slots and weights: which owners may hold a lock at the same time.
 
 use lockward_tests::{Client, Command, Reply, Server};
 
@@ -21,10 +21,10 @@ fn assert_refused(client: &mut Client, command: impl Command, error: &str) {
     let digest = client.call("DEBUG DIGEST");
     let reply = client.call(command);
     assert_eq!(reply.error(), error);
-    assert_eq!(client.call("DEBUG DIGEST"), digest, "it has changed something: {error}");
+    assert_eq!(client.call("DEBUG DIGEST"), digest, "the refused command has changed something: {error}");
 }
 
-// The rule of admission.
+// Which requests are granted.
 
 #[test]
 fn readers_hold_a_lock_together_each_with_its_own_token() {
@@ -126,7 +126,7 @@ fn a_lease_that_is_over_ends_one_tenure_and_leaves_the_others() {
 }
 
 #[test]
-fn a_release_by_an_owner_that_does_not_hold_the_lock_tells_the_largest_token() {
+fn the_error_for_a_release_by_another_owner_contains_the_largest_token() {
     let (_server, mut client) = start_held(["lock A SHARED"]);
     let [token, later] = ["B", "C"].map(|owner| client.acquire(&format!("lock {owner} SHARED")).token);
     let by_another = format!("NOTHELD the lock is held by another owner with token {later}");
@@ -156,11 +156,11 @@ fn a_writer_re_enters_as_a_reader() {
     let (_server, mut client) = start_held(["lock A"]);
     assert_eq!(client.acquire("lock A SHARED").holds, 2);
     assert_eq!(client.holders("lock"), ["A x2 SLOTS 1 WEIGHT 1"]);
-    assert!(client.call("LOCK.ACQUIRE lock B SHARED").is_null(), "it is still exclusive");
+    assert!(client.call("LOCK.ACQUIRE lock B SHARED").is_null(), "the lock is not exclusive any more");
 }
 
 #[test]
-fn a_smaller_limit_or_another_weight_on_re_entry_is_an_error_that_tells_what_the_owner_has() {
+fn a_smaller_limit_or_another_weight_on_re_entry_is_an_error_that_contains_the_present_mode() {
     let (_server, mut client) = start_held(["lock A SLOTS 5 WEIGHT 2", "lock B SHARED", "writer W"]);
     let error = "LIMIT the owner has SLOTS 5 WEIGHT 2: release first, or ask as another owner";
     for mode in
@@ -190,7 +190,7 @@ fn a_reader_that_has_released_may_ask_again_as_a_writer() {
 // Options.
 
 #[test]
-fn a_weight_that_is_no_part_of_the_limit_is_an_error_at_once() {
+fn a_weight_above_the_limit_is_an_error() {
     let (_server, mut client) = start_held(["lock A"]);
     let error = "ERR WEIGHT must be 1 to the number of slots";
     for command in
@@ -244,7 +244,7 @@ fn command_getkeys_finds_the_key_whatever_the_mode() {
 // The lease in the reply.
 
 #[test]
-fn a_grant_tells_its_lease() {
+fn a_grant_contains_its_lease() {
     let server = Server::start();
     let mut client = server.client();
     for (request, lease) in [
@@ -262,7 +262,7 @@ fn a_grant_tells_its_lease() {
 }
 
 #[test]
-fn a_re_entry_tells_what_is_left_of_the_lease() {
+fn the_reply_to_a_re_entry_contains_the_rest_of_the_lease() {
     let (_server, mut client) = start_held(["lock A"]);
     for request in ["LOCK.ACQUIRE lock A PX 1000", "LOCK.ACQUIRE lock A PX 1000 HOLDS 2"] {
         let lease = client.call(request).granted_lease();
@@ -273,7 +273,7 @@ fn a_re_entry_tells_what_is_left_of_the_lease() {
 }
 
 #[test]
-fn a_waiter_is_told_its_lease_from_the_grant_on() {
+fn the_lease_in_a_waiters_reply_counts_from_the_grant() {
     let (server, mut client) = start_held(["lock A"]);
     let mut first = server.waiter("lock B BLOCK 0 PX 54321");
     let mut again = server.waiter("lock B BLOCK 0 PX 1000");
@@ -311,7 +311,7 @@ fn a_downgrade_serves_the_waiters_that_fit_in_the_same_step() {
     let info = info.info();
     assert_eq!((info.holding, info.waiters), (3, 2));
     readers.iter_mut().for_each(|reader| assert_eq!(reader.reply().grant().holds, 1));
-    assert!(writer.has_no_reply() && last.has_no_reply(), "a writer is not passed");
+    assert!(writer.has_no_reply() && last.has_no_reply(), "a reader has passed the writer");
     assert_eq!(client.queue("lock"), ["D", "E"]);
 }
 
@@ -402,7 +402,7 @@ fn top_shows_the_number_of_holders_and_the_first() {
 // Scripts and transactions.
 
 #[test]
-fn a_transaction_admits_by_the_same_rule_and_does_not_wait() {
+fn a_transaction_grants_by_the_same_rule_and_does_not_wait() {
     let (_server, mut client) = start_held(["lock A SHARED"]);
     let [granted, refused] = client.transact([
         "LOCK.ACQUIRE lock B SHARED BLOCK 0 HOLDS 1 KEEP 60000",
@@ -417,7 +417,7 @@ fn a_transaction_admits_by_the_same_rule_and_does_not_wait() {
 }
 
 #[test]
-fn a_tracking_client_hears_of_a_downgrade() {
+fn a_downgrade_invalidates_what_a_tracking_client_has_read() {
     let (server, mut client) = start_held(["lock A"]);
     let mut reader = server.client3();
     assert_eq!(reader.call("CLIENT TRACKING ON"), Reply::ok());

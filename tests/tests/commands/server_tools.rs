@@ -1,9 +1,9 @@
-//! What the server's own tools show of the commands: SLOWLOG, LATENCY, INFO, MONITOR, CLIENT LIST, redis-cli.
+//! The lock commands in the server's own tools: SLOWLOG, LATENCY, INFO, MONITOR, CLIENT LIST and redis-cli.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 use std::process::Command;
 
-/// The entries of SLOWLOG that are about a command of the module: command and arguments.
+/// The module's commands in SLOWLOG, with their arguments.
 fn slow(client: &mut Client) -> Vec<String> {
     let log = client.call("SLOWLOG GET 1000");
     let words =
@@ -14,7 +14,7 @@ fn slow(client: &mut Client) -> Vec<String> {
     ours
 }
 
-/// A counter in INFO's line of a command: `calls`, `failed_calls`.
+/// A counter of a command in INFO commandstats, such as `calls` or `failed_calls`.
 fn counted(client: &mut Client, command: &str, counter: &str) -> i64 {
     let line = client.server_info("commandstats", &format!("cmdstat_{command}"));
     let found = line.split(',').find_map(|field| field.strip_prefix(counter)?.strip_prefix('='));
@@ -49,7 +49,7 @@ fn the_slowlog_has_each_command_once_with_its_arguments() {
     a.see_blocked(1);
     a.call("LOCK.RELEASE lock A HOLDS 0");
     assert_eq!(b.reply().grant().holds, 1);
-    // A wait is counted when it ends.
+    // A waiting command enters the log when the wait ends.
     let expected =
         ["LOCK.ACQUIRE lock A PX 600000", "LOCK.RELEASE lock A HOLDS 0", "LOCK.ACQUIRE lock B BLOCK 0"];
     assert_eq!(slow(&mut a), expected);
@@ -77,8 +77,8 @@ fn errors_are_counted_by_their_first_word_and_null_is_no_error() {
     assert_eq!(b.reply().grant().holds, 1);
     a.call("LOCK.RELEASE lock B");
     assert_eq!(again.reply().grant().holds, 1);
-    // Some servers count all waits only when all have ended. One call by A, one by B, two by C and three by
-    // D.
+    // By now all waits have ended. Some servers count a wait only when it has ended. There are seven calls: one by A,
+    // one by B, two by C and three by D.
     assert_eq!(counted(&mut a, "lock.acquire", "calls"), 7);
     assert_eq!(counted(&mut a, "lock.acquire", "failed_calls"), 3);
     assert_eq!(counted(&mut a, "lock.acquire", "rejected_calls"), 1);
@@ -104,7 +104,7 @@ fn monitor_shows_commands_of_clients_and_none_of_the_module() {
         let Reply::Simple(line) = monitor.reply() else { panic!("no line of MONITOR") };
         shown.push(line.split_once("] ").expect("a command").1.to_owned());
     }
-    // Commands with the admin flag are never shown.
+    // MONITOR never shows commands with the flag `admin`, such as LOCK.TOP.
     assert_eq!(shown, ["\"LOCK.RELEASE\" \"lock\" \"A\"", "\"DEL\" \"lock\"", "\"PING\""]);
 }
 

@@ -1,4 +1,4 @@
-//! Settings: module arguments, redis.conf, CONFIG SET and GET.
+//! Settings by module arguments, in redis.conf, and by CONFIG SET.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 use std::fs;
@@ -188,7 +188,8 @@ fn a_server_starts_with_what_config_rewrite_has_written() {
     for beside in ["", "quarantine 0 default-lease 70000 max-waiters 9"] {
         let server = Setup::new().module(beside).config("lock.max-waiters 8").start();
         let mut client = server.client();
-        // One setting is set back to its default. The module argument would otherwise override it.
+        // `lock.default-lease` gets its default again. CONFIG REWRITE must write it too, because the module argument
+        // has a different value.
         let set = "CONFIG SET lock.default-lease 30000 lock.max-lease 3000000 lock.quarantine 1234";
         assert_eq!(client.call(set), Reply::ok());
         assert_eq!(client.call("CONFIG REWRITE"), Reply::ok());
@@ -209,7 +210,7 @@ fn a_server_starts_with_what_config_rewrite_has_written() {
 }
 
 #[test]
-fn redis_conf_wins_over_a_module_argument() {
+fn redis_conf_overrides_a_module_argument() {
     let server = Setup::new().module("max-waiters 5 max-lease 6000").config("lock.max-waiters 7").start();
     assert_eq!(setting(&mut server.client(), "lock.max-waiters"), "7");
     assert_eq!(setting(&mut server.client(), "lock.max-lease"), "6000");
@@ -236,7 +237,7 @@ fn config_set_of_several_settings_sets_all_or_none() {
         "lock.max-waiters 3 lock.no-such-setting 1",
         "lock.max-waiters 3 default-lease 1",
         "lock.max-waiters 3 lock.max-waiters 4",
-        // The server finds the error only after it has set all settings.
+        // The port is in use. The server finds this error only after it has set all settings.
         &taken,
     ] {
         let reply = client.call(format!("CONFIG SET {wrong}"));
@@ -261,7 +262,8 @@ fn a_quarantine_that_config_set_rolls_back_has_granted_nothing() {
         let reply = a.call(format!("CONFIG SET lock.quarantine 0 port {port}"));
         assert_eq!(reply.error_word(), "ERR");
     }
-    // B would have been granted this lock if the module had checked a lock that comes later.
+    // The end of A's lease makes the module check the waiters. The setting was rolled back, so B must not have been
+    // granted `lock`.
     a.call("LOCK.RENEW other A TOKEN 1 PX 50").int();
     let mut c = server.client();
     c.ask("other C BLOCK 300");
@@ -295,7 +297,7 @@ fn settings_are_not_replicated() {
 }
 
 #[test]
-fn a_default_lease_longer_than_a_lease_may_be_is_shortened_and_the_log_says_so() {
+fn a_default_lease_above_the_maximum_is_shortened_and_logged() {
     let server = Server::start_with("default-lease 600000 quarantine 500000");
     server.see_log("lock.default-lease is 600000, but");
     let mut a = server.client();
@@ -305,12 +307,12 @@ fn a_default_lease_longer_than_a_lease_may_be_is_shortened_and_the_log_says_so()
     server.see_log("allows no lease above 400000");
     a.call("LOCK.RENEW lock A").int();
     assert!(a.holder("lock").lease_left <= 400_000);
-    // The value is kept as it was set.
+    // CONFIG GET still shows the value that was set.
     assert_eq!(setting(&mut a, "lock.default-lease"), "600000");
     assert_eq!(a.call("CONFIG SET lock.max-lease 900000"), Reply::ok());
     a.call("LOCK.RENEW lock A").int();
     assert!(a.holder("lock").lease_left > 500_000);
-    // The warning is logged once for each change, however many settings are set.
+    // One CONFIG SET logs the warning once, although it changes several settings.
     let together = "CONFIG SET lock.max-lease 3000 lock.default-lease 5000 lock.quarantine 4000";
     assert_eq!(a.call(together), Reply::ok());
     assert_eq!(a.call("CONFIG SET lock.max-waiters 5"), Reply::ok());
@@ -344,7 +346,7 @@ fn the_page_on_settings_agrees_with_the_server() {
     assert_eq!(documented, there);
 }
 
-/// A server without the module that can load it, and whose cron can be observed by clients.
+/// A server without the module, which can load it at run time. Its cron runs often enough for the test.
 #[track_caller]
 fn start_empty() -> (Server, Client, String) {
     let setup = Setup::without_module().config("enable-module-command yes").config("hz 100");
@@ -367,7 +369,8 @@ fn a_server_goes_on_when_a_load_is_refused() {
         assert_eq!(client.call(load).error_word(), "ERR", "{wrong:?}");
         assert!(client.call("CONFIG GET lock.*").field_names().is_empty(), "{wrong:?}");
         assert!(client.call("LOCK.INFO lock").error().contains("unknown command"), "{wrong:?}");
-        // Server events that the module would receive: cron, a changed setting, a flush, a snapshot.
+        // These actions cause events: cron, a changed setting, a flush, a snapshot. The refused module must not be
+        // subscribed to any of them.
         let clock = client.stat("server", "lru_clock");
         client.call("SET key value");
         for command in ["CONFIG SET maxmemory-policy allkeys-lru", "FLUSHALL", "SWAPDB 0 1", "SAVE"] {
@@ -384,7 +387,7 @@ fn a_server_goes_on_when_a_load_is_refused() {
 }
 
 #[test]
-fn an_unknown_name_in_loadex_fails_as_with_any_module() {
+fn an_unknown_name_in_loadex_fails_as_for_every_module() {
     let (mut server, mut client, path) = start_empty();
     let has_lock = |client: &mut Client| client.call("INFO modules").text().contains("name=lock,");
     match client.try_call(["MODULE", "LOADEX", &path, "CONFIG", "lock.default-leese", "10000"]) {
@@ -392,7 +395,7 @@ fn an_unknown_name_in_loadex_fails_as_with_any_module() {
             assert_eq!(reply.error_word(), "ERR");
             assert_eq!(has_lock(&mut client), !server.has_redis(7, 2));
         }
-        // This is so for every module that has a data type.
+        // Some servers crash here with every module that has a data type.
         Err(_) => {
             let log = server.see_crash();
             assert!(log.contains("Loadex configurations were not applied"), "{log}");
@@ -430,7 +433,7 @@ fn loadex_takes_settings_by_name_and_as_arguments() {
 fn the_module_is_called_lock() {
     let server = Server::start();
     let modules = server.client().call("MODULE LIST");
-    // A server may have built-in modules (Valkey 9: lua).
+    // A server may have built-in modules, such as `lua` in Valkey 9.
     let names: Vec<String> = modules.items().iter().map(|module| module.field("name").text()).collect();
     assert!(names.contains(&"lock".to_owned()), "{names:?}");
 }

@@ -56,7 +56,7 @@ fn the_fields_of_info_are_documented_and_numeric() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
     let page = fs::read_to_string(page).expect("docs/metrics.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `lock_")?.split_once('`'));
-    // The rows of the table of alerts go on with a condition.
+    // In the table of alerts, a condition follows the name of the field. The filter leaves these rows out.
     let documented: Vec<String> =
         rows.filter(|(_, rest)| rest.starts_with(" |")).map(|(field, _)| format!("lock_{field}")).collect();
     let text = a.call("INFO lock").text();
@@ -64,7 +64,7 @@ fn the_fields_of_info_are_documented_and_numeric() {
     assert_eq!(title, "# lock");
     let fields: Vec<(&str, &str)> = fields.lines().filter_map(|line| line.split_once(':')).collect();
     let shown: Vec<&str> = fields.iter().map(|(field, _)| *field).collect();
-    assert_eq!(shown, documented, "the fields and the rows of docs/metrics.md, in their order");
+    assert_eq!(shown, documented, "the fields of INFO and the rows of docs/metrics.md");
     for (field, value) in fields {
         for number in value.split(',').map(|part| part.rsplit('=').next().unwrap_or(part)) {
             assert!(number.parse::<u64>().is_ok(), "{field}:{value}");
@@ -73,7 +73,7 @@ fn the_fields_of_info_are_documented_and_numeric() {
 }
 
 #[test]
-fn the_section_is_part_of_info_only_where_modules_are_asked_for() {
+fn the_section_is_part_of_info_only_if_it_or_modules_are_requested() {
     let server = Server::start();
     let mut a = server.client();
     for section in ["lock", "everything", "modules", "server lock"] {
@@ -101,9 +101,10 @@ fn a_script_reads_the_section() {
     assert!(text.contains("lock_held:0"));
 }
 
-// Gauges: locks and owners that are held.
+// Gauges: the number of held locks.
 
-/// Two locks are held, one of them twice by A. The number is how many are held after the command.
+/// Two locks are held at first, `lock` twice by A. Each row is a list of commands, and the number of held locks after
+/// them.
 #[test]
 fn the_count_of_held_locks_follows_every_change_of_the_keyspace() {
     for (commands, held) in [
@@ -140,8 +141,8 @@ fn the_count_of_held_locks_follows_every_change_of_the_keyspace() {
         for command in commands.split(" | ") {
             a.call(command);
         }
-        // Valkey frees the locks of before a reload in the background.
-        eventually(&format!("{held} are held after {commands}"), || read(&mut a, "held") == held);
+        // At a reload, Valkey frees the old locks in the background.
+        eventually(&format!("{held} locks are held after {commands}"), || read(&mut a, "held") == held);
     }
 }
 
@@ -155,7 +156,7 @@ fn locks_flushed_in_the_background_count_as_held_until_they_are_freed() {
         }
         assert_eq!(read(&mut a, "held"), 500);
         a.call(command);
-        eventually("all are freed", || read(&mut a, "held") == 0);
+        eventually("all locks are freed", || read(&mut a, "held") == 0);
         a.acquire("lock A");
         assert_eq!(read(&mut a, "held"), 1);
         a.call("LOCK.RELEASE lock A");
@@ -167,7 +168,7 @@ fn a_lock_whose_lease_is_over_is_held_until_its_key_goes() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 1");
-    eventually("the server drops it", || read(&mut a, "held") == 0);
+    eventually("the server drops the key", || read(&mut a, "held") == 0);
     assert_counted(&mut a, [("acquired", 1), ("leases_ended", 1)]);
 }
 
@@ -210,11 +211,11 @@ fn a_lock_that_a_step_of_the_clock_drops_stays_held() {
     let mut a = server.client();
     a.acquire("lock A PX 600000");
     clock.forward(Duration::from_secs(3_600));
-    eventually("it was dropped and is back", || {
+    eventually("the lock was dropped and is in the keyspace again", || {
         read(&mut a, "tenures_kept_from_clock_steps") == 1 && read(&mut a, "tenures_kept") == 0
     });
     assert_eq!(read(&mut a, "held"), 1);
-    assert_eq!(durations(&mut a, "hold_usec"), [0; 4], "the tenure goes on");
+    assert_eq!(durations(&mut a, "hold_usec"), [0; 4], "the tenure has ended");
 }
 
 #[test]
@@ -249,7 +250,7 @@ fn a_replica_counts_held_locks_but_no_operations_of_its_primary() {
     a.acquire("lock A PX 600000");
     replica.follow(&primary);
     // Valkey 9 frees the old data in the background.
-    eventually("the replica holds what its primary does", || read(&mut there, "held") == 1);
+    eventually("the replica has as many held locks as its primary", || read(&mut there, "held") == 1);
     let mut b = primary.waiter("lock B BLOCK 0");
     a.call("LOCK.RENEW lock A");
     a.call("LOCK.RELEASE lock A");
@@ -312,12 +313,12 @@ fn a_hand_off_is_counted_and_its_wait_is_measured() {
     for field in ["wait_usec", "hold_usec"] {
         let [p50, p99, p999, max] = durations(&mut a, field);
         assert!(max >= 20_000, "{field}: {max} µs");
-        assert_eq!([p50, p99, p999], [max; 3], "of one, all are the longest");
+        assert_eq!([p50, p99, p999], [max; 3], "with one duration, all percentiles are equal");
     }
 }
 
 #[test]
-fn another_wait_of_the_owner_that_is_granted_with_it_counts_as_re_entry() {
+fn another_wait_of_a_granted_owner_counts_as_a_re_entry() {
     let (server, mut a, mut b) = Server::start_contended();
     let mut again = server.waiter("lock B BLOCK 0");
     a.call("LOCK.RELEASE lock A");
@@ -332,7 +333,7 @@ fn a_wait_that_reaches_its_limit_is_counted() {
     a.acquire("lock A");
     assert!(a.call("LOCK.ACQUIRE lock B BLOCK 1").is_null());
     assert_counted(&mut a, [("acquired", 1), ("wait_limits_reached", 1)]);
-    assert_eq!(durations(&mut a, "wait_usec"), [0; 4], "it was granted nothing");
+    assert_eq!(durations(&mut a, "wait_usec"), [0; 4], "a wait without a grant counts as a duration");
 }
 
 #[test]
@@ -356,7 +357,7 @@ fn a_client_that_leaves_while_it_waits_is_counted() {
 }
 
 #[test]
-fn a_wait_that_is_taken_over_is_superseded_and_answered_with_an_error() {
+fn a_wait_that_is_repeated_counts_as_superseded_and_as_an_error() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");
@@ -391,7 +392,7 @@ fn every_error_that_the_module_replies_is_counted() {
 }
 
 #[test]
-fn a_lease_that_ends_is_counted_whoever_finds_it() {
+fn the_end_of_a_lease_is_counted_whatever_finds_it() {
     let server = Server::start();
     let mut a = server.client();
     a.call("DEBUG SET-ACTIVE-EXPIRE 0");
@@ -399,13 +400,13 @@ fn a_lease_that_ends_is_counted_whoever_finds_it() {
     a.call("LOCK.ACQUIRE waited-for B PX 600000 BLOCK 0").grant();
     assert_eq!(read(&mut a, "leases_ended"), 1);
     a.acquire("asked-for A PX 1");
-    eventually("somebody takes it", || !a.call("LOCK.ACQUIRE asked-for B PX 600000").is_null());
+    eventually("B acquires the lock", || !a.call("LOCK.ACQUIRE asked-for B PX 600000").is_null());
     assert_eq!(read(&mut a, "leases_ended"), 2);
     a.acquire("read A PX 1");
-    eventually("somebody reads it", || a.call("EXISTS read") == Reply::Int(0));
+    eventually("the key is gone", || a.call("EXISTS read") == Reply::Int(0));
     assert_eq!(read(&mut a, "leases_ended"), 3);
     let longest = durations(&mut a, "hold_usec")[3];
-    assert_eq!(longest, 1_000, "a tenure lasts no longer than its lease");
+    assert_eq!(longest, 1_000, "a tenure is longer than its lease");
 }
 
 #[test]
@@ -430,7 +431,7 @@ fn a_broken_tenure_is_measured_and_a_renamed_one_goes_on() {
         let mut a = server.client();
         a.acquire("lock A PX 600000");
         a.call(command);
-        // The next command notices the end of the lease.
+        // The next lock command notices the end of the tenure.
         a.acquire("other A PX 600000");
         assert_eq!(durations(&mut a, "hold_usec")[3] > 0, over, "{command}");
         assert_counted(&mut a, [("acquired", 2)]);
@@ -438,12 +439,12 @@ fn a_broken_tenure_is_measured_and_a_renamed_one_goes_on() {
 }
 
 #[test]
-fn a_grant_that_could_not_be_delivered_counts_as_begun_and_ended() {
+fn a_grant_that_could_not_be_delivered_counts_as_acquired_and_released() {
     let (_server, mut a, b) = Server::start_contended();
     let kill = format!("CLIENT KILL ID {}", b_id(&mut a));
     a.transact(["LOCK.RELEASE lock A", &kill]);
     drop(b);
-    eventually("it is passed on", || read(&mut a, "held") == 0);
+    eventually("the grant is taken back", || read(&mut a, "held") == 0);
     let counted = counted(&mut a);
     assert_eq!(counted["acquired"], counted["released"], "{counted:?}");
 }
@@ -477,7 +478,7 @@ fn a_reset_is_noticed_although_info_is_read_much_later() {
     a.acquire("lock A");
     assert_counted(&mut a, [("acquired", 1)]);
     assert_eq!(a.call("CONFIG RESETSTAT"), Reply::ok());
-    // The module checks at least ten times a second.
+    // The module looks for a reset at least ten times a second.
     let time = |a: &mut Client| a.stat("server", "server_time_usec");
     let begin = time(&mut a);
     eventually("the cron has run", || time(&mut a) > begin + 1_000_000);

@@ -1,5 +1,5 @@
-//! Dropped locks: held locks that the server has evicted or expired early. They are on replicas and in files, and every command
-//! finds them.
+//! Dropped locks: held locks that the server has evicted or expired early. Replicas, snapshots and AOFs contain the
+//! dropped locks too, and every command finds them.
 
 use super::eviction_policies::POLICIES;
 use lockward_tests::{
@@ -8,7 +8,8 @@ use lockward_tests::{
 use std::fs;
 use std::time::Duration;
 
-/// A server on which A holds `lock`, whose key has been evicted, with a connection and the holder.
+/// A server on which A holds `lock` and the key of `lock` has been evicted. With a connection, and with the holder
+/// before the eviction.
 #[track_caller]
 fn start_evicted(setup: Setup) -> (Server, Client, Holder) {
     let server = setup.start();
@@ -24,7 +25,7 @@ fn kept(client: &mut Client) -> i64 {
     client.stat("lock", "lock_tenures_kept")
 }
 
-/// Waits until a replica has all dropped locks of its primary, and checks that both have the same keys.
+/// Waits until a replica has all dropped locks of its primary, and the same keys.
 #[track_caller]
 fn see_replicated(primary: &mut Client, replica: &mut Client) {
     eventually("the replica has the dropped locks", || kept(replica) == kept(primary));
@@ -162,7 +163,7 @@ fn a_full_resync_transfers_dropped_locks() {
         see_replicated(&mut a, &mut there);
         assert_eq!(there.call("KEYS *"), Reply::Array(Vec::new()));
         assert_eq!(there.holder("lock").tenure(), before.tenure(), "{load}, diskless {diskless}");
-        // The dropped locks of the old primary are gone with its data.
+        // A full resync with another primary removes the dropped locks of the old primary.
         let other = Server::start();
         replica.follow(&other);
         assert_eq!((there.info("lock"), kept(&mut there)), (None, 0), "{load}, diskless {diskless}");
@@ -241,7 +242,7 @@ fn a_snapshot_of_dropped_locks_adds_no_key() {
         assert_eq!(a.call(what), Reply::ok());
         assert_eq!(a.call("KEYS *"), Reply::Array(Vec::new()), "{what}");
     }
-    // A load that fails at its end, because it cannot take this name.
+    // SAVE fails at its end, because it cannot rename its file to the name of a directory.
     let file = server.dir().join("dump.rdb");
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
@@ -326,7 +327,7 @@ fn a_lock_that_a_step_of_the_clock_has_dropped_goes_back_into_the_keyspace() {
     a.acquire("lock A PX 600000");
     let before = a.holder("lock");
     clock.forward(Duration::from_secs(3_600));
-    eventually("the key was dropped and is back", || {
+    eventually("the key was dropped and is in the keyspace again", || {
         a.stat("lock", "lock_tenures_kept_from_clock_steps") == 1 && a.call("EXISTS lock") == Reply::Int(1)
     });
     assert!(a.call("PTTL lock").int() > 300_000);
@@ -342,7 +343,7 @@ fn a_transaction_that_watches_the_key_fails_when_the_lock_goes_back_into_the_key
     let server = Setup::new().clock(&clock).start();
     let (mut a, mut b) = (server.client(), server.client());
     a.acquire("lock A PX 600000");
-    // As long as the server refuses writes, the lock does not go back.
+    // While the server refuses writes, the lock does not go back into the keyspace.
     a.call("CONFIG SET min-replicas-to-write 1");
     clock.forward(Duration::from_secs(3_600));
     eventually("the key was dropped", || kept(&mut a) == 1 && a.call("EXISTS lock") == Reply::Int(0));
@@ -404,15 +405,15 @@ fn a_demoted_primary_keeps_the_dropped_locks_that_its_new_primary_has() {
     assert_eq!((a.info("lock"), kept(&mut a)), (None, 0));
 }
 
-/// The locks that are held while every command evicts keys.
+/// The number of locks that A holds while every command evicts keys.
 const PRESSED: usize = 60;
 
 fn pressed() -> impl Iterator<Item = String> {
     (0..PRESSED).map(|number| format!("lock-{number}"))
 }
 
-/// Lets A hold locks on a server that evicts with every command. A renews all of them, so that each is stored and evicted again.
-/// Then sends a renewal and `last` in one packet, so that both run in one event loop pass.
+/// Lets A hold locks on a server that evicts keys with every command. A renews all locks, so each lock is stored and
+/// evicted again. Then sends two renewals and `last` in one packet, so that all three run in one event loop pass.
 #[track_caller]
 fn press(client: &mut Client, last: &str) {
     client.call_all(pressed().map(|lock| format!("LOCK.ACQUIRE {lock} A PX 600000")));
@@ -422,7 +423,7 @@ fn press(client: &mut Client, last: &str) {
     client.send_all(["LOCK.RENEW lock-0 A PX 600000", "LOCK.RENEW lock-1 A PX 600000", last]);
 }
 
-/// Checks that A holds all of them, and that no other owner is granted one.
+/// Checks that A holds all these locks, and that B is granted none.
 #[track_caller]
 fn see_all_held(client: &mut Client) {
     client.call("CONFIG SET maxmemory 0");
@@ -461,7 +462,7 @@ fn an_overwritten_lock_stays_broken_when_the_new_value_is_evicted_in_the_same_pa
     a.acquire("lock A PX 600000");
     let used = a.stat("memory", "used_memory");
     a.call(format!("CONFIG SET maxmemory {used}"));
-    // The value is so small that the server reads it at once.
+    // The values are so small that the server reads the whole packet at once.
     let large = |name: &str| format!("SET {name} {}", "y".repeat(5_000));
     let packet = [
         large("first"),
@@ -471,7 +472,7 @@ fn an_overwritten_lock_stays_broken_when_the_new_value_is_evicted_in_the_same_pa
         "LOCK.INFO lock".to_owned(),
     ];
     let replies = a.call_all(packet);
-    // Valkey 9 frees them in the next event loop pass.
+    // Valkey 9 sometimes evicts the value one event loop pass later.
     if replies[replies.len() - 2] == Reply::Int(0) {
         assert!(replies[replies.len() - 1].is_null(), "{:?}", replies.last());
     }
@@ -532,7 +533,7 @@ fn a_deleted_lock_stays_free_when_the_new_value_is_evicted_in_the_same_pass() {
     let mut a = server.client();
     a.call("CONFIG SET maxmemory-policy volatile-ttl");
     a.call("CONFIG SET maxmemory-samples 64");
-    // With this, the server's timer continues what a command has begun.
+    // With this setting, a command evicts few keys, and the server's timer evicts more in the background.
     a.call("CONFIG SET maxmemory-eviction-tenacity 0");
     let mut evicted = 0;
     for round in 0..20 {
@@ -547,7 +548,7 @@ fn a_deleted_lock_stays_free_when_the_new_value_is_evicted_in_the_same_pass() {
             format!("CONFIG SET maxmemory {less}"),
             "SET lock v PX 800000".to_owned(),
         ]);
-        // Sometimes the server evicts enough other keys first.
+        // Sometimes the server evicts enough other keys, and keeps `lock`.
         let mut is_gone = false;
         eventually("the server is within its limit", || {
             is_gone = a.call("EXISTS lock") == Reply::Int(0);
@@ -565,9 +566,9 @@ fn a_deleted_lock_stays_free_when_the_new_value_is_evicted_in_the_same_pass() {
 fn a_key_of_the_same_name_in_another_database_does_not_break_a_dropped_lock() {
     let (_server, mut a, _) = start_evicted(Setup::new());
     a.call("SET string value");
-    // Within a transaction Valkey 9 names another database to modules than the one that is written to.
+    // In a transaction, Valkey 9 tells modules a wrong database for the key that COPY writes.
     a.transact(["COPY string lock DB 1", "PING"]);
-    // Valkey 8.1 leaves the client in that other database if a module receives events of new keys.
+    // Valkey 8.1 leaves the client in database 1 if a module receives events of new keys.
     a.call("SELECT 0");
     assert_eq!(a.owner("lock").as_deref(), Some("A"));
 }

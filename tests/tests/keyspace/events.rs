@@ -2,7 +2,7 @@
 
 use lockward_tests::{Client, Reply, Server, eventually};
 
-/// A client that is subscribed to the events of the classes `d` and `x`.
+/// A client that is subscribed to the events of the classes `d` (module types) and `x` (expired keys).
 #[track_caller]
 fn listener(server: &Server) -> Client {
     let mut client = server.client();
@@ -23,7 +23,7 @@ fn events(listener: &mut Client, count: usize) -> Vec<String> {
         .collect()
 }
 
-/// Asserts that nothing but `expected` has been published.
+/// Asserts that exactly the events `expected` have been published.
 #[track_caller]
 fn assert_events(listener: &mut Client, client: &mut Client, expected: &[&str]) {
     client.acquire("the-end X");

@@ -1,5 +1,5 @@
-//! The table of docs/events.md, row by row: what happens to a lock, which events are published, and whether clients that
-//! track it get an invalidation.
+//! The table of docs/events.md, row by row: for each action on a lock, the published events, and whether clients that
+//! track the lock get an invalidation.
 
 use lockward_tests::{Client, Reply, Server, Setup, WallClock, eventually};
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ struct Observed {
     invalidated: String,
 }
 
-/// A client that is subscribed to all events, and a client that tracks `lock` and has read it.
+/// A client that is subscribed to all events, and a client that tracks keys and has read `lock`.
 struct Audience {
     events: Client,
     tracker: Client,
@@ -33,7 +33,7 @@ impl Audience {
         Self { events, tracker, other }
     }
 
-    /// Everything that both have received.
+    /// What both clients have received.
     #[track_caller]
     fn observed(mut self) -> Observed {
         assert_eq!(self.other.call("SET the-end reached"), Reply::ok());
@@ -54,7 +54,8 @@ impl Audience {
                 _ => events.push(format!("`{event}` of `{key}`")),
             }
         }
-        // The wall clock may run a little ahead, and the server ends a TTL by it: see below.
+        // The server ends a TTL by the wall clock. If the wall clock runs a little ahead, `expired` comes twice:
+        // early, and when the lease ends.
         events.dedup_by(|again, event| again == event && event == "`expired`");
         if events.is_empty() { "none".to_owned() } else { events.join(", ") }
     }
@@ -65,7 +66,7 @@ impl Audience {
         loop {
             match &self.tracker.push().items()[1] {
                 Reply::Array(keys) if keys[..] == [Reply::bulk("lock")] => answer = "yes",
-                // After an invalidation the tracking client gets no other one until it reads again.
+                // A flush invalidates all keys, so no invalidation of `the-end` follows.
                 Reply::Null => return "yes, of all keys".to_owned(),
                 _ => return answer.to_owned(),
             }
@@ -73,7 +74,7 @@ impl Audience {
     }
 }
 
-/// What is published on `server` while `act` runs.
+/// What clients receive from `server` while `act` runs.
 #[track_caller]
 fn observed_on(server: &Server, act: impl FnOnce(&mut Client)) -> Observed {
     let audience = Audience::of(server);
@@ -81,7 +82,7 @@ fn observed_on(server: &Server, act: impl FnOnce(&mut Client)) -> Observed {
     audience.observed()
 }
 
-/// What is published while `act` runs, after `before`.
+/// What clients receive from a new server while `act` runs, after `before`.
 #[track_caller]
 fn observed(before: impl FnOnce(&mut Client), act: impl FnOnce(&mut Client)) -> Observed {
     let server = Server::start();
@@ -89,7 +90,7 @@ fn observed(before: impl FnOnce(&mut Client), act: impl FnOnce(&mut Client)) -> 
     observed_on(&server, act)
 }
 
-/// What is published while `act` runs on a lock that A holds and B waits for, until B has the lock.
+/// What clients receive when A holds the lock and B waits for it: from the start of `act` until B has the lock.
 #[track_caller]
 fn observed_until_granted(act: impl FnOnce(&mut Client)) -> Observed {
     let (server, _a, mut b) = Server::start_contended();
@@ -113,13 +114,14 @@ fn held_twice(client: &mut Client) {
     held(client);
 }
 
-/// The lease of one reader is long enough for a client to subscribe; that of the other does not end.
+/// A's lease is long enough for a client to subscribe. B's lease does not end during the test.
 fn held_by_two(client: &mut Client) {
     client.acquire("lock A SHARED PX 2000");
     client.acquire("lock B SHARED PX 600000");
 }
 
-/// Waits until the server has expired the key by itself. Reading the key would make the server expire it.
+/// Waits until the server has expired the key by itself. This function does not read the key, because a read makes
+/// the server expire it.
 #[track_caller]
 fn see_dropped(client: &mut Client) {
     eventually("the key is gone", || client.call("DBSIZE") == Reply::Int(0));
@@ -229,7 +231,7 @@ const CASES: &[Case] = &[
         let server = Server::start();
         let mut a = server.client();
         held_briefly(&mut a);
-        // Without a TTL only the module knows when the lease ends.
+        // Without a TTL the server does not know when the lease ends, so the module finds its end.
         a.call("PERSIST lock");
         observed_on(&server, |client| {
             eventually("the lease is over", || !client.call("LOCK.ACQUIRE lock B").is_null());
@@ -333,7 +335,7 @@ const CASES: &[Case] = &[
     }),
 ];
 
-/// Cases that docs/events.md leaves out, in the form of its table.
+/// Cases that are not on the page docs/events.md, in the form of its table.
 const NOT_ON_THE_PAGE: &str = "\
 | A free lock is acquired. | `lock.acquired` | yes |
 | Its owner acquires it again. | `lock.acquired` | yes |
@@ -372,7 +374,7 @@ fn events_and_invalidations_follow_the_table() {
             let [what, events, invalidated] =
                 line.trim_start_matches("| ").trim_end_matches(" |").split(" | ").collect::<Vec<_>>()[..]
             else {
-                panic!("no row of three: {line}");
+                panic!("no row with three cells: {line}");
             };
             let observed = Observed { events: events.to_owned(), invalidated: invalidated.to_owned() };
             (what.to_owned(), observed)
@@ -386,16 +388,17 @@ fn events_and_invalidations_follow_the_table() {
             wrong.push(format!("| {what} | {} | {} |", observed.events, observed.invalidated));
         }
     }
-    assert!(wrong.is_empty(), "so it is, but the table says otherwise:\n{}", wrong.join("\n"));
-    assert!(rows.is_empty(), "nothing is tested of {rows:#?}");
+    assert!(wrong.is_empty(), "the table in docs/events.md should have these rows:\n{}", wrong.join("\n"));
+    assert!(rows.is_empty(), "no test has these rows of the table: {rows:#?}");
 }
 
 #[test]
-fn a_replica_publishes_a_lease_end_found_by_the_module_as_its_primary_does() {
+fn a_replica_publishes_a_lease_end_found_by_the_module_like_its_primary() {
     let primary = Server::start();
     held_briefly(&mut primary.client());
     let mut b = primary.waiter("lock B BLOCK 0");
-    // With a TTL the server notices the end at the moment when the module reads the key.
+    // Without a TTL the module finds the end of the lease. With a TTL the server would find it first, when the module
+    // reads the key.
     primary.client().call("PERSIST lock");
     let replica = Server::start_replica_of(&primary);
     let mut audience = Audience::of(&replica);
@@ -432,7 +435,7 @@ fn a_full_resync_and_a_promotion_have_no_events() {
 }
 
 #[test]
-fn where_the_wall_clock_is_ahead_a_lease_end_is_published_when_found_and_when_due() {
+fn when_the_wall_clock_is_ahead_expired_is_published_early_and_again_at_the_end_of_the_lease() {
     let mut clock = WallClock::new();
     let server = Setup::new().clock(&clock).start();
     held_briefly(&mut server.client());
@@ -446,7 +449,7 @@ fn where_the_wall_clock_is_ahead_a_lease_end_is_published_when_found_and_when_du
     assert_eq!(audience.tracker.call("LOCK.INFO lock"), Reply::Null);
 }
 
-/// A connection with this kind of tracking, and the connection of A, which holds the lock.
+/// A connection with the options `how` of CLIENT TRACKING ON, and the connection of A, which holds the lock.
 #[track_caller]
 fn tracker_of_a_held_lock(how: &str) -> (Server, Client, Client) {
     let server = Server::start();
@@ -510,7 +513,8 @@ fn with_noloop_a_client_that_tracks_a_prefix_gets_invalidations_for_changes_of_o
     assert_told_of(&mut tracker, "lock");
 }
 
-/// The client's own change replaces the invalidation, and the server forgets that the client has read the lock.
+/// With NOLOOP the client gets no invalidation for its own change, but the server forgets that the client has read
+/// the lock.
 #[test]
 fn with_noloop_a_tracking_client_must_read_again_after_its_own_renewal() {
     let (_server, mut tracker, mut a) = tracker_of_a_held_lock("NOLOOP");

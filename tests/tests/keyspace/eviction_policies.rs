@@ -1,10 +1,10 @@
-//! Memory pressure under every eviction policy: no lock has a second holder, and every owner keeps its token.
+//! Memory pressure under every eviction policy: no lock gets a second holder, and every owner keeps its token.
 
 use lockward_tests::{Client, Reply, Server, Setup, appended_commands, eventually, rounds};
 use std::collections::HashSet;
 use std::thread;
 
-/// All policies. Only the first policy evicts nothing.
+/// All eviction policies. Only the first policy, `noeviction`, evicts nothing.
 pub(crate) const POLICIES: [&str; 8] = [
     "noeviction",
     "volatile-lru",
@@ -21,7 +21,7 @@ fn locks() -> usize {
     rounds(300, 1_000)
 }
 
-/// Sets the limit a little above what the server uses now.
+/// Sets `maxmemory` a little above the memory that the server uses now.
 #[track_caller]
 fn limit_memory(client: &mut Client, policy: &str) {
     let limit = client.stat("memory", "used_memory") + 300_000;
@@ -29,7 +29,7 @@ fn limit_memory(client: &mut Client, policy: &str) {
     assert_eq!(client.call(format!("CONFIG SET maxmemory {limit}")), Reply::ok());
 }
 
-/// Stores more than the limit allows, and returns how many keys were evicted.
+/// Stores more data than `maxmemory` allows, and returns how many keys were evicted.
 #[track_caller]
 fn press(client: &mut Client) -> i64 {
     let filler = "x".repeat(1_000);
@@ -49,7 +49,7 @@ fn acquire_all(client: &mut Client) -> Vec<i64> {
     replies.iter().map(|reply| reply.grant().token).collect()
 }
 
-/// Another owner tries to acquire every lock. None is granted.
+/// Another owner tries to acquire every lock, and is granted none.
 #[track_caller]
 fn see_no_second_holder(client: &mut Client, policy: &str) {
     let replies = client.call_all(names().map(|name| format!("LOCK.ACQUIRE {name} another PX 600000")));
@@ -79,7 +79,7 @@ fn see_owners_go_on(client: &mut Client, tokens: &[i64], policy: &str) {
     }
 }
 
-/// Tests one policy. `go_on` runs before the owners renew, and returns the server that they use then.
+/// Tests one policy. `go_on` runs before the owners renew, and returns the server on which they go on.
 fn play(setup: Setup, policy: &str, go_on: impl FnOnce(Server) -> Server) {
     let server = setup.start();
     let mut client = server.client();
@@ -90,7 +90,7 @@ fn play(setup: Setup, policy: &str, go_on: impl FnOnce(Server) -> Server) {
     if policy == "noeviction" {
         assert_eq!((evicted, kept), (0, 0));
     } else {
-        assert!(evicted > 0 && kept > 0, "{policy}: {evicted} keys were evicted, {kept} locks of them");
+        assert!(evicted > 0 && kept > 0, "{policy}: {evicted} keys were evicted, of which {kept} are locks");
     }
     see_no_second_holder(&mut client, policy);
     let server = go_on(server);
@@ -149,7 +149,8 @@ fn dropped_in_aof(server: &Server) -> HashSet<Vec<u8>> {
         } else if let [name, key, ..] = &command[..]
             && name.to_ascii_uppercase().starts_with(b"LOCK.")
         {
-            // The server's own DEL, which follows, does not drop the lock.
+            // A later command on the lock puts the lock back into the keyspace. The DEL that the server writes for the
+            // eviction changes nothing.
             kept.remove(key);
         }
     }
@@ -164,7 +165,7 @@ fn no_lock_has_two_holders_after_a_restart_under_memory_pressure() {
             let mut client = server.client();
             if !save.is_empty() {
                 client.call(save);
-                eventually("it is written", || {
+                eventually("the snapshot or AOF is written", || {
                     let count = |client: &mut Client, field: &str| client.stat("persistence", field);
                     count(&mut client, "rdb_bgsave_in_progress")
                         + count(&mut client, "aof_rewrite_in_progress")
@@ -185,8 +186,8 @@ fn no_lock_has_two_holders_after_a_restart_under_memory_pressure() {
 
 #[test]
 fn a_lock_is_kept_although_the_server_gets_below_its_limit_during_the_eviction() {
-    // This happens when the last step of a rehash frees a hash table. Each event loop pass runs one command, so that each
-    // eviction is the first of its pass.
+    // The server gets below its limit when the last step of a rehash frees a hash table. Each event loop pass runs
+    // one command, so each eviction is the first of its pass.
     let server = Server::start();
     let mut client = server.client();
     let filler = "x".repeat(1_000);
@@ -203,12 +204,12 @@ fn a_lock_is_kept_although_the_server_gets_below_its_limit_during_the_eviction()
 }
 
 #[test]
-fn a_client_that_touches_no_keys_breaks_a_lock_where_keys_are_evicted() {
+fn a_write_by_a_client_with_no_touch_breaks_a_lock_under_an_eviction_policy() {
     let server = Server::start();
     let mut a = server.client();
     a.call("CONFIG SET maxmemory-policy allkeys-lru");
     a.call("CONFIG SET maxmemory 1gb");
-    // Redis 7.0 does not have this command.
+    // Redis 7.0 does not have this command, and replies with an error.
     a.call("CLIENT NO-TOUCH on");
     for round in 0..3 {
         let packet =
@@ -219,7 +220,7 @@ fn a_client_that_touches_no_keys_breaks_a_lock_where_keys_are_evicted() {
     }
 }
 
-/// The control: the same locks without the module.
+/// The control experiment: the same locks by SET NX, without the module.
 #[test]
 fn without_the_module_locks_by_set_nx_have_two_holders_under_memory_pressure() {
     let server = Setup::without_module().start();
@@ -231,5 +232,5 @@ fn without_the_module_locks_by_set_nx_have_two_holders_under_memory_pressure() {
     press(&mut client);
     let replies = client.call_all(names().map(|name| format!("SET {name} another NX PX 600000")));
     let second_holders = replies.iter().filter(|reply| **reply == Reply::ok()).count();
-    assert!(second_holders > 0, "nobody was granted what another holds");
+    assert!(second_holders > 0, "no lock got a second holder, so this test has no pressure");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Commands that are not tested, because they connect to other servers.
 const LEFT_OUT: [&str; 1] = ["migrate"];
 
-/// The values that arguments are made of.
+/// The values from which random arguments are chosen.
 const WORDS: [&str; 44] = [
     "lock", "lock", "lock", "lock", "lock", "lock", "free", "string", "list", "hash", "set", "zset",
     "stream", "0", "1", "2", "-1", "10", "1.5", "*", "$", "+", "-", "(1", "a", "b", "m", "BEFORE", "LEFT",
@@ -14,7 +14,7 @@ const WORDS: [&str; 44] = [
     "HOLDS", "ASYNC",
 ];
 
-/// Complete requests, so that they have an effect.
+/// Complete requests. Unlike requests with random arguments, these certainly have an effect.
 const WHOLE: [&str; 54] = [
     "SET lock value",
     "SET lock value KEEPTTL",
@@ -132,7 +132,7 @@ impl Stage {
         }
     }
 
-    /// Waits until B waits for a lock that another owner holds, or has a reply. Returns whether it waits.
+    /// Waits until B waits for a lock that another owner holds, or has a reply. Returns whether B waits.
     #[track_caller]
     fn see_sound(&mut self, what: &str) -> bool {
         let mut reply = None;
@@ -142,7 +142,7 @@ impl Stage {
                 Err(Silence::Closed) => panic!("{what}: B's connection is closed"),
                 Err(Silence::StillOpen) => {}
             }
-            // If the key has another type, B will soon get the error.
+            // If the key is not a lock any more, B will soon get the error WRONGTYPE.
             let is_lock = !matches!(self.a.call("LOCK.INFO lock"), Reply::Error(_));
             let waits =
                 is_lock && self.a.queue("lock") == ["B"] && self.a.owner("lock").as_deref() != Some("B");
@@ -151,8 +151,7 @@ impl Stage {
         match &reply {
             None => return true,
             Some(Reply::Array(_)) => {
-                // B has been granted the lock. The same command may have broken or moved the lock after
-                // that.
+                // B was granted the lock. The same command may have broken or moved the lock after the grant.
                 let holder = self.a.call("LOCK.INFO lock");
                 assert!(matches!(holder, Reply::Array(_) | Reply::NullArray | Reply::Error(_)), "{what}");
             }
@@ -168,7 +167,7 @@ impl Stage {
     fn see_same(&mut self, what: &str) {
         self.replica.see_in_sync_with(&self.primary);
         let mut there = self.replica.client();
-        eventually(&format!("{what}: the replica has the same"), || {
+        eventually(&format!("{what}: the replica has the same data"), || {
             there.call("DEBUG DIGEST") == self.a.call("DEBUG DIGEST")
         });
     }

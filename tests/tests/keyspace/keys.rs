@@ -3,7 +3,7 @@
 use crate::persistence::restore_payloads::varint;
 use lockward_tests::{Client, Reply, Server, eventually};
 
-/// Puts the payload of a DUMP under a key.
+/// Restores the payload of a DUMP under a key.
 #[track_caller]
 fn restore(client: &mut Client, key: &str, payload: &[u8]) -> Reply {
     client.call([b"RESTORE".as_slice(), key.as_bytes(), b"0", payload, b"REPLACE"])
@@ -124,12 +124,12 @@ fn a_restored_lock_whose_lease_is_over_is_free() {
     let payload = a.call("DUMP lock");
     eventually("the lease is over", || a.info("lock").is_none());
     restore(&mut a, "lock", payload.bytes());
-    // Files store times in milliseconds, so the last millisecond of a lease may come back.
-    eventually("it is free", || a.info("lock").is_none());
+    // A payload stores times in milliseconds, so the last millisecond of a lease may come back.
+    eventually("the restored lock is free", || a.info("lock").is_none());
     assert_eq!(a.acquire("lock B").holds, 1);
 }
 
-/// A DUMP in which the token is replaced by another token of the same length.
+/// A DUMP in which the token is replaced by a different token of the same length.
 #[track_caller]
 fn with_token(payload: &[u8], token: i64, other: i64) -> Vec<u8> {
     let (from, to) = (varint(token.cast_unsigned()), varint(other.cast_unsigned()));
@@ -206,7 +206,7 @@ fn a_lock_and_its_waiters_survive_a_reload() {
     let before = a.holder("lock");
     assert_eq!(a.call("DEBUG RELOAD"), Reply::ok());
     assert_eq!(a.holder("lock").tenure(), before.tenure());
-    eventually("B waits for it", || a.queue("lock") == ["B"]);
+    eventually("B waits for the lock", || a.queue("lock") == ["B"]);
     assert!(b.has_no_reply());
     assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));
     assert!(b.reply().grant().token > before.token);
@@ -251,7 +251,7 @@ fn digests_of_different_locks_differ() {
     digests.sort();
     let count = digests.len();
     digests.dedup();
-    // The first and the third step leave the same tenure.
+    // The tenure after the third step is the same as after the first step, so two digests are equal.
     assert_eq!(digests.len(), count - 1, "{digests:?}");
 }
 
@@ -260,7 +260,7 @@ fn locks_stay_intact_during_defragmentation() {
     let server = Server::start();
     let mut a = server.client();
     if a.call("CONFIG SET activedefrag yes") != Reply::ok() {
-        return; // the server was built without the allocator that can defragment
+        return; // the server was built without jemalloc, which defragmentation needs
     }
     let owner = "A".repeat(200);
     a.send_all((0..20_000).map(|number| format!("LOCK.ACQUIRE lock-{number} {owner} PX 600000")));
@@ -273,7 +273,8 @@ fn locks_stay_intact_during_defragmentation() {
     }
     eventually("locks have been moved", || a.stat("stats", "active_defrag_hits") > 1_000);
     a.call("CONFIG SET activedefrag no");
-    // The old memory of a moved lock has other content by now, so a read of it would be seen.
+    // This overwrites the old memory of the moved locks. If the module still read that memory, the checks below would
+    // fail.
     let other = "B".repeat(200);
     a.call_all((0..20_000).map(|number| format!("LOCK.ACQUIRE other-{number} {other} PX 600000")));
     for number in (0..20_000).step_by(5) {

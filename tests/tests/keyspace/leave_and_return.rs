@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A lease that ends before the lock comes back.
+/// The length of the lease that ends before the lock comes back.
 const SHORT: Duration = Duration::from_millis(200);
 
 /// The state of a lock before it left.
@@ -88,7 +88,7 @@ fn see_over(left: &[Left]) {
     eventually("the lease is over", || over.at.elapsed() > SHORT);
 }
 
-/// Asserts that exactly the expected locks have come back.
+/// Asserts that the expected locks have come back, and no others.
 #[track_caller]
 fn assert_back(server: &Server, left: &[Left], way: &str) {
     let mut client = server.client();
@@ -103,7 +103,7 @@ fn assert_back(server: &Server, left: &[Left], way: &str) {
         let gone = i64::try_from(at.elapsed().as_millis()).expect("a time");
         let after = client.holder(key);
         assert_eq!((after.tenure(), after.slots), (before.tenure(), before.slots), "{what}");
-        // The time that passed counts against the lease, and no more.
+        // The lease is shorter by the time that has passed, and by no more.
         let (most, least) = (before.lease_left - gone + 20, before.lease_left - gone - 20_000);
         assert!(
             least < after.lease_left && after.lease_left <= most,
@@ -153,7 +153,7 @@ fn every_lock_comes_back_from_the_aof() {
     }
 }
 
-/// Ends the load when it goes out of scope: a test that fails would otherwise wait for the load forever.
+/// Ends the load when it goes out of scope. Without this, a failing test would wait for the load forever.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -162,7 +162,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Uses locks in random ways until it is told to stop.
+/// Uses locks in several ways until `stop` is set.
 fn be_busy(port: u16, stop: &AtomicBool, done: &AtomicUsize) {
     let [mut a, mut b] = [(); 2].map(|()| Client::connect(port).expect("a connection"));
     for number in (0..8).cycle() {

@@ -2,8 +2,8 @@
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 
-/// The bytes of a connection after its first command, and the bytes that a waiter takes beyond those of its connection. Both
-/// are measured before the server shortens their buffers. Change these figures together with the section Sizing of
+/// The bytes of a connection after its first command, and the additional bytes of a waiter. Both are measured before
+/// the server shortens the buffers of idle clients. Change these figures together with the section Sizing of
 /// docs/operating.md.
 fn of_connection_and_wait(server: &Server) -> (i64, i64) {
     let is_valkey = server.client().call("INFO server").text().contains("valkey_version");
@@ -11,7 +11,8 @@ fn of_connection_and_wait(server: &Server) -> (i64, i64) {
     (if has_shared_query_buffer { 18_200 } else { 38_200 }, 37_300)
 }
 
-/// A server where A holds `lock`, `count` clients may wait and data may be evicted, with A's connection.
+/// A server on which A holds `lock`, at most `waiters` clients can wait, and data can be evicted. With A's
+/// connection.
 fn with_data(waiters: usize) -> (Server, Client) {
     let server = Setup::new().module(&format!("max-waiters-total {waiters}")).start();
     let mut a = server.client();
@@ -21,7 +22,7 @@ fn with_data(waiters: usize) -> (Server, Client) {
     (server, a)
 }
 
-/// Sets `maxmemory` so many bytes above what the server uses.
+/// Sets `maxmemory` to `bytes` above the memory that the server uses now.
 fn leave_room(client: &mut Client, bytes: i64) {
     let used = client.stat("memory", "used_memory");
     client.call(format!("CONFIG SET maxmemory {}", used + bytes));
@@ -158,7 +159,8 @@ fn a_new_waiter_takes_as_much_memory_as_the_docs_say() {
     let server = Server::start();
     let (of_connection, of_wait) = of_connection_and_wait(&server);
     let mut a = server.client();
-    // Otherwise the server shortens reply buffers after a second, and a busy machine may need longer to connect all clients.
+    // Without this, the server shortens reply buffers after a second. A busy machine may need longer to connect all
+    // clients.
     assert_eq!(a.call("DEBUG REPLYBUFFER RESIZING 0"), Reply::ok());
     a.acquire("lock A PX 600000");
     let before = a.stat("memory", "used_memory");
@@ -170,7 +172,7 @@ fn a_new_waiter_takes_as_much_memory_as_the_docs_say() {
     }
     a.see_blocked(COUNT);
     let waiting = a.stat("memory", "used_memory");
-    // Allocators round up differently.
+    // Allocators round sizes up differently, so a tenth less is allowed.
     let bounds = |told: i64| told * 9 / 10..=told;
     let measured = ((connected - before) / COUNT, (waiting - connected) / COUNT);
     assert!(bounds(of_connection).contains(&measured.0), "a connection: {measured:?}");
@@ -178,7 +180,7 @@ fn a_new_waiter_takes_as_much_memory_as_the_docs_say() {
 }
 
 #[test]
-fn waiters_evict_no_data_where_maxmemory_leaves_room_for_them() {
+fn waiters_evict_no_data_if_maxmemory_leaves_room_for_them() {
     const CONNECTIONS: usize = 120;
     const WAITERS: usize = 50;
     let (server, mut a) = with_data(WAITERS);
@@ -198,7 +200,7 @@ fn waiters_evict_no_data_where_maxmemory_leaves_room_for_them() {
 }
 
 #[test]
-fn waiters_evict_data_where_maxmemory_leaves_no_room_for_them() {
+fn waiters_evict_data_if_maxmemory_leaves_no_room_for_them() {
     const WAITERS: usize = 100;
     let (server, mut a) = with_data(WAITERS);
     leave_room(&mut a, WAITERS as i64 * 20_000);

@@ -1,5 +1,5 @@
-//! Another module runs commands from event callbacks while a command of Lockward is running. No waiter is forgotten and no lock
-//! is lost.
+//! Another module runs commands in event callbacks while a command of Lockward is running. No waiter is forgotten,
+//! and no lock is lost.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 
@@ -8,7 +8,7 @@ fn start() -> Server {
     Setup::new().beside_another().start()
 }
 
-/// Makes the other module run `command` when it first receives `event`.
+/// Makes the other module run `command` in its callback of the next `event`.
 #[track_caller]
 fn at(client: &mut Client, event: &str, command: &str) {
     assert_eq!(client.call(format!("EMPTY.MEDDLE {event} {command}")).text(), "OK");
@@ -23,7 +23,7 @@ fn waiter_with_id(server: &Server, owner: &str) -> (Client, i64) {
     (waiter, id)
 }
 
-/// Actions that free the lock that A holds, each with the event in which the other module runs its command.
+/// Actions that free A's lock, each with the event in whose callback the other module runs its command.
 const FREED: [(&str, &str); 4] = [
     ("LOCK.RELEASE lock A", "lock.released"),
     ("LOCK.RELEASE lock A", "lock.acquired"),
@@ -61,7 +61,7 @@ fn a_waiter_that_is_unblocked_while_it_is_granted_the_lock_has_it_or_passes_it_o
         at(&mut a, event, &format!("CLIENT UNBLOCK {id} {how}"));
         a.call(command);
         let which = format!("{command}, unblocked at {event} with {how}");
-        // A server that cannot unblock it leaves it waiting.
+        // If the server cannot unblock B during the grant, B is granted the lock.
         match b.reply() {
             Reply::NullArray => {}
             Reply::Error(text) => assert!(text.starts_with("UNBLOCKED"), "{which}: {text}"),
@@ -77,7 +77,7 @@ fn a_waiter_that_is_unblocked_while_it_is_granted_the_lock_has_it_or_passes_it_o
 }
 
 #[test]
-fn every_wait_of_an_owner_that_is_killed_while_it_is_granted_the_lock_is_taken_back() {
+fn the_hold_of_a_waiter_that_is_killed_during_its_grant_is_taken_back() {
     let server = start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
@@ -92,13 +92,14 @@ fn every_wait_of_an_owner_that_is_killed_while_it_is_granted_the_lock_is_taken_b
 }
 
 #[test]
-fn a_client_that_joins_the_queue_of_a_lock_that_has_just_been_freed_is_granted_it() {
+fn a_client_that_queues_for_a_lock_that_has_just_been_freed_is_granted_the_lock() {
     let server = start();
     let (mut a, mut c) = (server.client(), server.client());
     a.acquire("lock A PX 600000");
     let mut b = server.waiter("lock B PX 600000 BLOCK 0");
     at(&mut a, "lock.acquired", "DEL lock");
-    // In one event loop pass: C's command finds that A's lease is over, and B gets the lock.
+    // The last command runs in one event loop pass: it finds that A's lease is over, and B gets the lock before C
+    // queues.
     c.send_all(["LOCK.RENEW lock A PX 20", "DEBUG SLEEP 0.1", "LOCK.ACQUIRE lock C PX 600000 BLOCK 0"]);
     c.reply().int();
     c.reply();

@@ -1,16 +1,16 @@
-//! Locks with several holders, and every way in which they can leave a server and come back.
+//! Locks with several holders, and every way in which such a lock can leave a server and come back.
 
 use lockward_tests::{Client, Holder, Link, Reply, Server, Setup, WallClock, eventually};
 use std::time::{Duration, Instant};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// The number of holders of the lock `crowd`. It is so large that they are indexed.
+/// The number of holders of the lock `crowd`: large enough that the module indexes them.
 const CROWD: usize = 40;
 
 const KEYS: [&str; 5] = ["readers", "permits", "heavy", "downgraded", "crowd"];
 
-/// The locks before they left.
+/// The locks and their holders before the locks left.
 struct Left {
     locks: Vec<(&'static str, Vec<Holder>)>,
     at: Instant,
@@ -22,7 +22,7 @@ fn holders(client: &mut Client, key: &str) -> Vec<Holder> {
     if reply.is_null() { Vec::new() } else { reply.info().holders }
 }
 
-/// Creates locks with holders of every kind.
+/// Creates locks of every kind with several holders.
 #[track_caller]
 fn leave(server: &Server) -> Left {
     let mut client = server.client();
@@ -52,7 +52,7 @@ fn leave(server: &Server) -> Left {
     Left { locks, at: Instant::now() }
 }
 
-/// Asserts that all holders have come back, and that others can acquire beside them as before. Then the
+/// Asserts that all holders have come back, and that other owners can acquire the lock beside them as before. Then the
 /// holders release.
 #[track_caller]
 fn assert_back(client: &mut Client, left: &Left, way: &str) {
@@ -63,7 +63,7 @@ fn assert_back(client: &mut Client, left: &Left, way: &str) {
         let expected: Vec<_> = before.iter().map(same).collect();
         assert_eq!(after.iter().map(same).collect::<Vec<_>>(), expected, "{key}, {way}");
         for (before, after) in before.iter().zip(&after) {
-            // A replica counts what is left from the time when it received the change.
+            // On a replica the lease starts when the replica receives the change, so the lease may end later there.
             let most = before.lease_left + 5_000;
             let least = before.lease_left - gone - 20_000;
             assert!(
@@ -140,7 +140,7 @@ fn all_holders_come_back_from_an_aof() {
                 client.stat("persistence", "aof_rewrite_scheduled") == 0
                     && client.stat("persistence", "aof_rewrite_in_progress") == 0
             });
-            // This change comes after the rewrite.
+            // This change is appended after the rewrite.
             client.acquire("permits B SLOTS 9 PX 600000");
             assert_eq!(client.call("LOCK.RELEASE permits B"), Reply::Int(1));
         }
@@ -207,7 +207,7 @@ fn all_holders_of_an_evicted_lock_keep_their_tenures() {
     assert_eq!(client.stat("lock", "lock_tenures_kept"), KEYS.len() as i64);
     for key in KEYS {
         let owner = &left.locks.iter().find(|(other, _)| *other == key).unwrap().1[0].owner;
-        // A change puts the key back, with all its holders.
+        // A change puts the lock back into the keyspace with all its holders.
         client.call(format!("LOCK.RENEW {key} {owner} PX 600000")).int();
         assert_eq!(client.call(["EXISTS", key]), Reply::Int(1));
     }
@@ -238,7 +238,7 @@ fn a_release_by_one_holder_of_an_evicted_lock_leaves_the_others() {
 }
 
 #[test]
-fn steps_of_the_wall_clock_end_no_tenure_of_several() {
+fn steps_of_the_wall_clock_end_no_tenure_of_a_lock_with_several_holders() {
     for forward in [true, false] {
         let mut clock = WallClock::new();
         let server = Setup::new().clock(&clock).start();
@@ -248,7 +248,9 @@ fn steps_of_the_wall_clock_end_no_tenure_of_several() {
         if forward {
             clock.forward(HOUR);
             eventually("a plain key is gone", || client.call("EXISTS plain") == Reply::Int(0));
-            eventually("the locks are back", || client.call("DBSIZE") == Reply::Int(KEYS.len() as i64));
+            eventually("the locks are in the keyspace again", || {
+                client.call("DBSIZE") == Reply::Int(KEYS.len() as i64)
+            });
         } else {
             clock.back(HOUR);
         }
@@ -289,7 +291,7 @@ fn digests_differ_by_limit_and_weight() {
     let modes = ["", "SHARED", "SLOTS 5", "SLOTS 5 WEIGHT 2", "SLOTS 6 WEIGHT 2"];
     assert_eq!(client.call("CONFIG SET lock.quarantine 600000"), Reply::ok());
     let digest = |(number, mode)| {
-        // All of them have the same token, by a claim in quarantine.
+        // During a quarantine, LOCK.RENEW can claim a tenure with a chosen token, so all locks get the same token.
         client.call(format!("LOCK.RENEW lock-{number} A TOKEN 5 PX 60000 {mode}")).int();
         client.call(format!("DEBUG DIGEST-VALUE lock-{number}")).items()[0].text()
     };
@@ -334,7 +336,7 @@ fn all_holders_are_on_a_replica_that_is_promoted() {
         }
         assert_same(&primary, &replica);
         if way == "partial resync" {
-            assert_eq!(primary.client().stat("stats", "sync_full"), 1, "only the first");
+            assert_eq!(primary.client().stat("stats", "sync_full"), 1, "a second full resync");
             assert!(primary.client().stat("stats", "sync_partial_ok") > 0);
         }
         assert_back(&mut replica.promote(), &left, way);
@@ -423,13 +425,17 @@ fn a_lock_with_many_holders_is_freed_in_the_background() {
     client.call_all((0..1_000).map(|number| format!("LOCK.ACQUIRE lock owner-{number} SHARED")));
     let before = client.stat("memory", "lazyfreed_objects");
     assert_eq!(client.call("UNLINK lock"), Reply::Int(1));
-    eventually("it is freed", || {
+    eventually("the lock is freed in the background", || {
         client.stat("memory", "lazyfreed_objects") == before + 1 && client.stat("lock", "lock_held") == 0
     });
     client.acquire("lock A");
     client.call("UNLINK lock");
-    eventually("it is freed", || client.stat("lock", "lock_held") == 0);
-    assert_eq!(client.stat("memory", "lazyfreed_objects"), before + 1, "one holder is freed at once");
+    eventually("the lock is freed", || client.stat("lock", "lock_held") == 0);
+    assert_eq!(
+        client.stat("memory", "lazyfreed_objects"),
+        before + 1,
+        "a lock with one holder is freed at once"
+    );
 }
 
 #[test]
@@ -438,7 +444,7 @@ fn holders_stay_intact_during_defragmentation() {
     let server = Server::start();
     let mut client = server.client();
     if client.call("CONFIG SET activedefrag yes") != Reply::ok() {
-        return; // the server was built without the allocator that can defragment
+        return; // the server was built without jemalloc, which defragmentation needs
     }
     let owner = |number: usize| format!("{}-{number}", "A".repeat(200));
     client
@@ -453,7 +459,8 @@ fn holders_stay_intact_during_defragmentation() {
     }
     eventually("owners have been moved", || client.stat("stats", "active_defrag_hits") > 1_000);
     client.call("CONFIG SET activedefrag no");
-    // The old memory of a moved owner has other content by now, so a read of it would be seen.
+    // This overwrites the old memory of the moved owners. If the module still read that memory, the checks below
+    // would fail.
     let other = "B".repeat(200);
     client.call_all((0..HOLDERS).map(|number| format!("LOCK.ACQUIRE other-{number} {other} PX 600000")));
     let after = holders_of(&mut client, HOLDERS);

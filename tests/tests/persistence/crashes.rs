@@ -1,8 +1,8 @@
-//! Crashes under load: the server is killed, and its disk loses what was not synced.
+//! Crashes under load: the server is killed, and its disk loses the data that was not synced.
 //!
-//! With `appendfsync always`, everything that was acknowledged to a client must be there after the restart. A request
-//! without a reply may have been executed or not. With other settings the same load loses acknowledged changes. This
-//! shows that the test would notice a loss.
+//! With `appendfsync always`, no change that was acknowledged to a client may be missing after the restart. A request
+//! without a reply may have been executed or not. With other settings, the same load loses acknowledged changes,
+//! which shows that the test notices losses.
 
 use lockward_tests::{
     Client, Disk, Holder, Random, Reply, Server, Setup, Silence, appended_files, eventually, rounds,
@@ -12,34 +12,34 @@ use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Number of clients that each use one lock alone.
+/// The number of clients that each use their own lock.
 const LONERS: usize = 4;
-/// Number of clients that contend for locks.
+/// The number of clients that contend for locks.
 const RIVALS: usize = 6;
-/// Number of locks that they contend for.
+/// The locks for which these clients contend.
 const SHARED: [&str; 2] = ["shared-0", "shared-1"];
 
 /// The outcome of some crashes.
 #[derive(Debug, Default)]
 struct Outcome {
-    /// Replies that clients received.
+    /// The number of replies that clients received.
     acknowledged: usize,
-    /// The new tenures in these replies.
+    /// The number of new tenures in these replies.
     grants: usize,
     /// The number of crashes in which the AOF lost bytes.
     cuts: usize,
     /// Acknowledged changes that were missing after the restart.
     lost: Vec<String>,
-    /// Tokens that were given twice.
+    /// Tokens that are not larger than an earlier token of the same lock.
     repeated: Vec<String>,
 }
 
-/// The state of a lock at one time, as its only client knows it.
+/// The state of a lock, as its only client knows it.
 #[derive(Clone, Debug)]
 struct Stage {
     holds: i64,
     lease: i64,
-    /// `None` until the reply with it has arrived.
+    /// `None` until the reply with the token has arrived.
     token: Option<i64>,
 }
 
@@ -48,7 +48,7 @@ impl Stage {
 
     fn fits(&self, found: Option<&Holder>, owner: &str) -> bool {
         let Some(found) = found else { return self.holds == 0 };
-        // Leases differ so much that the time left shows which lease it was.
+        // The leases differ so much that the time left shows which lease the server has loaded.
         self.holds == found.holds
             && found.owner == owner
             && self.token.is_none_or(|token| token == found.token)
@@ -57,19 +57,19 @@ impl Stage {
     }
 }
 
-/// A client that uses one lock alone, and what it did with the lock.
+/// A client that uses its own lock, and what it did with the lock.
 struct Loner {
     key: String,
     owner: String,
-    /// The state of the lock by the last reply.
+    /// The state of the lock after the last request with a reply.
     acknowledged: Stage,
-    /// The state of the lock once the last request is executed.
+    /// The state of the lock if the server has executed the last request.
     asked: Stage,
     tokens: Vec<i64>,
 }
 
 impl Loner {
-    /// Sends random requests for its lock until the server is gone.
+    /// Sends random requests for the client's lock until the server is killed.
     fn run(key: String, owner: String, port: u16, mut random: Random, acknowledged: &AtomicUsize) -> Self {
         let mut loner =
             Self { key, owner, acknowledged: Stage::FREE, asked: Stage::FREE, tokens: Vec::new() };
@@ -129,7 +129,7 @@ struct Tenure {
     asked: i64,
 }
 
-/// Acquires contended locks until the server is gone. Returns the tenures that were acknowledged.
+/// Acquires contended locks until the server is killed. Returns the acknowledged tenures.
 fn rival(owner: &str, port: u16, mut random: Random, acknowledged: &AtomicUsize) -> Vec<Tenure> {
     let mut tenures = Vec::new();
     let _: Result<(), Silence> = (|| {
@@ -171,7 +171,8 @@ fn check_rivals(key: &str, tenures: &[Tenure], found: Option<&Holder>, outcome: 
         let found_it = found.filter(|found| found.token == tenure.token);
         let stands = match found_it {
             Some(found) => found.owner == tenure.owner && [tenure.holds, tenure.asked].contains(&found.holds),
-            // The tenure is over if its release was requested. Then the lock is free or has a later holder.
+            // The tenure may be over only if the client has requested its end. Then the lock is free or has a later
+            // holder.
             None => tenure.asked == 0 && token.is_none_or(|token| token > tenure.token),
         };
         if !stands {
@@ -180,12 +181,12 @@ fn check_rivals(key: &str, tenures: &[Tenure], found: Option<&Holder>, outcome: 
     }
 }
 
-/// Removes a transaction at the end that lacks its EXEC, as `redis-check-aof --fix` does.
+/// Removes an incomplete transaction at the end of the AOF, as `redis-check-aof --fix` does.
 ///
-/// The server itself removes only the torn command at the end, and then appends after a MULTI that is never executed.
-/// After the next restart, everything written since is gone (https://github.com/valkey-io/valkey/pull/4342). The server
-/// writes such a transaction when a command stores a key anew and the server first drops the old key because its TTL has
-/// passed.
+/// The server itself removes only a torn command at the end, and keeps the MULTI. It then appends new commands after
+/// this MULTI, and the next restart loses all of them (https://github.com/valkey-io/valkey/pull/4342). For example, the
+/// server writes a transaction when a command stores a key whose TTL has passed. The transaction contains the deletion
+/// of the old key, and the command.
 fn mend(server: &Server) {
     let path = appended_files(server).pop().expect("an AOF");
     let aof = fs::read(&path).expect("an AOF");
@@ -197,7 +198,7 @@ fn mend(server: &Server) {
     }
 }
 
-/// Kills a server under load `cycles` times, with a disk that loses what was not synced.
+/// Kills a server under load `cycles` times, with a disk that loses the data that was not synced.
 fn crash(appendfsync: &str, cycles: u32) -> Outcome {
     let mut random = Random::new();
     let disk = Disk::new();
@@ -226,15 +227,17 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
                     scope.spawn(move || rival(&owner, port, chance, acknowledged))
                 })
                 .collect();
-            // An AOF that is not synced may lose a part in the middle while it is rewritten. Then the server does not
-            // start.
+            // During a rewrite the AOF has several files. If an earlier file loses unsynced data, the server does not
+            // start. So only a synced AOF is rewritten.
             if appendfsync == "always" && random.once_in(4) {
                 let mut client = server.client();
                 client.call(format!("CONFIG SET aof-use-rdb-preamble {}", random.one_of(&["yes", "no"])));
                 client.call("BGREWRITEAOF");
             }
             let enough = usize::try_from(random.within(50..400)).expect("a count");
-            eventually("clients are acknowledged much", || acknowledged.load(Ordering::Relaxed) >= enough);
+            eventually("clients have received enough replies", || {
+                acknowledged.load(Ordering::Relaxed) >= enough
+            });
             server.kill();
             let loners: Vec<_> = loners.into_iter().map(|loner| loner.join().expect("a loner")).collect();
             let tenures: Vec<_> =
@@ -261,7 +264,7 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
                         .filter(|tenure| tenure.key == *key)
                         .map(|tenure| tenure.token)
                         .collect();
-                    // Contending clients do not know the order of their replies.
+                    // The tenures are grouped by client, not in the order of their grants.
                     tokens.sort_unstable();
                     tokens
                 }
@@ -270,7 +273,8 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
             if let Some(found) = found {
                 // The client may not have received the reply with this token.
                 tokens.extend((!tokens.contains(&found.token)).then_some(found.token));
-                // The lost change may be the end of an older tenure. Then this is not a new tenure.
+                // If the crash has lost the end of an older tenure, the lock still has the older tenure, whose token is
+                // not new.
                 tokens.retain(|token| !given.contains(token) || *token != found.token);
                 assert_eq!(client.call(["LOCK.RELEASE", key, &found.owner, "ALL"]), Reply::Int(0));
             }
@@ -285,7 +289,7 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
         }
     }
     println!(
-        "{cycles} crashes, {} cost the AOF something; {} rewrites; {} replies, {} grants, {} losses",
+        "{cycles} crashes, in {} of them the AOF lost bytes; {} rewrites; {} replies, {} grants, {} losses",
         outcome.cuts,
         server.log().matches("Background AOF rewrite finished successfully").count(),
         outcome.acknowledged,
@@ -300,7 +304,7 @@ fn with_appendfsync_always_a_crash_loses_nothing_that_was_acknowledged() {
     let outcome = crash("always", rounds(20, 200));
     assert_eq!(outcome.lost, [""; 0], "lost");
     assert_eq!(outcome.repeated, [""; 0], "tokens");
-    assert!(outcome.cuts > 0, "no crash has cost the AOF anything");
+    assert!(outcome.cuts > 0, "the AOF lost bytes in no crash");
 }
 
 #[test]

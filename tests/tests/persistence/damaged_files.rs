@@ -1,4 +1,4 @@
-//! Cut and damaged files: the server loads the intact part and goes on, or logs why it does not start.
+//! Cut and damaged files: the server loads the intact part and goes on, or it refuses to start and logs why.
 
 use lockward_tests::{
     Client, Grant, Holder, Random, Refusal, Reply, Sent, Server, Setup, appended_files, commands_in,
@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 const KEYS: [&str; 5] = ["lock-0", "lock-1", "lock-2", "lock-3", "lock-4"];
 
-/// The state that the recorded commands change: the locks without their times, and a counter that is changed together with
-/// them.
+/// The state that the recorded commands change: the locks without their times, and a counter that changes in the same
+/// transactions as the locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct State {
     tenures: [Option<(String, i64, i64)>; KEYS.len()],
@@ -33,7 +33,7 @@ impl State {
         Self { tenures, counter: (!counter.is_null()).then(|| counter.text()) }
     }
 
-    /// The state before, except for one lock that was free for a moment.
+    /// The same state, but with this lock free.
     fn with_free(&self, key: &str) -> Self {
         let mut state = self.clone();
         let index = KEYS.iter().position(|other| *other == key).expect("one of the locks");
@@ -42,7 +42,7 @@ impl State {
     }
 }
 
-/// A unit of loading: a command or a transaction.
+/// The offsets of the ends of the units in an AOF. A unit is a command outside a transaction, or a whole transaction.
 fn units(aof: &[u8]) -> Vec<usize> {
     let mut units = Vec::new();
     let mut in_transaction = false;
@@ -69,12 +69,12 @@ fn is_whole(aof: &[u8]) -> bool {
     commands.last().map_or(0, |(_, end)| *end) == aof.len() && count(b"MULTI") == count(b"EXEC")
 }
 
-/// A server that has ended, and what it did.
+/// A killed server with its AOF and the states of its locks.
 struct Recording {
     server: Server,
     path: PathBuf,
     aof: Vec<u8>,
-    /// The state before the first unit, and after each.
+    /// The state before the first unit, and the state after each unit.
     states: Vec<State>,
 }
 
@@ -98,7 +98,7 @@ impl Recorder {
         self.client.owner(key)
     }
 
-    /// One event loop pass: it must append one unit, or nothing when nothing has changed.
+    /// Runs one event loop pass. It must append one unit, or none if the state has not changed.
     #[track_caller]
     fn pass(&mut self, what: &str, act: impl FnOnce(&mut Client)) {
         let (units, before, state) = self.after(act);
@@ -106,7 +106,8 @@ impl Recorder {
         self.states.resize(self.states.len() + units, state);
     }
 
-    /// One event loop pass that changes only a lease, which is not compared.
+    /// Runs one event loop pass that changes only a lease. It must append one unit. The comparison of states ignores
+    /// leases.
     #[track_caller]
     fn renewal(&mut self, what: &str, act: impl FnOnce(&mut Client)) {
         let (units, before, state) = self.after(act);
@@ -114,8 +115,8 @@ impl Recorder {
         self.states.push(state);
     }
 
-    /// Several event loop passes. After each pass but the last, `key` is free, or its lease is over by the time of the
-    /// load.
+    /// Runs one to three event loop passes. After each pass except the last, a load finds `key` free: the lock was
+    /// freed, or its lease is over by then.
     #[track_caller]
     fn passes(&mut self, what: &str, key: &str, act: impl FnOnce(&mut Client)) {
         let (units, before, state) = self.after(act);
@@ -124,7 +125,7 @@ impl Recorder {
         self.states.push(state);
     }
 
-    /// How many units an action appended, and the states before and after it.
+    /// Runs an action. Returns the number of units that it appended, the state before it, and the state after it.
     #[track_caller]
     fn after(&mut self, act: impl FnOnce(&mut Client)) -> (usize, State, State) {
         act(&mut self.client);
@@ -134,7 +135,7 @@ impl Recorder {
         (units + 1 - self.states.len(), before, state)
     }
 
-    /// A mixture of everything that can happen to locks.
+    /// Records each kind of change that a lock can have.
     fn round(&mut self, round: usize) {
         let (key, other) = (KEYS[round % KEYS.len()], KEYS[(round + 1) % KEYS.len()]);
         let [a, b, c, d, e, f] = ["a", "b", "c", "d", "e", "f"].map(|owner| format!("{owner}{round}"));
@@ -214,7 +215,7 @@ fn recording() -> Recording {
 }
 
 impl Recording {
-    /// Starts the server with another AOF.
+    /// Starts the server with this AOF.
     fn start_with(&mut self, aof: &[u8]) -> Result<(), Refusal> {
         fs::write(&self.path, aof).expect("an AOF");
         self.server.try_to_start_again()
@@ -238,12 +239,12 @@ impl Recording {
 }
 
 #[test]
-fn an_aof_cut_anywhere_leaves_no_pass_half_done() {
+fn a_load_of_an_aof_cut_anywhere_leaves_no_event_loop_pass_half_done() {
     let mut random = Random::new();
     let mut recording = recording();
     let length = recording.aof.len();
     let ends = units(&recording.aof);
-    // The long form cuts at every offset of the last passes: a deletion, ends of leases, a script.
+    // With LOCKWARD_LONG, the test cuts at every offset of the last units: a deletion, ends of leases, a script.
     let last = rounds(length, ends[ends.len() - 8]);
     let mut cuts: BTreeSet<usize> = (last..length).collect();
     cuts.extend(
@@ -259,7 +260,7 @@ fn an_aof_cut_anywhere_leaves_no_pass_half_done() {
 }
 
 #[test]
-fn a_server_starts_and_goes_on_after_a_cut() {
+fn a_server_starts_with_a_cut_aof_and_appends_to_it() {
     let mut recording = recording();
     let cut = recording.aof.len() - 5;
     recording.start_cut(cut).expect("a start");
@@ -279,7 +280,7 @@ fn an_aof_rewrite_saves_the_commands_after_a_torn_transaction() {
         commands_in(&recording.aof).into_iter().find(|(_, end)| *end > begin + MULTI.len()).expect("more");
     let cut = first + 5;
     recording.start_cut(cut).expect("a start");
-    // Without the rewrite, the next restart loses everything that follows.
+    // Without this rewrite, the next restart would lose all later commands.
     let mut client = recording.server.client();
     assert!(!matches!(client.call("BGREWRITEAOF"), Reply::Error(_)));
     eventually("the AOF is rewritten", || {
@@ -293,7 +294,7 @@ fn an_aof_rewrite_saves_the_commands_after_a_torn_transaction() {
 }
 
 #[test]
-fn a_cut_aof_is_refused_with_aof_load_truncated_no() {
+fn with_aof_load_truncated_no_a_cut_aof_is_refused() {
     let mut random = Random::new();
     let mut recording = recording();
     recording.server.change_setup(|setup| setup.config("aof-load-truncated no"));
@@ -324,7 +325,7 @@ fn a_cut_aof_is_refused_with_aof_load_truncated_no() {
     assert!(loads >= 2 && refusals > 0);
 }
 
-/// The module's commands in an AOF, and their offsets. Damage to other commands is not tested.
+/// The module's commands in an AOF, and their offsets. The tests damage only these commands.
 fn ours(aof: &[u8]) -> Vec<(Sent, Range<usize>)> {
     let (mut ours, mut begin) = (Vec::new(), 0);
     for (command, end) in commands_in(aof) {
@@ -336,11 +337,12 @@ fn ours(aof: &[u8]) -> Vec<(Sent, Range<usize>)> {
     ours
 }
 
-/// The bytes of a command in an AOF, each with its possible replacements: another digit in the framing, any byte elsewhere.
+/// The offset of each byte of a command in an AOF, with the bytes that may replace it. Digits of a length or a count
+/// are replaced by digits, and bytes of an argument by any bytes.
 fn bytes_of(command: &Sent, begin: usize) -> Vec<(usize, Range<i64>)> {
     const DIGITS: Range<i64> = 0x30..0x3a;
     const BYTES: Range<i64> = 0..0x100;
-    // The module's commands have fewer than ten arguments.
+    // The module's commands have fewer than ten arguments, so their count has one digit.
     let mut bytes = vec![(begin + 1, DIGITS)];
     let mut at = begin + "*3\r\n".len();
     for argument in command {
@@ -372,7 +374,7 @@ fn damaged(aof: &[u8], random: &mut Random) -> (Vec<u8>, String) {
     }
 }
 
-/// Asserts that everything that was loaded can be used, saved and loaded again.
+/// Asserts that the loaded locks can be saved, loaded again and used.
 #[track_caller]
 fn assert_sound(server: &Server, what: &str) {
     let mut client = server.client();
@@ -398,7 +400,7 @@ fn assert_sound(server: &Server, what: &str) {
 fn no_damage_to_an_aof_crashes_the_server() {
     let mut random = Random::new();
     let mut recording = recording();
-    // As in the server's defaults, commands that fail are logged.
+    // This is the server's default: when a command of the AOF fails, the server logs the error and goes on.
     recording.server.change_setup(|setup| setup.config("propagation-error-behavior ignore"));
     let (mut loads, mut refusals, mut logged) = (0, 0, 0);
     for _ in 0..rounds(25, 400) {
@@ -422,7 +424,7 @@ fn no_damage_to_an_aof_crashes_the_server() {
     assert!(logged + refusals > 0, "no damage was noticed");
 }
 
-/// A server that has ended with locks in its snapshot, and the snapshot.
+/// A killed server with locks in its snapshot, the path of the snapshot, and its bytes.
 fn snapshot() -> (Server, PathBuf, Vec<u8>) {
     let setup = Setup::new().config("rdbchecksum no").config("rdbcompression no");
     let mut server = setup.start();
@@ -446,7 +448,7 @@ fn payloads(snapshot: &[u8]) -> Vec<Range<usize>> {
     KEYS.iter()
         .map(|key| {
             let at = find(key).expect("a key") + key.len() + TYPE_AND_KIND;
-            // Two bits encode how many bytes the length takes.
+            // The two highest bits say how many bytes the length takes. Longer payloads do not occur.
             let (length, size) = match snapshot[at] {
                 short @ ..0x40 => (short.into(), 1),
                 long => (usize::from(long & 0x3f) << 8 | usize::from(snapshot[at + 1]), 2),
@@ -466,8 +468,8 @@ fn a_snapshot_that_was_cut_is_refused() {
     let mut random = Random::new();
     let (mut server, path, bytes) = snapshot();
     let length = bytes.len();
-    // If a module value ends early between two of its parts, the server refuses the file. But then it hangs in the check
-    // that it makes for its log: https://github.com/redis/redis/pull/15034.
+    // If a file ends between two parts of a module value, the server refuses the file, but then hangs in the check
+    // that it runs for its log: https://github.com/redis/redis/pull/15034. So the test does not cut there.
     let hangs: Vec<usize> = payloads(&bytes)
         .into_iter()
         .flat_map(|payload| {
@@ -493,7 +495,7 @@ fn a_snapshot_that_was_cut_is_refused() {
 fn no_damage_to_a_lock_in_a_snapshot_crashes_the_server() {
     let mut random = Random::new();
     let (mut server, path, bytes) = snapshot();
-    // The bytes before the owner, and some bytes of the owner.
+    // The bytes before the owner's name, and some bytes of the name.
     let ours: Vec<usize> = payloads(&bytes).into_iter().flat_map(|payload| payload.take(32)).collect();
     let (mut loads, mut refusals) = (0, 0);
     for _ in 0..rounds(20, 400) {

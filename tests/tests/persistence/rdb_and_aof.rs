@@ -1,9 +1,9 @@
-//! RDB and AOF.
+//! Tenures survive a restart from an RDB snapshot or an AOF.
 
 use lockward_tests::{Client, Holder, Reply, Server, Setup, eventually};
 use std::time::{Duration, Instant};
 
-/// A tenure with two holds and a lease of 100 s under `lock`.
+/// Acquires `lock` twice with a lease of 100 s, and returns the holder.
 #[track_caller]
 fn held_twice(a: &mut Client) -> Holder {
     a.acquire("lock A PX 100000");
@@ -11,7 +11,7 @@ fn held_twice(a: &mut Client) -> Holder {
     a.holder("lock")
 }
 
-/// Asserts that a restarted server has the same tenure, with 100 s left at most.
+/// Asserts that a restarted server has the same tenure, with at most 100 s left of its lease.
 #[track_caller]
 fn assert_goes_on(server: &Server, before: &Holder) {
     let mut a = server.client();
@@ -197,7 +197,7 @@ fn the_time_that_the_server_was_down_counts_against_the_lease() {
         a.call("SAVE");
         let saved = Instant::now();
         server.kill();
-        eventually("time has gone by", || saved.elapsed() > Duration::from_millis(300));
+        eventually("300 ms have passed", || saved.elapsed() > Duration::from_millis(300));
         server.start_again();
         assert!(server.client().holder("lock").lease_left <= 100_000 - 300);
     }
@@ -212,7 +212,7 @@ fn a_loaded_lease_ends_and_serves_the_waiters() {
 }
 
 #[test]
-fn a_server_without_the_preamble_rewrites_locks_that_a_replica_of_any_kind_can_load() {
+fn a_server_loads_an_aof_that_it_has_rewritten_without_the_preamble() {
     let server = with_aof().config("aof-use-rdb-preamble no").start();
     let mut a = server.client();
     let before = held_twice(&mut a);
@@ -222,7 +222,7 @@ fn a_server_without_the_preamble_rewrites_locks_that_a_replica_of_any_kind_can_l
 }
 
 #[test]
-fn a_shutdown_saves_the_locks_where_the_server_is_set_to_save() {
+fn a_shutdown_saves_the_locks_if_the_server_has_a_save_setting() {
     let mut server = Setup::new().config("save 3600 1").start();
     let before = held_twice(&mut server.client());
     assert!(server.terminate().success());
@@ -231,7 +231,7 @@ fn a_shutdown_saves_the_locks_where_the_server_is_set_to_save() {
 }
 
 #[test]
-fn a_server_with_waiters_ends_in_order() {
+fn a_server_with_waiters_shuts_down_normally() {
     let (mut server, _a, mut b) = Server::start_contended();
     assert!(server.terminate().success());
     assert!(b.is_closed());

@@ -1,4 +1,4 @@
-//! Damaged and forged RESTORE payloads: each is refused, or creates an ordinary lock.
+//! Damaged and forged RESTORE payloads: the server refuses them, or they create an ordinary lock.
 
 use lockward_tests::{Client, Info, Random, Reply, Server, Setup, eventually, rounds};
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,16 +7,16 @@ use std::net::TcpListener;
 
 /// The version of the stored encoding.
 const VERSION: u8 = 1;
-/// The record of a holder.
+/// The record type of a holder with weight 1.
 const PUT: u8 = 1;
-/// The record of a holder with another weight than 1.
+/// The record type of a holder with a weight above 1.
 const WEIGHTED_PUT: u8 = 6;
 /// The longest span, in milliseconds: a thousand years.
 const LONGEST: u64 = 31_536_000_000_000;
 const LARGEST_TOKEN: u64 = (1 << 53) - 1;
 const HOUR_MS: u64 = 3_600_000;
 
-/// A number in the stored encoding: seven bits a byte, the lowest first.
+/// A number in the stored encoding: seven bits in each byte, the lowest bits first.
 pub(crate) fn varint(mut number: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while number > 0x7f {
@@ -27,13 +27,13 @@ pub(crate) fn varint(mut number: u64) -> Vec<u8> {
     bytes
 }
 
-/// A holder as a payload describes it. Every number may be wrong.
+/// A holder in a payload. Every number may be wrong.
 #[derive(Clone)]
 struct Put {
     token: u64,
     holds: u64,
     slots: u64,
-    /// It is written if it is not 1.
+    /// A weight of 1 is not written.
     weight: u64,
     left: u64,
     wall_deadline: u64,
@@ -43,7 +43,7 @@ struct Put {
 }
 
 impl Put {
-    /// A holder that a correct server may have written at `now`, in milliseconds since the epoch.
+    /// A holder as a server writes it at `now`, in milliseconds since the epoch.
     fn honest(owner: &[u8], token: u64, now: u64) -> Self {
         let (left, owner) = (HOUR_MS, owner.to_vec());
         let wall_deadline = now + left;
@@ -95,7 +95,7 @@ impl Frame {
         [&self.head, &[Self::STRING][..], &length, payload, &self.tail].concat()
     }
 
-    /// The same, as the next version of the encoding writes it.
+    /// The same frame with the number of the next encoding version.
     fn of_the_next_version(&self) -> Self {
         let mut next = self.clone();
         // The version is the lowest ten bits of the module's number.
@@ -104,7 +104,8 @@ impl Frame {
     }
 }
 
-/// A server that accepts payloads with a wrong checksum, a connection to it, the frame of its locks, and its time.
+/// A server that accepts payloads with a wrong checksum. With a connection, the frame of the server's DUMPs, and the
+/// server's time in milliseconds.
 #[track_caller]
 fn credulous() -> (Server, Client, Frame, u64) {
     credulous_with(Setup::new())
@@ -199,17 +200,17 @@ fn a_payload_with_an_impossible_owner_token_or_number_is_refused() {
         }
         assert_eq!(client.call("DBSIZE"), Reply::Int(0), "{what}");
     }
-    // Refused payloads have not raised the floor of the tokens either.
+    // The tokens of the refused payloads have not raised the next token either.
     assert!(client.acquire("lock A").token < i64::try_from(day_ahead).unwrap());
 }
 
-/// Reads a restored lock, saves and loads it, and releases it.
+/// Reads a restored lock, dumps and restores it, saves and loads it, and releases it.
 #[track_caller]
 fn see_lock_like_any_other(client: &mut Client, key: &str, what: &str) {
     let info = client.info(key).unwrap_or_else(|| panic!("{what}: no lock"));
     let again = client.call(format!("DUMP {key}"));
-    assert_eq!(restore(client, "again", again.bytes()), Reply::ok(), "{what}: what was dumped is restored");
-    assert_eq!(client.call("DEBUG RELOAD"), Reply::ok(), "{what}: what was saved is loaded");
+    assert_eq!(restore(client, "again", again.bytes()), Reply::ok(), "{what}: a dumped lock can be restored");
+    assert_eq!(client.call("DEBUG RELOAD"), Reply::ok(), "{what}: the server can load what it has saved");
     let holders = |info: Info| -> Vec<(String, i64, i64, [i64; 2])> {
         info.holders
             .into_iter()
@@ -229,7 +230,7 @@ fn see_lock_like_any_other(client: &mut Client, key: &str, what: &str) {
 
 #[test]
 fn a_restored_lease_of_any_length_can_be_saved_loaded_renewed_and_replicated() {
-    // A regression: a snapshot with the longest lease did not load, and the server did not start.
+    // An earlier version could save the longest lease in a snapshot but not load it, so the server did not start.
     let (mut primary, mut client, frame, now) = credulous_with(Setup::new().config("save 3600 1000000"));
     let replica = Server::start_replica_of(&primary);
     assert_eq!(replica.client().call("DEBUG SET-SKIP-CHECKSUM-VALIDATION 1"), Reply::ok());
@@ -251,7 +252,7 @@ fn a_restored_lease_of_any_length_can_be_saved_loaded_renewed_and_replicated() {
     let locks = client.call("DBSIZE");
     replica.see_in_sync_with(&primary);
     assert_eq!(replica.client().call("DEBUG DIGEST"), client.call("DEBUG DIGEST"));
-    // Redis 8 refuses SAVE while the child that sent the data to the replica exists.
+    // Redis 8 refuses SAVE while the child process of the replica's full resync runs.
     eventually("a snapshot", || client.call("SAVE") == Reply::ok());
     primary.kill_and_start_again();
     assert_eq!(primary.client().call("DBSIZE"), locks);
@@ -259,7 +260,7 @@ fn a_restored_lease_of_any_length_can_be_saved_loaded_renewed_and_replicated() {
     assert_eq!(late.client().call("DBSIZE"), locks);
 }
 
-/// Valid payloads to damage. The server made some of them, this test the others.
+/// Valid payloads to damage.
 #[track_caller]
 fn originals(client: &mut Client, now: u64) -> Vec<Vec<Put>> {
     let put = |number: u64, owner: &[u8]| Put::honest(owner, now * 1_000 + number, now);
@@ -283,7 +284,7 @@ fn originals(client: &mut Client, now: u64) -> Vec<Vec<Put>> {
     ]
 }
 
-/// Changes a few bytes: flips, cuts, doubles, inserts or removes them.
+/// Damages a few places: changes, removes, doubles or inserts bytes, or cuts the rest off.
 fn damage(bytes: &mut Vec<u8>, from: usize, random: &mut Random) {
     for _ in 0..random.within(1..4) {
         let at = from + usize::try_from(random.within(0..(bytes.len() - from + 1) as i64)).unwrap();
@@ -301,7 +302,7 @@ fn damage(bytes: &mut Vec<u8>, from: usize, random: &mut Random) {
     }
 }
 
-/// A wrong number: one at the limits of the range, or any number.
+/// A wrong number: one near a limit, or a random number.
 fn lie(random: &mut Random) -> u64 {
     let edges =
         [0, 1, 0x7f, 0x80, 1_000_000, u32::MAX.into(), LARGEST_TOKEN, LONGEST, i64::MAX as u64, u64::MAX];
@@ -312,7 +313,7 @@ fn lie(random: &mut Random) -> u64 {
     }
 }
 
-/// A payload in its frame, damaged in some way, always with the type and the module of a lock.
+/// A damaged DUMP. Its type and module number stay those of a lock.
 fn damaged(originals: &[Vec<Put>], frame: &Frame, random: &mut Random) -> Vec<u8> {
     let mut puts = random.one_of(originals);
     match random.within(0..4) {
@@ -322,7 +323,7 @@ fn damaged(originals: &[Vec<Put>], frame: &Frame, random: &mut Random) -> Vec<u8
             damage(&mut payload, 0, random);
             frame.around(&payload)
         }
-        // The payload is well formed, with wrong numbers.
+        // The payload is well formed, but has wrong numbers.
         1 => {
             for _ in 0..random.within(1..3) {
                 let at = usize::try_from(random.number() % puts.len() as u64).unwrap();
@@ -343,7 +344,7 @@ fn damaged(originals: &[Vec<Put>], frame: &Frame, random: &mut Random) -> Vec<u8
             }
             frame.around(&payload(&puts))
         }
-        // Records of two locks.
+        // The payload has records of two locks.
         2 => {
             let other = random.one_of(originals);
             let (here, there) =
@@ -352,7 +353,7 @@ fn damaged(originals: &[Vec<Put>], frame: &Frame, random: &mut Random) -> Vec<u8
             puts.extend_from_slice(&other[there..]);
             frame.around(&payload(&puts))
         }
-        // The frame is damaged as well.
+        // The whole DUMP is damaged.
         _ => {
             let mut dump = frame.around(&payload(&puts));
             damage(&mut dump, Frame::HEAD - 1, random);
@@ -370,7 +371,7 @@ fn no_damaged_payload_crashes_the_server() {
     for original in &originals {
         let dump = frame.around(&payload(original));
         assert_eq!(restore(&mut client, "lock", &dump), Reply::ok());
-        assert_eq!(client.call("DUMP lock").bytes().len(), dump.len(), "it is as the server makes it");
+        assert_eq!(client.call("DUMP lock").bytes().len(), dump.len(), "the server's own payload is as long");
     }
     client.call("FLUSHALL");
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
@@ -413,7 +414,7 @@ fn see_sound(client: &mut Client, keys: &[&str]) {
         .map(|(key, dump)| [b"RESTORE".as_slice(), key.as_bytes(), b"0", dump.bytes(), b"REPLACE"])
         .collect();
     let replies = client.call_all(again);
-    assert!(replies.iter().all(|reply| *reply == Reply::ok()), "what is dumped can be restored: {replies:?}");
+    assert!(replies.iter().all(|reply| *reply == Reply::ok()), "a dumped lock can be restored: {replies:?}");
     assert_eq!(client.call("DEBUG RELOAD"), Reply::ok());
     let all = |key: &&str| format!("LOCK.INFO {key} HOLDERS 1000");
     let infos = client.call_all(keys.iter().map(all).collect::<Vec<_>>());
@@ -457,7 +458,7 @@ fn see_sound(client: &mut Client, keys: &[&str]) {
 
 const OTHER_VERSION: &str = "a lock of encoding 2, by another version of Lockward: this one reads 1";
 
-/// A snapshot of one lock in the next version of the encoding.
+/// A snapshot of one lock with the number of the next encoding version.
 #[track_caller]
 fn next_snapshot() -> Vec<u8> {
     let setup = Setup::new().config("rdbchecksum no").config("rdbcompression no");
@@ -482,7 +483,7 @@ fn a_snapshot_of_the_next_version_is_refused_at_the_start() {
     assert!(refusal.is_clean() && refusal.log.contains(OTHER_VERSION), "{refusal:?}");
 }
 
-/// Plays a primary that sends `snapshot` to one replica. Returns what the replica does then.
+/// Plays a primary that sends `snapshot` to a replica.
 #[track_caller]
 fn follow_one_that_sends(snapshot: &[u8], replica: &Server) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -496,7 +497,7 @@ fn follow_one_that_sends(snapshot: &[u8], replica: &Server) {
         if received.windows(5).any(|word| word == b"PSYNC") {
             break;
         }
-        // Each request waits for its reply, except the first ones, which are sent together.
+        // The replica waits for each reply, but it sends several REPLCONF together.
         let asked = received.windows(8).filter(|word| *word == b"REPLCONF").count();
         let ping = received.windows(4).any(|word| word == b"PING");
         let answers = if ping && asked == 0 { "+PONG\r\n".to_owned() } else { "+OK\r\n".repeat(asked) };
@@ -506,7 +507,7 @@ fn follow_one_that_sends(snapshot: &[u8], replica: &Server) {
     let head = format!("+FULLRESYNC {} 1\r\n${}\r\n", "0".repeat(40), snapshot.len());
     link.write_all(head.as_bytes()).expect("an answer");
     link.write_all(snapshot).expect("a snapshot");
-    // The replica closes the connection, whether it goes on or ends.
+    // The replica closes the connection, whether it refuses or accepts the snapshot.
     while link.read(&mut chunk).is_ok_and(|count| count > 0) {}
 }
 
@@ -523,7 +524,7 @@ fn a_replica_refuses_a_full_resync_of_the_next_version() {
     }
 }
 
-/// So many owners of one shared lock that quadratic work would take the server minutes.
+/// A payload of a shared lock with so many holders that an algorithm of quadratic time would take minutes.
 fn crowd(now: u64, left: u64) -> Vec<u8> {
     crowd_of(80_000, now, left)
 }
@@ -568,7 +569,7 @@ fn very_many_holders_come_back_from_an_aof_of_commands() {
     assert_eq!(client.call("DEBUG DIGEST"), before);
 }
 
-/// A copy would take the server a second. It would serve no client in that time.
+/// A copy of the lock would block the server for a second.
 #[test]
 fn a_lock_with_a_million_holders_is_unlinked_without_a_copy() {
     let count = rounds(300_000, 1_000_000);
@@ -586,7 +587,7 @@ fn a_lock_with_a_million_holders_is_unlinked_without_a_copy() {
         let (before, after): (i64, i64) = (used(&before), used(&after));
         assert!(after < before + 1_000_000, "{how}: {before} bytes grew to {after}");
         if how == "UNLINK lock" {
-            eventually("it is freed in the background", || {
+            eventually("the lock is freed in the background", || {
                 client.stat("memory", "lazyfreed_objects") == freed + 1
                     && client.stat("lock", "lock_held") == 0
             });

@@ -1,8 +1,9 @@
-//! Waits that end at about the time of their grant: in either order the lock goes to the next waiter.
+//! Waits that end at about the time of their grant. The next waiter must be served, whether the wait ends before or
+//! after the grant.
 //!
-//! In each race A holds a lock, B waits for it, and C waits after B. A grant and an end of B's wait are sent at instants at
-//! most 5 ms apart, in both orders. In about half of the races they are so close that the server reads both in one pass of
-//! its event loop. All leases last ten minutes, so a stalled queue stays stalled for longer than a test waits.
+//! In each race A holds a lock, B waits for it, and C waits after B. The test frees the lock and ends B's wait at
+//! instants at most 5 ms apart, in both orders. In about half of the races the server reads both in one pass of its
+//! event loop. All leases last ten minutes, so a stalled queue stays stalled for longer than a test waits.
 
 use lockward_tests::{Client, DEADLINE, Grant, Random, Reply, Server, eventually, rounds};
 use std::collections::HashMap;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 /// How the wait of B ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
-    /// B closes its sending side, and reads what the server still sends.
+    /// B closes its sending side (FIN), and reads the last replies.
     End,
     /// B's connection breaks (RST).
     BreakOff,
@@ -21,9 +22,9 @@ enum Ending {
     Kill,
     /// B has logged in as a user, and this user is deleted.
     DeleteUser,
-    /// Another client unblocks B, as if its limit were reached.
+    /// Another client unblocks B with CLIENT UNBLOCK, as if B's wait limit were reached.
     Unblock,
-    /// Another client unblocks B, with an error.
+    /// Another client unblocks B with CLIENT UNBLOCK ERROR.
     UnblockWithError,
     /// B's owner repeats the wait over another connection.
     Repeat,
@@ -31,7 +32,7 @@ enum Ending {
     Limit,
 }
 
-/// What makes the lock free.
+/// The event that frees the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Freeing {
     Release,
@@ -99,7 +100,7 @@ enum Action {
 }
 
 const BATCH: usize = 50;
-/// The length of a lease or a wait limit that should end at an instant of the batch.
+/// The length of a lease or a wait limit that ends during the batch.
 const SHORT: Duration = Duration::from_millis(30);
 
 struct Course<'a> {
@@ -134,7 +135,7 @@ impl<'a> Course<'a> {
             }
         }
         let schedule = self.schedule(freeing, count);
-        // Races that run at the same time would disturb each other's timing.
+        // Batches of several tests would disturb each other's timing, so one runs at a time.
         static AIM: Mutex<()> = Mutex::new(());
         let aim = AIM.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = Instant::now();
@@ -176,10 +177,12 @@ impl<'a> Course<'a> {
                 (2, None) => outcomes.before += 1,
                 (3, None) => outcomes.passed_on += 1,
                 (3, Some(true)) => outcomes.delivered += 1,
-                // One of the two calls got the grant. In both cases B holds the lock.
+                // B's second call got the grant, so B's first wait ended before the grant.
                 (3, Some(false)) if self.ending == Ending::Repeat => outcomes.before += 1,
                 (3, Some(false)) => outcomes.undelivered += 1,
-                other => panic!("{}: acquisitions, and whether B holds and knows: {other:?}", race.key),
+                other => {
+                    panic!("{}: wrong number of acquisitions, or wrong result for B: {other:?}", race.key)
+                }
             }
         }
         outcomes
@@ -217,13 +220,13 @@ impl<'a> Course<'a> {
         race.c.ask(&format!("{} C PX 600000 BLOCK 0", race.key));
     }
 
-    /// The commands of a batch, and when they are sent.
+    /// The actions of a batch, each with its time and the number of its race.
     fn schedule(&mut self, freeing: Freeing, count: usize) -> Vec<(Duration, Action, usize)> {
         const FIRST: i64 = 40_000;
         let mut schedule = Vec::new();
         let at = |micros: i64| Duration::from_micros(micros.unsigned_abs());
         let short = i64::try_from(SHORT.as_micros()).unwrap();
-        // Timers of the server are less exact than commands.
+        // The server's timers are less exact than commands, so offsets of microseconds make no sense for them.
         let exact = freeing != Freeing::LeaseEnd && self.ending != Ending::Limit;
         for number in 0..count {
             let freed = if freeing == Freeing::Flush { FIRST } else { FIRST + self.random.within(0..20_000) };
@@ -248,7 +251,7 @@ impl<'a> Course<'a> {
         schedule
     }
 
-    /// Frees the lock, and returns how many replies there will be.
+    /// Frees the lock, and returns the number of replies to expect.
     #[track_caller]
     fn free(&mut self, freeing: Freeing, race: &Race) -> usize {
         let key = &race.key;
@@ -290,7 +293,7 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// The grant that B has received, or `None` (null, an error or no reply).
+    /// The grant that B's first call has received; `None` after null, an error, or the end of the connection.
     #[track_caller]
     fn grant_received(&self, race: &mut Race) -> Option<Grant> {
         let b = race.b.as_mut()?;
@@ -313,11 +316,12 @@ impl<'a> Course<'a> {
                 assert!(matches!(self.ending, Ending::End | Ending::Kill | Ending::DeleteUser));
                 None
             }
-            Err(lockward_tests::Silence::StillOpen) => panic!("{}: B is not answered", race.key),
+            Err(lockward_tests::Silence::StillOpen) => panic!("{}: B has no reply", race.key),
         }
     }
 
-    /// Waits until one race is over. C must get the lock. Returns whether B held the lock, and whether B knows of it.
+    /// Waits until one race is over. C must get the lock. Returns `None` if B never held the lock, otherwise whether
+    /// B's first call received the grant.
     #[track_caller]
     fn finish(&mut self, race: &mut Race) -> Option<bool> {
         let received = self.grant_received(race);
@@ -335,7 +339,8 @@ impl<'a> Course<'a> {
         let mut knows = received.is_some();
         let mut held = received.or(repeated);
         if matches!(self.ending, Ending::BreakOff | Ending::DeleteUser) && held.is_none() {
-            // Only the server knows whether it sent B's reply. If it did, the repeat finds the grant.
+            // The test cannot see whether the server has sent B's reply. If the reply was sent, B holds the lock, and
+            // B's repeated request finds the grant.
             let owner = self.owner_when_settled(race);
             if owner == "B" {
                 let token = self.a.holder(&key).token;
@@ -358,23 +363,23 @@ impl<'a> Course<'a> {
         held.map(|_| knows)
     }
 
-    /// The holder of the lock once the server has noticed that B has left and has passed the lock on.
+    /// Waits until the server has noticed that B has left. Returns the owner of the lock after that.
     #[track_caller]
     fn owner_when_settled(&mut self, race: &Race) -> String {
         let gone = format!("CLIENT LIST ID {}", race.b_id);
         eventually("B is gone", || self.a.call(&*gone).bytes().is_empty());
-        // A wait that ends by the module's timer ends after all work that was due before it.
+        // The module's timer ends this wait only after all earlier work, such as passing B's grant on.
         assert_eq!(self.a.call(format!("LOCK.ACQUIRE {} D BLOCK 1", race.key)), Reply::NullArray);
-        // A lease that has just ended has no owner until the timer passes the lock on.
+        // If A's lease has just ended, the lock has no owner until the timer serves the waiters.
         let mut owner = None;
-        eventually("somebody holds the lock", || {
+        eventually("the lock has an owner", || {
             owner = self.a.owner(&race.key);
             owner.is_some()
         });
         owner.expect("an owner")
     }
 
-    /// How often each lock has been acquired since the last call.
+    /// The number of acquisitions of each lock since the last call.
     #[track_caller]
     fn acquired(&mut self) -> HashMap<String, u32> {
         self.a.call("PUBLISH the-end now");
@@ -389,7 +394,7 @@ impl<'a> Course<'a> {
     }
 }
 
-/// Races `ending` against every way to free the lock. Checks that nothing remains afterwards.
+/// Races `ending` against every event that frees the lock. Checks that no lock, waiter or connection remains.
 #[track_caller]
 fn race(ending: Ending) -> Vec<Outcomes> {
     let server = Server::start();
@@ -400,7 +405,7 @@ fn race(ending: Ending) -> Vec<Outcomes> {
     let mut course = Course::new(&server, ending);
     for freeing in FREEINGS {
         let mut outcomes = Outcomes::default();
-        // On a busy machine the timing may be wrong. Then more races are run, until both orders have occurred.
+        // On a busy machine the timing may be wrong. More races then run, until both orders have occurred.
         let (least, most) = (rounds(42, 2_000), rounds(42, 2_000) + 20 * BATCH);
         let mut raced = 0;
         let both = |outcomes: &Outcomes| (outcomes.before > 0 || !ends_before) && outcomes.after() > 0;
@@ -410,8 +415,8 @@ fn race(ending: Ending) -> Vec<Outcomes> {
             raced += batch;
         }
         println!("{ending:?} around {freeing:?}: {raced} races, {outcomes:?}");
-        assert_eq!(outcomes.before > 0, ends_before, "endings before the grant");
-        assert!(outcomes.after() > 0, "endings after the grant");
+        assert_eq!(outcomes.before > 0, ends_before, "whether any wait ended before its grant");
+        assert!(outcomes.after() > 0, "no wait ended after its grant");
         all_outcomes.push(outcomes);
     }
     drop(course);
@@ -428,7 +433,7 @@ fn a_client_that_ends_its_connection_around_its_grant_does_not_stall_the_queue()
     let all_outcomes = race(Ending::End);
     assert!(
         all_outcomes.iter().all(|outcomes| outcomes.undelivered == 0),
-        "what the server sent can be read"
+        "a grant was sent, but not received"
     );
 }
 
@@ -442,7 +447,7 @@ fn a_client_that_is_killed_around_its_grant_does_not_stall_the_queue() {
     let all_outcomes = race(Ending::Kill);
     assert!(
         all_outcomes.iter().all(|outcomes| outcomes.undelivered == 0),
-        "what the server sent can be read"
+        "a grant was sent, but not received"
     );
 }
 

@@ -1,4 +1,4 @@
-//! KEEP: a place in the queue outlives a wait that ended without an answer.
+//! The option KEEP: an owner keeps its place in the queue after a wait that was not granted.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 use std::iter;
@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The options of a request that keeps its place for the whole test.
+/// The options of a request whose place is kept for the whole test.
 const KEEP: &str = "HOLDS 1 KEEP 60000";
 
-/// A server on which A holds `lock` exclusively, with A's connection.
+/// A server on which A holds `lock` exclusively, and A's connection.
 #[track_caller]
 fn start_held() -> (Server, Client) {
     start_held_with("")
@@ -23,14 +23,14 @@ fn start_held_with(mode: &str) -> (Server, Client) {
     (server, a)
 }
 
-/// Lets `owner` wait for `lock` until its limit is reached, so that its place is kept.
+/// Lets `owner` wait for `lock` until the wait limit is reached. The place of `owner` is then kept.
 #[track_caller]
 fn wait_a_slice(server: &Server, owner: &str) {
     let mut client = server.client();
     assert!(client.call(format!("LOCK.ACQUIRE lock {owner} BLOCK 1 {KEEP}")).is_null(), "{owner} is granted");
 }
 
-/// Lets `owner` wait for `lock` and disconnect, so that its place is kept.
+/// Lets `owner` wait for `lock` and disconnect. The place of `owner` is then kept.
 #[track_caller]
 fn wait_and_leave(server: &Server, owner: &str) {
     let mut observer = server.client();
@@ -39,10 +39,10 @@ fn wait_and_leave(server: &Server, owner: &str) {
     observer.see_places_kept(before + 1);
 }
 
-// How a place is kept.
+// When a place is kept.
 
 #[test]
-fn an_owner_that_asks_again_after_its_wait_limit_takes_its_place_and_age() {
+fn an_owner_that_asks_again_after_its_wait_limit_gets_its_place_and_waiting_time_back() {
     let (server, mut a) = start_held();
     let mut w = server.client();
     let asked = Instant::now();
@@ -58,7 +58,7 @@ fn an_owner_that_asks_again_after_its_wait_limit_takes_its_place_and_age() {
 }
 
 #[test]
-fn an_owner_that_asks_again_after_its_connection_was_closed_takes_its_place() {
+fn an_owner_that_asks_again_after_its_connection_was_closed_gets_its_place_back() {
     for leave in [Client::break_off as fn(Client), drop] {
         let (server, mut a) = start_held();
         leave(server.waiter(&format!("lock W BLOCK 0 {KEEP}")));
@@ -91,7 +91,7 @@ fn an_unblocked_client_keeps_its_place() {
         let mut w = server.waiter(&format!("lock W BLOCK 0 {KEEP}"));
         let id = a.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap()[0].client_id;
         if a.call(format!("CLIENT UNBLOCK {id} {how}")) == Reply::Int(0) {
-            return; // the server cannot unblock the client safely
+            return; // this server cannot unblock the client safely
         }
         w.reply();
         let _c = server.waiter("lock C BLOCK 0");
@@ -156,7 +156,7 @@ fn without_keep_no_place_is_kept() {
 }
 
 #[test]
-fn only_a_request_with_block_and_holds_takes_the_place() {
+fn only_a_request_with_block_and_holds_gets_the_place_back() {
     let (server, mut a) = start_held();
     wait_and_leave(&server, "W");
     let _c = server.waiter("lock C BLOCK 0");
@@ -185,7 +185,7 @@ fn a_place_is_kept_for_as_long_as_was_asked_and_no_longer() {
     let begun = Instant::now();
     assert!(a.call("LOCK.ACQUIRE lock W BLOCK 10 HOLDS 1 KEEP 400").is_null());
     a.see_places_kept(0);
-    assert!(begun.elapsed() >= Duration::from_millis(410), "it ended early");
+    assert!(begun.elapsed() >= Duration::from_millis(410), "the place ended early");
     drop(server.waiter("lock X BLOCK 0 HOLDS 1 KEEP 30"));
     a.see_waiters("lock", 0);
     a.see_places_kept(0);
@@ -194,26 +194,26 @@ fn a_place_is_kept_for_as_long_as_was_asked_and_no_longer() {
     assert_eq!(a.queue("lock"), ["C", "W"]);
 }
 
-// Who is held back, and who is not.
+// When a kept place holds back the waiters behind it.
 
-/// After its limit a wait holds back those behind it for at least 100 ms more.
+/// After the end of its wait limit, a place holds back the waiters behind it for at least 100 ms more.
 #[test]
-fn a_place_whose_wait_reached_its_limit_holds_back_those_behind_it_for_a_while() {
+fn after_its_wait_limit_a_place_holds_back_the_waiters_behind_it_for_a_while() {
     const BLOCK: Duration = Duration::from_millis(20);
     const HELD_BACK: Duration = Duration::from_millis(120);
     let (server, mut a) = start_held_with("SHARED");
     let mut reader = server.client();
     let mut attempts = 0;
-    eventually("a request within that time", || {
+    eventually("a request within the 100 ms", || {
         attempts += 1;
         let owner = format!("W{attempts}");
         let begun = Instant::now();
         let wait = format!("LOCK.ACQUIRE lock {owner} BLOCK {} {KEEP}", BLOCK.as_millis());
         assert!(a.call(wait).is_null());
         let reply = reader.call("LOCK.ACQUIRE lock R SHARED");
-        // If the machine stood still in between, the test shows nothing.
+        // If the machine was too slow, this attempt shows nothing.
         let in_time = begun.elapsed() < HELD_BACK;
-        assert!(!in_time || reply.is_null(), "it is overtaken");
+        assert!(!in_time || reply.is_null(), "the place is overtaken");
         a.call(format!("LOCK.RELEASE lock {owner} HOLDS 0"));
         a.call("LOCK.RELEASE lock R HOLDS 0");
         in_time
@@ -222,7 +222,7 @@ fn a_place_whose_wait_reached_its_limit_holds_back_those_behind_it_for_a_while()
     assert!(a.call(format!("LOCK.ACQUIRE lock W BLOCK {} {KEEP}", BLOCK.as_millis())).is_null());
     assert_eq!(reader.acquire("lock R SHARED BLOCK 0").holds, 1);
     assert!(begun.elapsed() >= HELD_BACK, "{:?}", begun.elapsed());
-    assert_eq!(a.places_kept(), 1, "it is passed over, not gone");
+    assert_eq!(a.places_kept(), 1, "the place is still kept");
 }
 
 #[test]
@@ -236,13 +236,13 @@ fn waiters_behind_a_place_that_is_passed_over_are_served() {
     readers.iter_mut().for_each(|reader| assert_eq!(reader.reply().grant().holds, 1));
     assert_eq!(a.places_kept(), 1);
     let _w = server.waiter(&format!("lock W BLOCK 0 {KEEP}"));
-    assert!(a.call("LOCK.ACQUIRE lock T SHARED").is_null(), "it is first again");
+    assert!(a.call("LOCK.ACQUIRE lock T SHARED").is_null(), "W is first in the queue again");
 }
 
 #[test]
-fn a_closed_connection_holds_nobody_back() {
+fn the_place_of_a_closed_connection_holds_no_waiter_back() {
     let (server, mut a) = start_held_with("SHARED");
-    // Without a limit, a place that is not passed over would hold back those behind it for ever.
+    // W waits without limit. If its place held others back, it would hold them back for the whole test.
     let w = server.waiter(&format!("lock W BLOCK 0 {KEEP}"));
     let mut reader = server.waiter("lock R SHARED BLOCK 0");
     drop(w);
@@ -313,9 +313,9 @@ fn a_release_leaves_waits_that_name_no_count() {
 }
 
 #[test]
-fn giving_up_an_absent_place_lets_those_behind_it_in() {
+fn giving_up_a_kept_place_lets_the_waiters_behind_it_in() {
     let (server, mut a) = start_held_with("SHARED");
-    // A wait whose limit was just reached holds back others, until its owner gives up.
+    // After its wait limit, the place holds back others until W gives it up.
     for number in 0..20 {
         let mut w = server.client();
         assert!(w.call(format!("LOCK.ACQUIRE lock W BLOCK 5 {KEEP}")).is_null());
@@ -355,7 +355,7 @@ fn places_end_when_a_value_of_another_type_comes_while_nobody_waits() {
 }
 
 #[test]
-fn a_deletion_leaves_the_places() {
+fn a_deletion_of_the_lock_leaves_the_places() {
     for how in ["DEL lock", "UNLINK lock", "FLUSHALL"] {
         let (server, mut a) = start_held();
         wait_and_leave(&server, "W");
@@ -409,7 +409,7 @@ fn a_replica_has_no_places() {
 // Limits and statistics.
 
 #[test]
-fn kept_places_count_for_the_limit_of_a_lock_and_the_oldest_gives_way() {
+fn kept_places_count_for_the_limit_of_a_lock_and_the_oldest_is_dropped() {
     let server = Server::start_with("max-waiters 3");
     let mut a = server.client();
     a.acquire("lock A PX 600000");
@@ -444,7 +444,7 @@ fn kept_places_count_for_the_limit_of_all_locks() {
 }
 
 #[test]
-fn a_place_that_gives_way_at_the_front_lets_those_behind_it_in() {
+fn a_place_that_is_dropped_at_the_front_lets_the_waiters_behind_it_in() {
     let server = Server::start_with("max-waiters 2");
     let mut a = server.client();
     for number in 0..10 {
@@ -489,14 +489,14 @@ fn a_wait_that_keeps_its_place_is_counted_as_any_other() {
 }
 
 #[test]
-fn very_many_places_are_kept_and_go() {
+fn very_many_places_are_kept_and_end() {
     const PLACES: usize = 1_000;
     let (server, mut a) = start_held();
     let before = a.stat("memory", "used_memory");
     let mut client = server.client();
     for batch in 0..PLACES / 500 {
         let owners = batch * 500..(batch + 1) * 500;
-        // The server answers a client that waits before it reads the client's next request.
+        // The server reads the next request of a waiting client only after the reply to the wait.
         client.send_all(
             owners.map(|owner| format!("LOCK.ACQUIRE lock owner-{owner} BLOCK 1 HOLDS 1 KEEP 60000")),
         );

@@ -1,10 +1,9 @@
-//! Every way in which a lock can end. Its waiters are served at once, from the new content of the
-//! key.
+//! Every way in which a lock can end. Its waiters get their replies at once, according to the new content of the key.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 use std::time::{Duration, Instant};
 
-/// Runs `command` while A holds `lock` and B waits for it. B must be granted a new tenure.
+/// Runs `command` while A holds `lock` and B waits for the lock. B must be granted a new tenure.
 #[track_caller]
 fn assert_served_after(command: &str) {
     let (server, mut a, mut b) = Server::start_contended();
@@ -27,7 +26,7 @@ fn the_end_of_the_lease_serves_the_first_waiter() {
     let asked = Instant::now();
     let before = a.call("LOCK.RENEW lock A PX 200").int();
     let grant = b.reply().grant();
-    assert!(asked.elapsed() >= Duration::from_millis(200), "a lease never ends early");
+    assert!(asked.elapsed() >= Duration::from_millis(200), "the lease ended early");
     assert!(grant.token > before);
     assert_eq!(a.queue("lock"), ["C"]);
 }
@@ -341,7 +340,7 @@ fn a_later_expiry_set_by_hand_does_not_prolong_a_lease() {
 }
 
 #[test]
-fn a_lease_ends_although_the_expiry_has_been_taken_away() {
+fn a_lease_ends_although_the_expiry_of_the_key_was_removed() {
     let (_server, mut a, mut b) = Server::start_contended();
     let [_, persisted] = a.transact(["LOCK.RENEW lock A PX 200", "PERSIST lock"]);
     assert_eq!(persisted, Reply::Int(1));
@@ -349,7 +348,7 @@ fn a_lease_ends_although_the_expiry_has_been_taken_away() {
 }
 
 #[test]
-fn a_lock_without_waiters_ends_with_its_lease_although_the_expiry_has_been_taken_away() {
+fn a_lock_without_waiters_ends_with_its_lease_although_the_expiry_of_its_key_was_removed() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A PX 50");
@@ -379,7 +378,7 @@ fn a_renewal_after_an_expiry_set_by_hand_restores_the_lease() {
 }
 
 #[test]
-fn a_lock_renamed_to_its_own_name_stays_what_it_is() {
+fn a_lock_renamed_to_its_own_name_does_not_change() {
     let (_server, mut a, mut b) = Server::start_contended();
     assert_eq!(a.call("RENAME lock lock"), Reply::ok());
     assert_eq!(a.owner("lock").as_deref(), Some("A"));
@@ -394,7 +393,7 @@ fn no_lock_is_granted_in_the_background_while_writes_are_paused() {
         let (server, mut a, mut b) = setup.start_contended();
         let mut c = server.waiter("lock C BLOCK 1500");
         a.transact(["LOCK.RENEW lock A PX 100", "CLIENT PAUSE 600000 WRITE"]);
-        assert_eq!(c.reply(), Reply::NullArray, "a wait limit is no write");
+        assert_eq!(c.reply(), Reply::NullArray, "a wait limit ends although writes are refused");
         assert!(b.has_no_reply());
         a.call("CLIENT UNPAUSE");
         assert_eq!(b.reply().grant().holds, 1);
@@ -413,7 +412,7 @@ fn no_grant_is_passed_on_while_writes_are_paused() {
     let mut d = server.waiter("lock D BLOCK 1500");
     let kill = format!("CLIENT KILL ID {id}");
     a.transact(["LOCK.RELEASE lock A", "CLIENT PAUSE 600000 WRITE", &kill]);
-    assert_eq!(d.reply(), Reply::NullArray, "time has gone by");
+    assert_eq!(d.reply(), Reply::NullArray, "D's wait limit ends although writes are refused");
     assert!(c.has_no_reply());
     a.call("CLIENT UNPAUSE");
     assert_eq!(c.reply().grant().holds, 1);
@@ -427,7 +426,7 @@ fn no_lock_is_granted_in_the_background_while_replicas_are_missing() {
     for command in ["LOCK.ACQUIRE other C", "LOCK.RELEASE lock A", "LOCK.RENEW lock A"] {
         assert_eq!(server.client().call(command).error_word(), "NOREPLICAS", "{command}");
     }
-    assert_eq!(c.reply(), Reply::NullArray, "a wait limit is no write");
+    assert_eq!(c.reply(), Reply::NullArray, "a wait limit ends although writes are refused");
     assert!(b.has_no_reply());
     a.call("CONFIG SET min-replicas-to-write 0");
     assert_eq!(b.reply().grant().holds, 1);
@@ -448,7 +447,7 @@ fn no_lock_is_granted_in_the_background_while_snapshots_fail() {
     for command in ["LOCK.ACQUIRE other C", "LOCK.RELEASE lock A", "LOCK.RENEW lock A"] {
         assert_eq!(server.client().call(command).error_word(), "MISCONF", "{command}");
     }
-    assert_eq!(c.reply(), Reply::NullArray, "a wait limit is no write");
+    assert_eq!(c.reply(), Reply::NullArray, "a wait limit ends although writes are refused");
     assert!(b.has_no_reply());
     a.call("CONFIG SET stop-writes-on-bgsave-error no");
     assert_eq!(b.reply().grant().holds, 1);
@@ -468,7 +467,7 @@ fn an_expiry_set_by_hand_serves_the_first_waiter_of_a_lock_with_a_long_name() {
         let name = "k".repeat(length);
         let server = Server::start();
         if length > 256 && !server.tells_of_renames() {
-            continue; // there the server has to find the change by itself
+            continue; // on this server the module gets no event of PEXPIRE
         }
         let mut a = server.client();
         a.call("DEBUG SET-ACTIVE-EXPIRE 0");
@@ -476,7 +475,7 @@ fn an_expiry_set_by_hand_serves_the_first_waiter_of_a_lock_with_a_long_name() {
         let [mut b, mut c] =
             ["B", "C"].map(|owner| server.waiter(&format!("{name} {owner} PX 600000 BLOCK 0")));
         assert_eq!(a.call(format!("PEXPIRE {name} 100")), Reply::Int(1));
-        // A client that joins or leaves the queue does not change that.
+        // B must be served in time although another client joins and leaves the queue.
         let mut d = server.client();
         d.ask(&format!("{name} D BLOCK 1"));
         assert_eq!(d.reply(), Reply::NullArray);
@@ -484,7 +483,7 @@ fn an_expiry_set_by_hand_serves_the_first_waiter_of_a_lock_with_a_long_name() {
         drop(b);
         assert_eq!(a.call(format!("PEXPIRE {name} 100")), Reply::Int(1));
         assert_eq!(c.reply().grant().holds, 1, "{length}, again");
-        // The expiry is set before any client waits.
+        // This time, the expiry is set before any client waits.
         assert_eq!(a.call(format!("PEXPIRE {name} 300")), Reply::Int(1));
         let mut e = server.client();
         e.ask(&format!("{name} E BLOCK 0"));

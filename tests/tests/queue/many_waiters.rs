@@ -1,11 +1,11 @@
-//! Thousands of waiters arrive, disconnect and are served. Nothing of them remains.
+//! Thousands of waiters arrive, disconnect and are served. Nothing remains of them.
 
 use lockward_tests::{Client, Crowd, Reply, Server, Setup, appended_commands, eventually, rounds};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The number of waiters that are allowed by default.
+/// The number of waiters that the server allows by default.
 const MOST: usize = 10_000;
 
 /// The number of waiters in tests where the number does not matter.
@@ -18,7 +18,7 @@ fn roomy() -> Setup {
     Setup::new().config("maxclients 10500")
 }
 
-/// A way in which all waiters disconnect, perhaps with the help of another client.
+/// A way in which all waiters disconnect. The first argument is a connection of another client.
 type Vanish = fn(&mut Client, Vec<Client>);
 
 /// The ways to disconnect.
@@ -30,16 +30,16 @@ const VANISH: [(&str, Vanish); 3] = [
     }),
 ];
 
-/// Waits until the server uses no more memory than `before` plus what it keeps for the next waiters: tables with spare
-/// capacity, and a few internal clients of 18 KB each, one for each blocked client. The server frees those clients
-/// gradually, some hundred a second.
+/// Waits until the server uses no more memory than `before` plus the memory that it keeps for later waiters: tables
+/// with spare capacity, and a few internal clients. The server has an internal client of 18 KB for each blocked client,
+/// and frees some hundred of these per second.
 #[track_caller]
 fn see_memory_back(client: &mut Client, before: i64, count: usize) {
     let kept = 500_000 + 150 * count as i64;
     let mut now = client.stat("memory", "used_memory");
     while now > before + kept {
         let last = now;
-        eventually(&format!("less than {last} bytes: there were {before} before"), || {
+        eventually(&format!("less than {last} bytes used, after {before} at the start"), || {
             now = client.stat("memory", "used_memory");
             now < last
         });
@@ -47,7 +47,7 @@ fn see_memory_back(client: &mut Client, before: i64, count: usize) {
     println!("used_memory: {now} again, and {before} before");
 }
 
-/// Runs `work`, and returns the longest PING in that time.
+/// Runs `work`, and prints the longest PING during that time.
 fn with_pings<R>(server: &Server, what: &str, work: impl FnOnce() -> R) -> R {
     let done = AtomicBool::new(false);
     let probe = || {
@@ -74,7 +74,7 @@ fn with_pings<R>(server: &Server, what: &str, work: impl FnOnce() -> R) -> R {
     })
 }
 
-/// `waiters` clients arrive and disconnect in every way, again and again. Nothing of them remains.
+/// `count` clients arrive and disconnect, `crowds` times, in turn in every way. Nothing remains of them.
 #[track_caller]
 fn come_and_vanish(count: usize, crowds: usize, request: fn(usize) -> String) {
     let crowd = Crowd::gather();
@@ -209,7 +209,7 @@ fn a_limit_below_the_number_of_waiters_keeps_them_and_refuses_new_ones() {
         assert_eq!(a.call(["CONFIG", "SET", setting, "2"]), Reply::ok());
         assert_eq!(a.queue("lock"), ["B", "C", "D", "E"], "{setting}");
         for (holder, waiter) in ["A", "B", "C"].iter().zip(&mut waiters) {
-            // Four wait, then three, then two. The limit is two, three or four.
+            // The limit is two. Four clients wait, then three, then two, so each new waiter is refused.
             assert_eq!(late.call("LOCK.ACQUIRE lock F BLOCK 0").error_word(), "MAXWAITERS", "{setting}");
             a.call(format!("LOCK.RELEASE lock {holder}"));
             assert_eq!(waiter.reply().grant().holds, 1);
@@ -239,7 +239,7 @@ fn a_wait_can_be_taken_over_above_the_limit() {
     }
 }
 
-/// The key of another lock: a million bytes.
+/// A key of a million bytes.
 fn large_key(number: usize) -> String {
     format!("{}-{number}", "k".repeat(1_000_000))
 }
@@ -259,7 +259,7 @@ fn the_memory_of_waiters_counts_against_the_memory_limit() {
         let mut waiter = server.client();
         waiter.ask(&format!("{} {owner} BLOCK 0", large_key(number)));
         let mut answer = None;
-        eventually("it waits or is refused", || {
+        eventually("the client waits or is refused", || {
             answer = waiter.reply_within(Duration::from_millis(1)).ok();
             answer.is_some() || a.stat("clients", "blocked_clients") > waiters.len() as i64
         });
@@ -267,7 +267,7 @@ fn the_memory_of_waiters_counts_against_the_memory_limit() {
         answer
     });
     assert_eq!(refused.expect("a refusal").error_word(), "OOM");
-    // The queue keeps the key, and so do the client's arguments: 2 MB each, and more just after the key was read.
+    // Each waiter takes at least 2 MB: one copy of the key in the queue, and one in the client's arguments.
     println!("{} waiters of 2 MB within 20 MB", waiters.len() - 1);
     assert!((4..=10).contains(&(waiters.len() - 1)), "{}", waiters.len());
     let first = large_key(0);
@@ -276,7 +276,9 @@ fn the_memory_of_waiters_counts_against_the_memory_limit() {
     assert_eq!(waiters[0].reply().grant().holds, 1);
     drop(waiters);
     a.see_blocked(0);
-    eventually("there is room again", || matches!(a.call("LOCK.ACQUIRE other A"), Reply::Array(_)));
+    eventually("there is memory for a lock again", || {
+        matches!(a.call("LOCK.ACQUIRE other A"), Reply::Array(_))
+    });
     see_memory_back(&mut a, before, 40);
 }
 
@@ -293,10 +295,10 @@ fn waiters_that_the_server_evicts_leave_their_queues() {
         })
         .collect();
     a.see_blocked(41);
-    assert_eq!(a.call("CLIENT NO-EVICT on"), Reply::ok()); // this client takes room itself, because it has read that key
+    assert_eq!(a.call("CLIENT NO-EVICT on"), Reply::ok()); // this client has large buffers too, because it has sent the key
     assert_eq!(a.call("CONFIG SET maxmemory-clients 20000000"), Reply::ok());
-    eventually("some are evicted", || a.stat("stats", "evicted_clients") > 0);
-    eventually("those who are left wait", || {
+    eventually("some clients are evicted", || a.stat("stats", "evicted_clients") > 0);
+    eventually("the other clients wait", || {
         let left = a.stat("clients", "blocked_clients");
         left < 30 && a.call("LOCK.TOP").items()[0].field("waiters").int() == left - 1
     });
@@ -312,7 +314,8 @@ fn the_waits_of_one_owner_are_replicated_as_one_change() {
     let server = Setup::new().config("appendonly yes").start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
-    // If each wait had its own lease, the whole tenure would be replicated each time.
+    // Each wait asks for a lease of a different length. If each grant set its lease, the server would replicate the
+    // whole tenure each time.
     let mut waits = crowd.ask(&server, WAITS, |number| format!("lock B PX {} BLOCK 0", 600_000 + number));
     a.see_blocked(i64::try_from(WAITS).unwrap());
     assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));

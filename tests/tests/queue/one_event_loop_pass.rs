@@ -1,8 +1,8 @@
-//! Grants and ends of waits in one pass of the server's event loop.
+//! Grants and other ends of waits in one pass of the server's event loop.
 
 use lockward_tests::{Client, DEADLINE, Random, Reply, Server, Silence, eventually, rounds};
 
-/// One of the requests with which B waits.
+/// One of B's waits.
 struct Wait {
     client: Client,
     id: i64,
@@ -10,7 +10,7 @@ struct Wait {
 }
 
 impl Wait {
-    /// How the wait has ended. Checks the replies to everything that was sent after it.
+    /// Reads how the wait has ended, and checks the replies to the later commands on the connection.
     #[track_caller]
     fn end(&mut self) -> End {
         let end = match self.client.reply_within(DEADLINE) {
@@ -23,7 +23,7 @@ impl Wait {
             assert_eq!(self.client.reply(), Reply::Simple("PONG".into()));
         }
         match self.client.try_call("ECHO last") {
-            Ok(last) => assert_eq!(last, Reply::bulk("last"), "one reply a command"),
+            Ok(last) => assert_eq!(last, Reply::bulk("last"), "one reply for each command"),
             Err(silence) => assert_eq!(silence, Silence::Closed),
         }
         end
@@ -37,10 +37,10 @@ enum End {
     Closed,
 }
 
-/// B waits over one to three connections, and C waits after B. One packet frees the lock. It also kills connections of B
-/// and unblocks others, in any order. A client that received a grant holds the lock; otherwise C gets it.
+/// B waits over one to three connections, and C waits after B. One packet frees the lock, kills connections of B and
+/// unblocks others, in any order. If a connection of B receives a grant, B holds the lock. Otherwise C gets the lock.
 #[test]
-fn a_lock_freed_among_kills_and_unblocks_goes_to_the_client_that_gets_the_grant() {
+fn a_lock_freed_together_with_kills_and_unblocks_is_held_by_the_client_that_gets_the_grant() {
     let server = Server::start();
     let mut random = Random::new();
     let mut a = server.client();
@@ -107,7 +107,7 @@ fn a_lock_freed_among_kills_and_unblocks_goes_to_the_client_that_gets_the_grant(
         let granted = ends.iter().filter(|end| matches!(end, End::Granted(_))).count();
         if granted > 0 {
             let holds = i64::try_from(granted).unwrap();
-            eventually(&format!("B holds what it was granted, {ends:?}: {shown}"), || {
+            eventually(&format!("B has as many holds as grants, {ends:?}: {shown}"), || {
                 let holder = a.holder(&key);
                 holder.owner == "B" && holder.holds == holds
             });
@@ -119,12 +119,15 @@ fn a_lock_freed_among_kills_and_unblocks_goes_to_the_client_that_gets_the_grant(
         } else {
             passed_on += 1;
         }
-        assert!(matches!(c.reply_within(DEADLINE), Ok(Reply::Array(_))), "C is next, {ends:?}: {shown}");
+        assert!(
+            matches!(c.reply_within(DEADLINE), Ok(Reply::Array(_))),
+            "C is granted the lock, {ends:?}: {shown}"
+        );
         assert_eq!(a.call(format!("LOCK.RELEASE {key} C")), Reply::Int(0), "{shown}");
         assert_eq!(a.info(&key), None, "{shown}");
     }
     println!(
-        "{delivered} times B got the grant ({partly} times on some of its calls), {passed_on} times the lock went to C"
+        "B got the grant {delivered} times ({partly} times only on some connections), and C {passed_on} times at once"
     );
     assert!(delivered > 0 && partly > 0 && passed_on > 0);
     a.see_blocked(0);
@@ -135,7 +138,7 @@ fn a_lock_freed_among_kills_and_unblocks_goes_to_the_client_that_gets_the_grant(
     }
 }
 
-/// A client that has switched replies off is a holder like any other.
+/// CLIENT REPLY OFF or SKIP suppresses the reply, but not the grant.
 #[test]
 fn with_client_reply_off_a_waiter_is_granted_the_lock_without_a_reply() {
     for ask in [
@@ -159,7 +162,8 @@ fn with_client_reply_off_a_waiter_is_granted_the_lock_without_a_reply() {
     }
 }
 
-/// Disconnects B while the server is busy, after the grant and before its reply. Returns C.
+/// B disconnects while the server is busy, after B's grant and before the reply. Returns the connection of C, which
+/// waits after B.
 #[track_caller]
 fn leave_while_the_server_is_busy(server: &Server, leave: fn(Client)) -> Client {
     let mut a = server.client();
@@ -181,7 +185,7 @@ fn leave_while_the_server_is_busy(server: &Server, leave: fn(Client)) -> Client 
             return c;
         }
     }
-    panic!("the server is never busy for long enough");
+    panic!("B has never left while the server was busy");
 }
 
 #[test]
@@ -210,8 +214,8 @@ fn a_client_that_sends_quit_behind_its_wait_keeps_the_lock_that_it_was_granted()
     assert_eq!(a.holder("lock").tenure(), ("B", 1, grant.token));
 }
 
-/// The transaction that frees the lock also renames or moves it. It also kills the waiter that was granted the lock,
-/// before or after that. The first waiter for the new name gets the lock.
+/// A transaction frees the lock, so that B is granted it. It also renames or moves the lock, and kills B before or
+/// after that. The first waiter for the new name gets the lock.
 #[test]
 fn a_grant_to_a_client_that_has_left_is_passed_on_under_the_new_name_of_the_lock() {
     let moves: [(&[&str], &str, i64); 5] = [
@@ -225,7 +229,7 @@ fn a_grant_to_a_client_that_has_left_is_passed_on_under_the_new_name_of_the_lock
         for killed_first in [true, false] {
             let server = Server::start();
             if !moves[0].starts_with("SWAPDB") && !server.tells_of_renames() {
-                continue; // there the waiter waits until the lease ends
+                continue; // on this server the module gets no event of RENAME
             }
             let mut a = server.client();
             a.acquire("lock A PX 600000");
@@ -245,7 +249,7 @@ fn a_grant_to_a_client_that_has_left_is_passed_on_under_the_new_name_of_the_lock
             for reply in a.call_all(transaction) {
                 assert!(!matches!(reply, Reply::Error(_)), "{what}: {reply:?}");
             }
-            // The request may be read in the pass of the transaction or after it.
+            // The server may read this request in the event loop pass of the transaction or after it.
             d.ask(&format!("{name} D PX 600000 BLOCK 0"));
             assert_eq!(d.reply().grant().holds, 1, "{what}");
             assert_eq!(there.owner(name).as_deref(), Some("D"), "{what}");
@@ -265,7 +269,7 @@ fn a_grant_whose_owner_asks_again_is_kept_although_the_key_was_renamed() {
     let replies =
         a.transact(["LOCK.RELEASE lock A", "RENAME lock other", &kill, "LOCK.ACQUIRE other B HOLDS 1"]);
     assert_eq!(replies[3].grant().holds, 1);
-    // One and two event loop passes later.
+    // Each call runs one more event loop pass.
     for _ in 0..2 {
         assert_eq!(a.owner("other").as_deref(), Some("B"));
     }
@@ -275,10 +279,10 @@ fn a_grant_whose_owner_asks_again_is_kept_although_the_key_was_renamed() {
     assert_eq!(a.owner("other").as_deref(), Some("B"));
 }
 
-/// Serves the waiters of a renamed lock before the module does it in the background.
+/// A command that serves the waiters of the renamed lock, before the module does so in the background.
 const SERVE: &str = "LOCK.RELEASE other C HOLDS 0";
 
-/// Starts a wait of A for the key "other", and returns the command that ends its connection.
+/// Starts a wait for the key "other", and returns its connection and the command that kills this connection.
 #[track_caller]
 fn wait_for_other(server: &Server, request: &str) -> (Client, String) {
     let mut client = server.client();
@@ -292,7 +296,7 @@ fn wait_for_other(server: &Server, request: &str) -> (Client, String) {
 fn a_repeated_request_whose_client_has_left_ends_no_hold_of_a_renamed_lock() {
     let server = Server::start();
     if !server.tells_of_renames() {
-        return; // there the waiter waits until the lease ends
+        return; // on this server the module gets no event of RENAME
     }
     let mut a = server.client();
     let token = a.acquire("lock A PX 600000").token;
@@ -307,7 +311,7 @@ fn a_repeated_request_whose_client_has_left_ends_no_hold_of_a_renamed_lock() {
 fn a_hold_that_was_granted_after_the_owner_repeated_another_request_is_passed_on() {
     let server = Server::start();
     if !server.tells_of_renames() {
-        return; // there the waiter waits until the lease ends
+        return; // on this server the module gets no event of RENAME
     }
     let mut a = server.client();
     a.acquire("lock B PX 600000");
@@ -318,5 +322,7 @@ fn a_hold_that_was_granted_after_the_owner_repeated_another_request_is_passed_on
     let replies = a.transact(["LOCK.RELEASE lock B", repeat, "RENAME lock other", SERVE, &kill]);
     let token = replies[1].grant().token;
     assert_eq!(first.reply().grant().token, token);
-    eventually("the hold of the client that left is over", || a.holder("other").tenure() == ("A", 1, token));
+    eventually("the hold of the killed client is taken back", || {
+        a.holder("other").tenure() == ("A", 1, token)
+    });
 }

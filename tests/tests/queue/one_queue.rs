@@ -2,7 +2,7 @@
 
 use lockward_tests::{Client, Reply, Server, Setup};
 
-/// A server on which A holds `lock` as a reader, a writer W waits for it, and a reader R waits behind the writer.
+/// A server on which A holds `lock` as a reader, a writer W waits for the lock, and a reader R waits behind W.
 struct Held {
     server: Server,
     a: Client,
@@ -74,7 +74,7 @@ fn a_release_grants_all_waiters_up_to_the_first_that_does_not_fit() {
     let tokens = readers.each_mut().map(|reader| reader.reply().grant().token);
     assert!(tokens[0] < tokens[1] && tokens[1] < tokens[2], "{tokens:?}");
     assert!(heavy.has_no_reply() && last.has_no_reply());
-    // The weights of two readers and of the heavy request are four.
+    // Two readers and the heavy request have a weight of four together.
     a.call("LOCK.RELEASE lock C");
     assert_eq!(heavy.reply().grant().holds, 1);
     assert!(last.has_no_reply());
@@ -88,7 +88,7 @@ fn a_heavy_request_is_not_passed_by_light_ones() {
     let mut a = server.client();
     a.acquire("lock A SLOTS 8 WEIGHT 5 PX 600000");
     let mut heavy = server.waiter("lock H SLOTS 8 WEIGHT 4 BLOCK 0");
-    assert!(a.call("LOCK.ACQUIRE lock B SLOTS 8").is_null(), "three slots are free, but another waits");
+    assert!(a.call("LOCK.ACQUIRE lock B SLOTS 8").is_null(), "a light request has passed a heavy one");
     let mut light = server.waiter("lock L SLOTS 8 WEIGHT 3 BLOCK 0");
     a.call("LOCK.RELEASE lock A");
     assert_eq!(heavy.reply().grant().holds, 1);
@@ -96,10 +96,10 @@ fn a_heavy_request_is_not_passed_by_light_ones() {
     assert_eq!(a.holders("lock"), ["H x1 SLOTS 8 WEIGHT 4", "L x1 SLOTS 8 WEIGHT 3"]);
 }
 
-// Whenever a waiter leaves the front of the queue, those who then fit are served at once.
+// When the first waiter leaves the queue, the next waiters that fit are served at once.
 
 #[test]
-fn those_behind_a_writer_that_disconnects_are_served() {
+fn waiters_behind_a_writer_that_disconnects_are_served() {
     for leave in [Client::break_off as fn(Client), drop] {
         for keep in ["", "HOLDS 1 KEEP 60000"] {
             let mut held = Held::start(&format!("BLOCK 0 {keep}"));
@@ -111,7 +111,7 @@ fn those_behind_a_writer_that_disconnects_are_served() {
 }
 
 #[test]
-fn those_behind_a_writer_that_is_killed_are_served() {
+fn waiters_behind_a_writer_that_is_killed_are_served() {
     let mut held = Held::start("BLOCK 0");
     let id = held.writer_id();
     assert_eq!(held.a.call(format!("CLIENT KILL ID {id}")), Reply::Int(1));
@@ -119,19 +119,19 @@ fn those_behind_a_writer_that_is_killed_are_served() {
 }
 
 #[test]
-fn those_behind_a_writer_that_reaches_its_limit_are_served() {
+fn waiters_behind_a_writer_that_reaches_its_limit_are_served() {
     let mut held = Held::start("BLOCK 700");
     assert!(held.writer.reply().is_null());
     held.see_reader_in();
 }
 
 #[test]
-fn those_behind_a_writer_that_is_unblocked_are_served() {
+fn waiters_behind_a_writer_that_is_unblocked_are_served() {
     for (how, reply) in [("", "null"), ("TIMEOUT", "null"), ("ERROR", "UNBLOCKED")] {
         let mut held = Held::start("BLOCK 0");
         let id = held.writer_id();
         if held.a.call(format!("CLIENT UNBLOCK {id} {how}")) == Reply::Int(0) {
-            return; // the server cannot do it safely
+            return; // this server cannot unblock a waiter safely
         }
         match held.writer.reply() {
             Reply::Error(text) => assert!(text.starts_with(reply), "{how}: {text}"),
@@ -142,7 +142,7 @@ fn those_behind_a_writer_that_is_unblocked_are_served() {
 }
 
 #[test]
-fn those_behind_a_writer_that_gives_up_are_served_in_the_same_step() {
+fn waiters_behind_a_writer_that_gives_up_are_served_in_the_same_step() {
     let mut held = Held::start("BLOCK 0 HOLDS 1");
     let [released, info] = held.a.transact(["LOCK.RELEASE lock W HOLDS 0", "LOCK.INFO lock"]);
     assert_eq!((released, info.info().holding), (Reply::Int(0), 2));
@@ -151,7 +151,7 @@ fn those_behind_a_writer_that_gives_up_are_served_in_the_same_step() {
 }
 
 #[test]
-fn a_writer_that_asks_again_as_a_reader_is_granted_with_those_behind_it() {
+fn a_writer_that_asks_again_as_a_reader_is_granted_with_the_readers_behind_it() {
     for block in ["", "BLOCK 0"] {
         let mut held = Held::start("BLOCK 0 HOLDS 1");
         let grant = held.a.acquire(&format!("lock W SHARED HOLDS 1 {block}"));
@@ -163,10 +163,10 @@ fn a_writer_that_asks_again_as_a_reader_is_granted_with_those_behind_it() {
 }
 
 #[test]
-fn a_request_that_takes_over_a_later_place_stays_behind_the_writer() {
+fn a_repeated_request_of_a_waiting_reader_stays_behind_the_writer() {
     let mut held = Held::start("BLOCK 0");
     let mut again = held.server.client();
-    assert!(again.call("LOCK.ACQUIRE lock R SHARED HOLDS 1").is_null(), "it does not pass the writer");
+    assert!(again.call("LOCK.ACQUIRE lock R SHARED HOLDS 1").is_null(), "R has passed the writer");
     again.ask("lock R SHARED HOLDS 1 BLOCK 0");
     assert_eq!(held.reader.reply().error_word(), "SUPERSEDED");
     assert_eq!(held.a.queue("lock"), ["W", "R"]);
@@ -174,7 +174,7 @@ fn a_request_that_takes_over_a_later_place_stays_behind_the_writer() {
 }
 
 #[test]
-fn a_grant_that_is_passed_on_serves_all_that_fit() {
+fn a_grant_that_is_passed_on_serves_all_waiters_that_fit() {
     let (server, mut a, b) = Server::start_contended();
     let id = a.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap()[0].client_id;
     let mut readers = ["C", "D"].map(|owner| server.waiter(&format!("lock {owner} SHARED BLOCK 0")));
@@ -185,7 +185,7 @@ fn a_grant_that_is_passed_on_serves_all_that_fit() {
 }
 
 #[test]
-fn the_grant_of_a_reader_that_has_left_is_taken_back_from_it_alone() {
+fn the_grant_of_a_reader_that_has_left_is_taken_back_and_other_readers_keep_theirs() {
     let (server, mut a, b) = Server::start_contended();
     drop(b);
     a.see_waiters("lock", 0);
@@ -201,7 +201,7 @@ fn the_grant_of_a_reader_that_has_left_is_taken_back_from_it_alone() {
 }
 
 #[test]
-fn nobody_is_let_in_while_writes_are_refused() {
+fn no_waiter_is_granted_while_writes_are_refused() {
     for (refuse, allow) in [
         ("CLIENT PAUSE 600000 WRITE", "CLIENT UNPAUSE"),
         ("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0"),
@@ -211,7 +211,7 @@ fn nobody_is_let_in_while_writes_are_refused() {
         assert_eq!(held.a.call(refuse), Reply::ok());
         let other = held.server.client();
         drop(std::mem::replace(&mut held.writer, other));
-        assert!(limited.reply().is_null(), "a wait limit is no write");
+        assert!(limited.reply().is_null(), "a wait limit ends although writes are refused");
         assert_eq!(held.a.queue("lock"), ["R"]);
         assert!(held.reader.has_no_reply(), "{refuse}");
         assert_eq!(held.a.call(allow), Reply::ok());
@@ -238,7 +238,7 @@ fn hundreds_of_readers_are_granted_in_one_step() {
 // Leases.
 
 #[test]
-fn a_lease_that_ends_lets_in_those_who_fit_beside_the_others() {
+fn the_end_of_one_lease_lets_in_the_waiters_that_fit_beside_the_other_holders() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A SLOTS 4 WEIGHT 2 PX 600000");
@@ -288,7 +288,7 @@ fn the_other_waits_of_a_granted_owner_re_enter_or_get_an_error() {
     let error = "LIMIT the owner has SHARED: release first, or ask as another owner";
     assert_eq!((writer.reply().error(), weighted.reply().error()), (error, error));
     assert_eq!(a.holders("lock"), ["C x2 SHARED"]);
-    assert!(between.has_no_reply() && last.has_no_reply(), "no other owner passes the writer");
+    assert!(between.has_no_reply() && last.has_no_reply(), "another owner has passed the writer");
     assert_eq!(a.queue("lock"), ["W", "D"]);
 }
 
@@ -297,8 +297,8 @@ fn an_owner_that_is_granted_a_lock_without_a_wait_is_granted_its_waits_too() {
     let mut held = Held::start("BLOCK 0");
     let mut other = held.server.waiter("lock X BLOCK 0");
     let mut again = held.server.waiter("lock W SHARED BLOCK 0");
-    assert!(held.a.call("LOCK.ACQUIRE lock W SHARED").is_null(), "it does not pass its own first wait");
-    // The request takes over the owner's first place.
+    assert!(held.a.call("LOCK.ACQUIRE lock W SHARED").is_null(), "the request has passed W's own first wait");
+    // With HOLDS, the request takes the place of W's first wait.
     assert_eq!(held.a.acquire("lock W SHARED HOLDS 1").holds, 1);
     let reply = held.writer.reply();
     assert_eq!(reply.error_word(), "SUPERSEDED", "{reply:?}");
@@ -307,7 +307,7 @@ fn an_owner_that_is_granted_a_lock_without_a_wait_is_granted_its_waits_too() {
     assert!(other.has_no_reply());
 }
 
-// Every end of a lock.
+// Every way in which a lock can end.
 
 #[test]
 fn however_a_shared_lock_ends_its_waiters_are_served() {

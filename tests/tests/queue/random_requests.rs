@@ -1,17 +1,17 @@
-//! Random requests of several clients, against a model of the rule and of the queue.
+//! Random requests of several clients, compared with a model of the grants and the wait queue.
 //!
-//! After each command the server must show the same holders and the same queue as the model, and each reply must be the one that
-//! the model gives. No lease ends and no wait has a limit, so nothing depends on the time.
+//! Each reply must be the reply of the model. After each command the server must show the same holders and the same
+//! queue as the model. No lease ends and no wait has a limit, so nothing depends on the time.
 
 use lockward_tests::{Client, Random, Reply, Server, eventually, rounds};
 use std::collections::VecDeque;
 
 const OWNERS: [&str; 6] = ["A", "B", "C", "D", "E", "F"];
 
-/// A limit, 0 for none, and a weight.
+/// A limit (0 for none) and a weight.
 type Mode = (i64, i64);
 
-/// No limit counts as the largest.
+/// The limit as a number for comparisons. SHARED, which has no limit, gets the largest number.
 fn rank(slots: i64) -> i64 {
     if slots == 0 { i64::MAX } else { slots }
 }
@@ -28,7 +28,7 @@ struct Request {
     owner: &'static str,
     slots: i64,
     weight: Option<i64>,
-    /// The count of holds that it names.
+    /// The hold count in HOLDS.
     holds: Option<i64>,
 }
 
@@ -45,7 +45,7 @@ impl Request {
     }
 }
 
-/// What a client is sent.
+/// A reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Told {
     Holds(i64),
@@ -57,9 +57,9 @@ enum Told {
 #[derive(Debug, Default)]
 struct Model {
     holders: Vec<Holder>,
-    /// Each with the number of its connection.
+    /// The waiting requests, each with the number of its connection.
     queue: VecDeque<(usize, Request)>,
-    /// What waiters have been sent.
+    /// The replies to waiters, each with the number of the connection.
     told: Vec<(usize, Told)>,
 }
 
@@ -73,7 +73,7 @@ impl Model {
         self.holders.iter_mut().find(|holder| holder.owner == owner)
     }
 
-    /// What happens to a request, without the waiters before it. `None`: it has to wait.
+    /// The reply to a request if no other request waits; `None` if the request must wait.
     fn admit(&mut self, request: &Request) -> Option<Told> {
         if let Some(known) = self.holder(request.owner) {
             let other_weight = request.weight.is_some_and(|weight| weight != known.mode.1);
@@ -97,7 +97,7 @@ impl Model {
         })
     }
 
-    /// Grants the lock to the first waiter for as long as it fits.
+    /// Grants the lock to one waiter after another, until the first waiter in the queue does not fit.
     fn serve(&mut self) {
         while let Some((client, request)) = self.queue.front().cloned() {
             let Some(told) = self.admit(&request) else { return };
@@ -107,7 +107,7 @@ impl Model {
         }
     }
 
-    /// Answers the waits of an owner that has just been granted the lock.
+    /// Replies to the other waits of an owner that has just been granted the lock.
     fn serve_waits_of(&mut self, owner: &'static str) {
         while let Some(at) = self.queue.iter().position(|(_, request)| request.owner == owner) {
             let (client, request) = self.queue.remove(at).expect("a wait");
@@ -116,7 +116,7 @@ impl Model {
         }
     }
 
-    /// Waits of an owner that name more than `more_than` holds are superseded.
+    /// Ends the waits of an owner that name more than `more_than` holds, with the error SUPERSEDED.
     fn supersede(&mut self, owner: &str, more_than: i64) {
         let is_meant = |request: &Request| {
             request.owner == owner && request.holds.is_some_and(|named| named > more_than)
@@ -127,7 +127,8 @@ impl Model {
         self.told.extend(superseded.into_iter().map(|(client, _)| (client, Told::Error("SUPERSEDED"))));
     }
 
-    /// The reply; `None` when the client on connection `client` waits.
+    /// The reply to LOCK.ACQUIRE; `None` if the client waits. `waits` is the number of its connection if the request
+    /// has BLOCK.
     fn acquire(&mut self, request: &Request, waits: Option<usize>) -> Option<Told> {
         let first = self.queue.iter().position(|(_, other)| other.owner == request.owner);
         let own = first.filter(|_| request.holds.is_some());
@@ -156,7 +157,7 @@ impl Model {
         None
     }
 
-    /// `left` is the count to be left: one less, none, or a number.
+    /// The reply to LOCK.RELEASE. `left` is the number of holds that remain.
     fn release(&mut self, owner: &str, left: Left) -> Told {
         let told = match (self.holder(owner), left) {
             (None, Left::Named(0)) => Told::Number(0),
@@ -179,7 +180,7 @@ impl Model {
         told
     }
 
-    /// `None` for the fencing token, which the model does not know.
+    /// The reply to LOCK.RENEW; `None` for the fencing token, which the model does not know.
     fn renew(&mut self, owner: &str, slots: i64, weight: Option<i64>) -> Option<Told> {
         let Some(known) = self.holder(owner) else { return Some(Told::Error("NOTHELD")) };
         if rank(slots) < rank(known.mode.0) || weight.is_some_and(|weight| weight != known.mode.1) {
@@ -200,7 +201,7 @@ impl Model {
         self.serve();
     }
 
-    /// The holders and the queue, as [`shown`] reads them from the server.
+    /// The holders and the queue of the model, in the form of [`shown`].
     fn shown(&self) -> (Vec<String>, Vec<String>) {
         let holder = |Holder { owner, holds, mode }: &Holder| format!("{owner} {holds} {mode:?}");
         let waiter = |(_, request): &(usize, Request)| format!("{} {:?}", request.owner, request.mode());
@@ -273,7 +274,7 @@ fn random_requests_are_answered_as_the_model_says() {
     let mut random = Random::new();
     let mut model = Model::default();
     let mut client = server.client();
-    // The connections that wait.
+    // The waiting connections, each with its number.
     let mut waiting: Vec<(usize, Client)> = Vec::new();
     let (mut longest, mut most) = (0, 0);
     for number in 0..rounds(1_500, 50_000) {

@@ -1,4 +1,4 @@
-//! Clients that send and never read, and clients that send half a command.
+//! Clients that send commands and never read, and clients that send half a command.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually, rounds};
 
@@ -9,8 +9,8 @@ fn limited() -> Setup {
         .config("client-output-buffer-limit pubsub 1mb 0 0")
 }
 
-/// Lets `silent` send a command many times without reading, until the server disconnects it. Other clients are served
-/// meanwhile. Returns the most memory that the server has used.
+/// Lets `silent` send a command `times` times without reading, or until the server disconnects `silent`. Checks that
+/// another client is served meanwhile. Returns the largest `used_memory` of the server.
 #[track_caller]
 fn send_and_never_read(server: &Server, silent: &mut Client, command: &str, times: usize) -> i64 {
     const BATCH: usize = 500;
@@ -27,7 +27,7 @@ fn send_and_never_read(server: &Server, silent: &mut Client, command: &str, time
     most
 }
 
-/// A server on which A holds `lock`, and others wait for it.
+/// A server on which A holds `lock` and 51 clients wait for it.
 #[track_caller]
 fn crowded(setup: Setup) -> (Server, Client, Vec<Client>) {
     let (server, mut a, b) = setup.start_contended();
@@ -48,12 +48,16 @@ fn a_client_that_never_reads_is_cut_off_at_the_servers_limit() {
         let before = a.stat("memory", "used_memory");
         let mut silent = server.client();
         let id = silent.call("CLIENT ID").int();
-        // Both ends of a connection may buffer some megabytes before the server must.
+        // The kernel buffers some megabytes of replies before the server must buffer any, hence the large number.
         let most = send_and_never_read(&server, &mut silent, command, 2_000_000);
         println!("{command}: at most {} bytes more", most - before);
-        eventually("it is cut off", || a.call(format!("CLIENT LIST ID {id}")).text().is_empty());
+        eventually("the server has disconnected the client", || {
+            a.call(format!("CLIENT LIST ID {id}")).text().is_empty()
+        });
         assert!(most < before + 4_000_000, "{command}: {before} bytes grew to {most}");
-        eventually("its replies are freed", || a.stat("memory", "used_memory") < before + 200_000);
+        eventually("the replies to the client are freed", || {
+            a.stat("memory", "used_memory") < before + 200_000
+        });
         assert_eq!(a.info("lock").unwrap().waiters, 51);
     }
 }
@@ -66,9 +70,9 @@ fn replies_to_a_client_that_never_reads_are_counted_and_freed() {
     let most =
         send_and_never_read(&server, &mut silent, "LOCK.INFO lock WAITERS 100", rounds(10_000, 1_000_000));
     println!("at most {} bytes more", most - before);
-    assert!(most > before + 10_000_000, "they pile up: {before} to {most}");
+    assert!(most > before + 10_000_000, "unread replies take no memory: {before} bytes, then {most}");
     drop(silent);
-    eventually("its replies are freed", || a.stat("memory", "used_memory") < before + 200_000);
+    eventually("the replies to the client are freed", || a.stat("memory", "used_memory") < before + 200_000);
 }
 
 #[test]
@@ -86,7 +90,7 @@ fn a_waiter_that_never_reads_is_granted_its_locks_like_any_other() {
             assert_eq!(other.reply(), Reply::Int(0));
         }
     }
-    eventually("all is done", || {
+    eventually("all commands have run", || {
         a.call("EXISTS lock") == Reply::Int(0) && a.stat("clients", "blocked_clients") == 0
     });
     assert_eq!(a.acquire("lock A PX 600000").holds, 1);
@@ -109,8 +113,10 @@ fn a_subscriber_or_monitor_that_never_reads_is_cut_off_at_the_servers_limit() {
         }
         println!("{listen}: at most {} bytes more", most - before);
         assert!(most < before + 4_000_000, "{listen}: {before} bytes grew to {most}");
-        eventually("it is cut off", || a.stat("clients", "connected_clients") == 1);
-        eventually("its replies are freed", || a.stat("memory", "used_memory") < before + 200_000);
+        eventually("the server has disconnected the client", || a.stat("clients", "connected_clients") == 1);
+        eventually("the replies to the client are freed", || {
+            a.stat("memory", "used_memory") < before + 200_000
+        });
     }
 }
 

@@ -1,9 +1,9 @@
-//! LOCK.ACQUIRE ... BLOCK: the wait queue.
+//! LOCK.ACQUIRE with BLOCK, and the wait queue.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 use std::time::{Duration, Instant};
 
-/// The two ways to disconnect: with RST, or with FIN.
+/// The two ways to disconnect: with RST and with FIN.
 const LEAVE: [fn(Client); 2] = [Client::break_off, drop];
 
 #[test]
@@ -79,7 +79,7 @@ fn a_release_hands_the_lock_over_in_the_same_decision() {
 }
 
 #[test]
-fn a_lease_begins_when_it_is_granted_not_when_it_was_asked_for() {
+fn a_lease_begins_with_the_grant_not_with_the_request() {
     let server = Server::start();
     let mut a = server.client();
     a.acquire("lock A");
@@ -119,7 +119,7 @@ fn a_waiter_that_is_killed_is_skipped() {
     assert_eq!(c.reply().grant().holds, 1);
 }
 
-/// Makes the server read the release by A and the disconnection of B in one event loop pass, in this order.
+/// Makes the server read the release by A and then the disconnection of B, both in one event loop pass.
 #[track_caller]
 fn release_and_leave(server: &Server, a: &mut Client, b: Client, leave: fn(Client)) {
     server.freeze();
@@ -131,7 +131,7 @@ fn release_and_leave(server: &Server, a: &mut Client, b: Client, leave: fn(Clien
     server.thaw();
 }
 
-/// Makes the server read the disconnection of B and the release by A in one event loop pass, in this order.
+/// Makes the server read the disconnection of B and then the release by A, both in one event loop pass.
 #[track_caller]
 fn leave_and_release(server: &Server, a: &mut Client, b: Client, leave: fn(Client)) {
     server.freeze();
@@ -177,7 +177,7 @@ fn a_lock_is_free_when_its_last_waiter_disconnects_just_after_the_release() {
     }
 }
 
-/// Releases as A, so that B is granted the lock. Kills B before its reply can be sent.
+/// Releases A's lock, so that B is granted it. Kills B before the server can send B's reply.
 #[track_caller]
 fn release_and_kill(a: &mut Client, b: i64) {
     let results = a.transact(["LOCK.RELEASE lock A", &format!("CLIENT KILL ID {b}")]);
@@ -200,7 +200,7 @@ fn a_grant_to_a_client_that_is_killed_before_its_reply_is_passed_on() {
 }
 
 #[test]
-fn a_grant_to_the_last_client_is_taken_back_when_that_is_killed_before_its_reply() {
+fn a_grant_to_the_last_waiter_is_taken_back_when_this_waiter_is_killed_before_its_reply() {
     let server = Server::start();
     let (mut a, mut b) = (server.client(), server.client());
     a.acquire("lock A PX 600000");
@@ -241,13 +241,13 @@ fn a_grant_that_its_owner_asks_for_again_a_little_later_is_not_taken_back() {
     let kill = format!("CLIENT KILL ID {}", queue[0].client_id);
     let mut again = server.client();
     again.call("PING");
-    // The server is still busy when B is killed, so it reads the request in the next event loop pass.
+    // The server sleeps after it has killed B. So it reads the next request in the next event loop pass.
     a.send_all(["MULTI", "LOCK.RELEASE lock A", &kill, "DEBUG SLEEP 0.1", "EXEC"]);
     assert!(b.is_closed());
     let grant = again.acquire("lock B HOLDS 1");
     assert_eq!(grant.holds, 1);
     let past = server.client().call("LOCK.ACQUIRE lock C BLOCK 200");
-    assert_eq!(past, Reply::NullArray, "time has gone by");
+    assert_eq!(past, Reply::NullArray, "C's wait limit ends, and C is not granted the lock");
     assert_eq!(again.holder("lock").tenure(), ("B", 1, grant.token));
 }
 
@@ -258,7 +258,7 @@ fn a_grant_is_taken_back_when_the_server_allows_writes_again() {
     let kill = format!("CLIENT KILL ID {}", queue[0].client_id);
     let mut limited = server.waiter("lock C BLOCK 500");
     a.transact(["LOCK.RELEASE lock A", &kill, "CONFIG SET min-replicas-to-write 1"]);
-    // The background work ends this wait, and then tries to take the grant back.
+    // The module's timer ends this wait, and then tries to take B's grant back.
     assert_eq!(limited.reply(), Reply::NullArray);
     assert_eq!(a.owner("lock").as_deref(), Some("B"));
     a.call("CONFIG SET min-replicas-to-write 0");
@@ -385,7 +385,7 @@ fn a_thousand_waiters_are_served_in_order() {
 }
 
 #[test]
-fn two_thousand_waiters_that_all_vanish_leave_nothing_behind() {
+fn two_thousand_waiters_that_all_disconnect_leave_nothing_behind() {
     let (server, mut a, mut b) = Server::start_contended();
     let waiters: Vec<Client> = (0..2_000)
         .map(|number| {
@@ -441,7 +441,7 @@ fn a_full_server_refuses_one_more_waiter() {
 }
 
 #[test]
-fn the_length_of_queues_can_be_set_at_any_time() {
+fn the_limits_of_the_queue_length_can_be_set_at_any_time() {
     let (server, mut a, _b) = Server::start_contended();
     let mut c = server.client();
     for setting in ["lock.max-waiters", "lock.max-waiters-total"] {
@@ -454,7 +454,7 @@ fn the_length_of_queues_can_be_set_at_any_time() {
 }
 
 #[test]
-fn a_wait_that_takes_over_needs_no_queue_position_of_its_own() {
+fn a_repeated_wait_takes_the_queue_position_of_the_first_and_needs_no_second() {
     let server = Server::start_with("max-waiters 1 max-waiters-total 1");
     let mut a = server.client();
     a.acquire("lock A");
@@ -467,7 +467,7 @@ fn a_wait_that_takes_over_needs_no_queue_position_of_its_own() {
 }
 
 #[test]
-fn a_waiter_is_unblocked_by_hand_where_the_server_can_do_it_safely() {
+fn client_unblock_ends_a_wait_if_the_server_can_do_it_safely() {
     let (server, mut a, mut b) = Server::start_contended();
     let mut c = server.waiter("lock C BLOCK 0");
     let ids: Vec<i64> = a
@@ -493,7 +493,7 @@ fn a_waiter_is_unblocked_by_hand_where_the_server_can_do_it_safely() {
 }
 
 #[test]
-fn a_waiter_unblocked_by_hand_right_after_its_grant_is_answered_once() {
+fn a_waiter_that_is_unblocked_right_after_its_grant_gets_one_reply() {
     for how in ["TIMEOUT", "ERROR"] {
         let server = Server::start();
         let (mut a, mut b) = (server.client(), server.client());
@@ -503,7 +503,7 @@ fn a_waiter_unblocked_by_hand_right_after_its_grant_is_answered_once() {
         a.see_waiters("lock", 1);
         a.transact(["LOCK.RELEASE lock A", &format!("CLIENT UNBLOCK {id} {how}")]);
         let granted = matches!(b.reply(), Reply::Array(_));
-        assert_eq!(b.call("PING"), Reply::Simple("PONG".into()), "one reply a command");
+        assert_eq!(b.call("PING"), Reply::Simple("PONG".into()), "one reply for each command");
         if granted {
             assert_eq!(a.owner("lock").as_deref(), Some("B"));
         } else {
@@ -513,7 +513,7 @@ fn a_waiter_unblocked_by_hand_right_after_its_grant_is_answered_once() {
 }
 
 #[test]
-fn a_limit_reached_as_the_lease_ends_is_answered_once() {
+fn a_waiter_whose_limit_is_reached_as_the_lease_ends_gets_one_reply() {
     let server = Server::start();
     let mut a = server.client();
     let mut waiters: Vec<Client> = (0..100)
@@ -526,7 +526,7 @@ fn a_limit_reached_as_the_lease_ends_is_answered_once() {
         .collect();
     for (number, waiter) in waiters.iter_mut().enumerate() {
         let reply = waiter.reply();
-        assert_eq!(waiter.call("PING"), Reply::Simple("PONG".into()), "one reply a command");
+        assert_eq!(waiter.call("PING"), Reply::Simple("PONG".into()), "one reply for each command");
         let owner = a.owner(&format!("lock-{number}"));
         match reply {
             Reply::NullArray => assert_ne!(owner.as_deref(), Some("B")),

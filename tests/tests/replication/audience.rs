@@ -1,4 +1,5 @@
-//! Without a replica, AOF or backlog, changes are not replicated. A replica or AOF that is added under load misses no change.
+//! Without a replica, AOF or backlog, the module replicates no changes. A replica or AOF that is added under load
+//! must still miss no change.
 
 use lockward_tests::{Client, Random, Reply, Server, Setup, eventually, rounds};
 use std::fs;
@@ -6,10 +7,10 @@ use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Number of owners that use locks, each over its own connection.
+/// The number of owners that use locks, each over its own connection.
 const OWNERS: u64 = 6;
 
-/// The number of locks that they share.
+/// The number of locks that these owners share.
 const LOCKS: i64 = 40;
 
 /// Clients that use locks, and can be paused.
@@ -20,7 +21,7 @@ struct Work {
 }
 
 impl Work {
-    /// Does `part` again and again, until told to stop.
+    /// Runs `part` again and again, until `over` is set.
     fn go_on(&self, mut part: impl FnMut()) {
         while !self.over.load(Ordering::Relaxed) {
             let _goes_on = self.stands.read();
@@ -35,7 +36,7 @@ impl Work {
     }
 }
 
-/// Stops the clients when it goes out of scope, also by a panic.
+/// Stops the clients when it goes out of scope, also after a panic.
 struct Stop<'a>(&'a Work);
 
 impl Drop for Stop<'_> {
@@ -88,7 +89,7 @@ fn hand_over(server: &Server, work: &Work) {
     });
 }
 
-/// Runs `test` while the clients use locks, and stops the clients then.
+/// Runs `test` while clients use locks, and then stops the clients.
 #[track_caller]
 fn at_work<T>(server: &Server, seed: u64, test: impl FnOnce(&Work) -> T) -> T {
     let work = Work::default();
@@ -103,7 +104,7 @@ fn at_work<T>(server: &Server, seed: u64, test: impl FnOnce(&Work) -> T) -> T {
     })
 }
 
-/// Waits until clients have done something. By then the server's cron has run many times too.
+/// Waits until the clients have sent 5,000 commands. By then the server's cron has also run many times.
 #[track_caller]
 fn see_work(server: &Server) {
     let mut client = server.client();
@@ -111,7 +112,7 @@ fn see_work(server: &Server) {
     eventually("clients at work", || client.stat("stats", "total_commands_processed") > before + 5_000);
 }
 
-/// Adds a replica or an AOF while the clients use locks, and stops the clients after some time.
+/// Runs `begin`, which adds a replica or an AOF, while clients use locks. Stops the clients after some time.
 #[track_caller]
 fn while_clients_lock<T>(server: &Server, seed: u64, begin: impl FnOnce() -> T) -> T {
     at_work(server, seed, |_| {
@@ -133,7 +134,8 @@ impl Locks {
     fn of(server: &Server) -> Self {
         let mut client = server.client();
         let digest = client.call("DEBUG DIGEST");
-        // All in one request: then the locks do not change, but the clock does.
+        // The commands are sent in one packet, so that no lock changes in between. The leases are read at slightly
+        // different times.
         let infos = client.call_all((0..LOCKS).map(|lock| format!("LOCK.INFO lock-{lock}")));
         let locks = infos.iter().filter(|info| !info.is_null()).map(Reply::info);
         let leases = locks.flat_map(|lock| lock.holders).map(|holder| holder.lease_left).collect();
@@ -142,8 +144,8 @@ impl Locks {
 }
 
 impl PartialEq for Locks {
-    /// Time passes between the requests to the two servers, equally for all leases. Leases differ by more than a busy machine
-    /// can delay the requests.
+    /// Two servers have the same locks if their leases differ by the same time: the time between the two requests.
+    /// The tolerance of 10 s is for a busy machine.
     fn eq(&self, other: &Self) -> bool {
         let meanwhile = |(one, other): (&i64, &i64)| one - other;
         let mut shifts = self.leases.iter().zip(&other.leases).map(meanwhile);
@@ -168,7 +170,7 @@ fn a_replica_that_attaches_while_clients_lock_misses_nothing() {
         let saves = random.once_in(3);
         let replica = while_clients_lock(&primary, random.number(), || {
             if saves {
-                // The child of the BGSAVE may still be running when the replica attaches.
+                // The child process of BGSAVE may still be running when the replica attaches.
                 primary.client().call("BGSAVE");
             }
             Setup::new().start_replica_of(&primary)
@@ -228,7 +230,7 @@ fn a_change_right_after_the_aof_is_switched_on_is_in_the_aof() {
     for switch in ["CONFIG SET appendonly yes", "PING"] {
         let server = Setup::new().config("hz 100").config("appendfsync always").start();
         let mut client = see_nobody_listen(&server);
-        // In one packet, so that the cron cannot run in between.
+        // The commands are sent in one packet, so that the cron cannot run in between.
         client.call_all([
             "LOCK.ACQUIRE lock-1 A",
             switch,
@@ -254,7 +256,7 @@ fn a_change_right_after_a_promotion_is_replicated() {
     server.follow(&other);
     server.client().call_all(["REPLICAOF NO ONE", "LOCK.ACQUIRE lock-1 A"]);
     other.follow(&server);
-    assert_eq!(server.client().stat("stats", "sync_partial_ok"), 1, "it has got a snapshot");
+    assert_eq!(server.client().stat("stats", "sync_partial_ok"), 1, "the replica has got a full resync");
     assert_eq!(Locks::of(&other), Locks::of(&server));
 }
 
@@ -271,7 +273,7 @@ fn a_change_that_is_not_replicated_still_counts_as_a_change() {
     }
 }
 
-/// Attaches as a replica to a primary that delays its snapshot.
+/// Attaches a replica to a primary that delays the snapshot.
 fn ask_for_a_snapshot(primary: &Server) -> Client {
     let mut link = primary.client();
     assert_eq!(link.call("REPLCONF capa eof capa psync2"), Reply::ok());
@@ -282,12 +284,12 @@ fn ask_for_a_snapshot(primary: &Server) -> Client {
 }
 
 #[test]
-fn a_replica_that_goes_on_from_a_snapshot_saved_by_hand_misses_nothing() {
+fn a_replica_that_starts_from_a_copied_snapshot_misses_nothing() {
     let primary = in_no_hurry();
     let mut client = see_nobody_listen(&primary);
     let mut first = primary.client();
     assert_eq!(first.call("REPLCONF capa eof capa psync2"), Reply::ok());
-    // All three are read in one event loop pass, between two runs of the cron.
+    // The server reads all three commands in one event loop pass, between two runs of the cron.
     primary.freeze();
     first.send("PSYNC ? -1");
     primary.see_unread_from(first.port());
@@ -302,11 +304,11 @@ fn a_replica_that_goes_on_from_a_snapshot_saved_by_hand_misses_nothing() {
     replica.change_setup(|setup| setup.config(&format!("replicaof 127.0.0.1 {}", primary.port())));
     replica.start_again();
     replica.see_in_sync_with(&primary);
-    assert_eq!(client.stat("stats", "sync_partial_ok"), 1, "it has got a snapshot of its own");
+    assert_eq!(client.stat("stats", "sync_partial_ok"), 1, "the replica has got a full resync");
     assert_eq!(Locks::of(&replica), Locks::of(&primary));
 }
 
-/// A primary that waits for more replicas for a long time before it sends them a snapshot.
+/// A primary that waits for more replicas for a long time before it sends a snapshot.
 fn in_no_hurry() -> Server {
     Setup::new()
         .config("hz 100")
@@ -315,14 +317,14 @@ fn in_no_hurry() -> Server {
         .start()
 }
 
-/// Waits until the server's cron has noticed that nothing must be replicated.
+/// Waits until the module has noticed in the server's cron that there is nothing to replicate to.
 fn see_nobody_listen(server: &Server) -> Client {
     let mut client = server.client();
     let_cron_run(&mut client);
     client
 }
 
-/// The server does overdue work, such as the cron, before the next command.
+/// Lets the server's cron run. The cron is overdue after the sleep, so it runs before the next command.
 fn let_cron_run(client: &mut Client) {
     for _ in 0..2 {
         assert_eq!(client.call("DEBUG SLEEP 0.01"), Reply::ok());
@@ -341,7 +343,7 @@ fn a_replica_that_attaches_without_a_snapshot_gets_every_change() {
     link.send(format!("PSYNC {id} {next}"));
     assert_eq!(link.reply(), Reply::Simple("CONTINUE".into()));
     client.acquire("lock-1 A PX 600000");
-    eventually("what has changed", || {
+    eventually("a LOCK._APPLY", || {
         let sent = link.reply();
         let name = sent.items()[0].text();
         assert_ne!(name, "LOCK.ACQUIRE");
@@ -349,18 +351,18 @@ fn a_replica_that_attaches_without_a_snapshot_gets_every_change() {
     });
 }
 
-/// Chooses how a primary sends snapshots. Valkey and Redis from 8.0 on can use a separate connection.
+/// Chooses at random how a primary sends snapshots. From 8.0 on, Valkey and Redis can use a separate connection.
 fn send_snapshots(client: &mut Client, random: &mut Random) {
     for setting in ["repl-diskless-sync", "dual-channel-replication-enabled", "repl-rdb-channel"] {
         client.call(format!("CONFIG SET {setting} {}", random.one_of(&["yes", "yes", "no"])));
     }
 }
 
-/// Adds or removes a replica, an AOF or a backlog.
+/// Adds or removes a replica, an AOF or a backlog at random.
 fn stir(client: &mut Client, random: &mut Random) {
     let lock = random.within(0..LOCKS);
     let switch = format!("CONFIG SET appendonly {}", random.one_of(&["yes", "no"]));
-    // Many of these commands are refused while another action is under way.
+    // Many of these commands fail while a snapshot or an AOF rewrite is under way, so their replies are ignored.
     match random.within(0..7) {
         0 => drop(client.call(switch)),
         1 => drop(client.call("BGREWRITEAOF")),
@@ -369,7 +371,7 @@ fn stir(client: &mut Client, random: &mut Random) {
         4 => send_snapshots(client, random),
         5 => drop(client.call(format!("CONFIG SET repl-diskless-sync-delay {}", random.within(0..2)))),
         _ => {
-            // Redis itself fails if a transaction switches an AOF on during a rewrite.
+            // Redis itself has a bug if a transaction switches the AOF on during a rewrite.
             see_no_rewrite(client);
             client.send_all(["MULTI".to_owned(), format!("LOCK.ACQUIRE lock-{lock} C PX 600000"), switch]);
             client.send_all([format!("LOCK.RENEW lock-{lock} C PX 700000"), "BGREWRITEAOF".to_owned()]);
@@ -380,7 +382,7 @@ fn stir(client: &mut Client, random: &mut Random) {
     }
 }
 
-/// The locks that a server loads from the AOF of another one; `None` when that has no complete AOF now.
+/// The locks in the AOF of a server, loaded by another server. `None` if the AOF is not complete now.
 fn locks_of_aof(server: &Server) -> Option<Locks> {
     let mut client = server.client();
     let mut is_there = |field: &str| client.stat("persistence", field) > 0;
@@ -419,7 +421,8 @@ fn replicas_and_aofs_that_come_and_go_under_load_miss_nothing() {
                 client.call("CONFIG SET appendonly no");
             }
             if random.once_in(4) {
-                // During a BGSAVE the server would count changes, and replicate this command.
+                // During a BGSAVE the server would replicate this command, because the command changes the counter of
+                // changes.
                 eventually("no BGSAVE", || client.stat("persistence", "rdb_bgsave_in_progress") == 0);
                 assert_eq!(client.call("DEBUG RELOAD"), Reply::ok());
             }
@@ -498,7 +501,7 @@ fn servers_that_alternate_as_primary_stay_identical() {
                 then.see_in_sync_with(now);
                 assert_eq!(Locks::of(then), Locks::of(now), "round {round}: {switched}");
             });
-            // From here on the two servers differ. In the next round the other one becomes the replica.
+            // From here on the two servers differ. In the next round, either server may become the replica.
             then.promote();
         });
         if random.once_in(2) {

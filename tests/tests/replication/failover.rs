@@ -1,14 +1,14 @@
-//! The safe failover of docs/operating.md, with the configuration of that page.
+//! The safe failover of docs/operating.md, with the configuration on that page.
 
 use lockward_tests::{Client, Reply, Sentinels, Server, Setup, eventually};
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The value for `PASSWORD` on the page.
+/// The value that replaces `PASSWORD` on the page.
 const PASSWORD: &str = "secret";
 
-/// The lines of the two blocks: those of redis.conf, and those of sentinel.conf.
+/// The lines of the two blocks on the page: redis.conf and sentinel.conf.
 fn shown() -> [Vec<String>; 2] {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operating.md");
     let page = fs::read_to_string(page).expect("the page");
@@ -23,9 +23,10 @@ fn shown() -> [Vec<String>; 2] {
     blocks.try_into().expect("two blocks")
 }
 
-/// A server with the lines of redis.conf, as a replica where a primary is given.
+/// A server with the lines of redis.conf. With `primary`, a replica of it.
 fn start(lines: &[String], primary: Option<&Server>) -> Server {
-    // A server that does not log in as configured can neither replicate nor be promoted.
+    // Without these rights, a server or Sentinel that does not log in as configured can neither replicate nor
+    // promote.
     let mut setup = Setup::new().config("user default on nopass ~* &* +@all -psync -slaveof");
     for line in lines {
         let line = line.replace("PASSWORD", PASSWORD);
@@ -71,11 +72,11 @@ fn after_the_documented_safe_failover_the_holder_goes_on_and_others_wait() {
     });
 
     let mut alice = primary.client();
-    // It has just started. During its own quarantine it would grant nothing.
+    // The primary has just started, and would grant nothing during its own quarantine.
     assert_eq!(alice.call("CONFIG SET lock.quarantine 0"), Reply::ok());
     let token = alice.acquire("order:42 alice HOLDS 1").token;
     let renewal = format!("LOCK.RENEW order:42 alice TOKEN {token} HOLDS 1");
-    // The time is read before the call.
+    // The time is read before the call, so that the measured time is not too short.
     let granted = Instant::now();
     assert_eq!(alice.call(renewal.as_str()), Reply::Int(token));
     primary.kill();
@@ -83,7 +84,11 @@ fn after_the_documented_safe_failover_the_holder_goes_on_and_others_wait() {
     let promoted = sentinels.see_failover_from(primary.port());
     let mut alice = Client::connect(promoted).expect("the new primary");
     eventually("the holder renews at the new primary", || alice.call(renewal.as_str()) == Reply::Int(token));
-    assert!(granted.elapsed() < lease, "after its lease: {:?}", granted.elapsed());
+    assert!(
+        granted.elapsed() < lease,
+        "the renewal came after the end of the lease: {:?}",
+        granted.elapsed()
+    );
 
     let mut bob = Client::connect(promoted).expect("the new primary");
     assert!(bob.call("LOCK.ACQUIRE order:43 bob HOLDS 1").is_null());

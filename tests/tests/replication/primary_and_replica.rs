@@ -10,7 +10,7 @@ fn pair() -> (Server, Server) {
     (primary, replica)
 }
 
-/// The fields of LOCK.INFO that do not depend on the time.
+/// Owner, holds and token of each holder: the fields of LOCK.INFO that do not depend on the time.
 fn timeless(info: Option<Info>) -> Option<Vec<(String, i64, i64)>> {
     let tenure = |holder: lockward_tests::Holder| (holder.owner, holder.holds, holder.token);
     info.map(|info| info.holders.into_iter().map(tenure).collect())
@@ -110,7 +110,7 @@ fn a_hand_off_reaches_the_replica() {
     a.call("LOCK.RELEASE lock A");
     b.reply().grant();
     assert_same(&primary, &replica, "lock");
-    assert_eq!(replica.client().info("lock").unwrap().waiters, 0, "waiters are the primary's");
+    assert_eq!(replica.client().info("lock").unwrap().waiters, 0, "a replica has waiters");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn changes_by_scripts_reach_the_replica() {
 }
 
 #[test]
-fn an_evicted_lock_is_back_on_the_replica_with_its_next_change() {
+fn an_evicted_lock_is_in_the_keyspace_of_the_replica_again_after_its_next_change() {
     for change in
         ["LOCK.RENEW lock A", "LOCK.ACQUIRE lock A", "LOCK.RELEASE lock A HOLDS 1", "LOCK.RELEASE lock A ALL"]
     {
@@ -199,7 +199,7 @@ fn a_replica_that_loads_beside_its_old_data_has_the_same_tenure() {
 }
 
 #[test]
-fn a_failover_sends_the_waiters_away_and_keeps_the_tenure() {
+fn in_a_failover_waiters_get_an_error_and_the_tenure_goes_on() {
     let (primary, replica) = pair();
     let mut a = primary.client();
     a.acquire("lock A PX 600000");
@@ -246,7 +246,7 @@ fn the_end_of_a_lease_and_the_hand_off_reach_the_replica() {
     b.reply().grant();
     eventually("the other lease is over", || a.info("alone").is_none());
     assert_same(&primary, &replica, "lock");
-    eventually("the replica has dropped it", || {
+    eventually("the replica has dropped the key", || {
         replica.client().call("DBSIZE") == primary.client().call("DBSIZE")
     });
     assert_same(&primary, &replica, "alone");
@@ -346,11 +346,11 @@ fn a_replica_ends_no_lease_by_itself() {
     client.call("LOCK.INFO lock");
     assert_eq!(client.call("DBSIZE"), Reply::Int(1));
     primary.client().call("DEBUG SET-ACTIVE-EXPIRE 1");
-    eventually("the primary has freed it", || client.call("DBSIZE") == Reply::Int(0));
+    eventually("the primary has freed the lock", || client.call("DBSIZE") == Reply::Int(0));
 }
 
 #[test]
-fn waiters_are_sent_away_when_their_server_becomes_a_replica() {
+fn waiters_get_an_error_when_their_server_becomes_a_replica() {
     let (server, mut a, mut b) = Server::start_contended();
     let other = Server::start();
     other.client().acquire("lock X");

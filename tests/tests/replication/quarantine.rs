@@ -1,4 +1,4 @@
-//! Quarantine: the time after a start or a promotion in which nothing new is granted.
+//! Quarantine: the time after a start or a promotion in which the server grants no new tenure.
 
 use lockward_tests::{Client, Grant, Reply, Server, Setup, eventually, rounds};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -16,7 +16,7 @@ fn restore(client: &mut Client, claim: &str) -> Reply {
 }
 
 #[test]
-fn quarantine_grants_no_new_tenure() {
+fn a_server_in_quarantine_grants_no_new_tenure() {
     let server = long();
     for request in ["LOCK.ACQUIRE lock A", "LOCK.ACQUIRE lock A BLOCK 20", "LOCK.ACQUIRE lock A HOLDS 1"] {
         assert_eq!(server.client().call(request), Reply::NullArray, "{request}");
@@ -39,7 +39,7 @@ fn the_end_of_quarantine_serves_a_waiter_on_a_long_key() {
     let key = "long".repeat(100);
     let (mut b, mut observer) = (server.client(), server.client());
     b.ask(&format!("{key} B BLOCK 0"));
-    // Redis crashes from 8.2 on when it is asked for the TTL of a key that does not exist.
+    // In this test the key does not exist. From 8.2 on, Redis crashes if a module asks for the TTL of a missing key.
     observer.see_blocked(1);
     assert_eq!(b.reply().grant().holds, 1);
 }
@@ -54,7 +54,7 @@ fn the_end_of_quarantine_serves_the_waiters() {
     c.ask("lock C BLOCK 0");
     observer.see_blocked(2);
     assert_eq!(b.reply().grant().holds, 1);
-    assert!(begun.elapsed() >= Duration::from_millis(2_000), "it does not end early");
+    assert!(begun.elapsed() >= Duration::from_millis(2_000), "the quarantine has ended early");
     assert_eq!(observer.queue("lock"), ["C"]);
     b.call("LOCK.RELEASE lock B");
     assert_eq!(c.reply().grant().holds, 1);
@@ -106,7 +106,7 @@ fn a_renewal_in_quarantine_raises_a_hold_count_that_is_too_low() {
     assert_eq!(a.holder("lock").tenure(), ("A", 3, token));
     assert_eq!(a.acquire("lock A").holds, 4);
     assert_eq!(restore(&mut a, &format!("A TOKEN {token} HOLDS 3")), Reply::Int(token));
-    assert_eq!(a.holder("lock").tenure(), ("A", 4, token), "a renewal that comes late takes no hold away");
+    assert_eq!(a.holder("lock").tenure(), ("A", 4, token), "a late renewal has taken a hold away");
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_tenure_whose_last_renewal_was_lost_is_restored() {
     let (mut a, mut b) = (server.client(), server.client());
     b.ask("lock B BLOCK 0");
     a.see_blocked(1);
-    eventually("the lease that was saved is over", || a.info("lock").is_none());
+    eventually("the lease in the file is over", || a.info("lock").is_none());
     assert_eq!(restore(&mut a, &format!("A PX 600000 TOKEN {token}")), Reply::Int(token));
     assert!(b.has_no_reply());
 }
@@ -124,7 +124,11 @@ fn a_tenure_whose_last_renewal_was_lost_is_restored() {
 fn a_request_for_the_first_hold_is_not_granted_although_the_server_has_the_tenure() {
     let (server, token) = restarted_from_an_older_file("600000");
     let (mut a, mut waiter, mut b) = (server.client(), server.client(), server.client());
-    assert_eq!(a.call("LOCK.ACQUIRE lock A HOLDS 1"), Reply::NullArray, "another may hold the lock by now");
+    assert_eq!(
+        a.call("LOCK.ACQUIRE lock A HOLDS 1"),
+        Reply::NullArray,
+        "the lock is granted although another owner may hold it by now"
+    );
     waiter.ask("lock A BLOCK 0 HOLDS 1");
     a.see_blocked(1);
     assert_eq!(restore(&mut b, &format!("B TOKEN {}", token + 1)), Reply::Int(token + 1));
@@ -144,8 +148,8 @@ fn a_renewal_in_quarantine_confirms_the_holder_and_grants_its_waits() {
     assert_eq!(a.acquire("lock A HOLDS 2"), Grant { token, holds: 2 });
 }
 
-/// A server in quarantine after a restart from a file in which A holds `lock`, and A's token. The file may lack
-/// the changes after it was written.
+/// A server in quarantine after a restart from a file in which A holds `lock`, and A's token. Later changes may be
+/// missing in the file.
 #[track_caller]
 fn restarted_from_an_older_file(lease: &str) -> (Server, i64) {
     let mut server = Server::start();
@@ -159,7 +163,7 @@ fn restarted_from_an_older_file(lease: &str) -> (Server, i64) {
 }
 
 #[test]
-fn a_restored_tenure_keeps_others_out() {
+fn a_lock_with_a_restored_tenure_is_not_granted_to_others() {
     let server = long();
     let mut a = server.client();
     restore(&mut a, "A TOKEN 4711");
@@ -167,7 +171,7 @@ fn a_restored_tenure_keeps_others_out() {
     assert_eq!(a.call("LOCK.RELEASE lock B").error_word(), "NOTHELD");
     let mut b = server.waiter("lock B BLOCK 0");
     assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));
-    assert!(b.has_no_reply(), "a hand-off is a new tenure");
+    assert!(b.has_no_reply(), "a hand-off has granted a new tenure");
 }
 
 #[test]
@@ -239,7 +243,7 @@ fn a_tenure_with_a_token_a_day_ahead_is_not_restored() {
 }
 
 #[test]
-fn a_restored_hold_count_is_below_two_to_the_thirty_second() {
+fn a_restored_hold_count_must_be_below_2_to_the_32() {
     let server = long();
     let mut a = server.client();
     assert_eq!(restore(&mut a, "A TOKEN 5 HOLDS 4294967296").error_word(), "ERR");
@@ -357,7 +361,7 @@ fn a_restored_tenure_reaches_replicas_and_the_aof() {
     assert_eq!(primary.client().holder("lock").tenure(), ("A", 2, 4_711));
 }
 
-/// Restores a made-up tenure and releases it.
+/// Commands that claim an invented tenure and release it.
 fn make_up(key: &str, token: usize) -> [String; 2] {
     [format!("LOCK.RENEW {key} A TOKEN {token}"), format!("LOCK.RELEASE {key} A")]
 }
@@ -372,7 +376,9 @@ fn ended_tenures_are_remembered_without_their_names() {
     for number in 1..200 {
         assert_eq!(a.call_all(make_up(&key(number), number)).pop(), Some(Reply::Int(0)));
     }
-    eventually("20 MB of names are not kept", || a.stat("memory", "used_memory") < before + 2_000_000);
+    eventually("the server does not keep 20 MB of names", || {
+        a.stat("memory", "used_memory") < before + 2_000_000
+    });
     let again = |a: &mut Client, token: usize| a.call(format!("LOCK.RENEW {} A TOKEN {token}", key(7)));
     assert_eq!(again(&mut a, 7).error_word(), "NOTHELD");
     assert_eq!(again(&mut a, 8), Reply::Int(8));
@@ -400,9 +406,9 @@ fn ended_tenures_are_remembered_for_a_limited_number_of_locks() {
     assert!(told_apart < before + 25_000_000, "{before} bytes grew to {told_apart}");
     assert!(more < told_apart + 500_000, "{told_apart} bytes grew to {more}");
     let late = |token: usize| server.client().call(format!("LOCK.RENEW other C TOKEN {token}"));
-    assert_eq!(late(TOLD_APART + 10).error_word(), "NOTHELD", "older than what has ended");
+    assert_eq!(late(TOLD_APART + 10).error_word(), "NOTHELD", "a tenure older than an ended one is restored");
     assert_eq!(late(TOLD_APART + 1_500_000), Reply::Int(TOLD_APART as i64 + 1_500_000));
-    assert_eq!(server.client().call("LOCK.RENEW lock B"), Reply::Int(1), "what is held goes on");
+    assert_eq!(server.client().call("LOCK.RENEW lock B"), Reply::Int(1), "a held lock is lost");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Quarantine and several holders: claims bring back limits and weights.
+//! Quarantine with several holders: claims restore limits and weights.
 
 use lockward_tests::{Client, Link, Reply, Server, Setup};
 
@@ -29,7 +29,7 @@ fn claims_that_fit_beside_each_other_are_all_restored() {
     assert_restored(&mut client, "B SHARED HOLDS 2", 100);
     assert_restored(&mut client, "C SLOTS 5 WEIGHT 2", 200);
     let holders = ["B x2 SHARED", "C x1 SLOTS 5 WEIGHT 2", "A x1 SHARED"];
-    assert_eq!(client.holders("lock"), holders, "in the order of their tokens");
+    assert_eq!(client.holders("lock"), holders, "the holders in the order of their tokens");
     assert_eq!(client.info("lock").unwrap().weight, 4);
 }
 
@@ -49,8 +49,8 @@ fn of_claims_that_do_not_fit_the_largest_tokens_win() {
     assert_restored(&mut client, "A SLOTS 5 WEIGHT 3", 100);
     assert_restored(&mut client, "B SLOTS 5 WEIGHT 2", 200);
     assert_not_held(&mut client, "W", 150);
-    assert_eq!(client.info("lock").unwrap().holding, 2, "a claim that is refused ends nothing");
-    // B stays beside C, and A does not fit any more.
+    assert_eq!(client.info("lock").unwrap().holding, 2, "a refused claim has ended a tenure");
+    // C and B fit together. A does not fit beside them, so its tenure ends.
     assert_restored(&mut client, "C SLOTS 5 WEIGHT 3", 300);
     assert_eq!(client.holders("lock"), ["B x1 SLOTS 5 WEIGHT 2", "C x1 SLOTS 5 WEIGHT 3"]);
     assert_not_held(&mut client, "A SLOTS 5 WEIGHT 3", 100);
@@ -62,7 +62,7 @@ fn of_claims_that_do_not_fit_the_largest_tokens_win() {
 }
 
 #[test]
-fn what_was_released_stays_released_with_the_older_ones_that_could_not_stand_beside_it() {
+fn a_released_tenure_is_not_restored_nor_an_older_one_that_does_not_fit_beside_it() {
     let server = Server::start_with(LONG);
     let mut client = server.client();
     assert_restored(&mut client, "A SHARED", 100);
@@ -88,8 +88,8 @@ fn restored_tenures_reach_the_replica_and_the_aof_with_their_modes() {
     assert_eq!(primary.client().holders("lock"), holders);
 }
 
-/// A server in quarantine after a restart from a file that was written before the last changes, and the tokens of A, B and C.
-/// In the file, A is a writer of weight 3: A had not let readers in yet.
+/// A server in quarantine after a restart from a file that lacks the last changes, and the tokens of A, B and C. In
+/// the file A holds the whole lock, because A's downgrade and the grants to B and C came later.
 #[track_caller]
 fn restarted() -> (Server, [i64; 3]) {
     let mut server = Server::start();
@@ -118,10 +118,10 @@ fn after_a_restart_all_holders_come_back_though_the_file_lacks_a_downgrade() {
 }
 
 #[test]
-fn a_claim_beats_what_is_only_remembered_and_that_may_claim_again() {
+fn a_claim_ends_an_unconfirmed_tenure_which_can_be_claimed_again() {
     let (server, [a, b, c]) = restarted();
     let mut client = server.client();
-    // No other owner fits beside A's old mode.
+    // B does not fit beside A's mode in the file.
     assert_restored(&mut client, "B SHARED", b);
     assert_eq!(client.holders("lock"), ["B x1 SHARED"]);
     assert_restored(&mut client, "C SLOTS 9 WEIGHT 3", c);
@@ -130,17 +130,17 @@ fn a_claim_beats_what_is_only_remembered_and_that_may_claim_again() {
 }
 
 #[test]
-fn a_renewal_without_a_mode_confirms_the_one_that_is_remembered() {
+fn a_renewal_without_a_mode_confirms_the_mode_in_the_file() {
     let (server, [a, b, _]) = restarted();
     let mut client = server.client();
     assert_eq!(claim(&mut client, "A"), Reply::Int(a));
     assert_eq!(client.holders("lock"), ["A x1 SLOTS 4 WEIGHT 4"]);
     assert_restored(&mut client, "B SHARED", b);
-    assert_eq!(client.holders("lock"), ["B x1 SHARED"], "the larger token wins");
+    assert_eq!(client.holders("lock"), ["B x1 SHARED"], "the tenure with the larger token stays");
 }
 
 #[test]
-fn a_confirmed_tenure_is_not_claimed_with_a_smaller_limit() {
+fn a_confirmed_tenure_cannot_be_claimed_with_a_smaller_limit() {
     let (server, [a, ..]) = restarted();
     let mut client = server.client();
     assert_restored(&mut client, "A SLOTS 9 WEIGHT 4", a);
@@ -156,7 +156,7 @@ fn the_end_of_quarantine_serves_all_waiters_that_fit() {
     assert_restored(&mut client, "A SHARED", 100);
     let mut readers = ["B", "C"].map(|owner| server.waiter(&format!("lock {owner} SHARED BLOCK 0")));
     let mut writer = server.waiter("lock W BLOCK 0");
-    assert!(readers.iter_mut().all(Client::has_no_reply), "they would be new tenures");
+    assert!(readers.iter_mut().all(Client::has_no_reply), "a reader got a new tenure in quarantine");
     assert_eq!(client.call("CONFIG SET lock.quarantine 0"), Reply::ok());
     readers.iter_mut().for_each(|reader| assert_eq!(reader.reply().grant().holds, 1));
     assert!(writer.has_no_reply());
@@ -177,9 +177,9 @@ fn after_a_failover_holders_claim_what_the_replica_has_missed() {
     assert_eq!(client.call("LOCK.RELEASE lock X"), Reply::Int(0));
     let b = client.acquire("lock B SLOTS 3 WEIGHT 2 PX 600000").token;
     let mut there = replica.promote();
-    assert_eq!(there.holders("lock"), ["A x1 SHARED", "X x1 SHARED"], "what it has heard of");
-    assert!(there.call("LOCK.ACQUIRE lock Y SHARED").is_null(), "no new tenure");
-    // B was granted after X had released. Only one of the two fits, and X does not claim.
+    assert_eq!(there.holders("lock"), ["A x1 SHARED", "X x1 SHARED"], "the holders that the replica knows");
+    assert!(there.call("LOCK.ACQUIRE lock Y SHARED").is_null(), "a new tenure in quarantine");
+    // B was granted the lock after X had released it. B and X do not fit together, and X claims nothing.
     assert_restored(&mut there, "A SHARED", a);
     assert_restored(&mut there, "B SLOTS 3 WEIGHT 2", b);
     assert_eq!(there.holders("lock"), ["A x1 SHARED", "B x1 SLOTS 3 WEIGHT 2"]);

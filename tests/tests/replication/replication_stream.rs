@@ -1,9 +1,9 @@
-//! The replication stream: what replicas and the AOF are sent.
+//! The replication stream: the commands that the server sends to replicas and appends to the AOF.
 
 use lockward_tests::{Client, ReplicationStream, Reply, Sent, Server, Setup, appended_commands, eventually};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A server with a stream attached, and a client.
+/// A server, its replication stream, and a client.
 #[track_caller]
 fn streamed() -> (Server, ReplicationStream, Client) {
     let server = Server::start();
@@ -164,7 +164,7 @@ fn a_lease_that_ends_with_a_waiter_is_replicated_as_the_grant() {
 }
 
 #[test]
-fn the_aof_gets_what_replicas_get() {
+fn the_aof_gets_the_same_commands_as_replicas() {
     let server = Setup::new().config("appendonly yes").start();
     let mut stream = ReplicationStream::attach(&server);
     let mut a = server.client();
@@ -249,7 +249,7 @@ fn changes(command: &Sent) -> Vec<String> {
             2 => format!("{token} is given back"),
             3 => format!("the lease of {token} is over"),
             4 => format!("{token} holds {}", number(&mut rest)),
-            other => panic!("no change is tagged {other}"),
+            other => panic!("unknown tag of a change: {other}"),
         });
     }
     changes
@@ -299,7 +299,7 @@ fn a_replicated_change_contains_exactly_what_has_changed() {
         format!("{next} holds 2"),
     ];
     assert_eq!(changes(&stream.next_command()), handed_over);
-    // Without a TTL, the module ends the lease.
+    // Without a TTL, the lease is ended by the module, not by the server.
     a.call_all(["LOCK.RENEW lock B PX 300", "PERSIST lock"]);
     let last = c.reply().grant().token;
     assert_eq!(changes(&stream.next_command()), [format!("B has {next}, holds 2, slots 1, lease 300")]);
@@ -307,11 +307,11 @@ fn a_replicated_change_contains_exactly_what_has_changed() {
     let ended =
         [format!("the lease of {next} is over"), format!("C has {last}, holds 1, slots 1, lease 80000")];
     assert_eq!(changes(&stream.next_command()), ended);
-    assert_eq!(stream.commands(&mut a), [[b""; 0]; 0], "nothing else is sent");
+    assert_eq!(stream.commands(&mut a), [[b""; 0]; 0], "other commands were replicated too");
 }
 
 #[test]
-fn a_restored_tenure_is_replicated_with_the_tenure_that_it_ends() {
+fn a_restored_tenure_is_replicated_with_the_end_of_the_older_one() {
     let server = Server::start_with("quarantine 600000");
     let mut stream = ReplicationStream::attach(&server);
     let mut a = server.client();
@@ -350,7 +350,7 @@ fn a_limit_and_a_weight_are_replicated_with_the_tenure() {
 }
 
 #[test]
-fn a_downgrade_is_replicated_with_all_that_it_grants() {
+fn a_downgrade_is_replicated_with_all_its_grants() {
     let (server, mut a, b) = Server::start_contended();
     drop(b);
     a.see_waiters("lock", 0);
@@ -365,7 +365,7 @@ fn a_downgrade_is_replicated_with_all_that_it_grants() {
         format!("D has {}, holds 1, slots 4 weight 2, lease 60000", tokens[1]),
     ];
     assert_eq!(changes(&stream.next_command()), expected);
-    assert_eq!(stream.commands(&mut a), [[b""; 0]; 0], "nothing else is sent");
+    assert_eq!(stream.commands(&mut a), [[b""; 0]; 0], "other commands were replicated too");
 }
 
 #[test]
@@ -380,7 +380,7 @@ fn the_end_of_one_of_several_leases_is_replicated_with_the_grants() {
     let expected =
         [format!("the lease of {token} is over"), format!("C has {next}, holds 1, slots 2, lease 50000")];
     assert_eq!(changes(&stream.next_command()), expected);
-    assert_eq!(stream.commands(&mut a), [[b""; 0]; 0], "nothing else is sent");
+    assert_eq!(stream.commands(&mut a), [[b""; 0]; 0], "other commands were replicated too");
 }
 
 #[test]
@@ -399,7 +399,7 @@ fn a_grant_after_a_waiter_has_left_is_replicated_alone() {
         let token = r.reply().grant().token;
         let granted = format!("R has {token}, holds 1, slots 0, lease 50000");
         assert_eq!(changes(&stream.next_command()), [granted], "{how}");
-        assert_eq!(stream.commands(&mut a), [[b""; 0]; 0], "nothing else is sent");
+        assert_eq!(stream.commands(&mut a), [[b""; 0]; 0], "other commands were replicated too");
     }
 }
 
@@ -414,7 +414,7 @@ fn very_many_leases_that_are_over_are_replicated_as_one_change() {
     let (begun, lease) = (Instant::now(), LEASE.as_millis());
     a.call_all((0..HOLDERS).map(|number| format!("LOCK.ACQUIRE lock owner-{number} SHARED PX {lease}")));
     let granted = Instant::now();
-    // Without a TTL, the module ends the leases.
+    // Without a TTL, the leases are ended by the module, not by the server.
     assert_eq!(a.call("PERSIST lock"), Reply::Int(1));
     let mut w = server.waiter("lock W BLOCK 0 PX 50000");
     stream.commands(&mut a);
@@ -422,7 +422,7 @@ fn very_many_leases_that_are_over_are_replicated_as_one_change() {
     if begun.elapsed() >= LEASE {
         return println!("the machine is too slow: the first leases are over");
     }
-    // All of them end before the server checks.
+    // All leases end while the server is stopped.
     eventually("all leases are over", || granted.elapsed() > LEASE);
     server.thaw();
     let token = w.reply().grant().token;

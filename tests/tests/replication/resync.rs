@@ -1,22 +1,22 @@
-//! Full resyncs that are cut short.
+//! Full resyncs whose connection is cut.
 
 use lockward_tests::{Client, Link, Reply, Server, Setup, eventually};
 
-/// The locks of the primary: enough for a transfer of many packets.
+/// The number of locks on the primary: enough for a transfer of many packets.
 const LOCKS: u64 = 3_000;
 
-/// How often a transfer is cut.
+/// The number of cut transfers in a test.
 const CUTS: u64 = 100;
 
-/// The same for a replica that writes the data to its disk on its own thread (Valkey 9). Its cron notices once
-/// a second that a transfer has failed, and only then the next begins.
+/// The number of cut transfers for a replica that writes the received data to disk on a background thread (Valkey 9).
+/// Such a replica notices a failed transfer only in its cron, once a second.
 const CUTS_BY_CRON: u64 = 8;
 
-/// The most bytes that are sent before the data.
+/// The largest number of bytes that the primary sends before the data.
 const GREETINGS: u64 = 300;
 
 fn primary_with_locks(setup: Setup) -> Server {
-    // The cron of this replica must see the end of a transfer that was cut before it begins the next.
+    // The next transfer begins only when the cron has noticed the end of a cut transfer, so the cron runs often.
     let primary = setup.config("hz 100").start();
     let mut client = primary.client();
     client.call_all((0..LOCKS).map(|number| format!("LOCK.ACQUIRE lock-{number} A{number} PX 600000")));
@@ -24,17 +24,17 @@ fn primary_with_locks(setup: Setup) -> Server {
     primary
 }
 
-/// How a full resync proceeds.
+/// The properties of a full resync.
 struct Resync {
-    /// The number of its bytes, with the handshake.
+    /// The number of bytes that the primary sends, with the handshake.
     bytes: u64,
-    /// Whether the data come over a second connection (Redis 8).
+    /// Whether the primary sends the data over a second connection.
     has_a_channel: bool,
-    /// Whether the replica writes them to its disk on a thread of its own.
+    /// Whether the replica writes the received data to disk on a background thread.
     saves_by_cron: bool,
 }
 
-/// A full resync that succeeds.
+/// Runs a full resync and returns its properties.
 fn resync(primary: &Server, setup: Setup) -> Resync {
     let link = Link::to(primary);
     let replica = setup.start();
@@ -54,8 +54,8 @@ fn assert_same(primary: &Server, replica: &Server) {
     assert_eq!(replica.client().call("DBSIZE"), primary.client().call("DBSIZE"));
 }
 
-/// Cuts resyncs at many different offsets and checks the replica with `meanwhile`. After that, lets one
-/// succeed.
+/// Cuts resyncs at many different offsets, and checks the replica with `meanwhile` after each cut. Then lets one
+/// resync succeed.
 #[track_caller]
 fn cut_short(setup: Setup, prepare: impl Fn(&Server), mut meanwhile: impl FnMut(&mut Client)) {
     let primary = primary_with_locks(setup.clone());
@@ -63,7 +63,7 @@ fn cut_short(setup: Setup, prepare: impl Fn(&Server), mut meanwhile: impl FnMut(
     let cuts = if saves_by_cron { CUTS_BY_CRON } else { CUTS };
     let link = Link::to(&primary);
     let cut = |number: u64| GREETINGS + (bytes - GREETINGS) * number / cuts;
-    // Each cut is at a different offset. The first connection, which does not carry the data, is not cut.
+    // Each cut has a different offset. If there is a second connection for the data, only this one is cut.
     let before = if has_a_channel { &[u64::MAX][..] } else { &[] };
     link.cut_after((0..cuts).flat_map(|number| before.iter().copied().chain([cut(number * 37 % cuts)])));
     let replica = setup.start();
@@ -72,14 +72,14 @@ fn cut_short(setup: Setup, prepare: impl Fn(&Server), mut meanwhile: impl FnMut(
     let mut observer = replica.client();
     while link.cuts_left() > 0 {
         let left = link.cuts_left();
-        eventually("another cut has been made", || {
+        eventually("the next cut", || {
             meanwhile(&mut observer);
             link.cuts_left() < left
         });
     }
     assert_same(&primary, &replica);
     let resyncs = u64::try_from(primary.client().stat("stats", "sync_full")).unwrap();
-    assert!(resyncs > cuts + 1, "every cut fell into a transfer: {resyncs}");
+    assert!(resyncs > cuts + 1, "some cuts were outside of a transfer: {resyncs} resyncs");
     assert_eq!(observer.info("old-lock"), None);
     let mut client = replica.promote();
     let before = client.holder("lock-7");
@@ -101,10 +101,10 @@ fn still_has_its_old_lock(client: &mut Client) {
     }
 }
 
-/// Null, or LOADING: never data of a transfer that may still be cut.
+/// Checks that the replica shows no data of a transfer that is not complete: it replies with null or LOADING.
 #[track_caller]
 fn has_no_lock_yet(client: &mut Client) {
-    // The connection may be the last one, which the link does not cut.
+    // The link is up only after the last transfer, which is not cut.
     if client.server_info("replication", "master_link_status") == "down" {
         let reply = client.call("LOCK.INFO lock-7");
         let loading = matches!(&reply, Reply::Error(text) if text.starts_with("LOADING"));
@@ -140,7 +140,7 @@ fn a_replica_with_a_connection_for_the_data_survives_a_hundred_cuts() {
 }
 
 #[test]
-fn waiters_are_sent_away_when_their_server_becomes_a_replica_that_never_gets_in_sync() {
+fn waiters_get_an_error_when_their_server_becomes_a_replica_that_never_gets_in_sync() {
     let primary = primary_with_locks(Setup::new());
     let link = Link::to(&primary);
     link.swallow();
@@ -166,8 +166,8 @@ fn a_replica_promoted_after_half_a_resync_goes_on_with_its_old_tenures() {
         link.swallow_after(bytes * part / 21);
         let before = replica.client().holder("old-lock");
         replica.begin_to_follow(link.port());
-        eventually("the rest is lost", || link.carried() >= bytes * part / 21);
-        // While a server waits for the rest of the data, it does nothing else.
+        eventually("a part of the data has been forwarded", || link.carried() >= bytes * part / 21);
+        // While some servers wait for the rest of the data, they do nothing else. The cut ends the wait.
         drop(link);
         let mut client = replica.promote();
         assert_eq!(client.holder("old-lock").tenure(), before.tenure(), "{part}");

@@ -1,18 +1,18 @@
-//! Pauses, failovers and shutdowns while contended leases end. A server ends itself if a module writes in the background
-//! during a pause.
+//! Pauses, failovers and shutdowns while the leases of contended locks end. A server aborts if a module writes in the
+//! background during a pause.
 
 use lockward_tests::{Client, Link, Reply, Server, Setup, eventually, rounds};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// How many locks are contended.
+/// The number of contended locks.
 const LOCKS: usize = 100;
 
 fn logged() -> Setup {
     Setup::new().config("appendonly yes").config("shutdown-timeout 20")
 }
 
-/// A primary, its replica, and the replica of that, each with an AOF.
+/// A primary, a replica of it, and a replica of this replica. Each has an AOF.
 fn chain() -> [Server; 3] {
     let primary = logged().start();
     let replica = logged().start_replica_of(&primary);
@@ -20,15 +20,15 @@ fn chain() -> [Server; 3] {
     [primary, replica, last]
 }
 
-/// Locks whose leases end one after the other, each with a waiter.
+/// Waiters for locks whose leases end one after the other.
 struct Contended {
     waiters: Vec<Client>,
-    /// Its wait limit is later than the end of all these leases.
+    /// A waiter whose wait limit ends after all these leases.
     last: Client,
 }
 
 impl Contended {
-    /// The leases are renewed by `renewals`, and begin to end 300 ms later.
+    /// Renews all leases and runs `then`. The leases end from 300 ms after the renewals on.
     #[track_caller]
     fn on(server: &Server, then: impl FnOnce(&mut Client)) -> Self {
         let mut client = server.client();
@@ -41,7 +41,7 @@ impl Contended {
         let mut last = server.client();
         last.ask("held B BLOCK 1500");
         client.see_blocked(i64::try_from(LOCKS).unwrap() + 1);
-        // The leases must not end before the tested action has begun.
+        // `then` begins the tested action before the first lease ends.
         let renew = |number| format!("LOCK.RENEW lock-{number} A PX {}", 300 + 2 * number);
         client.send_all((0..LOCKS).map(renew));
         then(&mut client);
@@ -50,13 +50,13 @@ impl Contended {
 
     #[track_caller]
     fn see_leases_over(&mut self) {
-        assert_eq!(self.last.reply(), Reply::NullArray, "a wait limit is no write");
+        assert_eq!(self.last.reply(), Reply::NullArray, "a wait limit ends although writes are refused");
     }
 
     #[track_caller]
     fn nobody_is_granted(&mut self) {
         self.see_leases_over();
-        // To read all of them would take longer than a pause.
+        // Only some waiters are checked. To check all would take longer than a pause.
         assert!(self.waiters.iter_mut().step_by(33).all(Client::has_no_reply));
     }
 
@@ -78,7 +78,7 @@ fn read_all(client: &mut Client) {
 #[track_caller]
 fn assert_same(primary: &Server, replica: &Server) {
     let digest = |server: &Server| server.client().call("DEBUG DIGEST");
-    // Two servers may delete a key whose lease is over at different times.
+    // When a lease is over, the two servers may delete the key at different times.
     eventually("the same data", || {
         replica.see_in_sync_with(primary);
         digest(primary) == digest(replica)
@@ -182,7 +182,7 @@ fn a_forced_failover_grants_nothing_meanwhile() {
 }
 
 #[test]
-fn a_waiter_that_can_be_redirected_is_sent_away_too() {
+fn a_waiter_that_can_be_redirected_gets_an_error_too() {
     let (server, _a, _b) = Server::start_contended();
     let other = Server::start();
     let mut waiter = server.client();
@@ -215,20 +215,20 @@ fn a_shutdown_that_waits_for_a_lagging_replica_grants_nothing_and_can_be_aborted
 }
 
 #[test]
-fn a_shutdown_that_waits_for_a_lagging_replica_ends_in_order() {
+fn a_shutdown_that_waits_for_a_lagging_replica_ends_normally() {
     let [mut primary, replica, last] = chain();
     replica.freeze();
     let mut contended = Contended::on(&primary, |client| read_all(client));
     primary.begin_to_terminate();
     contended.see_leases_over();
     let mut client = primary.client();
-    assert_eq!(client.info("lock-99"), None, "nobody is granted");
+    assert_eq!(client.info("lock-99"), None, "a waiter is granted the lock");
     let token = client.holder("held").token;
     replica.thaw();
     assert!(primary.see_end().success());
     let mut client = replica.promote();
     assert_eq!(client.holder("held").token, token);
-    // A lease may have arrived some time after its begin. The replica counts it from its arrival.
+    // The replica counts a lease from the arrival of the change, so the lease may end a little later.
     assert_eq!(client.acquire("lock-99 C BLOCK 0").holds, 1);
     assert_same(&replica, &last);
 }
@@ -279,7 +279,7 @@ fn changes_on_a_writable_replica_stay_there() {
     }
     replica.see_in_sync_with(&primary);
     last.see_in_sync_with(&replica);
-    // After a full resync it has the same data as its primary again.
+    // After a full resync the replica has the same data as its primary again.
     let mut a = primary.client();
     a.acquire("lock A PX 600000");
     replica.promote();
@@ -289,20 +289,20 @@ fn changes_on_a_writable_replica_stay_there() {
 }
 
 #[test]
-fn without_its_replica_an_isolated_primary_grants_nothing_in_the_background() {
+fn an_isolated_primary_with_min_replicas_to_write_grants_nothing_in_the_background() {
     let primary = Setup::new().config("min-replicas-to-write 1").config("min-replicas-max-lag 2").start();
     let link = Link::to(&primary);
     let replica = Server::start();
     replica.follow_through(&link, &primary);
     let mut client = primary.client();
     let ask = "LOCK.ACQUIRE lock A PX 600000 HOLDS 1";
-    eventually("the replica counts", || !matches!(client.call(ask), Reply::Error(_)));
+    eventually("the primary sees its replica", || !matches!(client.call(ask), Reply::Error(_)));
     let mut b = primary.waiter("lock B BLOCK 0");
     let mut c = primary.waiter("lock C BLOCK 5500");
-    // The lag is measured in whole seconds. When this lease ends, the lag is certainly too long.
+    // The server measures the lag in whole seconds. When this lease ends, the lag is certainly above the limit.
     client.call("LOCK.RENEW lock A PX 5000").int();
     link.swallow();
-    assert_eq!(c.reply(), Reply::NullArray, "a wait limit is no write");
+    assert_eq!(c.reply(), Reply::NullArray, "a wait limit ends although writes are refused");
     assert_eq!(client.call("LOCK.ACQUIRE other A").error_word(), "NOREPLICAS");
     assert_eq!(client.info("lock"), None);
     assert!(b.has_no_reply());
@@ -341,7 +341,7 @@ fn servers_that_swap_roles_all_the_time_end_up_identical() {
         }
         let [mut one, mut other] = servers.each_ref().map(Server::client);
         for round in 0..rounds(8, 200) {
-            // Each server gets its commands in one pass of its event loop, while the clients go on.
+            // The server reads both commands in one pass of its event loop, while the clients go on.
             one.call_all([format!("REPLICAOF 127.0.0.1 {}", ports[1]), "PING".to_owned()]);
             if round % 3 > 0 {
                 servers[0].see_in_sync_with(&servers[1]);

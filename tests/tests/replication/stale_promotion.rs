@@ -1,14 +1,14 @@
-//! Promotion of a replica that has missed grants: the grants are lost, but no token is given twice.
+//! Promotion of a replica that has missed grants: these grants are lost, but no token is given twice.
 
 use lockward_tests::{Client, Link, Reply, Server, Setup, eventually, rounds};
 use std::collections::BTreeSet;
 
-/// Why the replica misses grants before its primary is killed.
+/// The fault before the primary is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// The link drops what is sent.
+    /// The link drops all data, so the replica misses grants.
     Swallowed,
-    /// The replica is stopped: what is sent to it stays in its socket.
+    /// The replica is stopped. Its data stays in the socket until the replica goes on.
     StandsStill,
 }
 
@@ -19,8 +19,8 @@ struct Outcomes {
     lost: usize,
 }
 
-/// Locks are acquired, one after the other, while the replica stops receiving changes. Then the primary is killed, and the
-/// replica is promoted and queried for all locks.
+/// Acquires locks, and causes the fault after the first 500. Then kills the primary, promotes the replica, and checks
+/// the replica's locks.
 fn round(fault: Fault, outcomes: &mut Outcomes) {
     let mut primary = Server::start();
     let link = Link::to(&primary);
@@ -35,7 +35,7 @@ fn round(fault: Fault, outcomes: &mut Outcomes) {
         }
     };
     acquire(500);
-    // Only from here on is it certain that the primary sends at once what it writes.
+    // From here on, the primary certainly sends each change at once.
     replica.see_in_sync_with(&primary);
     match fault {
         Fault::Swallowed => link.swallow(),
@@ -62,8 +62,8 @@ fn round(fault: Fault, outcomes: &mut Outcomes) {
             assert_eq!(client.holder(&format!("lock-{number}")).tenure(), ("A", 1, *token));
         } else {
             let second = second.grant().token;
-            assert!(second > *token, "tokens rise");
-            assert!(seen.insert(second), "no token comes twice");
+            assert!(second > *token, "the token is not larger");
+            assert!(seen.insert(second), "a token is given twice");
         }
     }
     outcomes.acknowledged += tokens.len();
@@ -76,7 +76,7 @@ fn grants_that_a_promoted_replica_has_missed_are_lost_and_no_token_is_given_twic
     for _ in 0..rounds(3, 30) {
         let before = outcomes.lost;
         round(Fault::Swallowed, &mut outcomes);
-        assert!(outcomes.lost > before, "the fault bites");
+        assert!(outcomes.lost > before, "the fault has lost no grant");
     }
     println!("{outcomes:?}");
 }
@@ -95,7 +95,9 @@ fn grants_that_wait_in_the_socket_of_a_replica_are_not_lost() {
 fn holders_restore_missed_tenures_on_a_promoted_replica_in_quarantine() {
     let setup = || Setup::new().module("quarantine 600000").config("min-replicas-to-write 1");
     let see_replicas = |client: &mut Client| {
-        eventually("the replica counts", || client.call("LOCK.RELEASE none A").error_word() == "NOTHELD");
+        eventually("the primary sees its replica", || {
+            client.call("LOCK.RELEASE none A").error_word() == "NOTHELD"
+        });
     };
     let mut primary = setup().start();
     let link = Link::to(&primary);
@@ -118,7 +120,7 @@ fn holders_restore_missed_tenures_on_a_promoted_replica_in_quarantine() {
     primary.kill();
     let mut client = replica.promote();
     let refused = client.call(format!("LOCK.RENEW missed A TOKEN {missed}"));
-    assert_eq!(refused.error_word(), "NOREPLICAS", "it needs a replica of its own first");
+    assert_eq!(refused.error_word(), "NOREPLICAS", "the promoted server has no replica yet");
     let _second = Server::start_replica_of(&replica);
     see_replicas(&mut client);
     let mut waiter = replica.client();
@@ -136,7 +138,7 @@ fn holders_restore_missed_tenures_on_a_promoted_replica_in_quarantine() {
     assert_eq!(client.holder("missed").tenure(), ("A", 2, missed));
     let late = client.call(format!("LOCK.RENEW passed-on A TOKEN {passed_on}"));
     assert_eq!(late.error_word(), "NOTHELD");
-    assert_eq!(client.owner("released").as_deref(), Some("A"), "until its lease ends");
+    assert_eq!(client.owner("released").as_deref(), Some("A"), "the replica has not missed the release");
     assert_eq!(client.holder("released").token, released);
     for key in ["missed", "renewed", "passed-on", "released", "never-held"] {
         assert_eq!(client.call(format!("LOCK.ACQUIRE {key} D")), Reply::NullArray, "{key}");

@@ -1,24 +1,27 @@
-//! README.md and docs/, checked against real servers.
+//! Checks README.md and docs/ against real servers.
 //!
 //! A session is a fenced block with the info string `redis`. Each session runs on its own server.
 //!
 //! ```text
-//! alice> LOCK.ACQUIRE order:42 alice         a command, on the connection of that name; the name may be empty
-//! 1) (integer) 1795255079187823              its reply, as redis-cli shows it
+//! alice> LOCK.ACQUIRE order:42 alice         a command on the connection `alice`; the name may be empty
+//! 1) (integer) 1795255079187823              the reply to this command, as redis-cli shows it
 //! 2) (integer) 1
 //! bob> LOCK.ACQUIRE order:42 bob BLOCK 60000
 //! (waits)                                    the client is blocked
 //! alice> LOCK.RELEASE order:42 alice
 //! (integer) 0
-//! bob:                                       the next reply on that connection, or after `-> ` the next push
+//! bob:                                       the next reply on the connection `bob`, or after `-> ` the next push
 //! 1) (integer) 1795255081422190
 //! 2) (integer) 1
 //! ```
 //!
-//! Values that differ from run to run are matched like this. A number of 13 digits or more is a fencing token: the same number
-//! is the same token in the whole session, also in commands, and a larger number is a larger token. In an integer reply, a
-//! number of 4 to 12 digits is any number. A UUID is any UUID, and the same one in the whole session. `...` stands for the
-//! rest of a line. Alone on the last line, it stands for everything that follows. Everything else must be equal.
+//! These values may differ from run to run, and everything else must be equal:
+//!
+//! - A number of 13 digits or more is a fencing token. In the whole session, also in commands, the same number is the
+//!   same token, and a larger number is a larger token.
+//! - In an integer reply, a number of 4 to 12 digits matches any number.
+//! - A UUID matches any UUID, which then stays the same in the whole session.
+//! - `...` matches the rest of a line. Alone on the last line of a reply, it matches all further lines.
 
 use lockward_tests::{Client, DEADLINE, Reply, Server};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +31,7 @@ use std::time::{Duration, Instant};
 
 const WAITS: &str = "(waits)\n";
 
-/// How redis-cli begins the line of a push message.
+/// With this text redis-cli begins the line of a push message.
 const PUSHED: &str = "-> ";
 
 #[test]
@@ -63,21 +66,21 @@ fn a_wrong_session_fails_its_test() {
         ("another error", "> LOCK.RELEASE lock a\n(error) NOTHELD the lock is held\n"),
         ("less than the whole reply", "> LOCK.ACQUIRE lock a\n1) (integer) 1795255079187823\n"),
         (
-            "another token where the same is shown",
+            "a new token is shown as the token of before",
             "> LOCK.ACQUIRE lock a\n1) (integer) 1795255079187823\n2) (integer) 1\n\
              > LOCK.ACQUIRE other a\n1) (integer) 1795255079187823\n2) (integer) 1\n",
         ),
         (
-            "the same token where another is shown",
+            "the token of before is shown as a new token",
             "> LOCK.ACQUIRE lock a\n1) (integer) 1795255079187823\n2) (integer) 1\n\
              > LOCK.RENEW lock a\n(integer) 1795255079187824\n",
         ),
         (
-            "a smaller token where a larger is shown",
+            "a larger token is shown as a smaller one",
             "> LOCK.ACQUIRE lock a\n1) (integer) 1795255079187823\n2) (integer) 1\n\
              > LOCK.ACQUIRE other a\n1) (integer) 1795255079187822\n2) (integer) 1\n",
         ),
-        ("a reply where a wait is shown", "> LOCK.INFO lock\n(waits)\n"),
+        ("a reply is shown as a wait", "> LOCK.INFO lock\n(waits)\n"),
         (
             "a reply that is not shown",
             "> LOCK.ACQUIRE lock a PX 20\n1) (integer) 1795255079187823\n2) (integer) 1\n\
@@ -96,7 +99,7 @@ fn a_wrong_session_fails_its_test() {
     for (what, text) in wrong {
         let page = Page { name: what.to_owned(), text: format!("```redis\n{text}```\n") };
         let [session] = sessions(&page).try_into().unwrap_or_else(|_| panic!("{what}: no session"));
-        assert!(play(&session).is_err(), "taken for right: {what}");
+        assert!(play(&session).is_err(), "the wrong session passes: {what}");
     }
 }
 
@@ -142,7 +145,7 @@ fn every_page_can_be_found() {
     let mut next = vec![first];
     while let Some(name) = next.pop() {
         let folder = Path::new(&name).parent().expect("a folder");
-        // Only links in an index count: a mention on another page is not enough to find a page.
+        // A page must be linked from an index (README.md). A link on another page is not enough.
         let is_index = name.ends_with("/README.md");
         for target in links(&pages[&name]).filter(|_| is_index) {
             let there = folder.join(target.split('#').next().unwrap_or_default()).display().to_string();
@@ -154,7 +157,7 @@ fn every_page_can_be_found() {
     }
     let lost: Vec<&String> =
         pages.keys().filter(|name| name.starts_with("docs/") && !found.contains(*name)).collect();
-    assert!(lost.is_empty(), "not to be found from docs/README.md: {lost:?}");
+    assert!(lost.is_empty(), "no path of indexes leads from docs/README.md to {lost:?}");
 }
 
 #[test]
@@ -214,7 +217,7 @@ struct Session {
 struct Step {
     line: usize,
     who: String,
-    /// What is sent; nothing if the step only awaits a reply.
+    /// The command; `None` if the step only awaits a reply.
     command: Option<String>,
     output: String,
 }
@@ -263,7 +266,7 @@ fn sessions(page: &Page) -> Vec<Session> {
                 let mistaken = text.contains("```redis");
                 assert!(
                     !mistaken,
-                    "{}:{line}: a session stands at the margin, under \"redis\" alone",
+                    "{}:{line}: a session must begin at the margin, and its fence must be ```redis",
                     page.name
                 );
             }
@@ -274,15 +277,15 @@ fn sessions(page: &Page) -> Vec<Session> {
                     session.steps.push(Step { line, who, command, output: String::new() });
                 }
                 (None, Some(step)) => step.output.extend([text, "\n"]),
-                (None, None) => panic!("{}: a session begins with a command", session.place),
+                (None, None) => panic!("{}: a session must begin with a command", session.place),
             },
         }
     }
-    assert!(open.is_none(), "{}: a session without end", page.name);
+    assert!(open.is_none(), "{}: the session has no end", page.name);
     sessions
 }
 
-/// The connection and the command of a step: `alice> PING`, `> PING`, or `alice:` where only a reply is awaited.
+/// The connection and the command of a step: `alice> PING` or `> PING`. Or `alice:`, which only awaits a reply.
 fn prompt(line: &str) -> Option<(&str, Option<&str>)> {
     let is_name = |who: &str| who.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
     if let Some((who, command)) = line.split_once("> ").filter(|(who, _)| is_name(who)) {
@@ -310,14 +313,14 @@ fn play(session: &Session) -> Result<(), String> {
         }
         if step.output == WAITS {
             if let Some(reply) = reply_of_no_waiter(client, *id, &mut observer) {
-                return wrong(format!("it does not wait, but gets\n{reply}"));
+                return wrong(format!("the client does not wait, but gets\n{reply}"));
             }
             continue;
         }
         if step.output.starts_with(PUSHED) {
             let real = pushed(&client.push());
             if step.output != real {
-                return wrong(format!("shown\n{}but it is\n{real}", step.output));
+                return wrong(format!("the page shows\n{}but the server sends\n{real}", step.output));
             }
             continue;
         }
@@ -325,7 +328,7 @@ fn play(session: &Session) -> Result<(), String> {
             Ok(reply) => {
                 let real = shown(&reply);
                 if !meanings.agree(&step.output, &real) {
-                    return wrong(format!("shown\n{}but it is\n{real}", step.output));
+                    return wrong(format!("the page shows\n{}but the server sends\n{real}", step.output));
                 }
             }
             Err(silence) => return wrong(format!("no reply: {silence:?}")),
@@ -333,20 +336,31 @@ fn play(session: &Session) -> Result<(), String> {
     }
     for (who, (client, _)) in &mut clients {
         if let Ok(reply) = client.reply_within(Duration::from_millis(1)) {
-            return Err(format!("{}: not shown at {who}\n{}", session.place, shown(&reply)));
+            return Err(format!(
+                "{}: the page does not show what {who} receives\n{}",
+                session.place,
+                shown(&reply)
+            ));
         }
         if let Some(push) = client.unread_push() {
-            return Err(format!("{}: not shown at {who}\n{}", session.place, pushed(&push)));
+            return Err(format!(
+                "{}: the page does not show what {who} receives\n{}",
+                session.place,
+                pushed(&push)
+            ));
         }
     }
     if meanings.keep_order() {
         Ok(())
     } else {
-        Err(format!("{}: tokens shown in another order than they are: {meanings:?}", session.place))
+        Err(format!(
+            "{}: the tokens of the page are in another order than those of the server: {meanings:?}",
+            session.place
+        ))
     }
 }
 
-/// The reply, or `None` once the server has blocked the client.
+/// Waits until the client has a reply, or until the server has blocked it (`None`).
 fn reply_of_no_waiter(client: &mut Client, id: i64, observer: &mut Client) -> Option<String> {
     let begun = Instant::now();
     while begun.elapsed() < DEADLINE {
@@ -437,7 +451,7 @@ fn quoted(bytes: &[u8]) -> String {
     format!("\"{}\"", bytes.iter().map(escaped).collect::<String>())
 }
 
-/// The real values behind the numbers and names of a session.
+/// The real values of the numbers and names of a session.
 #[derive(Debug, Default)]
 struct Meanings {
     tokens: BTreeMap<u64, u64>,
@@ -445,7 +459,7 @@ struct Meanings {
 }
 
 impl Meanings {
-    /// A word of a command, with the real values.
+    /// A word of a command, with the real value of a token or a name.
     fn of_word(&self, word: &str) -> String {
         let token = token(word).and_then(|token| self.tokens.get(&token)).map(u64::to_string);
         token.or_else(|| self.names.get(word).cloned()).unwrap_or_else(|| word.to_owned())
@@ -490,7 +504,7 @@ impl Meanings {
         }
     }
 
-    /// Whether larger tokens in the session are larger in this run.
+    /// Whether the real tokens have the same order as those of the session.
     fn keep_order(&self) -> bool {
         self.tokens.values().is_sorted_by(|one, next| one < next)
     }

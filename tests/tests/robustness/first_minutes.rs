@@ -1,4 +1,4 @@
-//! The first ten minutes: what `make run`, `make demo` and `make help` do.
+//! The first ten minutes of a new user: `make run`, `make demo` and `make help`.
 
 use lockward_tests::{Client, Reply, Server, Setup, free_port, soon};
 use std::os::unix::process::CommandExt;
@@ -9,12 +9,12 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The script that `make run` calls, without the build.
+/// The script that `make run` calls after the build.
 fn run(port: u16) -> Command {
     let mut run = Command::new("scripts/run");
     run.current_dir(root()).arg(port.to_string()).arg(Setup::new().module_path());
-    // SAFETY: prctl is safe to call between fork and exec. The server ends with the test, whatever the end
-    // of the test is.
+    // The server ends with the test, even if the test is killed.
+    // SAFETY: prctl is safe to call between fork and exec.
     unsafe {
         run.pre_exec(|| {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -95,6 +95,6 @@ fn the_demo_ends_at_5000_and_leaves_nothing_behind() {
         row.and_then(|row| row.split_whitespace().next()).map(str::to_owned).expect(&shown)
     };
     assert_eq!(number_in("LOCK.ACQUIRE BLOCK"), "5000", "{shown}");
-    assert_ne!(number_in("no lock"), "5000", "the story needs a loser: {shown}");
+    assert_ne!(number_in("no lock"), "5000", "the demo without a lock has lost no update: {shown}");
     assert_eq!(server.client().call("DBSIZE"), Reply::Int(0));
 }

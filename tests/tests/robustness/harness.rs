@@ -1,4 +1,4 @@
-//! The test library itself, with servers without the module.
+//! Tests of the test library itself, with servers without the module.
 
 use lockward_tests::{Client, ReplicationStream, Reply, Server, Setup, Silence, decode};
 use std::time::Duration;
@@ -82,7 +82,7 @@ fn the_server_notices_a_closed_or_broken_connection() {
 }
 
 #[test]
-fn the_client_distinguishes_a_closed_connection_from_a_silent_one() {
+fn the_client_distinguishes_a_closed_connection_from_a_missing_reply() {
     let server = start();
     let (mut client, mut other) = (server.client(), server.client());
     assert_eq!(client.reply_within(Duration::from_millis(1)), Err(Silence::StillOpen));
@@ -92,7 +92,7 @@ fn the_client_distinguishes_a_closed_connection_from_a_silent_one() {
 }
 
 #[test]
-fn a_stream_shows_what_a_replica_is_sent_in_both_transfer_formats() {
+fn a_stream_shows_the_commands_after_a_full_resync_with_and_without_a_disk() {
     let server = start();
     let mut client = server.client();
     client.call("SET before 1");
@@ -110,7 +110,7 @@ fn a_stream_shows_what_a_replica_is_sent_in_both_transfer_formats() {
 }
 
 #[test]
-fn a_replica_follows_its_primary_also_when_that_was_frozen() {
+fn a_replica_follows_its_primary_after_the_primary_was_frozen() {
     let primary = start();
     let replica = Setup::without_module().start_replica_of(&primary);
     primary.freeze();
@@ -151,7 +151,7 @@ fn a_server_that_crashes_fails_its_test() {
 }
 
 #[test]
-fn replies_of_both_protocols_are_decoded_once_they_are_whole() {
+fn replies_of_both_protocols_are_decoded_when_they_are_complete() {
     let bulk = |text: &str| Reply::bulk(text);
     let simple = |text: &str| Reply::Simple(text.into());
     let table = [

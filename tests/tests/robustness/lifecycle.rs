@@ -1,13 +1,13 @@
-//! The module is loaded, replaced by the next and by the previous version, and removed, as docs/operating.md describes it and in
-//! wrong ways.
+//! The module is loaded, upgraded, downgraded and removed: as docs/operating.md describes these steps, and in wrong
+//! ways.
 //!
-//! The next version exists for these tests only, see tests/next-version.patch. It alone can read locks of owners
-//! named `next`.
+//! The next version exists only for these tests: see tests/next-version.patch. This version cannot read the next
+//! version's locks of owners named `next`.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 use std::fs;
 
-/// Shuts a server down and starts it again with another setup.
+/// Shuts a server down and starts it again with a changed setup.
 #[track_caller]
 fn restart(server: &mut Server, change: impl FnOnce(Setup) -> Setup) -> Client {
     server.terminate();
@@ -16,7 +16,7 @@ fn restart(server: &mut Server, change: impl FnOnce(Setup) -> Setup) -> Client {
     server.client()
 }
 
-/// Shuts a server down. It refuses to start with the other setup, and logs why.
+/// Shuts a server down. Checks that it refuses to start with a changed setup, and logs `why`.
 #[track_caller]
 fn refuses(server: &mut Server, change: impl FnOnce(Setup) -> Setup, why: &str) {
     server.terminate();
@@ -25,7 +25,7 @@ fn refuses(server: &mut Server, change: impl FnOnce(Setup) -> Setup, why: &str) 
     assert!(refusal.is_clean() && refusal.log.contains(why), "{refusal:?}");
 }
 
-/// Starts again a server that has refused to start.
+/// Starts a server that has refused to start before.
 #[track_caller]
 fn start_after_all(server: &mut Server, change: impl FnOnce(Setup) -> Setup) -> Client {
     server.change_setup(change);
@@ -36,7 +36,7 @@ fn start_after_all(server: &mut Server, change: impl FnOnce(Setup) -> Setup) -> 
 /// What the module logs when it cannot read a lock of the next version.
 const WHY: &str = "a lock of encoding 2, by another version of Lockward: this one reads 1";
 
-/// Writes a snapshot, once no child of the server is writing one.
+/// Writes a snapshot. SAVE fails while a child process of the server writes a snapshot.
 #[track_caller]
 fn save(client: &mut Client) {
     eventually("a snapshot", || client.call("SAVE") == Reply::ok());
@@ -107,7 +107,7 @@ fn an_aof_needs_the_module_until_it_is_rewritten_without_a_lock() {
 }
 
 #[test]
-fn a_replica_without_the_module_says_so_and_has_no_locks() {
+fn a_replica_without_the_module_logs_errors_and_has_no_locks() {
     let primary = Server::start();
     let mut a = primary.client();
     let setup = Setup::without_module().config("enable-module-command yes");
@@ -119,7 +119,8 @@ fn a_replica_without_the_module_says_so_and_has_no_locks() {
     assert_eq!(r.call("GET key"), Reply::bulk("value"));
     assert_eq!(r.call("EXISTS lock"), Reply::Int(0));
     replica.see_log("unknown command 'LOCK._APPLY'");
-    // Loading the module does not bring missed locks back. The next change of a lock does.
+    // When the module is loaded, the replica still lacks the locks that it has missed. It gets each of them with the
+    // next change of the lock.
     let path = Setup::new().module_path();
     assert_eq!(r.call(["MODULE", "LOAD", &path]), Reply::ok());
     assert!(r.info("lock").is_none());
@@ -158,7 +159,7 @@ fn the_module_is_loaded_into_running_servers_replica_first() {
 }
 
 #[test]
-fn a_file_in_use_is_replaced_by_a_rename() {
+fn a_module_file_in_use_is_replaced_by_a_rename() {
     let files = Server::start();
     let (used, new) = (files.dir().join("liblockward.so"), files.dir().join("liblockward.so.new"));
     fs::copy(Setup::new().module_path(), &used).unwrap();
@@ -176,7 +177,7 @@ fn a_file_in_use_is_replaced_by_a_rename() {
 }
 
 #[test]
-fn files_go_to_the_next_version_and_back() {
+fn a_server_with_files_goes_to_the_next_version_and_back() {
     for aof in ["no", "yes"] {
         let mut server = Setup::new().config(&format!("appendonly {aof}")).start();
         let mut a = server.client();
@@ -202,8 +203,8 @@ fn servers_go_to_the_next_version_replica_first_and_back() {
     second.follow(&first);
     first.client().acquire("lock A PX 600000");
     for change in [Setup::next_version as fn(Setup) -> Setup, Setup::this_version] {
-        // The replica is replaced first. It then becomes the primary. The old primary replicates from it meanwhile, with the old
-        // version.
+        // The replica changes to the other version first, and becomes the primary. Until the former primary changes
+        // too, it is a replica of a server with the other version.
         restart(&mut second, change);
         second.follow(&first);
         let token = first.client().holder("lock").token;

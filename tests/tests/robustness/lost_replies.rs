@@ -1,11 +1,11 @@
-//! Lost replies: a client that names HOLDS repeats its command, and always knows what it holds.
+//! Lost replies: with HOLDS, a client repeats its command and always knows its hold count.
 
 use lockward_tests::{Client, Fate, Grant, Proxy, Random, Reply, Server, Silence, eventually, rounds};
 use std::collections::HashMap;
 use std::thread;
 use std::time::Duration;
 
-/// A client that connects anew and repeats its command when the connection is cut before the reply.
+/// A client that connects again and repeats its command when the connection is cut before the reply.
 struct Repeating<'a> {
     proxy: &'a Proxy,
     client: Option<Client>,
@@ -29,7 +29,7 @@ impl<'a> Repeating<'a> {
     }
 }
 
-/// Loses the request or the reply of one request in three, usually the reply.
+/// Cuts the connection at about five of twelve requests. Usually the reply is lost, sometimes the request.
 fn some_lost() -> impl FnMut(&[Reply]) -> Fate + Send + 'static {
     let mut random = Random::new();
     move |_| match random.within(0..12) {
@@ -41,7 +41,7 @@ fn some_lost() -> impl FnMut(&[Reply]) -> Fate + Send + 'static {
     }
 }
 
-/// An owner that follows the contract, and its own count of holds.
+/// An owner that names HOLDS in each command, and what it knows of its holds.
 struct Reckoning<'a> {
     owner: String,
     connection: Repeating<'a>,
@@ -65,7 +65,7 @@ impl Reckoning<'_> {
                 if reply != Reply::NullArray {
                     let grant = reply.grant();
                     let last = self.last.insert(key.to_owned(), grant.token);
-                    assert!(last.is_none_or(|last| last < grant.token), "{key}: tokens grow");
+                    assert!(last.is_none_or(|last| last < grant.token), "{key}: the token does not grow");
                     assert_eq!(grant.holds, 1);
                     self.held.insert(key.to_owned(), grant);
                 }
@@ -94,7 +94,7 @@ impl Reckoning<'_> {
         self.compare(key);
     }
 
-    /// Releases everything, hold by hold.
+    /// Releases all locks, hold by hold.
     #[track_caller]
     fn give_back(&mut self) {
         for (key, Grant { token, holds }) in self.held.clone() {
@@ -112,7 +112,12 @@ impl Reckoning<'_> {
         let holders = self.observer.info(key).map_or_else(Vec::new, |info| info.holders);
         let known = holders.iter().find(|holder| holder.owner == self.owner);
         let known = known.map(|holder| Grant { token: holder.token, holds: holder.holds });
-        assert_eq!(known, self.held.get(key).copied(), "{key}: what the server knows, and {}", self.owner);
+        assert_eq!(
+            known,
+            self.held.get(key).copied(),
+            "{key}: the server's holder, and what {} knows",
+            self.owner
+        );
     }
 }
 
@@ -143,7 +148,7 @@ fn with_holds_a_client_knows_its_hold_count_although_replies_are_lost() {
     let word = |reply: &Reply| matches!(reply, Reply::Error(_)).then(|| reply.error_word().to_owned());
     let superseded = lost.replies.iter().filter_map(word).filter(|word| word == "SUPERSEDED").count();
     println!("{superseded} waits superseded");
-    assert!(superseded > 0 && lost.requests > 0 && lost.cuts > 0, "losses of every kind");
+    assert!(superseded > 0 && lost.requests > 0 && lost.cuts > 0, "some kind of loss is missing");
     let mut observer = server.client();
     for key in KEYS {
         eventually("the lock is free", || observer.info(key).is_none());
@@ -152,7 +157,7 @@ fn with_holds_a_client_knows_its_hold_count_although_replies_are_lost() {
     assert_eq!(observer.call("LOCK.TOP"), Reply::Array(vec![]));
 }
 
-/// The control: the same losses without HOLDS.
+/// The control experiment: the same losses without HOLDS.
 #[test]
 fn without_holds_lost_replies_make_the_hold_count_wrong() {
     let server = Server::start();
@@ -174,7 +179,7 @@ fn without_holds_lost_replies_make_the_hold_count_wrong() {
     assert!(wrong > 0, "{} replies lost", proxy.replies_lost());
 }
 
-/// Cuts the connection of the first request.
+/// Cuts the connection to the client at the first request.
 fn first_client_lost() -> impl FnMut(&[Reply]) -> Fate + Send + 'static {
     let mut is_first = true;
     move |_| if std::mem::take(&mut is_first) { Fate::ClientLost } else { Fate::Carried }
@@ -193,7 +198,7 @@ fn a_wait_whose_connection_is_lost_keeps_its_queue_position_for_the_repeat() {
     let mut c = server.waiter("lock C BLOCK 0");
     let mut again = Client::connect(proxy.port()).unwrap();
     again.send(wait);
-    eventually("the earlier call has its reply", || proxy.replies_lost() == 1);
+    eventually("the server has replied to the first call", || proxy.replies_lost() == 1);
     assert_eq!(proxy.losses().replies[0].error_word(), "SUPERSEDED");
     assert_eq!(a.queue("lock"), ["B", "C"]);
     a.call("LOCK.RELEASE lock A");
@@ -203,14 +208,14 @@ fn a_wait_whose_connection_is_lost_keeps_its_queue_position_for_the_repeat() {
     assert_eq!(c.reply().grant().holds, 1);
 }
 
-/// If B's grant is lost, the repeat finds it. If B's connection is cut at about the time of the grant, the grant is passed on to
-/// C or found by the repeat.
+/// If the reply with B's grant is lost, B's repeat gets the same grant. If B's connection is cut at about the time of
+/// the grant, either C gets the lock or B's repeat gets the grant.
 #[test]
 fn a_lost_grant_is_found_by_the_repeat_or_passed_on() {
     let server = Server::start();
     let mut random = Random::new();
     let proxy = Proxy::start(server.port(), move |request| match random.within(0..3) {
-        // The repeat names a longer lease.
+        // The repeat asks for a different lease, so this line recognizes it. It is never lost.
         _ if request[4] != Reply::bulk("600000") => Fate::Carried,
         0 => Fate::ReplyLost,
         1 => Fate::ClientLost,
@@ -224,14 +229,14 @@ fn a_lost_grant_is_found_by_the_repeat_or_passed_on() {
         a.acquire(&format!("{key} A PX 600000"));
         let mut b = Client::connect(proxy.port()).unwrap();
         b.ask(&format!("{key} B PX 600000 HOLDS 1 BLOCK 0"));
-        eventually("B waits, or is cut off", || {
+        eventually("B waits, or its connection is cut", || {
             !a.queue(&key).is_empty() || proxy.losses().cuts > before.cuts
         });
         c.ask(&format!("{key} C PX 600000 BLOCK 0"));
         eventually("C waits", || a.queue(&key).last().is_some_and(|last| last == "C"));
         a.call(format!("LOCK.RELEASE {key} A"));
         assert!(b.is_closed());
-        eventually("something is lost", || {
+        eventually("the reply is lost or the connection is cut", || {
             let now = proxy.losses();
             now.replies.len() > before.replies.len() || now.cuts > before.cuts
         });
@@ -242,7 +247,7 @@ fn a_lost_grant_is_found_by_the_repeat_or_passed_on() {
         b.ask(&format!("{key} B PX 700000 HOLDS 1 BLOCK 0"));
         eventually("B or C is granted the lock", || b.has_unread() || c.has_unread());
         if c.has_unread() {
-            assert_eq!(lost, None, "{key}: B has been granted the lock");
+            assert_eq!(lost, None, "{key}: C has the lock, but B was granted it");
             let grant = c.reply().grant();
             assert_eq!(a.holder(&key).tenure(), ("C", 1, grant.token));
             assert_eq!(a.call(format!("LOCK.RELEASE {key} C")), Reply::Int(0));
@@ -251,7 +256,10 @@ fn a_lost_grant_is_found_by_the_repeat_or_passed_on() {
             found += 1;
         }
         let grant = b.reply().grant();
-        assert!(lost.is_none_or(|lost| lost == grant), "{key}: the repeat finds the grant that was lost");
+        assert!(
+            lost.is_none_or(|lost| lost == grant),
+            "{key}: the repeat gets another grant than the lost one"
+        );
         assert_eq!(a.holder(&key).tenure(), ("B", 1, grant.token));
         assert_eq!(a.call(format!("LOCK.RELEASE {key} B")), Reply::Int(0));
         if lost.is_some() || a.info(&key).is_some() {

@@ -1,8 +1,8 @@
-//! Millions of locks are acquired and released, and memory does not grow.
+//! Memory does not grow when millions of locks are acquired and released.
 
 use lockward_tests::{Client, Reply, Server, eventually, rounds};
 
-/// How many commands are sent in one write.
+/// The number of cycles that are sent in one write.
 const BATCH: usize = 500;
 
 /// The number of cycles of one kind.
@@ -10,14 +10,14 @@ fn cycles() -> usize {
     rounds(20_000, 1_000_000)
 }
 
-/// Runs `batch` until all cycles are done, [`BATCH`] cycles at a time. Compares memory before and
-/// after.
+/// Runs all cycles, [`BATCH`] cycles at a time, and checks that memory has not grown. `batch` gets the number of its
+/// first cycle.
 #[track_caller]
 fn stays_flat(what: &str, a: &mut Client, batch: impl FnMut(&mut Client, usize)) {
     stays_flat_by(BATCH, what, a, batch);
 }
 
-/// As [`stays_flat`], with another number of cycles at a time.
+/// As [`stays_flat`], but with a chosen number of cycles at a time.
 #[track_caller]
 fn stays_flat_by(size: usize, what: &str, a: &mut Client, mut batch: impl FnMut(&mut Client, usize)) {
     let mut run = |a: &mut Client, cycles: usize| {
@@ -28,8 +28,7 @@ fn stays_flat_by(size: usize, what: &str, a: &mut Client, mut batch: impl FnMut(
         (a.stat("memory", "used_memory"), a.stat("memory", "used_memory_rss"))
     };
     run(a, cycles() / 5);
-    // The server may or may not have freed the memory of the last run. So the larger value of two
-    // runs counts.
+    // The server may not have freed all memory at the end of a run. So the larger value of two runs counts.
     let before = run(a, cycles() / 10).max(run(a, cycles() / 10));
     let after = run(a, cycles());
     println!(
@@ -40,11 +39,11 @@ fn stays_flat_by(size: usize, what: &str, a: &mut Client, mut batch: impl FnMut(
         before.1,
         after.1
     );
-    // Background work may still go on.
+    // The server frees some memory in the background.
     eventually(&format!("{what}: used_memory is below {} + 100,000 again", before.0), || {
         a.stat("memory", "used_memory") < before.0 + 100_000
     });
-    // A memory checker uses its own allocator, which keeps freed memory for a while.
+    // The allocator of a memory checker keeps freed memory for a while.
     if a.server_info("memory", "mem_allocator").starts_with("jemalloc") {
         let (before, after) = (before.1, after.1);
         assert!(after < before + 8_000_000, "{what}: {before} resident bytes grew to {after}");
@@ -62,7 +61,7 @@ fn acquiring_and_releasing_uses_no_more_memory() {
 }
 
 #[test]
-fn acquiring_hundreds_and_releasing_or_flushing_uses_no_more_memory() {
+fn acquiring_locks_and_releasing_or_flushing_them_uses_no_more_memory() {
     let server = Server::start();
     let mut a = server.client();
     a.call("CONFIG SET lazyfree-lazy-server-del yes");
@@ -70,13 +69,13 @@ fn acquiring_hundreds_and_releasing_or_flushing_uses_no_more_memory() {
         let numbers = || from..from + BATCH;
         a.call_all(numbers().map(|number| format!("LOCK.ACQUIRE lock-{number} A")));
         let flush = ["FLUSHALL ASYNC".to_owned()];
-        // Commands free memory, and at the same time so does a thread of the server.
+        // The releases and the server's background thread free memory at the same time.
         let release = |number| format!("LOCK.RELEASE lock-{number} A");
         let take_again = |number| format!("LOCK.ACQUIRE lock-{number} B");
         let half = numbers().take(BATCH / 2);
         a.call_all(half.clone().map(release).chain(flush.clone()).chain(half.map(take_again)).chain(flush));
     });
-    eventually("none is counted", || a.stat("lock", "lock_held") == 0);
+    eventually("the server counts no lock", || a.stat("lock", "lock_held") == 0);
 }
 
 #[test]
@@ -205,7 +204,7 @@ fn very_many_locks_are_held_at_once_and_released() {
     let before = a.stat("memory", "used_memory");
     let held = for_each(&mut a, &acquire);
     for_each(&mut a, &release);
-    eventually("used_memory is what it was, or 2 % more", || {
+    eventually("used_memory is at most 2 % larger than before", || {
         a.stat("memory", "used_memory") <= before + before / 50
     });
     let each = |bytes: i64| bytes / many as i64;

@@ -2,7 +2,7 @@
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 
-/// A server whose module panics on request, with A holding `lock` and B waiting for it.
+/// A server whose module panics on request, on which A holds `lock` and B waits for it.
 #[track_caller]
 fn probed(setup: Setup) -> (Server, Client, Client) {
     setup.start_contended()
@@ -18,7 +18,7 @@ fn arm(client: &mut Client, place: &str) {
     assert_eq!(reply, Reply::ok(), "{place}");
 }
 
-/// The panic is in the log, and the server goes on.
+/// Checks that the panic is in the log, and that the server and the module still work.
 #[track_caller]
 fn assert_contained(server: &Server) {
     eventually("a panic in the log", || server.log().contains("panic caught"));
@@ -47,12 +47,12 @@ fn a_panic_in_the_reply_to_a_waiter_is_caught() {
     arm(&mut a, "reply");
     assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));
     assert!(b.reply().error().starts_with("ERR internal error"));
-    eventually("a grant that could not be delivered is passed on", || a.call("LOCK.INFO lock").is_null());
+    eventually("a grant without a reply is taken back", || a.call("LOCK.INFO lock").is_null());
     assert_contained(&server);
 }
 
 #[test]
-fn a_panic_in_the_disconnection_of_a_waiter_is_caught() {
+fn a_panic_in_the_disconnect_callback_of_a_waiter_is_caught() {
     let (server, mut a, b) = probed(setup());
     arm(&mut a, "disconnect");
     drop(b);
@@ -67,8 +67,8 @@ fn a_panic_in_the_timer_is_caught() {
     assert_contained(&server);
 }
 
-/// The server frees a timer after its callback. So the module must not stop the timer during the callback, even if
-/// it seems overdue.
+/// The server frees a timer after the timer's callback. So the module must not stop this timer during the callback,
+/// even if the timer is overdue.
 #[test]
 fn a_panic_in_a_late_timer_is_caught() {
     let (server, mut a, _b) = probed(setup());
@@ -82,7 +82,7 @@ fn a_panic_in_a_late_timer_is_caught() {
 }
 
 #[test]
-fn a_call_of_the_server_while_the_state_is_in_use_is_turned_away() {
+fn a_callback_of_the_server_while_the_state_is_in_use_is_ignored() {
     let (server, mut a, _b) = probed(setup());
     arm(&mut a, "nested");
     eventually("a line in the log", || server.log().contains("Notify ignored"));
@@ -98,7 +98,7 @@ fn a_panic_in_the_cron_is_caught() {
 }
 
 #[test]
-fn a_panic_in_the_unlinking_of_a_key_is_caught() {
+fn a_panic_in_the_unlink_callback_of_a_key_is_caught() {
     let (server, mut a, _b) = probed(setup());
     arm(&mut a, "unlink");
     a.call("DEL lock");
@@ -110,7 +110,8 @@ fn a_panic_in_a_notification_is_caught() {
     let (server, mut a, _b) = probed(setup());
     a.acquire("other A PX 60000");
     arm(&mut a, "notify");
-    // The module subscribes when the first held lock is evicted, and is notified of that eviction.
+    // The module subscribes to evictions when the first held lock is evicted, and still gets the event of that
+    // eviction.
     a.evict("other");
     assert_contained(&server);
 }

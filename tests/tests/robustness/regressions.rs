@@ -1,4 +1,4 @@
-//! Regressions: faults that were found, each named after what must not happen again.
+//! Regression tests: one for each fault that was found, named after the correct behaviour.
 
 use lockward_tests::{Client, Reply, Server, Setup, appended_files, commands_in, eventually};
 use std::fs;
@@ -10,7 +10,7 @@ fn pair() -> (Server, Server) {
     (primary, replica)
 }
 
-/// Evicts `lock`, which has an expiry, and then removes the memory limit again.
+/// Makes the server evict `lock`, and then removes the memory limit again.
 #[track_caller]
 fn evict(client: &mut Client) {
     client.call("CONFIG SET maxmemory-policy volatile-random");
@@ -23,7 +23,7 @@ fn evict(client: &mut Client) {
 }
 
 #[test]
-fn a_value_that_replaces_a_lock_is_not_touched_when_the_waiters_get_their_replies() {
+fn a_value_that_replaces_a_lock_is_not_changed_when_the_waiters_get_their_replies() {
     let (primary, replica) = pair();
     let mut a = primary.client();
     a.acquire("lock A");
@@ -123,7 +123,7 @@ fn a_lock_deleted_before_its_name_is_evicted_does_not_come_back() {
     let mut a = server.client();
     a.call("CONFIG SET maxmemory-policy volatile-random");
     a.acquire("lock A PX 600000");
-    // In one event loop pass: no callback of the module runs in between.
+    // All commands run in one event loop pass, so the module's background work does not run in between.
     let commands = ["DEL lock", "SET lock value PX 600000", "CONFIG SET maxmemory 1", "PING", "EXISTS lock"];
     a.call_all(commands);
     eventually("the value is evicted", || {
@@ -230,11 +230,11 @@ fn locks_evicted_while_memory_is_freed_in_the_background_are_kept() {
     };
     a.call_all(for_all("A").collect::<Vec<_>>());
     let fill = "for i = 1, 20000 do redis.call('HSET', KEYS[1], i, string.rep('x', 100)) end";
-    eventually("evictions and the other thread meet", || {
+    eventually("evictions run while the background thread frees memory", || {
         let before = a.stat("memory", "used_memory");
         a.call(["EVAL", fill, "1", "big"]);
         let limit = before + (a.stat("memory", "used_memory") - before) / 3;
-        // As one value, so that the other thread is still busy when the evictions begin.
+        // It takes a while to free one large value, so the background thread is still busy when the evictions begin.
         a.call_all([
             "UNLINK big".to_owned(),
             format!("CONFIG SET maxmemory {limit}"),
@@ -244,7 +244,7 @@ fn locks_evicted_while_memory_is_freed_in_the_background_are_kept() {
         a.stat("stats", "evicted_keys") > 2_000
     });
     let second = a.call_all(for_all("B").collect::<Vec<_>>());
-    assert!(second.iter().all(|reply| *reply == Reply::NullArray), "no lock has a second holder");
+    assert!(second.iter().all(|reply| *reply == Reply::NullArray), "a lock has a second holder");
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn a_wait_begun_before_the_quarantine_was_set_is_granted_the_lease_it_asked_for(
     a.call("CONFIG SET lock.quarantine 1");
     a.call("LOCK.RELEASE lock A");
     assert_eq!(b.reply().grant().holds, 1);
-    assert!(a.holder("lock").lease_left > 500_000, "B relies on it");
+    assert!(a.holder("lock").lease_left > 500_000, "B has got a shorter lease than it asked for");
 }
 
 #[test]
@@ -285,7 +285,8 @@ fn a_grant_that_a_later_hold_count_confirms_is_not_taken_back() {
     let id = c.id();
     c.ask("lock C BLOCK 0 HOLDS 1");
     a.see_waiters("lock", 2);
-    // In one event loop pass: C is granted the lock, killed before its reply, and goes on over another connection.
+    // All commands run in one event loop pass: C is granted the lock, is killed before its reply, and goes on over
+    // another connection.
     let replies = a.call_all([
         "LOCK.RELEASE lock A".to_owned(),
         "LOCK.RELEASE lock B".to_owned(),
@@ -293,7 +294,7 @@ fn a_grant_that_a_later_hold_count_confirms_is_not_taken_back() {
         "LOCK.ACQUIRE lock C HOLDS 2".to_owned(),
     ]);
     assert_eq!(replies[3].grant().holds, 2);
-    // All pending work is done before the limit of this waiter is reached.
+    // The module does all its pending work before the wait limit of D ends.
     assert_eq!(a.call("LOCK.ACQUIRE lock D BLOCK 20"), Reply::NullArray);
     assert_eq!(a.holder("lock").holds, 2);
 }
@@ -318,9 +319,10 @@ fn a_full_resync_counts_a_lease_from_its_arrival_although_the_replicas_clock_is_
 fn a_renewal_that_a_promoted_replica_has_missed_can_be_repeated() {
     let server = Server::start_with("quarantine 600000");
     let mut a = server.client();
-    // A replica that missed the last renewal has the tenure with the previous lease.
+    // This command sets the state of a promoted replica that has missed the last renewal: the tenure has the previous
+    // lease.
     assert_eq!(a.call("LOCK.RENEW lock A TOKEN 4711 PX 2000"), Reply::Int(4_711));
-    // Without a TTL, the module ends the lease, as it does when a client waits.
+    // Without a TTL, the lease is ended by the module, not by the server.
     assert_eq!(a.call("PERSIST lock"), Reply::Int(1));
     let mut b = server.waiter("lock B BLOCK 0");
     eventually("the lease is over", || a.info("lock").is_none());

@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 
 /// How long a reply may take.
 const PATIENCE: Duration = Duration::from_secs(70);
-/// How long a client that polls pauses between two tries, in milliseconds: as redsync.
+/// The pause between two tries of a client that polls, in milliseconds: redsync's default.
 const PAUSE_MS: std::ops::RangeInclusive<u64> = 50..=250;
 
-/// The commands that make a lock.
+/// The commands with which a client acquires and releases a lock.
 #[derive(Clone, Copy, Debug)]
 pub enum Commands {
     /// LOCK.ACQUIRE and LOCK.RELEASE as README.md advises: with a wait limit, HOLDS and TOKEN.
     Lockward,
-    /// SET NX PX, and DELEX of Redis 8.4, which checks the owner.
+    /// SET NX PX, and DELEX of Redis 8.4, which compares the owner.
     Delex,
-    /// SET NX PX, and DELIFEQ of Valkey 9.
+    /// SET NX PX, and DELIFEQ of Valkey 9, which compares the owner.
     Delifeq,
 }
 
@@ -53,7 +53,8 @@ impl Requests {
         Self { commands, key, owner, acquire }
     }
 
-    /// Acquires the lock and returns the request that releases it, or nothing if the time was up meanwhile.
+    /// Acquires the lock and returns the request that releases it. Returns `None` if a client that polls has no lock at
+    /// the end of the job.
     fn acquire(&self, connection: &mut Client, contest: &Contest) -> Option<Vec<u8>> {
         let (key, owner) = (&self.key, &self.owner);
         loop {
@@ -92,7 +93,7 @@ impl Commands {
         }
     }
 
-    /// How it is used.
+    /// How the commands are used.
     pub const fn notes(self) -> &'static str {
         match self {
             Self::Lockward => "plain commands, a connection for each client; lease 30 s, not renewed",
@@ -102,7 +103,8 @@ impl Commands {
         }
     }
 
-    /// Does the job with a client for each connection. Returns how long each client's acquisitions took, in microseconds.
+    /// Runs the job with a client for each connection. Returns how long each client's acquisitions took, in
+    /// microseconds.
     pub fn compete(self, connections: Vec<Client>, contest: &Contest) -> Vec<Vec<u32>> {
         thread::scope(|scope| {
             let clients: Vec<_> = connections
@@ -131,7 +133,7 @@ fn run(mut connection: Client, requests: &Requests, client: usize, contest: &Con
         };
         let granted = Instant::now();
         let is_counted = contest.counts(granted);
-        // Whoever still waits at the end gets the lock after it, and does nothing with it.
+        // A client that gets the lock after the end of the job only releases it.
         if !contest.is_over(granted) {
             if contest.job().is_shared() {
                 contest.enter(client, is_counted);

@@ -1,17 +1,17 @@
-//! What the clients of a job share, and the answer.
+//! The data that the clients of a job share, and the answer.
 
 use lockward_bench::peers::contest::{Answer, Job, PERMITS};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const WARM_UP: Duration = Duration::from_millis(1_500);
-/// How long a client holds what others may hold too.
+/// How long a client holds a shared lock.
 pub const HOLD: Duration = Duration::from_millis(1);
 
-/// The limit that a client asks for.
+/// How a client asks to share the lock.
 #[derive(Clone, Copy, Debug)]
 pub enum Limit {
-    /// The lock is the client's alone.
+    /// The client holds the lock alone.
     Exclusive,
     /// All readers share the lock.
     Shared,
@@ -19,7 +19,7 @@ pub enum Limit {
     Permits(u64),
 }
 
-/// The limit that a client asks for in a job.
+/// How a client asks to share the lock in a job.
 pub fn limit(job: Job, client: usize) -> Limit {
     match job {
         Job::Uncontended | Job::Contended => Limit::Exclusive,
@@ -30,29 +30,30 @@ pub fn limit(job: Job, client: usize) -> Limit {
     }
 }
 
-/// The key of a client's lock. Servers go on from job to job.
+/// The key of a client's lock. It differs from job to job, because several jobs run on one server.
 pub fn key(job: Job, client: usize) -> String {
     if job == Job::Uncontended { format!("own:{client}") } else { format!("all:{job}") }
 }
 
-/// A job that is done. All that clients count is written by many of them.
+/// A job that is running. Its counters are shared by all clients.
 #[derive(Debug)]
 pub struct Contest {
     job: Job,
     begin: Instant,
     began: SystemTime,
     end: Instant,
-    /// Written under the lock alone, in two steps. What is counted while warming up is another number.
+    /// A client that holds an exclusive lock reads this number, yields, and writes the number plus 1. During the
+    /// warm-up it uses `warm_up` in place of this number.
     counter: AtomicU64,
     warm_up: AtomicU64,
     last: AtomicUsize,
     handoffs: AtomicU64,
-    /// How much is held now.
+    /// The weight that is held now, in the jobs with several holders.
     held: AtomicU64,
 }
 
 impl Contest {
-    /// Counts for so many seconds, after a warm-up that begins now.
+    /// A job that counts for `seconds`, after a warm-up that begins now.
     pub fn new(job: Job, seconds: u64) -> Self {
         let begin = Instant::now() + WARM_UP;
         Self {
@@ -68,12 +69,12 @@ impl Contest {
         }
     }
 
-    /// What the clients do.
+    /// The job of the clients.
     pub const fn job(&self) -> Job {
         self.job
     }
 
-    /// Whether the time is up.
+    /// Whether the job has ended.
     pub fn is_over(&self, instant: Instant) -> bool {
         instant >= self.end
     }
@@ -83,7 +84,7 @@ impl Contest {
         (self.begin..self.end).contains(&granted)
     }
 
-    /// A client begins to hold what others may hold too.
+    /// A client begins to hold a shared lock. Counts the grant if it is within the limit.
     pub fn enter(&self, client: usize, is_counted: bool) {
         let (weight, allowed) = self.share(client);
         let held = self.held.fetch_add(weight, Ordering::Relaxed) + weight;
@@ -92,17 +93,17 @@ impl Contest {
         }
     }
 
-    /// The end of what [`Contest::enter`] began.
+    /// A client ends its hold of a shared lock.
     pub fn leave(&self, client: usize) {
         self.held.fetch_sub(self.share(client).0, Ordering::Relaxed);
     }
 
-    /// A client that holds the lock increments this number.
+    /// Reads the number that each holder increments.
     pub fn read(&self, is_counted: bool) -> u64 {
         self.number(is_counted).load(Ordering::Relaxed)
     }
 
-    /// Writes that number plus 1, after others could run.
+    /// Writes the number plus 1. `read` is what [`Contest::read`] returned before the client yielded.
     pub fn write(&self, client: usize, read: u64, is_counted: bool) {
         self.number(is_counted).store(read + 1, Ordering::Relaxed);
         if self.last.swap(client, Ordering::Relaxed) != client && is_counted {
@@ -114,7 +115,7 @@ impl Contest {
         if is_counted { &self.counter } else { &self.warm_up }
     }
 
-    /// How much a client holds, and how much all may hold at once.
+    /// How much of the lock's limit a client takes, and the limit.
     fn share(&self, client: usize) -> (u64, u64) {
         const READERS: u64 = u32::MAX as u64;
         match limit(self.job, client) {
@@ -124,7 +125,7 @@ impl Contest {
         }
     }
 
-    /// The answer, with the times in microseconds that each client's acquisitions took.
+    /// The answer. `waits_us` is how long each client's acquisitions took, in microseconds.
     pub fn answer(&self, version: &str, notes: &str, waits_us: Vec<Vec<u32>>) -> Answer {
         let counted = |number: &AtomicU64| number.load(Ordering::Relaxed);
         Answer {

@@ -1,4 +1,4 @@
-//! The Rust client, as its README advises: one `Client` for the process, and a task of tokio for each client.
+//! The Rust client, used as its README advises: one `Client` for the process, and a tokio task for each client.
 
 use crate::contest::{Contest, HOLD, Limit, key, limit, microseconds};
 use lockward_bench::peers::contest::{Job, PERMITS};
@@ -8,16 +8,16 @@ use std::thread;
 use std::time::Instant;
 use tokio::task;
 
-/// How it is used.
+/// How the library is used.
 pub const NOTES: &str = "one Client, a task of tokio for each client; lease 30 s, renewed; at most 256 callers wait in the queue at a time, others poll";
 
-/// Connects.
+/// Connects to the server.
 pub async fn connect(address: &str) -> Client {
     let client = Client::connect(&format!("redis://{address}")).await;
     client.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Does the job with so many clients. Returns how long each client's acquisitions took, in microseconds.
+/// Runs the job with this number of clients. Returns how long each client's acquisitions took, in microseconds.
 pub async fn compete(client: &Client, contest: &Arc<Contest>, clients: usize) -> Vec<Vec<u32>> {
     let tasks: Vec<_> =
         (0..clients).map(|number| task::spawn(run(client.clone(), number, Arc::clone(contest)))).collect();
@@ -45,11 +45,11 @@ async fn run(client: Client, number: usize, contest: Arc<Contest>) -> Vec<u32> {
         let guard = lock.acquire().await.unwrap_or_else(|error| panic!("{error}"));
         let granted = Instant::now();
         let is_counted = contest.counts(granted);
-        // Whoever still waits at the end gets the lock after it, and does nothing with it.
+        // A client that gets the lock after the end of the job only releases it.
         if !contest.is_over(granted) {
             if contest.job().is_shared() {
                 contest.enter(number, is_counted);
-                // A timer of tokio would end up to a millisecond later.
+                // tokio::time::sleep would take up to a millisecond longer.
                 task::spawn_blocking(|| thread::sleep(HOLD)).await.expect("a thread that sleeps");
                 contest.leave(number);
             } else if contest.job() == Job::Contended {

@@ -1,7 +1,7 @@
-//! Contestants of `make bench-peers` in Rust: plain commands, and Lockward's Rust client. See benches/peers/README.md for what a
-//! contestant is.
+//! Contestants of `make bench-peers` in Rust: plain commands, and Lockward's Rust client. benches/peers/README.md says
+//! what a contestant is.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a contestant that cannot go on ends, and says why")]
+#![allow(clippy::expect_used, clippy::panic, reason = "a contestant that fails prints the reason and ends")]
 
 mod commands;
 mod contest;

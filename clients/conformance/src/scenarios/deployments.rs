@@ -10,27 +10,27 @@ use std::time::{Duration, Instant};
 pub(super) const ALL: &[Named] = named![
     a_lock_lives_on_over_a_failover_of_sentinels,
     a_lock_lives_on_when_the_primary_hangs_and_a_replica_is_promoted,
-    a_waiter_goes_on_at_the_new_primary,
-    a_silent_cluster_node_costs_no_lock_of_another_node,
+    a_wait_goes_on_at_the_new_primary,
+    no_lock_of_a_healthy_node_is_lost_when_another_node_is_silent,
     a_lock_and_a_wait_go_on_when_their_slot_moves,
     a_lock_is_kept_while_its_slot_is_moving,
-    silent_sentinels_cost_no_lock_of_a_healthy_primary,
-    certificates_and_acl_users_are_used,
+    no_lock_of_a_healthy_primary_is_lost_when_the_sentinels_are_silent,
+    a_client_uses_its_certificate_and_its_acl_user,
 ];
 
-/// The address of Sentinels in the form that workers take.
+/// The address of Sentinels, as the protocol of workers writes it.
 fn sentinel_address(sentinels: &Sentinels) -> String {
     sentinels.url().replace("redis+sentinel://", "sentinel://")
 }
 
-/// A lock lives on over a failover.
+/// Checks that a lock survives a failover.
 #[track_caller]
 fn lives_on(stage: &Stage, stop: impl FnOnce(&mut Server)) {
     let setup = Setup::new().module("default-lease 30000");
     let mut primary = setup.clone().start();
     let replica = setup.start_replica_of(&primary);
-    // The lease and the quarantine of the promotion last for longer than the failover. Sentinels that do not agree vote again after
-    // some seconds.
+    // The lease and the quarantine are longer than the failover. The failover takes some seconds more if the Sentinels
+    // must vote again.
     assert_eq!(replica.client().call("CONFIG SET lock.quarantine 30000"), Reply::ok());
     let sentinels = Sentinels::watch(&primary, 1);
     let mut worker = stage.worker_at(&sentinel_address(&sentinels), &[]);
@@ -41,10 +41,11 @@ fn lives_on(stage: &Stage, stop: impl FnOnce(&mut Server)) {
     assert_eq!(sentinels.see_failover_from(primary.port()), replica.port());
     stage.note("the replica is the primary");
     let mut client = replica.client();
-    // A replica counts a lease from when it heard of it.
+    // The lease on the replica proves nothing, because the replica counts it from the arrival of the change. Only a
+    // renewal shows that the client uses the new primary.
     see_renewal(&mut client, "k");
     assert_eq!(client.holder("k").token, token);
-    assert!(!worker.has_event("lost"), "a lock is lost that the new primary has");
+    assert!(!worker.has_event("lost"), "the client has lost a lock that the new primary has");
     assert_eq!(worker.call("status a"), "held");
     worker.expect("release a", "ok");
     assert_eq!(client.info("k"), None);
@@ -58,7 +59,7 @@ fn a_lock_lives_on_when_the_primary_hangs_and_a_replica_is_promoted(stage: &Stag
     lives_on(stage, |primary| primary.freeze());
 }
 
-fn a_waiter_goes_on_at_the_new_primary(stage: &Stage) {
+fn a_wait_goes_on_at_the_new_primary(stage: &Stage) {
     let mut primary = Server::start();
     let replica = Server::start_replica_of(&primary);
     let sentinels = Sentinels::watch(&primary, 1);
@@ -78,7 +79,7 @@ fn a_waiter_goes_on_at_the_new_primary(stage: &Stage) {
     assert_eq!(client.holder("k").token, token);
 }
 
-fn silent_sentinels_cost_no_lock_of_a_healthy_primary(stage: &Stage) {
+fn no_lock_of_a_healthy_primary_is_lost_when_the_sentinels_are_silent(stage: &Stage) {
     let server = Server::start();
     let gate = stage.gate(&server);
     let sentinels = Sentinels::watch_with(&server, 0, |_| {
@@ -95,17 +96,17 @@ fn silent_sentinels_cost_no_lock_of_a_healthy_primary(stage: &Stage) {
     stage.note("all Sentinels are silent");
     gate.cut();
     let renewals = gate.count("LOCK.RENEW");
-    eventually("it is renewed for two leases", || {
+    eventually("the lock is renewed for two leases", || {
         gate.count("LOCK.RENEW") >= renewals + 6 || worker.has_event("lost")
     });
-    assert!(!worker.has_event("lost"), "a lock is lost that a healthy primary has");
+    assert!(!worker.has_event("lost"), "the client has lost a lock that a healthy primary has");
     assert_eq!(server.client().holder("k").token, token);
     assert_eq!(worker.call("status a"), "held");
     worker.acquire("b l wait=2000 lease=10000");
     worker.expect("release a", "ok");
 }
 
-/// The address of a cluster in the form that workers take.
+/// The address of a cluster, as the protocol of workers writes it.
 fn cluster_address(cluster: &Cluster) -> String {
     let nodes: Vec<String> =
         cluster.nodes().iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
@@ -120,7 +121,7 @@ fn key_on(cluster: &Cluster, node: &Server, name: &str) -> String {
         .expect("a key")
 }
 
-/// Waits until the lease of a lock has just begun.
+/// Waits for a renewal of a lock, and returns the time when it was seen.
 fn see_renewal(client: &mut Client, key: &str) -> Instant {
     let mut before = client.holder(key).lease_left;
     soon("a renewal", || {
@@ -132,7 +133,7 @@ fn see_renewal(client: &mut Client, key: &str) -> Instant {
     })
 }
 
-fn a_silent_cluster_node_costs_no_lock_of_another_node(stage: &Stage) {
+fn no_lock_of_a_healthy_node_is_lost_when_another_node_is_silent(stage: &Stage) {
     const LEASE: Duration = Duration::from_millis(1_500);
     let cluster = Cluster::start_without_replicas(Setup::new());
     let [healthy, silent, _] = cluster.nodes() else { panic!("three nodes") };
@@ -146,7 +147,7 @@ fn a_silent_cluster_node_costs_no_lock_of_another_node(stage: &Stage) {
     let renewed = see_renewal(&mut silent.client(), &there);
     silent.freeze();
     stage.note("a node is silent");
-    // Calls to both nodes at once, each with its own limit.
+    // Calls to both nodes at the same time. Each must end at its own limit.
     let begun = Instant::now();
     let elsewhere = worker.send(&format!("acquire c {} wait=1000 lease=10000", key_on_same(&there)));
     let waits = worker.send(&format!("acquire d {busy} wait=1000 lease=10000"));
@@ -160,16 +161,16 @@ fn a_silent_cluster_node_costs_no_lock_of_another_node(stage: &Stage) {
     let lost = worker.event("lost b").at;
     stage.on_time("lost signal", renewed + LEASE, 50, lost);
     let begun = Instant::now();
-    eventually("two leases later", || {
+    eventually("two leases have passed", || {
         assert_eq!(client.holder(&here).token, kept);
         begun.elapsed() > LEASE * 2
     });
-    assert!(!worker.has_event("lost a"), "a lock is lost that a healthy node has");
+    assert!(!worker.has_event("lost a"), "the client has lost a lock that a healthy node has");
     assert_eq!(worker.call("status a"), "held");
     worker.expect("release a", "ok");
 }
 
-/// Another key in the slot of this one.
+/// A second key in the slot of `key`.
 fn key_on_same(key: &str) -> String {
     format!("{{{key}}}:other")
 }
@@ -202,10 +203,12 @@ fn a_lock_is_kept_while_its_slot_is_moving(stage: &Stage) {
     let moving = cluster.begin_to_move(slot_of("k"), to);
     moving.carry_all();
     stage.note("the key has moved, and the slot has not");
-    // The source answers ASK from now on.
+    // From now on, the source replies with the redirection ASK.
     let mut client = to.client();
-    eventually("it is renewed where it is now", || renewals(&mut client) >= 4 || worker.has_event("lost"));
-    assert!(!worker.has_event("lost"), "a lock is lost that another node has");
+    eventually("the lock is renewed on the target", || {
+        renewals(&mut client) >= 4 || worker.has_event("lost")
+    });
+    assert!(!worker.has_event("lost"), "the client has lost a lock that another node has");
     moving.end();
     assert_eq!(client.holder("k").token, token);
     assert_eq!(worker.call("status a"), "held");
@@ -213,7 +216,7 @@ fn a_lock_is_kept_while_its_slot_is_moving(stage: &Stage) {
     assert!(from.client().call("LOCK.INFO k").redirection().is_some());
 }
 
-fn certificates_and_acl_users_are_used(stage: &Stage) {
+fn a_client_uses_its_certificate_and_its_acl_user(stage: &Stage) {
     let certificates = Certificates::new();
     let port = lockward_tests::free_port();
     let server = Setup::new().tls(&certificates, port).config("user alice on >secret ~* &* +@all").start();
@@ -225,13 +228,13 @@ fn certificates_and_acl_users_are_used(stage: &Stage) {
     let token = worker.acquire("a k wait=0 lease=1200");
     assert_eq!(client.holder("k").token, token);
     let clients = client.call("CLIENT LIST").text();
-    assert!(clients.contains("user=alice"), "nobody is alice:\n{clients}");
+    assert!(clients.contains("user=alice"), "no connection of the user alice:\n{clients}");
     let waiter = worker.send("acquire b k lease=10000");
     client.see_waiters("k", 1);
     see_renewal(&mut client, "k");
     worker.expect("release a", "ok");
     worker.held_reply(waiter);
-    // Without the password and without a certificate the server refuses.
+    // The server refuses a client with a wrong password or without a certificate.
     let mut other = stage.worker_at(&format!("rediss://alice:wrong@127.0.0.1:{port}"), &settings);
     other.expect("acquire a l wait=0 lease=1200", "error ");
     let mut bare = stage.worker_at(&format!("rediss://alice:secret@127.0.0.1:{port}"), &settings[..1]);

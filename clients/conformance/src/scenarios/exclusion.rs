@@ -1,4 +1,4 @@
-//! Locks exclude each other, whatever is lost on the way.
+//! Mutual exclusion, whatever messages and connections are lost.
 
 use super::named::{Named, named};
 use super::turns::Turns;
@@ -10,7 +10,7 @@ pub(super) const ALL: &[Named] = named![
     a_lock_excludes_while_connections_are_cut_at_random,
     a_lock_excludes_over_crashes_of_a_server_with_an_aof,
     a_lock_excludes_while_the_server_stops_and_goes_on,
-    several_keys_in_any_order_end_in_no_deadlock,
+    several_keys_in_any_order_cause_no_deadlock,
     the_weights_of_a_semaphore_stay_within_its_limit,
 ];
 
@@ -60,7 +60,7 @@ fn a_lock_excludes_while_the_server_stops_and_goes_on(stage: &Stage) {
             stage.note("the server is stopped for 300 ms");
             server.freeze();
             let end = Instant::now() + Duration::from_millis(300);
-            eventually("the time is over", || Instant::now() >= end);
+            eventually("300 ms have passed", || Instant::now() >= end);
             server.thaw();
         }
     });
@@ -68,7 +68,7 @@ fn a_lock_excludes_while_the_server_stops_and_goes_on(stage: &Stage) {
     eventually("the lock is free", || client.info("k").is_none());
 }
 
-fn several_keys_in_any_order_end_in_no_deadlock(stage: &Stage) {
+fn several_keys_in_any_order_cause_no_deadlock(stage: &Stage) {
     let server = Server::start();
     let mut workers = [stage.worker(server.port()), stage.worker(server.port())];
     let turns = Turns {
@@ -78,7 +78,7 @@ fn several_keys_in_any_order_end_in_no_deadlock(stage: &Stage) {
         actors: 2,
         rounds: stage.rounds(24, 400),
     };
-    // Each two of these have a key in common.
+    // Any two of these lists have a key in common, so every two actors contend.
     turns.play(stage, &mut workers, |_| {});
     let mut client = server.client();
     eventually("all keys are free", || ["a", "b", "c"].iter().all(|key| client.info(key).is_none()));

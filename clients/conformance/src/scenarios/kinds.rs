@@ -11,15 +11,15 @@ pub(super) const ALL: &[Named] = named![
     a_downgrade_lets_readers_in,
     several_keys_are_lost_together,
     several_keys_are_given_back_at_the_wait_limit,
-    several_keys_are_kept_while_the_last_one_is_waited_for,
+    several_keys_are_kept_during_the_wait_for_the_last_key,
     several_keys_are_acquired_anew_when_one_is_lost_during_the_wait,
-    several_keys_are_busy_at_the_wait_limit_though_the_server_answers_no_more,
+    several_keys_end_as_busy_at_the_wait_limit_although_the_server_hangs,
     a_leader_is_deposed_and_leads_again_with_a_larger_term,
     a_guarded_command_runs_only_while_the_lock_is_held,
     a_handle_is_resumed_by_another_process,
     a_grant_without_replicas_is_unreplicated_and_given_back,
     a_grant_with_a_replica_is_held,
-    a_lease_beyond_the_largest_one_is_shortened,
+    a_lease_above_the_maximum_is_shortened,
     pairs_are_counted,
 ];
 
@@ -91,12 +91,12 @@ fn several_keys_are_given_back_at_the_wait_limit(stage: &Stage) {
     client.acquire("l H PX 60000");
     let mut worker = stage.worker(server.port());
     assert_eq!(worker.call("acquire a k,l,m wait=400 lease=30000"), "busy");
-    eventually("all are given back", || client.info("k").is_none() && client.info("m").is_none());
+    eventually("all keys are released", || client.info("k").is_none() && client.info("m").is_none());
     assert_eq!(client.holder("l").owner, "H");
     client.see_places_kept(0);
 }
 
-fn several_keys_are_kept_while_the_last_one_is_waited_for(stage: &Stage) {
+fn several_keys_are_kept_during_the_wait_for_the_last_key(stage: &Stage) {
     let server = Server::start();
     let mut client = server.client();
     client.acquire("l H PX 60000");
@@ -104,7 +104,7 @@ fn several_keys_are_kept_while_the_last_one_is_waited_for(stage: &Stage) {
     let id = worker.send("acquire a k,l wait=15000 lease=900");
     client.see_waiters("l", 1);
     let token = client.holder("k").token;
-    eventually("two leases later", || {
+    eventually("two leases have passed", || {
         let holder = client.holder("k");
         assert_eq!(holder.token, token, "the first key is given up during the wait");
         holder.held_for > 1_800
@@ -137,10 +137,10 @@ fn several_keys_are_acquired_anew_when_one_is_lost_during_the_wait(stage: &Stage
         worker.expect(&format!("release {name}"), "ok");
         assert_eq!((client.info(first), client.info(last)), (None, None));
     }
-    assert!(!worker.has_event("lost"), "the program has not had the lock, so it has not lost it");
+    assert!(!worker.has_event("lost"), "the client reports the loss of a lock that it has not acquired yet");
 }
 
-fn several_keys_are_busy_at_the_wait_limit_though_the_server_answers_no_more(stage: &Stage) {
+fn several_keys_end_as_busy_at_the_wait_limit_although_the_server_hangs(stage: &Stage) {
     let server = Server::start();
     let mut client = server.client();
     client.acquire("k H PX 60000");
@@ -214,7 +214,7 @@ fn a_grant_without_replicas_is_unreplicated_and_given_back(stage: &Stage) {
     let mut worker = stage.worker(server.port());
     worker.expect("acquire a k wait=0 lease=30000 replicas=1:200", "error unreplicated");
     let mut client = server.client();
-    eventually("the lock is given back", || client.info("k").is_none());
+    eventually("the lock is released", || client.info("k").is_none());
 }
 
 fn a_grant_with_a_replica_is_held(stage: &Stage) {
@@ -232,13 +232,13 @@ fn a_grant_with_a_replica_is_held(stage: &Stage) {
     assert_eq!(replica.client().holder("l").token, token);
 }
 
-fn a_lease_beyond_the_largest_one_is_shortened(stage: &Stage) {
+fn a_lease_above_the_maximum_is_shortened(stage: &Stage) {
     let server = Server::start_with("max-lease 900 default-lease 900");
     let mut client = server.client();
     let mut worker = stage.worker(server.port());
     let token = worker.acquire("a k wait=0 lease=30000");
     let mut greatest = 0;
-    eventually("it is renewed", || {
+    eventually("the lock is renewed", || {
         let holder = client.holder("k");
         assert_eq!(holder.token, token);
         greatest = greatest.max(holder.lease_left);

@@ -1,4 +1,4 @@
-//! Whoever leaves holds up nobody.
+//! A client that leaves does not block others.
 
 use super::named::{Named, named};
 use crate::stage::Stage;
@@ -6,16 +6,17 @@ use lockward_tests::{Fate, Server, eventually};
 use std::time::{Duration, Instant};
 
 pub(super) const ALL: &[Named] = named![
-    a_waiter_that_is_killed_is_passed_over,
-    a_holder_that_is_killed_gives_way_after_its_lease,
+    a_killed_waiter_is_skipped,
+    the_lock_of_a_killed_holder_is_free_after_its_lease,
     a_cancelled_wait_leaves_nothing_behind,
-    a_cancel_returns_while_the_server_hangs,
+    a_cancellation_returns_while_the_server_hangs,
     a_wait_that_reaches_its_limit_leaves_nothing_behind,
     a_named_owner_keeps_what_it_acquires_after_a_lost_release,
+    a_named_owner_keeps_what_it_acquires_after_a_lost_grant,
     a_worker_ends_with_its_input_while_it_waits_and_holds,
 ];
 
-fn a_waiter_that_is_killed_is_passed_over(stage: &Stage) {
+fn a_killed_waiter_is_skipped(stage: &Stage) {
     let server = Server::start();
     let mut holder = server.client();
     holder.acquire("k H PX 60000");
@@ -32,7 +33,7 @@ fn a_waiter_that_is_killed_is_passed_over(stage: &Stage) {
     stage.on_time("grant behind a killed waiter", released, 50, Instant::now());
 }
 
-fn a_holder_that_is_killed_gives_way_after_its_lease(stage: &Stage) {
+fn the_lock_of_a_killed_holder_is_free_after_its_lease(stage: &Stage) {
     let server = Server::start();
     let gate = stage.gate(&server);
     let mut worker = stage.worker(gate.port());
@@ -67,7 +68,7 @@ fn a_cancelled_wait_leaves_nothing_behind(stage: &Stage) {
     assert_eq!(holder.info("k"), None);
 }
 
-fn a_cancel_returns_while_the_server_hangs(stage: &Stage) {
+fn a_cancellation_returns_while_the_server_hangs(stage: &Stage) {
     let server = Server::start();
     let mut holder = server.client();
     holder.acquire("k H PX 60000");
@@ -81,7 +82,7 @@ fn a_cancel_returns_while_the_server_hangs(stage: &Stage) {
     assert_eq!(came.text, "cancelled");
     stage.on_time("cancel", asked, 200, came.at);
     server.thaw();
-    // What it has sent and what the cut leaves behind ends by itself.
+    // The wait ends by itself when the server runs again.
     holder.see_waiters("k", 0);
 }
 
@@ -104,11 +105,30 @@ fn a_named_owner_keeps_what_it_acquires_after_a_lost_release(stage: &Stage) {
         if request[0] == "LOCK.RELEASE" { Fate::RequestLost } else { Fate::Carried }
     });
     worker.expect("release a", "error unreachable");
-    gate.plan("all is well", |_| Fate::Carried);
+    gate.plan("no more losses", |_| Fate::Carried);
     worker.acquire("b k lease=1500 owner=me");
-    // A client may go on with the release until the lease is over.
+    // The client may repeat the release until the first lease is over.
     let renewals = gate.count("LOCK.RENEW k");
     eventually("renewals for longer than the lease", || gate.count("LOCK.RENEW k") > renewals + 4);
+    worker.expect("status b", "held");
+    worker.expect("release b", "ok");
+}
+
+fn a_named_owner_keeps_what_it_acquires_after_a_lost_grant(stage: &Stage) {
+    let server = Server::start();
+    let gate = stage.gate(&server);
+    let mut worker = stage.worker_with(gate.port(), &["patience=300"]);
+    gate.plan("no lock command arrives", |request| {
+        if request[0].starts_with("LOCK.") { Fate::RequestLost } else { Fate::Carried }
+    });
+    worker.expect("acquire a k wait=0 lease=1500 owner=me", "error unreachable");
+    gate.plan("all is well", |_| Fate::Carried);
+    worker.acquire("b k wait=0 lease=1500 owner=me");
+    // The client may send releases that give up the first acquisition only until now.
+    let releases = gate.count("LOCK.RELEASE k");
+    assert!(releases > 0, "the client gives up");
+    eventually("a renewal", || gate.count("LOCK.RENEW k") > 0);
+    assert_eq!(gate.count("LOCK.RELEASE k"), releases, "it gives up after it has acquired the lock again");
     worker.expect("status b", "held");
     worker.expect("release b", "ok");
 }

@@ -1,4 +1,4 @@
-//! The program is told of a loss in time, and of no loss that is none.
+//! The client reports each loss in time, and reports no loss that has not happened.
 
 use super::named::{Named, named};
 use crate::stage::{Gate, SLACK, Stage, renewals};
@@ -7,14 +7,14 @@ use lockward_tests::{Server, Setup, eventually};
 use std::time::{Duration, Instant};
 
 pub(super) const ALL: &[Named] = named![
-    a_stopped_server_costs_the_lock_when_its_lease_is_over,
-    a_silent_network_costs_the_lock_when_its_lease_is_over,
-    a_killed_server_costs_the_lock_when_its_lease_is_over,
-    a_slow_callback_holds_up_no_other_loss,
+    a_lock_on_a_stopped_server_is_lost_when_its_lease_is_over,
+    a_lock_behind_a_silent_network_is_lost_when_its_lease_is_over,
+    a_lock_on_a_killed_server_is_lost_when_its_lease_is_over,
+    a_slow_callback_does_not_delay_the_loss_of_another_lock,
     a_deleted_lock_is_lost_at_the_next_renewal,
     a_program_that_was_paused_past_its_lease_has_lost_its_lock,
-    a_server_that_stops_for_less_than_the_lease_costs_no_lock,
-    a_cut_connection_costs_no_lock,
+    no_lock_is_lost_when_the_server_stops_for_less_than_the_lease,
+    no_lock_is_lost_when_a_connection_is_cut,
     a_lock_of_a_restarted_server_is_restored_in_quarantine,
     a_lock_that_a_restarted_server_has_forgotten_is_lost,
     a_thousand_locks_are_renewed,
@@ -25,7 +25,8 @@ pub(super) const ALL: &[Named] = named![
 
 const LEASE: Duration = Duration::from_millis(1_200);
 
-/// Waits for the loss of a lock whose lease was requested at `asked`, or the time before.
+/// Waits for the loss of a lock. `asked` holds the times of the last two requests that set the lease, the newest first.
+/// The client may not have received the reply to the newest request.
 #[track_caller]
 fn see_loss(stage: &Stage, worker: &mut Worker, name: &str, asked: (Instant, Instant), lease: Duration) {
     let came = worker.event(&format!("lost {name}")).at;
@@ -34,17 +35,17 @@ fn see_loss(stage: &Stage, worker: &mut Worker, name: &str, asked: (Instant, Ins
     assert!(came + SLACK >= least, "{name} is lost {:?} before its lease is over", least - came);
 }
 
-/// A worker that has renewed its lock once.
+/// A worker that holds a lock and has renewed it once.
 #[track_caller]
 fn renewing(stage: &Stage, server: &Server, gate: &Gate) -> Worker {
     let mut worker = stage.worker(gate.port());
     worker.acquire("a k wait=0 lease=1200");
     let mut client = server.client();
-    eventually("a renewal is answered", || renewals(&mut client) > 0);
+    eventually("the server has replied to a renewal", || renewals(&mut client) > 0);
     worker
 }
 
-fn a_stopped_server_costs_the_lock_when_its_lease_is_over(stage: &Stage) {
+fn a_lock_on_a_stopped_server_is_lost_when_its_lease_is_over(stage: &Stage) {
     let server = Server::start();
     let gate = stage.gate(&server);
     let mut worker = renewing(stage, &server, &gate);
@@ -53,10 +54,10 @@ fn a_stopped_server_costs_the_lock_when_its_lease_is_over(stage: &Stage) {
     see_loss(stage, &mut worker, "a", asked, LEASE);
     assert_eq!(worker.call("status a"), "lost");
     worker.expect("release a", "error lost");
-    assert!(!worker.has_event("lost a"), "the program is told twice");
+    assert!(!worker.has_event("lost a"), "the client reports the loss twice");
 }
 
-fn a_silent_network_costs_the_lock_when_its_lease_is_over(stage: &Stage) {
+fn a_lock_behind_a_silent_network_is_lost_when_its_lease_is_over(stage: &Stage) {
     let server = Server::start();
     let gate = stage.gate(&server);
     let mut worker = renewing(stage, &server, &gate);
@@ -65,7 +66,7 @@ fn a_silent_network_costs_the_lock_when_its_lease_is_over(stage: &Stage) {
     assert_eq!(worker.call("status a"), "lost");
 }
 
-fn a_killed_server_costs_the_lock_when_its_lease_is_over(stage: &Stage) {
+fn a_lock_on_a_killed_server_is_lost_when_its_lease_is_over(stage: &Stage) {
     let mut server = Server::start();
     let gate = stage.gate(&server);
     let mut worker = renewing(stage, &server, &gate);
@@ -74,7 +75,7 @@ fn a_killed_server_costs_the_lock_when_its_lease_is_over(stage: &Stage) {
     see_loss(stage, &mut worker, "a", asked, LEASE);
 }
 
-fn a_slow_callback_holds_up_no_other_loss(stage: &Stage) {
+fn a_slow_callback_does_not_delay_the_loss_of_another_lock(stage: &Stage) {
     let server = Server::start();
     let gate = stage.gate(&server);
     let mut worker = stage.worker(gate.port());
@@ -119,12 +120,12 @@ fn a_program_that_was_paused_past_its_lease_has_lost_its_lock(stage: &Stage) {
     assert_eq!(client.holder("k").tenure(), ("B", 1, token));
 }
 
-/// The worker keeps its lock for two leases.
+/// Checks that the worker keeps its lock for two leases.
 #[track_caller]
 fn see_kept(stage: &Stage, worker: &mut Worker, server: &Server, name: &str, key: &str, token: i64) {
     let mut client = server.client();
     let begun = Instant::now();
-    eventually("two leases later", || {
+    eventually("two leases have passed", || {
         if begun.elapsed() > LEASE * 2 {
             return true;
         }
@@ -137,30 +138,30 @@ fn see_kept(stage: &Stage, worker: &mut Worker, server: &Server, name: &str, key
     stage.note("the lock is kept");
 }
 
-fn a_server_that_stops_for_less_than_the_lease_costs_no_lock(stage: &Stage) {
+fn no_lock_is_lost_when_the_server_stops_for_less_than_the_lease(stage: &Stage) {
     let server = Server::start();
     let gate = stage.gate(&server);
     let mut worker = stage.worker(gate.port());
     let token = worker.acquire("a k wait=0 lease=1800");
     let renewals = gate.count("LOCK.RENEW k");
     server.freeze();
-    // It is renewed at 600 ms. The server goes on at 1,100 ms.
+    // The lock is renewed at 600 ms. The server goes on at 1,100 ms.
     eventually("a renewal", || gate.count("LOCK.RENEW k") > renewals);
     let end = Instant::now() + Duration::from_millis(500);
-    eventually("the time is over", || Instant::now() >= end);
+    eventually("500 ms have passed", || Instant::now() >= end);
     server.thaw();
     see_kept(stage, &mut worker, &server, "a", "k", token);
     worker.expect("release a", "ok");
 }
 
-fn a_cut_connection_costs_no_lock(stage: &Stage) {
+fn no_lock_is_lost_when_a_connection_is_cut(stage: &Stage) {
     let server = Server::start();
     let gate = stage.gate(&server);
     let mut worker = stage.worker(gate.port());
     let token = worker.acquire("a k wait=0 lease=1200");
     let begun = Instant::now();
     let mut cuts = 0;
-    eventually("it is cut ten times", || {
+    eventually("the connection is cut ten times", || {
         if begun.elapsed() > cuts * Duration::from_millis(100) {
             cuts += 1;
             gate.cut();
@@ -200,7 +201,8 @@ fn a_lock_that_a_restarted_server_has_forgotten_is_lost(stage: &Stage) {
     worker.acquire("a k wait=0 lease=30000");
     server.kill_and_start_again();
     gate.cut();
-    // Long before the next third of its lease: all locks are renewed when a connection has broken.
+    // The client renews all locks when a connection has broken, so it notices the loss long before a third of the lease
+    // has passed.
     worker.event_within("lost a", Duration::from_secs(5));
 }
 
@@ -215,7 +217,7 @@ fn a_thousand_locks_are_renewed(stage: &Stage) {
     for id in ids {
         worker.held_reply(id);
     }
-    eventually("each is renewed twice", || renewals(&mut client) >= 2 * COUNT + COUNT / 4);
+    eventually("each lock is renewed twice", || renewals(&mut client) >= 2 * COUNT + COUNT / 4);
     assert!(!worker.has_event("lost"), "a lock is lost");
     assert_eq!(client.call("DBSIZE").int(), 1_000);
     assert_eq!(worker.call("status n999"), "held");
@@ -249,7 +251,7 @@ fn a_lease_counts_from_the_request(stage: &Stage) {
     let server = Server::start();
     let gate = stage.gate(&server);
     let mut worker = stage.worker(gate.port());
-    // Open the connection before replies are delayed.
+    // This request opens the connection before replies are delayed.
     worker.acquire("b l wait=0 lease=30000");
     gate.proxy.delay(Duration::from_millis(600));
     worker.acquire("a k wait=0 lease=1200 no-renewal");

@@ -12,7 +12,7 @@ mod waiting;
 use crate::stage::Stage;
 use named::Named;
 
-/// All scenarios. Those that take longest come first.
+/// All scenarios. The slowest come first.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, fn(&Stage))> {
     let lists: [&[Named]; 6] =
         [deployments::ALL, exclusion::ALL, losing::ALL, waiting::ALL, leaving::ALL, kinds::ALL];

@@ -1,11 +1,11 @@
-//! Several programs that acquire one lock in turns, while the suite looks who holds it.
+//! Several programs that acquire a lock in turns, while the suite checks which of them hold it.
 
 use crate::stage::Stage;
 use crate::worker::Worker;
 use lockward_tests::DEADLINE;
 use std::time::Duration;
 
-/// One of those that take turns.
+/// A program that takes turns.
 struct Actor {
     worker: usize,
     name: String,
@@ -23,23 +23,24 @@ enum Phase {
     Done,
 }
 
-/// How a lock is acquired in turns.
+/// The parameters of the turns.
 pub(super) struct Turns<'t> {
-    /// The key, or several with commas, for each actor in turn.
+    /// The keys. Each actor gets one element: the first actor the first element, and so on. An element may name several
+    /// keys, separated by commas.
     pub(super) keys: &'t [&'t str],
     /// The options of each `acquire`.
     pub(super) options: &'t str,
-    /// How much may be held at once. An actor's weight is 1 to 3, if this is not 1.
+    /// The limit of the lock. If it is not 1, each actor has a weight of 1 to 3.
     pub(super) limit: u64,
-    /// How many actors each worker has.
+    /// The number of actors of each worker.
     pub(super) actors: usize,
-    /// How many acquisitions there are.
+    /// The number of acquisitions.
     pub(super) rounds: usize,
 }
 
 impl Turns<'_> {
-    /// Lets all take turns. `during` is called while one holds the lock, with the number of the acquisition. Returns how often each
-    /// actor got the lock.
+    /// Lets all actors take turns. After each grant, calls `during` with the number of the acquisition. Returns the
+    /// number of grants of each actor.
     #[track_caller]
     pub(super) fn play(
         &self,
@@ -62,7 +63,7 @@ impl Turns<'_> {
         }
         let (mut asked, mut acquired, mut held, mut latest) = (actors.len(), 0, 0, 0);
         while actors.iter().any(|actor| actor.phase != Phase::Done) {
-            // Of a semaphore, several are held until no more comes.
+            // The actors of a semaphore hold it together until no more grants come.
             let is_any_held = actors.iter().any(|actor| actor.phase == Phase::Held);
             let limit = if is_any_held { Duration::from_millis(20) } else { DEADLINE };
             let came = stage.log().wait(limit, || {
@@ -72,7 +73,7 @@ impl Turns<'_> {
                 })
             });
             let has_come = came.is_some();
-            assert!(has_come || is_any_held, "nobody gets the lock any more");
+            assert!(has_come || is_any_held, "no actor is granted the lock any more");
             if let Some((place, reply)) = came {
                 let actor = &mut actors[place];
                 if let Phase::Released(_) = actor.phase {
@@ -85,10 +86,14 @@ impl Turns<'_> {
                 } else {
                     let tokens = reply.strip_prefix("held ");
                     let tokens =
-                        tokens.unwrap_or_else(|| panic!("{} does not get the lock: {reply:?}", actor.name));
+                        tokens.unwrap_or_else(|| panic!("{} is not granted the lock: {reply:?}", actor.name));
                     actor.phase = Phase::Held;
                     held += actor.weight;
-                    assert!(held <= self.limit, "{held} are held at once, and at most {} may be", self.limit);
+                    assert!(
+                        held <= self.limit,
+                        "a weight of {held} is held at the same time, and the limit is {}",
+                        self.limit
+                    );
                     if self.limit == 1 && self.keys.len() == 1 {
                         let token: i64 = tokens.parse().expect("a token");
                         assert!(token > latest, "token {token} comes after {latest}");
@@ -119,7 +124,7 @@ impl Turns<'_> {
 }
 
 impl Phase {
-    /// The ID of the command that is not answered yet.
+    /// The ID of the command without a reply, if there is one.
     const fn awaited(self) -> Option<u64> {
         match self {
             Self::Asked(id) | Self::Released(id) => Some(id),

@@ -1,4 +1,4 @@
-//! Waits keep their place, and calls keep their bounds.
+//! Waits keep their place, and calls keep their time limits.
 
 use super::named::{Named, named};
 use super::turns::Turns;
@@ -9,22 +9,22 @@ use std::time::{Duration, Instant};
 pub(super) const ALL: &[Named] = named![
     a_waiter_keeps_its_place_over_a_cut_connection,
     waiters_are_granted_in_their_order,
-    a_swallowed_grant_is_asked_for_again_and_counted_once,
-    a_torn_grant_is_asked_for_again_and_counted_once,
-    the_lost_reply_of_a_wait_is_asked_for_again,
-    late_replies_are_waited_for,
+    a_request_whose_grant_is_swallowed_is_sent_again_and_counted_once,
+    a_request_whose_grant_is_torn_is_sent_again_and_counted_once,
+    a_wait_whose_reply_is_lost_is_sent_again,
+    a_client_waits_for_late_replies,
     a_wait_limit_is_kept_while_the_lock_is_held,
-    a_wait_limit_is_kept_by_a_server_that_hangs_during_the_wait,
-    a_wait_limit_is_kept_by_a_server_that_hangs_before_it,
+    a_wait_limit_is_kept_although_the_server_hangs_during_the_wait,
+    a_wait_limit_is_kept_although_the_server_hangs_before_the_wait,
     a_try_ends_within_the_patience,
     a_try_ends_within_the_patience_if_nothing_listens,
     a_release_ends_within_the_patience,
     a_renewal_by_the_program_ends_within_the_patience,
     a_server_that_comes_back_within_the_patience_is_used,
-    a_wait_outlasts_a_server_that_is_away_for_longer_than_the_patience,
+    a_wait_goes_on_although_the_server_is_away_for_longer_than_the_patience,
     calls_beyond_the_waiting_connections_poll,
     calls_beyond_the_waiting_connections_take_turns,
-    a_grant_that_ends_while_the_program_is_paused_is_waited_for_again,
+    after_a_grant_that_ends_while_the_program_is_paused_the_wait_goes_on,
     a_release_ends_with_the_lease,
 ];
 
@@ -40,8 +40,8 @@ fn a_waiter_keeps_its_place_over_a_cut_connection(stage: &Stage) {
     let [first, second] = &*holder.queue("k") else { panic!("two wait") };
     assert_eq!(second, "B");
     gate.cut();
-    // The waiter behind it has moved up when the cut has arrived.
-    eventually("the waiter is back, before the other", || {
+    // After the cut, the queue shows B alone until the waiter is back.
+    eventually("the waiter is back at its place before B", || {
         gate.count("LOCK.ACQUIRE") == 3 && holder.queue("k") == [first.clone(), "B".to_owned()]
     });
     assert_eq!(holder.call("LOCK.RELEASE k H").int(), 0);
@@ -70,7 +70,7 @@ fn waiters_are_granted_in_their_order(stage: &Stage) {
     }
 }
 
-/// The reply of the first request with this word has this fate, and the lock is acquired all the same.
+/// Applies `fate` to the first request with these words, and checks that the lock is still acquired.
 #[track_caller]
 fn acquire_with(stage: &Stage, words: &'static [&'static str], fate: Fate) {
     let server = Server::start();
@@ -90,25 +90,25 @@ fn acquire_with(stage: &Stage, words: &'static [&'static str], fate: Fate) {
     let token = worker.held_reply(id);
     let holder = client.holder("k");
     assert_eq!((holder.token, holder.holds), (token, 1));
-    assert!(holder.lease_left > 8_000, "the lease is the full one: {holder:?}");
+    assert!(holder.lease_left > 8_000, "the holder does not have the full lease: {holder:?}");
     assert_eq!(gate.proxy.replies_lost(), 1);
     worker.expect("release a", "ok");
     assert_eq!(client.info("k"), None);
 }
 
-fn a_swallowed_grant_is_asked_for_again_and_counted_once(stage: &Stage) {
+fn a_request_whose_grant_is_swallowed_is_sent_again_and_counted_once(stage: &Stage) {
     acquire_with(stage, &["LOCK.ACQUIRE"], Fate::Silence(Duration::from_secs(60)));
 }
 
-fn a_torn_grant_is_asked_for_again_and_counted_once(stage: &Stage) {
+fn a_request_whose_grant_is_torn_is_sent_again_and_counted_once(stage: &Stage) {
     acquire_with(stage, &["LOCK.ACQUIRE"], Fate::ReplyTorn);
 }
 
-fn the_lost_reply_of_a_wait_is_asked_for_again(stage: &Stage) {
+fn a_wait_whose_reply_is_lost_is_sent_again(stage: &Stage) {
     acquire_with(stage, &["LOCK.ACQUIRE", "BLOCK"], Fate::ReplyLost);
 }
 
-fn late_replies_are_waited_for(stage: &Stage) {
+fn a_client_waits_for_late_replies(stage: &Stage) {
     let server = Server::start();
     let gate = stage.gate(&server);
     gate.proxy.delay(Duration::from_millis(150));
@@ -120,7 +120,7 @@ fn late_replies_are_waited_for(stage: &Stage) {
     assert_eq!(words, ["LOCK.ACQUIRE", "LOCK.GUARD", "LOCK.RELEASE"]);
 }
 
-/// A call ends with `reply` at its wait limit.
+/// Checks that a call ends with `reply` at its wait limit.
 #[track_caller]
 fn ends_at_its_limit(stage: &Stage, hangs_before: bool, hangs_during: bool, reply: &str) {
     const LIMIT: Duration = Duration::from_millis(1_000);
@@ -146,24 +146,24 @@ fn ends_at_its_limit(stage: &Stage, hangs_before: bool, hangs_during: bool, repl
         if reply == "busy" && !hangs_during { 50 } else { 200 },
         came.at,
     );
-    assert!(came.at - begun >= LIMIT - Duration::from_millis(50), "the call ends before its limit");
+    assert!(came.at - begun >= LIMIT - Duration::from_millis(50), "the call has ended before its limit");
     assert_eq!(holder.call("LOCK.RELEASE k H").int(), 0);
-    eventually("nothing is left behind", || holder.info("k").is_none());
+    eventually("the lock is free", || holder.info("k").is_none());
 }
 
 fn a_wait_limit_is_kept_while_the_lock_is_held(stage: &Stage) {
     ends_at_its_limit(stage, false, false, "busy");
 }
 
-fn a_wait_limit_is_kept_by_a_server_that_hangs_during_the_wait(stage: &Stage) {
+fn a_wait_limit_is_kept_although_the_server_hangs_during_the_wait(stage: &Stage) {
     ends_at_its_limit(stage, false, true, "busy");
 }
 
-fn a_wait_limit_is_kept_by_a_server_that_hangs_before_it(stage: &Stage) {
+fn a_wait_limit_is_kept_although_the_server_hangs_before_the_wait(stage: &Stage) {
     ends_at_its_limit(stage, true, false, "error unreachable");
 }
 
-/// A command of a worker ends as unreachable within the patience.
+/// Checks that a command of a worker ends as unreachable within the patience.
 #[track_caller]
 fn ends_within_the_patience(stage: &Stage, command: &str, hang: impl FnOnce(&mut Server)) {
     const PATIENCE: Duration = Duration::from_millis(800);
@@ -176,7 +176,7 @@ fn ends_within_the_patience(stage: &Stage, command: &str, hang: impl FnOnce(&mut
     let came = worker.reply(id);
     assert!(came.text.starts_with("error unreachable"), "{:?}", came.text);
     stage.on_time("patience", begun + PATIENCE, 0, came.at);
-    assert!(came.at - begun >= PATIENCE / 2, "the call ends long before its patience");
+    assert!(came.at - begun >= PATIENCE / 2, "the call has ended long before its patience was over");
 }
 
 fn a_try_ends_within_the_patience(stage: &Stage) {
@@ -205,7 +205,7 @@ fn a_server_that_comes_back_within_the_patience_is_used(stage: &Stage) {
     worker.held_reply(id);
 }
 
-fn a_wait_outlasts_a_server_that_is_away_for_longer_than_the_patience(stage: &Stage) {
+fn a_wait_goes_on_although_the_server_is_away_for_longer_than_the_patience(stage: &Stage) {
     let mut server = Setup::new().start();
     let mut worker = stage.worker_with(server.port(), &["patience=300"]);
     let mut holder = server.client();
@@ -250,7 +250,7 @@ fn calls_beyond_the_waiting_connections_take_turns(stage: &Stage) {
     );
 }
 
-fn a_grant_that_ends_while_the_program_is_paused_is_waited_for_again(stage: &Stage) {
+fn after_a_grant_that_ends_while_the_program_is_paused_the_wait_goes_on(stage: &Stage) {
     let server = Server::start();
     let mut client = server.client();
     client.acquire("k H PX 60000");

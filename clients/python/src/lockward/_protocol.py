@@ -112,16 +112,19 @@ class Call:
 
         The caller waits for that for at most 200 ms. A cancelled task does not wait. It goes on in the
         background for the patience. What cannot be given back ends with its lease. If the patience is not
-        longer than 200 ms, the owner may acquire again what is given back now. Then a cancelled task waits, too.
+        longer than 200 ms, the owner may acquire again what is given back now. Then it does not go on, and a
+        cancelled task waits, too.
         """
         if not requests or isinstance(error, GeneratorExit):  # the event loop has ended
             return
+        is_awaited = patience <= GIVE_UP_LIMIT
         limit = 0.05 if isinstance(error, UnreachableError) else GIVE_UP_LIMIT
         if self.waits:
             limit = max(0.05, min(limit, self.wait_until + 0.19 - monotonic()))
+        patience = limit if is_awaited else patience
         giving_up = self.runtime.start(Call(self.runtime, patience, self._response_limit).ask(requests))
         is_interrupted = error is not None and not isinstance(error, Exception)
-        if not self.runtime.is_asynchronous or not is_interrupted or patience <= GIVE_UP_LIMIT:
+        if is_awaited or not self.runtime.is_asynchronous or not is_interrupted:
             await self.runtime.wait(giving_up, limit)
 
 

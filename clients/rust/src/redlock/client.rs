@@ -6,39 +6,40 @@ use crate::error::Error;
 use crate::redlock::lock::Lock;
 use crate::redlock::voters::Voters;
 use crate::settings::Settings;
-use crate::time::Pauses;
+use crate::time::pause_after;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
-/// How long a server has to reply if the caller gives no settings. A majority never waits for a slower server.
+/// The response limit if the caller gives no settings. A slower server does not delay a majority of faster ones.
 const RESPONSE_LIMIT: Duration = Duration::from_millis(250);
 
 /// A client of several independent servers that vote. Clones share connections.
 ///
-/// Its background work runs in the tokio runtime that it was created in. When that runtime ends, nothing is renewed any
-/// more, and guards are lost when their leases are over.
+/// Its background work runs in the tokio runtime that it was created in. When this runtime ends, the client stops
+/// renewing, and guards are lost when their leases are over.
 #[derive(Clone, Debug)]
 pub struct Redlock {
     voters: Voters,
 }
 
 impl Redlock {
-    /// Creates a client for the servers at these URLs, and waits until a majority of them answers. Each URL has one of the
-    /// forms of [`Address`]. A server that is named twice has one vote. A server that does not answer within 250
-    /// milliseconds counts as down.
+    /// Creates a client for the servers at these URLs, and waits until a majority of them answers. [`Address`]
+    /// describes the forms of a URL. A server that is named twice has one vote. A server that does not answer within
+    /// 250 milliseconds counts as down.
     ///
     /// # Errors
-    /// [`Error::NoMajority`] when too few answer within [`Settings::patience`]; [`Error::Invalid`] when a URL is not
-    /// valid; otherwise as [`Redlock::new`].
+    /// [`Error::NoMajority`] when too few servers answer within [`Settings::patience`]; [`Error::Invalid`] when a URL
+    /// is not valid; otherwise as [`Redlock::new`].
     pub async fn connect<U: AsRef<str>>(urls: &[U]) -> Result<Self, Error> {
         let addresses = urls.iter().map(|url| url.as_ref().parse()).collect::<Result<Vec<_>, _>>()?;
         let redlock = Self::new(addresses, Settings::default().response_limit(RESPONSE_LIMIT))?;
         let deadline = Instant::now() + redlock.voters.patience;
-        let mut pauses = Pauses::new(8, 256);
+        let mut failures = 0;
         loop {
-            let pause = pauses.next_pause();
+            failures += 1;
+            let pause = pause_after(failures, 8, 256);
             match redlock.voters.reach().await {
                 Err(Error::NoMajority(_)) if Instant::now() + pause < deadline => sleep(pause).await,
                 reached => return reached.map(|()| redlock),
@@ -49,15 +50,15 @@ impl Redlock {
     /// Creates a client for the servers at these addresses. It connects at the first request.
     ///
     /// A server must connect and reply within [`Settings::response_limit`]. Otherwise it counts as down. Make the limit
-    /// much shorter than a lease, and long enough for any server that works. [`Settings::patience`] is how long an
-    /// acquisition without a wait limit tries while there is no majority.
+    /// much shorter than a lease, and long enough for any server that works. [`Settings::patience`] limits how long an
+    /// acquisition without a wait limit keeps trying while too few servers answer.
     ///
     /// # Errors
     /// [`Error::Invalid`] when there is no address, when an address names no server, or outside a tokio runtime.
     pub fn new(addresses: impl IntoIterator<Item = Address>, settings: Settings) -> Result<Self, Error> {
         let runtime =
             Handle::try_current().map_err(|_| Error::invalid("create the client in a tokio runtime"))?;
-        // There is no second attempt at a server that is down, because the others may be enough.
+        // The client does not repeat a request to a server that is down, because the other servers may be enough.
         let each = settings.clone().patience(settings.response_limit);
         let clients = addresses.into_iter().map(|address| Client::new(address, each.clone()));
         let clients = clients.collect::<Result<Arc<[_]>, _>>()?;

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 /// One hold of a lock that a majority of the servers has granted.
 ///
-/// The client renews the leases while there is a guard. **The lock may be lost all the same**: this process may pause for
-/// longer than the lease, too few servers may answer, or somebody may delete the lock on enough of them.
-/// [`lost`](Self::lost) resolves when that happens, and [`is_held`](Self::is_held) returns false from then on. Neither stops
-/// a write that is in progress, and there is no token by which the resource could refuse it.
+/// The client renews the leases while there is a guard. **The lock can still be lost**: this process may pause for
+/// longer than the lease, too few servers may answer, or somebody may delete the lock on too many servers. Then
+/// [`lost`](Self::lost) resolves, and [`is_held`](Self::is_held) returns false. Neither stops a write that is in
+/// progress, and there is no token with which the store could refuse this write.
 ///
 /// Dropping a guard releases its hold in the background.
 #[must_use = "a guard that is dropped releases the lock"]
@@ -38,12 +38,12 @@ impl Guard {
         &self.key
     }
 
-    /// How many guards share this tenure. This process counts them; for the servers it is one hold.
+    /// How many guards share this tenure. Only this process counts them. On each server the tenure has one hold.
     pub fn holds(&self) -> u32 {
         self.majority.holds.load(Ordering::Acquire)
     }
 
-    /// How many servers grant the lock now, as far as this process knows. Zero when it is lost.
+    /// How many servers grant the lock now, as far as this process knows. Zero when the lock is lost.
     pub fn votes(&self) -> usize {
         self.majority.status().map_or(0, |status| status.votes)
     }
@@ -53,20 +53,21 @@ impl Guard {
         self.majority.status().is_ok()
     }
 
-    /// How long a majority still grants the lock if no lease is renewed. Zero when it is lost.
+    /// How long a majority still grants the lock if no lease is renewed. Zero when the lock is lost.
     pub fn lease_left(&self) -> Duration {
         self.majority.status().map_or(Duration::ZERO, |status| status.lease_left)
     }
 
     /// Resolves when the lock is lost, with the reason. When the last guard is released or dropped, it resolves with
-    /// [`Loss::Released`]. It borrows nothing from the guard and may be moved to another task. Await it in a tokio runtime.
+    /// [`Loss::Released`]. The future borrows nothing from the guard and may be moved to another task. Await it in a
+    /// tokio runtime.
     pub fn lost(&self) -> impl Future<Output = Loss> + Send + use<> {
         let majority = Arc::clone(&self.majority);
         async move { majority.ended().await }
     }
 
-    /// Enters the lock again: one more guard of this tenure. The lock is released with the last of them. It sends no
-    /// request.
+    /// Enters the lock again: returns one more guard of this tenure. The lock is released with its last guard. This
+    /// method sends no request.
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock is lost.
@@ -76,12 +77,12 @@ impl Guard {
         Ok(Self::new(Arc::clone(&self.majority), self.key.clone()))
     }
 
-    /// Renews the leases at all servers now, and returns when a majority has renewed. It is rarely needed, because the
-    /// client renews by itself unless [`Lock::without_renewal`](super::Lock::without_renewal) was called.
+    /// Renews the leases at all servers now, and returns when a majority has renewed. This is rarely needed, because
+    /// the client renews by itself unless [`Lock::without_renewal`](super::Lock::without_renewal) was called.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock is lost; [`Error::NoMajority`] if too few servers answer. After that error the lock may
-    /// still be held.
+    /// [`Error::Lost`] if the lock is lost; [`Error::NoMajority`] if too few servers answer. After that error the lock
+    /// may still be held.
     pub async fn renew(&self) -> Result<(), Error> {
         self.majority.status().map_err(|loss| self.lost_by(loss))?;
         let votes = self.majority.votes().into_iter();
@@ -105,12 +106,12 @@ impl Guard {
         }
     }
 
-    /// Releases the hold. With the last guard it releases the lock at all servers, and returns when a majority has confirmed
-    /// that. If the future is dropped, the rest happens in the background.
+    /// Releases the hold. The last guard releases the lock at all servers, and returns when a majority has confirmed
+    /// the release. If the future is dropped, the client releases the lock in the background.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock was lost before, so the work was not protected to its end. [`Error::NoMajority`] if too
-    /// few servers answer. The client then goes on trying in the background until the leases are over.
+    /// [`Error::Lost`] if the lock was lost before, so the work was not protected up to its end. [`Error::NoMajority`]
+    /// if too few servers answer. The client then keeps trying in the background until the leases are over.
     pub async fn release(mut self) -> Result<(), Error> {
         self.is_released = true;
         let status = self.majority.status();
@@ -139,7 +140,7 @@ impl Guard {
             }
         }
         match last_error {
-            // A server that did not answer may hold the tenure until now.
+            // A server that did not answer may have kept the tenure, so a majority may have been held until now.
             Some(error) if released + unknown >= needed => Err(Error::NoMajority(Box::new(error))),
             _ => Err(lost(loss)),
         }

@@ -5,17 +5,17 @@ use crate::guard::Guard as ServerGuard;
 use crate::redlock::guard::Guard;
 use crate::redlock::majority::Majority;
 use crate::redlock::voters::Voters;
-use crate::time::{FAR_FUTURE, Pauses, from_now};
+use crate::time::{FAR_FUTURE, from_now, pause_after};
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::{sleep_until, timeout, timeout_at};
 
-/// The lease if the caller names none: the servers may have different defaults.
+/// The lease if the caller sets none. The servers' own defaults may differ, so they are not used.
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 
-/// The least time for which a round waits for servers that did not answer the last request.
+/// The shortest time that a round waits for servers that did not answer the last request.
 const MIN_GRACE: Duration = Duration::from_millis(10);
 
 /// A lock, and the options to acquire it with.
@@ -35,10 +35,10 @@ impl Lock {
         Self { voters, key, lease: DEFAULT_LEASE, is_renewed: true, hold_limit: None, wait: None }
     }
 
-    /// How long the lock stays held after this process has died or lost its connections: at least 1 millisecond. The
-    /// default is 30 seconds, whatever the default of the servers is. A server refuses a lease longer than its quarantine,
-    /// so set a shorter one where the quarantine is shorter. The client renews it at each server each time a third of it
-    /// has passed.
+    /// How long the lock lasts without renewal, for example after this process has died: at least 1 millisecond. The
+    /// default is 30 seconds, whatever the default of the servers is. A server refuses a lease that is longer than its
+    /// quarantine. So if the quarantine is shorter than 30 seconds, set a shorter lease. At each server the client
+    /// renews the lease each time a third of it has passed.
     pub fn lease(self, lease: Duration) -> Self {
         Self { lease, ..self }
     }
@@ -48,12 +48,12 @@ impl Lock {
         Self { is_renewed: false, ..self }
     }
 
-    /// Ends renewals so that no lease ends later than this time after the acquisition.
+    /// Limits how long the lock is held. No lease ends later than this time after the acquisition.
     pub fn hold_limit(self, limit: Duration) -> Self {
         Self { hold_limit: Some(limit), ..self }
     }
 
-    /// How long [`acquire`](Self::acquire) tries. Without this call it tries without limit.
+    /// How long [`acquire`](Self::acquire) tries. By default it tries without limit.
     pub fn wait(self, limit: Duration) -> Self {
         Self { wait: Some(limit), ..self }
     }
@@ -61,28 +61,28 @@ impl Lock {
     /// Tries once to acquire the lock.
     ///
     /// # Errors
-    /// [`Error::Busy`] if other owners hold too many of the servers. If two callers try at the same time, both may get this
-    /// error. Otherwise as [`acquire`](Self::acquire).
+    /// [`Error::Busy`] if other owners hold the lock on too many servers. If two callers try at the same time, both may
+    /// get this error. Otherwise as [`acquire`](Self::acquire).
     pub async fn try_acquire(self) -> Result<Guard, Error> {
         self.wait(Duration::ZERO).acquire().await
     }
 
-    /// Acquires the lock. The client asks all servers at once. Without a majority it releases what it was granted, pauses
-    /// for a random time below 0.4 seconds, and tries again. It does not wait in the queues of servers: two owners that
-    /// each have some of the servers would wait for each other.
+    /// Acquires the lock. The client asks all servers at once. Without a majority it releases the tenures that it has,
+    /// pauses for a random time below 0.4 seconds, and tries again. It does not wait in the queues of servers, because
+    /// two owners that each have some of the servers would deadlock.
     ///
-    /// **If the future is dropped**, the client releases what was granted, or may be, in the background.
+    /// **If the future is dropped**, the client releases in the background what the servers have granted or may grant.
     ///
     /// # Errors
     /// - [`Error::Busy`] when the wait limit is reached.
-    /// - [`Error::NoMajority`] when the wait limit is reached and too few servers answer. Without a wait limit: when too few
-    ///   servers have answered for the client's patience.
-    /// - [`Error::Refused`] and others when so many servers refuse that the rest is no majority.
+    /// - [`Error::NoMajority`] when the wait limit is reached and too few servers answer. Without a wait limit, this error
+    ///   comes when too few servers have answered for the client's patience.
+    /// - [`Error::Refused`] and others when the servers that do not refuse are too few for a majority.
     pub async fn acquire(self) -> Result<Guard, Error> {
         let limit = self.wait.map(from_now);
         let patience = self.voters.patience;
         let mut patience_end = Instant::now() + patience;
-        let mut pauses = Pauses::new(8, 256);
+        let mut failures = 0;
         // The wait limit does not end the first round.
         let mut outcome = self.round().await;
         loop {
@@ -96,9 +96,9 @@ impl Lock {
                 (Error::NoMajority(_), None) if Instant::now() < patience_end => {}
                 _ => return Err(error),
             }
-            // The pause is from half to one and a half of the mean, so that callers that have split the votes do not collide
-            // again.
-            let next = Instant::now() + pauses.next_pause().mul_f64(0.5 + fastrand::f64());
+            failures += 1;
+            // The pause is 0.5 to 1.5 times its mean, so that callers that have split the votes do not collide again.
+            let next = Instant::now() + pause_after(failures, 8, 256).mul_f64(0.5 + fastrand::f64());
             sleep_until(limit.map_or(next, |limit| limit.min(next)).into()).await;
             outcome = match limit {
                 Some(limit) if limit <= next => return Err(error),
@@ -108,7 +108,7 @@ impl Lock {
         }
     }
 
-    /// Asks all servers once. Releases what is granted without a majority.
+    /// Asks all servers once. Without a majority it releases what the servers have granted.
     async fn round(&self) -> Result<Guard, Error> {
         let hold_deadline = self.hold_limit.map(from_now);
         let (count, needed) = (self.voters.clients.len(), self.voters.majority());
@@ -144,8 +144,9 @@ impl Lock {
             if busy + failures.len() > self.voters.spare() {
                 break;
             }
-            // Another owner competes for the lock, and the majority depends on servers that did not answer the last request.
-            // Wait for these servers only as long as the others took. Then their votes are free for the other owner.
+            // Another owner competes for the lock, and this round lacks the votes of servers that did not answer the
+            // last request. Wait for these servers only as long as the others took. Then the votes of this round are
+            // released, and the other owner can get them.
             if busy > 0 && votes + expected.len() < needed {
                 deadline = deadline.min(Instant::now() + begun.elapsed().max(MIN_GRACE));
             }
@@ -177,8 +178,8 @@ impl Lock {
     }
 }
 
-/// Adds the votes of servers that have not answered yet. Afterwards asks servers again that have lost their tenure. Ends
-/// with the majority.
+/// Adds the votes of servers that answer after the majority. Then it asks servers without a tenure again. It ends when
+/// the majority ends.
 async fn collect_votes(
     lock: Lock,
     majority: Arc<Majority>,

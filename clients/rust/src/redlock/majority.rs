@@ -1,4 +1,4 @@
-//! What a majority holds, as this process knows it.
+//! The tenure of a majority, as this process knows it.
 
 use crate::error::Loss;
 use crate::guard::Guard as ServerGuard;
@@ -12,20 +12,20 @@ use tokio::sync::watch;
 
 /// A tenure of the majority.
 ///
-/// **It has no gaps.** A vote that is lost stays lost, and a vote is added only while a majority is held. So a majority
-/// that is held now has been held since the beginning.
+/// **The tenure has no gaps.** A vote that is lost stays lost, and a vote is added only while a majority is held. So a
+/// majority that is held now has been held since the beginning.
 pub(super) struct Majority {
     /// How many votes are needed.
     pub(super) needed: usize,
     state: Mutex<State>,
-    /// Notified when a vote is added, and at the end.
+    /// Notified when a vote is added, and when the tenure ends.
     changes: watch::Sender<()>,
     /// How many guards there are.
     pub(super) holds: AtomicU32,
 }
 
 struct State {
-    /// The vote of each server, if it has granted one.
+    /// The vote of each server, if the server has granted one.
     votes: Vec<Option<Arc<ServerGuard>>>,
     end: Option<Loss>,
 }
@@ -33,7 +33,7 @@ struct State {
 /// A majority that is held.
 pub(super) struct Status {
     pub(super) votes: usize,
-    /// How long it stays held without another renewal.
+    /// How long the majority lasts without another renewal.
     pub(super) lease_left: Duration,
 }
 
@@ -43,7 +43,7 @@ impl Majority {
         Self { needed, state, changes: watch::Sender::new(()), holds: AtomicU32::new(1) }
     }
 
-    /// Whether it is held. If it is lost, the remaining votes are released for other owners.
+    /// The status, if the majority is held. If it is lost, the remaining votes are released for other owners.
     pub(super) fn status(&self) -> Result<Status, Loss> {
         let mut state = locked(&self.state);
         let status = state.status(self.needed);
@@ -57,7 +57,7 @@ impl Majority {
         status
     }
 
-    /// Adds a vote while the majority is held. Otherwise, or if the server has a vote already, the vote is released.
+    /// Adds a vote if the majority is held and has no vote of this server. Otherwise the vote is released.
     pub(super) fn add_vote(&self, server: usize, guard: ServerGuard) {
         let mut state = locked(&self.state);
         let is_held = state.status(self.needed).is_ok();
@@ -70,7 +70,7 @@ impl Majority {
         }
     }
 
-    /// Ends it. Returns the votes, to be released.
+    /// Ends the tenure, and returns the votes. The caller releases them.
     pub(super) fn end(&self, loss: Loss) -> Vec<Arc<ServerGuard>> {
         let votes = locked(&self.state).end(loss);
         self.changes.send_replace(());
@@ -84,7 +84,7 @@ impl Majority {
     /// The servers without a vote.
     ///
     /// # Errors
-    /// How the majority was lost.
+    /// The reason why the majority was lost.
     pub(super) fn missing_servers(&self) -> Result<Vec<usize>, Loss> {
         self.status()?;
         let state = locked(&self.state);
@@ -95,7 +95,7 @@ impl Majority {
     /// Resolves when, after this call, a vote is added or lost, or the majority ends.
     pub(super) fn next_change(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut changes = self.changes.subscribe();
-        // This is done under the mutex: `end` hands out the votes, and no other reference to them may exist then.
+        // The references to the votes exist only under the mutex, because `end` must return the only ones.
         let mut losses: FuturesUnordered<_> = {
             let state = locked(&self.state);
             let held = state.votes.iter().flatten().filter(|guard| guard.is_held());
@@ -122,7 +122,7 @@ impl Majority {
 }
 
 impl State {
-    /// A majority is held as long as the shortest lease in it. It consists of the votes with the longest leases.
+    /// The majority consists of the votes with the longest leases. It is held until the shortest of these leases ends.
     fn status(&self, needed: usize) -> Result<Status, Loss> {
         if let Some(loss) = &self.end {
             return Err(loss.clone());
@@ -136,7 +136,7 @@ impl State {
         }
     }
 
-    /// How the votes were lost: what a server has replied, if one has.
+    /// Why the votes were lost: the reply of a server, if a server has denied its vote.
     fn loss(&self) -> Loss {
         let lost = self.votes.iter().flatten().filter(|guard| guard.lease_left().is_zero());
         let mut losses = lost.filter_map(|guard| guard.lost().now_or_never());
@@ -175,7 +175,7 @@ mod tests {
         assert!(majority.status().is_ok());
         let [first, ..] = &majority.votes()[..] else { panic!("votes") };
         eventually("one of two is lost", || !first.is_held());
-        // Two votes are valid again, but another owner may have had a majority meanwhile.
+        // Now two votes are valid again, but meanwhile another owner may have had a majority.
         majority.add_vote(2, vote("c", 600_000).await);
         assert!(matches!(majority.status(), Err(Loss::LeaseOver)));
     }

@@ -30,7 +30,7 @@ impl Voters {
         self.clients.len() / 2 + 1
     }
 
-    /// How many servers may fail.
+    /// How many servers may fail without loss of the majority.
     pub(super) fn spare(&self) -> usize {
         self.clients.len() - self.majority()
     }
@@ -60,8 +60,8 @@ impl Voters {
             .unwrap_or_else(|| Error::invalid("a Redlock needs servers")))
     }
 
-    /// The error when too few servers grant a request. `failures` are the errors of the others. An error that a repeat
-    /// cannot cure comes first. `None` means that other owners hold the lock.
+    /// The error when too few servers grant a request. `failures` are the errors of the other servers. An error that a
+    /// repeated request would meet again takes precedence. `None` means that other owners hold the lock.
     pub(super) fn error_without_majority(&self, failures: Vec<Error>) -> Option<Error> {
         let spare = self.spare();
         let are_too_many = failures.len() > spare;

@@ -8,15 +8,15 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// More polls than any of the futures takes.
+/// More polls than any of the futures needs.
 const POLLS: usize = 200;
 
 /// When a future is dropped.
 #[derive(Clone, Copy, Debug)]
 enum DropWhen {
-    /// Right after its last poll.
+    /// Immediately after its last poll.
     Asleep,
-    /// When it has been woken after its last poll.
+    /// After it was woken after its last poll.
     Woken,
 }
 
@@ -52,7 +52,8 @@ async fn see_nothing_left(server: &Server, client: &Client, what: &str) {
     });
 }
 
-/// Calls `run` with each number of polls, until it says that the future has completed. After each call nothing may be left.
+/// Calls `run` with each number of polls, until it returns that the future has completed. After each call the server
+/// must have no lock and no waiter.
 async fn for_each_poll(
     server: &Server,
     client: &Client,
@@ -113,7 +114,7 @@ async fn a_future_dropped_after_any_poll_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_future_dropped_after_any_poll_beside_other_threads_leaves_nothing() {
+async fn a_future_dropped_after_any_poll_in_a_multi_threaded_runtime_leaves_nothing() {
     drop_after_each_poll().await;
 }
 

@@ -24,13 +24,13 @@ async fn a_grant_to_a_dropped_acquisition_is_released() {
             tokio::task::yield_now().await;
         }
         waiter.abort();
-        // It may have been granted before.
+        // The lock may have been granted before the abort.
         if let Ok(won) = waiter.await {
             won.expect("a guard").release().await.expect("a release");
         }
         releasing.await.expect("no panic").expect("a release");
     }
-    eventually("nobody has it", || observer.info("k").is_none());
+    eventually("the lock is free", || observer.info("k").is_none());
 }
 
 #[test]
@@ -48,11 +48,11 @@ fn guards_may_be_used_after_their_runtime_has_ended() {
         (client, guard, other)
     });
     drop(runtime);
-    assert!(guard.is_held(), "its lease is not over");
+    assert!(guard.is_held(), "the lease of the guard is not over");
     drop(other);
     eventually("it is lost when its lease is over", || !guard.is_held());
     let mut observer = server.client();
-    eventually("nobody has a lock", || observer.call("DBSIZE").int() == 0);
+    eventually("no lock is held", || observer.call("DBSIZE").int() == 0);
     drop(guard);
     let result = tokio::runtime::Runtime::new().expect("a runtime").block_on(client.lock("k").try_acquire());
     drop(result);

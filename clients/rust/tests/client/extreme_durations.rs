@@ -5,7 +5,7 @@ use lockward_client::{Error, Settings};
 use lockward_tests::{Server, eventually};
 use std::time::Duration;
 
-/// About as long as the longest lease that a server takes.
+/// Almost as long as the longest lease that a server accepts.
 const YEARS: Duration = Duration::from_secs(9 * 365 * 24 * 3_600);
 
 #[tokio::test(flavor = "multi_thread")]

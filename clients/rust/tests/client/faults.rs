@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-/// The fates of the requests that begin with this word, in order. Later ones and all others are carried.
+/// A plan that gives these fates, in order, to the requests of a command. It carries further requests and all others.
 fn fates(
     command: &'static str,
     fates: impl IntoIterator<Item = Fate, IntoIter: Send + 'static>,
@@ -17,7 +17,7 @@ fn fates(
     move |request| if request[0].text() == command { fates.next() } else { None }.unwrap_or(Fate::Carried)
 }
 
-/// Loses the reply to the first ACQUIRE and the first releases, and drops the acquisition.
+/// Drops an acquisition after the reply to its LOCK.ACQUIRE was lost. The first five releases are lost, too.
 async fn drop_after_a_lost_grant(server: &Server, proxy: &Proxy, lock: lockward_client::Lock) {
     let mut acquires = 0;
     let mut releases = 0;
@@ -34,25 +34,42 @@ async fn drop_after_a_lost_grant(server: &Server, proxy: &Proxy, lock: lockward_
     });
     let acquiring = tokio::spawn(lock.acquire());
     let mut observer = server.client();
-    eventually("it is granted", || observer.info("k").is_some());
+    eventually("the lock is granted", || observer.info("k").is_some());
     acquiring.abort();
     assert!(acquiring.await.expect_err("it is dropped").is_cancelled());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_grant_is_given_back_even_if_that_takes_long() {
+async fn a_grant_whose_reply_is_lost_is_released_even_after_several_attempts() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), |_| Fate::Carried);
     let settings = Settings::default().response_limit(Duration::from_secs(1));
     let client = client_with(&url(proxy.port()), settings);
     drop_after_a_lost_grant(&server, &proxy, client.lock("k").lease(LONG)).await;
-    // Several releases are lost, and the pauses between them alone are longer than 200 ms.
+    // Five releases are lost, and the pauses between them take longer than 200 ms.
     assert!(soon(client.close()).await);
     assert_eq!(server.client().info("k"), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_named_owner_gives_back_late_does_not_end_its_next_tenure() {
+async fn a_dropped_request_for_replicas_that_arrives_late_leaves_no_lock() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), fates("LOCK.ACQUIRE", [Fate::Carried, Fate::Held]));
+    let client = client_with(&url(proxy.port()), Settings::default());
+    // This opens the shared connection.
+    client.lock("other").acquire().await.expect("a guard").release().await.expect("a release");
+    let trying = tokio::spawn(client.lock("k").lease(LONG).replicas(0, LONG / 2).try_acquire());
+    eventually("the try is on its way", || proxy.losses().held == 1);
+    trying.abort();
+    assert!(trying.await.expect_err("it is dropped").is_cancelled());
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    proxy.set_plan(|_| Fate::Carried);
+    assert!(soon(client.close()).await);
+    eventually("the lock is released", || server.client().info("k").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_release_of_a_named_owner_does_not_end_its_next_tenure() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), |_| Fate::Carried);
     let settings = Settings::default().response_limit(Duration::from_secs(1));
@@ -63,11 +80,11 @@ async fn what_a_named_owner_gives_back_late_does_not_end_its_next_tenure() {
     let begun = Instant::now();
     assert!(client.close().await);
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
-    guard.renew().await.expect("it is held");
+    guard.renew().await.expect("the lock is held");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn several_keys_have_another_owner_after_the_first_try() {
+async fn several_keys_get_a_new_owner_after_the_first_try() {
     let server = Server::start();
     let owners = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&owners);
@@ -95,7 +112,7 @@ async fn several_keys_have_another_owner_after_the_first_try() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn giving_several_keys_back_does_not_outlast_the_wait_limit() {
+async fn the_release_of_several_keys_does_not_outlast_the_wait_limit() {
     let server = Server::start();
     let other = client(&server).await.lock("b").acquire().await.expect("a guard");
     let proxy = Proxy::start(server.port(), fates("LOCK.RELEASE", [Fate::Silence(LONG)]));
@@ -118,7 +135,7 @@ async fn the_hold_limit_of_several_keys_counts_from_the_last_grant() {
     let waiter = tokio::spawn(client.locks(["a", "b"]).hold_limit(limit).wait(LONG).acquire());
     let mut observer = server.client();
     observer.see_waiters("b", 1);
-    eventually("the first is held for longer", || observer.holder("a").held_for > 1_000);
+    eventually("the first key is held for longer than the limit", || observer.holder("a").held_for > 1_000);
     other.release().await.expect("a release");
     let guard = granted(waiter).await;
     assert!(guard.is_held() && guard.lease_left() <= limit);
@@ -128,7 +145,7 @@ async fn the_hold_limit_of_several_keys_counts_from_the_last_grant() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_waits_for_a_connection_to_wait_on_outlasts_the_patience() {
+async fn a_caller_without_a_waiting_connection_polls_for_longer_than_the_patience() {
     let server = Server::start();
     let mut observer = server.client();
     observer.acquire("l other PX 600000");
@@ -152,7 +169,7 @@ async fn a_call_that_waits_for_a_connection_to_wait_on_outlasts_the_patience() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_grant_that_ends_before_it_is_confirmed_is_waited_for_again() {
+async fn a_waiter_whose_grant_ends_before_it_is_confirmed_waits_again() {
     let server = Server::start();
     let holder = client(&server).await.lock("k").acquire().await.expect("a guard");
     let proxy = Proxy::start(server.port(), fates("LOCK.RENEW", [Fate::RequestLost; 6]));
@@ -176,7 +193,7 @@ async fn a_server_that_refused_the_first_connection_is_asked_again() {
 }
 
 #[test]
-fn a_runtime_that_stands_still_does_not_hold_up_callers_in_another() {
+fn a_runtime_that_is_not_driven_does_not_block_callers_in_another_runtime() {
     let server = Server::start();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let works = tokio::runtime::Runtime::new().expect("a runtime");
@@ -185,14 +202,14 @@ fn a_runtime_that_stands_still_does_not_hold_up_callers_in_another() {
     let mut first = Box::pin(client.lock("a").acquire());
     {
         let _entered = still.enter();
-        // It opens the connection.
+        // This poll begins to open the connection.
         assert!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     }
     works.block_on(async {
         let guard = soon(client.lock("b").acquire()).await.expect("a guard");
         guard.release().await.expect("a release");
     });
-    // A future may be dropped where there is no runtime.
+    // A future may be dropped outside a runtime.
     drop(first);
     works.block_on(async { assert!(soon(client.close()).await) });
     assert_eq!(server.client().call("DBSIZE").int(), 0);
@@ -213,7 +230,7 @@ async fn a_lease_that_the_server_has_shortened_is_renewed_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_renewal_that_is_refused_after_a_cut_is_repeated_with_pauses() {
+async fn a_renewal_that_is_refused_after_a_disconnect_is_repeated_with_pauses() {
     let server = Server::start();
     let renewals = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&renewals);

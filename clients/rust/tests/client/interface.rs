@@ -1,4 +1,4 @@
-//! What a program sees of the client. The protocol behind it is for the conformance suite.
+//! The client's interface for programs. The conformance suite tests the protocol.
 
 use crate::{LONG, client, client_with, granted, soon, url};
 use lockward_client::redis::{Cmd, cmd};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_guard_tells_what_it_holds_until_it_is_released() {
+async fn a_guard_describes_its_tenure_until_it_is_released() {
     let server = Server::start();
     let client = client(&server).await;
     let guard = client.lock("k").acquire().await.expect("a guard");
@@ -61,7 +61,7 @@ async fn a_named_owner_acquires_its_lock_again_after_a_drop() {
     let client = client(&server).await;
     let lock = client.lock("k").owner(b"\0\xffme");
     for _ in 0..20 {
-        // The release is sent before the next request.
+        // The client sends the release before its next request.
         drop(lock.clone().acquire().await.expect("a guard"));
         let guard = lock.clone().acquire().await.expect("a guard");
         guard.renew().await.expect("it is held");
@@ -102,7 +102,7 @@ async fn run_ends_the_work_when_the_lock_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_is_followed_by_itself_and_then_by_another() {
+async fn after_a_loss_the_leader_leads_again_and_then_another_client_leads() {
     let server = Server::start();
     let client = client(&server).await;
     let terms = Arc::new(AtomicU64::new(0));
@@ -119,13 +119,13 @@ async fn a_leader_is_followed_by_itself_and_then_by_another() {
     });
     assert!(soon(candidate).await.expect("a term") > 0);
     assert_eq!(terms.load(Ordering::Relaxed), 2);
-    // It can be a task of its own.
+    // `lead` can run in its own task.
     let task = tokio::spawn(async move { client.lead("k", async |leader| leader.is_held()).await });
     assert!(soon(task).await.expect("no panic").expect("a leader"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn several_keys_are_one_lock() {
+async fn several_keys_form_one_lock() {
     let server = Server::start();
     let client = client(&server).await;
     let mut observer = server.client();
@@ -147,7 +147,7 @@ async fn several_keys_are_one_lock() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handle_goes_on_with_a_semaphore_that_was_downgraded() {
+async fn a_handle_resumes_a_downgraded_semaphore_of_several_keys() {
     let server = Server::start();
     let client = client(&server).await;
     let guard = client.locks(["k", "l"]).slots(3).weight(2).lease(LONG).acquire().await.expect("a guard");
@@ -204,7 +204,7 @@ async fn invalid_options_are_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn close_says_whether_something_is_left() {
+async fn close_returns_whether_all_locks_are_released() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), |request| match &*request[0].text() {
         "LOCK.RELEASE" => Fate::RequestLost,
@@ -220,7 +220,7 @@ async fn close_says_whether_something_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_close_is_enough_for_all_guards_that_an_error_has_dropped() {
+async fn close_waits_for_the_release_of_dropped_guards() {
     let server = Server::start();
     let client = client(&server).await;
     let mut observer = server.client();

@@ -36,12 +36,12 @@ fn client_with(url: &str, settings: Settings) -> Client {
     Client::new(url.parse().expect("an address"), settings).expect("a client")
 }
 
-/// The output of `future`, which must come within the time limit of tests.
+/// The output of `future`, which must complete within the time limit of tests.
 async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(lockward_tests::DEADLINE, future).await.expect("it ends in time")
 }
 
-/// The guard that a task acquires.
+/// The guard that a task acquires soon.
 async fn granted(task: JoinHandle<Result<Guard, Error>>) -> Guard {
     soon(task).await.expect("no panic").expect("a guard")
 }

@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Enough for a few rounds.
+/// Time for a few rounds.
 const SHORTLY: Duration = Duration::from_secs(2);
 
-/// Servers that are in quarantine after each start, for longer than a test lasts.
+/// The module argument for a quarantine after each start that lasts longer than a test.
 const FORGETFUL: &str = "quarantine 600000";
 
 /// Five servers that vote.
@@ -43,13 +43,13 @@ impl Five {
         }
     }
 
-    /// A client that reaches only some of them.
+    /// A client that reaches only some of the servers.
     fn client_of(&self, reached: &[usize]) -> Redlock {
         let port = |at| if reached.contains(&at) { self.servers[at].port() } else { free_port() };
         client((0..5).map(port))
     }
 
-    /// Holds `key` on some of them for another.
+    /// Acquires `key` on some of the servers for another owner.
     fn occupy(&self, key: &str, some: &[usize]) {
         for at in some {
             self.servers[*at].client().call(format!("LOCK.ACQUIRE {key} other PX 600000")).grant();
@@ -80,7 +80,7 @@ impl Five {
         }
     }
 
-    /// How many hold `key` for an owner that is not `other`.
+    /// How many servers have a holder of `key` that is not `other`.
     fn votes(&self, key: &str) -> usize {
         let holders = self.servers.iter().filter_map(|server| server.client().info(key));
         holders.filter(|info| info.holders.iter().any(|holder| holder.owner != "other")).count()
@@ -111,7 +111,7 @@ fn calls(server: &Server, command: &str) -> u64 {
     crate::calls(&mut server.client(), command)
 }
 
-/// The lock is renewed on those servers, is busy for others, and can be released.
+/// Checks that the lock is renewed on the servers `on`, is busy for other clients, and can be released.
 async fn see_it_work(five: &Five, guard: Guard, on: &[usize]) {
     for at in on {
         let before = calls(&five.servers[*at], "lock.renew");
@@ -130,7 +130,7 @@ async fn a_redlock_is_held_on_all_servers_until_it_is_released() {
     let urls: Vec<_> = five.servers.iter().map(|server| url(server.port())).collect();
     let redlock = Redlock::connect(&urls).await.expect("a client");
     let guard = redlock.lock("k").lease(Duration::from_secs(2)).acquire().await.expect("a guard");
-    eventually("all hold it", || guard.votes() == 5 && five.votes("k") == 5);
+    eventually("all servers grant the lock", || guard.votes() == 5 && five.votes("k") == 5);
     assert!(guard.lease_left() > Duration::ZERO && guard.lease_left() < Duration::from_secs(2));
     assert_eq!((guard.key(), guard.holds()), (&b"k"[..], 1));
     see_it_work(&five, guard, &[0, 1, 2, 3, 4]).await;
@@ -151,7 +151,7 @@ async fn a_redlock_works_with_two_of_five_killed() {
 async fn a_redlock_works_with_two_of_five_stopped() {
     let five = Five::start();
     let redlock = five.client();
-    // Connect first, so that requests go into the sockets of servers that do not read them.
+    // Connect first. Then requests are written to the sockets of servers that do not read them.
     redlock.lock("k").try_acquire().await.expect("a guard").release().await.expect("a release");
     five.see_nothing_left();
     five.freeze(&[0, 3]);
@@ -171,7 +171,7 @@ async fn a_redlock_fails_with_three_of_five_killed() {
     assert!(matches!(result, Err(Error::NoMajority(_))), "{result:?}");
     let result = soon(redlock.lock("k").wait(Duration::from_millis(500)).acquire()).await;
     assert!(matches!(result, Err(Error::NoMajority(_))), "{result:?}");
-    // Without a wait limit the patience ends it.
+    // Without a wait limit, the acquisition ends with the patience.
     let result = soon(redlock.lock("k").acquire()).await;
     assert!(matches!(result, Err(Error::NoMajority(_))), "{result:?}");
     let urls: Vec<_> = five.servers.iter().map(|server| url(server.port())).collect();
@@ -185,8 +185,8 @@ async fn a_redlock_fails_with_three_of_five_stopped_and_leaves_nothing() {
     let five = Five::start();
     let redlock = five.client();
     let guard = redlock.lock("k").try_acquire().await.expect("a guard");
-    // A vote that is still on its way would be released in the background.
-    eventually("all hold it", || guard.votes() == 5);
+    // Wait for all votes. The client would release a late vote in the background.
+    eventually("all servers grant the lock", || guard.votes() == 5);
     guard.release().await.expect("a release");
     five.freeze(&[0, 2, 3]);
     let lock = redlock.lock("k").lease(LONG);
@@ -203,8 +203,8 @@ async fn a_dropped_acquisition_leaves_nothing() {
     let five = Five::start();
     let redlock = five.client();
     let guard = redlock.lock("k").try_acquire().await.expect("a guard");
-    // A vote that is still on its way would be released in the background.
-    eventually("all hold it", || guard.votes() == 5);
+    // Wait for all votes. The client would release a late vote in the background.
+    eventually("all servers grant the lock", || guard.votes() == 5);
     guard.release().await.expect("a release");
     five.freeze(&[0, 2, 3]);
     let acquiring = tokio::spawn(redlock.lock("k").lease(LONG).acquire());
@@ -212,7 +212,8 @@ async fn a_dropped_acquisition_leaves_nothing() {
         [1, 4].iter().all(|at| five.servers[*at].client().info("k").is_some())
     });
     acquiring.abort();
-    // Before the others can answer: an acquisition that completes after `abort` is a guard that this handle keeps.
+    // Await the task before the other servers can answer. Otherwise the acquisition could complete, and the task's
+    // handle would keep its guard.
     assert!(soon(acquiring).await.is_err_and(|error| error.is_cancelled()));
     five.thaw(&[0, 2, 3]);
     five.see_nothing_left();
@@ -224,10 +225,10 @@ async fn a_redlock_without_a_majority_is_busy_and_leaves_nothing() {
     let redlock = five.client();
     five.occupy("k", &[0, 1, 2]);
     assert!(matches!(redlock.lock("k").lease(LONG).try_acquire().await, Err(Error::Busy { .. })));
-    eventually("what was granted is released", || five.votes("k") == 0);
+    eventually("the granted votes are released", || five.votes("k") == 0);
     let limit = Duration::from_millis(300);
     assert!(matches!(redlock.lock("k").lease(LONG).wait(limit).acquire().await, Err(Error::Busy { .. })));
-    eventually("what was granted is released", || five.votes("k") == 0);
+    eventually("the granted votes are released", || five.votes("k") == 0);
     let acquiring = tokio::spawn(redlock.lock("k").acquire());
     five.vacate("k", &[1]);
     let guard = soon(acquiring).await.expect("no panic").expect("a guard");
@@ -238,20 +239,20 @@ async fn a_redlock_without_a_majority_is_busy_and_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_round_does_not_wait_for_a_server_that_was_silent_before() {
+async fn a_round_does_not_wait_for_a_server_that_did_not_answer_before() {
     let five = Five::start();
     let redlock = patient(five.servers.iter().map(Server::port), Duration::from_secs(5));
     five.occupy("k", &[0, 1]);
     five.servers[4].freeze();
-    // The first round waits for the silent server until the response limit.
+    // The first round waits for this server until the response limit.
     assert!(matches!(soon(redlock.lock("k").try_acquire()).await, Err(Error::Busy { .. })));
     let acquiring = tokio::spawn(redlock.lock("k").acquire());
     let before = calls(&five.servers[2], "lock.acquire");
-    eventually("it tries again and again", || calls(&five.servers[2], "lock.acquire") >= before + 12);
+    eventually("the client repeats its request", || calls(&five.servers[2], "lock.acquire") >= before + 12);
     five.vacate("k", &[0, 1]);
     let guard = soon(acquiring).await.expect("no panic").expect("a guard");
     five.servers[4].thaw();
-    eventually("all hold it", || guard.votes() == 5);
+    eventually("all servers grant the lock", || guard.votes() == 5);
     guard.release().await.expect("a release");
     five.see_nothing_left();
 }
@@ -276,11 +277,11 @@ async fn a_redlock_is_released_with_its_last_guard() {
     let second = first.re_enter().expect("a second guard");
     assert_eq!((first.holds(), second.holds()), (2, 2));
     first.release().await.expect("a release");
-    eventually("all hold it", || five.votes("k") == 5);
+    eventually("all servers grant the lock", || five.votes("k") == 5);
     assert!(five.servers.iter().all(|server| server.client().holder("k").holds == 1));
     assert!(second.is_held());
     second.renew().await.expect("a renewal");
-    // A thread without a runtime drops it.
+    // A thread without a runtime drops the guard.
     std::thread::spawn(move || drop(second)).join().expect("no panic");
     five.see_nothing_left();
 }
@@ -289,7 +290,7 @@ async fn a_redlock_is_released_with_its_last_guard() {
 async fn a_server_that_has_lost_its_tenure_is_asked_again() {
     let mut five = Five::start();
     let guard = five.client().lock("k").lease(Duration::from_secs(3)).acquire().await.expect("a guard");
-    eventually("all hold it", || guard.votes() == 5);
+    eventually("all servers grant the lock", || guard.votes() == 5);
     five.servers[2].kill();
     eventually("its vote is lost", || guard.votes() == 4);
     five.servers[2].start_again();
@@ -302,15 +303,15 @@ async fn a_server_that_has_lost_its_tenure_is_asked_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redlock_survives_the_restart_of_every_server_one_after_the_other() {
+async fn a_redlock_survives_restarts_of_all_servers_one_after_the_other() {
     let mut five = Five::start_with(FORGETFUL);
     five.end_quarantine();
     let guard = five.client().lock("k").lease(Duration::from_secs(15)).acquire().await.expect("a guard");
-    eventually("all hold it", || guard.votes() == 5 && five.votes("k") == 5);
+    eventually("all servers grant the lock", || guard.votes() == 5 && five.votes("k") == 5);
     for at in 0..5 {
         let before = five.servers[at].client().holder("k");
         five.servers[at].kill_and_start_again();
-        // A server in quarantine grants nothing new, but restores the tenure.
+        // A server in quarantine grants no new tenure, but restores this one.
         eventually("it is held there", || five.servers[at].client().info("k").is_some());
         assert_eq!(five.servers[at].client().holder("k").tenure(), before.tenure());
     }
@@ -319,8 +320,8 @@ async fn a_redlock_survives_the_restart_of_every_server_one_after_the_other() {
     five.see_nothing_left();
 }
 
-/// Alice has a majority of five. One of its servers restarts without its data, and Bob asks that one and the other two.
-/// Returns whether Alice and Bob hold the lock.
+/// Alice has the votes of three servers. One of the three restarts without its data. Then Bob asks this server and the
+/// other two. Returns whether Alice holds the lock, and whether Bob does.
 async fn with_a_forgetful_server(arguments: &str) -> [bool; 2] {
     let mut five = Five::start_with(arguments);
     five.end_quarantine();
@@ -337,9 +338,9 @@ async fn with_a_forgetful_server(arguments: &str) -> [bool; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_in_quarantine_helps_no_second_majority() {
+async fn a_server_in_quarantine_does_not_help_a_second_majority() {
     assert_eq!(with_a_forgetful_server(FORGETFUL).await, [true, false]);
-    // Without a quarantine both hold it.
+    // Without a quarantine both hold the lock.
     assert_eq!(with_a_forgetful_server("").await, [true, true]);
 }
 
@@ -348,13 +349,13 @@ async fn a_redlock_is_lost_with_its_majority_and_stays_lost() {
     let mut five = Five::start();
     let redlock = five.client();
     let guard = redlock.lock("k").lease(Duration::from_secs(2)).acquire().await.expect("a guard");
-    eventually("all hold it", || guard.votes() == 5 && five.votes("k") == 5);
+    eventually("all servers grant the lock", || guard.votes() == 5 && five.votes("k") == 5);
     five.kill(&[0, 2, 3]);
     assert_eq!(soon(guard.lost()).await, Loss::LeaseOver);
     for at in [0, 2, 3] {
         five.servers[at].start_again();
     }
-    // The guard has not been released, but the client has released the votes that were left.
+    // The guard has not been released, but the client has released the remaining votes.
     five.see_nothing_left();
     assert!(!guard.is_held() && guard.votes() == 0 && guard.lease_left() == Duration::ZERO);
     assert!(matches!(guard.renew().await, Err(Error::Lost { loss: Loss::LeaseOver, .. })));
@@ -372,7 +373,7 @@ async fn a_redlock_that_is_deleted_on_a_majority_is_lost() {
     let redlock = five.client();
     let lock = redlock.lock("k").lease(LONG);
     let guard = lock.clone().acquire().await.expect("a guard");
-    eventually("all hold it", || guard.votes() == 5 && five.votes("k") == 5);
+    eventually("all servers grant the lock", || guard.votes() == 5 && five.votes("k") == 5);
     five.call("DEL k", &[1, 2]);
     guard.renew().await.expect("a renewal");
     five.servers[3].client().call("DEL k");
@@ -384,21 +385,21 @@ async fn a_redlock_that_is_deleted_on_a_majority_is_lost() {
     assert!(!guard.is_held());
     five.see_nothing_left();
     let guard = lock.acquire().await.expect("a guard");
-    eventually("all hold it", || guard.votes() == 5 && five.votes("k") == 5);
+    eventually("all servers grant the lock", || guard.votes() == 5 && five.votes("k") == 5);
     five.call("DEL k", &[1, 2, 3]);
-    assert!(guard.is_held(), "the client cannot know");
+    assert!(guard.is_held(), "the client does not know of the loss yet");
     assert!(matches!(guard.release().await, Err(Error::Lost { loss: Loss::NotHeld(_), .. })));
     five.see_nothing_left();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_without_a_majority_fails_and_goes_on_in_the_background() {
+async fn a_release_without_a_majority_fails_and_is_repeated_in_the_background() {
     let five = Five::start();
     let guard = five.client().lock("k").lease(LONG).acquire().await.expect("a guard");
-    eventually("all hold it", || guard.votes() == 5 && five.votes("k") == 5);
+    eventually("all servers grant the lock", || guard.votes() == 5 && five.votes("k") == 5);
     five.freeze(&[0, 2, 3]);
     assert!(matches!(guard.renew().await, Err(Error::NoMajority(_))));
-    assert!(guard.is_held(), "its leases are not over");
+    assert!(guard.is_held(), "the leases are not over");
     assert!(matches!(guard.release().await, Err(Error::NoMajority(_))));
     five.thaw(&[0, 2, 3]);
     five.see_nothing_left();
@@ -431,7 +432,7 @@ async fn server_errors_count_against_a_majority() {
     five.see_nothing_left();
 }
 
-/// What competing clients have observed.
+/// The observations of competing clients.
 #[derive(Default)]
 struct Observations {
     lines: Mutex<Vec<Line>>,
@@ -444,7 +445,7 @@ struct Observations {
 }
 
 impl Observations {
-    /// Notes a call of `owner` that began and ended at this instant.
+    /// Records a call of `owner` that began and ended at this instant.
     fn note(&self, owner: &str, operation: Operation, outcome: Outcome) {
         let (start, key) = (now(), "k".to_owned());
         let owner = owner.to_owned();
@@ -468,7 +469,7 @@ fn nanos(span: Duration) -> u64 {
     span.as_nanos().try_into().unwrap()
 }
 
-/// Increments the counter under the lock, again and again.
+/// Increments the counter under the lock until `is_enough` is set.
 async fn compete(redlock: Redlock, observed: Arc<Observations>, lease: Duration) {
     while !observed.is_enough.load(Ordering::Relaxed) {
         let guard = redlock.lock("k").lease(lease).acquire().await;
@@ -497,7 +498,7 @@ async fn compete(redlock: Redlock, observed: Arc<Observations>, lease: Duration)
         );
         match guard.release().await {
             Ok(()) => {}
-            // Too few servers answered, so it may have been held.
+            // Too few servers answered, so the lock may have been held until now.
             Err(Error::NoMajority(_)) => drop(observed.doubts.fetch_add(1, Ordering::Relaxed)),
             Err(_) => drop(observed.losses.fetch_add(1, Ordering::Relaxed)),
         }
@@ -508,7 +509,7 @@ async fn compete(redlock: Redlock, observed: Arc<Observations>, lease: Duration)
 const LEASE: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn competing_clients_hold_it_one_at_a_time_while_servers_fail() {
+async fn competing_clients_hold_the_lock_one_at_a_time_while_servers_fail() {
     let mut five = Five::start_with("quarantine 3000");
     let observed = Arc::<Observations>::default();
     // Each client reaches a different set of servers.
@@ -585,7 +586,7 @@ async fn lost_replies_leave_nothing_held() {
         .collect();
     let competitors: Vec<_> = (0..2).map(|_| client(proxies.iter().map(Proxy::port))).collect();
     let competitors = competitors.iter().flat_map(|redlock| [0; 3].map(|_| redlock.clone()));
-    // What no server has confirmed to give back ends with its lease.
+    // If no server confirms a release, the tenure ends with this lease.
     let lease = Duration::from_secs(10);
     let tasks: Vec<_> =
         competitors.map(|redlock| tokio::spawn(compete(redlock, Arc::clone(&observed), lease))).collect();

@@ -1,4 +1,4 @@
-//! How many requests, connections, tasks and bytes a client takes.
+//! How many requests, connections, tasks and bytes a client uses.
 
 use crate::{LONG, calls, client, client_with, soon, url};
 use lockward_client::{Guard, Settings};
@@ -22,7 +22,7 @@ async fn see_renewed_once_per_third(count: u64, lease: Duration) {
     assert!(renewals <= count * (thirds * 1.01) as u64, "{renewals} renewals in {thirds} thirds of a lease");
     assert_eq!(calls(&mut observer, "lock.acquire"), count);
     assert!(guards.iter().all(Guard::is_held));
-    // That of the client, and that of the observer.
+    // The connection of the client and the connection of the observer.
     assert_eq!(observer.stat("clients", "connected_clients"), 2);
     drop(guards);
     eventually("all are released", || observer.call("DBSIZE").int() == 0);
@@ -88,7 +88,7 @@ async fn ended_tenures_leave_no_tasks_memory_or_connections() {
         cycle(number).await;
     }
     soon(client.close()).await;
-    // Two more for a connection that is kept idle after a wait.
+    // An idle connection that is kept after a wait has two tasks.
     assert!(tasks() <= tasks_before + 2, "{} tasks, {tasks_before} before", tasks());
     let grown = resident().saturating_sub(resident_before);
     assert!(grown < 16 * 1_024, "{grown} KiB more");

@@ -6,17 +6,18 @@ use crate::history::{History, Outcome};
 use crate::report::ms;
 use crate::violation::{Check, Violation};
 
-/// Claim: no call is open when the run ends, and each has a reply within the bound after its wait limit.
+/// Claim: no call is open when the run ends, and each call has a reply within the bound after its wait limit.
 ///
-/// A closed connection counts as a reply. The bound does not apply to it, nor to a wait without limit, nor to a call during a
-/// fault to the servers or to its client: a stopped client reads late.
+/// A closed connection counts as a reply. The bound does not apply to closed connections and to waits without limit. A
+/// stopped client reads late, so the bound does not apply either to calls during a fault to the servers or to the
+/// client.
 #[must_use]
 pub fn every_call_is_answered(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let faults = FaultSpans::of(history, bounds);
     let mut violations = Vec::new();
     for (line, call) in history.calls() {
         let Some(end) = call.end else {
-            let what = format!("{} never got a reply about {}", call.owner, call.key);
+            let what = format!("the call of {} for {} has no reply", call.owner, call.key);
             violations.push(Violation::new(Check::Answers, history, [line], what));
             continue;
         };
@@ -28,7 +29,7 @@ pub fn every_call_is_answered(history: &History, bounds: &Bounds) -> Vec<Violati
         let excused = faults.overlap(call.client, call.start, end);
         if end > due && call.outcome != Outcome::Unknown && !excused {
             let what =
-                format!("{} got its reply about {} {} after it was due", call.owner, call.key, ms(end - due));
+                format!("{} got its reply for {} {} after it was due", call.owner, call.key, ms(end - due));
             violations.push(Violation::new(Check::Answers, history, [line], what));
         }
     }

@@ -5,13 +5,14 @@ use crate::bounds::Bounds;
 use crate::history::{Call, History, HoldsReleased, Nanos, Operation, Outcome, Token};
 use crate::violation::{Check, Violation};
 
-/// Claim: each count in a reply follows from the earlier ones. An acquisition adds one, and a release removes one or all. A
-/// request with HOLDS leads to that count from the count next to it, or finds it reached.
+/// Claim: each count in a reply follows from the earlier counts. An acquisition adds one hold, and a release removes
+/// one hold or all holds. A request with HOLDS changes the count by one to the named count, or finds that the owner
+/// already has the named count.
 ///
-/// Only calls that certainly ran one after another give the exact count. Concurrent calls of an owner widen the range of possible
-/// counts. Each widens it by what it may have added or removed. A call without a reply may act once at any later time, so it
-/// widens the range from then on. A renewal with TOKEN may restore a forgotten tenure with the holds that it names. All counts
-/// within the range are allowed.
+/// Only calls that certainly ran one after another give an exact count. Otherwise the check computes a range of
+/// possible counts, and allows all of them. Each concurrent call of the owner widens the range by what the call may
+/// have added or removed. A call without a reply may act once at any later time, so it widens the range from its
+/// start on. A renewal with TOKEN may restore a forgotten tenure with the holds that it names.
 #[must_use]
 pub fn hold_counts_add_up(history: &History, _: &Bounds) -> Vec<Violation> {
     let mut violations = Vec::new();
@@ -21,13 +22,13 @@ pub fn hold_counts_add_up(history: &History, _: &Bounds) -> Vec<Violation> {
     violations
 }
 
-/// The possible counts in the tenure of the last token.
+/// The possible counts of the owner's last tenure.
 #[derive(Clone, Copy)]
 struct Possible {
     token: Option<Token>,
     least: u32,
     most: u32,
-    /// The line that shows this count.
+    /// The line of the reply that shows the count.
     by: Option<usize>,
 }
 
@@ -35,7 +36,8 @@ struct Possible {
 #[derive(Clone, Copy, Default)]
 struct UnorderedEffects {
     added: u32,
-    /// The largest count that an acquisition names. The result is at most that count.
+    /// The largest count that an acquisition with HOLDS names. An acquisition with HOLDS never leads to a larger count
+    /// than it names.
     named: u32,
     taken: bool,
     /// The fewest and the most holds with which a forgotten tenure may have been restored.
@@ -86,7 +88,7 @@ fn counts_of_owner(history: &History, calls: &[IndexedCall<'_>]) -> Vec<Violatio
         for &(line, call) in these {
             if let Some(error) = count_error(call, now, around) {
                 let lines = now.by.into_iter().chain([line]);
-                let what = format!("{} of {} was given {error}", call.owner, call.key);
+                let what = format!("the reply to {} for {} is wrong: {error}", call.owner, call.key);
                 violations.push(Violation::new(Check::Counts, history, lines, what));
             }
         }
@@ -99,7 +101,7 @@ fn counts_of_owner(history: &History, calls: &[IndexedCall<'_>]) -> Vec<Violatio
     violations
 }
 
-/// Whether the reply of a call shows that it changed a count, or may have.
+/// Whether the call has a reply that says that the count has changed or may have changed.
 fn counts(call: &Call) -> bool {
     if call.end.is_none() {
         return false;
@@ -111,7 +113,8 @@ fn counts(call: &Call) -> bool {
     }
 }
 
-/// How many of the calls, sorted by start, are concurrent with the first, directly or through others.
+/// The number of calls that are concurrent with the first call, directly or through other calls. The calls are sorted
+/// by start.
 fn concurrent_calls(calls: &[IndexedCall<'_>]) -> usize {
     let mut end = 0;
     calls
@@ -131,23 +134,23 @@ fn count_error(call: &Call, now: Possible, unordered: UnorderedEffects) -> Optio
     match (&call.operation, &call.outcome) {
         (Operation::Acquire { holds: None, .. }, Outcome::Granted { holds, .. }) => {
             (!holds.checked_sub(1).is_some_and(can_be))
-                .then(|| format!("{holds} holds, one more than {least} to {most}"))
+                .then(|| format!("{holds} holds, but one more than {least} to {most} is expected"))
         }
         (Operation::Acquire { holds: Some(named), .. }, Outcome::Granted { holds, .. }) => {
             let follows = named == holds && (can_be(*holds) || holds.checked_sub(1).is_some_and(can_be));
-            (!follows).then(|| format!("{holds} holds, named {named}, from {least} to {most}"))
+            (!follows).then(|| format!("{holds} holds after HOLDS {named}, with {least} to {most} before"))
         }
         (Operation::Release { released, .. }, Outcome::Left { holds: left }) => {
             let follows = match released {
                 HoldsReleased::One => can_be(left.saturating_add(1)),
-                // The lease may have ended before.
+                // The lease may have ended before the release.
                 HoldsReleased::Leaving(0) => *left == 0,
                 HoldsReleased::Leaving(named) => {
                     named == left && (can_be(*left) || can_be(left.saturating_add(1)))
                 }
                 HoldsReleased::All => *left == 0 && most > 0,
             };
-            (!follows).then(|| format!("{left} holds left, from {least} to {most}"))
+            (!follows).then(|| format!("{left} holds left, with {least} to {most} before"))
         }
         _ => None,
     }
@@ -158,7 +161,7 @@ fn bounds_before(call: &Call, now: Possible, unordered: UnorderedEffects) -> (u3
     let (fewest, most) = unordered.restored.unwrap_or((now.least, 0));
     let token = call.granted().map(|(token, _)| token);
     if token.is_some() && token != now.token {
-        // A new tenure. Only calls whose order is unknown can have added holds.
+        // The tenure is new. Before this call, only calls whose order is unknown can have added holds to the tenure.
         return (0, most.max(unordered.named).saturating_add(unordered.added));
     }
     let least =
@@ -180,7 +183,7 @@ fn after_one(line: usize, call: &Call, now: Possible, unordered: UnorderedEffect
     }
 }
 
-/// The possible counts after concurrent calls. Any of them may have been the last.
+/// The possible counts after concurrent calls. Each of these calls may have been the last.
 fn after_many(these: &[IndexedCall<'_>], now: Possible, unordered: UnorderedEffects) -> Possible {
     let token = these.iter().filter_map(|(_, call)| call.granted()).map(|(token, _)| token).max();
     let restored = unordered.restored.map_or(0, |(_, most)| most);

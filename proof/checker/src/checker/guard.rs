@@ -1,4 +1,4 @@
-//! LOCK.GUARD runs the writes of holders, and no others.
+//! LOCK.GUARD runs the writes of holders, and no other writes.
 
 use super::index::FaultSpans;
 use crate::bounds::Bounds;
@@ -9,29 +9,32 @@ use crate::tenure::{Tenure, tenures};
 use crate::violation::{Check, Violation};
 use std::collections::{BTreeMap, HashMap};
 
-/// Claim, for each guarded write with the token of a tenure: (1) if it was run, it did not start after the tenure was over, or after a later
-/// tenure was read; (2) if it was answered FENCED, it was not sent and answered while the tenure was certainly held.
+/// Claim, for each guarded write with the token of a tenure:
 ///
-/// Only owners who hold a lock alone write. So a later tenure cannot exist together with theirs. (1): a tenure is over after a
-/// release that left no holds, or at the end of the last lease that a call may have set. (2): the whole call lies in a
-/// definite-hold interval.
+/// 1. A write that was run started before the end of the tenure, and before any client had read the grant of a later
+///    tenure.
+/// 2. If the tenure was certainly held during the whole call of a write, the reply is not FENCED.
 ///
-/// The claim does not hold where a failover may lose a grant, a renewal or a release.
+/// An owner writes only while it holds the lock alone, so no later tenure can exist at the same time. For (1), a tenure
+/// is over after a release that left no holds, or at the end of the last lease that a call may have set. For (2), a
+/// tenure is certainly held in its definite-hold interval.
+///
+/// The claim does not hold if a failover may lose a grant, a renewal or a release.
 #[must_use]
 pub fn the_guard_is_right(history: &History, bounds: &Bounds) -> Vec<Violation> {
     wrong_decisions(history, bounds, |_, _| false)
 }
 
-/// The claim where servers may forget grants, renewals and releases. It then holds for a write without a fault to the servers
-/// between the first grant of its tenure and the reply.
+/// The claim of [`the_guard_is_right`], for servers that may forget grants, renewals and releases. It covers only
+/// writes for which no fault hit the servers between the first grant of the tenure and the reply to the write.
 #[must_use]
 pub fn the_guard_is_right_between_faults(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let faults = FaultSpans::of(history, bounds);
     wrong_decisions(history, bounds, |tenure, write| faults.to_servers(tenure.earliest, write.answered()))
 }
 
-/// Claim: the tokens in the guarded data beside a lock never fall. This holds for the data of every server, also after a failover that lost
-/// a part of it.
+/// Claim: the tokens in the guarded data beside a lock never fall. This holds on every server, also after a failover
+/// that lost a part of the data.
 #[must_use]
 pub fn guarded_data_is_in_order(history: &History, _: &Bounds) -> Vec<Violation> {
     let guarded = history.data().filter(|(_, data)| data.guarded);
@@ -43,12 +46,12 @@ pub fn guarded_data_is_in_order(history: &History, _: &Bounds) -> Vec<Violation>
     falls.collect()
 }
 
-/// Writes to the data beside the locks that the server carried out.
+/// The number of writes to the data beside the locks that the server has run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Writes {
-    /// All such writes.
+    /// All writes that the server has run.
     pub all: usize,
-    /// The writes that started after a later tenure of their lock was read.
+    /// The writes that started after a client had read the grant of a later tenure.
     pub stale: usize,
 }
 
@@ -62,7 +65,8 @@ pub fn count_writes(history: &History, bounds: &Bounds, guarded: bool) -> Writes
     Writes { all: written().count(), stale: stale.count() }
 }
 
-/// The guarded or the plain writes, each with the index of its line and its token.
+/// The guarded writes if `those` is true, and the plain writes if it is false. Each comes with the index of its line
+/// and its token.
 fn writes(history: &History, those: bool) -> impl Iterator<Item = (usize, &Call, Token)> {
     history.calls().filter_map(move |(line, call)| {
         let Operation::Write { token, guarded } = call.operation else { return None };
@@ -96,7 +100,7 @@ fn wrong_decisions(
     violations
 }
 
-/// Why a write must not have been run, and the line that shows it.
+/// Why a write should not have been run, and the line that shows this.
 fn wrongly_run(
     tenure: &Tenure<'_>,
     later: &LaterTenures<'_, '_>,
@@ -106,7 +110,7 @@ fn wrongly_run(
     let Call { owner, key, start, .. } = write;
     if let Some(later) = later.read_before(write, tenure.token) {
         let what = format!(
-            "a write of {owner} to the data of {key} with token {} was run after token {} was read",
+            "a write of {owner} to the data of {key} with token {} was run after a client had read token {}",
             tenure.token, later.token
         );
         return Some((what, Some(later.line)));
@@ -121,11 +125,11 @@ fn wrongly_run(
     Some((what, tenure.released.map(|released| released.line)))
 }
 
-/// Why a write must have been run, and the line that shows it.
+/// Why a write should have been run, and the line that shows this.
 fn wrongly_fenced(tenure: &Tenure<'_>, write: &Call) -> Option<(String, Option<usize>)> {
     let held = tenure.held.filter(|held| held.from <= write.start && write.answered() <= held.to)?;
     let what = format!(
-        "a write of {} to the data of {} with token {} was fenced, and the lock was held for at least {} more",
+        "a write of {} to the data of {} with token {} was fenced, but the lock was held for at least {} more",
         write.owner,
         write.key,
         tenure.token,
@@ -134,7 +138,8 @@ fn wrongly_fenced(tenure: &Tenure<'_>, write: &Call) -> Option<(String, Option<u
     Some((what, Some(held.by)))
 }
 
-/// By key, the tenures from a token on, and when the first of them was read.
+/// For each key and token: of the tenures with this token or a larger one, the tenure whose grant was read first, and
+/// the time of this read.
 struct LaterTenures<'t, 'h> {
     tenures: &'t [Tenure<'h>],
     by_key: BTreeMap<&'h str, MinFrom<(Nanos, usize)>>,
@@ -150,7 +155,7 @@ impl<'t, 'h> LaterTenures<'t, 'h> {
         Self { tenures, by_key }
     }
 
-    /// A tenure with a larger token than that of a write, whose grant was read before the write started.
+    /// A tenure with a larger token than the write, whose grant was read before the write started.
     fn read_before(&self, write: &Call, token: Token) -> Option<&'t Tenure<'h>> {
         let (read, at) = self.by_key.get(write.key.as_str())?.get(token.saturating_add(1))?;
         (read < write.start).then(|| &self.tenures[at])

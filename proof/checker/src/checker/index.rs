@@ -1,11 +1,11 @@
-//! Calls by key or owner, and faults by client.
+//! Indexes of the calls by key or owner, and of the faults by client.
 
 use crate::bounds::Bounds;
 use crate::history::{Call, Fault, History, NOBODY, Nanos};
 use crate::spans::Spans;
 use std::collections::{BTreeMap, HashMap};
 
-/// The index of a line, and its call.
+/// The index of a line, and the call on it.
 pub(super) type IndexedCall<'h> = (usize, &'h Call);
 
 /// Groups the calls by a key.
@@ -22,11 +22,11 @@ pub(super) fn group_calls<'h, K: Ord>(
 
 /// The spans of the faults.
 pub(super) struct FaultSpans {
-    /// By client, the spans in which a fault may delay replies.
+    /// For each client (`None`: all clients), the spans in which a fault may delay replies.
     delays: HashMap<Option<u32>, Spans>,
-    /// The spans of the faults to the servers and of the operations on them.
+    /// The spans of the faults to the servers, and of operations such as the move of a slot.
     servers: Spans,
-    /// The spans of the faults to the servers, without the operations.
+    /// The spans of the faults to the servers, without operations.
     failures: Spans,
 }
 
@@ -50,7 +50,7 @@ impl FaultSpans {
         }
     }
 
-    /// Whether a fault happened, or the servers were changed, during this span.
+    /// Whether a fault to the servers, or an operation on them, happened in this span.
     pub(super) fn of_servers(&self, from: Nanos, to: Nanos) -> bool {
         self.servers.overlap(from, to)
     }

@@ -1,5 +1,5 @@
-//! The checks. Each takes O(n log n) for n lines, and is sound: a correct server has no violation, even if it is slow, paused or cut off. The
-//! doc comment of each check states its claim and the reason why it holds.
+//! The checks. Each takes O(n log n) for n lines. Each is sound: a correct server has no violation, even if it is
+//! slow, paused or disconnected. The doc comment of each check states its claim and the reason why the claim holds.
 
 mod answers;
 mod counts;

@@ -1,4 +1,4 @@
-//! The tenures of a lock never take more of it than each of them allows.
+//! At no time is the sum of the weights of a lock's tenures above the limit of any of them.
 
 use crate::bounds::Bounds;
 use crate::history::{History, Nanos};
@@ -8,16 +8,16 @@ use crate::violation::{Check, Violation};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-/// Claim: at every instant, the weights of the tenures whose definite-hold intervals contain it add up to at most the limit of each of
-/// them. For an exclusive lock this says that no two tenures overlap.
+/// Claim: take the tenures of a lock that are certainly held at an instant. The sum of their weights is at most the
+/// limit of each of them. For exclusive locks this means that no two tenures overlap.
 ///
-/// A definite-hold interval begins when the first grant was read. It ends at the start of the first release that may have ended
-/// the tenure, or at the time before which the lease cannot have ended, whichever is earlier. The server starts a lease after the
-/// call started, so the interval lies within the server's tenure. Tenures whose intervals overlap are held at the same time. A
-/// call without a reply can end an interval, but cannot begin one. The weight that is counted is the smallest that a tenure can
-/// have, and its limit the largest.
+/// A tenure is certainly held in its definite-hold interval. This interval begins when a client has read the first
+/// grant. It ends at the start of the first release that may have ended the tenure, or at the time before which the
+/// lease cannot have ended, whichever comes first. The server starts a lease after the start of the call, so the
+/// interval lies within the tenure on the server. A call without a reply can end an interval, but cannot begin one.
+/// The check uses the smallest weight and the largest limit that a tenure can have.
 ///
-/// The claim does not hold where a failover may lose grants.
+/// The claim does not hold if a failover may lose grants.
 #[must_use]
 pub fn tenures_never_overlap(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let tenures = tenures(history, bounds);
@@ -40,16 +40,16 @@ pub fn tenures_never_overlap(history: &History, bounds: &Bounds) -> Vec<Violatio
     violations
 }
 
-/// What happens to a definite-hold interval. Of events at the same time, ends come before begins.
+/// An event of a definite-hold interval. The variants are in the order of events at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Over,
-    /// From now on the limit of the tenure may be this number.
+    /// From now on, the limit of the tenure may be this number.
     Limit(u64),
     Held,
 }
 
-/// The events of the tenures of a key, in order of time, each with the index of its tenure.
+/// The events of the tenures of a key in order of time, each with the index of its tenure.
 fn events(of_key: &[Tenure<'_>]) -> Vec<(Nanos, Event, usize)> {
     let mut events = Vec::new();
     for (at, tenure) in of_key.iter().enumerate() {
@@ -62,10 +62,11 @@ fn events(of_key: &[Tenure<'_>]) -> Vec<(Nanos, Event, usize)> {
     events
 }
 
-/// The tenures that are certainly held.
+/// The tenures of a key that are certainly held.
 #[derive(Debug, Default)]
 struct Present {
-    /// The tenures in the order of their limits. Of tenures with the same limit, the one that is held longest comes first.
+    /// The tenures in the order of their limits. Among tenures with the same limit, the one with the latest end comes
+    /// first.
     by_limit: BTreeSet<(u64, Reverse<Nanos>, usize)>,
     weight: u64,
 }
@@ -88,8 +89,8 @@ impl Present {
         self.by_limit.insert(entry(of_key, at, limit));
     }
 
-    /// The fewest tenures that exceed the limit together: the new one, the one with the smallest limit, and the heaviest others.
-    /// `None` if all fit.
+    /// A small set of tenures whose weights exceed the smallest limit: the new tenure, the tenure with the smallest
+    /// limit, and the heaviest others. `None` if all tenures fit.
     fn too_many(&self, of_key: &[Tenure<'_>], new: usize) -> Option<Vec<usize>> {
         let &(limit, _, smallest) = self.by_limit.first().filter(|(limit, ..)| self.weight > *limit)?;
         let mut together = vec![smallest];
@@ -131,7 +132,7 @@ fn violation(history: &History, of_key: &[Tenure<'_>], together: &[usize], now: 
     );
     if limit > 1 {
         let weight: u64 = shown().map(|tenure| tenure.weight).sum();
-        what += &format!(": a weight of {weight}, and the limit is {limit}");
+        what += &format!(": the sum of the weights is {weight}, and the limit is {limit}");
     }
     Violation::new(Check::Overlap, history, lines, what)
 }

@@ -10,19 +10,20 @@ use crate::tenure::{Tenure, tenures};
 use crate::violation::{Check, Violation};
 use std::collections::{BTreeSet, HashMap};
 
-/// Claim: a wait that begins a tenure has its reply within the bound after it fitted beside the earlier tenures, or after the wait was sent,
-/// if that was later.
+/// Claim: a wait that begins a tenure has its reply within the bound. The bound counts from the time when the wait
+/// fitted beside the earlier tenures, or from the start of the wait if that was later.
 ///
-/// The earlier tenures are those with smaller tokens. Each was over at the reply of a release that left no holds, or at the end
-/// of the last lease that a call may have set. The wait fitted from the time when enough of them were over. Then the largest
-/// weights of the others, and their smallest limits, left room for it. From that time it had to be granted, unless
+/// The earlier tenures are those with smaller tokens. Each was over at the reply of a release that left no holds, or at
+/// the end of the last lease that a call may have set. The wait fitted as soon as so many of them were over that the
+/// others left room for it, even with their largest weights and smallest limits. From that time on the server had to
+/// grant the wait, except in these cases:
 ///
-/// - another owner held the lock by a grant that is not in the history, which needs an acquisition without a reply;
-/// - a kept place held it back;
-/// - it waited behind another request that did not fit, while others still held the lock;
-/// - a fault happened in between.
+/// - Another owner held the lock by a grant that is not in the history. This needs an acquisition without a reply.
+/// - A kept place held the wait back.
+/// - The wait was behind another request that did not fit, while others still held the lock.
+/// - A fault happened in between.
 ///
-/// In these cases nothing is claimed. The first and the last of these depend on [`Bounds::settle`].
+/// In these cases the check claims nothing. The first and the last case depend on [`Bounds::settle`].
 #[must_use]
 pub fn a_freed_lock_reaches_a_waiter(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let faults = FaultSpans::of(history, bounds);
@@ -62,7 +63,7 @@ pub fn a_freed_lock_reaches_a_waiter(history: &History, bounds: &Bounds) -> Vec<
 
 fn violation(history: &History, before: &[&Tenure<'_>], tenure: &Tenure<'_>, fitted: Nanos) -> Violation {
     let what = format!(
-        "{} was free for {}, who waited, and its reply came {} later",
+        "{} was free for {}, which waited, but the reply came {} later",
         tenure.key,
         tenure.owner,
         ms(tenure.first.answered() - fitted)
@@ -75,13 +76,13 @@ fn violation(history: &History, before: &[&Tenure<'_>], tenure: &Tenure<'_>, fit
     Violation::new(Check::Promptness, history, lines, what)
 }
 
-/// The tenures of a key with smaller tokens.
+/// The tenures of a key with smaller tokens than the next one.
 #[derive(Debug, Default)]
 struct Earlier {
-    /// They are sorted by the time from which each was certainly over. Tenures that were over when an exclusive one began are
-    /// left out.
+    /// Sorted by the time from which each tenure was certainly over. Tenures that were over when an exclusive tenure
+    /// began are left out.
     freed: BTreeSet<(Nanos, usize)>,
-    /// The time when the last of them had certainly begun, and its index.
+    /// The index of the tenure whose first grant was read last, and the time of this read.
     latest: Option<(Nanos, usize)>,
 }
 
@@ -95,7 +96,8 @@ impl Earlier {
         self.freed.insert((tenure.freed, at));
     }
 
-    /// The tenures whose end this one had to wait for, the one that ended last comes first. When it was over, this one fitted.
+    /// The tenures whose end `tenure` had to wait for, the latest end first. When the last tenure of this list was
+    /// over, `tenure` fitted.
     fn in_the_way_of(&self, of_key: &[Tenure<'_>], tenure: &Tenure<'_>) -> Vec<usize> {
         let (mut weight, mut limit) = (tenure.most_weight, tenure.least_limit);
         let mut those = Vec::new();
@@ -110,24 +112,25 @@ impl Earlier {
         Vec::new()
     }
 
-    /// The time from which this tenure fitted and was the next in the queue.
+    /// The time from which `tenure` fitted and was next in the queue.
     fn fitted(&self, of_key: &[Tenure<'_>], tenure: &Tenure<'_>, in_its_way: &[usize]) -> Nanos {
         let ended = in_its_way.last().map_or(0, |&at| of_key[at].freed);
         let begun = self.latest.map_or(0, |(begun, _)| begun);
         ended.max(begun).max(tenure.first.start)
     }
 
-    /// Whether all of them were over at a time.
+    /// Whether all earlier tenures were over at a time.
     fn all_over(&self, time: Nanos) -> bool {
         self.freed.last().is_none_or(|(freed, _)| *freed <= time)
     }
 }
 
-/// By key, the spans in which waits that were not granted may have held back those behind them.
+/// For each key, the spans in which waits that were not granted may have held back the waits behind them.
 struct HeldBack<'h> {
-    /// The spans while others held the lock: the waits were in the queue, or their places were kept after that.
+    /// The spans that count while others hold the lock: the waits were in the queue, or their places were kept after
+    /// that.
     by_waits: HashMap<&'h str, Spans>,
-    /// The spans while the lock was free: only their places count.
+    /// The spans that count while the lock is free: the waits had ended, and their places were kept.
     by_places: HashMap<&'h str, Spans>,
 }
 
@@ -143,7 +146,7 @@ impl<'h> HeldBack<'h> {
                 }
                 let end = call.end.unwrap_or(Nanos::MAX);
                 let kept = if call.kept().is_some() { HOLDS_BACK + bounds.tolerance } else { 0 };
-                // The owner's next wait takes over the place if it names its holds and reached the server.
+                // The owner's next wait takes the place if it has HOLDS and has reached the server.
                 let takes_it = |next: &Call| {
                     let named = matches!(next.operation, Operation::Acquire { holds: Some(_), .. });
                     named && next.waits() && !next.is_open()
@@ -167,7 +170,7 @@ impl<'h> HeldBack<'h> {
     }
 }
 
-/// By key, the spans in which there may have been a tenure without a grant in the history.
+/// For each key, the spans in which a tenure may have existed without a grant in the history.
 fn unseen_tenures<'h>(history: &'h History, bounds: &Bounds) -> HashMap<&'h str, Spans> {
     let reach = |call: &Call, lease: Nanos| match call.end {
         Some(end) => end.saturating_add(bounds.settle).saturating_add(lease),

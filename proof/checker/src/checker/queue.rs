@@ -1,4 +1,4 @@
-//! The order of the queue is the order of grants, and nobody starves.
+//! The order of grants is the order of the queue, so no waiter starves.
 
 use super::index::{FaultSpans, IndexedCall, group_calls};
 use crate::bounds::Bounds;
@@ -10,27 +10,29 @@ use crate::violation::{Check, Violation};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// How long a kept place holds back those behind it after its wait limit was reached.
+/// How long a kept place still holds back the waits behind it after its wait limit was reached.
 pub(super) const HOLDS_BACK: Nanos = 100_000_000;
 
-/// How many tenures before a grant are compared with a place that was passed over for some time.
+/// If a place was passed over for some time, the check compares it with this number of tenures before its grant.
 const COMPARED: usize = 64;
 
-/// Claim: after a wait was seen in the queue, no owner that arrives later begins a tenure before that wait is granted or has
-/// reached its limit. This holds for all kinds of lock: a reader does not pass a writer, and a light request does not pass a
-/// heavy one. So nobody starves.
+/// Claim: after a wait was seen in the queue, an owner that arrives later begins no tenure before the wait is granted
+/// or reaches its limit. This holds for all kinds of lock: a reader does not pass a writer, and a light request does
+/// not pass a heavy request. So no waiter starves.
 ///
-/// [`Call::enqueued`] says when a wait was seen. An owner whose first call started after that is behind it. Tokens give the order
-/// of grants. A wait without a grant was in the queue up to its limit. So a grant that was read before the limit passed it.
+/// [`Call::enqueued`] is the time when the wait was seen. An owner whose first call started after that time is behind
+/// the wait. Tokens give the order of grants. A wait without a grant was in the queue up to its limit, so a later
+/// owner whose grant was read before the limit has passed the wait.
 ///
-/// With KEEP the next wait of the owner continues the place. If the owner was back while the place still held others back, the
-/// two waits count as one. The owner may also come back later, or after its connection was closed, while the place is still kept.
-/// Then it may have been passed meanwhile. But the owners behind it that were seen in the queue afterwards do not begin their
-/// tenures before it. Places are kept in the memory of one server. So nothing is claimed of a place that a fault to the servers,
-/// or an operation on them, may have ended.
+/// With KEEP, the owner's next wait continues the place of the earlier wait. If the owner came back while the place
+/// still held others back, the two waits count as one. If the owner came back later, or after its connection was
+/// closed, other owners may have passed the place in between. But an owner that is behind the place, and is seen in the
+/// queue after the return, must not begin a tenure first. Places are kept in the memory of one server. So the check
+/// claims nothing for a place that a fault to the servers, or an operation on them, may have ended.
 ///
-/// Two calls may legally pass a waiter. One is a re-entry, so only calls that began a tenure count. The other continues the place of an
-/// earlier wait, so its owner arrived with that wait. A run that tests the order gives each waiter its own owner.
+/// Two kinds of calls may pass a waiter. One is a re-entry, so only calls that begin a tenure count. The other is a
+/// call that continues the place of an earlier wait: its owner arrived with that earlier wait. A run that tests the
+/// order gives each waiter its own owner.
 #[must_use]
 pub fn queue_order_is_grant_order(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let faults = FaultSpans::of(history, bounds);
@@ -54,7 +56,7 @@ pub fn queue_order_is_grant_order(history: &History, bounds: &Bounds) -> Vec<Vio
             if let Some(passed) = all.that_passed(place, bounds) {
                 let (owner, came) = (&place.call.owner, arrived(passed).saturating_sub(place.first));
                 let what = format!(
-                    "{owner} was in the queue of {key}; {} came {} later and was granted it first",
+                    "{owner} was in the queue of {key}, but {} came {} later and was granted the lock first",
                     passed.owner,
                     ms(came)
                 );
@@ -66,15 +68,15 @@ pub fn queue_order_is_grant_order(history: &History, bounds: &Bounds) -> Vec<Vio
     violations
 }
 
-/// A wait, and what is certain of its place in the queue.
+/// A wait, and what is certain about its place in the queue.
 #[derive(Clone, Debug)]
 struct Place<'h> {
     call: &'h Call,
-    /// The lines of the waits that had this place, the first one first.
+    /// The lines of the waits that had this place, in order.
     lines: Vec<usize>,
     /// When the first wait was seen in the queue.
     first: Nanos,
-    /// From this time on, the place was certainly not passed over.
+    /// From this time on, no later owner could legally pass the place.
     since: Nanos,
 }
 
@@ -97,7 +99,7 @@ fn places_of<'h>(calls: &[IndexedCall<'h>], faults: &FaultSpans, bounds: &Bounds
     places
 }
 
-/// The place of a call that has certainly taken over an earlier one.
+/// The place of a call that certainly continues an earlier place.
 fn continue_place<'h>(
     earlier: &Place<'h>,
     line: usize,
@@ -121,7 +123,8 @@ fn continue_place<'h>(
     };
     let absent = came.saturating_sub(left) + bounds.tolerance;
     let in_order = before.end.is_some_and(|end| end.max(left) <= call.start);
-    // An owner whose connection was closed may have held the lock for the length of its lease. In that case it has no place.
+    // An owner whose connection was closed may have been granted the lock, for at most its lease. Then it has no
+    // place.
     let may_have_held = !reached && (before.outcome != Outcome::Unknown || absent >= *lease);
     if !in_order || may_have_held || absent >= keep || faults.of_servers(earlier.first, came) {
         return None;
@@ -131,8 +134,8 @@ fn continue_place<'h>(
     Some(Place { call, lines, first: earlier.first, since })
 }
 
-/// For each tenure of an owner: the earliest time at which the owner may have joined the queue for it. It may have taken over the
-/// place of an earlier wait: one without a reply, a superseded one, or one with KEEP.
+/// For each tenure of an owner: the earliest time at which the owner may have joined the queue for the tenure. The
+/// owner may have continued the place of an earlier wait that had no reply, was superseded, or had KEEP.
 fn first_arrivals<'h>(
     calls: &[IndexedCall<'h>],
     key: &'h str,
@@ -162,7 +165,7 @@ fn first_arrivals<'h>(
 
 /// The tenures of a key, indexed by the arrival of their owners.
 struct Arrivals<'t, 'h> {
-    /// In order of their tokens, each with its arrival.
+    /// The tenures in the order of their tokens, each with the arrival of its owner.
     tenures: Vec<(&'t Tenure<'h>, Nanos)>,
     smallest_token: MinFrom<(Token, usize)>,
     first_reply: MinFrom<(Nanos, usize)>,
@@ -203,8 +206,8 @@ impl<'t, 'h> Arrivals<'t, 'h> {
         passed.or_else(|| self.that_passed_later(place, token))
     }
 
-    /// A tenure of an owner that was behind the first wait of a place and was granted before it, although that owner was seen in
-    /// the queue after the owner of the place was back.
+    /// A tenure that was granted before a place, although the tenure's owner was behind the first wait of the place.
+    /// This owner was still in the queue when the owner of the place had come back.
     fn that_passed_later(&self, place: &Place<'_>, token: Token) -> Option<&'t Tenure<'h>> {
         let end = self.tenures.partition_point(|(tenure, _)| tenure.token < token);
         let earlier = self.tenures.get(end.saturating_sub(COMPARED)..end)?;

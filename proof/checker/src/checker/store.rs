@@ -1,14 +1,14 @@
-//! The fenced store accepted no stale write.
+//! The fenced store accepts no stale write.
 
 use crate::bounds::Bounds;
 use crate::history::{History, Token, Write, WriteOutcome};
 use crate::violation::{Check, Violation};
 use std::collections::BTreeMap;
 
-/// Claim: the store accepts no write with a token smaller than that of an earlier write.
+/// Claim: the store accepts no write with a smaller token than an earlier accepted write.
 ///
-/// A write is earlier if its reply came before the other started. Concurrent writes have no order. This also finds a later tenure
-/// with a smaller token, if its owner writes.
+/// A write is earlier if its reply came before the other write started. Concurrent writes have no order. The check
+/// also finds a later tenure with a smaller token, if its owner writes.
 #[must_use]
 pub fn the_store_accepted_no_stale_write(history: &History, _: &Bounds) -> Vec<Violation> {
     let mut by_key = BTreeMap::<_, Vec<(usize, &Write)>>::new();

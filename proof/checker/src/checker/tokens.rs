@@ -8,15 +8,20 @@ use crate::tenure::{Tenure, tenures};
 use crate::violation::{Check, Violation};
 use std::collections::{BTreeMap, HashMap};
 
-/// Claim, for each key: (1) a token has one owner; (2) a tenure that began after the reply of a call has a larger token than that call; (3)
-/// after a tenure was released, its token is not granted again; (4) a re-entry has the token of its tenure.
+/// Claim, for each key:
 ///
-/// All four depend only on calls with a reply. (2): a tenure began after the first call that may have begun it. The tenure of the
-/// other call existed earlier. Of tenures that are held together, the older one may have the later replies. (3): between two
-/// grants of one token the owner held that tenure, so a release in between that left no holds ended it. (4): the whole call lies
-/// in a definite-hold interval of its owner, so it was a re-entry.
+/// 1. A token has one owner.
+/// 2. A tenure that began after the reply of a call has a larger token than this call.
+/// 3. The token of a released tenure is not granted again.
+/// 4. A re-entry has the token of its tenure.
 ///
-/// (3) does not hold where a failover may lose a release.
+/// These claims use only calls with a reply. For (2), a tenure began after the start of the first call that may have
+/// begun it, and the tenure of the other call existed before that. (Replies alone do not give the order: among
+/// tenures that are held together, the older one may have later replies.) For (3), the owner held the tenure between
+/// two grants of its token, so a release in between that left no holds has ended the tenure. For (4), the whole call
+/// lies in a definite-hold interval of its owner, so the call was a re-entry.
+///
+/// Claim (3) does not hold if a failover may lose a release.
 #[must_use]
 pub fn tokens_grow_and_have_one_owner(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let mut violations = Vec::new();
@@ -37,7 +42,7 @@ pub fn tokens_grow_and_have_one_owner(history: &History, bounds: &Bounds) -> Vec
     violations
 }
 
-/// Checks claim (1) only. It holds even while two servers grant the same lock.
+/// Checks claim (1) alone. It holds even if two servers grant the same lock.
 #[must_use]
 pub fn each_token_has_one_owner(history: &History, _: &Bounds) -> Vec<Violation> {
     let mut violations = Vec::new();
@@ -64,7 +69,8 @@ fn one_owner(
     for &((line, call), token) in calls {
         let &mut (first, known) = owners.entry(token).or_insert((line, call));
         if known.owner != call.owner {
-            let what = format!("token {token} of {key} was given to {} and to {}", known.owner, call.owner);
+            let what =
+                format!("token {token} of {key} was given to two owners, {} and {}", known.owner, call.owner);
             violations.push(Violation::new(Check::Tokens, history, [first, line], what));
         }
     }
@@ -136,7 +142,8 @@ fn equal_on_re_entry(history: &History, tenures: &[Tenure<'_>], violations: &mut
         let mut held = held.into_iter().peekable();
         let mut longest = None;
         for tenure in asked {
-            // The interval of this call's own tenure begins when the call is answered, so it is never among those taken here.
+            // The interval of the call's own tenure begins at the reply of the call, so this loop never takes that
+            // interval.
             while let Some(next) = held.next_if(|(held, ..)| held.from <= tenure.first.start) {
                 if longest.is_none_or(|(held, ..): (crate::tenure::Held, usize, Token)| held.to < next.0.to) {
                     longest = Some(next);
@@ -145,7 +152,7 @@ fn equal_on_re_entry(history: &History, tenures: &[Tenure<'_>], violations: &mut
             if let Some((held, line, token)) = longest.filter(|(held, ..)| tenure.first.answered() <= held.to)
             {
                 let what = format!(
-                    "{} re-entered {} with token {}, while its tenure had {token}",
+                    "{} re-entered {} with token {}, but its tenure had token {token}",
                     tenure.owner, tenure.key, tenure.token
                 );
                 violations.push(Violation::new(Check::Tokens, history, [line, held.by, tenure.line], what));

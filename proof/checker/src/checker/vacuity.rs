@@ -1,4 +1,4 @@
-//! The run had enough activity to prove something.
+//! The run has enough activity to prove something.
 
 use super::guard::count_writes;
 use super::index::{IndexedCall, group_calls};
@@ -7,10 +7,11 @@ use crate::history::{History, Outcome, WriteOutcome};
 use crate::tenure::{Tenure, tenures};
 use crate::violation::{Check, Violation};
 
-/// Claim: there were at least as many grants, hand-offs, lease ends, faults, refused writes, shared tenures, kept places and stale writes
-/// to plain data as the bounds require.
+/// Claim: the numbers of grants, hand-offs, lease ends, faults, refused writes, shared tenures, kept places, and
+/// stale writes to plain data are at least those in the bounds.
 ///
-/// A run without activity breaks no promise, but proves nothing. Only certain events are counted.
+/// A run without activity breaks no promise, but proves nothing. The check counts only events that certainly
+/// happened.
 #[must_use]
 pub fn enough_happened(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let (activity, least) = (measure_activity(history, bounds), bounds.minimum);
@@ -52,7 +53,8 @@ pub fn measure_activity(history: &History, bounds: &Bounds) -> Activity {
             if !before.excludes(next, granted) {
                 continue;
             }
-            // A release that was sent before the next grant was read ended this tenure. A later release ended another tenure.
+            // A release that was sent before the next grant was read has ended this tenure. A later release has ended
+            // another tenure.
             let release = before.released.filter(|release| release.start < granted);
             if release.is_some_and(|release| next.first.waits() && next.first.start < release.start) {
                 activity.handoffs += 1;
@@ -65,7 +67,7 @@ pub fn measure_activity(history: &History, bounds: &Bounds) -> Activity {
     activity
 }
 
-/// How many tenures of a key were held together with another one.
+/// The number of tenures of a key that were held at the same time as another tenure.
 fn held_beside_another(of_key: &[Tenure<'_>]) -> usize {
     let mut held: Vec<_> = of_key.iter().filter_map(|tenure| tenure.held).collect();
     held.sort_unstable_by_key(|held| held.from);
@@ -78,7 +80,8 @@ fn held_beside_another(of_key: &[Tenure<'_>]) -> usize {
     beside.count()
 }
 
-/// How many waits were granted whose owner had waited before: that wait reached its limit, and its place was still kept.
+/// The number of granted waits whose owner had a kept place: an earlier wait had reached its limit, and its place was
+/// still kept.
 fn grants_after_a_slice(history: &History) -> usize {
     let by_owner = group_calls(history, |call| (call.key.as_str(), call.owner.as_str()));
     let pairs = by_owner.into_values().map(|mut calls| {

@@ -11,23 +11,23 @@ use crate::violation::Check;
 /// The ways to corrupt a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Corruption {
-    /// An owner is granted a lock that another holds.
+    /// An owner is granted a lock that another owner holds.
     Overlap,
-    /// An owner is granted more slots than are left.
+    /// An owner is granted more slots than are free.
     TooHeavy,
-    /// A tenure has the token of an earlier one of the same owner.
+    /// A tenure has the token of an earlier tenure of the same owner.
     TokenRepeated,
-    /// A tenure has a token smaller than an earlier one's.
+    /// A tenure has a smaller token than an earlier tenure.
     TokenDroppedBack,
     /// A grant has the token of another owner's tenure.
     TokenOfTwoOwners,
-    /// A count is one too high.
+    /// A hold count is too high by one.
     CountSlip,
     /// Two waiters are granted in the wrong order.
     QueueSwap,
-    /// A reader is granted the lock while an earlier waiter goes on to wait.
+    /// A reader is granted the lock while an earlier waiter still waits.
     WriterPassed,
-    /// A waiter comes back after its limit and finds that its place is gone.
+    /// A waiter comes back after its limit, but the server has lost its place.
     PlaceForgotten,
     /// A waiter gets its grant too late.
     LateGrant,
@@ -44,7 +44,7 @@ pub enum Corruption {
 }
 
 impl Corruption {
-    /// All of them.
+    /// All corruptions.
     pub const ALL: [Self; 15] = [
         Self::Overlap,
         Self::TooHeavy,
@@ -63,7 +63,7 @@ impl Corruption {
         Self::DataDisordered,
     ];
 
-    /// The check that must find it.
+    /// The check that must find this corruption.
     #[must_use]
     pub fn found_by(self) -> Check {
         match self {
@@ -79,7 +79,7 @@ impl Corruption {
     }
 }
 
-/// Corrupts a correct history at a random place. `None` if it has no suitable place.
+/// Corrupts a correct history at a random place. `None` if the history has no suitable place.
 #[must_use]
 pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Option<History> {
     let mut broken = history.clone();
@@ -261,7 +261,7 @@ fn free_token(tenures: &[Tenure<'_>], call: &Call, time: Nanos) -> Option<Token>
     Some(of_key.map(|tenure| tenure.token).max()? + 1)
 }
 
-/// The lines of the guarded writes that `fit`, each with its tenure.
+/// The lines of the guarded writes that `fit` accepts, each with its tenure.
 fn guarded_writes(
     history: &History,
     tenures: &[Tenure<'_>],
@@ -291,7 +291,7 @@ fn call_at(history: &mut History, line: usize) -> Option<&mut Call> {
     if let Line::Call(call) = history.lines.get_mut(line)? { Some(call) } else { None }
 }
 
-/// The pairs of tenures of a key that `fit`, the earlier one first.
+/// The pairs of tenures of a key that `fit` accepts, the earlier tenure first.
 fn pairs<'t, 'h>(
     tenures: &'t [Tenure<'h>],
     fit: impl Fn(&Tenure<'h>, &Tenure<'h>) -> bool,
@@ -302,14 +302,14 @@ fn pairs<'t, 'h>(
         .collect()
 }
 
-/// Replaces the token of a tenure everywhere.
+/// Replaces the token of a tenure in all calls.
 fn replace_token(history: &mut History, tenure: &Tenure<'_>, by: Token) {
     let change = |token: &mut Token| {
         if *token == tenure.token {
             *token = by;
         }
     };
-    // Writes to the store keep their token: with another one, the store would have given another answer.
+    // Writes to the store keep their token, because the store might have refused another token.
     for line in &mut history.lines {
         let Line::Call(call) = line else { continue };
         if call.key != tenure.key {
@@ -328,7 +328,7 @@ fn replace_token(history: &mut History, tenure: &Tenure<'_>, by: Token) {
     }
 }
 
-/// Whether every call of the owner has a reply, none was superseded, and none has left a kept place.
+/// Whether every call of the owner has a reply, and no call was superseded or has left a kept place.
 fn all_answered(history: &History, of: &Call) -> bool {
     history.calls().filter(|(_, call)| call.key == of.key && call.owner == of.owner).all(|(_, call)| {
         let superseded = call.outcome == Outcome::Error("SUPERSEDED".to_owned());
@@ -336,7 +336,7 @@ fn all_answered(history: &History, of: &Call) -> bool {
     })
 }
 
-/// Whether only one count is possible in the reply of this call.
+/// Whether exactly one count is possible in the reply of this call.
 fn counts_for_certain(history: &History, call: &Call) -> bool {
     let plain = match (&call.operation, &call.outcome) {
         (Operation::Acquire { holds: None, .. }, Outcome::Granted { .. }) => true,
@@ -346,7 +346,7 @@ fn counts_for_certain(history: &History, call: &Call) -> bool {
     plain && all_answered(history, call)
 }
 
-/// Whether nothing excuses a late reply to the wait that began the tenure. The earlier tenures are in the order of their tokens.
+/// Whether a late reply to the wait that began the tenure would be a violation. `earlier` is in the order of tokens.
 fn can_be_late(history: &History, earlier: &[Tenure<'_>], tenure: &Tenure<'_>) -> bool {
     let wait = tenure.first;
     let mut earlier = earlier.iter().filter(|before| before.key == tenure.key).rev();
@@ -359,7 +359,7 @@ fn can_be_late(history: &History, earlier: &[Tenure<'_>], tenure: &Tenure<'_>) -
         line == tenure.line || call.key != tenure.key || !granted
     });
     let calm = history.faults().all(|fault| fault.end + settle < from || to < fault.start);
-    // No lease of the simulation is longer.
+    // The longest lease of the simulation.
     let longest = 200 * MS;
     let of_key = || history.calls().map(|(_, call)| call).filter(|call| call.key == tenure.key);
     let open = of_key().filter(|call| matches!(call.operation, Operation::Acquire { .. }) && call.is_open());

@@ -1,4 +1,4 @@
-//! Histories for the tests of the checker: correct ones, and corrupted ones.
+//! Correct and corrupted histories for the tests of the checker.
 
 mod corrupt;
 mod server;
@@ -11,7 +11,7 @@ use crate::history::{History, Nanos};
 
 const MS: Nanos = 1_000_000;
 
-/// A history of a correct server, with clients and faults. The same for the same seed.
+/// A history of a correct server, with clients and faults. The same seed gives the same history.
 #[must_use]
 pub fn correct_history(seed: u64) -> History {
     world::World::new(seed).run()

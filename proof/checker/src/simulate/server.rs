@@ -1,6 +1,6 @@
-//! A simulated server that follows the contract.
+//! A simulated server that keeps all promises of Lockward.
 //!
-//! It does not use the module's core, so that it does not share its errors.
+//! It does not use the module's core, because it would then have the same faults as the module.
 
 use super::MS;
 use crate::history::{Call, HoldsReleased, Mode, Nanos, Operation, Outcome, Token, WriteOutcome};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 /// The number of a call, and its outcome.
 pub(super) type Reply = (usize, Outcome);
 
-/// How long a place holds back those behind it after its wait reached its limit.
+/// How long a place still holds back the places behind it after its wait limit was reached.
 const HOLDS_BACK: Nanos = 100 * MS;
 
 #[derive(Debug, Default)]
@@ -45,9 +45,9 @@ struct Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Waits,
-    /// It is kept, and holds back those behind it until the first time. It is removed at the second time.
+    /// The place is kept until the second time. Until the first time, it holds back the places behind it.
     HoldsBack(Nanos, Nanos),
-    /// It is kept until this time.
+    /// The place is kept until this time, and holds nothing back.
     PassedOver(Nanos),
 }
 
@@ -67,7 +67,7 @@ impl Lock {
         modes().all(|mode| weight <= mode.limit())
     }
 
-    /// Ends leases and kept places that are over.
+    /// Removes the holders and kept places whose time is over.
     fn expire(&mut self, now: Nanos) {
         self.holders.retain(|holder| holder.deadline > now);
         for place in &mut self.queue {
@@ -80,7 +80,8 @@ impl Lock {
         self.queue.retain(|place| !matches!(place.state, State::PassedOver(end) if end <= now));
     }
 
-    /// Grants one more hold, or repeats the request. `Err`: the error.
+    /// The outcome if the owner already holds the lock: one more hold, the count that HOLDS repeats, or an error.
+    /// `None` if the owner does not hold the lock.
     fn re_enter(&mut self, now: Nanos, request: &Place) -> Option<Outcome> {
         let holder = self.holders.iter_mut().find(|holder| holder.owner == request.owner)?;
         if !request.mode.re_enters(holder.mode) {
@@ -95,7 +96,7 @@ impl Lock {
         Some(Outcome::Granted { token: holder.token, holds: leads_to })
     }
 
-    /// Removes the places of an owner that name more holds. The waits among them get an error.
+    /// Removes the places of an owner that name more than `more_than` holds. The waits among them get an error.
     fn remove_places(&mut self, owner: &str, more_than: u32, replies: &mut Vec<Reply>) {
         self.queue.retain(|place| {
             let is_meant = place.owner == owner && place.holds.is_some_and(|named| named > more_than);
@@ -112,7 +113,7 @@ impl Server {
         Self { locks: BTreeMap::new(), token: 1_000, random, store: HashMap::new() }
     }
 
-    /// Handles a call. Returns its reply, and those of waiters that it ends.
+    /// Handles a call. Returns its reply, and the replies to waits that it ends.
     pub(super) fn handle_call(&mut self, now: Nanos, number: usize, call: &Call) -> Vec<Reply> {
         let mut replies = self.expire_and_serve(now, &call.key);
         let lock = self.locks.entry(call.key.clone()).or_default();
@@ -156,8 +157,8 @@ impl Server {
         replies
     }
 
-    /// Puts a request into the queue: at the place of its owner, or at the end. A request that does not wait leaves the queue
-    /// again if it is not served at once.
+    /// Puts a request into the queue: at the kept place of its owner, or at the end. [`Server::handle_call`] removes
+    /// a request without BLOCK again if it is not served at once.
     fn enqueue(&mut self, call: &Call, request: Place, replies: &mut Vec<Reply>) {
         let Some(lock) = self.locks.get_mut(&call.key) else { return };
         let own = lock
@@ -175,7 +176,7 @@ impl Server {
         }
     }
 
-    /// Ends the leases and kept places that are over, and serves the queue.
+    /// Removes the holders and kept places whose time is over, and serves the queue.
     pub(super) fn expire_and_serve(&mut self, now: Nanos, key: &str) -> Vec<Reply> {
         let mut replies = Vec::new();
         let Some(lock) = self.locks.get_mut(key) else { return replies };
@@ -187,7 +188,7 @@ impl Server {
                 break;
             }
             let first = lock.queue.remove(at);
-            // Tokens are at least two apart, so that some numbers are no token.
+            // Tokens differ by at least two, so that some numbers between them are no token.
             self.token += self.random.between(2, 1_000);
             let (token, deadline) = (self.token, now + first.lease);
             replies.push((first.call, Outcome::Granted { token, holds: 1 }));
@@ -215,7 +216,8 @@ impl Server {
         lock.holders.iter().map(|holder| holder.deadline).chain(places).min()
     }
 
-    /// Ends a wait, because it reached its limit or its connection was closed. Its place may be kept. `false`: it was not in the queue.
+    /// Ends a wait whose limit is reached or whose connection was closed. Its place may be kept. Returns `false` if
+    /// the wait was not in the queue.
     pub(super) fn end_wait(&mut self, now: Nanos, key: &str, call: usize, reached: bool) -> bool {
         let Some(lock) = self.locks.get_mut(key) else { return false };
         let is_meant = |place: &Place| place.call == call && place.state == State::Waits;

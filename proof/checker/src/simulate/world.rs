@@ -11,13 +11,13 @@ use std::collections::BinaryHeap;
 /// The modes of tenures.
 const MODES: [Mode; 4] = [Mode::EXCLUSIVE, Mode::SHARED, Mode::of_slots(3, 1), Mode::of_slots(4, 2)];
 const CLIENTS: u32 = 6;
-/// After this number of calls, clients start nothing new.
+/// After this number of calls, clients start no new call.
 const CALLS: usize = 250;
 
 /// A scheduled event.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// A client does its next action.
+    /// A client performs its next action.
     Act(usize),
     /// A client writes to the store.
     Write(usize, Token),
@@ -31,15 +31,15 @@ enum Event {
     Answer(usize),
 }
 
-/// What the network does to a call.
+/// What happens to a call in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Delivered,
-    /// The server acts, and the reply is lost.
+    /// The server executes the call, and the reply is lost.
     ReplyLost,
-    /// The server does not get it.
+    /// The server does not get the call.
     RequestLost,
-    /// The server acts after the client gave up.
+    /// The server executes the call after the client gave up.
     Late,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct World {
     rest: Vec<Line>,
     events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
     scheduled: u64,
-    /// When the server is paused.
+    /// The time in which the server is paused.
     pause: (Nanos, Nanos),
 }
 
@@ -199,7 +199,7 @@ impl World {
         let replies = self.server.handle_call(now, number, call);
         if self.server.is_waiting(&key, number) {
             self.calls[number].0.enqueued = Some(now);
-            // The server notices a lost connection after a while.
+            // The server notices the lost connection after a while, and ends the wait.
             let limit = if fate == Fate::Late { Some(80 * MS) } else { limit };
             if let Some(limit) = limit {
                 self.at(now + limit, Event::WaitEnd(number));

@@ -27,7 +27,7 @@ impl World for Alone {
             0..3 => nemesis.fault("kill", |_| self.server.kill_and_start_again()),
             3..6 => freeze(&self.server, nemesis),
             6 => nemesis.fault("rewrite", |_| {
-                // An error means that a rewrite is already running.
+                // The server replies with an error if a rewrite is already running.
                 self.server.client().call("BGREWRITEAOF");
             }),
             7..9 => nemesis.stop_clients(),
@@ -36,7 +36,8 @@ impl World for Alone {
     }
 }
 
-/// One server whose wall clock is stepped. It is never restarted, because nothing is promised after a restart with an earlier clock.
+/// One server whose wall clock is stepped. It is never restarted, because there are no promises after a restart with
+/// an earlier clock.
 #[derive(Debug)]
 pub(super) struct Clocks {
     server: Server,
@@ -68,7 +69,7 @@ impl World for Clocks {
     }
 }
 
-/// Stops a server (SIGSTOP) for a while, often past leases.
+/// Stops a server (SIGSTOP) for a while, often for longer than a lease.
 pub(super) fn freeze(server: &Server, nemesis: &mut Nemesis<'_>) {
     nemesis.fault("freeze", |nemesis| {
         server.freeze();

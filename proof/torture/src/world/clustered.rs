@@ -1,11 +1,11 @@
-//! A cluster with slots that move.
+//! A cluster whose slots move.
 
 use super::nemesis::{Nemesis, World};
 use crate::queue_order;
 use lockward_tests::{Cluster, Server, Setup, slot_of};
 
-/// Three primaries with a replica each. The slots of the locks move in the steps of operators' tools, with random pauses in between,
-/// and sometimes a primary fails over to its replica as planned. No grant is lost.
+/// Three primaries with a replica each. The slots of the locks move in the same steps as with operators' tools, with
+/// random pauses in between. Sometimes there is a planned failover of a primary to its replica. No grant is lost.
 #[derive(Debug)]
 pub(super) struct Clustered {
     cluster: Cluster,
@@ -16,7 +16,7 @@ pub(super) struct Clustered {
 
 impl Clustered {
     pub(super) fn start(keys: &[String]) -> Self {
-        // On a slow machine no replica may believe that its primary is dead.
+        // Replicas must not take over by themselves, because on a slow machine a primary may only seem to be dead.
         let setup =
             Setup::new().config("cluster-replica-no-failover yes").config("cluster-node-timeout 3000");
         let keys = keys.iter().map(String::as_str).chain([queue_order::KEY]);
@@ -25,7 +25,7 @@ impl Clustered {
         Self { cluster, slots: keys.map(slot_of).collect(), moves_whole_slots }
     }
 
-    /// Moves the slot of a lock to another primary. The only difference that clients may see is redirections.
+    /// Moves the slot of a lock to another primary. Clients may see redirections, and no other effect.
     fn move_slot(&self, nemesis: &mut Nemesis<'_>) {
         let slot = *nemesis.random.one_of(&self.slots).expect("a slot");
         let owner = self.cluster.owner(slot).port();
@@ -33,7 +33,7 @@ impl Clustered {
         others.retain(|node| node.port() != owner);
         let to = *nemesis.random.one_of(&others).expect("another primary");
         if self.moves_whole_slots && nemesis.random.percent(50) {
-            // The servers pause writes at the end of the migration.
+            // The servers pause writes at the end of such a migration, so clients may notice it.
             nemesis.fault("move of a whole slot", |_| self.cluster.migrate_slot(slot, to));
             return;
         }
@@ -46,7 +46,7 @@ impl Clustered {
         });
     }
 
-    /// A primary fails over to its replica, as planned.
+    /// A planned failover of a primary to its replica.
     fn hand_over(&self, nemesis: &mut Nemesis<'_>) {
         let primaries = self.cluster.primaries();
         let primary = *nemesis.random.one_of(&primaries).expect("a primary");

@@ -1,4 +1,4 @@
-//! A replica that loses the link to its primary, misses grants, and is promoted.
+//! A replica that loses the link to its primary, misses grants, and is then promoted.
 
 use super::name::{MODES, MS, QUARANTINE};
 use super::nemesis::{Nemesis, World};
@@ -9,8 +9,8 @@ use lockward_tests::{Link, Reply, Server, Setup, eventually};
 use std::time::Duration;
 use std::{mem, thread};
 
-/// A primary and two replicas. The link to one of them loses all data. Then the primary dies, and that replica is promoted. Grants
-/// that only the other replica has are lost, although the primary always had a replica in sync.
+/// A primary and two replicas. The link to one replica loses all data. Then the primary dies, and that replica is
+/// promoted. Grants that only the other replica has are lost, although the primary always had a replica in sync.
 #[derive(Debug)]
 pub(super) struct CutOff {
     settings: Settings,
@@ -25,7 +25,7 @@ pub(super) struct CutOff {
 /// The configuration of the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settings {
-    /// The default.
+    /// The default configuration.
     Default,
     /// A quarantine as long as the longest lease, and no writes without a replica.
     Safe,
@@ -66,7 +66,7 @@ impl CutOff {
         }
     }
 
-    /// The control: changes for a stopped replica wait in its socket, so no change is lost.
+    /// The control experiment: the replica is stopped, and changes for it wait in its socket, so no change is lost.
     fn take_over_from_frozen(&mut self, nemesis: &mut Nemesis<'_>) {
         self.stale.freeze();
         nemesis.sleep(50..300);
@@ -95,7 +95,7 @@ impl CutOff {
     }
 }
 
-/// Makes `replica` follow `primary` through a link, and waits until every replica is online.
+/// Makes `replica` a replica of `primary` over a link, and waits until every replica is online.
 fn replicate_through_link(primary: &Server, replica: &Server) -> Link {
     let link = Link::to(primary);
     replica.follow_through(&link, primary);
@@ -123,7 +123,7 @@ impl World for CutOff {
     }
 }
 
-/// A grant that the replica to be promoted misses.
+/// A grant that the replica misses before its promotion.
 #[derive(Debug)]
 struct Missed<'r> {
     recorder: &'r Recorder,
@@ -139,7 +139,7 @@ impl<'r> Missed<'r> {
     const LEASE: Nanos = QUARANTINE - MS;
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// Acquires a lock of its own at the primary on `port`. `None`: the primary refuses writes.
+    /// Acquires a lock that no client uses, on the primary on `port`. `None` if the primary refuses writes.
     fn grant(recorder: &'r Recorder, port: u16, mode: Mode) -> Option<Self> {
         let key = format!("missed-{}", now());
         let call = Self::call(recorder, port, &key, "holder", Self::acquire(mode));
@@ -147,8 +147,8 @@ impl<'r> Missed<'r> {
         Some(Self { recorder, key, mode, token, until: call.start + Self::LEASE })
     }
 
-    /// Another owner tries to acquire the lock at the new primary. Then its holder restores the tenure before its lease is over. Returns
-    /// the name of the outcome, or `None` if the primary refuses writes for too long.
+    /// Another owner tries to acquire the lock on the new primary. Then the holder restores its tenure before its
+    /// lease is over. Returns the name of the outcome, or `None` if the primary refuses writes for too long.
     fn come_back(self, port: u16) -> Option<&'static str> {
         let Self { recorder, key, mode, token, until } = self;
         if Self::call(recorder, port, &key, "another", Self::acquire(Mode::EXCLUSIVE)).granted().is_some() {
@@ -178,7 +178,7 @@ impl<'r> Missed<'r> {
     }
 }
 
-/// The same, but the changes for the replica wait in its socket.
+/// As [`CutOff`], but the replica is stopped, and changes for it wait in its socket.
 #[derive(Debug)]
 pub(super) struct Frozen(CutOff);
 

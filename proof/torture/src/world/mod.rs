@@ -1,4 +1,4 @@
-//! The worlds: the servers, their faults, and the promises that hold in spite of them.
+//! The worlds: the servers, their faults, and the promises that hold in spite of these faults.
 
 mod alone;
 mod clustered;
@@ -15,7 +15,7 @@ pub use nemesis::{Nemesis, World};
 use cut_off::{CutOff, Settings};
 
 impl WorldName {
-    /// Starts its servers.
+    /// Starts the servers of the world.
     #[must_use]
     pub fn start(self) -> Box<dyn World> {
         match self {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 pub(super) const MS: Nanos = 1_000_000;
 
-/// The modes of tenures. Each lock is used with all of them.
+/// The modes of tenures. Clients use each lock with all modes.
 pub(super) const MODES: [Mode; 6] = [
     Mode::EXCLUSIVE,
     Mode::EXCLUSIVE,
@@ -21,7 +21,7 @@ pub(super) const MODES: [Mode; 6] = [
     Mode::of_slots(5, 3),
 ];
 
-/// The quarantine of the worlds that have one. No lease is longer.
+/// The quarantine in the worlds that have one. No lease is longer than the quarantine.
 pub(super) const QUARANTINE: Nanos = 900 * MS;
 
 type Check = fn(&History, &Bounds) -> Vec<Violation>;
@@ -35,19 +35,20 @@ pub enum WorldName {
     Clocks,
     /// One server without persistence, with a quarantine. It is killed and restarted.
     Wiped,
-    /// A primary and its replica, with a quarantine. There are planned failovers, and failovers after the primary's death.
+    /// A primary and its replica, with a quarantine. There are planned failovers, and failovers after the death of
+    /// the primary.
     Failover,
     /// A primary and two replicas, with a quarantine. One replica misses grants and is promoted.
     CutOff,
-    /// The same without a quarantine. Grants are lost.
+    /// As `CutOff`, but without a quarantine. Grants are lost.
     Lossy,
-    /// As `CutOff`, but the replica is stopped. Changes wait in its socket, as many as fit.
+    /// As `CutOff`, but the replica is stopped. Changes for it wait in its socket, as far as there is room.
     Frozen,
     /// A primary, two replicas and Sentinels, with a quarantine. The primary dies.
     Sentinels,
-    /// The same, but the primary is stopped, and continues after another was promoted.
+    /// As `Sentinels`, but the primary is only stopped, and continues after a replica was promoted.
     Sleeping,
-    /// A cluster of three primaries with a replica each. Slots move, and primaries fail over as planned.
+    /// A cluster of three primaries with a replica each. Slots move, and there are planned failovers.
     Cluster,
 }
 
@@ -55,13 +56,13 @@ impl WorldName {
     /// The worlds for clients that use `lockward-client`.
     pub const THROUGH_CLIENT: [Self; 4] = [Self::Alone, Self::Wiped, Self::Sentinels, Self::Cluster];
 
-    /// Its name on the command line.
+    /// The name of the world on the command line.
     #[must_use]
     pub fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// The workload of its clients.
+    /// The workload of the clients in this world.
     #[must_use]
     pub fn workload(self) -> Workload {
         let forgets = self.forgets();
@@ -75,18 +76,18 @@ impl WorldName {
             keep: 100 * MS..2_000 * MS,
             modes: MODES.to_vec(),
             careful: forgets,
-            // A failover may lose a release. Without a quarantine the owner would get the old tenure again.
+            // A failover may lose a release. Without a quarantine, the same owner would then re-enter its old tenure.
             new_owner_each_tenure: matches!(self, Self::Lossy | Self::Sleeping),
         }
     }
 
-    /// The bounds of its promises. The required activity grows with the length of the run.
+    /// The bounds of the promises in this world. The required activity grows with the length of the run.
     #[must_use]
     pub fn bounds(self, length: Duration) -> Bounds {
         let seconds = usize::try_from(length.as_secs()).unwrap_or(usize::MAX);
-        // Failovers by Sentinels take most of the time.
+        // With Sentinels, failovers take most of the time.
         let seconds = if matches!(self, Self::Sentinels | Self::Sleeping) { seconds / 10 } else { seconds };
-        // In a cluster a call may take three requests, and two servers block while a key moves between them.
+        // In a cluster, a call may take three requests, and two servers block while a key moves between them.
         let slowdown = if matches!(self, Self::Cluster) { 2 } else { 1 };
         Bounds {
             handoff: slowdown * 500 * MS,
@@ -97,11 +98,11 @@ impl WorldName {
                 handoffs: 5 * seconds,
                 lease_ends: seconds,
                 faults: seconds / 4,
-                // A careful client writes with a stale token only after a sleep.
+                // A careful client writes with a stale token only after it has slept past its lease.
                 refused_writes: seconds / if self.forgets() { 60 } else { 8 },
                 shared: 2 * seconds,
                 kept: 2 * seconds,
-                // In a short run servers that forget are in quarantine for most of the time.
+                // In a short run, servers that forget are in quarantine most of the time.
                 stale_writes: usize::from(!self.forgets() || length >= Duration::from_secs(10)),
             },
             ..Bounds::default()
@@ -119,7 +120,7 @@ impl WorldName {
             checker::guarded_data_is_in_order,
             checker::enough_happened,
         ];
-        // A primary that continues grants locks until it learns of the failover.
+        // If a stopped primary continues, it grants locks until it learns of the failover.
         checks.push(if self.wakes_primaries() {
             checker::each_token_has_one_owner
         } else {
@@ -128,7 +129,7 @@ impl WorldName {
         if !self.loses_grants() && !self.wakes_primaries() {
             checks.push(checker::tenures_never_overlap);
         }
-        // Sentinels may promote a replica at any time, and a call that is in progress then gets no answer.
+        // Sentinels may promote a replica at any time, and calls that are in progress at that time get no reply.
         if self != Self::Sentinels {
             checks.push(checker::every_call_is_answered);
         }
@@ -137,26 +138,28 @@ impl WorldName {
             checks.push(checker::a_freed_lock_reaches_a_waiter);
             checks.push(checker::the_guard_is_right_between_faults);
         }
-        // Only here no replica takes over. A replica that missed a re-entry or a release has another count than its primary.
+        // In the other worlds a replica takes over. If it has missed a re-entry or a release, its count differs.
         if self == Self::Wiped {
             checks.push(checker::hold_counts_add_up);
         }
         checks.iter().flat_map(|check| check(history, bounds)).collect()
     }
 
-    /// Whether two owners may hold a lock at once here. A run without such an overlap proves nothing.
+    /// Whether grants are lost in this world, so that two owners may hold a lock at the same time. A run without such
+    /// an overlap proves nothing.
     #[must_use]
     pub const fn loses_grants(self) -> bool {
         matches!(self, Self::Lossy)
     }
 
-    /// Whether a replaced primary continues here, and grants locks until it learns of the failover.
+    /// Whether a replaced primary continues in this world, and grants locks until it learns of the failover.
     #[must_use]
     pub const fn wakes_primaries(self) -> bool {
         matches!(self, Self::Sleeping)
     }
 
-    /// Whether a server can forget a grant here. Then there is a quarantine, and clients are careful.
+    /// Whether a server can forget a grant in this world. Then clients are careful, and there is a quarantine except
+    /// in `Lossy`.
     const fn forgets(self) -> bool {
         !matches!(self, Self::Alone | Self::Clocks | Self::Cluster)
     }

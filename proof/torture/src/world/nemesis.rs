@@ -1,4 +1,4 @@
-//! The servers of a world, and the code that injects their faults.
+//! The servers of a world, and the injection of faults.
 
 use super::name::MS;
 use crate::worker_process::Worker;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// The servers of a world.
 pub trait World {
-    /// The port of the primary. In a cluster, the port of some node.
+    /// The port of the primary. In a cluster, the port of any node.
     fn port(&self) -> u16;
 
     /// The URL for `lockward-client`.
@@ -25,7 +25,7 @@ pub trait World {
         vec![self.port()]
     }
 
-    /// Injects one fault, and heals it.
+    /// Injects one fault and heals it.
     fn fault(&mut self, nemesis: &mut Nemesis<'_>);
 }
 
@@ -39,7 +39,7 @@ pub struct Nemesis<'r> {
 }
 
 impl<'r> Nemesis<'r> {
-    /// A nemesis of these workers.
+    /// Creates the nemesis of these workers and their servers.
     #[must_use]
     pub fn new(random: Random, recorder: &'r Recorder, workers: Vec<Worker>) -> Self {
         Self { random, recorder, workers }
@@ -59,8 +59,8 @@ impl<'r> Nemesis<'r> {
         done
     }
 
-    /// The same for an operation that clients must not notice. It is recorded as a fault of [`NOBODY`], so it excuses no late
-    /// reply.
+    /// Performs an operation that clients must not notice. It is recorded as a fault of [`NOBODY`], so it excuses no
+    /// late reply.
     pub fn maintenance<T>(&mut self, name: &str, operation: impl FnOnce(&mut Self) -> T) -> T {
         let start = now();
         let done = operation(self);
@@ -72,7 +72,7 @@ impl<'r> Nemesis<'r> {
         self.recorder.record(&Line::Fault(Fault { name: name.to_owned(), client, start, end: now() }));
     }
 
-    /// Sleeps for some milliseconds.
+    /// Sleeps for a random time in this range of milliseconds.
     pub fn sleep(&mut self, ms: Range<u64>) {
         let until = now() + self.random.between(ms.start, ms.end) * MS;
         while now() < until {
@@ -80,7 +80,7 @@ impl<'r> Nemesis<'r> {
         }
     }
 
-    /// Sends the port of the new primary to the clients.
+    /// Sends the port of the new primary to all clients.
     pub fn announce_primary(&mut self, port: u16) {
         for worker in &mut self.workers {
             worker.announce_primary(port);
@@ -119,7 +119,7 @@ impl<'r> Nemesis<'r> {
         }
     }
 
-    /// The workers, after the last fault.
+    /// Returns the workers after the last fault.
     #[must_use]
     pub fn into_workers(self) -> Vec<Worker> {
         self.workers

@@ -5,8 +5,8 @@ use lockward_tests::{Sentinels, Server, Setup};
 
 /// The servers and the Sentinels. Clients use the primary that the Sentinels name.
 ///
-/// A replaced primary accepts writes as long as it counts a replica: a second of lag, and up to a second until the next check. The
-/// quarantine is longer than that and a lease together.
+/// A replaced primary accepts writes until it notices that it has lost its replicas. This takes up to 2 seconds: a
+/// second of lag, and up to a second until the next check. The quarantine is longer than this time plus a lease.
 #[derive(Debug)]
 pub(super) struct Watched {
     servers: [Server; 3],
@@ -26,14 +26,14 @@ impl Watched {
         Self { servers, sentinels, primary }
     }
 
-    /// Makes the primary fail, waits until another is promoted, and heals the failed server.
+    /// Makes the primary fail, waits until the Sentinels have promoted another server, and heals the failed one.
     fn fail_over(
         &mut self,
         nemesis: &mut Nemesis<'_>,
         fail: impl FnOnce(&mut Server),
         come_back: impl FnOnce(&mut Nemesis<'_>, &mut Server),
     ) {
-        // The Sentinels may have promoted a replica without a fault.
+        // The Sentinels may have promoted a replica in the meantime, without a fault of this run.
         self.primary = self.sentinels.see_all_follow(&self.servers, |port| nemesis.announce_primary(port));
         let failed = self.servers.iter_mut().find(|server| server.port() == self.primary);
         let failed = failed.expect("a server of this world");
@@ -63,7 +63,7 @@ impl World for Watched {
     }
 }
 
-/// The same, but the primary is only stopped. When it continues, it does not know of the failover.
+/// As [`Watched`], but the primary is only stopped. When it continues, it does not know of the failover.
 #[derive(Debug)]
 pub(super) struct Sleeping(Watched);
 
@@ -85,8 +85,8 @@ impl World for Sleeping {
     fn fault(&mut self, nemesis: &mut Nemesis<'_>) {
         nemesis.fault("sleep of the primary", |nemesis| {
             let wake = |nemesis: &mut Nemesis<'_>, server: &mut Server| {
-                // Sometimes this is longer than the quarantine. Then others hold locks that this server believes to be held by
-                // the old holders.
+                // Sometimes this is longer than the quarantine. Then new owners hold locks for which this server
+                // still knows the old holders.
                 nemesis.sleep(100..6_000);
                 server.thaw();
             };

@@ -9,11 +9,12 @@ import java.util.stream.Collectors;
 
 /** Clients of a peer that acquire and release for a while. */
 final class Contest {
-    /** What is slow at first is compiled meanwhile. */
+    /** During the warm-up the JIT compiler compiles the code. In nanoseconds, like the limits below. */
     private static final long WARM_UP = 4_000_000_000L;
-    /** How long clients that still wait at the end may take to get the lock, then to hear that they need not. */
+    /** How long after the end of the job the waiting clients may still get the lock. Then they are interrupted. */
     private static final long LAST_GRANTS = 3_000_000_000L;
-    private static final long LAST_WORDS = 5_000_000_000L;
+    /** How long a client may take to end after an interrupt. */
+    private static final long AFTER_INTERRUPT = 5_000_000_000L;
 
     private final Peer peer;
     private final Job job;
@@ -24,13 +25,15 @@ final class Contest {
     private long from;
     private long to;
 
-    // Written under the lock alone, in two steps. What is counted while warming up is another number.
+    // Only a client that holds an exclusive lock changes these four fields. It reads counter, yields, and writes the
+    // number plus 1. During the warm-up it uses warmUp in place of counter.
     private volatile long counter;
     private volatile long warmUp;
     private volatile int last = -1;
     private volatile long handOffs;
-    /** How much is held now, of a lock that several may hold, and the grants after which it was no more than allowed. */
+    /** In the jobs with several holders: the weight that is held now. */
     private final AtomicLong held = new AtomicLong();
+    /** In the jobs with several holders: the number of grants within the limit. */
     private final AtomicLong allowed = new AtomicLong();
 
     Contest(Peer peer, Job job, long seconds) {
@@ -39,9 +42,9 @@ final class Contest {
         this.seconds = seconds;
     }
 
-    /** Lets so many clients do their job, and returns the answer as fields of a JSON object. */
+    /** Runs the job with {@code count} clients, and returns the answer as fields of a JSON object. */
     String run(int count) throws Exception {
-        // A name that no earlier run has left behind in the server.
+        // The process id makes the name unique: the server may still hold the locks of an earlier run.
         String name = "lock-" + ProcessHandle.current().pid();
         for (int index = 0; index < count; index++) {
             clients.add(new Client(index, peer.lock(job == Job.UNCONTENDED ? name + "-" + index : name, job, index)));
@@ -53,7 +56,7 @@ final class Contest {
         sleepUntil(to);
         join(System.nanoTime() + LAST_GRANTS);
         clients.forEach(Thread::interrupt);
-        join(System.nanoTime() + LAST_WORDS);
+        join(System.nanoTime() + AFTER_INTERRUPT);
         if (failure.get() != null) {
             throw new Exception("a client failed: " + failure.get(), failure.get());
         }
@@ -80,7 +83,7 @@ final class Contest {
                 + (job == Job.CONTENDED ? ",\"counter\":" + counter + ",\"handoffs\":" + handOffs : "");
     }
 
-    /** What a client does while it holds what others may hold too. */
+    /** The work of a client that shares the lock. */
     private void hold(int client, boolean counted) throws InterruptedException {
         long weight = job.weight(client);
         if (held.addAndGet(weight) <= job.limit() && counted) {
@@ -90,7 +93,7 @@ final class Contest {
         held.addAndGet(-weight);
     }
 
-    /** What a client does while it holds the lock that all want. */
+    /** The work of a client that holds the lock alone. */
     private void count(int client, boolean counted) {
         long read = counted ? counter : warmUp;
         Thread.yield();
@@ -123,7 +126,7 @@ final class Contest {
             try {
                 work();
             } catch (Exception problem) {
-                // Whoever still waits when the time is up is told to stop.
+                // After the end of the job, run() interrupts the clients that still wait, so this is not a failure.
                 if (System.nanoTime() - to < 0) {
                     failure.compareAndSet(null, problem);
                 }
@@ -139,7 +142,7 @@ final class Contest {
                 lock.acquire();
                 long granted = System.nanoTime();
                 boolean counted = granted - from >= 0 && granted - to < 0;
-                // Whoever still waits at the end gets the lock after it, and does nothing with it.
+                // A client that gets the lock after the end of the job only releases it.
                 if (granted - to < 0) {
                     if (job.isShared()) {
                         hold(index, counted);
@@ -163,7 +166,7 @@ final class Contest {
             grants = place + 1;
         }
 
-        /** How long its acquisitions took, as a JSON array. */
+        /** How long the client's acquisitions took, as a JSON array of microseconds. */
         String waits() {
             return Arrays.stream(times, 0, (int) grants).mapToObj(Integer::toString).collect(Collectors.joining(",", "[", "]"));
         }

@@ -11,11 +11,11 @@ import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
 import org.apache.curator.framework.recipes.locks.Lease;
 import org.apache.curator.retry.ExponentialBackoffRetry;
 
-/** Curator's locks on ZooKeeper. A CuratorFramework, which is one session, serves many threads, as it is meant to. */
+/** Curator's locks on ZooKeeper. A CuratorFramework is one session. Many threads share it, as Curator advises. */
 final class Curator implements Peer {
     private static final int CLIENTS_A_SESSION = 50;
 
-    /** Which of its locks. */
+    /** The kind of lock. */
     enum Kind { MUTEX, READ_WRITE, SEMAPHORE }
 
     private final List<CuratorFramework> sessions = new ArrayList<>();

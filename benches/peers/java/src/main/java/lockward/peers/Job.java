@@ -2,7 +2,7 @@ package lockward.peers;
 
 import java.util.Locale;
 
-/** What the clients do: see ../README.md of this project. */
+/** What the clients do: benches/peers/README.md describes the jobs. */
 enum Job {
     UNCONTENDED,
     CONTENDED,
@@ -38,7 +38,7 @@ enum Job {
         return this == WEIGHTS ? client % 3 + 1 : 1;
     }
 
-    /** Which part of the limit a client takes. */
+    /** How much of the lock's limit a client takes. */
     long weight(int client) {
         return isWriter(client) ? limit() : permits(client);
     }

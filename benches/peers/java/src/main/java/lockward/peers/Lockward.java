@@ -4,7 +4,7 @@ import dev.lockward.HeldLock;
 import dev.lockward.LockwardClient;
 import dev.lockward.LockwardSemaphore;
 
-/** Lockward's Java client: one LockwardClient and a thread for each client, since a thread is who owns a lock there. */
+/** Lockward's Java client: one LockwardClient, and a thread for each client, because each thread is an owner. */
 final class Lockward implements Peer {
     private final LockwardClient lockward;
 

@@ -4,7 +4,7 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.util.Properties;
 
-/** A contestant: PEER JOB ADDRESS --clients N --seconds S, see ../README.md of this project. */
+/** A contestant: PEER JOB ADDRESS --clients N --seconds S, see benches/peers/README.md. */
 public final class Main {
     private Main() {}
 
@@ -17,7 +17,7 @@ public final class Main {
             status = 1;
         }
         System.out.flush();
-        // Nothing that a library still wants to do at the end is waited for: its server ends, too.
+        // halt() does not wait for the threads and shutdown hooks of the libraries.
         Runtime.getRuntime().halt(status);
     }
 
@@ -49,7 +49,7 @@ public final class Main {
         };
     }
 
-    /** The version of a library that this was built with. */
+    /** The version of a library in this build. */
     static String version(String library) {
         Properties versions = new Properties();
         try (InputStream file = Main.class.getResourceAsStream("/versions.properties")) {

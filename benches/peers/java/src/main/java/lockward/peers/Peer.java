@@ -4,18 +4,18 @@ import java.util.concurrent.locks.ReadWriteLock;
 
 /** A lock library, connected to its server. */
 interface Peer {
-    /** A lock by its name, as a client uses it in a job: all calls come from the client's own thread. */
+    /** Returns the lock of this name for one client. Only the client's thread calls its methods. */
     Lock lock(String name, Job job, int client) throws Exception;
 
     /** The version of the library. */
     String version();
 
-    /** The defaults that matter, and whatever is peculiar. */
+    /** The important defaults and peculiarities, for the table. */
     String notes();
 
     /** A lock. */
     interface Lock {
-        /** Waits until it is ours. */
+        /** Waits until the client holds the lock. */
         void acquire() throws Exception;
 
         void release() throws Exception;

@@ -7,11 +7,11 @@ import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
-/** Redisson's locks: one RedissonClient and a thread for each client, since a thread is who owns a lock there. */
+/** Redisson's locks: one RedissonClient, and a thread for each client, because each thread is an owner. */
 final class Redisson implements Peer {
     private static final long LEASE_S = 30;
 
-    /** Which of its locks. */
+    /** The kind of lock. */
     enum Kind { LOCK, FAIR, READ_WRITE, SEMAPHORE, EXPIRABLE_SEMAPHORE }
 
     private final RedissonClient redisson;

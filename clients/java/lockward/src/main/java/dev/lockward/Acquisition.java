@@ -2,60 +2,96 @@ package dev.lockward;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
+import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The acquisition of one or several keys as one lock. Several are tried together first. If that fails, they are acquired one after
- * the other, in the same order by all clients, so that no two wait for each other. If one key is lost before all are held, the client
- * gives all keys back and starts over.
+ * The acquisition of one or several keys as one lock. First it tries several keys together. If a key is busy, it acquires them one
+ * after the other. All clients use the same order, so they do not deadlock. If a key is lost before all are held, the client releases
+ * all keys and starts over.
+ *
+ * <p>The steps run one after the other, in the threads that read replies and in the timer's thread.
  */
 final class Acquisition {
+    private static final long SLICE = TimeUnit.SECONDS.toNanos(10);
+
+    /** How long the server keeps the position in the queue between two slices, or when a connection breaks, in milliseconds. */
+    private static final long KEEP = 5_000;
+
+    /** The lease of a grant that ends a wait, in milliseconds, until the client confirms the grant. */
+    private static final long SHORT_LEASE = 3_000;
+
+    /** How long after the wait limit a reply may still arrive. */
+    private static final long GRACE = TimeUnit.MILLISECONDS.toNanos(100);
+
+    /** How long a caller that leaves waits for the release of what it was granted. */
+    private static final long GIVE_UP_LIMIT = TimeUnit.MILLISECONDS.toNanos(200);
+
+    /** The pause before starting over. It prevents a busy loop if the lease is shorter than a round trip. */
+    private static final long PAUSE_AFTER_LOSS = TimeUnit.MILLISECONDS.toNanos(50);
+
     /** True: granted; false: busy. */
     final CompletableFuture<Boolean> result = new CompletableFuture<>();
 
-    /** How long to wait before starting over. Without a pause it would never rest if the lease is shorter than a round trip. */
-    private static final long PAUSE_AFTER_LOSS = TimeUnit.MILLISECONDS.toNanos(50);
-
     /** The tenures that are held when the result is true. */
-    final List<Tenure> tenures;
+    final List<Tenure> tenures = new ArrayList<>();
 
-    final LockwardClient client;
-    final LockRequest request;
-    final @Nullable Long lease;
-    final boolean isRenewed;
-    final long waitEnd;
+    /** Whether the caller already held one of the keys. */
+    final boolean isReentry;
+
+    private final LockwardClient client;
+    private final LockRequest request;
+    private final boolean isRenewed;
     private final boolean isWaiting;
-    private final boolean isReentry;
+    private final long waitEnd;
+    private final long replicationLimit;
+    private final long patience;
+    /** In milliseconds; 0 for the server's default. */
+    private volatile long lease;
 
-    // The following is guarded by this object's monitor.
-    private final List<KeyAcquisition> begun = new ArrayList<>();
-    private final List<Tenure> granted = new ArrayList<>();
-    private boolean isCancelled;
-    private boolean hasLostOne;
+    /** The keys that were requested since the acquisition began or last started over. */
+    private volatile List<Key> begun = new CopyOnWriteArrayList<>();
+
+    private volatile boolean isCancelled;
 
     /**
-     * Begins the acquisition.
+     * An acquisition that has not begun.
      *
-     * @param tenures those that the caller has are re-entered
-     * @param lease in milliseconds; null for the server's
+     * @param mine the thread's tenures, by key. Keys in it are re-entered
+     * @param thread the thread that will hold the lock, if any
+     * @param named the named lease in milliseconds, which is not renewed; 0 for the lease of the request
      * @param wait the wait limit in nanoseconds; 0 does not wait
      */
-    Acquisition(LockRequest request, List<Tenure> tenures, @Nullable Long lease, boolean isRenewed, long wait) {
+    Acquisition(LockRequest request, Map<String, Tenure> mine, @Nullable Thread thread, long named, long wait) {
         this.client = request.client;
         this.request = request;
-        this.tenures = new ArrayList<>(tenures);
-        this.lease = lease;
-        this.isRenewed = isRenewed;
+        lease = Math.min(named == 0 ? request.lease : named, Clock.millis(request.holdLimit));
+        isRenewed = request.isRenewed && named == 0;
         isWaiting = wait > 0;
-        isReentry = tenures.stream().anyMatch(tenure -> tenure.holds() > 0);
+        String owner = request.newOwner();
+        request.keys.forEach(key -> {
+            Tenure present = mine.get(key);
+            // A lock with a named lease need not be unlocked. When this lease is over, the lock is acquired again.
+            if (present == null || present.isLeft()) {
+                tenures.add(new Tenure(request, key, owner, thread));
+            } else {
+                present.checkHeld();
+                tenures.add(present);
+            }
+        });
+        isReentry = tenures.stream().anyMatch(tenure -> tenure.holds > 0);
+        replicationLimit = Clock.nanos(request.replicas.within());
+        patience = client.patience + replicationLimit;
         waitEnd = Clock.now() + (isWaiting ? wait : client.patience);
     }
 
     Acquisition start() {
-        client.servers.checkOpen();
-        if (hasSeveral()) {
+        if (tenures.size() > 1) {
             tryTogether();
         } else {
             acquireNext(0);
@@ -77,137 +113,85 @@ final class Acquisition {
         }
     }
 
-    boolean hasSeveral() {
-        return tenures.size() > 1;
-    }
-
-    /** Leaves. The future completes when what was granted has been given back, or after 200 ms. */
+    /** Ends the acquisition. The future completes when all granted keys have been released, or after 200 ms. */
     CompletableFuture<?> cancel() {
-        synchronized (this) {
-            isCancelled = true;
-        }
-        cancelBegun();
+        isCancelled = true;
+        begun.forEach(key -> key.call.cancel());
         return result.handle((isGranted, error) -> giveBack(false)).thenCompose(given -> given);
-    }
-
-    private void cancelBegun() {
-        List<KeyAcquisition> open;
-        synchronized (this) {
-            open = List.copyOf(begun);
-        }
-        open.forEach(KeyAcquisition::cancel);
-    }
-
-    private CompletableFuture<Boolean> acquire(Tenure tenure, boolean waits) {
-        KeyAcquisition one = new KeyAcquisition(this, tenure, waits);
-        synchronized (this) {
-            begun.add(one);
-            if (isCancelled) {
-                one.cancel();
-            }
-        }
-        CompletableFuture<Boolean> noted = one.result.whenComplete((isGranted, error) -> {
-            synchronized (this) {
-                if (error == null && isGranted) {
-                    granted.add(tenure);
-                }
-            }
-        });
-        one.start();
-        return noted;
     }
 
     private void tryTogether() {
         List<CompletableFuture<Boolean>> tries;
-        client.pipeline.lock(); // otherwise two threads of this client could take a key each, and both fail
+        client.pipeline.lock(); // otherwise two threads of this client could get one key each, and both fail
         try {
             tries = tenures.stream().map(tenure -> acquire(tenure, false)).toList();
         } finally {
             client.pipeline.unlock();
         }
-        Clock.all(tries.stream()).whenComplete((all, error) -> {
-            if (error != null) {
-                fail(error);
-            } else if (tries.stream().allMatch(CompletableFuture::join)) {
-                succeed();
-            } else if (isWaiting) {
-                acquireAnew();
-            } else {
-                fail(null);
-            }
-        });
-    }
-
-    /** Gives all keys back, and acquires them one after the other. */
-    private void acquireAnew() {
-        giveBack(true).thenRun(() -> {
-            // A release that arrives late must not end the next grant.
-            String owner = request.newOwner();
-            synchronized (this) {
-                begun.clear();
-                hasLostOne = false;
-                tenures.replaceAll(
-                        tenure -> tenure.holds() > 0 ? tenure : request.newTenure(tenure.key, owner, tenure.thread));
-            }
-            if (!isReentry) {
-                tenures.forEach(tenure -> tenure.onLost(loss -> loseOne(tenure)));
-            }
-            acquireNext(0);
-        });
-    }
-
-    private void startOver() {
-        new CompletableFuture<Void>()
-                .completeOnTimeout(null, PAUSE_AFTER_LOSS, TimeUnit.NANOSECONDS)
-                .thenRun(this::acquireAnew);
-    }
-
-    /** One key is lost. If that is so before all are held, the wait for the next one ends. */
-    private void loseOne(Tenure tenure) {
-        synchronized (this) {
-            if (!tenures.contains(tenure)) {
-                return; // it has been given back
-            }
-            hasLostOne = true;
-        }
-        cancelBegun();
-    }
-
-    private synchronized boolean isToBeAcquiredAnew() {
-        return hasLostOne && !isCancelled;
+        Clock.all(tries.stream())
+                .whenComplete((all, error) ->
+                        ended(true, error == null && tries.stream().allMatch(CompletableFuture::join), error));
     }
 
     private void acquireNext(int index) {
-        if (index == tenures.size()) {
-            succeed();
-            return;
-        }
         acquire(tenures.get(index), isWaiting).whenComplete((isGranted, error) -> {
-            if (isToBeAcquiredAnew()) {
-                startOver();
-            } else if (error == null && isGranted) {
+            if (error == null && isGranted && index + 1 < tenures.size()) {
                 acquireNext(index + 1);
             } else {
-                fail(error);
+                ended(false, error == null && isGranted, error);
             }
         });
     }
 
-    private void succeed() {
-        try {
-            if (hasSeveral()) {
-                tenures.forEach(Tenure::checkHeld); // one may be lost while the next one is waited for
-            }
-        } catch (LockLostException lost) {
-            if (isWaiting && !isReentry) {
-                startOver();
-            } else {
-                fail(lost);
-            }
-            return;
+    private CompletableFuture<Boolean> acquire(Tenure tenure, boolean waits) {
+        Key key = new Key(tenure, waits);
+        begun.add(key);
+        if (isCancelled || loss() != null) {
+            key.call.cancel();
         }
+        key.tryOnce(patience);
+        return key.result;
+    }
+
+    /** Why a granted key was lost, or null. With several keys, one may be lost during the wait for the next one. */
+    private @Nullable LockLostException loss() {
+        return begun.stream()
+                .filter(key -> key.isGranted && tenures.size() > 1 && !key.tenure.isHeld())
+                .map(key -> key.tenure.lose(Tenure.LEASE_OVER))
+                .findFirst()
+                .orElse(null);
+    }
+
+    /** @param wereTriedTogether whether the keys were only tried, and not waited for yet */
+    private void ended(boolean wereTriedTogether, boolean isGranted, @Nullable Throwable failure) {
+        LockLostException loss = loss();
+        boolean mayGoOn = loss == null ? wereTriedTogether && failure == null : !isReentry;
+        if (isGranted && loss == null) {
+            succeed();
+        } else if (mayGoOn && isWaiting && !isCancelled) {
+            long pause = loss == null ? 0 : PAUSE_AFTER_LOSS;
+            giveBack(true).thenRun(() -> client.servers.timer.at(Clock.now() + pause, this::acquireAnew));
+        } else {
+            Throwable cause = failure == null ? loss : Clock.cause(failure);
+            boolean mayWait = cause != null && !(cause instanceof LockUnreachableException);
+            giveBack(mayWait).thenRun(() -> Clock.complete(result, false, cause));
+        }
+    }
+
+    /** Acquires the keys one after the other, with a new owner: a late release of the old owner must not end a new grant. */
+    private void acquireAnew() {
+        String owner = request.newOwner();
+        tenures.replaceAll(tenure -> tenure.holds > 0 ? tenure : new Tenure(request, tenure.key, owner, tenure.thread));
+        if (!isReentry) {
+            List<Key> now = begun;
+            Tenure.onLost(tenures, loss -> now.forEach(key -> key.call.cancel()));
+        }
+        acquireNext(0);
+    }
+
+    private void succeed() {
         List<Tenure> begunNow =
-                tenures.stream().filter(tenure -> tenure.holds() == 1).toList();
+                tenures.stream().filter(tenure -> tenure.holds == 1).toList();
         if (!begunNow.isEmpty()) {
             Tenure.loseTogether(tenures);
             request.watchLoss(begunNow);
@@ -215,29 +199,215 @@ final class Acquisition {
         result.complete(true);
     }
 
-    /** Ends without a grant: busy, if there is no error. */
-    private void fail(@Nullable Throwable error) {
-        Throwable cause = error == null ? null : Clock.cause(error);
-        boolean mayWait = cause != null && !(cause instanceof LockUnreachableException);
-        giveBack(mayWait).thenRun(() -> Clock.complete(result, false, cause));
+    /**
+     * Releases the granted keys. The future completes when this is done, or after 200 ms. Then the rest is released in the background.
+     *
+     * @param withUnheard whether to wait also for the release of keys that may have been granted, because a reply is missing
+     */
+    private CompletableFuture<Void> giveBack(boolean withUnheard) {
+        List<Key> left = begun;
+        begun = new CopyOnWriteArrayList<>();
+        return Clock.all(left.stream()
+                        .filter(key -> key.isGranted || withUnheard)
+                        .map(key -> key.isGranted ? key.release() : key.gaveUp))
+                .exceptionally(failed -> null)
+                .completeOnTimeout(null, GIVE_UP_LIMIT, TimeUnit.NANOSECONDS);
+    }
+
+    private static long number(Object grant, int index) {
+        return (Long) ((List<?>) grant).get(index);
     }
 
     /**
-     * Gives back what was granted. The future completes when that is done, or after 200 ms: the rest goes on in the background.
-     *
-     * @param withUnheard whether to wait for what may have been granted, too
+     * The acquisition of one key. It first tries the key, then waits for it at the server in slices, and confirms the grant that ends a
+     * wait. A slice without a reply in time shows that the server is gone, so the client sends no probes during a slice.
      */
-    private CompletableFuture<Void> giveBack(boolean withUnheard) {
-        List<CompletableFuture<?>> given = new ArrayList<>();
-        synchronized (this) {
-            granted.forEach(tenure -> given.add(tenure.release(request.isShared())));
-            granted.clear();
-            if (withUnheard) {
-                begun.forEach(each -> given.add(each.gaveUp));
-            }
+    private final class Key {
+        final Tenure tenure;
+        final Call call;
+
+        /** True: granted; false: busy. */
+        final CompletableFuture<Boolean> result = new CompletableFuture<>();
+
+        volatile boolean isGranted;
+
+        /** Completes when the server has neither a grant nor a position of this caller, or the client's patience is over. */
+        volatile CompletableFuture<?> gaveUp = CompletableFuture.completedFuture(null);
+
+        private final boolean isWaiting;
+        private final int wanted;
+        private boolean isLastSlice;
+        private boolean isLeftBehind;
+        private @Nullable CompletableFuture<Void> turn;
+        private int polls;
+
+        /** @param isWaiting whether to wait until the end of the wait limit */
+        Key(Tenure tenure, boolean isWaiting) {
+            this.tenure = tenure;
+            this.isWaiting = isWaiting;
+            wanted = tenure.holds + 1;
+            long limit = waitEnd + GRACE + replicationLimit;
+            long end = isWaiting ? limit : Clock.earlier(limit, Clock.now() + patience);
+            call = new Call(client.servers, tenure.key, end);
+            call.onLeaseRefused = longest -> lease = longest;
         }
-        return Clock.all(given.stream())
-                .exceptionally(failed -> null)
-                .completeOnTimeout(null, KeyAcquisition.GIVE_UP_LIMIT, TimeUnit.NANOSECONDS);
+
+        void tryOnce(long limit) {
+            askReplicated(limit, () -> acquire(lease), replies -> {
+                Object reply = replies.get(0);
+                tenure.checkAccepted(reply);
+                if (reply == null) {
+                    waitOrPoll();
+                } else {
+                    granted(reply, replies);
+                }
+            });
+        }
+
+        private void waitOrPoll() {
+            long left = Clock.left(waitEnd);
+            if (!isWaiting || left <= 0) {
+                end(false, null);
+                return;
+            }
+            CompletableFuture<Void> turn = this.turn == null ? client.waitingConnections.enter() : this.turn;
+            this.turn = turn;
+            // Poll without a connection: otherwise there is a deadlock if all connections wait for a lock that this
+            // caller holds.
+            CompletableFuture<?> next = turn.isDone()
+                    ? turn
+                    : CompletableFuture.anyOf(turn, call.pause(Math.min(left, Clock.backOff(++polls))));
+            then(next, paused -> {
+                if (turn.isDone()) {
+                    waitForSlice();
+                } else {
+                    tryOnce(Clock.FOREVER);
+                }
+            });
+        }
+
+        private void waitForSlice() {
+            long limit = SLICE + client.servers.responseLimit;
+            then(call.ask(true, Clock.FOREVER, limit, () -> List.of(slice())), replies -> {
+                Object reply = replies.get(0);
+                tenure.checkAccepted(reply);
+                isLeftBehind = reply != null || !isLastSlice; // the server keeps the position
+                if (reply != null) {
+                    confirm(reply);
+                } else if (isLastSlice) {
+                    end(false, null);
+                } else {
+                    waitOrPoll();
+                }
+            });
+        }
+
+        private Request acquire(long lease, Object... waiting) {
+            return Request.withHolds("LOCK.ACQUIRE", tenure, lease, List.of(waiting), wanted, request.kind());
+        }
+
+        private Request slice() {
+            long left = Clock.left(waitEnd);
+            isLastSlice = left <= SLICE;
+            long block = Clock.millis(Math.max(0, Math.min(left, SLICE)));
+            return isLastSlice
+                    ? acquire(Math.min(lease, SHORT_LEASE), "BLOCK", block)
+                    : acquire(Math.min(lease, SHORT_LEASE), "BLOCK", block, "KEEP", KEEP);
+        }
+
+        /** Renews the short lease of a grant to the full lease. If the short lease is already over, the wait continues. */
+        private void confirm(Object grant) {
+            List<Object> token = List.of("TOKEN", number(grant, 0));
+            Supplier<Request> renewal =
+                    () -> Request.withHolds("LOCK.RENEW", tenure, lease(grant), token, wanted, request.kind());
+            askReplicated(patience, renewal, replies -> {
+                Object reply = replies.get(0);
+                if (ServerError.is(reply, "NOTHELD")) {
+                    waitOrPoll();
+                } else {
+                    tenure.checkAccepted(reply);
+                    granted(grant, replies);
+                }
+            });
+        }
+
+        private long lease(Object grant) {
+            return lease == 0 ? number(grant, 2) : lease;
+        }
+
+        private void granted(Object grant, List<@Nullable Object> replies) {
+            LockRequest.Replicas replicas = request.replicas;
+            if (replicas.count() > 0) {
+                isLeftBehind = true;
+                LockRefusedException.throwIfError(tenure.key, replies.get(1));
+                if (!(replies.get(1) instanceof Long count) || count < replicas.count()) {
+                    throw new LockUnreplicatedException("only " + replies.get(1) + " of " + replicas.count()
+                            + " replicas have confirmed the grant of the lock " + tenure.key
+                            + " in time, and it was given back: check the replicas, and try again");
+                }
+            }
+            long token = number(grant, 0);
+            if (wanted > 1 && token != tenure.token) {
+                throw tenure.lose("another tenure has begun");
+            }
+            tenure.granted(call, token, wanted, lease(grant), isRenewed, request.kind());
+            isLeftBehind = false;
+            end(true, null);
+        }
+
+        /** Sends a request. If replicas must confirm the grant, WAIT follows. WAIT blocks the connection, so this one is not shared. */
+        private void askReplicated(long limit, Supplier<Request> next, Consumer<List<@Nullable Object>> step) {
+            LockRequest.Replicas replicas = request.replicas;
+            boolean isReplicated = replicas.count() > 0;
+            long replyLimit = client.servers.responseLimit + replicationLimit;
+            Supplier<List<Request>> requests = () -> isReplicated
+                    ? List.of(next.get(), new Request("WAIT", replicas.count(), replicas.within()))
+                    : List.of(next.get());
+            then(call.ask(isReplicated, limit, replyLimit, requests), step);
+        }
+
+        private <T> void then(CompletableFuture<T> future, Consumer<T> step) {
+            future.thenAccept(step).whenComplete((done, failure) -> {
+                if (failure != null) {
+                    end(false, Clock.cause(failure));
+                }
+            });
+        }
+
+        /** Ends the acquisition of this key. If it fails, gives up the turn, the position in the queue and the grant. */
+        private void end(boolean granted, @Nullable Throwable failure) {
+            isGranted = granted;
+            if (turn != null) {
+                client.waitingConnections.end(turn);
+            }
+            if (isLeftBehind || (failure != null && call.mayHaveRun)) {
+                gaveUp = giveUp();
+            }
+            // If a server has answered, the lock was busy until the wait limit. If there are several keys, a server has
+            // answered, because the keys were tried before.
+            boolean isBusy = failure instanceof LockUnreachableException
+                    && isWaiting
+                    && (call.isHeard || tenures.size() > 1)
+                    && Clock.left(waitEnd) <= 0;
+            Clock.complete(result, granted, isBusy ? null : failure);
+        }
+
+        private CompletableFuture<?> giveUp() {
+            return new Call(client.servers, tenure.key, Clock.now() + giveUpLimit())
+                    .ask(() -> new Request("LOCK.RELEASE", tenure.key, tenure.owner, "HOLDS", wanted - 1));
+        }
+
+        CompletableFuture<Void> release() {
+            return tenure.release(request.isShared(), giveUpLimit());
+        }
+
+        /**
+         * If the program has named the owner, or this is a re-entry, a later grant may have the same owner. A late release must not
+         * end that grant.
+         */
+        private long giveUpLimit() {
+            boolean isOnlyGrant = wanted == 1 && request.owner == null;
+            return isOnlyGrant ? client.patience : GIVE_UP_LIMIT;
+        }
     }
 }

@@ -24,7 +24,7 @@ final class Clock {
         return until - System.nanoTime();
     }
 
-    /** The clock may overflow, so Math.min is wrong. */
+    /** The earlier instant. Math.min would be wrong, because the clock may overflow. */
     static long earlier(long one, long other) {
         return one - other < 0 ? one : other;
     }
@@ -41,7 +41,7 @@ final class Clock {
         return span(millis, TimeUnit.MILLISECONDS);
     }
 
-    /** Whole milliseconds, rounded up and at least 1: the server takes 0 for no limit. */
+    /** Whole milliseconds, rounded up and at least 1, because 0 means no limit at the server. */
     static long millis(long span) {
         return Math.max(1, span / 1_000_000 + (span % 1_000_000 == 0 ? 0 : 1));
     }
@@ -55,16 +55,18 @@ final class Clock {
     }
 
     /**
-     * When a lease in milliseconds ends whose request was sent at {@code sent}. The server starts counting later. A thousandth
-     * and a millisecond are subtracted, because its clock may be faster.
+     * When a lease ends, in this process. The server starts the lease after {@code sent}, when its request was sent. A thousandth and
+     * a millisecond are subtracted, because the server's clock may be faster.
+     *
+     * @param lease in milliseconds
      */
     static long leaseEnd(long sent, long lease) {
         return sent + nanos(Math.max(0, lease - lease / 1000 - 1));
     }
 
     /**
-     * The pause before the next attempt: none after the first failure, because the connection may have been cut while it was
-     * idle; then 50 ms, doubling to a second, with jitter.
+     * The pause before the next attempt. After the first failure there is none, because the connection may have been cut while it
+     * was idle. Then the pause is 50 ms, doubling to a second, with jitter.
      */
     static long backOff(int failures) {
         long most = failures == 0 ? 0 : Math.min(1_000, 25L << Math.min(failures, 6));
@@ -77,52 +79,47 @@ final class Clock {
         return thread;
     }
 
-    /** Completes a future with the value, or exceptionally with the error if there is one. */
+    /** Completes a future with the value, or exceptionally with the cause of the error if there is an error. */
     static <T> void complete(CompletableFuture<T> future, @Nullable T value, @Nullable Throwable error) {
         if (error == null) {
             future.complete(value);
         } else {
-            future.completeExceptionally(error);
+            future.completeExceptionally(cause(error));
         }
     }
 
-    /** Completes when all of these have. */
+    /** Returns a future that completes when all these futures have completed. */
     static CompletableFuture<Void> all(Stream<? extends CompletableFuture<?>> futures) {
         return CompletableFuture.allOf(futures.toArray(CompletableFuture[]::new));
     }
 
-    /** Waits for a future. An interrupt does not end the wait, and is set again afterwards. */
+    /** As {@link #awaitInterruptibly}, but an interrupt does not end the wait. The interrupt status is set again afterwards. */
     static <T> T await(CompletableFuture<T> future) {
-        boolean interrupted = false;
         try {
-            for (; ; ) {
-                try {
-                    return awaitInterruptibly(future);
-                } catch (InterruptedException kept) {
-                    interrupted = true;
-                }
-            }
-        } finally {
-            if (interrupted) {
-                Thread.currentThread().interrupt();
-            }
+            return future.join();
+        } catch (CompletionException failure) {
+            throw thrownHere(failure);
         }
     }
 
-    /** Waits for a future. Its exception has the stack trace of this thread. */
+    /** Waits for a future. If the future fails, the thrown exception has the stack trace of this thread. */
     static <T> T awaitInterruptibly(CompletableFuture<T> future) throws InterruptedException {
         try {
             return future.get();
         } catch (ExecutionException failure) {
-            if (cause(failure) instanceof RuntimeException exception) {
-                exception.fillInStackTrace();
-                throw exception;
-            }
-            throw new IllegalStateException(failure);
+            throw thrownHere(failure);
         }
     }
 
-    /** What a future has failed with. */
+    private static RuntimeException thrownHere(Exception failure) {
+        if (cause(failure) instanceof RuntimeException exception) {
+            exception.fillInStackTrace();
+            return exception;
+        }
+        return new IllegalStateException(failure);
+    }
+
+    /** The exception with which a future has failed, without its wrappers. */
     static Throwable cause(Throwable failure) {
         Throwable cause = failure;
         while ((cause instanceof CompletionException || cause instanceof ExecutionException)

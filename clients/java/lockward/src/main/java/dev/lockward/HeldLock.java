@@ -13,21 +13,20 @@ import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A lock that is held, of one key or several. The object holds it, not a thread: one thread may acquire it and another release
- * it. If it could not be renewed, or its key was deleted or broken, it is <em>lost</em>; of several keys, as soon as one is.
+ * A lock that is held, of one key or several. The object holds the lock, not a thread: one thread may acquire it and another thread
+ * release it. If the lock could not be renewed, or its key was deleted or broken, the lock is <em>lost</em>. A lock of several keys is
+ * lost as soon as one key is lost.
  *
- * <p>If the program drops the object without releasing it, it is renewed no more, and the lock is free when its lease ends.
+ * <p>If the program drops the object without releasing it, the client stops renewing the lock, and the lock ends with its lease.
  *
  * <p>Methods that send a request throw a {@link LockLostException} when the lock is lost, an {@link IllegalMonitorStateException} when
  * it has been released, a {@link LockRefusedException} when the server replies with another error, and a {@link
- * LockUnreachableException} when no server answers within the client's patience. An interrupt does not end them.
+ * LockUnreachableException} when no server answers within the client's patience. An interrupt does not end these methods.
  */
 public final class HeldLock implements AutoCloseable {
-    private final LockwardClient client;
     private final List<Tenure> tenures;
 
-    HeldLock(LockwardClient client, List<Tenure> tenures) {
-        this.client = client;
+    HeldLock(List<Tenure> tenures) {
         this.tenures = tenures;
     }
 
@@ -42,38 +41,38 @@ public final class HeldLock implements AutoCloseable {
     }
 
     /**
-     * The fencing token, of the first key: larger than that of every earlier tenure of this lock. Send it along with every write, so
-     * that what is written to can refuse a smaller token than the largest one seen.
+     * The fencing token of the first key. It is larger than the token of every earlier tenure of this lock. Send it with every write,
+     * so that the store can refuse a token that is smaller than the largest one it has seen.
      */
     public long fencingToken() {
-        return tenures.get(0).token();
+        return tenures.get(0).token;
     }
 
     /** The fencing token of each key. */
     public List<Long> fencingTokens() {
-        return tenures.stream().map(Tenure::token).toList();
+        return tenures.stream().map(tenure -> tenure.token).toList();
     }
 
-    /** Whether the lock is held: its lease runs by the clock of this process, and no server has denied it. Sends no request. */
+    /** Whether the lock is held: by this process's clock its lease is not over, and no server has reported a loss. Sends no request. */
     public boolean isHeld() {
         return tenures.stream().allMatch(Tenure::isHeld);
     }
 
     /**
-     * Calls {@code listener} once if the lock is lost before it is released; at once, if it is lost already. The listener is called
-     * in a thread of its own, at most 50 ms after the end of the lease.
+     * Calls {@code listener} once if the lock is lost before it is released. If the lock is already lost, this happens at once. The
+     * listener runs in a thread of its own, at most 50 ms after the end of the lease.
      */
     public void onLost(Consumer<LockLostException> listener) {
         Tenure.onLost(tenures, listener);
     }
 
-    /** Renews the lock now. That is rarely needed. */
+    /** Renews the lock now. This is rarely needed. */
     public void renew() {
-        Clock.await(all(tenure -> tenure.renew(tenure.lease(), null)));
+        Clock.await(all(tenure -> tenure.renew(tenure.lease, null)));
     }
 
     /**
-     * Sets a new lease from now, shorter or longer than before. If the lock is renewed, it is the lease of later renewals, too.
+     * Sets a new lease from now, shorter or longer than before. Later renewals by the client use the new lease, too.
      *
      * @param lease more than 0, rounded up to milliseconds
      */
@@ -82,37 +81,37 @@ public final class HeldLock implements AutoCloseable {
         Clock.await(all(tenure -> tenure.renew(millis, null)));
     }
 
-    /** Lets readers in from now on. */
+    /** Lets readers hold the lock, too, from now on. */
     public void downgradeToShared() {
-        Clock.await(all(tenure -> tenure.renew(null, Request.SHARED)));
+        Clock.await(all(tenure -> tenure.renew(0, Request.SHARED)));
     }
 
-    /** Lets others in from now on, up to so many slots: more than before. */
+    /** Makes the lock a semaphore from now on, with more slots than before. */
     public void downgradeToSlots(int slots) {
-        Clock.await(all(tenure -> tenure.renew(null, List.of("SLOTS", slots))));
+        Clock.await(all(tenure -> tenure.renew(0, List.of("SLOTS", slots))));
     }
 
     /**
-     * Runs a command only while the server has this lock: LOCK.GUARD with the first key and its fencing token. Example: {@code
-     * guarded("SET", "{order:42}:state", "paid")}. Without arguments it only checks the token.
+     * Runs a command only while the server has this tenure: sends LOCK.GUARD with the first key and its fencing token. Example: {@code
+     * guarded("SET", "{order:42}:state", "paid")}. Without arguments the server only checks the token.
      *
-     * <p>The data must be on the lock's server. In a cluster its keys need the slot of the lock, by a common tag such as {@code
-     * {order:42}}. The command is not repeated when its reply is missing, because it may have run.
+     * <p>The data must be on the lock's server. In a cluster the keys of the data need the slot of the lock, by a common tag such as
+     * {@code {order:42}}. If the reply is lost, the client does not repeat the command, because it may have run.
      *
-     * @param command its name and arguments: {@code byte[]}, or anything else as text
-     * @return the reply: a String, a Long, a List of these and lists, or null
+     * @param command the name and the arguments: each a {@code byte[]}, or any object, which is sent as text
+     * @return the reply: a String, a Long, null, or a List of replies
      * @throws LockLostException when the lock has been lost: the command did not run
      * @throws LockRefusedException when the server replies with another error. The lock stays held
      * @throws LockUnreachableException when no server has replied. The command may have run
      */
     public @Nullable Object guarded(Object... command) {
         tenures.forEach(Tenure::checkHeld);
-        return Clock.await(tenures.get(0).guarded(command));
+        return Clock.await(tenures.get(0).guarded(true, command));
     }
 
     /**
-     * A text from which another process goes on with the lock: {@link LockwardClient#resume}. This object does not hold the lock
-     * any more and does not renew it, so that must happen within the lease.
+     * Returns a text with which another process continues the lock, by {@link LockwardClient#resume}. This object does not hold the
+     * lock any more and does not renew it, so the other process must resume it before the lease ends.
      */
     public String handle() {
         return tenures.stream()
@@ -128,7 +127,7 @@ public final class HeldLock implements AutoCloseable {
                 .toList();
         Tenure.loseTogether(tenures);
         client.request(tenures.get(0).key).watchLoss(tenures);
-        HeldLock held = new HeldLock(client, tenures);
+        HeldLock held = new HeldLock(tenures);
         try {
             held.renew();
             return held;
@@ -142,7 +141,7 @@ public final class HeldLock implements AutoCloseable {
         List<String> parts = Arrays.stream(handle.split(":", -1))
                 .map(part -> URLDecoder.decode(part, StandardCharsets.UTF_8))
                 .toList();
-        Tenure tenure = client.request(parts.get(0)).newTenure(parts.get(0), parts.get(1), null);
+        Tenure tenure = new Tenure(client.request(parts.get(0)), parts.get(0), parts.get(1), null);
         long token = Long.parseLong(parts.get(2));
         int holds = Integer.parseInt(parts.get(3));
         long lease = Long.parseLong(parts.get(4));
@@ -150,19 +149,19 @@ public final class HeldLock implements AutoCloseable {
         return tenure;
     }
 
-    /** Gives the lock back. What no server answers ends with its lease. */
+    /** Releases the lock. If no server answers, the lock ends with its lease. */
     public void release() {
         Clock.await(all(tenure -> tenure.release(false)));
     }
 
-    /** As {@link #release}, without a thread. */
+    /** As {@link #release}, without blocking a thread. */
     public CompletableFuture<Void> releaseAsync() {
-        return client.async(all(tenure -> tenure.release(false)));
+        return tenures.get(0).client.async(all(tenure -> tenure.release(false)));
     }
 
     /**
-     * Gives the lock back after a delay: until then no owner gets it, and then the first waiter does. This object does not hold it
-     * any more, and its end is no loss.
+     * Frees the lock after a delay: no owner gets the lock before that, and then the first waiter gets it. This object does not hold
+     * the lock any more, and does not report a loss when the delay is over.
      *
      * @param delay more than 0, rounded up to milliseconds
      */
@@ -171,10 +170,10 @@ public final class HeldLock implements AutoCloseable {
         Clock.await(all(tenure -> tenure.releaseAfter(millis)));
     }
 
-    /** As {@link #release}, if the lock has not been released. */
+    /** As {@link #release}, unless the lock has been released. */
     @Override
     public void close() {
-        if (tenures.get(0).holds() > 0) {
+        if (tenures.get(0).holds > 0) {
             release();
         }
     }

@@ -3,7 +3,7 @@ package dev.lockward;
 /**
  * The tenure ended before it was released: another owner may hold the lock now.
  *
- * <p>Its lease ended before it was renewed, or the lock was deleted, broken or forgotten at the server, or the client was closed.
+ * <p>The lease ended before it was renewed, or the lock was deleted, broken or forgotten at the server, or the client was closed.
  */
 public final class LockLostException extends IllegalMonitorStateException {
     private static final long serialVersionUID = 1;

@@ -1,26 +1,27 @@
 package dev.lockward;
 
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
 import java.util.function.Function;
+import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
 /**
- * How a lock is to be acquired: the key or keys, the kind, and the settings. Without a kind the lock is exclusive. {@link
- * LockwardClient#request} returns it, and it may be used any number of times, but must not be changed by two threads at once.
+ * How to acquire a lock: the key or keys, the kind, and the settings. Without a kind the lock is exclusive. {@link
+ * LockwardClient#request} creates a request. A request may be used any number of times, but two threads must not change it at once.
  */
 public final class LockRequest {
     final List<String> keys;
     final LockwardClient client;
     private List<Object> limit = Request.EXCLUSIVE;
-    private @Nullable Integer weight;
+    private List<Object> weight = List.of();
 
-    @Nullable
-    Long lease;
+    /** In milliseconds; 0 for the server's default. */
+    long lease;
 
     boolean isRenewed = true;
 
@@ -28,66 +29,66 @@ public final class LockRequest {
     String owner;
 
     long holdLimit = Clock.FOREVER;
-
-    @Nullable
     Replicas replicas;
 
     private @Nullable Consumer<LockLostException> onLost;
 
     record Replicas(int count, long within) {
+        static final Replicas NONE = new Replicas(0, 0);
+
         static Replicas of(int count, Duration within) {
             return new Replicas(count, Clock.positiveMillis(within, "time for replicas"));
         }
     }
 
-    LockRequest(LockwardClient client, List<String> keys, @Nullable Long lease, @Nullable Replicas replicas) {
+    LockRequest(LockwardClient client, List<String> keys, long lease, Replicas replicas) {
         this.client = client;
         this.keys = keys;
         this.lease = lease;
         this.replicas = replicas;
     }
 
-    /** Everybody who asks for this kind may hold the lock together: readers. */
+    /** A read lock: all owners that ask for this kind may hold the lock together. */
     public LockRequest shared() {
         limit = Request.SHARED;
         return this;
     }
 
     /**
-     * So many holders, or holders with so much weight, may hold the lock together: a semaphore.
+     * A semaphore: the weights of all holders together are at most the number of slots.
      *
-     * @param slots 1 to 1,000,000. It should be the same for all
+     * @param slots 1 to 1,000,000. The number should be the same for all callers
      */
     public LockRequest slots(int slots) {
         limit = List.of("SLOTS", slots);
         return this;
     }
 
-    /** Takes so many of the slots, and not one. */
+    /** How many of the slots to take, instead of one. */
     public LockRequest weight(int slotsTaken) {
-        weight = slotsTaken;
+        weight = List.of("WEIGHT", slotsTaken);
         return this;
     }
 
-    /** The lease, instead of the client's. More than 0, rounded up to milliseconds. */
+    /** A lease that replaces the client's setting. More than 0, rounded up to milliseconds. */
     public LockRequest lease(Duration length) {
         lease = Clock.positiveMillis(length, "lease");
         return this;
     }
 
-    /** Whether the lease is renewed until the lock is released. Otherwise the lock is lost when the lease is over. */
+    /** Whether the client renews the lease until the lock is released. Otherwise the lock is lost when the lease is over. */
     public LockRequest renewal(boolean isOn) {
         isRenewed = isOn;
         return this;
     }
 
-    /** The lock is lost so long after it was granted, though it is renewed until then. */
+    /** The lock is lost this long after it was granted. Until then it is renewed. */
     public LockRequest holdLimit(Duration length) {
         holdLimit = Clock.nanos(Clock.positiveMillis(length, "hold limit"));
         return this;
     }
 
-    /** The owner's name at the server, 1 to 1,024 bytes. Two that hold a lock under the same name are one owner. */
+    /** The owner's name at the server, 1 to 1,024 bytes. Holders with the same name are one owner. */
     public LockRequest owner(String name) {
         owner = name;
         return this;
@@ -108,7 +109,7 @@ public final class LockRequest {
     /**
      * Acquires the lock, and waits for it without limit.
      *
-     * @throws InterruptedException when the thread is interrupted. It has left the queue then, and holds nothing
+     * @throws InterruptedException when the thread is interrupted. The thread has left the queue then, and holds nothing
      * @throws LockRefusedException when the server replies with an error
      * @throws LockUnreachableException when no server answers the first request within the client's patience
      */
@@ -119,7 +120,7 @@ public final class LockRequest {
     /**
      * Acquires the lock, and waits for it for at most {@code timeout}; 0 does not wait.
      *
-     * @return empty when the lock is busy for longer
+     * @return empty when the lock was still busy after {@code timeout}
      * @throws InterruptedException as {@link #acquire}
      * @throws LockRefusedException as {@link #acquire}
      * @throws LockUnreachableException when no server answers
@@ -128,19 +129,19 @@ public final class LockRequest {
         return acquire(Clock.span(timeout));
     }
 
-    /** As {@link #acquire}, without a thread. To cancel the future leaves the queue. */
+    /** As {@link #acquire}, without blocking a thread. If the future is cancelled, the caller leaves the queue. */
     public CompletableFuture<HeldLock> acquireAsync() {
         return acquireAsync(Clock.FOREVER, Optional::orElseThrow);
     }
 
-    /** As {@link #tryAcquire}, without a thread. To cancel the future leaves the queue. */
+    /** As {@link #tryAcquire}, without blocking a thread. If the future is cancelled, the caller leaves the queue. */
     public CompletableFuture<Optional<HeldLock>> tryAcquireAsync(Duration timeout) {
         return acquireAsync(Clock.span(timeout), held -> held);
     }
 
     /** A lock for threads: {@link java.util.concurrent.locks.Lock}. This request must not be changed any more. */
     public LockwardLock asLock() {
-        return new LockwardLock(client, this);
+        return new LockwardLock(this);
     }
 
     /** Runs {@code leader} while this process holds the lock: {@link LockwardClient#lead}. */
@@ -155,14 +156,10 @@ public final class LockRequest {
     private boolean leadOnce(LockwardClient.Leader leader) throws InterruptedException {
         HeldLock term = acquire();
         Thread thread = Thread.currentThread();
-        var state = new Object() {
-            boolean isOver;
-            boolean isDeposed;
-        };
+        CompletableFuture<Boolean> isDeposed = new CompletableFuture<>();
         term.onLost(loss -> {
-            synchronized (state) {
-                if (!state.isOver) {
-                    state.isDeposed = true;
+            synchronized (isDeposed) {
+                if (isDeposed.complete(true)) {
                     thread.interrupt();
                 }
             }
@@ -170,20 +167,20 @@ public final class LockRequest {
         try {
             leader.run(term);
         } catch (InterruptedException interrupt) {
-            if (!state.isDeposed) {
+            if (!isDeposed.getNow(false)) {
                 throw interrupt;
             }
         } finally {
-            synchronized (state) {
-                state.isOver = true;
+            synchronized (isDeposed) {
+                isDeposed.complete(false);
             }
-            if (state.isDeposed) {
-                Thread.interrupted(); // it was meant for the leader
+            if (isDeposed.join()) {
+                Thread.interrupted(); // this interrupt was only for the leader
             } else {
                 release(term);
             }
         }
-        return !state.isDeposed;
+        return !isDeposed.join();
     }
 
     private static void release(HeldLock term) {
@@ -200,24 +197,15 @@ public final class LockRequest {
 
     /** The arguments of LOCK.ACQUIRE and LOCK.RENEW. The server checks them. */
     List<Object> kind() {
-        if (weight == null) {
-            return limit;
-        }
-        List<Object> weighted = new ArrayList<>(limit);
-        weighted.addAll(List.of("WEIGHT", weight));
-        return weighted;
+        return Stream.concat(limit.stream(), weight.stream()).toList();
     }
 
     /** The owner of the next tenure. */
     String newOwner() {
-        return owner == null ? client.newOwner() : owner;
+        return owner == null ? client.id + ":" + client.owners.incrementAndGet() : owner;
     }
 
-    Tenure newTenure(String key, String ofOwner, @Nullable Thread thread) {
-        return new Tenure(client, key, ofOwner, holdLimit, thread);
-    }
-
-    /** Tells the program when one of these is lost. */
+    /** Calls the program's listener when one of the tenures is lost. */
     void watchLoss(List<Tenure> tenures) {
         if (onLost != null) {
             Tenure.onLost(tenures, onLost);
@@ -225,24 +213,21 @@ public final class LockRequest {
     }
 
     private Acquisition acquisition(long wait) {
-        String name = newOwner();
-        List<Tenure> tenures =
-                keys.stream().map(key -> newTenure(key, name, null)).toList();
-        return new Acquisition(this, tenures, lease, isRenewed, wait);
+        return new Acquisition(this, Map.of(), null, 0, wait);
     }
 
     private Optional<HeldLock> acquire(long wait) throws InterruptedException {
         Acquisition acquisition = acquisition(wait);
-        return acquisition.run(true) ? Optional.of(new HeldLock(client, acquisition.tenures)) : Optional.empty();
+        return acquisition.run(true) ? Optional.of(new HeldLock(acquisition.tenures)) : Optional.empty();
     }
 
     private <T> CompletableFuture<T> acquireAsync(long wait, Function<Optional<HeldLock>, T> convert) {
         Acquisition acquisition = acquisition(wait).start();
-        CompletableFuture<T> future = client.async(acquisition.result.thenApply(isHeld ->
-                convert.apply(isHeld ? Optional.of(new HeldLock(client, acquisition.tenures)) : Optional.empty())));
+        CompletableFuture<T> future = client.async(acquisition.result.thenApply(
+                isHeld -> convert.apply(isHeld ? Optional.of(new HeldLock(acquisition.tenures)) : Optional.empty())));
         future.whenComplete((held, error) -> {
             if (error != null) {
-                acquisition.cancel(); // the caller has left, also by orTimeout
+                acquisition.cancel(); // the caller has left, for example by orTimeout
             }
         });
         return future;

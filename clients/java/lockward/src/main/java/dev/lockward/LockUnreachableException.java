@@ -3,7 +3,7 @@ package dev.lockward;
 import org.jspecify.annotations.Nullable;
 
 /**
- * No server has answered for as long as the client's patience or the wait limit. What may have been granted ends with its lease
+ * No server has answered within the client's patience or the wait limit. If the server has granted the lock, it ends with its lease
  * at the latest. A guarded command may have run.
  */
 public final class LockUnreachableException extends LockwardException {

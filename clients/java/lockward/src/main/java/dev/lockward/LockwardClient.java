@@ -1,9 +1,9 @@
 package dev.lockward;
 
+import dev.lockward.Servers.Node;
 import io.lettuce.core.ClientOptions;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.resource.ClientResources;
-import java.lang.ref.WeakReference;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -30,36 +30,42 @@ import org.jspecify.annotations.Nullable;
 /**
  * A client of one server, of the primary that Sentinels know, or of a cluster, for all threads of a process. See {@link #getLock}.
  *
- * <p>It opens one connection to each server that all requests share, and one for each call that waits in a server's queue. One
+ * <p>The client opens one shared connection to each server, and one connection for each call that waits in a server's queue. One
  * thread watches all leases.
  */
 public final class LockwardClient implements AutoCloseable {
-    private static final System.Logger LOGGER = System.getLogger(LockwardClient.class.getName());
     private static final String CLOSED = "the client was closed";
 
-    final Timer timer = new Timer();
     final Servers servers;
     final WaitingConnections waitingConnections;
 
     /** In nanoseconds. */
     final long patience;
 
-    /** Held while the tries of several keys are sent: one pipeline follows the other. A monitor would pin virtual threads. */
+    /** Held while the requests for several keys are sent, so that pipelines do not mix. A monitor would pin virtual threads. */
     final Lock pipeline = new ReentrantLock();
 
     /** The locks of each thread, by key. */
     final ThreadLocal<Map<String, Tenure>> threadTenures = ThreadLocal.withInitial(HashMap::new);
 
-    private final @Nullable Long lease;
-    private final LockRequest.@Nullable Replicas replicas;
+    private final long lease;
+    private final LockRequest.Replicas replicas;
     private final @Nullable Consumer<LockLostException> onLost;
-    private final String id = UUID.randomUUID().toString();
-    private final AtomicLong owners = new AtomicLong();
-    /** Those that are held. A tenure that the program has dropped is not renewed. */
+
+    /** A new owner is this id and a number. */
+    final String id = UUID.randomUUID().toString();
+
+    final AtomicLong owners = new AtomicLong();
+
+    /** The tenures that are held. A tenure that the program has dropped leaves this set, and is not renewed. */
     final Set<Tenure> live = Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap<>()));
 
-    /** As many threads as needed: a slow listener delays no other one. */
-    private final Executor callbacks = Executors.newCachedThreadPool(task -> Clock.daemon(task, "lockward-callback"));
+    // The next call of check, guarded by live.
+    private Future<?> alarm = CompletableFuture.completedFuture(null);
+    private long alarmAt = Clock.now() + Clock.FOREVER;
+
+    /** It has as many threads as needed, so a slow listener delays no other one. */
+    final Executor callbacks = Executors.newCachedThreadPool(task -> Clock.daemon(task, "lockward-callback"));
 
     private LockwardClient(Builder builder) {
         lease = builder.lease;
@@ -67,17 +73,17 @@ public final class LockwardClient implements AutoCloseable {
         replicas = builder.replicas;
         onLost = builder.onLost;
         waitingConnections = new WaitingConnections(builder.waitingConnections);
-        servers = new Servers(
-                builder.uris, builder.resources, builder.options, builder.responseLimit, timer, node -> List.copyOf(
-                                live)
-                        .forEach(tenure -> tenure.renewNow(node)));
+        servers = new Servers(builder, node -> {
+            node.lostAt = Clock.now();
+            check(node);
+        });
         // The first connection takes a while, because it loads Lettuce's classes. If it fails, the first request opens
         // another.
         servers.withShared(servers.nodeFor(id, null), (connection, error) -> {});
     }
 
     /**
-     * A client of one server, {@code redis://localhost}, or of the primary that Sentinels know, {@code
+     * A client of one server, such as {@code redis://localhost}, or of the primary that Sentinels know, such as {@code
      * redis-sentinel://one,two,three/0#name}. It connects in the background.
      *
      * @param uri as {@link RedisURI} describes it: {@code rediss} for TLS, and {@code user:password@} before the host
@@ -98,14 +104,17 @@ public final class LockwardClient implements AutoCloseable {
 
     /** The settings of a client. */
     public static final class Builder {
-        private final List<RedisURI> uris = new ArrayList<>();
-        private @Nullable ClientResources resources;
-        private ClientOptions options = ClientOptions.create();
-        private @Nullable Long lease;
+        final List<RedisURI> uris = new ArrayList<>();
+
+        @Nullable
+        ClientResources resources;
+
+        ClientOptions options = ClientOptions.create();
+        private long lease;
         private long patience = TimeUnit.SECONDS.toNanos(5);
-        private long responseLimit = TimeUnit.SECONDS.toNanos(2);
+        long responseLimit = TimeUnit.SECONDS.toNanos(2);
         private int waitingConnections = 256;
-        private LockRequest.@Nullable Replicas replicas;
+        private LockRequest.Replicas replicas = LockRequest.Replicas.NONE;
         private @Nullable Consumer<LockLostException> onLost;
 
         private Builder(RedisURI uri, RedisURI... others) {
@@ -119,15 +128,15 @@ public final class LockwardClient implements AutoCloseable {
             return this;
         }
 
-        /** Lettuce's options, for TLS (CA and client certificate) and sockets. Those for reconnecting and timeouts are ignored. */
+        /** Lettuce's options, for TLS (CA and client certificate) and sockets. Its options for reconnecting and timeouts are ignored. */
         public Builder options(ClientOptions connections) {
             options = connections;
             return this;
         }
 
         /**
-         * The lease of locks that are renewed: how long a lock stays held after this process dies. It is renewed when a third
-         * of it is over. Without this setting, it is the server's default, 30 seconds unless set.
+         * The lease of locks that are renewed: how long a lock lasts without renewal, for example after this process has died. The
+         * client renews it when a third of it is over. Without this setting, it is the server's {@code lock.default-lease}.
          *
          * @param renewed more than 0, rounded up to milliseconds
          */
@@ -137,7 +146,7 @@ public final class LockwardClient implements AutoCloseable {
         }
 
         /**
-         * How long a request is repeated while no server answers, before {@link LockUnreachableException}: 5 seconds unless set. A
+         * How long a request is repeated while no server answers, before {@link LockUnreachableException}: 5 seconds by default. A
          * thread that waits in a server's queue keeps waiting until its wait limit.
          */
         public Builder patience(Duration limit) {
@@ -145,15 +154,15 @@ public final class LockwardClient implements AutoCloseable {
             return this;
         }
 
-        /** How long a server may take to reply before the request is sent again on a new connection: 2 seconds unless set. */
+        /** How long to wait for a reply before the request is sent again on a new connection: 2 seconds by default. */
         public Builder responseLimit(Duration limit) {
             responseLimit = Clock.nanos(Clock.positiveMillis(limit, "response limit"));
             return this;
         }
 
         /**
-         * How many calls may wait in servers' queues at a time, each on its own connection: 256 unless set. More calls are
-         * not in a queue: they ask once a second or more often whether the lock is free.
+         * How many calls may wait in servers' queues at a time, each on its own connection: 256 by default. Further calls are not
+         * in a queue: they poll once a second or more often.
          */
         public Builder waitingConnections(int limit) {
             if (limit < 1) {
@@ -164,8 +173,8 @@ public final class LockwardClient implements AutoCloseable {
         }
 
         /**
-         * Acquires locks only if so many replicas confirm the grant in time. Otherwise they are given back, and {@link
-         * LockUnreplicatedException} is thrown. A replica that has confirmed a grant has the lock when it is promoted.
+         * Acquires locks only if {@code count} replicas confirm the grant in time. Otherwise the client releases the lock, and throws
+         * {@link LockUnreplicatedException}. A replica that has confirmed a grant has the lock when it is promoted.
          */
         public Builder replicas(int count, Duration within) {
             replicas = LockRequest.Replicas.of(count, within);
@@ -187,12 +196,12 @@ public final class LockwardClient implements AutoCloseable {
     // The kinds of locks.
 
     /**
-     * A lock to be acquired in any way that the returned object offers. The others below are short forms.
+     * Returns a request for a lock, with all settings and ways to acquire it. The methods below are short forms.
      *
-     * @param keys the key on the server; or several, which are one lock
+     * @param keys the key on the server, or several keys that form one lock
      */
     public LockRequest request(String... keys) {
-        // The same order for all clients: that of the bytes.
+        // All clients use the same order, the order of the bytes.
         List<String> sorted = Arrays.stream(keys)
                 .map(Objects::requireNonNull)
                 .distinct()
@@ -215,7 +224,7 @@ public final class LockwardClient implements AutoCloseable {
         return request(name).asLock();
     }
 
-    /** A read lock and a write lock of one key. The write lock is the same lock as {@link #getLock} returns. */
+    /** A read lock and a write lock of one key. The write lock is the lock that {@link #getLock} returns. */
     public LockwardReadWriteLock getReadWriteLock(String name) {
         return new LockwardReadWriteLock(request(name).shared().asLock(), getLock(name));
     }
@@ -223,13 +232,13 @@ public final class LockwardClient implements AutoCloseable {
     /**
      * A semaphore.
      *
-     * @param slots how many permits there are, 1 to 1,000,000. It should be the same for all
+     * @param slots how many permits there are, 1 to 1,000,000. The number should be the same for all callers
      */
     public LockwardSemaphore getSemaphore(String name, int slots) {
         return new LockwardSemaphore(this, name, slots);
     }
 
-    /** Several keys as one lock for threads. Overlapping locks do not wait for each other in a circle. */
+    /** Several keys as one lock for threads. Two such locks with common keys do not deadlock. */
     public LockwardLock getMultiLock(String... names) {
         return request(names).asLock();
     }
@@ -238,7 +247,7 @@ public final class LockwardClient implements AutoCloseable {
     @FunctionalInterface
     public interface Leader {
         /**
-         * Runs while the process leads. If it is deposed, the thread is interrupted.
+         * Runs while the process leads. When the leadership is lost, the thread is interrupted.
          *
          * @param term the lock, with the fencing token as the number of the term
          */
@@ -247,8 +256,8 @@ public final class LockwardClient implements AutoCloseable {
 
     /**
      * Waits without limit until this process is the leader, and runs {@code leader} in this thread. If the lock is lost meanwhile, this
-     * thread is interrupted, and when {@code leader} has ended it waits again. If {@code leader} returns while it leads, the lock is
-     * released, and so is this method's work done.
+     * thread is interrupted. When {@code leader} has ended then, this method waits again. If {@code leader} ends while it leads, this
+     * method releases the lock and ends.
      *
      * @throws InterruptedException when another thread has interrupted this one
      */
@@ -257,9 +266,9 @@ public final class LockwardClient implements AutoCloseable {
     }
 
     /**
-     * Goes on with a lock of another process.
+     * Continues a lock that another process has handed over.
      *
-     * @param handle what {@link HeldLock#handle} has returned there
+     * @param handle what {@link HeldLock#handle} has returned in the other process
      * @throws LockLostException when the lock was lost meanwhile
      * @throws LockUnreachableException when no server answers
      */
@@ -269,35 +278,44 @@ public final class LockwardClient implements AutoCloseable {
 
     /**
      * Closes all connections, and stops the renewals. Held locks are not released: they are lost, their listeners are called, and
-     * they end with their leases. Threads that wait get an IllegalStateException.
+     * they end with their leases. Threads that wait for a lock get an IllegalStateException.
      */
     @Override
     public void close() {
-        servers.close();
+        servers.endCalls();
         List.copyOf(live).forEach(tenure -> tenure.lose(CLOSED));
-        timer.shutdown();
-    }
-
-    String newOwner() {
-        return id + ":" + owners.incrementAndGet();
+        servers.close();
     }
 
     // For tenures and acquisitions.
 
     /** A call that does not wait. */
     Call call(String key) {
-        return new Call(servers, key, patience, Clock.now() + patience);
+        return new Call(servers, key, Clock.now() + patience);
     }
 
-    /** Wakes a tenure, unless the program has dropped it. */
-    Future<?> watchAt(Tenure tenure, long due) {
-        WeakReference<Tenure> reference = new WeakReference<>(tenure);
-        return timer.at(due, () -> {
-            Tenure watched = reference.get();
-            if (watched != null) {
-                watched.onTimer();
+    /** Makes the timer check all tenures at this instant, or earlier. */
+    void wakeAt(long due) {
+        synchronized (live) {
+            if (due - alarmAt < 0 && !servers.isClosed) {
+                alarm.cancel(false);
+                alarmAt = due;
+                alarm = servers.timer.at(due, this::onAlarm);
             }
-        });
+        }
+    }
+
+    private void onAlarm() {
+        synchronized (live) {
+            alarmAt = Clock.now() + Clock.FOREVER;
+        }
+        if (!servers.isClosed) { // after that any thread may run this, and may have a tenure's monitor
+            check(null);
+        }
+    }
+
+    private void check(@Nullable Node left) {
+        List.copyOf(live).forEach(tenure -> tenure.check(left));
     }
 
     void watch(Tenure tenure) {
@@ -305,28 +323,13 @@ public final class LockwardClient implements AutoCloseable {
         if (servers.isClosed) {
             tenure.lose(CLOSED);
         }
+        tenure.check(null);
     }
 
-    void renewOthers() {
-        List.copyOf(live).forEach(Tenure::renewWithOthers);
-    }
-
-    /** Completes in a thread that the program may block. */
+    /** Returns a future that completes in a thread which the program may block. */
     <T> CompletableFuture<T> async(CompletableFuture<T> future) {
         CompletableFuture<T> copy = new CompletableFuture<>();
-        future.whenCompleteAsync(
-                (value, error) -> Clock.complete(copy, value, error == null ? null : Clock.cause(error)), callbacks);
+        future.whenCompleteAsync((value, error) -> Clock.complete(copy, value, error), callbacks);
         return copy;
-    }
-
-    /** Calls a listener in a thread that it may block. */
-    void notifyLost(Consumer<LockLostException> listener, LockLostException loss) {
-        callbacks.execute(() -> {
-            try {
-                listener.accept(loss);
-            } catch (RuntimeException error) {
-                LOGGER.log(System.Logger.Level.WARNING, "a listener for lost locks has failed", error);
-            }
-        });
     }
 }

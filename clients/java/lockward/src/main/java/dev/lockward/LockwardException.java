@@ -2,7 +2,7 @@ package dev.lockward;
 
 import org.jspecify.annotations.Nullable;
 
-/** Why a request to the servers has failed. */
+/** A request to the servers has failed. */
 public abstract sealed class LockwardException extends RuntimeException
         permits LockRefusedException, LockUnreachableException, LockUnreplicatedException {
     private static final long serialVersionUID = 1;

@@ -9,36 +9,36 @@ import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A lock on a server with Lockward that behaves like {@link java.util.concurrent.locks.ReentrantLock}: waiters are served first come,
- * first served, across all processes.
+ * A lock on a server with Lockward that behaves like a fair {@link java.util.concurrent.locks.ReentrantLock}. Waiters are served first
+ * come, first served, across all processes.
  *
- * <p>A thread holds the lock, and may acquire it again. The lock is free when it has been unlocked as often. The {@link
- * LockwardClient} knows by the lock's name which thread holds it: objects with the same name and client are the same lock. A
- * lock stays held when the program drops its object.
+ * <p>A thread holds the lock, and may acquire it again. The lock is free when the thread has unlocked it as often as it locked it.
+ * Objects with the same name and the same {@link LockwardClient} are the same lock. A lock stays held when the program drops its
+ * object.
  *
- * <p>Unless a lease is named, the lock is held until {@link #unlock}: its lease is renewed for as long as the thread lives. If
- * the process or the thread dies, the lock is free when the lease ends. When the lock could not be renewed, or its key was
- * deleted or broken, it is <em>lost</em>: {@link #onLost} listeners are called, {@link #isHeldByCurrentThread} is false, and
- * {@link #unlock} throws a {@link LockLostException}, once for each hold. Until the thread has unlocked it as often as it had
- * locked it, {@link #lock} and the other methods that acquire throw that exception, too, because the work around them is not
- * protected any more. (A lock with a named lease may be left to that lease: when it is lost, it is acquired again.)
+ * <p>Without a named lease, the lock is held until {@link #unlock}: the client renews it while the thread lives. If the process or
+ * the thread dies, the lock is free when the lease ends. If the lock could not be renewed, or its key was deleted or broken, the lock
+ * is <em>lost</em>: {@link #onLost} listeners are called, {@link #isHeldByCurrentThread} is false, and {@link #unlock} throws a {@link
+ * LockLostException}, once for each hold. The methods that acquire, such as {@link #lock}, throw this exception, too, until the thread
+ * has unlocked all its holds, because its work is not protected any more. (A lock with a named lease need not be unlocked: when it
+ * is lost, these methods acquire it again.)
  *
  * <p>Methods that send a request throw a {@link LockRefusedException} when the server replies with an error, and a {@link
  * LockUnreachableException} when no server answers.
  */
 public final class LockwardLock implements Lock {
-    /** With so many locks of a thread, those that were left to their leases are forgotten. */
+    /** If a thread has this many locks, the client forgets those whose named leases are over. */
     private static final int MANY = 100;
 
     private final LockwardClient client;
     private final LockRequest request;
 
-    LockwardLock(LockwardClient client, LockRequest request) {
-        this.client = client;
+    LockwardLock(LockRequest request) {
+        client = request.client;
         this.request = request;
     }
 
-    /** The key of the lock on the server; of several keys the first one. */
+    /** The key of the lock on the server, or the first one of several keys. */
     public String getName() {
         return request.keys.get(0);
     }
@@ -47,17 +47,17 @@ public final class LockwardLock implements Lock {
      * Acquires the lock, and waits for it without limit. An interrupt does not end the wait; the thread's interrupt status is set
      * afterwards.
      *
-     * @throws LockUnreachableException when no server has answered within the client's patience. A thread that is in a server's
-     *     queue already keeps waiting through outages of any length
+     * @throws LockUnreachableException when no server has answered within the client's patience. But a thread that is already in a
+     *     server's queue keeps waiting through outages of any length
      */
     @Override
     public void lock() {
-        requireGrant(uninterruptibly(Clock.FOREVER, null));
+        requireGrant(uninterruptibly(Clock.FOREVER, 0));
     }
 
     /**
-     * Acquires the lock for at most {@code lease}: it is not renewed. (If the thread adds a hold without a lease, the lock is
-     * renewed from then on.)
+     * Acquires the lock for at most {@code lease}: the client does not renew it. (If the thread adds a hold without a named lease,
+     * the client renews the lock from then on.)
      *
      * @param lease more than 0, rounded up to milliseconds; or -1 for no named lease
      * @throws LockUnreachableException as {@link #lock()}
@@ -67,12 +67,12 @@ public final class LockwardLock implements Lock {
     }
 
     /**
-     * Acquires the lock, and waits for it without limit, or until the thread is interrupted. Then the thread has left the queue
-     * when this method returns, and a grant that arrived meanwhile is given back.
+     * Acquires the lock, and waits for it without limit, or until the thread is interrupted. After an interrupt the thread has left
+     * the queue when this method returns, and a grant that arrived meanwhile has been released.
      */
     @Override
     public void lockInterruptibly() throws InterruptedException {
-        requireGrant(acquire(Clock.FOREVER, null, true));
+        requireGrant(acquire(Clock.FOREVER, 0, true));
     }
 
     /** As {@link #lockInterruptibly()}, for at most {@code lease}, as in {@link #lock(long, TimeUnit)}. */
@@ -80,19 +80,19 @@ public final class LockwardLock implements Lock {
         requireGrant(acquire(Clock.FOREVER, millis(lease, unit), true));
     }
 
-    /** Acquires the lock if it is free. It is never free while others wait for it. For a reader the write lock is busy. */
+    /** Acquires the lock if it is free. A lock that others wait for is not free. For a reader the write lock is busy. */
     @Override
     public boolean tryLock() {
-        return uninterruptibly(0, null);
+        return uninterruptibly(0, 0);
     }
 
     /**
-     * Acquires the lock, and waits for it for at most {@code wait}. It does not wait if that is 0 or less. A reader gets false for the
-     * write lock at once, because it would wait for itself.
+     * Acquires the lock, and waits for it for at most {@code wait}. With 0 or less it does not wait. A reader that asks for the write
+     * lock gets false at once, because it would wait for itself.
      */
     @Override
     public boolean tryLock(long wait, TimeUnit unit) throws InterruptedException {
-        return acquire(Clock.span(wait, unit), null, true);
+        return acquire(Clock.span(wait, unit), 0, true);
     }
 
     /** As {@link #tryLock(long, TimeUnit)}, for at most {@code lease}, as in {@link #lock(long, TimeUnit)}. */
@@ -101,9 +101,9 @@ public final class LockwardLock implements Lock {
     }
 
     /**
-     * Gives one hold back.
+     * Releases one hold.
      *
-     * @throws LockLostException when the lock was lost before. The hold is given back nevertheless
+     * @throws LockLostException when the lock was lost before. The thread does not have the hold any more
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
      * @throws LockUnreachableException when no server has answered within the client's patience. The thread does not have the
      *     hold any more, and the lock ends with its lease
@@ -115,7 +115,7 @@ public final class LockwardLock implements Lock {
             Clock.await(Clock.all(tenures.stream().map(tenure -> tenure.release(request.isShared()))));
         } finally {
             Map<String, Tenure> mine = client.threadTenures.get();
-            tenures.stream().filter(tenure -> tenure.holds() == 0).forEach(tenure -> mine.remove(tenure.key));
+            tenures.stream().filter(tenure -> tenure.holds == 0).forEach(tenure -> mine.remove(tenure.key));
         }
     }
 
@@ -126,14 +126,14 @@ public final class LockwardLock implements Lock {
     }
 
     /**
-     * Whether the current thread holds the lock: its lease runs by the clock of this process, and no server has denied it. Sends no
-     * request.
+     * Whether the current thread holds the lock: by this process's clock the lease is not over, and no server has reported a loss.
+     * Sends no request.
      */
     public boolean isHeldByCurrentThread() {
         return getHoldCount() > 0;
     }
 
-    /** How many holds the current thread has: 0 when it does not hold the lock, or has lost it. Sends no request. */
+    /** How many holds the current thread has: 0 if it does not hold the lock or has lost it. Sends no request. */
     public int getHoldCount() {
         Map<String, Tenure> mine = client.threadTenures.get();
         return request.keys.stream()
@@ -143,16 +143,16 @@ public final class LockwardLock implements Lock {
                 .orElse(0);
     }
 
-    /** Whether any owner holds the lock at the server; of several keys, whether the first one is held. */
+    /** Whether any owner holds the lock at the server. Of several keys, only the first one is checked. */
     public boolean isLocked() {
-        Object info = Clock.await(client.call(getName()).ask(() -> Request.info(getName())));
+        Object info = Clock.await(client.call(getName()).ask(() -> new Request("LOCK.INFO", getName())));
         LockRefusedException.throwIfError(getName(), info);
         return info instanceof List<?>;
     }
 
     /**
-     * The fencing token: larger than that of every earlier tenure of this lock. Send it along with every write, so that what is
-     * written to can refuse a smaller token than the largest one seen. All holds of a tenure have the same token.
+     * The fencing token. It is larger than the token of every earlier tenure of this lock. Send it with every write, so that the store
+     * can refuse a token that is smaller than the largest one it has seen. All holds of a tenure have the same token.
      *
      * @throws LockLostException when the lock has been lost
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
@@ -160,21 +160,21 @@ public final class LockwardLock implements Lock {
     public long fencingToken() {
         List<Tenure> tenures = tenures();
         tenures.forEach(Tenure::checkHeld);
-        return tenures.get(0).token();
+        return tenures.get(0).token;
     }
 
     /**
-     * The lock that the current thread holds, to renew or downgrade it, or to hand it over. If it is released there, the thread does
-     * not hold it any more.
+     * The lock that the current thread holds, as a {@link HeldLock}: to renew it, to downgrade it, or to hand it over. If the program
+     * releases the {@link HeldLock}, the thread does not hold the lock any more.
      *
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
      */
     public HeldLock held() {
-        return new HeldLock(client, tenures());
+        return new HeldLock(tenures());
     }
 
     /**
-     * Runs a command only while the server has this lock, as {@link HeldLock#guarded}.
+     * Runs a command only while the server has this tenure, as {@link HeldLock#guarded}.
      *
      * @throws LockLostException when the lock has been lost: the command did not run
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
@@ -199,7 +199,7 @@ public final class LockwardLock implements Lock {
         return "LockwardLock" + request.keys;
     }
 
-    /** A wait without limit ends without a grant only if it is for the thread itself. */
+    /** A wait without limit ends without a grant only if the thread would wait for itself. */
     private void requireGrant(boolean isGranted) {
         if (!isGranted) {
             throw new LockRefusedException(
@@ -208,7 +208,7 @@ public final class LockwardLock implements Lock {
         }
     }
 
-    private boolean uninterruptibly(long wait, @Nullable Long lease) {
+    private boolean uninterruptibly(long wait, long lease) {
         try {
             return acquire(wait, lease, false);
         } catch (InterruptedException never) {
@@ -217,35 +217,22 @@ public final class LockwardLock implements Lock {
     }
 
     /**
-     * Acquires the lock if it is granted within {@code wait}. If the thread itself is in the way, the result is false at once.
+     * Acquires the lock if it is granted within {@code wait}. If the thread would wait for itself, the result is false at once.
      *
-     * @param lease in milliseconds; null: the lock is renewed
+     * @param lease in milliseconds; 0 if none is named: then the client renews the lock
      */
-    private boolean acquire(long wait, @Nullable Long lease, boolean isInterruptible) throws InterruptedException {
+    private boolean acquire(long wait, long lease, boolean isInterruptible) throws InterruptedException {
         if (isInterruptible && Thread.interrupted()) {
             throw new InterruptedException();
         }
         Map<String, Tenure> mine = client.threadTenures.get();
-        String owner = request.newOwner();
-        List<Tenure> tenures = request.keys.stream()
-                .map(key -> {
-                    Tenure present = mine.get(key);
-                    // A lock with a named lease may be left to that, and never be unlocked. It is acquired again.
-                    if (present == null || present.isLeft()) {
-                        return request.newTenure(key, owner, Thread.currentThread());
-                    }
-                    present.checkHeld();
-                    return present;
-                })
-                .toList();
-        Acquisition acquisition = new Acquisition(
-                request, tenures, lease == null ? request.lease : lease, request.isRenewed && lease == null, wait);
+        Acquisition acquisition = new Acquisition(request, mine, Thread.currentThread(), lease, wait);
         try {
             if (!acquisition.run(isInterruptible)) {
                 return false;
             }
         } catch (LockRefusedException refusal) {
-            if (refusal.code().equals("LIMIT") && tenures.stream().anyMatch(tenure -> tenure.holds() > 0)) {
+            if (refusal.code().equals("LIMIT") && acquisition.isReentry) {
                 return false;
             }
             throw refusal;
@@ -257,7 +244,7 @@ public final class LockwardLock implements Lock {
         return true;
     }
 
-    /** Those that the current thread holds. */
+    /** The tenures that the current thread holds. */
     private List<Tenure> tenures() {
         Map<String, Tenure> mine = client.threadTenures.get();
         return request.keys.stream()
@@ -271,14 +258,13 @@ public final class LockwardLock implements Lock {
                 .toList();
     }
 
-    private static @Nullable Long millis(long lease, TimeUnit unit) {
+    private static long millis(long lease, TimeUnit unit) {
         if (lease == -1) {
-            return null;
+            return 0;
         }
         if (lease <= 0) {
             throw new IllegalArgumentException("a lease must be more than 0, or -1: " + lease);
         }
-        long millis = unit.toMillis(lease);
-        return unit.convert(millis, TimeUnit.MILLISECONDS) < lease && millis < Long.MAX_VALUE ? millis + 1 : millis;
+        return Clock.millis(Clock.span(lease, unit));
     }
 }

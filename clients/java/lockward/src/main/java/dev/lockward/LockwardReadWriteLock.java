@@ -6,26 +6,26 @@ import java.util.concurrent.locks.ReadWriteLock;
  * A read lock and a write lock of one key, as {@link java.util.concurrent.locks.ReentrantReadWriteLock}. Readers and writers are served
  * first come, first served.
  *
- * <p>The writer may take the read lock. When it then unlocks the write lock, it goes on as a reader, and other readers get in. A
- * reader that asks for the write lock would wait for itself: {@code tryLock} returns false at once, and {@code lock} throws a {@link
- * LockRefusedException}.
+ * <p>The writer may also acquire the read lock. When it then unlocks the write lock, it is a reader, and other readers may hold the
+ * lock, too. A reader that asks for the write lock would wait for itself, so {@code tryLock} returns false at once, and {@code lock}
+ * throws a {@link LockRefusedException}.
  */
 public final class LockwardReadWriteLock implements ReadWriteLock {
-    private final LockwardLock reading;
-    private final LockwardLock writing;
+    private final LockwardLock readLock;
+    private final LockwardLock writeLock;
 
-    LockwardReadWriteLock(LockwardLock reading, LockwardLock writing) {
-        this.reading = reading;
-        this.writing = writing;
+    LockwardReadWriteLock(LockwardLock readLock, LockwardLock writeLock) {
+        this.readLock = readLock;
+        this.writeLock = writeLock;
     }
 
     @Override
     public LockwardLock readLock() {
-        return reading;
+        return readLock;
     }
 
     @Override
     public LockwardLock writeLock() {
-        return writing;
+        return writeLock;
     }
 }

@@ -5,9 +5,8 @@ import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 
 /**
- * A semaphore on the server. Permits are granted first come, first served, and belong to the returned object, which gives them
- * back when it is closed. A process that dies loses its permits when their lease ends. The methods wait and throw as those of {@link
- * LockRequest}.
+ * A semaphore on the server. Permits are granted first come, first served. They belong to the returned object, and closing it releases
+ * them. A process that dies loses its permits when their lease ends. The methods wait and throw as those of {@link LockRequest}.
  */
 public final class LockwardSemaphore {
     private final LockwardClient client;
@@ -25,17 +24,17 @@ public final class LockwardSemaphore {
         return request(1).acquire();
     }
 
-    /** Acquires so many permits together, and waits for them without limit. */
+    /** Acquires several permits together, and waits for them without limit. */
     public HeldLock acquire(int permits) throws InterruptedException {
         return request(permits).acquire();
     }
 
-    /** Acquires so many permits together; empty when they are not free within {@code timeout}. 0 does not wait. */
+    /** Acquires several permits together; empty if they are not free within {@code timeout}. With 0 it does not wait. */
     public Optional<HeldLock> tryAcquire(int permits, Duration timeout) throws InterruptedException {
         return request(permits).tryAcquire(timeout);
     }
 
-    /** As {@link #acquire(int)}, without a thread. To cancel the future leaves the queue. */
+    /** As {@link #acquire(int)}, without blocking a thread. If the future is cancelled, the caller leaves the queue. */
     public CompletableFuture<HeldLock> acquireAsync(int permits) {
         return request(permits).acquireAsync();
     }

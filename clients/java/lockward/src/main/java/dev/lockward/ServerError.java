@@ -7,10 +7,10 @@ import org.jspecify.annotations.Nullable;
 
 /** An error that a server has replied. */
 record ServerError(String message) {
-    /** The owner does not hold the lock any more as the client believed. (WRONGTYPE: the key was overwritten.) */
+    /** The errors which mean that the owner does not hold the lock any more. (WRONGTYPE: the key was overwritten.) */
     private static final Set<String> DENIALS = Set.of("HOLDS", "NOTHELD", "WRONGTYPE");
 
-    /** A server may accept the same request later. */
+    /** The errors after which a server may accept the same request later. */
     private static final Set<String> TRANSIENT = Set.of(
             "ASK", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY", "SUPERSEDED", "TRYAGAIN", "UNBLOCKED");
 
@@ -29,13 +29,13 @@ record ServerError(String message) {
         return TRANSIENT.contains(code());
     }
 
-    /** The longest lease in milliseconds that the server accepts, if the reply refuses a longer one; or 0. */
+    /** The longest lease in milliseconds that the server accepts, if the reply refuses a longer one; otherwise 0. */
     static long longestLease(@Nullable Object reply) {
         Matcher named = LONGEST_LEASE.matcher(reply instanceof ServerError error ? error.message : "");
         return named.find() ? Long.parseLong(named.group(1)) : 0;
     }
 
-    /** The first word. */
+    /** The first word of the message. */
     String code() {
         return code(message);
     }

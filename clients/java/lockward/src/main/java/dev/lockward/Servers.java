@@ -11,11 +11,8 @@ import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.cluster.SlotHash;
 import io.lettuce.core.codec.StringCodec;
 import io.lettuce.core.protocol.ProtocolVersion;
-import io.lettuce.core.resource.ClientResources;
 import java.net.InetSocketAddress;
 import java.time.Duration;
-import java.util.ArrayList;
-import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
@@ -31,34 +28,47 @@ import java.util.function.BiConsumer;
 import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.function.Supplier;
+import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Which server has a key, and the connections to it: one that all requests share, and one for each request that waits.
+ * Finds the server that has a key, and keeps the connections to it: one that all requests share, and one for each request that waits.
  *
- * <p>Lettuce's own repetitions and timeouts are turned off: {@link Call} has to know when a request is repeated, and how long
- * it may take. No method blocks, but {@code close}.
+ * <p>Lettuce's own retries and timeouts are turned off, because {@link Call} decides when to repeat a request and how long it may
+ * take. Only {@code close} blocks.
  */
 final class Servers {
     private static final long IDLE_LIMIT = TimeUnit.SECONDS.toNanos(5);
 
-    /** How long Sentinels are asked before the last known primary is used. */
+    /** How long to wait for the Sentinels before the last known primary is used. */
     private static final long SENTINEL_LIMIT = TimeUnit.MILLISECONDS.toNanos(250);
 
-    final Timer timer;
+    final Timer timer = new Timer();
     final long responseLimit;
     volatile boolean isClosed;
 
     private final RedisClient redis;
-    private final List<RedisURI> seeds;
     private final Consumer<Node> onConnectionLost;
     private final Map<RedisURI, Node> nodes = new ConcurrentHashMap<>();
 
-    /** The nodes that are known to have a slot. Empty without a cluster. */
+    /** The nodes that the program has named. */
+    private final List<Node> seeds;
+
+    /** The known node of each slot. Empty without a cluster. */
     private final Map<Integer, Node> nodesBySlot = new ConcurrentHashMap<>();
 
     /** How often a connection has failed. */
     private final AtomicInteger failures = new AtomicInteger();
+
+    record Connection(Node node, StatefulRedisConnection<String, String> redis) {
+        boolean isOpen() {
+            return redis.isOpen();
+        }
+
+        void close() {
+            redis.closeAsync();
+        }
+    }
 
     /** A server, or the primary that Sentinels know. */
     static final class Node {
@@ -66,46 +76,31 @@ final class Servers {
         private final Queue<Connection> idle = new ConcurrentLinkedQueue<>();
         private final Set<Connection> waiting = ConcurrentHashMap.newKeySet();
 
-        /** Where the last connection was opened. */
+        /** The address of the last connection. */
         private volatile @Nullable RedisURI address;
 
-        private volatile long lastAnswer = Long.MIN_VALUE;
+        /** When the connection was last lost, or another server became the primary. */
+        volatile long lostAt = Clock.now();
 
-        /** Completes when the shared connection is open, and all who have waited for that have used it. */
+        /** Completes when the shared connection is open, and all its waiting users have been called. */
         private @Nullable CompletableFuture<Connection> shared;
 
         private Node(RedisURI uri) {
             this.uri = uri;
         }
 
-        void answered() {
-            lastAnswer = Clock.now();
-        }
-
         private synchronized @Nullable Connection openConnection() {
-            return shared == null ? null : shared.getNow(null);
-        }
-
-        private synchronized boolean forget() {
-            boolean wasKnown = shared != null;
-            shared = null;
-            return wasKnown;
+            return shared == null || shared.isCompletedExceptionally() ? null : shared.getNow(null);
         }
     }
 
-    Servers(
-            List<RedisURI> seeds,
-            @Nullable ClientResources resources,
-            ClientOptions options,
-            long responseLimit,
-            Timer timer,
-            Consumer<Node> onConnectionLost) {
-        this.seeds = seeds;
-        this.responseLimit = responseLimit;
-        this.timer = timer;
+    /** @param onConnectionLost called when the connection to a node is lost, or another server is the primary */
+    Servers(LockwardClient.Builder settings, Consumer<Node> onConnectionLost) {
+        seeds = settings.uris.stream().map(this::node).toList();
+        responseLimit = settings.responseLimit;
         this.onConnectionLost = onConnectionLost;
-        redis = resources == null ? RedisClient.create() : RedisClient.create(resources);
-        redis.setOptions(ownOptions(options, Duration.ofNanos(responseLimit)));
+        redis = settings.resources == null ? RedisClient.create() : RedisClient.create(settings.resources);
+        redis.setOptions(ownOptions(settings.options, Duration.ofNanos(responseLimit)));
     }
 
     private static ClientOptions ownOptions(ClientOptions theirs, Duration connectLimit) {
@@ -121,12 +116,6 @@ final class Servers {
                 .build();
     }
 
-    void checkOpen() {
-        if (isClosed) {
-            throw new IllegalStateException("the client is closed");
-        }
-    }
-
     // The node of a key.
 
     /**
@@ -135,42 +124,35 @@ final class Servers {
      * @param silent a node that has not redirected an earlier request of the same call
      */
     Node nodeFor(String key, @Nullable Node silent) {
-        Node known = nodesBySlot.isEmpty() ? null : nodesBySlot.get(SlotHash.getSlot(key));
+        if (nodes.size() == 1) {
+            return seeds.get(0);
+        }
+        Node known = nodesBySlot.get(SlotHash.getSlot(key));
         if (known != null) {
             return known;
         }
-        if (seeds.size() == 1 && nodes.size() <= 1) {
-            return node(seeds.get(0));
-        }
-        List<RedisURI> others = new ArrayList<>(seeds);
-        nodesBySlot.values().forEach(node -> others.add(node.uri));
-        if (silent != null && others.size() > 1) {
-            others.remove(silent.uri);
-        }
-        return nodes.values().stream()
-                .filter(node -> node != silent && node.openConnection() != null)
-                .max(Comparator.comparingLong(node -> node.lastAnswer))
-                .orElseGet(() -> node(others.get(Math.floorMod(failures.get(), others.size()))));
+        List<Node> others = Stream.concat(seeds.stream(), nodes.values().stream())
+                .distinct()
+                .filter(node -> node != silent)
+                .toList();
+        return others.stream()
+                .filter(node -> node.openConnection() != null)
+                .findFirst()
+                .orElseGet(() ->
+                        others.isEmpty() ? seeds.get(0) : others.get(Math.floorMod(failures.get(), others.size())));
     }
 
     /** Whether the client does not know which node of the cluster has the key. */
     boolean isGuess(String key) {
-        return (seeds.size() > 1 || !nodesBySlot.isEmpty()) && !nodesBySlot.containsKey(SlotHash.getSlot(key));
+        return nodes.size() > 1 && !nodesBySlot.containsKey(SlotHash.getSlot(key));
     }
 
     /** Notes that a node has the key. */
-    void has(Node node, String key) {
-        if (isGuess(key)) {
-            nodesBySlot.put(SlotHash.getSlot(key), node);
-        }
+    void learn(String key, Node node) {
+        nodesBySlot.put(SlotHash.getSlot(key), node);
     }
 
-    /** Notes where MOVED leads. */
-    void moved(Node asked, String key, ServerError error) {
-        nodesBySlot.put(SlotHash.getSlot(key), redirected(asked, error));
-    }
-
-    /** The node that MOVED or ASK names. A node that does not know its own host leaves it out. */
+    /** The node that MOVED or ASK names. A node that does not know its own host leaves the host out: then it is the asked node's. */
     Node redirected(Node asked, ServerError error) {
         String address = error.message().substring(error.message().lastIndexOf(' ') + 1);
         int colon = address.lastIndexOf(':');
@@ -187,28 +169,27 @@ final class Servers {
 
     // The shared connection of a node.
 
-    /** Calls {@code user} with the connection that all requests to a node share, or with an error. In the order of the calls. */
-    void withShared(Node node, BiConsumer<@Nullable Connection, @Nullable Throwable> user) {
-        CompletableFuture<Connection> before;
-        CompletableFuture<Connection> after = new CompletableFuture<>();
-        boolean isNew;
+    /** Calls {@code user} with the shared connection to a node, or with an error. Users are called in the order of their calls. */
+    void withShared(Node node, BiConsumer<? super @Nullable Connection, ? super @Nullable Throwable> user) {
+        CompletableFuture<Connection> shared;
         synchronized (node) {
-            isNew = node.shared == null;
-            before = isNew ? new CompletableFuture<>() : Objects.requireNonNull(node.shared);
-            node.shared = before.isDone() ? before : after;
+            if (node.shared == null || node.shared.isCompletedExceptionally()) {
+                node.shared = open(node);
+            }
+            shared = node.shared;
+            if (!shared.isDone()) {
+                // This keeps the order of the users: one future would call them in the reverse order.
+                node.shared = shared.whenComplete(user);
+                return;
+            }
         }
-        before.whenComplete((connection, error) -> {
-            user.accept(connection, error);
-            Clock.complete(after, connection, error);
-        });
-        if (isNew) {
-            open(node, before);
-        }
+        shared.whenComplete(user);
     }
 
-    private void open(Node node, CompletableFuture<Connection> opened) {
+    private CompletableFuture<Connection> open(Node node) {
+        CompletableFuture<Connection> opened = new CompletableFuture<>();
         CompletableFuture.completedFuture(node)
-                .thenCompose(this::primary) // what it throws ends the calls that wait for the connection
+                .thenCompose(this::primary) // an exception ends the calls that wait for the connection
                 .thenCompose(address -> connect(address).thenApply(redis -> {
                     RedisURI last = node.address;
                     node.address = address;
@@ -220,65 +201,72 @@ final class Servers {
                 }))
                 .whenComplete((connection, error) -> {
                     if (connection == null) {
-                        leave(node);
-                        opened.completeExceptionally(error);
-                        return;
+                        leave(node, null);
+                    } else {
+                        connection.redis().addListener(new RedisConnectionStateListener() {
+                            @Override
+                            public void onRedisDisconnected(RedisChannelHandler<?, ?> closed) {
+                                disconnected(connection);
+                            }
+                        });
                     }
-                    connection.redis().addListener(new RedisConnectionStateListener() {
-                        @Override
-                        public void onRedisDisconnected(RedisChannelHandler<?, ?> closed) {
-                            disconnected(connection);
-                        }
-                    });
-                    opened.complete(connection);
-                    if (!connection.isOpen()) {
+                    Clock.complete(opened, connection, error);
+                    if (connection != null && !connection.isOpen()) {
                         disconnected(connection);
                     }
                 });
+        return opened;
     }
 
     private void disconnected(Connection connection) {
-        if (connection.equals(connection.node().openConnection()) && leave(connection.node()) && !isClosed) {
+        if (leave(connection.node(), connection) && !isClosed) {
             onConnectionLost.accept(connection.node());
         }
     }
 
-    /** Makes the next request to the node open a new connection. Returns false if that was done already. */
-    private boolean leave(Node node) {
-        if (!node.forget()) {
-            return false;
+    /**
+     * Makes the next request to the node open a new connection. Returns false if this was already done.
+     *
+     * @param shared the present shared connection, or null if it could not be opened
+     */
+    private boolean leave(Node node, @Nullable Connection shared) {
+        synchronized (node) {
+            if (!Objects.equals(shared, node.openConnection())) {
+                return false;
+            }
+            node.shared = null;
         }
         nodesBySlot.values().removeIf(node::equals);
         failures.incrementAndGet();
-        for (Connection idle = node.idle.poll(); idle != null; idle = node.idle.poll()) {
-            idle.close();
+        if (shared != null) { // otherwise the idle ones may be the only ones that the server accepts
+            for (Connection idle = node.idle.poll(); idle != null; idle = node.idle.poll()) {
+                idle.close();
+            }
         }
         return true;
     }
 
     /**
-     * Uses new connections to a node from now on: it is silent, or not the primary any more.
+     * Uses new connections to a node from now on, because the node does not answer or is not the primary any more.
      *
-     * @param used the one that has shown that. If it is not in use any more, it has been replaced already
+     * @param used the connection that has shown this. If it is not in use any more, it has already been replaced
      */
     void replace(Connection used) {
         Node node = used.node();
         Connection shared = node.openConnection();
-        if (shared != null && (shared.equals(used) || node.waiting.contains(used)) && leave(node)) {
-            // Other requests may still be answered.
+        if (shared != null && (shared.equals(used) || node.waiting.contains(used)) && leave(node, shared)) {
+            // Other requests on this connection may still get their replies.
             timer.at(Clock.now() + responseLimit, shared::close);
         }
     }
 
-    // The connections of waits.
+    // The connections for waits.
 
-    /** A connection for a request that waits: an idle one, or a new one to where the shared one leads. */
+    /** A connection for a request that waits: an idle one, or a new one to the address of the shared one. */
     CompletableFuture<Connection> own(Node node) {
-        for (Connection idle = node.idle.poll(); idle != null; idle = node.idle.poll()) {
-            if (idle.isOpen()) {
-                node.waiting.add(idle);
-                return CompletableFuture.completedFuture(idle);
-            }
+        Connection idle = idle(node);
+        if (idle != null) {
+            return CompletableFuture.completedFuture(idle);
         }
         CompletableFuture<Connection> shared = new CompletableFuture<>();
         withShared(node, (connection, error) -> Clock.complete(shared, connection, error));
@@ -290,10 +278,26 @@ final class Servers {
                 });
     }
 
-    /** Takes such a connection back. It is kept for a while if no request is under way on it. */
+    /** A connection that no wait uses any more, or null. It must be given back. */
+    @Nullable
+    Connection idle(Node node) {
+        Connection idle = node.idle.poll();
+        while (idle != null && !idle.isOpen()) {
+            idle = node.idle.poll();
+        }
+        if (idle != null) {
+            node.waiting.add(idle);
+        }
+        return idle;
+    }
+
+    /** Takes a connection back, unless it is a shared one. An idle connection is kept for a while, another one is closed. */
     void giveBack(Connection connection, boolean isIdle) {
         Node node = connection.node();
-        if (!node.waiting.remove(connection) || !isIdle || isClosed) {
+        if (!node.waiting.remove(connection)) {
+            return;
+        }
+        if (!isIdle || isClosed) {
             connection.close();
             return;
         }
@@ -313,7 +317,7 @@ final class Servers {
         });
     }
 
-    /** Starts in a thread that may take a while: the first connection loads classes and reads certificates. */
+    /** Calls {@code start} in another thread, because it may block: the first connection loads classes and reads certificates. */
     private <T> CompletableFuture<T> inBackground(Supplier<CompletionStage<T>> start) {
         return CompletableFuture.supplyAsync(start, redis.getResources().eventExecutorGroup())
                 .thenCompose(started -> started);
@@ -321,27 +325,22 @@ final class Servers {
 
     // The primary.
 
-    /** The address of a node, with the primary's if Sentinels know it. */
+    /** The address of a node. With Sentinels, it is the address of their primary. */
     private CompletableFuture<RedisURI> primary(Node node) {
         List<RedisURI> sentinels = node.uri.getSentinels();
         if (sentinels.isEmpty()) {
             return CompletableFuture.completedFuture(address(node).build());
         }
-        // The first Sentinel that answers is believed: others may be stopped.
+        // Take the first answer, because other Sentinels may not answer.
         CompletableFuture<RedisURI> found = new CompletableFuture<>();
-        CompletableFuture<?>[] answers = sentinels.stream()
-                .map(sentinel -> ask(sentinel, node).thenAccept(found::complete))
-                .toArray(CompletableFuture[]::new);
-        timer.at(Clock.now() + SENTINEL_LIMIT, () -> {
-            if (!found.isDone()) {
-                lastKnown(node).thenAccept(found::complete);
-            }
-        });
-        CompletableFuture.allOf(answers).whenComplete((all, silence) -> {
-            if (!found.isDone()) {
-                lastKnown(node).whenComplete((primary, error) -> Clock.complete(found, primary, error));
-            }
-        });
+        CompletableFuture<RedisURI> last = new CompletableFuture<Void>()
+                .completeOnTimeout(null, SENTINEL_LIMIT, TimeUnit.NANOSECONDS)
+                .thenCompose(waited -> found.isDone() ? found : lastKnown(node));
+        Stream<CompletableFuture<RedisURI>> answers =
+                Stream.concat(sentinels.stream().map(sentinel -> ask(sentinel, node)), Stream.of(last));
+        Clock.all(answers.map(answer -> answer.thenAccept(found::complete)))
+                .whenComplete((all, silence) -> last.whenComplete(
+                        (primary, error) -> Clock.complete(found, primary, error))); // if there was no answer
         return found;
     }
 
@@ -365,7 +364,7 @@ final class Servers {
                 }));
     }
 
-    /** The last known primary, if it still is one. */
+    /** The last known primary, if it is still a primary. */
     private CompletableFuture<RedisURI> lastKnown(Node node) {
         RedisURI last = node.address;
         if (last == null) {
@@ -379,7 +378,7 @@ final class Servers {
         }));
     }
 
-    /** Asks within the response limit on a connection that is closed then. */
+    /** Asks a question on a connection within the response limit, and then closes the connection. */
     private <C extends StatefulConnection<?, ?>, T> CompletableFuture<T> ask(
             CompletableFuture<C> connected, Function<C, CompletionStage<T>> question) {
         return connected
@@ -388,9 +387,14 @@ final class Servers {
                 .whenComplete((answer, error) -> connected.thenAccept(StatefulConnection::closeAsync));
     }
 
-    /** Closes all connections, which ends the waits on them. */
-    void close() {
+    /** Ends all calls: their pauses and the time for their replies are over. */
+    void endCalls() {
         isClosed = true;
+        timer.end();
+    }
+
+    /** Closes all connections. */
+    void close() {
         redis.shutdownAsync(0, 2, TimeUnit.SECONDS).join();
     }
 }

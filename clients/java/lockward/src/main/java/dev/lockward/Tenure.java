@@ -4,99 +4,82 @@ import dev.lockward.Servers.Node;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
-/** One owner and one key, from the grant to the end. It is renewed and watched until it is released or lost. */
+/** A tenure of one key by one owner. The client renews and watches it until it is released or lost. */
 final class Tenure {
-    private static final String LEASE_OVER = "its lease is over";
+    private static final System.Logger LOGGER = System.getLogger(LockwardClient.class.getName());
+    static final String LEASE_OVER = "its lease is over";
 
-    /** A lease that ends so little before the hold limit is not renewed any more. */
+    /** If a lease ends less than this before the hold limit, it is not renewed any more. */
     private static final long HOLD_TOLERANCE = TimeUnit.MILLISECONDS.toNanos(20);
+
+    /** The pause before the next renewal after a renewal has failed. It is a sixth of the lease, if that is less. */
+    private static final long LONGEST_PAUSE = TimeUnit.SECONDS.toNanos(1);
 
     private static final long MIN_REPLY_LIMIT = TimeUnit.MILLISECONDS.toNanos(20);
 
     final String key;
     final String owner;
 
-    /** The thread that holds the lock, if any. The lock is renewed only while it lives. */
+    /** The thread that holds the lock, if any. The client renews the lock only while this thread lives. */
     final @Nullable Thread thread;
 
-    private final LockwardClient client;
+    final LockwardClient client;
     private final long holdLimit;
 
-    // The following is guarded by this object's monitor. No thread waits while it has that.
-    private final List<Consumer<LockLostException>> listeners = new ArrayList<>();
-    private List<Object> kind = Request.EXCLUSIVE;
-    private long token;
-    private int holds;
+    /** Completes when the tenure is lost, with the reason. */
+    private final CompletableFuture<String> lost = new CompletableFuture<>();
+
+    // The following fields are changed only by a thread that has this object's monitor. Such a thread never waits.
+    volatile List<Object> kind = Request.EXCLUSIVE;
+    volatile long token;
+    volatile int holds;
+    volatile long lease;
     private int sharedHolds;
-    private long lease;
     private boolean isRenewed;
     private long deadline;
     private long holdEnd;
-    private @Nullable String loss;
 
-    /** When the next renewal begins. The deadline, if there is none to begin. */
+    /** When the next renewal begins, or the deadline if there is no next renewal. */
     private long renewAt;
 
     /** The latest renewal that is under way. Only its reply sets the deadline. */
     private @Nullable Call renewal;
 
-    private @Nullable Future<?> timer;
-    private int failures;
-
-    /** The node that has granted or renewed, and when its connection was last lost. */
+    /** The node that last granted or renewed the lock. */
     private @Nullable Node node;
 
-    private long nodeLostAt = Clock.now();
-
-    Tenure(LockwardClient client, String key, String owner, long holdLimit, @Nullable Thread thread) {
-        this.client = client;
+    Tenure(LockRequest request, String key, String owner, @Nullable Thread thread) {
+        client = request.client;
+        holdLimit = request.holdLimit;
         this.key = key;
         this.owner = owner;
-        this.holdLimit = holdLimit;
         this.thread = thread;
     }
 
     synchronized boolean isHeld() {
-        return holds > 0 && loss == null && Clock.left(deadline) > 0;
+        return holds > 0 && !lost.isDone() && Clock.left(deadline) > 0;
     }
 
-    /** Whether it is over, and the thread need not release it. */
+    /** Whether the tenure is over, and the thread need not release it. */
     synchronized boolean isLeft() {
         return holds == 0 || (!isRenewed && !isHeld());
-    }
-
-    synchronized int holds() {
-        return holds;
     }
 
     synchronized int holds(boolean isShared) {
         return isShared ? sharedHolds : holds - sharedHolds;
     }
 
-    synchronized long token() {
-        return token;
-    }
-
-    synchronized long lease() {
-        return lease;
-    }
-
-    void checkHeld() {
-        synchronized (this) {
-            if (holds == 0) {
-                throw notHeld(key);
-            }
-            if (isHeld()) {
-                return;
-            }
+    synchronized void checkHeld() {
+        if (holds == 0) {
+            throw notHeld(key);
         }
-        throw lose(LEASE_OVER);
+        if (!isHeld()) {
+            throw lose(LEASE_OVER);
+        }
     }
 
     static IllegalMonitorStateException notHeld(String key) {
@@ -104,7 +87,7 @@ final class Tenure {
                 "the lock " + key + " is not held by " + Thread.currentThread().getName() + ": acquire it first");
     }
 
-    /** The server has granted the lock or, to its holder, another hold. That never shortens the lease. */
+    /** Called when the server has granted the lock, or another hold to its holder. Another hold never shortens the lease. */
     void granted(Call by, long newToken, int count, long newLease, boolean renewed, List<Object> asKind) {
         synchronized (this) {
             sharedHolds += asKind.equals(Request.SHARED) ? count - holds : 0;
@@ -123,38 +106,30 @@ final class Tenure {
             leaseEnds(end);
         }
         client.watch(this);
-        schedule();
     }
 
     // The loss.
 
-    void onLost(Consumer<LockLostException> listener) {
-        String known;
-        synchronized (this) {
-            known = loss;
-            if (known == null) {
-                listeners.add(listener);
-            }
-        }
-        if (known != null) {
-            client.notifyLost(listener, new LockLostException(key, token(), known));
-        }
-    }
-
-    /** Calls the listener once when one of several is lost. */
+    /** Calls the listener once when one of the tenures is lost, in a thread that the listener may block. */
     static void onLost(List<Tenure> tenures, Consumer<LockLostException> listener) {
-        AtomicBoolean isTold = new AtomicBoolean();
-        tenures.forEach(tenure -> tenure.onLost(loss -> {
-            if (!isTold.getAndSet(true)) {
-                listener.accept(loss);
-            }
-        }));
+        CompletableFuture.anyOf(tenures.stream()
+                        .map(tenure -> tenure.lost.thenApply(tenure::loss))
+                        .toArray(CompletableFuture[]::new))
+                .thenAcceptAsync(loss -> listener.accept((LockLostException) loss), tenures.get(0).client.callbacks)
+                .exceptionally(error -> {
+                    LOGGER.log(System.Logger.Level.WARNING, "a listener for lost locks has failed", error);
+                    return null;
+                });
     }
 
-    /** Makes several keys one lock: when one is lost, the others are renewed no more. */
+    private LockLostException loss(String reason) {
+        return new LockLostException(key, token, reason);
+    }
+
+    /** Makes several keys one lock: when one key is lost, the others are not renewed any more. */
     static void loseTogether(List<Tenure> tenures) {
         if (tenures.size() > 1) {
-            tenures.forEach(tenure -> tenure.onLost(loss -> tenures.forEach(Tenure::stopRenewing)));
+            onLost(tenures, loss -> tenures.forEach(Tenure::stopRenewing));
         }
     }
 
@@ -163,179 +138,130 @@ final class Tenure {
         renewAt = deadline;
     }
 
-    /** Ends the tenure as lost, and tells the program. Returns the exception: the first reason stays. */
+    /** Ends the tenure as lost, and calls the program's listeners. The returned exception has the first reason of the loss. */
     LockLostException lose(String reason) {
-        List<Consumer<LockLostException>> notified;
-        LockLostException lost;
-        synchronized (this) {
-            if (loss != null) {
-                return new LockLostException(key, token, loss);
-            }
-            loss = reason;
-            lost = new LockLostException(key, token, reason);
-            notified = List.copyOf(listeners);
-            stopTimer();
-        }
         client.live.remove(this);
-        notified.forEach(listener -> client.notifyLost(listener, lost));
-        return lost;
+        lost.complete(reason);
+        return loss(lost.join());
     }
 
-    /** Throws if the reply is an error; as lost, if it says that the owner does not hold the lock. */
+    /** Throws if the reply is an error. If it says that the owner does not hold the lock any more, the tenure is lost. */
     void checkAccepted(@Nullable Object reply) {
-        if (reply instanceof ServerError error && error.deniesTenure()) {
+        if (token > 0 && reply instanceof ServerError error && error.deniesTenure()) {
             throw lose(error.message());
         }
         LockRefusedException.throwIfError(key, reply);
     }
 
-    // The timer and the renewals.
+    // The renewals.
 
-    private synchronized void schedule() {
-        stopTimer();
-        if (holds > 0 && loss == null) {
-            timer = client.watchAt(this, Clock.earlier(renewAt, deadline));
-        }
-    }
-
-    private void stopTimer() {
-        if (timer != null) {
-            timer.cancel(false);
-        }
-    }
-
-    void onTimer() {
-        boolean isDue;
-        synchronized (this) {
-            if (holds == 0 || loss != null) {
-                return;
-            }
-            isDue = Clock.left(renewAt) <= 0;
-        }
-        if (!isHeld()) {
-            lose(LEASE_OVER);
-        } else if (isDue) {
-            renewInBackground();
-            client.renewOthers();
-        } else {
-            schedule();
-        }
-    }
-
-    /** Renews the tenure if a fourth of the lease is over: others are renewed now. */
-    void renewWithOthers() {
-        boolean isNear;
-        synchronized (this) {
-            isNear = renewAt != deadline && Clock.left(renewAt) <= Clock.nanos(lease) / 12;
-        }
-        if (isNear) {
-            renewInBackground();
-        }
-    }
-
-    /** The connection to a server is lost, and the server may have forgotten the tenure. */
-    void renewNow(Node lost) {
-        synchronized (this) {
-            if (node != lost) {
-                return;
-            }
-            nodeLostAt = Clock.now();
-        }
-        renewInBackground();
-    }
-
-    private void renewInBackground() {
+    /**
+     * Ends the tenure if its lease is over. Renews it if a renewal is due now or soon, so that several tenures share a pipeline.
+     *
+     * @param left a node whose connection was lost, or null. This node may have forgotten the tenure
+     */
+    void check(@Nullable Node left) {
         Call call = null;
-        long limit;
         synchronized (this) {
-            renewAt = deadline;
-            limit = Math.max(MIN_REPLY_LIMIT, Math.min(client.servers.responseLimit, Clock.nanos(lease) / 6));
-            if (renewal == null && isHeld() && (thread == null || thread.isAlive())) {
-                call = new Call(client.servers, key, Clock.FOREVER, deadline);
+            if (holds == 0 || lost.isDone()) {
+                return;
             }
+            if (!isHeld()) {
+                lose(LEASE_OVER);
+                return;
+            }
+            boolean hasLostNode = left != null && node == left;
+            if (hasLostNode || (renewAt != deadline && Clock.left(renewAt) <= Clock.nanos(lease) / 12)) {
+                renewAt = deadline;
+                if (renewal == null && (thread == null || thread.isAlive())) {
+                    call = new Call(client.servers, key, deadline);
+                }
+            }
+            client.wakeAt(Clock.earlier(renewAt, deadline));
         }
-        schedule();
         if (call != null) {
-            renew(call, limit, null, null);
+            renew(call, false);
         }
     }
 
     /**
-     * Sets a lease, from now.
+     * Renews the lock with this lease and kind. If no server answers, the next renewal sets them.
      *
-     * @param newLease null: the lease that the lock has, or what is left of it if it is not renewed
+     * @param newLease in milliseconds; 0 for the present lease, or for the rest of it if the lock is not renewed
      * @param newKind a kind with a larger limit, or null
      */
-    CompletableFuture<Void> renew(@Nullable Long newLease, @Nullable List<Object> newKind) {
-        return renew(client.call(key), client.servers.responseLimit, newLease, newKind);
-    }
-
-    private CompletableFuture<Void> renew(
-            Call call, long limit, @Nullable Long newLease, @Nullable List<Object> newKind) {
-        synchronized (this) {
-            renewal = call;
-        }
-        return sendRenewal(call, limit, newLease, newKind).whenComplete((done, failure) -> {
-            synchronized (this) {
-                renewal = renewal == call ? null : renewal;
-                failures = failure == null ? 0 : failures + 1;
-                if (failure != null && isRenewed) {
-                    renewAt = Clock.now() + Clock.backOff(failures);
-                }
+    CompletableFuture<Void> renew(long newLease, @Nullable List<Object> newKind) {
+        long leaseBefore = lease;
+        List<Object> kindBefore = kind;
+        set(newLease == 0 ? leaseBefore : newLease, newKind == null ? kindBefore : newKind);
+        return renew(client.call(key), newLease != 0).whenComplete((done, failure) -> {
+            if (failure != null && Clock.cause(failure) instanceof LockRefusedException) {
+                set(leaseBefore, kindBefore);
             }
-            schedule();
         });
     }
 
-    private CompletableFuture<Void> sendRenewal(
-            Call call, long limit, @Nullable Long newLease, @Nullable List<Object> newKind) {
+    private synchronized void set(long newLease, List<Object> newKind) {
+        lease = newLease;
+        kind = newKind;
+    }
+
+    /** @param isWanted whether the program asks for the whole lease, even if the lock is not renewed automatically */
+    private CompletableFuture<Void> renew(Call call, boolean isWanted) {
         var sent = new Object() {
             long lease;
             int holds;
         };
+        synchronized (this) {
+            renewal = call;
+        }
+        call.onLeaseRefused = longest -> set(longest, kind);
+        long responseLimit = client.servers.responseLimit;
+        long limit =
+                isWanted ? responseLimit : Math.max(MIN_REPLY_LIMIT, Math.min(responseLimit, Clock.nanos(lease) / 6));
         return call.ask(limit, () -> {
                     checkHeld();
                     synchronized (this) {
-                        sent.lease = nextLease(newLease);
+                        sent.lease = nextLease(isWanted);
                         sent.holds = holds;
-                        // The server may set it though no reply arrives.
+                        // The server may set this lease even if its reply is lost.
                         deadline = Clock.earlier(deadline, Clock.leaseEnd(Clock.now(), sent.lease));
-                        schedule();
-                        return Request.renew(this, sent.lease, token, holds, newKind == null ? kind : newKind);
+                        client.wakeAt(deadline);
+                        return Request.withHolds("LOCK.RENEW", this, sent.lease, List.of("TOKEN", token), holds, kind);
                     }
                 })
                 .thenCompose(reply -> {
-                    long longest = ServerError.longestLease(reply);
-                    if (longest > 0 && longest < sent.lease) {
-                        synchronized (this) {
-                            lease = longest;
-                        }
-                        return sendRenewal(call, limit, newLease == null ? null : (Long) longest, newKind);
-                    }
-                    if (sent.holds != holds() && reply instanceof ServerError) {
-                        return sendRenewal(call, limit, newLease, newKind); // the program has changed it meanwhile
+                    if (sent.holds != holds && reply instanceof ServerError) {
+                        return renew(call, isWanted); // the program has changed the holds meanwhile
                     }
                     checkAccepted(reply);
                     synchronized (this) {
-                        lease = newLease == null ? lease : newLease;
-                        kind = newKind == null ? kind : newKind;
                         node = call.node;
                         if (renewal == call) {
                             leaseEnds(Clock.leaseEnd(call.sent, sent.lease));
-                            renewAt = nodeLostAt - call.sent > 0 ? Clock.now() : renewAt;
+                            renewAt = call.hasLostNode() ? Clock.now() : renewAt;
                         }
                     }
-                    return CompletableFuture.completedFuture(null);
+                    return CompletableFuture.<Void>completedFuture(null);
+                })
+                .whenComplete((done, failure) -> {
+                    synchronized (this) {
+                        renewal = renewal == call ? null : renewal;
+                        if (failure != null && isRenewed) {
+                            renewAt = Clock.now() + Math.min(LONGEST_PAUSE, Clock.nanos(lease) / 6);
+                        }
+                        client.wakeAt(Clock.earlier(renewAt, deadline));
+                    }
                 });
     }
 
-    /** The lease to ask for: no longer than what is left, if the lock is held for a limited time. */
-    private long nextLease(@Nullable Long wanted) {
-        long until = wanted == null && !isRenewed ? deadline : holdEnd;
-        return Math.min(wanted == null ? lease : wanted, Math.max(1, TimeUnit.NANOSECONDS.toMillis(Clock.left(until))));
+    /** The lease to ask for. It does not end after the hold limit, or after the present lease if there is no renewal. */
+    private long nextLease(boolean isWanted) {
+        long until = isWanted || isRenewed ? holdEnd : deadline;
+        return Math.min(lease, Math.max(1, TimeUnit.NANOSECONDS.toMillis(Clock.left(until))));
     }
 
-    /** The server has set a lease with this end. */
+    /** Called when the server has set a lease with this end. */
     private void leaseEnds(long end) {
         deadline = Clock.earlier(end, holdEnd);
         renewAt = deadline;
@@ -348,33 +274,41 @@ final class Tenure {
 
     // Guarded commands, and the end.
 
-    /** Runs a command if the server has this tenure. */
-    CompletableFuture<@Nullable Object> guarded(Object... command) {
-        return sendGuarded(command)
-                .thenCompose(reply -> ServerError.is(reply, "FENCED")
-                        ? renew(null, null).thenCompose(renewed -> sendGuarded(command))
-                        : CompletableFuture.completedFuture(reply))
-                .thenApply(reply -> {
-                    if (reply instanceof ServerError error) {
-                        throw ServerError.is(reply, "FENCED")
-                                ? lose(error.message())
-                                : new LockRefusedException(key, error.message());
-                    }
-                    return reply;
-                });
-    }
-
-    private CompletableFuture<@Nullable Object> sendGuarded(Object[] command) {
+    /**
+     * Runs a command if the server has this tenure.
+     *
+     * @param mayRenew whether to renew the tenure if the server does not know it: a server in quarantine restores it
+     */
+    CompletableFuture<@Nullable Object> guarded(boolean mayRenew, Object... command) {
         Call call = client.call(key);
         call.isRepeatable = false;
         return call.ask(() -> {
-            checkHeld();
-            return Request.guard(key, token(), command);
-        });
+                    checkHeld();
+                    return new Request("LOCK.GUARD", key, token, List.of(command));
+                })
+                .thenCompose(reply -> {
+                    if (reply instanceof ServerError error && error.code().equals("FENCED")) {
+                        if (mayRenew) {
+                            return renew(0, null).thenCompose(renewed -> guarded(false, command));
+                        }
+                        throw lose(error.message());
+                    }
+                    LockRefusedException.throwIfError(key, reply);
+                    return CompletableFuture.completedFuture(reply);
+                });
     }
 
-    /** Gives one hold back. This object has one hold less then, even if no server answers. */
+    /** As the method below, for as long as the client's patience. */
     CompletableFuture<Void> release(boolean isShared) {
+        return release(isShared, client.patience);
+    }
+
+    /**
+     * Releases one hold. This object then has one hold less, even if no server answers.
+     *
+     * @param patience how long to try while no server answers
+     */
+    CompletableFuture<Void> release(boolean isShared, long patience) {
         int left;
         boolean isDowngrade;
         long end;
@@ -386,16 +320,21 @@ final class Tenure {
                 dropHold(isShared);
                 return CompletableFuture.failedFuture(lose(LEASE_OVER));
             }
-            end = Clock.earlier(deadline, Clock.now() + client.patience);
+            end = Clock.earlier(deadline, Clock.now() + patience);
             left = holds - 1;
             isDowngrade = !isShared && kind.isEmpty() && left > 0 && left == sharedHolds;
-        }
-        Call call = new Call(client.servers, key, client.patience, end);
-        // The thread of a downgrade goes on as a reader.
-        return (isDowngrade ? renew(null, Request.SHARED) : CompletableFuture.<Void>completedFuture(null))
+            if (!isDowngrade) {
                 // Before the request is sent: a renewal that is denied from now on finds no loss.
-                .whenComplete((downgraded, error) -> dropHold(isShared))
-                .thenCompose(ready -> call.ask(() -> Request.release(this, left)))
+                dropHold(isShared);
+            }
+        }
+        Call call = new Call(client.servers, key, end);
+        Object kept = left == 0 ? "ALL" : List.of("HOLDS", left);
+        // A writer that also has the read lock becomes a reader.
+        return (isDowngrade
+                        ? renew(0, Request.SHARED).whenComplete((downgraded, error) -> dropHold(isShared))
+                        : CompletableFuture.<Void>completedFuture(null))
+                .thenCompose(ready -> call.ask(() -> new Request("LOCK.RELEASE", key, owner, kept, "TOKEN", token)))
                 .thenAccept(reply -> {
                     boolean wasReleased = left == 0 && call.mayHaveRun && ServerError.is(reply, "NOTHELD");
                     if (!wasReleased) {
@@ -404,12 +343,12 @@ final class Tenure {
                 });
     }
 
-    /** Gives the lock back after a delay: its lease ends then. */
+    /** Ends the lock after a delay, by setting its lease to the delay. */
     CompletableFuture<Void> releaseAfter(long millis) {
         return renew(millis, null).whenComplete((done, error) -> end());
     }
 
-    /** Forgets the lock, which stays held at the server. Returns what another process needs to go on with it. */
+    /** Forgets the lock, which stays held at the server. Returns what another process needs to continue it. */
     synchronized List<Object> handOver() {
         checkHeld();
         List<Object> handle = new ArrayList<>(List.of(key, owner, token, holds, lease));
@@ -426,12 +365,11 @@ final class Tenure {
         }
     }
 
-    /** From now on the lock is neither renewed nor lost. */
+    /** From now on the client neither renews the lock nor reports its loss. */
     void end() {
         synchronized (this) {
             holds = 0;
             sharedHolds = 0;
-            stopTimer();
         }
         client.live.remove(this);
     }

@@ -1,44 +1,37 @@
 package dev.lockward;
 
-import java.util.ArrayDeque;
-import java.util.Queue;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
-import org.jspecify.annotations.Nullable;
 
-/** The connections for waits, given in turn, first come, first served. A turn is a future that completes when it begins. */
+/** The connections for waits, given out first come, first served. A turn is a future that completes when the turn begins. */
 final class WaitingConnections {
-    // Guarded by this object's monitor.
-    private final Queue<CompletableFuture<Void>> line = new ArrayDeque<>();
-    private int free;
+    private final int count;
+
+    /** First the turns that have begun, then the turns that have not. Guarded by this object's monitor. */
+    private final List<CompletableFuture<Void>> turns = new ArrayList<>();
 
     WaitingConnections(int count) {
-        free = count;
+        this.count = count;
     }
 
     synchronized CompletableFuture<Void> enter() {
-        if (free > 0) {
-            free--;
-            return CompletableFuture.completedFuture(null);
-        }
         CompletableFuture<Void> turn = new CompletableFuture<>();
-        line.add(turn);
+        turns.add(turn);
+        if (turns.size() <= count) {
+            turn.complete(null);
+        }
         return turn;
     }
 
-    /** Ends a turn, or gives it up before it has begun. */
+    /** Ends a turn, which may not have begun. */
     void end(CompletableFuture<Void> turn) {
-        CompletableFuture<Void> next = endTurn(turn);
-        if (next != null) {
-            next.complete(null);
+        Optional<CompletableFuture<Void>> last;
+        synchronized (this) {
+            turns.removeIf(each -> each == turn);
+            last = turns.stream().skip(count - 1).findFirst();
         }
-    }
-
-    private synchronized @Nullable CompletableFuture<Void> endTurn(CompletableFuture<Void> turn) {
-        if (line.removeIf(each -> each == turn)) {
-            return null;
-        }
-        CompletableFuture<Void> next = line.poll();
-        free += next == null ? 1 : 0;
-        return next;
+        last.ifPresent(next -> next.complete(null)); // does nothing if this turn has already begun
     }
 }

@@ -100,7 +100,7 @@ class InterruptTest {
     @Test
     void anInterruptAtTheGrantLeavesNoLockBehind() throws Exception {
         int interrupted = 0;
-        // Until the interrupt has come first and the grant has come first: how often each does depends on the machine.
+        // Repeat until the interrupt and the grant have each come first at least once. This depends on the machine.
         long until = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
         for (int round = 0; round < 100 || interrupted == 0 || interrupted == round; round++) {
             assertTrue(System.nanoTime() < until, interrupted + " of " + round);
@@ -143,7 +143,7 @@ class InterruptTest {
                             assertEquals(2, SERVER.holds(name));
                             lock.unlock();
                         } catch (InterruptedException expected) {
-                            // adds no hold
+                            // An interrupted re-entry adds no hold.
                         } catch (io.lettuce.core.RedisCommandInterruptedException byTheTest) {
                             lock.unlock();
                         }

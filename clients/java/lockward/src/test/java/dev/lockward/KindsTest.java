@@ -20,7 +20,7 @@ import java.util.concurrent.locks.LockSupport;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.Test;
 
-/** Read-write locks, semaphores, several keys, leadership, handles and futures, as a program in Java uses them. */
+/** The Java interface of read-write locks, semaphores, several keys, leadership, handles and futures. */
 class KindsTest {
     private static final Server SERVER = Server.shared();
     private static final LockwardClient CLIENT = SERVER.client();
@@ -56,7 +56,7 @@ class KindsTest {
     }
 
     @Test
-    void aWriterGoesOnAsAReader() throws Exception {
+    void aWriterBecomesAReader() throws Exception {
         LockwardReadWriteLock lock = CLIENT.getReadWriteLock(name);
         lock.writeLock().lock();
         lock.readLock().lock();
@@ -88,7 +88,7 @@ class KindsTest {
     }
 
     @Test
-    void aReaderThatLocksTheWriteLockIsToldToUnlockFirst() {
+    void aReaderThatLocksTheWriteLockIsRefused() {
         LockwardReadWriteLock lock = CLIENT.getReadWriteLock(name);
         lock.readLock().lock();
         for (Threads.Action wait : new Threads.Action[] {
@@ -107,7 +107,7 @@ class KindsTest {
     }
 
     @Test
-    void anotherThreadOfANamedOwnerIsRefusedByTheServer() throws Exception {
+    void theServerRefusesTheWriteLockToAReaderWithTheSameOwner() throws Exception {
         try (HeldLock reader = CLIENT.request(name).owner("me").shared().acquire()) {
             LockwardLock writing = CLIENT.request(name).owner("me").asLock();
             assertThrows(LockRefusedException.class, writing::tryLock);
@@ -116,7 +116,7 @@ class KindsTest {
     }
 
     @Test
-    void aSemaphoreGrantsPermitsThatClose() throws Exception {
+    void aSemaphoreGrantsPermitsAndCloseReleasesThem() throws Exception {
         LockwardSemaphore semaphore = CLIENT.getSemaphore(name, 3);
         try (HeldLock two = semaphore.acquire(2);
                 HeldLock one = semaphore.acquire()) {
@@ -128,7 +128,7 @@ class KindsTest {
     }
 
     @Test
-    void severalKeysAreOneLock() throws Exception {
+    void severalKeysFormOneLock() throws Exception {
         LockwardLock both = CLIENT.getMultiLock(name + "b", name + "a", name + "b");
         LockwardLock one = CLIENT.getLock(name + "a");
         both.lock();
@@ -145,7 +145,7 @@ class KindsTest {
     }
 
     @Test
-    void aDeposedLeaderIsInterruptedAndLeadsAgain() throws Exception {
+    void aLeaderThatLosesTheLockIsInterruptedAndLeadsAgain() throws Exception {
         CountDownLatch deposed = new CountDownLatch(1);
         CountDownLatch leads = new CountDownLatch(1);
         try (LockwardClient brief =
@@ -169,7 +169,7 @@ class KindsTest {
     }
 
     @Test
-    void anInterruptedCandidateLeaves() throws Exception {
+    void anInterruptedCandidateLeavesTheQueue() throws Exception {
         HeldLock held = CLIENT.request(name).acquire();
         Running<Boolean> candidate = Threads.run(() -> CLIENT.lead(name, term -> {}));
         eventually(() -> SERVER.waiters(name) == 1);
@@ -180,7 +180,7 @@ class KindsTest {
     }
 
     @Test
-    void aFutureIsGrantedInAThreadThatMayBlock() throws Exception {
+    void aFutureCompletesInAThreadThatMayBlock() throws Exception {
         CompletableFuture<Boolean> nested = CLIENT.request(name)
                 .acquireAsync()
                 .thenApply(held -> CLIENT.getLock(name).isLocked() && held.isHeld());
@@ -212,7 +212,7 @@ class KindsTest {
     }
 
     @Test
-    void aThreadThatHasHandedItsLockOverIsAnotherOwnerAfterwards() throws Exception {
+    void aThreadThatHasHandedItsLockOverIsANewOwnerAfterwards() throws Exception {
         LockwardLock lock = CLIENT.getLock(name);
         LockwardLock other = CLIENT.getLock(name + ":other");
         lock.lock();
@@ -226,7 +226,7 @@ class KindsTest {
     }
 
     @Test
-    void anotherClientGoesOnFromAHandle() throws Exception {
+    void anotherClientResumesALockByItsHandle() throws Exception {
         HeldLock held = CLIENT.request(name).slots(4).weight(2).acquire();
         String handle = held.handle();
         assertFalse(held.isHeld());
@@ -240,7 +240,7 @@ class KindsTest {
     }
 
     @Test
-    void aGuardedReplyMayHaveAnyForm() throws Exception {
+    void theReplyToAGuardedCommandMayHaveAnyType() throws Exception {
         String data = "data:" + name;
         try (HeldLock held = CLIENT.request(name).acquire()) {
             assertEquals("OK", held.guarded());
@@ -256,7 +256,7 @@ class KindsTest {
     }
 
     @Test
-    void ofThreadsThatTrySeveralKeysTogetherOneIsGrantedAll() throws Exception {
+    void oneOfSeveralThreadsThatTryTheSameKeysGetsThemAll() throws Exception {
         for (int round = 0; round < 20; round++) {
             String[] keys = {name + round + "a", name + round + "b", name + round + "c"};
             List<Running<Boolean>> threads = new ArrayList<>();
@@ -272,7 +272,7 @@ class KindsTest {
     }
 
     @Test
-    void aCancelledWaitGivesItsWaitingConnectionBack() throws Exception {
+    void aCancelledWaitReleasesItsWaitingConnection() throws Exception {
         HeldLock held = CLIENT.request(name).acquire();
         try (LockwardClient one = SERVER.builder().waitingConnections(1).build()) {
             for (int round = 0; round < 50; round++) {
@@ -294,7 +294,7 @@ class KindsTest {
                 .holdLimit(Duration.ofSeconds(2))
                 .onLost(loss -> lost.countDown())
                 .asLock();
-        lock.lock(); // with the server's lease, which is longer
+        lock.lock(); // with the server's lease, which is longer than the hold limit
         long begun = System.nanoTime();
         eventually(() -> SERVER.info(name).orElseThrow().leaseLeft() <= 2_000);
         eventually(() -> SERVER.info(name).orElseThrow().leaseLeft() <= 1_000);

@@ -75,7 +75,7 @@ class LockTest {
     }
 
     @Test
-    @SuppressWarnings("deprecation") // in later versions of Java
+    @SuppressWarnings("deprecation") // later versions of Java deprecate getId
     void threadsWithTheSameIdAreTwoOwners() throws Exception {
         class Twin extends Thread {
             private final AtomicInteger inside;
@@ -130,7 +130,7 @@ class LockTest {
                 }));
             }
             eventually(() -> SERVER.waiters(name) == 1);
-            // The thread that holds the lock must be able to acquire another one.
+            // The thread that holds the lock must be able to acquire another lock.
             LockwardLock other = few.getLock(name + ":other");
             Running<Boolean> brief =
                     Threads.start(() -> CLIENT.getLock(name + ":other").tryLock(0, 300, TimeUnit.MILLISECONDS));
@@ -160,7 +160,7 @@ class LockTest {
     }
 
     @Test
-    void aLockLeftToItsLeaseIsAcquiredAgain() {
+    void aLockWhoseNamedLeaseIsOverCanBeAcquiredAgain() {
         for (int i = 0; i < 3; i++) {
             lock.lock(50, TimeUnit.MILLISECONDS);
             eventually(() -> !lock.isHeldByCurrentThread());
@@ -174,7 +174,7 @@ class LockTest {
     }
 
     @Test
-    void manyLocksLeftToTheirLeasesAreRemoved() {
+    void manyLocksWhoseNamedLeasesAreOverAreForgotten() {
         for (int i = 0; i < 150; i++) {
             CLIENT.getLock(name + i).lock(1, TimeUnit.MILLISECONDS);
         }
@@ -212,7 +212,7 @@ class LockTest {
         assertTrue(waiter.join());
         assertTrue(lock.tryLock(Long.MIN_VALUE, TimeUnit.DAYS));
         lock.unlock();
-        lock.lock(Long.MAX_VALUE, TimeUnit.DAYS); // for as long as the server allows
+        lock.lock(Long.MAX_VALUE, TimeUnit.DAYS); // with the longest lease that the server allows
         lock.unlock();
     }
 
@@ -267,7 +267,7 @@ class LockTest {
                 SERVER.builder().lease(Duration.ofSeconds(1)).build()) {
             assertTrue(Server.tryAcquire(brief, name, Duration.ZERO, null).isPresent());
             eventually(() -> {
-                // More than once: the thread that has acquired the lock may still have references to it.
+                // One collection may not be enough: this thread may still have references to the lock.
                 System.gc();
                 return !lock.isLocked();
             });
@@ -327,6 +327,37 @@ class LockTest {
         assertThrows(IllegalMonitorStateException.class, tenure::release);
         assertThrows(IllegalMonitorStateException.class, () -> tenure.renew(Duration.ofSeconds(1)));
         tenure.close();
+    }
+
+    @Test
+    void aSecondReleaseAtTheSameTimeIsNoLoss() throws Exception {
+        AtomicInteger ready = new AtomicInteger();
+        AtomicInteger late = new AtomicInteger();
+        CountDownLatch lost = new CountDownLatch(1);
+        for (int round = 1; round <= 500; round++) {
+            HeldLock held =
+                    CLIENT.request(name).onLost(loss -> lost.countDown()).acquire();
+            int bothReady = 2 * round;
+            Threads.Action release = () -> {
+                ready.incrementAndGet();
+                while (ready.get() < bothReady) {
+                    Thread.onSpinWait();
+                }
+                try {
+                    held.release();
+                } catch (LockLostException loss) {
+                    throw loss;
+                } catch (IllegalMonitorStateException notHeld) {
+                    late.incrementAndGet();
+                }
+            };
+            Running<Boolean> one = Threads.run(release);
+            Running<Boolean> other = Threads.run(release);
+            one.join();
+            other.join();
+            assertEquals(round, late.get());
+        }
+        assertEquals(1, lost.getCount());
     }
 
     @Test

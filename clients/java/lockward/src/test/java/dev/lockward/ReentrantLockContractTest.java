@@ -22,11 +22,11 @@ import org.junit.jupiter.api.Nested;
 import org.junit.jupiter.api.Test;
 
 /**
- * The contract of java.util.concurrent.locks.Lock and ReentrantLock, tested with a LockwardLock, and with a fair ReentrantLock to
- * show that the tests are right.
+ * The contract of java.util.concurrent.locks.Lock and ReentrantLock. The tests run with a LockwardLock. They also run with a fair
+ * ReentrantLock, to show that the tests are correct.
  */
 class ReentrantLockContractTest {
-    /** The methods of both that no interface has. */
+    /** The methods that both classes have, but that are in no common interface. */
     interface Subject extends Lock {
         boolean isLocked();
 
@@ -135,11 +135,11 @@ class ReentrantLockContractTest {
 
         private final Subject lock = subject();
 
-        /** The methods that acquire and can be interrupted. */
+        /** The methods that acquire the lock and can be interrupted. */
         private final List<Threads.Action> interruptible =
                 List.of(lock::lockInterruptibly, () -> assertTrue(lock.tryLock(1, TimeUnit.HOURS)));
 
-        /** All methods that acquire. */
+        /** All methods that acquire the lock. */
         private final List<Threads.Action> all = List.of(
                 lock::lock,
                 lock::lockInterruptibly,

@@ -19,12 +19,13 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
 
-/** What the client makes of replies that are rare or missing, with a scripted server. */
+/** How the client handles rare and missing replies, with a scripted server. */
 class RepliesTest {
-    /** The key b is busy when it is asked for with another key for the first time. */
+    /** A server that refuses the key b as busy in the first attempt for both keys. */
     private static ScriptedServer busyAtFirst() {
         AtomicInteger asked = new AtomicInteger();
         return new ScriptedServer(request -> {
@@ -37,7 +38,7 @@ class RepliesTest {
     }
 
     @Test
-    void keysThatWereGivenBackAreAcquiredByANewOwner() throws Exception {
+    void keysThatWereReleasedAreAcquiredAgainByANewOwner() throws Exception {
         try (ScriptedServer server = busyAtFirst();
                 LockwardClient client = Server.builder(server.uri()).build()) {
             HeldLock held = client.request("a", "b").acquire();
@@ -51,7 +52,7 @@ class RepliesTest {
     }
 
     @Test
-    void aNamedOwnerAcquiresKeysThatWereGivenBack() throws Exception {
+    void aNamedOwnerAcquiresKeysAgainThatWereReleased() throws Exception {
         try (ScriptedServer server = busyAtFirst();
                 LockwardClient client = Server.builder(server.uri()).build()) {
             client.request("a", "b").owner("me").acquire();
@@ -59,7 +60,7 @@ class RepliesTest {
         }
     }
 
-    /** Grants the key "connect", and replies to no request about another key but to this one of the releases. */
+    /** A server that grants the key "connect". For the key k it replies only to the release with this number. */
     private static ScriptedServer silentUntilRelease(int number) {
         AtomicInteger releases = new AtomicInteger();
         return new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE connect ")
@@ -76,7 +77,7 @@ class RepliesTest {
     }
 
     @Test
-    void aGiveUpInTheBackgroundIsSentUntilItIsAnswered() throws Exception {
+    void aReleaseInTheBackgroundIsRepeatedUntilTheServerAnswers() throws Exception {
         try (ScriptedServer server = silentUntilRelease(3);
                 LockwardClient client = patientClient(server)) {
             client.request("connect").acquire();
@@ -87,7 +88,7 @@ class RepliesTest {
     }
 
     @Test
-    void aCancelledCallerWaitsFor200MillisecondsAndTheGiveUpGoesOn() throws Exception {
+    void aCancelledCallerWaitsFor200MillisecondsAndTheReleaseIsRepeated() throws Exception {
         try (ScriptedServer server = silentUntilRelease(2);
                 LockwardClient client = patientClient(server)) {
             Threads.Running<Boolean> caller =
@@ -95,13 +96,34 @@ class RepliesTest {
             eventually(() -> server.count("LOCK.ACQUIRE k ") == 1);
             caller.interrupt();
             assertThrows(InterruptedException.class, caller::join);
-            assertTrue(server.count("LOCK.RELEASE k ") <= 1); // the response limit is longer
+            assertTrue(server.count("LOCK.RELEASE k ") <= 1); // the response limit is longer than 200 ms
             eventually(() -> server.count("LOCK.RELEASE k ") == 2);
         }
     }
 
     @Test
-    void aRefusedWaitForReplicasGivesTheGrantBack() throws Exception {
+    void aCancelledCallOfANamedOwnerRepeatsNoReleaseAfterItsEnd() throws Exception {
+        try (ScriptedServer server = new ScriptedServer(request -> switch (request.replaceAll(" me .*", "")) {
+                    case "LOCK.ACQUIRE a" -> grant(7, 30_000);
+                    case "LOCK.ACQUIRE b" -> request.contains(" BLOCK ") ? null : NULL;
+                    default -> null;
+                });
+                LockwardClient client = Server.builder(server.uri())
+                        .responseLimit(Duration.ofMillis(250))
+                        .build()) {
+            Threads.Running<Boolean> caller =
+                    Threads.run(() -> client.request("a", "b").owner("me").acquire());
+            eventually(() -> server.requests.stream().anyMatch(request -> request.contains(" BLOCK ")));
+            caller.interrupt();
+            assertThrows(InterruptedException.class, caller::join);
+            long sent = server.count("LOCK.RELEASE a ");
+            Thread.sleep(1_000); // the patience is longer
+            assertEquals(sent, server.count("LOCK.RELEASE a "));
+        }
+    }
+
+    @Test
+    void aGrantIsReleasedIfTheServerRefusesTheWaitForReplicas() throws Exception {
         try (ScriptedServer server = new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE")
                         ? grant(7, 30_000)
                         : request.startsWith("WAIT") ? "-ERR no replicas here" : ":0");
@@ -113,7 +135,7 @@ class RepliesTest {
     }
 
     @Test
-    void aReleaseWithoutAReplyEndsWithTheLease() throws Exception {
+    void aReleaseWithoutAReplyFailsAtTheEndOfTheLease() throws Exception {
         try (ScriptedServer server =
                         new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE") ? grant(7, 1_000) : null);
                 LockwardClient client = patientClient(server)) {
@@ -121,6 +143,29 @@ class RepliesTest {
             CompletableFuture<Void> release = held.releaseAsync();
             assertInstanceOf(LockUnreachableException.class, failure(release));
             assertFalse(held.isHeld());
+        }
+    }
+
+    @Test
+    void aDowngradeWithoutAReplyIsRepeatedByTheNextRenewal() throws Exception {
+        AtomicBoolean isSilent = new AtomicBoolean(true);
+        try (ScriptedServer server = new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE")
+                        ? grant(7, 6_000)
+                        : isSilent.get() ? null : request.endsWith(" SHARED") ? ":7" : "-LIMIT it holds it as SHARED");
+                LockwardClient client = Server.builder(server.uri())
+                        .responseLimit(Duration.ofMillis(500))
+                        .patience(Duration.ofSeconds(2))
+                        .build()) {
+            HeldLock held = client.request("k").acquire();
+            assertThrows(LockUnreachableException.class, held::downgradeToShared);
+            isSilent.set(false);
+            int sent = server.requests.size();
+            eventually(() -> server.requests.stream()
+                            .skip(sent)
+                            .filter(request -> request.endsWith(" SHARED"))
+                            .count()
+                    >= 2);
+            assertTrue(held.isHeld());
         }
     }
 
@@ -140,7 +185,7 @@ class RepliesTest {
     }
 
     @Test
-    void aCallEndsThoughTheSharedResourcesWereShutDown() throws Exception {
+    void aCallEndsEvenIfTheSharedResourcesWereShutDown() throws Exception {
         ClientResources resources = ClientResources.create();
         LockwardClient client = LockwardClient.builder(RedisURI.create("redis-sentinel://127.0.0.1:1/0#primary"))
                 .resources(resources)
@@ -169,14 +214,14 @@ class RepliesTest {
         }
     }
 
-    /** What a future fails with. */
+    /** The exception with which a future fails. */
     private static Throwable failure(CompletableFuture<?> future) {
         return assertThrows(ExecutionException.class, () -> future.get(20, TimeUnit.SECONDS))
                 .getCause();
     }
 
     @Test
-    void aRedirectionThatMakesNoSenseEndsTheCall() throws Exception {
+    void anInvalidRedirectionEndsTheCall() throws Exception {
         try (ScriptedServer server = new ScriptedServer(request -> "-MOVED 1 nowhere");
                 LockwardClient client = Server.builder(server.uri()).build()) {
             assertNotNull(failure(client.request("k").acquireAsync()));

@@ -17,23 +17,23 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
-/** A server that replies to each LOCK.* and WAIT as a function says. */
+/** A server whose replies to LOCK.* and WAIT come from a function. */
 final class ScriptedServer implements AutoCloseable {
     static final String NULL = "*-1";
 
-    /** The requests so far, with single spaces between the words. */
+    /** The received requests, with single spaces between the words. */
     final List<String> requests = new CopyOnWriteArrayList<>();
 
     /** How many connections are open. */
     final AtomicInteger connections = new AtomicInteger();
 
-    /** New connections get no reply until it is open. */
+    /** New connections get no reply until this latch is open. */
     volatile CountDownLatch admission = new CountDownLatch(0);
 
     private final ServerSocket listener;
     private final Function<String, @Nullable String> replies;
 
-    /** @param replies returns the reply without the line end, or null for silence */
+    /** @param replies returns the reply without the line end, or null for no reply */
     ScriptedServer(Function<String, @Nullable String> replies) {
         this.replies = replies;
         try {
@@ -52,7 +52,7 @@ final class ScriptedServer implements AutoCloseable {
         return Server.uri(listener.getLocalPort());
     }
 
-    /** How many requests begin so. */
+    /** How many received requests begin with this text. */
     long count(String prefix) {
         return requests.stream().filter(request -> request.startsWith(prefix)).count();
     }

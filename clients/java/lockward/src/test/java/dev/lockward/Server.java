@@ -9,7 +9,6 @@ import io.lettuce.core.SocketOptions;
 import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.codec.StringCodec;
 import io.lettuce.core.output.ArrayOutput;
-import io.lettuce.core.protocol.CommandArgs;
 import io.lettuce.core.protocol.ProtocolVersion;
 import io.lettuce.core.resource.ClientResources;
 import java.time.Duration;
@@ -24,7 +23,7 @@ import java.util.regex.Pattern;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
-/** A server for tests. It ends with the tests at the latest. */
+/** A server for tests. It ends when the tests end, at the latest. */
 public final class Server implements AutoCloseable {
     private static final ClientResources RESOURCES = ClientResources.create();
 
@@ -34,7 +33,7 @@ public final class Server implements AutoCloseable {
     private final RedisClient redis = RedisClient.create(RESOURCES);
     private @Nullable StatefulRedisConnection<String, String> connection;
 
-    /** LOCK.INFO of a lock with one holder. */
+    /** The reply to LOCK.INFO for a lock with one holder. */
     record Info(String owner, long holds, long token, long leaseLeft, long waiters) {}
 
     private static final class Shared {
@@ -77,7 +76,7 @@ public final class Server implements AutoCloseable {
         return new Server(new TestProcess("sentinel"), 0, "");
     }
 
-    /** Three nodes, each with a third of the slots. */
+    /** Starts three nodes, each with a third of the slots. */
     static List<Server> cluster() {
         TestProcess process = new TestProcess("cluster");
         return IntStream.range(0, 3)
@@ -110,18 +109,8 @@ public final class Server implements AutoCloseable {
         if (connection == null || !connection.isOpen()) {
             connection = redis.connect(StringCodec.UTF8, uri());
         }
-        CommandArgs<String, String> args = new CommandArgs<>(StringCodec.UTF8);
-        for (Object argument : arguments) {
-            args.add(argument.toString());
-        }
-        return connection
-                .sync()
-                .dispatch(
-                        new Request(new Request.Keyword(command), List.of())
-                                .command()
-                                .getType(),
-                        new ArrayOutput<>(StringCodec.UTF8),
-                        args);
+        Request request = new Request(command, arguments);
+        return connection.sync().dispatch(request.getType(), new ArrayOutput<>(StringCodec.UTF8), request.getArgs());
     }
 
     Optional<Info> info(String name) {
@@ -164,7 +153,7 @@ public final class Server implements AutoCloseable {
                 .forEach(line -> call("CLIENT", "KILL", "ID", line.replaceFirst("^\\W*id=(\\d+) .*", "$1")));
     }
 
-    /** A number in INFO. */
+    /** A number in the reply to INFO. */
     long count(String name) {
         Matcher matcher = Pattern.compile(name + "\\D+(\\d+)")
                 .matcher(call("INFO", "everything").toString());
@@ -224,7 +213,7 @@ public final class Server implements AutoCloseable {
         redis.shutdown(Duration.ZERO, Duration.ofSeconds(2));
     }
 
-    /** Waits until each of these locks was renewed so many times. */
+    /** Waits until each of these locks was renewed {@code count} times. */
     void awaitRenewals(int count, String... names) {
         long[] last = new long[names.length];
         int[] increases = new int[names.length];

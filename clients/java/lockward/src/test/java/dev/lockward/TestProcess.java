@@ -11,7 +11,7 @@ import java.util.List;
 import java.util.regex.Pattern;
 import java.util.stream.Stream;
 
-/** A process of lockward-test-server, which tests/src/bin/lockward-test-server.rs describes. It ends with the tests at the latest. */
+/** Runs the program of tests/src/bin/lockward-test-server.rs, which describes its protocol. It ends when the tests end. */
 final class TestProcess implements AutoCloseable {
     private static final String PROGRAM = Path.of(
                     System.getProperty("repository"), "target/release/lockward-test-server")

@@ -25,7 +25,7 @@ import org.junit.jupiter.api.condition.JRE;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.api.parallel.Isolated;
 
-/** A thousand virtual threads that share a client, and do not hold up the threads that carry them. */
+/** A thousand virtual threads share a client, and do not block their carrier threads. */
 @EnabledForJreRange(
         min = JRE.JAVA_21,
         disabledReason = "there are no virtual threads: mvn test -Djvm=NEWER_JDK/bin/java -Dtest=VirtualThreadsTest")
@@ -33,7 +33,7 @@ import org.junit.jupiter.api.parallel.Isolated;
 class VirtualThreadsTest {
     private static final int THREADS = 1_000;
 
-    /** A carrier may stay occupied for so long: a class is loaded, or the machine is busy. */
+    /** How long a carrier thread may be blocked, for example while a class is loaded or the machine is busy. */
     private static final Duration TOLERANCE = Duration.ofMillis(100);
 
     private static final String PINNED = "jdk.VirtualThreadPinned";
@@ -66,9 +66,9 @@ class VirtualThreadsTest {
         }
     }
 
-    /** Shows that the recording tells of a carrier that is held up. */
+    /** Shows that the recording contains an event for a blocked carrier thread. */
     @Test
-    void aCarrierThatIsHeldUpIsRecorded() throws Exception {
+    void aBlockedCarrierThreadIsRecorded() throws Exception {
         assertEquals(
                 1, pins(() -> inVirtualThreads(1, thread -> Blocking.WAITED)).size());
     }
@@ -77,7 +77,7 @@ class VirtualThreadsTest {
         static final boolean WAITED;
 
         static {
-            // In every version of Java, a class initializer pins its thread.
+            // In every version of Java, a class initializer pins its virtual thread to the carrier.
             long until = System.nanoTime() + 2 * TOLERANCE.toNanos();
             while (System.nanoTime() - until < 0) {
                 LockSupport.parkNanos(until - System.nanoTime());
@@ -122,7 +122,7 @@ class VirtualThreadsTest {
         }
     }
 
-    /** When a virtual thread that could not leave its carrier has waited for longer than the tolerance. */
+    /** The events of virtual threads that were pinned to their carriers for longer than the tolerance. */
     private List<RecordedEvent> pins(Threads.Action action) throws Exception {
         try (Recording recording = new Recording()) {
             recording.enable(PINNED).withThreshold(TOLERANCE).withStackTrace();

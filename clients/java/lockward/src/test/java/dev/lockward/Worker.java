@@ -32,7 +32,7 @@ final class Worker {
     private final ExecutorService threads = Executors.newCachedThreadPool(Worker::daemon);
     private boolean isClosed;
 
-    /** What the suite names: a lock, and the thread that holds it. */
+    /** A lock that the suite has named, and the thread that holds it. */
     private static final class Named {
         private final ExecutorService thread = Executors.newSingleThreadExecutor(Worker::daemon);
         private final CountDownLatch resigned = new CountDownLatch(1);
@@ -73,12 +73,12 @@ final class Worker {
         System.exit(0);
     }
 
-    /** Loads the classes, so that the first command is not slow: with a server that grants everything. */
+    /** Loads the classes with a server that grants everything, so that the first command is not slow. */
     private static void warmUp() throws Exception {
         try (ServerSocket server = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
             daemon(() -> grantAll(server)).start();
             String address = "redis://" + server.getInetAddress().getHostAddress() + ":" + server.getLocalPort();
-            // A busy machine may take long for the first request.
+            // On a busy machine the first request may take long.
             Duration limit = Duration.ofSeconds(60);
             try (LockwardClient client = LockwardClient.builder(RedisURI.create(address))
                     .responseLimit(limit)
@@ -165,7 +165,7 @@ final class Worker {
         }
     }
 
-    /** Prints nothing more, and ends the client. */
+    /** Stops printing, and closes the client. */
     private void close() {
         synchronized (this) {
             isClosed = true;
@@ -193,7 +193,7 @@ final class Worker {
             print(id + " unsupported");
             return;
         }
-        // A thread holds the lock: the same one has to release it.
+        // A thread holds the lock, so the same thread must release it.
         boolean isOwners = List.of("acquire", "reenter", "release", "lead").contains(command);
         running.put(id, (isOwners ? named.thread : threads).submit(() -> answer(id, action)));
     }

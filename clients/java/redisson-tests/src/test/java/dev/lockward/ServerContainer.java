@@ -8,7 +8,7 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 import org.testcontainers.containers.GenericContainer;
 
-/** A server with the module instead of a container. */
+/** Replaces a container by a server with the module. */
 public final class ServerContainer extends GenericContainer<ServerContainer> {
     private final String[] config;
     private @Nullable Server server;
@@ -28,7 +28,7 @@ public final class ServerContainer extends GenericContainer<ServerContainer> {
         server().close();
     }
 
-    /** Like the restart of a container: on the same port, without data. */
+    /** Restarts the server like a container: on the same port, without data. */
     public void restart() {
         server().restart();
     }
@@ -42,10 +42,10 @@ public final class ServerContainer extends GenericContainer<ServerContainer> {
         return server().call(command, arguments);
     }
 
-    /** How much weight the holders of a lock have. */
+    /** The total weight of a lock's holders. */
     public static long weight(RedisCommands<String, String> commands, String name) {
         List<Object> info = commands.dispatch(
-                Request.info(name).name(),
+                new Request("LOCK.INFO").getType(),
                 new ArrayOutput<>(StringCodec.UTF8),
                 new CommandArgs<>(StringCodec.UTF8).add(name));
         return (Long) Server.map(info).getOrDefault("weight", 0L);

@@ -16,7 +16,7 @@ import org.redisson.api.RFuture;
 import org.redisson.client.RedisException;
 import org.redisson.misc.CompletableFutureWrapper;
 
-/** The methods of an RPermitExpirableSemaphore. A permit is a HeldLock, and its id is kept here. */
+/** The methods of an RPermitExpirableSemaphore. A permit is a HeldLock, which this process finds by the permit's id. */
 final class ExpirableSemaphore {
     private final Permits permits;
 
@@ -142,7 +142,7 @@ final class ExpirableSemaphore {
         }
     }
 
-    /** Redisson takes -1 for a permit without a lease. */
+    /** In Redisson -1 means a permit without a lease. */
     private static @Nullable Duration lease(long lease, TimeUnit unit) {
         return lease == -1 ? null : Duration.of(lease, unit.toChronoUnit());
     }
@@ -151,7 +151,7 @@ final class ExpirableSemaphore {
         return ids.isEmpty() ? null : ids.get(0);
     }
 
-    /** One permit after the other, because each can be released alone. */
+    /** Acquires one permit after the other, because each can be released alone. */
     private List<String> take(int count, @Nullable Duration wait, @Nullable Duration lease)
             throws InterruptedException {
         List<String> ids = new ArrayList<>();

@@ -14,8 +14,8 @@ import java.util.concurrent.ConcurrentHashMap;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The permits of a semaphore. Redisson keeps their number at the server, and a permit of an RSemaphore has no owner; here both are kept
- * for all clients of this process.
+ * The permits of a semaphore. Redisson stores their number at the server, and a permit of an RSemaphore has no owner. Here this process
+ * stores the number and the acquired permits, for all its clients.
  */
 final class Permits {
     private static final Map<String, Shared> ALL = new ConcurrentHashMap<>();
@@ -76,7 +76,7 @@ final class Permits {
         return shared.byId;
     }
 
-    /** @param lease null: renewed until it is released */
+    /** @param lease null for a permit that is renewed until it is released */
     Optional<HeldLock> acquire(int count, @Nullable Duration wait, @Nullable Duration lease)
             throws InterruptedException {
         LockRequest request = client.request(name).slots(slots());
@@ -95,7 +95,7 @@ final class Permits {
         }
     }
 
-    /** Releases what was acquired first, if it has so many permits together. */
+    /** Releases this many permits, the oldest acquisitions first. Cannot release a part of an acquisition. */
     void release(int count) {
         int left = count;
         while (left > 0) {

@@ -42,7 +42,7 @@ public class Redisson {
         }
         AtomicReference<LockwardClient> current = new AtomicReference<>(builder.build());
         RENEWALS.add(() -> current.getAndSet(builder.build()).close());
-        commands(address).ping(); // so that later requests need not connect
+        commands(address).ping(); // opens the connection for later requests
         return fake(
                 RedissonClient.class, (proxy, method, arguments) -> answer(current.get(), address, config, method, arguments));
     }
@@ -85,7 +85,7 @@ public class Redisson {
         throw new UnsupportedOperationException();
     }
 
-    /** An RLock of which RedissonMultiLock can make one lock with others. */
+    /** An RLock that RedissonMultiLock can combine with others into one lock. */
     interface OwnLock extends RLock {
         LockwardClient client();
     }

@@ -7,7 +7,7 @@ import java.util.stream.Stream;
 import org.redisson.Redisson.OwnLock;
 import org.redisson.api.RLock;
 
-/** Replaces Redisson's class: several keys of one client as one lock. */
+/** Replaces Redisson's class: several keys of one client form one lock. */
 public class RedissonMultiLock {
     final LockwardLock lock;
 

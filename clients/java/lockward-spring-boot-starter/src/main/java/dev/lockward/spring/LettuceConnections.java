@@ -14,7 +14,7 @@ import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactor
 import org.springframework.data.redis.connection.lettuce.LettuceConverters;
 import org.springframework.data.redis.connection.lettuce.RedisCredentialsProviderFactory;
 
-/** The addresses and settings of Spring Data Redis's connections with Lettuce. */
+/** Reads the addresses and settings of Spring Data Redis's Lettuce connections. */
 final class LettuceConnections {
     private final LettuceConnectionFactory connections;
     private final LettuceClientConfiguration settings;

@@ -16,11 +16,11 @@ import org.springframework.data.redis.connection.RedisConnectionFactory;
 import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
 
 /**
- * A {@link LockwardClient} for {@code lockward.uri}, or else for the servers that Spring Data Redis connects to with Lettuce, unless the
- * application defines one. It connects when it sends its first request, and is closed with the context.
+ * Defines a {@link LockwardClient}, unless the application defines one. The client uses {@code lockward.uri}. If this is not set, it
+ * uses the servers that Spring Data Redis connects to with Lettuce. It connects in the background, and is closed with the context.
  */
 @AutoConfiguration(
-        // Of Spring Boot 3, and of Spring Boot 4.
+        // The first is Spring Boot 3's, the second Spring Boot 4's.
         afterName = {
             "org.springframework.boot.autoconfigure.data.redis.RedisAutoConfiguration",
             "org.springframework.boot.data.redis.autoconfigure.DataRedisAutoConfiguration"

@@ -3,8 +3,8 @@ package dev.lockward.spring;
 import dev.lockward.LockwardClient;
 
 /**
- * Changes the builder of the client after the {@code lockward.*} properties are applied: a bean for settings without a property,
- * such as onLost.
+ * A bean that changes the builder of the client, for settings without a property, such as onLost. The {@code lockward.*} properties
+ * are applied before.
  */
 @FunctionalInterface
 public interface LockwardClientCustomizer {

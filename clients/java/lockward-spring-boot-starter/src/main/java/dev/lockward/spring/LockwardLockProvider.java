@@ -15,9 +15,10 @@ import net.javacrumbs.shedlock.support.LockException;
 
 /**
  * A lock provider for ShedLock. {@code lockAtMostFor} is the lease, which is not renewed. The server keeps the lock for {@code
- * lockAtLeastFor} even if the task ends earlier. Both are counted on monotonic clocks, so wall clocks need not agree.
+ * lockAtLeastFor} even if the task ends earlier. Both times are measured on monotonic clocks, so the wall clocks of the machines may
+ * differ.
  *
- * <p>The execution of a task holds a lock, not a thread: two executions in one thread exclude each other, too.
+ * <p>Each execution of a task holds its own lock, independent of its thread. So two executions in one thread exclude each other, too.
  */
 public final class LockwardLockProvider implements ExtensibleLockProvider {
     private static final System.Logger LOGGER = System.getLogger(LockwardLockProvider.class.getName());
@@ -28,7 +29,7 @@ public final class LockwardLockProvider implements ExtensibleLockProvider {
     /**
      * A provider of a client's locks.
      *
-     * @param prefix the prefix of all names in the keys on the server
+     * @param prefix the prefix of all keys on the server
      */
     public LockwardLockProvider(LockwardClient client, String prefix) {
         this.client = Objects.requireNonNull(client);

@@ -51,7 +51,7 @@ public final class LockwardLockRegistry implements ExpirableLockRegistry, Renewa
     }
 
     /**
-     * The lock with this key: the same object for the same key.
+     * Returns the lock with this key. While a lock is reachable, its key gives the same object.
      *
      * @param key a string
      */
@@ -72,7 +72,7 @@ public final class LockwardLockRegistry implements ExpirableLockRegistry, Renewa
         }
     }
 
-    /** Does nothing: unreachable locks are removed by themselves, and the client keeps held locks. */
+    /** Does nothing: the garbage collector removes unreachable locks, and the client keeps held locks. */
     @Override
     public void expireUnusedOlderThan(long age) {}
 
@@ -88,7 +88,7 @@ public final class LockwardLockRegistry implements ExpirableLockRegistry, Renewa
     }
 
     /**
-     * Sets a new lease of the current thread's lock, from now. If the lock is renewed, it is the lease of later renewals, too.
+     * Sets a new lease for the current thread's lock, from now. Later renewals by the client use the new lease, too.
      *
      * @throws IllegalStateException when the thread does not hold the lock
      * @throws java.util.ConcurrentModificationException when it has lost the lock

@@ -8,12 +8,12 @@ import org.springframework.boot.context.properties.bind.DefaultValue;
 /**
  * Settings of the client and its locks.
  *
- * @param uri The server, as redis://host, or the Sentinels, as redis-sentinel://one,two/0#name. If not set, the servers that Spring
+ * @param uri The server, as redis://host, or the Sentinels, as redis-sentinel://one,two/0#name. By default, the servers that Spring
  *     Data Redis connects to with Lettuce.
- * @param lease How long a renewed lock stays held after its process dies. If not set, the server's default.
+ * @param lease How long a renewed lock stays held after its process dies. By default, the server's setting.
  * @param patience How long a request is repeated while no server answers.
- * @param waitingConnections How many threads may wait in servers' queues at a time, each on its own connection.
- * @param replicas How many replicas have to confirm a grant.
+ * @param waitingConnections How many threads may wait in the servers' queues at a time, each on its own connection.
+ * @param replicas How many replicas must confirm a grant.
  * @param lockRegistry The locks of Spring Integration.
  * @param shedlock The locks of ShedLock.
  */
@@ -28,10 +28,10 @@ public record LockwardProperties(
         @DefaultValue Shedlock shedlock) {
 
     /**
-     * How many replicas have to confirm a grant.
+     * How many replicas must confirm a grant.
      *
-     * @param count How many replicas have to confirm a grant; 0 for none.
-     * @param within How long they may take.
+     * @param count How many replicas must confirm a grant; 0 for none.
+     * @param within How long the replicas may take.
      */
     public record Replicas(@DefaultValue("0") int count, @DefaultValue("1s") Duration within) {}
 

@@ -13,9 +13,9 @@ import org.springframework.dao.CannotAcquireLockException;
 /**
  * A lock of a {@link LockwardLockRegistry}: a {@link LockwardLock} that throws the exceptions of Spring Integration's locks.
  *
- * <p>Methods that acquire it throw a {@link CannotAcquireLockException} when the server replies with an error, or no server answers,
- * or the thread has lost the lock and not unlocked it. Methods for its holder throw an {@link IllegalStateException} when the
- * thread does not hold the lock, and a {@link ConcurrentModificationException} when the thread has lost it.
+ * <p>Methods that acquire the lock throw a {@link CannotAcquireLockException} when the server replies with an error, when no server
+ * answers, or when the thread has lost the lock and has not unlocked it yet. Methods for the holder throw an {@link
+ * IllegalStateException} when the thread does not hold the lock, and a {@link ConcurrentModificationException} when it has lost it.
  */
 public class RegistryLock implements Lock {
     private final LockwardLock lock;
@@ -34,7 +34,7 @@ public class RegistryLock implements Lock {
     }
 
     /**
-     * Acquires the lock for at most {@code lease}: it is not renewed.
+     * Acquires the lock for at most {@code lease}: the client does not renew it.
      *
      * @param lease at least a millisecond
      */
@@ -88,7 +88,7 @@ public class RegistryLock implements Lock {
         return lock.newCondition();
     }
 
-    /** The lock itself, with its fencing token and listeners for its loss. */
+    /** The underlying lock, which has the fencing token and listeners for a loss. */
     public LockwardLock lockward() {
         return lock;
     }

@@ -40,7 +40,7 @@ import org.springframework.integration.support.locks.DistributedLock;
 import org.springframework.integration.support.locks.LockRegistry;
 import org.springframework.util.ClassUtils;
 
-/** The beans of a context, and what they connect to. */
+/** The beans of a context, and the servers that they connect to. */
 class AutoConfigurationTest {
     private static final Server SERVER = Server.shared();
 
@@ -102,7 +102,7 @@ class AutoConfigurationTest {
     }
 
     @Test
-    void withoutSpringDataThereIsAClientOnlyWithAUri() {
+    void withoutSpringDataTheUriPropertyIsNeededForAClient() {
         ApplicationContextRunner without =
                 application.withClassLoader(new FilteredClassLoader("org.springframework.data"));
         without.run(context -> assertThat(context)
@@ -118,7 +118,7 @@ class AutoConfigurationTest {
     }
 
     @Test
-    void anotherDriverThanLettuceIsAnError() {
+    void aDriverOtherThanLettuceIsAnError() {
         application
                 .withUserConfiguration(OtherDriver.class)
                 .run(context ->

@@ -14,7 +14,7 @@ import org.springframework.integration.leader.Context;
 import org.springframework.integration.leader.DefaultCandidate;
 import org.springframework.integration.support.leader.LockRegistryLeaderInitiator;
 
-/** Leader election of Spring Integration with a lock. */
+/** Spring Integration's leader election, with a lock of the registry. */
 class LeaderElectionTest {
     private static final Server SERVER = Server.shared();
 
@@ -68,13 +68,13 @@ class LeaderElectionTest {
     }
 
     @Test
-    void aLeaderWhoseLockIsBrokenHasToBeElectedAgain() {
+    void aLeaderWhoseLockIsBrokenMustBeElectedAgain() {
         Context before = leader().getContext();
         String owner = owner();
         SERVER.call("DEL", role);
-        // Any candidate may acquire it, in a new tenure.
+        // Any candidate may acquire the lock, in a new tenure.
         eventually(() -> owner().length() > 0 && !owner().equals(owner));
-        // The previous leader may not know of the loss until its next renewal.
+        // The previous leader finds the loss at its next renewal at the latest.
         eventually(() -> {
             List<LockRegistryLeaderInitiator> now = leaders();
             return now.size() == 1 && (now.get(0).getContext() == before) == before.isLeader();
@@ -85,13 +85,13 @@ class LeaderElectionTest {
     void aLeaderCanYield() {
         LockRegistryLeaderInitiator first = leader();
         eventually(() -> {
-            // The other candidates are in the queue most of the time.
+            // Usually the other candidates are in the queue, so one of them is elected.
             first.getContext().yield();
             return leaders().size() == 1 && leaders().get(0) != first;
         });
     }
 
-    /** The holder, from LOCK.INFO. */
+    /** The holder of the lock, from LOCK.INFO. */
     private String owner() {
         List<Object> info = SERVER.call("LOCK.INFO", role);
         return info.contains("holders") ? info.get(info.indexOf("holders") + 1).toString() : "";

@@ -64,7 +64,7 @@ class LockProviderTest {
     }
 
     @Test
-    void afterAnUnlockTheLeaseIsTheRestOfLockAtLeastFor() {
+    void afterAnUnlockTheLockLastsForTheRestOfLockAtLeastFor() {
         SimpleLock lock = lock(LONG, Duration.ofSeconds(100));
         lock.unlock();
         assertTrue(leaseLeft() > 50_000 && leaseLeft() <= 100_000);
@@ -80,7 +80,7 @@ class LockProviderTest {
     }
 
     @Test
-    void theRestOfLockAtLeastForIsNoLoss() {
+    void theEndOfLockAtLeastForIsNotReportedAsALoss() {
         lock(LONG, Duration.ofMillis(200)).unlock();
         eventually(() -> !SERVER.isLocked(name));
         client.close();
@@ -88,7 +88,7 @@ class LockProviderTest {
     }
 
     @Test
-    void unlockOfALostLockIsSilentAndKeepsTheNextHolder() {
+    void unlockOfALostLockThrowsNothingAndKeepsTheNextHolder() {
         SimpleLock lost = lock(LONG, Duration.ZERO);
         SERVER.call("DEL", name);
         SimpleLock next = lock(LONG, Duration.ZERO);
@@ -119,13 +119,13 @@ class LockProviderTest {
     }
 
     @Test
-    void aServerErrorIsThrown() {
+    void aServerErrorIsThrownAsALockException() {
         SERVER.call("SET", name, "a string");
         assertThrows(LockException.class, () -> lock(LONG, Duration.ZERO));
     }
 
     @Test
-    void anUnreachableServerIsThrown() {
+    void anUnreachableServerIsThrownAsALockException() {
         try (Server own = new Server();
                 LockwardClient brief = LockwardClient.builder(RedisURI.create("127.0.0.1", own.port))
                         .patience(Duration.ofMillis(300))

@@ -122,7 +122,7 @@ class LockRegistryTest {
             FutureTask<Boolean> waiter = start(() -> one.tryLock(600, TimeUnit.MILLISECONDS));
             assertFalse(waiter.get(30, TimeUnit.SECONDS));
             String asked = own.call("INFO", "commandstats").toString();
-            // One request of the holder; two of the waiter: without and with waiting.
+            // The holder has sent one request, the waiter two: one that does not wait, and one that waits.
             assertTrue(asked.contains("cmdstat_lock.acquire:calls=3,"), asked);
             one.unlock();
         }
@@ -148,7 +148,7 @@ class LockRegistryTest {
     }
 
     @Test
-    void methodsForTheHolderThrowWithoutTheLock() {
+    void methodsForTheHolderThrowIfTheThreadDoesNotHoldTheLock() {
         assertThrows(IllegalStateException.class, lock::unlock);
         assertThrows(IllegalStateException.class, () -> REGISTRY.renewLock(key));
         assertThrows(IllegalStateException.class, () -> REGISTRY.renewLock(key, Duration.ofSeconds(1)));
@@ -184,7 +184,7 @@ class LockRegistryTest {
     }
 
     @Test
-    void aLeaseIsNotRenewed() throws Exception {
+    void aNamedLeaseIsNotRenewed() throws Exception {
         lock.lock(Duration.ofMillis(200));
         eventually(() -> !SERVER.isLocked(name));
         assertThrows(ConcurrentModificationException.class, lock::unlock);
@@ -197,7 +197,7 @@ class LockRegistryTest {
     }
 
     @Test
-    void aLeaseIsRenewedWhenAsked() {
+    void aNamedLeaseIsRenewedByRenewLock() {
         lock.lock(Duration.ofSeconds(10));
         REGISTRY.renewLock(key, Duration.ofMinutes(5));
         assertTrue(leaseLeft() > 200_000);

@@ -87,7 +87,7 @@ class PageTest {
                 ConfigurableApplicationContext another = SpringApplication.run(report.getDeclaringClass(), ARGUMENTS)) {
             assertEquals("the report\n", written(() -> {
                 report.invoke(one.getBean(report.getDeclaringClass()));
-                // Prevented by lockAtLeastFor.
+                // lockAtLeastFor prevents this second execution.
                 return report.invoke(another.getBean(report.getDeclaringClass()));
             }));
         }

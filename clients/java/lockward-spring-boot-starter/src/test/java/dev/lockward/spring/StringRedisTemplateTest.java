@@ -35,7 +35,7 @@ import org.springframework.data.redis.core.RedisCallback;
 import org.springframework.data.redis.core.StringRedisTemplate;
 import org.springframework.data.redis.core.script.RedisScript;
 
-/** How a plain StringRedisTemplate can send the commands, and how it cannot. */
+/** Ways in which a plain StringRedisTemplate can and cannot send the commands. */
 class StringRedisTemplateTest {
     private static final Server SERVER = Server.shared();
     private static final LettuceConnectionFactory CONNECTIONS = new LettuceConnectionFactory("127.0.0.1", SERVER.port);
@@ -96,7 +96,7 @@ class StringRedisTemplateTest {
                 .startsWith("NOTHELD "));
     }
 
-    /** The Lettuce connection of the template can be given the type of the reply. */
+    /** Sends a command on the template's Lettuce connection, which takes the type of the reply. */
     @SuppressWarnings("unchecked")
     private static <T> T dispatch(String command, CommandOutput<byte[], byte[], T> output, String... words) {
         return REDIS.execute((RedisCallback<T>) connection -> {
@@ -128,7 +128,8 @@ class StringRedisTemplateTest {
         CompletableFuture<Boolean> other = CompletableFuture.supplyAsync(() -> REDIS.hasKey(key));
         CompletableFuture<Long> release = CompletableFuture.supplyAsync(
                 () -> dispatch("LOCK.RELEASE", new IntegerOutput<>(ByteArrayCodec.INSTANCE), key, "me"));
-        // Requests on other connections are answered. These two are not: even the release waits behind the waiter.
+        // Requests on other connections get replies. These two requests get none: even the release is queued behind
+        // the waiter.
         assertEquals(1, SERVER.waiters(key));
         assertFalse(other.isDone() || release.isDone());
         SERVER.call("DEL", key);

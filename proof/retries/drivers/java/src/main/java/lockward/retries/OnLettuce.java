@@ -24,8 +24,8 @@ final class OnLettuce implements Driver.Library {
     }
 
     /**
-     * A grant, or null. Lettuce's own ArrayOutput is not sufficient: if a connection is cut within a reply and the command is sent
-     * again, it continues at the old position and returns [[token], holds].
+     * A grant, or null. Lettuce's own ArrayOutput is not sufficient: if a connection is cut within a reply and the
+     * command is sent again, ArrayOutput continues at the old position and returns [[token], holds].
      */
     private static final class GrantOutput extends CommandOutput<String, String, List<Object>> {
         GrantOutput() {

@@ -16,19 +16,19 @@ import org.springframework.data.redis.connection.RedisConnectionFactory;
 import org.springframework.integration.support.locks.DistributedLock;
 import org.springframework.scheduling.TaskScheduler;
 
-/** Replaces Spring Integration's class: its locks are those of the starter's registry. */
+/** Replaces Spring Integration's class. Its locks come from the starter's registry. */
 public final class RedisLockRegistry {
     private final LockwardClient client = Server.shared().client();
     private final LockwardLockRegistry registry;
     private final String registryKey;
 
-    /** The locks that were obtained, by key. The tests read this field. */
+    /** The obtained locks, by key. The tests read this field. */
     private final Map<String, Lock> locks = new ConcurrentHashMap<>();
 
     /** Without a scheduler for renewals, a lock is held for no longer than this. */
     private @Nullable Duration lease;
 
-    /** The starter has one type. */
+    /** The tests read this type. The starter's registry has only one type of lock. */
     public enum RedisLockType {
         SPIN_LOCK
     }
@@ -81,7 +81,7 @@ public final class RedisLockRegistry {
         client.close();
     }
 
-    /** A lock whose lease is that of the registry. */
+    /** A lock with the lease of the registry. */
     private final class WithLease implements DistributedLock {
         private final RegistryLock lock;
 

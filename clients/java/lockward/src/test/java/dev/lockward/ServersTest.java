@@ -1,0 +1,56 @@
+package dev.lockward;
+
+import static dev.lockward.Server.eventually;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.lettuce.core.cluster.SlotHash;
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.Test;
+
+/** Nodes that are silent, and a server that accepts no connection. */
+class ServersTest {
+    @Test
+    void aLockOnACutConnectionIsRenewedThoughTheOnlySeedIsSilent() throws Exception {
+        List<Server> nodes = Server.cluster();
+        Server seed = nodes.get(0);
+        Server other = nodes.get(1);
+        String key = IntStream.iterate(0, number -> number + 1)
+                .mapToObj(number -> "k" + number)
+                .filter(name -> SlotHash.getSlot(name) / 5_462 == 1)
+                .findFirst()
+                .orElseThrow();
+        try (seed;
+                LockwardClient client =
+                        Server.builder(seed.uri()).lease(Duration.ofSeconds(6)).build()) {
+            HeldLock held = client.request(key).acquire();
+            CompletableFuture<LockLostException> loss = new CompletableFuture<>();
+            held.onLost(loss::complete);
+            seed.stop();
+            other.killIdle();
+            other.awaitRenewals(3, key);
+            assertFalse(loss.isDone());
+            assertTrue(held.isHeld());
+            seed.resume();
+        }
+    }
+
+    @Test
+    void aGrantIsConfirmedThoughTheServerAcceptsNoOtherConnection() throws Exception {
+        try (Server server = new Server();
+                LockwardClient client = server.client()) {
+            server.call("LOCK.ACQUIRE", "k", "other", "PX", 60_000);
+            CompletableFuture<HeldLock> waiting = client.request("k").acquireAsync();
+            eventually(() -> server.waiters("k") == 1);
+            server.killIdle();
+            server.call("CONFIG", "SET", "maxclients", server.connections() - 1);
+            server.call("LOCK.RELEASE", "k", "other", "ALL");
+            assertTrue(waiting.get(20, TimeUnit.SECONDS).isHeld());
+            assertTrue(server.info("k").orElseThrow().leaseLeft() > 3_000);
+        }
+    }
+}
