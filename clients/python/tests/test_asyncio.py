@@ -255,3 +255,18 @@ def test_each_event_loop_has_its_own_connections(server: Any, client: Any) -> No
     asyncio.run(main())
     asyncio.run(main())
     assert as_map(client.execute_command("LOCK.INFO", "a")) is None
+
+
+@in_loop
+async def test_locks_are_renewed_after_all_tasks_were_cancelled(server: Any, client: Any, own: Any) -> None:
+    first, second = Lock(own, "a", lease=0.6), Lock(own, "b", lease=0.6)
+    await first.acquire()
+    await asyncio.sleep(0.05)
+    [watcher] = [task for task in asyncio.all_tasks() if task.get_name() == "lockward"]
+    watcher.cancel()
+    await asyncio.sleep(0.3)
+    await second.acquire()
+    await asyncio.sleep(1.5)
+    assert first.held and second.held and await first.owned() and await second.owned()
+    await first.release()
+    await second.release()

@@ -183,6 +183,15 @@ def test_a_lock_is_lost_at_its_hold_limit(module: Any, own: Any) -> None:
     assert told.wait(20) and not lock.held
 
 
+def test_a_reentry_lasts_no_longer_than_the_hold_limit(module: Any, own: Any, client: redis.Redis) -> None:
+    lock = module.Lock(own, "a", timeout=2, hold_limit=2.5, reentrant=True, thread_local=False)
+    assert lock.acquire()
+    sleep(1.5)
+    assert lock.acquire() and client.pttl("a") <= 1000 and lock.held
+    lock.release()
+    lock.release()
+
+
 def test_one_owner_holds_a_lock_twice(module: Any, own: Any, client: redis.Redis) -> None:
     locks = [module.Lock(own, "a", owner="job-7") for _ in range(2)]
     assert all(lock.acquire(blocking=False) for lock in locks)
@@ -241,6 +250,30 @@ def test_the_task_of_a_leader_is_cancelled_when_the_leadership_is_lost(client: r
 
     asyncio.run(main())
     assert len(terms) == 2 and terms[0] < terms[1] and not holders(client, "a")
+
+
+def test_a_leader_that_loses_another_lock_fails(client: redis.Redis, server: Any) -> None:
+    terms: list[int] = []
+
+    def fail(lock: Any) -> None:
+        terms.append(lock.fencing_token)
+        raise LockLostError("another lock")
+
+    async def run(lock: Any) -> None:
+        fail(lock)
+
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=server.port)
+        try:
+            with pytest.raises(LockLostError, match="another lock"):
+                await asyncio.wait_for(lockward.asyncio.lead(own, "a", run), 2)
+        finally:
+            await own.connection_pool.disconnect()
+
+    with pytest.raises(LockLostError, match="another lock"):
+        lockward.lead(client, "a", fail)
+    asyncio.run(main())
+    assert len(terms) == 2 and not holders(client, "a")
 
 
 def test_a_scope_is_cancelled_only_by_a_loss(client: redis.Redis, server: Any) -> None:
@@ -582,3 +615,134 @@ def test_after_a_late_reentry_the_client_does_not_overestimate_the_lease(
     assert lock.acquire() and lock.holds == 2
     [holding] = lock._local.__dict__.values()
     assert holding.deadline < monotonic() + client.pttl("a") / 1000 + 0.001
+
+
+def test_a_late_confirmation_does_not_stop_the_renewals(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second key is granted, but its lease is over when the confirmation comes. The watcher must not renew it."""
+    lock = lockward.Lock(client, "other", lease=0.9)
+    both = lockward.MultiLock([lockward.Lock(client, "a"), lockward.Lock(client, "b")], lease=0.5, thread_local=False)
+    send, late, granted, crashed = lock._runtime.send, [], [], []
+
+    async def send_and_wait(node: Any, requests: Any, *others: Any) -> None:
+        await send(node, requests, *others)
+        if not late and [(each.key, each.command[0]) for each in requests] == [(b"b", "LOCK.RENEW")]:
+            late.append(True)
+            sleep(0.6)
+            client.execute_command("LOCK.ACQUIRE", "b", "rival", "PX", 300)
+
+    monkeypatch.setattr(lock._runtime, "send", send_and_wait)
+    monkeypatch.setattr(threading, "excepthook", crashed.append)
+    with lock:
+        with lockward.Lock(client, "b"):
+            waiting = threading.Thread(target=lambda: granted.append(both.acquire()), daemon=True)
+            waiting.start()
+            eventually(lambda: waiters(client, "b") == 1)
+        waiting.join(20)
+        assert late and granted == [True] and both.held and lock.held and not crashed
+        both.release()
+
+
+@pytest.mark.parametrize("what", ["the client's renewal", "the program's renewal"])
+def test_a_lease_that_is_shortened_before_a_renewal_is_noted_counts(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    lock = lockward.Lock(client, "a", timeout=30, auto_renewal=True, thread_local=False)
+    assert lock.acquire()
+    [holding] = lock._local.__dict__.values()
+    [tenure] = holding.tenures
+    noted, note_lease = threading.Event(), holding.note_lease
+
+    def shorten_and_note(*arguments: Any) -> None:
+        monkeypatch.undo()
+        holding.renewal(tenure, 5000).commands()  # as another thread sends it, which receives no reply
+        note_lease(*arguments)
+        noted.set()
+
+    monkeypatch.setattr(holding, "note_lease", shorten_and_note)
+    if what == "the program's renewal":
+        lock.renew()
+    else:
+        lock._runtime.connection_lost(None)  # all that is held is renewed
+    assert noted.wait(20) and holding.deadline < monotonic() + 5
+    lock.release()
+
+
+def test_threads_count_the_holds_of_one_object_together(client: redis.Redis) -> None:
+    lock = lockward.Lock(client, "a", reentrant=True, thread_local=False)
+    assert lock.acquire()
+
+    def at_once(action: Any) -> None:
+        threads = [threading.Thread(target=action, daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+
+    for _ in range(20):
+        at_once(lock.acquire)
+        assert lock.holds == 5
+        at_once(lock.release)
+        assert lock.holds == 1 and lock.owned()
+    lock.release()
+    assert not lock.locked()
+
+
+def test_tasks_count_the_holds_of_one_object_together(client: redis.Redis, server: Any) -> None:
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=server.port)
+        lock = lockward.asyncio.Lock(own, "a", reentrant=True, thread_local=False)
+        assert await lock.acquire()
+        assert await asyncio.gather(*[lock.acquire() for _ in range(4)]) == [True] * 4
+        assert lock.holds == 5
+        await asyncio.gather(*[lock.release() for _ in range(4)])
+        assert lock.holds == 1 and await lock.owned()
+        # The release that is cancelled while it waits for the other one goes on.
+        assert await lock.acquire() and await lock.acquire()
+        first, second = asyncio.create_task(lock.release()), asyncio.create_task(lock.release())
+        await asyncio.sleep(0)
+        second.cancel()
+        await first
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        while lock.holds > 1:
+            await asyncio.sleep(0.005)
+        assert await lock.owned()
+        # A re-entry that waits for the last release is a new acquisition.
+        token = lock.fencing_token
+        _, is_held = await asyncio.gather(lock.release(), lock.acquire())
+        assert is_held and lock.holds == 1 and lock.fencing_token > token
+        await lock.release()
+        assert not await lock.locked()
+        await own.connection_pool.disconnect()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+@pytest.mark.parametrize("owner", [None, "job-7"])
+def test_two_tasks_cannot_acquire_one_permit_at_once(client: redis.Redis, server: Any, owner: Any) -> None:
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=server.port)
+        permit = lockward.asyncio.Semaphore(own, "a", 3, owner=owner).permits()
+        outcomes = await asyncio.gather(permit.acquire(), permit.acquire(), return_exceptions=True)
+        assert sorted(type(each).__name__ for each in outcomes) == ["LockError", "bool"]
+        assert permit.held and await permit.owned()
+        assert len(holders(client, "a")) == 1
+        await permit.release()
+        assert not holders(client, "a")
+        await own.connection_pool.disconnect()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("owner", [None, "job-7"])
+def test_two_tasks_acquire_a_reentrant_reader_at_once(client: redis.Redis, server: Any, owner: Any) -> None:
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=server.port)
+        lock = lockward.asyncio.Lock(own, "a", shared=True, reentrant=True, thread_local=False, owner=owner)
+        assert await asyncio.gather(lock.acquire(), lock.acquire()) == [True, True]
+        assert lock.holds == 2 and await lock.owned() and len(holders(client, "a")) == 1
+        await asyncio.gather(lock.release(), lock.release())
+        assert not holders(client, "a")
+        await own.connection_pool.disconnect()
+
+    asyncio.run(main())

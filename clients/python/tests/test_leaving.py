@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from time import sleep
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from conftest import eventually, holders, waiters
 
 import lockward
 import lockward.asyncio
-from lockward import UnreachableError
+from lockward import LockLostError, UnreachableError
 
 
 class Proxy:
@@ -149,3 +150,23 @@ def test_a_resumed_lock_of_a_named_owner_is_not_released_later(proxy: Proxy, cli
         await own.connection_pool.disconnect()
 
     asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_the_other_keys_of_a_lost_lock_of_a_named_owner_are_not_released_later(
+    proxy: Proxy, client: redis.Redis
+) -> None:
+    own = redis.Redis(port=proxy.port)
+    both = lockward.MultiLock([lockward.Lock(own, "a"), lockward.Lock(own, "b")], owner="job-7", timeout=1000)
+    assert both.acquire()
+    client.delete("a")
+    with pytest.raises(LockLostError):
+        both.renew()
+    proxy.cut_off()
+    with pytest.raises(LockLostError):
+        both.release()
+    sleep(0.1)
+    proxy.open()
+    again = lockward.Lock(client, "b", owner="job-7", timeout=1000)
+    assert again.acquire(blocking=False)
+    sleep(1.5)  # the pause between two attempts is shorter
+    assert again.owned()

@@ -237,6 +237,42 @@ def test_another_thread_can_read_the_lost_event(client: redis.Redis) -> None:
     assert lock.lost is not taken[0]
 
 
+def test_a_thread_is_told_of_the_loss_when_another_one_acquires_with_the_same_object(client: redis.Redis) -> None:
+    told: list[Any] = []
+    lock = Lock(client, "a", thread_local=False, on_lost=told.append)
+    lock.acquire()
+    lost = lock.lost
+    client.delete("a")
+    in_thread(lock.acquire).join(20)
+    assert lock.held and lost.wait(20) and lock.lost is not lost
+    eventually(lambda: told == [lock])
+    named = Lock(client, "b", thread_local=False, owner="job-7", on_lost=told.append)
+    named.acquire()
+    lost = named.lost
+    in_thread(named.acquire).join(20)
+    assert named.held and not lost.is_set()
+    named.release()
+    lock.release()
+
+
+def test_a_loss_while_the_lock_object_takes_the_lock_is_reported(client: redis.Redis) -> None:
+    """Several keys are watched before all are acquired."""
+
+    class Losing(threading.Event):
+        def is_set(self) -> bool:
+            was_set = super().is_set()
+            if not was_set:
+                lock._runtime.lose(holding)  # as the watcher's thread does
+            return was_set
+
+    told: list[Any] = []
+    lock = Lock(client, "a", thread_local=False, on_lost=told.append)
+    lost, holding = lock.lost, Holding(b"", 0, [], Losing(), None, True)
+    lock._store(holding)
+    assert lost.is_set() and not lock.held
+    eventually(lambda: told == [lock])
+
+
 def test_an_exception_in_on_lost_does_not_stop_renewals(client: redis.Redis) -> None:
     def fail(_: Any) -> None:
         raise RuntimeError("not today")

@@ -158,13 +158,15 @@ class LockBase(Generic[E, B, N]):
             # A lost holding is forgotten if its task has ended, or acquires again, without a
             # release.
             if former == caller or (not kept.held and (former is None or former.done())):
+                if self._owner is None:  # otherwise both are the same tenure
+                    self._runtime.lose(kept)
                 self._forget(kept)
         holdings[caller] = holding
         self._latest, holding.lock = weakref.ref(holding), weakref.ref(self)
-        was_lost, event = holding.lost.is_set(), self._next_lost
+        former, event = holding.lost, self._next_lost
         if event is not None:
             holding.lost, self._next_lost = event, None
-        if was_lost:
+        if former.is_set():  # the watcher may set it until another event takes its place
             self._runtime.lose(holding)
         for tenure in holding.tenures:
             holding.schedule(tenure)
@@ -342,14 +344,10 @@ class LockBase(Generic[E, B, N]):
         if not (self.blocking if blocking is None else blocking):
             limit = 0
         call = self._call(None if limit is None else max(0, limit))
-        holdings, caller = self._place()
-        own = holdings.get(caller)
-        if own is not None and own.pid == os.getpid() and self.reentrant:
-            return await Acquisition(self, call, self._current("acquire once more"), None).run()
-        if own is not None and own.held:
-            waits_for_itself = own.is_renewed and limit is None and self.thread_local
-            if waits_for_itself or any(kind for _, kind in self._parts):
-                raise lock_error(LockError, "The caller holds the lock already (reentrant=True?)", self.name)
+        is_held = await self._reenter(call)
+        if is_held is not None:
+            return is_held
+        self._check_alone(waits=limit is None)
         named = token.encode() if isinstance(token, str) else None if token is None else bytes(token)
 
         def owner() -> bytes:
@@ -360,7 +358,6 @@ class LockBase(Generic[E, B, N]):
         lease = self.timeout or self.lease
         if self.hold_limit is not None and (lease or self.hold_limit <= _DEFAULT_LEASE):
             lease = min(lease or self.hold_limit, self.hold_limit)
-        is_held = None
         while is_held is None:
             tenures = [Tenure(key, kind) for key, kind in self._parts]
             # Granted keys are renewed at least while later ones are waited for.
@@ -376,11 +373,44 @@ class LockBase(Generic[E, B, N]):
                 holding.is_over = not is_held
         if not is_held:
             return False
+        try:
+            self._check_alone()
+        except LockError:  # another thread or task has acquired meanwhile, with the same object
+            holding.is_over = True
+            if self._owner is None:  # otherwise both are the same tenure
+                await protocol.release(holding, self._call(), False)
+            if self.reentrant:
+                return await self._acquire(blocking, blocking_timeout, token)
+            raise
         holding.is_renewed = bool(self.auto_renewal)
         if self.hold_limit is not None:
             holding.end = holding.granted_at + self.hold_limit
         self._store(holding)
         return True
+
+    def _check_alone(self, waits: bool = False) -> None:
+        """LockError if the caller holds the lock, and would wait for itself or hold it twice."""
+        holdings, caller = self._place()
+        own = holdings.get(caller)
+        if own is not None and own.held:
+            waits_for_itself = own.is_renewed and waits and self.thread_local
+            if waits_for_itself or any(kind for _, kind in self._parts):
+                raise lock_error(LockError, "The caller holds the lock already (reentrant=True?)", self.name)
+
+    async def _reenter(self, call: Call) -> bool | None:
+        """Acquire once more. None if there is nothing to re-enter, or no more: another thread or task has released the lock."""
+        holdings, caller = self._place()
+        holding = holdings.get(caller)
+        if holding is None or holding.pid != os.getpid() or not self.reentrant:
+            return None
+        turn = self._runtime.enter_turns(holding.turns)
+        try:
+            await call.wait_for_turn(holding, turn)
+            if holding.is_over:
+                return None
+            return await Acquisition(self, call, self._current("acquire once more"), None).run()
+        finally:
+            self._runtime.leave_turns(holding.turns, turn, 1)
 
     async def _release(self) -> None:
         holding = self._releasable()
@@ -388,13 +418,32 @@ class LockBase(Generic[E, B, N]):
             raise lock_error(LockError, "Cannot release a lock that's not owned or is already unlocked.", self.name)
         if holding.pid != os.getpid():
             raise lost("release", self.name)
-        call = self._call()
+        await self._release_one(holding)
+
+    async def _release_one(self, holding: Holding) -> None:
+        call, turn = self._call(), self._runtime.enter_turns(holding.turns)
+        try:
+            await call.wait_for_turn(holding, turn)
+        except BaseException as error:
+            self._runtime.leave_turns(holding.turns, turn, 1)
+            if not isinstance(error, (Exception, GeneratorExit)):  # the release goes on in the background
+                self._runtime.start(self._release_one(holding))
+            raise
+        try:
+            await self._release_now(holding, call)
+        finally:
+            self._runtime.leave_turns(holding.turns, turn, 1)
+
+    async def _release_now(self, holding: Holding, call: Call) -> None:
+        if holding.is_over:
+            raise lock_error(LockError, "Cannot release a lock that's already unlocked.", self.name)
         if not holding.held:
             self._runtime.lose(holding)
             self._forget(holding)
             if len(holding.tenures) > 1:
                 requests = [Request(tenure.key, holding.release_command(tenure)) for tenure in holding.tenures]
-                await call.give_up(requests, None, self.patience)
+                # A release that arrives late must not end what the same owner acquires next.
+                await call.give_up(requests, None, self.patience if self._owner is None else protocol.GIVE_UP_LIMIT)
             raise lost("release", self.name)
         if holding.holds == 1:
             # This comes before the request is sent: a renewal after it would find the lock lost.

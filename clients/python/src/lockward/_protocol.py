@@ -6,7 +6,6 @@ acquisition names the count of holds that it leads to, and each other request th
 
 from __future__ import annotations
 
-from functools import partial
 from time import monotonic
 from typing import Any, Callable
 
@@ -47,38 +46,44 @@ class Call:
     def is_late(self) -> bool:
         return monotonic() >= self.wait_until
 
+    async def wait_for_turn(self, holding: Holding, turn: Any) -> None:
+        """Wait until the caller alone may change the count of holds. UnreachableError if no server answers the one before."""
+        turn.clear()
+        while not self.runtime.has_turn(holding.turns, turn, 1):
+            left = self._end(None, 0.0) - monotonic()
+            if left <= 0:
+                raise UnreachableError("no server answers what another caller asks about this lock")
+            await self.runtime.wait_for(turn, left)
+            turn.clear()
+
     async def ask(self, requests: list[Request], end: float | None = None, extra: float = 0.0) -> None:
         """Send requests until each has an answer: those for one node in one pipeline. UnreachableError if no server answers.
 
         A reply may take ``extra`` seconds longer. ``end`` is when to stop asking, instead of at the end of the patience.
         """
         unanswered = requests
-        try:
-            while unanswered:
-                cause: Any = None
-                for node, group in self.runtime.by_node(unanswered):
-                    left = self._end(end, extra) + (_GRACE if self.waits else 0.0) - monotonic()
-                    limit = max(0.05, min(self._response_limit + extra, left))
-                    cause = await self._send(node, group, limit) or cause
-                unanswered = [request for request in unanswered if not request.is_answered or request.shorten()]
-                left = self._end(end, extra) - monotonic()
-                if unanswered and left <= 0:
-                    cause = cause or unanswered[0].reply
-                    raise UnreachableError(f"no server answers: {cause}") from cause
-                pause = min([left, *[back_off(request.failures) for request in unanswered]])
-                for request in unanswered:
-                    request.failures += 1
-                if unanswered and pause:
-                    await self.runtime.sleep(pause)
-        finally:
-            for request in requests:
-                request.end()
+        while unanswered:
+            cause: Any = None
+            for node, group in self.runtime.by_node(unanswered):
+                left = self._end(end, extra) + (_GRACE if self.waits else 0.0) - monotonic()
+                limit = max(0.05, min(self._response_limit + extra, left))
+                cause = await self._send(node, group, limit) or cause
+            unanswered = [request for request in unanswered if not request.is_answered or request.shorten()]
+            left = self._end(end, extra) - monotonic()
+            if unanswered and left <= 0:
+                cause = cause or unanswered[0].reply
+                raise UnreachableError(f"no server answers: {cause}") from cause
+            pause = min([left, *[back_off(request.failures) for request in unanswered]])
+            for request in unanswered:
+                request.failures += 1
+            if unanswered and pause:
+                await self.runtime.sleep(pause)
 
     async def _send(self, node: Address | None, requests: list[Request], limit: float) -> Exception | None:
         """Send requests to a node. Return the error if a reply is missing."""
         failure: Exception | None = None
         for request in requests:
-            request.replies = []
+            request.replies = ()
         try:
             await self.runtime.send(node, requests, limit)
         except (AuthenticationError, ResponseError) as error:  # the error comes from opening a connection
@@ -190,13 +195,14 @@ class Acquisition:
     async def _wait(self, tenure: Tenure) -> bool:
         """Wait in the server's queue. While all waiting connections are in use, try again and again instead."""
         call, runtime, pause = self._call, self._call.runtime, 0.05
-        turn, most = runtime.enter_turns(), self._lock.waiting_connections
+        turns, most = runtime.turns, self._lock.waiting_connections
+        turn = runtime.enter_turns(turns)
         try:
             while not call.is_late():
                 if not self._holding.held:
                     raise lost("acquire", tenure.key)
                 turn.clear()
-                if runtime.has_turn(turn, most):
+                if runtime.has_turn(turns, turn, most):
                     [request] = await self._ask([tenure], self._slice_command, call.wait_until, SLICE)
                     if request.reply is not None and await self._accept(tenure, request, is_confirmed=False):
                         return True
@@ -204,13 +210,13 @@ class Acquisition:
                         return False
                     continue
                 await runtime.wait_for(turn, max(0.0, min(pause, call.wait_until - monotonic())))
-                if not runtime.has_turn(turn, most):
+                if not runtime.has_turn(turns, turn, most):
                     pause = min(1.0, pause * 2)
                     if await self._try([tenure], call.wait_until):
                         return True
             return False
         finally:
-            runtime.leave_turns(turn, most)
+            runtime.leave_turns(turns, turn, most)
 
     def _slice_command(self, tenure: Tenure, holds: int, lease: int) -> Command:
         left = max(0.0, self._call.wait_until - monotonic())
@@ -239,7 +245,7 @@ class Acquisition:
         if monotonic() < tenure.deadline:
             return True
         if self._holds == 1:
-            tenure.deadline = FOREVER
+            tenure.renew_at = tenure.deadline = FOREVER
         await self._call.runtime.sleep(0.05)
         return False
 
@@ -251,15 +257,13 @@ class Acquisition:
         if self._lock.replicas is not None and not extra:
             count, within = self._lock.replicas
             extra, wait = within * len(tenures), (("WAIT", count, millis(within)),)
-        holding, lease = self._holding, self._holding.lease
-        commands = [partial(make, tenure, self._holds) for tenure in tenures]
-        requests = [
-            Request(tenure.key, command, wait, holding, tenure, lease) for tenure, command in zip(tenures, commands)
-        ]
+        holding, lease = self._holding, self._holding.limited(self._holding.lease)
+        requests = [Request(tenure.key, make, wait, holding, tenure, self._holds, lease) for tenure in tenures]
         try:
             await self._call.ask(requests, end, extra)
         finally:
             for tenure, request in zip(tenures, requests):
+                request.end()
                 tenure.is_pending = tenure.is_pending or request.may_be_granted
         failure: Exception | None = None
         for tenure, request in zip(tenures, requests):
@@ -319,6 +323,8 @@ async def renew(holding: Holding, call: Call, verb: str, leases: dict[Tenure, in
                 raise refused(request.reply, request.key)
             holding.note_lease(request.tenure, request)
     finally:
+        for request in requests:
+            request.end()
         call.runtime.watch(holding)
 
 

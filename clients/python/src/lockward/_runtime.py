@@ -52,7 +52,7 @@ class Runtime:
         self._idle: dict[Address | None, list[LinkBase]] = {}
         self._used_at = 0.0  # the last time at which a connection was used
         #: Who wants a waiting connection, first come, first served: an event for each.
-        self._turns: dict[Any, None] = {}
+        self.turns: dict[Any, None] = {}
         #: References are weak: what the program has dropped is renewed no more.
         self._holdings: weakref.WeakSet[Holding] = weakref.WeakSet()
         #: When the watcher wakes next. A holding that is due later need not wake it.
@@ -109,22 +109,22 @@ class Runtime:
 
     # Connections.
 
-    def enter_turns(self) -> Any:
-        """Queue for a waiting connection. Return an event, which is set when `has_turn` may have become true."""
+    def enter_turns(self, turns: dict[Any, None]) -> Any:
+        """Queue for a turn. Return an event, which is set when `has_turn` may have become true."""
         turn = self.event()
         with self._mutex:
-            self._turns[turn] = None
+            turns[turn] = None
         return turn
 
-    def has_turn(self, turn: Any, most: int) -> bool:
+    def has_turn(self, turns: dict[Any, None], turn: Any, most: int) -> bool:
         """Whether the turn is one of the first `most`. Then this stays true."""
         with self._mutex:
-            return turn in islice(self._turns, most)
+            return turn in islice(turns, most)
 
-    def leave_turns(self, turn: Any, most: int) -> None:
+    def leave_turns(self, turns: dict[Any, None], turn: Any, most: int) -> None:
         with self._mutex:
-            del self._turns[turn]
-            for next_one in islice(self._turns, most - 1, most):
+            del turns[turn]
+            for next_one in islice(turns, most - 1, most):
                 next_one.set()
 
     def by_node(self, requests: list[Request]) -> Iterable[tuple[Address | None, list[Request]]]:
@@ -155,9 +155,10 @@ class Runtime:
             if isinstance(error, NETWORK_ERRORS):
                 self.connection_lost(node)
             raise
+        begin = 0
         for request, batch in zip(requests, batches):
-            request.take(replies[len(asking) : len(batch)])
-            del replies[: len(batch)]
+            request.take(replies[begin + len(asking) : begin + len(batch)])
+            begin += len(batch)
         if any(request.code in ("READONLY", "MASTERDOWN", "LOADING") for request in requests):
             link.close()
         else:
@@ -282,8 +283,10 @@ class Runtime:
                         self._is_watched = False
                         return
                 await self.wait_for(self._changed, max(0.0, min(self._next - monotonic(), 3600.0)))
-        except BaseException:  # the event loop ends
-            self._is_watched, self._is_closed = False, True
+        except (
+            BaseException
+        ):  # the event loop ends, or the program has cancelled all tasks: then `watch` starts another one
+            self._is_watched, self._is_closed, self._next = False, True, FOREVER
             self.close_idle()
             raise
 
@@ -292,7 +295,8 @@ class Runtime:
         due: list[Request] = []
         then = FOREVER
         for holding in self._watched():
-            if holding.is_over or holding.lost.is_set() or now >= holding.deadline:
+            deadline = holding.deadline
+            if holding.is_over or holding.lost.is_set() or now >= deadline:
                 self.lose(holding)
                 with self._mutex:
                     self._holdings.discard(holding)
@@ -300,11 +304,11 @@ class Runtime:
                 for tenure in holding.tenures:
                     if tenure.renew_at <= now + min(TOGETHER, holding.lease / 30_000):
                         # A tenure that is not renewed keeps what is left of its lease.
-                        left = millis(tenure.deadline - now)
-                        due.append(holding.renewal(tenure, holding.lease if holding.is_renewed else left))
+                        lease = holding.lease if holding.is_renewed else millis(tenure.deadline - now)
+                        due.append(holding.renewal(tenure, lease))
                         due[-1].failures = tenure.failures
                         tenure.renew_at = now + holding.lease / 3000  # the outcome of the renewal sets the next time
-                then = min([then, holding.deadline, *[tenure.renew_at for tenure in holding.tenures]])
+                then = min([then, deadline, *[tenure.renew_at for tenure in holding.tenures]])
         for node, renewals in self.by_node(due):
             self.start(self._renew(node, renewals, now))
         self.close_idle(FOREVER if self._client() is None else now - IDLE_LIMIT)
@@ -318,15 +322,16 @@ class Runtime:
         """Renew tenures of one node in one pipeline, within a sixth of the shortest lease."""
         limit = min([2.0, *[min(r.holding.lease / 6000, r.tenure.deadline - now) for r in renewals]])
         try:
-            await self.send(node, renewals, max(0.05, limit))
-        except Exception as error:
-            logger.debug("locks are not renewed: %s", error)
-        finally:
+            try:
+                await self.send(node, renewals, max(0.05, limit))
+            except Exception as error:
+                logger.debug("locks are not renewed: %s", error)
             for request in renewals:
+                is_lost = request.holding.note_renewal(request.tenure, request)
+                self.lose(request.holding) if is_lost else self.watch(request.holding)
+        finally:
+            for request in renewals:  # not earlier: another thread may send a shorter lease meanwhile
                 request.end()
-        for request in renewals:
-            is_lost = request.holding.note_renewal(request.tenure, request)
-            self.lose(request.holding) if is_lost else self.watch(request.holding)
 
 
 def grouped(items: Iterable[T], key: Callable[[T], Address | None]) -> Iterable[tuple[Address | None, list[T]]]:

@@ -13,8 +13,8 @@ from __future__ import annotations
 import ast
 import base64
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from time import monotonic
 from typing import Any, Callable
 
@@ -42,20 +42,22 @@ class Request:
     """
 
     key: bytes
-    make: Command | Callable[[int], Command]
+    make: Command | Callable[[Tenure, int, int], Command]
     more: tuple[Command, ...] = ()
-    holding: Any = None  # this and the next two only if it sets a lease
+    holding: Any = None  # this and the next four only if it sets a lease
     tenure: Any = None
+    holds: int = 0
     lease: int = 0
-    leases: list[int] = field(default_factory=list)  # those that were requested at the same time, with its own
-    is_shortened: bool = False
-    command: Command = ()  # as it was sent last
-    sent: float = 0.0
-    replies: list[Any] = field(default_factory=list)
-    code: str = ""  # of the error, if the first reply is one
-    lost_replies: int = 0
-    failures: int = 0  # the number of failed attempts
     is_repeatable: bool = True  # whether it is sent again after a lost reply
+    leases: list[int] = field(default_factory=list)  # those that were requested at the same time
+    command: Command = field(default=(), init=False)  # as it was sent last
+    replies: Sequence[Any] = field(default=(), init=False)
+    # These have no type, so a request gets them when they change: there are many renewals.
+    sent = 0.0
+    code = ""  # of the error, if the first reply is one
+    lost_replies = 0
+    failures = 0  # the number of failed attempts
+    is_shortened = False
 
     def __post_init__(self) -> None:
         if self.tenure is not None:
@@ -65,11 +67,12 @@ class Request:
         """The commands that are sent now."""
         self.sent = monotonic()
         self.lost_replies += 1  # until the reply is read
-        self.command = self.make(self.lease) if callable(self.make) else self.make
+        self.command = self.make(self.tenure, self.holds, self.lease) if callable(self.make) else self.make
         if self.tenure is not None:
-            for other in list(self.tenure.requests):
-                self.leases.append(other.lease)
-                other.leases.append(self.lease)
+            if len(self.tenure.requests) > 1:
+                for other in list(self.tenure.requests):
+                    self.leases.append(other.lease)
+                    other.leases.append(self.lease)
             if self.command[0] == "LOCK.RENEW" and self.tenure.deadline < FOREVER:
                 # The lease may be shorter than before, and the server may set it without a reply.
                 self.tenure.deadline = min(self.tenure.deadline, lease_end(self.sent, self.lease))
@@ -126,6 +129,8 @@ class Holding:
     lock: Callable[[], Any] = lambda: None  # a weak reference, from when the program has the lock until it is lost
     is_over: bool = False  # whether it was released, or the release has begun
     pid: int = field(default_factory=os.getpid)
+    #: Who changes the count of holds now, and who waits for that: see `Runtime.enter_turns`.
+    turns: dict[Any, None] = field(default_factory=dict)
 
     @property
     def deadline(self) -> float:
@@ -148,12 +153,12 @@ class Holding:
         count = ("HOLDS", self.holds - 1) if self.holds > 1 else ("ALL",)
         return ("LOCK.RELEASE", tenure.key, self.owner, *count, "TOKEN", tenure.token)
 
+    def limited(self, lease: int) -> int:
+        """The lease, or what is left of the hold limit if that is less."""
+        return min(lease, millis(self.end - monotonic())) if self.end < FOREVER else lease
+
     def renewal(self, tenure: Tenure, lease: int) -> Request:
-        """A request for a lease, or for what is left of the hold limit if that is less."""
-        if self.end < FOREVER:
-            lease = min(lease, millis(self.end - monotonic()))
-        make = partial(self.renew_command, tenure, self.holds)
-        return Request(tenure.key, make, (), self, tenure, lease)
+        return Request(tenure.key, self.renew_command, (), self, tenure, self.holds, self.limited(lease))
 
     def schedule(self, tenure: Tenure) -> None:
         """Set the time of the next renewal: when a third of the lease has passed."""
@@ -167,7 +172,7 @@ class Holding:
     def note_lease(self, tenure: Tenure, request: Request) -> None:
         """Note a lease that the server has set."""
         is_reentry = request.command[0] == "LOCK.ACQUIRE" and tenure.deadline < FOREVER  # that never shortens the lease
-        end = lease_end(request.sent, min(filter(None, request.leases)))
+        end = lease_end(request.sent, min(filter(None, [request.lease, *request.leases])))
         tenure.deadline, tenure.failures = max(end, tenure.deadline) if is_reentry else end, 0
         self.schedule(tenure)
 

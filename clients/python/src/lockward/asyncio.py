@@ -160,14 +160,17 @@ async def lead(redis: Any, name: Name, run: Callable[[Lock], Awaitable[T]], **op
     ``Lock``, without those of its waits.
     """
     while True:
-        leads = is_done = False
+        has_failed = is_done = False
         try:
             async with Lock(redis, name, blocking=True, blocking_timeout=None, **options).scope() as lock:
-                leads = True
-                result = await run(lock)
-                is_done = True
-        except (LockLostError, UnreachableError) as error:
-            if leads and not is_done and isinstance(error, UnreachableError):
+                try:
+                    result = await run(lock)
+                    is_done = True
+                except (LockLostError, UnreachableError) as error:
+                    has_failed = lock.held or isinstance(error, UnreachableError)
+                    raise
+        except (LockLostError, UnreachableError):
+            if has_failed:
                 raise
         if is_done:  # a lock that could not be released ends with its lease
             return result
