@@ -68,7 +68,7 @@ fn is_small(row: &Row) -> bool {
     row.verdict() == Some(Verdict::Met) && row.measured < limit
 }
 
-/// The figures with targets, the others, the series of the first run, and the plots.
+/// A table of the figures with targets, a table of the other figures, and the series and plots of the first run.
 fn most_stages(rows: &[&Row], runs: &[Results]) -> String {
     let server = &runs[0].server;
     let (series, single): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.at.is_some());

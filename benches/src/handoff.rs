@@ -1,9 +1,10 @@
-//! Hand-offs: a lock is released and granted to the next waiter. They are compared with LPUSHes that wake the next
-//! BLPOP.
+//! Hand-offs: a lock is released and granted to the next waiter. A hand-off is compared with an LPUSH that wakes the
+//! next BLPOP.
 //!
 //! In both, one client sends a command, and a waiting client gets a reply. The benchmark measures a chain of hand-offs:
 //! each receiver passes the lock on to the next client. In the first half of a round the former holder joins the wait
-//! queue again. In the second half it does not, so this half gives the cost of the hand-off alone.
+//! queue again. In the second half the former holder does not wait again, so this half gives the cost of the hand-off
+//! alone.
 
 use crate::clients::{Client, Clients};
 use crate::latencies::Latencies;
@@ -96,7 +97,7 @@ pub struct Costs {
     pub alone: f64,
     /// The server's CPU for a hand-off and the next wait of the former holder, in nanoseconds.
     pub with_wait: f64,
-    /// The times from the command that passes on to the reply of the next client.
+    /// The times from the command that passes the lock on to the reply of the next client.
     pub latencies: Latencies,
 }
 

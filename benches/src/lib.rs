@@ -2,8 +2,8 @@
 //! time.
 //!
 //! Most figures are the CPU time of the server process, including the kernel's. So a busy machine makes the figures
-//! noisier, but does not change their order. The two sides of a comparison run alternately, round by round, in one run.
-//! Their medians are compared.
+//! noisier, but does not change which side of a comparison costs less. The two sides of a comparison run alternately,
+//! round by round, in one run. Their medians are compared.
 
 #![allow(
     clippy::unwrap_used,

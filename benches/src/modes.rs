@@ -26,8 +26,7 @@ const ALLOWED: f64 = 1.2;
 
 /// The limit of the lock.
 const SLOTS: &str = "1000000";
-/// A lease that outlives every measurement, in milliseconds. All holders have the same lease, so the lease of the last
-/// acquisition ends last.
+/// A lease that outlives every measurement, in milliseconds.
 const LONG_LEASE: &str = "3600000";
 
 /// The number of connections that send at the same time. No two connections use the same holder.

@@ -79,7 +79,8 @@ impl Ls {
         let mut found = Vec::new();
         if let Some(count) = self.top {
             for lock in primaries.most_contended(count)? {
-                // For a lock without a holder: the server is in quarantine, or the lock was released in the meantime.
+                // A lock with waiters has no holder if the server is in quarantine, or if the lock was released in the
+                // meantime.
                 let mode = Mode { slots: 0, weight: 0 };
                 let free = Lock { mode, holding: 0, holders: Vec::new(), waiters: lock.waiters, queue: None };
                 let held: Option<Lock> = primaries.query(&self.info_command(&lock.key))?;

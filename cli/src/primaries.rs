@@ -86,7 +86,8 @@ pub(crate) fn find(url: &ServerUrl) -> Result<Vec<ConnectionInfo>, Failure> {
             let mut primaries: Vec<ConnectionInfo> = Vec::new();
             for primary in ranges.into_iter().filter_map(|range| range.into_iter().nth(2)) {
                 let (host, port): (Option<String>, u16) = first_two(primary)?;
-                // A node that does not know its own host sends none. Such a node is on the host that this program has asked.
+                // A node that does not know its own host leaves the host out. Then its host is the one that this
+                // program has asked.
                 let host = host.filter(|host| !matches!(&**host, "" | "?")).or_else(|| host_of(info));
                 let primary = with_host_and_port(info, host.unwrap_or_default(), port);
                 if primaries.iter().all(|other| other.addr() != primary.addr()) {

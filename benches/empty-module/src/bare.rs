@@ -27,11 +27,11 @@ type Strings = *mut *mut raw::RedisModuleString;
 /// When a value expires, in milliseconds since 1970: long after the benchmark.
 const EXPIRES_AT: i64 = 4_102_444_800_000;
 
-/// The size of a lock with one holder.
+/// A value of the size of a lock with one holder.
 type Value = [u8; 48];
 
 pub fn register_all(context: Context) -> bool {
-    // SAFETY: the server passes a valid context to the module's load; the methods are copied.
+    // SAFETY: the server passes a valid context to the module's load, and copies the methods.
     let kind = unsafe {
         let mut methods: raw::RedisModuleTypeMethods = mem::zeroed();
         methods.version = raw::REDISMODULE_TYPE_METHOD_VERSION.into();
@@ -52,7 +52,7 @@ pub fn register_all(context: Context) -> bool {
         && register(context, c"empty.take", c"write deny-oom", take)
         && register(context, c"empty.give", c"write fast", give)
         && register(context, c"empty.wait", c"write deny-oom blocking", wait)
-        // The flags of EMPTY.STALL lack `blocking`, although it blocks.
+        // EMPTY.STALL blocks, but its flags lack `blocking`. A test checks that LOCK.GUARD refuses such a command, too.
         && register(context, c"empty.stall", c"write deny-oom", wait)
         && register(context, c"empty.pass", c"write fast", pass)
 }
@@ -74,7 +74,8 @@ unsafe extern "C" fn free(value: *mut c_void) {
     drop(unsafe { Box::from_raw(value.cast::<Value>()) });
 }
 
-/// SAFETY: callers pass the context and the arguments that the server passes to a command, also to the functions below.
+/// SAFETY: callers of this function, and of the functions below, pass the context and the arguments that the server
+/// passes to a command.
 unsafe fn try_take(context: Context, argv: Strings, argc: c_int) -> Option<()> {
     // SAFETY: the strings are valid until the call returns; the key is closed once; the server owns the stored value.
     unsafe {

@@ -137,7 +137,7 @@ unsafe extern "C" fn call(
 impl Elsewhere {
     fn run(self) -> Option<()> {
         // SAFETY:
-        // - between lock and unlock this thread may use the server like a command;
+        // - between lock and unlock this thread may call the server as the handler of a command may;
         // - reply and context are freed once, after their last use; the client is unblocked once.
         unsafe {
             let context = raw::RedisModule_GetThreadSafeContext?(self.handle);

@@ -40,7 +40,8 @@ type contest struct {
 	tallies  []tally
 	// In the job contended: the last holder. Only the lock protects this field.
 	holder int
-	// In the jobs with several holders: the weight that is held now, and the number of grants within the limit.
+	// In the jobs with several holders: the weight that is held now, and the number of grants that
+	// kept this weight within the limit.
 	held, allowed atomic.Int64
 }
 

@@ -28,7 +28,7 @@ func connectEtcd(ctx context.Context, address string, lock int64) (client, error
 	etcd, err := clientv3.New(clientv3.Config{
 		Endpoints:   []string{address},
 		DialTimeout: 5 * time.Second,
-		// Without this, etcd's client logs each wait that the end of the job cancels.
+		// Without this logger, etcd's client logs each wait that the end of the job cancels.
 		Logger: zap.NewNop(),
 	})
 	if err != nil {

@@ -79,7 +79,8 @@ let counter = 0;
 let warmUp = 0;
 let holder = -1;
 let handoffs = 0;
-// In the jobs with several holders: the weight that is held now, and the number of grants within the limit.
+// In the jobs with several holders: the weight that is held now, and the number of grants that kept this weight
+// within the limit.
 let held = 0;
 let allowed = 0;
 

@@ -128,7 +128,7 @@ class Client:
         self.lock = contest.peer(connection, f"{contest.name}:{self.own}", contest, index)
         self.waits_us = []
         self.handoffs = 0
-        # In the jobs with several holders: the number of grants within the limit.
+        # In the jobs with several holders: the number of grants that kept the held weight within the limit.
         self.allowed = 0
 
     def run(self, begin):

@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::process::ExitCode;
 
 /// The largest allowed ratio of each command to the command that it is compared with. `make guard GUARD=--record`
-/// prints this table with new limits: the current ratios, plus the tolerance of each kind.
+/// prints this table with new limits: each limit is the current ratio plus the row's tolerance.
 const LIMITS: &[(&str, f64)] = &[
     ("acquire + release", 1.442),
     ("acquire + release, beside bare calls", 1.179),
@@ -222,7 +222,8 @@ fn re_enter_and_release(key: &str) -> Load {
     Load::pair(&acquire, &["LOCK.RELEASE", key, &holder])
 }
 
-/// A holder renews its lease twice. The clock is stopped, so a renewal changes the deadline only if its lease differs.
+/// A holder renews its lease twice. The clock is stopped, so a renewal changes the deadline only if it sets another
+/// lease than the renewal before.
 fn renew_twice(key: &str) -> Load {
     let holder = owner(FEW / 2);
     let renew = |lease| ["LOCK.RENEW", key, holder.as_str(), "PX", lease];

@@ -20,8 +20,8 @@ const PARTS: [(&str, bool); 2] = [("measured", false), ("shared", true)];
 const BUSY: f64 = 20.0;
 /// The number of clients of the job that is plotted.
 const PLOTTED: usize = 50;
-/// The page leaves out the tables of these jobs if every lock counted right. The list of better locks on the page still
-/// includes these jobs.
+/// The page leaves out the tables of these jobs, unless a lock did not run, lost acquisitions or gave up. The list of
+/// better locks on the page still includes these jobs.
 const NOT_ON_THE_PAGE: &[(Job, usize)] = &[(Job::Contended, 2)];
 
 const WARNING: &str = "**Other programs used the machine. They make times longer and rates lower, for some locks more than for others. \
@@ -188,7 +188,7 @@ impl Measured {
         }
     }
 
-    /// The text after the name of a lock that counted wrong or gave up. Empty for other locks.
+    /// The text after the name of a lock that lost acquisitions or gave up. Empty for other locks.
     fn miscount(&self) -> String {
         let counted = self.counted_right();
         if counted == "right" { String::new() } else { format!(": counted {counted}") }
@@ -265,7 +265,7 @@ impl Report {
         Self { circumstances, seconds, results: Vec::new() }
     }
 
-    /// Tables in Markdown. Jobs in `left_out` are still shown if a lock did not run, counted wrong or gave up.
+    /// Tables in Markdown. Jobs in `left_out` are still shown if a lock did not run, lost acquisitions or gave up.
     pub fn tables(&self, left_out: &[(Job, usize)]) -> String {
         let mut text = String::new();
         let mut others: Vec<f64> = self.measured().map(|(_, measured)| 100.0 * measured.others).collect();

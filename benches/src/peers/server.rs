@@ -228,7 +228,7 @@ pub fn connect(port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// The server's answer to a request. The server must close the connection after it.
+/// The server's answer to a request. The server must close the connection after its answer.
 fn exchange(port: u16, request: &[u8]) -> io::Result<String> {
     let mut stream = connect(port)?;
     stream.write_all(request)?;

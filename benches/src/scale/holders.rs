@@ -1,4 +1,4 @@
-//! Curves by the number of holders of one semaphore: CPU for a pair of an owner that does not hold it, CPU for the
+//! Curves by the number of holders of one semaphore: CPU for an acquisition and a release by another owner, CPU for the
 //! commands of a holder, and memory for each holder.
 
 use super::curves::{Point, axes, plot};

@@ -29,7 +29,7 @@ const EACH: usize = 160;
 /// The number of snapshots of each size. Of the largest size there is only one, because it takes long and so its noise
 /// is small.
 const SNAPSHOTS: usize = 3;
-/// The number of lookups in one request that advances a rehash.
+/// The number of lookups in one request. The lookups advance a rehash.
 const WALK: usize = 10_000;
 /// Memory for a lock and a string on the two servers, in bytes.
 const HELD: f64 = 400.0;

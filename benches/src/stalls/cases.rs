@@ -80,7 +80,8 @@ pub fn deletes(side: Side, by_one: bool) -> Vec<f64> {
     vec![scene.longest_ping(|scene| scene.control.pipeline(&requests))]
 }
 
-/// The server's CPU time to delete one lock. Both servers run Lockward, and only the first one has a memory limit.
+/// The server's CPU time to delete one lock. The servers of both sides run Lockward. Only the server of
+/// [`Side::Lockward`] has a memory limit.
 pub fn cost_of_deletes(side: Side, by_one: bool) -> Vec<f64> {
     let mut scene = Scene::start(Side::Lockward, &[]);
     limit_memory(&mut scene, if side == Side::Lockward { FAR_AWAY } else { "0" });

@@ -145,7 +145,7 @@ fn code(status: io::Result<ExitStatus>) -> u8 {
 #[cfg(target_os = "linux")]
 fn die_with(parent: u32) -> io::Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-    // If the parent died before the call, the kernel does not kill this process.
+    // If the parent died before the call, the kernel does not kill this process. So the command must not start then.
     if u32::try_from(nix::unistd::getppid().as_raw()) == Ok(parent) {
         return Ok(());
     }

@@ -109,7 +109,7 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        // 1 is the code of a failure without an explicit code.
+        // Code 1 means that the failure has no explicit code.
         self.try_run().map_err(|failure| match failure.code() {
             1 => failure.with_code(exit_code::RUN_FAILED),
             _ => failure,
@@ -186,7 +186,8 @@ impl Run {
         let code = match ending {
             Ending::Exited(code) => code,
             Ending::Lost(loss) => {
-                // At the server, the lease may not be over yet, and other locks of this run may still be held.
+                // Release all locks of this run: at the server, the lease of the lost lock may not be over yet, and
+                // the other locks may still be held.
                 let _ = timeout(RELEASE_LIMIT, guard.release()).await;
                 return Err(self.lost(&format!("was lost: {loss}; lockward ended the command")));
             }

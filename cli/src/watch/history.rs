@@ -138,8 +138,8 @@ impl History {
     /// The keys among the next `count` known keys after `cursor`, and the cursor for the next call. The cursor is
     /// `None` at the end.
     ///
-    /// Without `stale`, returns all of them. With `stale`, returns only keys of this node and keys without a node, and
-    /// only if their last reading is at least this old or one of their leases should be over.
+    /// `stale` is a node and an age. If it is set, returns only keys of this node and keys without a node. The last
+    /// reading of these keys is at least this old, or one of their leases should be over.
     pub(super) fn keys_after(
         &self,
         cursor: &[u8],

@@ -84,7 +84,7 @@ impl Contest {
         (self.begin..self.end).contains(&granted)
     }
 
-    /// A client begins to hold a shared lock. Counts the grant if it is within the limit.
+    /// A client begins to hold a shared lock. Counts the grant if the held weight stays within the limit.
     pub fn enter(&self, client: usize, is_counted: bool) {
         let (weight, allowed) = self.share(client);
         let held = self.held.fetch_add(weight, Ordering::Relaxed) + weight;

@@ -11,7 +11,7 @@ import java.util.stream.Collectors;
 final class Contest {
     /** During the warm-up the JIT compiler compiles the code. In nanoseconds, like the limits below. */
     private static final long WARM_UP = 4_000_000_000L;
-    /** How long after the end of the job the waiting clients may still get the lock. Then they are interrupted. */
+    /** How long after the end of the job the waiting clients may still get the lock, before they are interrupted. */
     private static final long LAST_GRANTS = 3_000_000_000L;
     /** How long a client may take to end after an interrupt. */
     private static final long AFTER_INTERRUPT = 5_000_000_000L;
@@ -33,7 +33,7 @@ final class Contest {
     private volatile long handOffs;
     /** In the jobs with several holders: the weight that is held now. */
     private final AtomicLong held = new AtomicLong();
-    /** In the jobs with several holders: the number of grants within the limit. */
+    /** In the jobs with several holders: the number of grants that kept this weight within the limit. */
     private final AtomicLong allowed = new AtomicLong();
 
     Contest(Peer peer, Job job, long seconds) {

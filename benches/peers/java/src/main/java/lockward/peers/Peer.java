@@ -4,7 +4,7 @@ import java.util.concurrent.locks.ReadWriteLock;
 
 /** A lock library, connected to its server. */
 interface Peer {
-    /** Returns the lock of this name for one client. Only the client's thread calls its methods. */
+    /** Returns the lock of this name for one client. Only the client's thread calls the methods of the lock. */
     Lock lock(String name, Job job, int client) throws Exception;
 
     /** The version of the library. */
