@@ -11,13 +11,14 @@ import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The acquisition of one or several keys as one lock. First it tries several keys together. If a key is busy, it acquires them one
- * after the other. All clients use the same order, so they do not deadlock. If a key is lost before all are held, the client releases
- * all keys and starts over.
+ * The acquisition of one or several keys as one lock. If there are several keys, it first tries all of them together. If a key is
+ * busy, it acquires the keys one after the other. All clients use the same order, so they do not deadlock. If a key is lost before
+ * all are held, the client releases all keys and starts over.
  *
  * <p>The steps run one after the other, in the threads that read replies and in the timer's thread.
  */
 final class Acquisition {
+    /** A long wait is a series of requests. Each of them blocks for at most this time: a slice of the wait. */
     private static final long SLICE = TimeUnit.SECONDS.toNanos(10);
 
     /** How long the server keeps the position in the queue between two slices, or when a connection breaks, in milliseconds. */
@@ -29,7 +30,7 @@ final class Acquisition {
     /** How long after the wait limit a reply may still arrive. */
     private static final long GRACE = TimeUnit.MILLISECONDS.toNanos(100);
 
-    /** How long a caller that leaves waits for the release of what it was granted. */
+    /** How long a caller that stops waiting for the lock still waits for the release of the keys that it was granted. */
     private static final long GIVE_UP_LIMIT = TimeUnit.MILLISECONDS.toNanos(200);
 
     /** The pause before starting over. It prevents a busy loop if the lease is shorter than a round trip. */
@@ -62,7 +63,7 @@ final class Acquisition {
     /**
      * An acquisition that has not begun.
      *
-     * @param mine the thread's tenures, by key. Keys in it are re-entered
+     * @param mine the thread's tenures, by key. The keys of this map are re-entered
      * @param thread the thread that will hold the lock, if any
      * @param named the named lease in milliseconds, which is not renewed; 0 for the lease of the request
      * @param wait the wait limit in nanoseconds; 0 does not wait
@@ -76,7 +77,8 @@ final class Acquisition {
         String owner = request.newOwner();
         request.keys.forEach(key -> {
             Tenure present = mine.get(key);
-            // A lock with a named lease need not be unlocked. When this lease is over, the lock is acquired again.
+            // A lock with a named lease need not be unlocked. When this lease is over, the thread acquires the lock in
+            // a new tenure.
             if (present == null || present.isLeft()) {
                 tenures.add(new Tenure(request, key, owner, thread));
             } else {
@@ -200,7 +202,8 @@ final class Acquisition {
     }
 
     /**
-     * Releases the granted keys. The future completes when this is done, or after 200 ms. Then the rest is released in the background.
+     * Releases the granted keys. The future completes when all of them are released, or after 200 ms. The client releases the
+     * remaining keys in the background.
      *
      * @param withUnheard whether to wait also for the release of keys that may have been granted, because a reply is missing
      */
@@ -219,8 +222,9 @@ final class Acquisition {
     }
 
     /**
-     * The acquisition of one key. It first tries the key, then waits for it at the server in slices, and confirms the grant that ends a
-     * wait. A slice without a reply in time shows that the server is gone, so the client sends no probes during a slice.
+     * The acquisition of one key. It first tries the key, then waits in the server's queue slice by slice, and confirms the grant
+     * that ends the wait. If no reply arrives soon after the end of a slice, the server is gone. So the client sends no probes
+     * during a slice.
      */
     private final class Key {
         final Tenure tenure;
@@ -231,7 +235,7 @@ final class Acquisition {
 
         volatile boolean isGranted;
 
-        /** Completes when the server has neither a grant nor a position of this caller, or the client's patience is over. */
+        /** Completes when the server has neither a grant nor a queue position for this caller, or when the client's patience is over. */
         volatile CompletableFuture<?> gaveUp = CompletableFuture.completedFuture(null);
 
         private final boolean isWaiting;
@@ -355,7 +359,7 @@ final class Acquisition {
             end(true, null);
         }
 
-        /** Sends a request. If replicas must confirm the grant, WAIT follows. WAIT blocks the connection, so this one is not shared. */
+        /** Sends a request. If replicas must confirm the grant, WAIT follows. WAIT blocks, so the connection is then not a shared one. */
         private void askReplicated(long limit, Supplier<Request> next, Consumer<List<@Nullable Object>> step) {
             LockRequest.Replicas replicas = request.replicas;
             boolean isReplicated = replicas.count() > 0;
@@ -374,7 +378,7 @@ final class Acquisition {
             });
         }
 
-        /** Ends the acquisition of this key. If it fails, gives up the turn, the position in the queue and the grant. */
+        /** Ends the acquisition of this key and the turn. Without success, also gives up the position in the queue and the grant. */
         private void end(boolean granted, @Nullable Throwable failure) {
             isGranted = granted;
             if (turn != null) {
@@ -383,8 +387,8 @@ final class Acquisition {
             if (isLeftBehind || (failure != null && call.mayHaveRun)) {
                 gaveUp = giveUp();
             }
-            // If a server has answered, the lock was busy until the wait limit. If there are several keys, a server has
-            // answered, because the keys were tried before.
+            // If a server has answered before it became silent, the lock counts as busy at the wait limit. If there are
+            // several keys, a server has answered, because the keys were tried before.
             boolean isBusy = failure instanceof LockUnreachableException
                     && isWaiting
                     && (call.isHeard || tenures.size() > 1)
@@ -402,8 +406,8 @@ final class Acquisition {
         }
 
         /**
-         * If the program has named the owner, or this is a re-entry, a later grant may have the same owner. A late release must not
-         * end that grant.
+         * How long to repeat a release. If the program has named the owner, or this is a re-entry, a later grant may have the same
+         * owner, and a late release would end that grant. So the client soon stops repeating the release.
          */
         private long giveUpLimit() {
             boolean isOnlyGrant = wanted == 1 && request.owner == null;

@@ -23,7 +23,7 @@ import org.jspecify.annotations.Nullable;
  * <p>The steps run in the threads that read replies and in the timer's thread. No step blocks.
  */
 final class Call {
-    /** How long to wait for a node's reply if the client does not know which node has the key. Then it asks another node. */
+    /** How long to wait for a node's reply if the client does not know which node has the key. After this time it asks another node. */
     private static final long GUESS_LIMIT = TimeUnit.MILLISECONDS.toNanos(250);
 
     private static final Set<String> LOGIN_ERRORS = Set.of("NOAUTH", "NOPERM", "WRONGPASS");
@@ -37,7 +37,7 @@ final class Call {
     /** Whether a server may have carried out a request whose reply was lost. */
     volatile boolean mayHaveRun;
 
-    /** When the answered request was sent. The node below has answered it. */
+    /** When the answered request was sent. {@link #node} has answered it. */
     volatile long sent = Clock.now();
 
     volatile @Nullable Node node;
@@ -48,7 +48,7 @@ final class Call {
     private final Servers servers;
     private final String key;
 
-    /** When the last reply can arrive. */
+    /** When the call ends: a later reply does not count. */
     private final long end;
 
     // The present request and its progress.
@@ -222,12 +222,12 @@ final class Call {
             }
             sentAt = Clock.now();
             used = connection;
-            if (isDone()) { // it has ended before the connection was open
+            if (isDone()) { // the attempt has ended before the connection was open
                 servers.giveBack(connection, true);
                 return;
             }
             try {
-                // The last reply arrives last.
+                // Replies arrive in the order of the requests, so the last reply completes the attempt.
                 pipeline.get(pipeline.size() - 1).whenComplete((reply, error) -> {
                     if (error == null || error instanceof RedisCommandExecutionException) {
                         complete(pipeline.stream().map(Request::reply).toList());

@@ -9,7 +9,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
-/** Instants and spans of the monotonic clock, in nanoseconds, and futures. A span plus an instant does not overflow. */
+/** Instants and spans of the monotonic clock, in nanoseconds, and helpers for futures. A span plus an instant does not overflow. */
 final class Clock {
     /** 146 years. */
     static final long FOREVER = Long.MAX_VALUE / 2;
@@ -55,8 +55,8 @@ final class Clock {
     }
 
     /**
-     * When a lease ends, in this process. The server starts the lease after {@code sent}, when its request was sent. A thousandth and
-     * a millisecond are subtracted, because the server's clock may be faster.
+     * When a lease ends, in this process. Its request was sent at {@code sent}, so the server starts the lease later. A thousandth
+     * and a millisecond are subtracted, because the server's clock may be faster.
      *
      * @param lease in milliseconds
      */
@@ -65,8 +65,8 @@ final class Clock {
     }
 
     /**
-     * The pause before the next attempt. After the first failure there is none, because the connection may have been cut while it
-     * was idle. Then the pause is 50 ms, doubling to a second, with jitter.
+     * The pause before the next attempt. After the first failure there is no pause, because the connection may have been cut while
+     * it was idle. After the next failures the pause is 50 ms, doubling to a second, with jitter.
      */
     static long backOff(int failures) {
         long most = failures == 0 ? 0 : Math.min(1_000, 25L << Math.min(failures, 6));

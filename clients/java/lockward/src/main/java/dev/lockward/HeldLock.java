@@ -59,8 +59,8 @@ public final class HeldLock implements AutoCloseable {
     }
 
     /**
-     * Calls {@code listener} once if the lock is lost before it is released. If the lock is already lost, this happens at once. The
-     * listener runs in a thread of its own, at most 50 ms after the end of the lease.
+     * Calls {@code listener} once if the lock is lost before it is released. If the lock is already lost, the listener is called at
+     * once. It runs in a thread of its own, at most 50 ms after the end of the lease.
      */
     public void onLost(Consumer<LockLostException> listener) {
         Tenure.onLost(tenures, listener);
@@ -96,7 +96,7 @@ public final class HeldLock implements AutoCloseable {
      * guarded("SET", "{order:42}:state", "paid")}. Without arguments the server only checks the token.
      *
      * <p>The data must be on the lock's server. In a cluster the keys of the data need the slot of the lock, by a common tag such as
-     * {@code {order:42}}. If the reply is lost, the client does not repeat the command, because it may have run.
+     * {@code {order:42}}. If the reply is lost, the client does not repeat the command, because the server may have run it.
      *
      * @param command the name and the arguments: each a {@code byte[]}, or any object, which is sent as text
      * @return the reply: a String, a Long, null, or a List of replies
@@ -160,8 +160,8 @@ public final class HeldLock implements AutoCloseable {
     }
 
     /**
-     * Frees the lock after a delay: no owner gets the lock before that, and then the first waiter gets it. This object does not hold
-     * the lock any more, and does not report a loss when the delay is over.
+     * Frees the lock after a delay. No owner gets the lock before the delay is over. Then the first waiter gets it. This object
+     * does not hold the lock any more, and does not report a loss when the delay is over.
      *
      * @param delay more than 0, rounded up to milliseconds
      */

@@ -64,7 +64,7 @@ public final class LockwardClient implements AutoCloseable {
     private Future<?> alarm = CompletableFuture.completedFuture(null);
     private long alarmAt = Clock.now() + Clock.FOREVER;
 
-    /** It has as many threads as needed, so a slow listener delays no other one. */
+    /** It has as many threads as needed, so a slow listener delays no other listener. */
     final Executor callbacks = Executors.newCachedThreadPool(task -> Clock.daemon(task, "lockward-callback"));
 
     private LockwardClient(Builder builder) {
@@ -128,7 +128,7 @@ public final class LockwardClient implements AutoCloseable {
             return this;
         }
 
-        /** Lettuce's options, for TLS (CA and client certificate) and sockets. Its options for reconnecting and timeouts are ignored. */
+        /** Lettuce's options, for TLS (CA and client certificate) and sockets. The options for reconnecting and timeouts are ignored. */
         public Builder options(ClientOptions connections) {
             options = connections;
             return this;
@@ -136,7 +136,8 @@ public final class LockwardClient implements AutoCloseable {
 
         /**
          * The lease of locks that are renewed: how long a lock lasts without renewal, for example after this process has died. The
-         * client renews it when a third of it is over. Without this setting, it is the server's {@code lock.default-lease}.
+         * client renews the lease when a third of it is over. Without this setting, the lease is the server's {@code
+         * lock.default-lease}.
          *
          * @param renewed more than 0, rounded up to milliseconds
          */
@@ -255,9 +256,9 @@ public final class LockwardClient implements AutoCloseable {
     }
 
     /**
-     * Waits without limit until this process is the leader, and runs {@code leader} in this thread. If the lock is lost meanwhile, this
-     * thread is interrupted. When {@code leader} has ended then, this method waits again. If {@code leader} ends while it leads, this
-     * method releases the lock and ends.
+     * Waits without limit until this process is the leader, and runs {@code leader} in this thread. If the lock is lost meanwhile,
+     * this thread is interrupted, and when {@code leader} has ended, this method waits to become the leader again. If {@code
+     * leader} ends while the lock is held, this method releases the lock and ends.
      *
      * @throws InterruptedException when another thread has interrupted this one
      */
@@ -277,8 +278,8 @@ public final class LockwardClient implements AutoCloseable {
     }
 
     /**
-     * Closes all connections, and stops the renewals. Held locks are not released: they are lost, their listeners are called, and
-     * they end with their leases. Threads that wait for a lock get an IllegalStateException.
+     * Closes all connections, and stops the renewals. Held locks are not released: they count as lost, their listeners are called,
+     * and the server frees them when their leases end. Threads that wait for a lock get an IllegalStateException.
      */
     @Override
     public void close() {
@@ -309,7 +310,7 @@ public final class LockwardClient implements AutoCloseable {
         synchronized (live) {
             alarmAt = Clock.now() + Clock.FOREVER;
         }
-        if (!servers.isClosed) { // after that any thread may run this, and may have a tenure's monitor
+        if (!servers.isClosed) { // after the close, a thread that has a tenure's monitor may run this method
             check(null);
         }
     }

@@ -5,8 +5,8 @@ import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 
 /**
- * A semaphore on the server. Permits are granted first come, first served. They belong to the returned object, and closing it releases
- * them. A process that dies loses its permits when their lease ends. The methods wait and throw as those of {@link LockRequest}.
+ * A semaphore on the server. Permits are granted first come, first served. The returned object holds the permits until it is
+ * closed. A process that dies loses its permits when their lease ends. The methods wait and throw as those of {@link LockRequest}.
  */
 public final class LockwardSemaphore {
     private final LockwardClient client;

@@ -152,7 +152,7 @@ final class Servers {
         nodesBySlot.put(SlotHash.getSlot(key), node);
     }
 
-    /** The node that MOVED or ASK names. A node that does not know its own host leaves the host out: then it is the asked node's. */
+    /** The node that MOVED or ASK names. A node that does not know its own host leaves the host out: {@code asked} has the same host. */
     Node redirected(Node asked, ServerError error) {
         String address = error.message().substring(error.message().lastIndexOf(' ') + 1);
         int colon = address.lastIndexOf(':');
@@ -169,7 +169,7 @@ final class Servers {
 
     // The shared connection of a node.
 
-    /** Calls {@code user} with the shared connection to a node, or with an error. Users are called in the order of their calls. */
+    /** Calls {@code user} with the shared connection to a node, or with an error. Users are called in the order in which they were passed. */
     void withShared(Node node, BiConsumer<? super @Nullable Connection, ? super @Nullable Throwable> user) {
         CompletableFuture<Connection> shared;
         synchronized (node) {
@@ -178,7 +178,7 @@ final class Servers {
             }
             shared = node.shared;
             if (!shared.isDone()) {
-                // This keeps the order of the users: one future would call them in the reverse order.
+                // A future calls its dependents in the reverse order. So each user depends on the previous one.
                 node.shared = shared.whenComplete(user);
                 return;
             }
@@ -238,7 +238,7 @@ final class Servers {
         }
         nodesBySlot.values().removeIf(node::equals);
         failures.incrementAndGet();
-        if (shared != null) { // otherwise the idle ones may be the only ones that the server accepts
+        if (shared != null) { // without a new connection, the idle ones may be the only ones that work
             for (Connection idle = node.idle.poll(); idle != null; idle = node.idle.poll()) {
                 idle.close();
             }
@@ -278,7 +278,7 @@ final class Servers {
                 });
     }
 
-    /** A connection that no wait uses any more, or null. It must be given back. */
+    /** A connection that no wait uses any more, or null. The caller must give it back. */
     @Nullable
     Connection idle(Node node) {
         Connection idle = node.idle.poll();
@@ -291,7 +291,7 @@ final class Servers {
         return idle;
     }
 
-    /** Takes a connection back, unless it is a shared one. An idle connection is kept for a while, another one is closed. */
+    /** Takes a connection back, unless it is a shared one. An idle connection is kept for a while, any other connection is closed. */
     void giveBack(Connection connection, boolean isIdle) {
         Node node = connection.node();
         if (!node.waiting.remove(connection)) {
@@ -345,7 +345,7 @@ final class Servers {
     }
 
     private RedisURI.Builder address(Node node) {
-        // The copy has no Sentinels.
+        // The builder copies the node's address and settings, but not its Sentinels.
         return RedisURI.builder(node.uri).withTimeout(Duration.ofNanos(responseLimit));
     }
 

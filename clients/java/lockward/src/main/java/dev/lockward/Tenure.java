@@ -145,7 +145,7 @@ final class Tenure {
         return loss(lost.join());
     }
 
-    /** Throws if the reply is an error. If it says that the owner does not hold the lock any more, the tenure is lost. */
+    /** Throws if the reply is an error. If the error says that the owner does not hold the lock any more, the tenure is lost. */
     void checkAccepted(@Nullable Object reply) {
         if (token > 0 && reply instanceof ServerError error && error.deniesTenure()) {
             throw lose(error.message());
@@ -266,7 +266,7 @@ final class Tenure {
         deadline = Clock.earlier(end, holdEnd);
         renewAt = deadline;
         if (end - holdEnd > HOLD_TOLERANCE) {
-            renewAt = Clock.now(); // to shorten it
+            renewAt = Clock.now(); // this renewal shortens the lease to the hold limit
         } else if (isRenewed && holdEnd - end > HOLD_TOLERANCE + Clock.nanos(lease) / 1000) {
             renewAt = end - Clock.nanos(lease) / 3 * 2;
         }
@@ -324,7 +324,8 @@ final class Tenure {
             left = holds - 1;
             isDowngrade = !isShared && kind.isEmpty() && left > 0 && left == sharedHolds;
             if (!isDowngrade) {
-                // Before the request is sent: a renewal that is denied from now on finds no loss.
+                // Drop the hold before the request is sent: a renewal that the server denies after the release must not
+                // report a loss.
                 dropHold(isShared);
             }
         }

@@ -12,23 +12,24 @@ final class Timer extends ScheduledThreadPoolExecutor {
     Timer() {
         super(1, task -> Clock.daemon(task, "lockward-timer"), new DiscardPolicy());
         setRemoveOnCancelPolicy(true);
-        // A new task wakes the thread if the task is due first. The tasks of an acquisition are soon cancelled, so they
-        // would cost several context switches for nothing. This task is due before them, and prevents that.
+        // A new task wakes the thread if it is due before all other tasks. The tasks of an acquisition are soon
+        // cancelled, so these wake-ups would be wasted context switches. The task below is due before the tasks of an
+        // acquisition, so they do not wake the thread.
         scheduleWithFixedDelay(() -> {}, TICK, TICK, TimeUnit.MILLISECONDS);
     }
 
-    /** After the end of the timer the action runs at once, in this thread. It finds the client closed, so no call hangs. */
+    /** Runs an action when it is due. After the end of the timer, runs it at once in this thread, so that no call hangs. */
     Future<?> at(long due, Runnable action) {
         Runnable once = new FutureTask<>(action, null);
         Future<?> task = schedule(once, Clock.left(due), TimeUnit.NANOSECONDS);
-        if (isShutdown()) { // and so the thread may not run it
+        if (isShutdown()) { // so the timer's thread may never run the task
             task.cancel(false);
             once.run();
         }
         return task;
     }
 
-    /** Ends the timer. What it was to do is done now, in this thread. */
+    /** Ends the timer, and runs its remaining tasks now, in this thread. */
     void end() {
         shutdown();
         for (Runnable task : getQueue().toArray(Runnable[]::new)) {

@@ -41,7 +41,7 @@ class CloseTest {
                     Threads.run(() -> client.request("k").acquire());
             eventually(() -> server.requests.size() == 2);
             Thread.sleep(200); // until the client asks for a connection
-            Threads.Running<Boolean> close = Threads.run(client::close); // it waits for those threads, too
+            Threads.Running<Boolean> close = Threads.run(client::close); // also waits for the blocked executors
             assertEndsWithin(Duration.ofSeconds(1), caller);
             end.countDown();
             close.join();

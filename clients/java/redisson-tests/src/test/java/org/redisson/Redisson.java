@@ -47,7 +47,7 @@ public class Redisson {
                 RedissonClient.class, (proxy, method, arguments) -> answer(current.get(), address, config, method, arguments));
     }
 
-    /** Replaces the client that was created first. Tests delete keys of locks that their threads still hold. */
+    /** Replaces the client that was created first: it may still have locks whose keys a test has deleted. */
     static void renewFirst() {
         RENEWALS.get(0).run();
     }

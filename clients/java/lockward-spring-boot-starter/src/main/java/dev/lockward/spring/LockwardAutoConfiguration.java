@@ -16,11 +16,12 @@ import org.springframework.data.redis.connection.RedisConnectionFactory;
 import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
 
 /**
- * Defines a {@link LockwardClient}, unless the application defines one. The client uses {@code lockward.uri}. If this is not set, it
- * uses the servers that Spring Data Redis connects to with Lettuce. It connects in the background, and is closed with the context.
+ * Defines a {@link LockwardClient}, unless the application defines one. The client uses {@code lockward.uri}. Without this
+ * property, the client uses the servers that Spring Data Redis connects to with Lettuce. The client connects in the background, and
+ * is closed with the context.
  */
 @AutoConfiguration(
-        // The first is Spring Boot 3's, the second Spring Boot 4's.
+        // The first class is Spring Boot 3's, the second class is Spring Boot 4's.
         afterName = {
             "org.springframework.boot.autoconfigure.data.redis.RedisAutoConfiguration",
             "org.springframework.boot.data.redis.autoconfigure.DataRedisAutoConfiguration"

@@ -4,7 +4,7 @@ import dev.lockward.LockwardClient;
 
 /**
  * A bean that changes the builder of the client, for settings without a property, such as onLost. The {@code lockward.*} properties
- * are applied before.
+ * are applied before the bean is called.
  */
 @FunctionalInterface
 public interface LockwardClientCustomizer {

@@ -14,10 +14,10 @@ import org.springframework.integration.support.locks.RenewableLockRegistry;
 import org.springframework.util.ClassUtils;
 
 /**
- * A lock registry for Spring Integration. Its locks are re-entrant per thread, served first come, first served across all processes,
- * and renewed while they are held.
+ * A lock registry for Spring Integration. Its locks are re-entrant per thread, served first come, first served across all
+ * processes, and renewed while they are held.
  *
- * <p>With Spring Integration 7 or later, its locks are {@link DistributedLock}s.
+ * <p>With Spring Integration 7 or later, the locks of this registry are {@link DistributedLock}s.
  */
 // Raw types: these interfaces have a type parameter in Spring Integration 7, and none in 6.
 @SuppressWarnings("rawtypes")
@@ -51,7 +51,7 @@ public final class LockwardLockRegistry implements ExpirableLockRegistry, Renewa
     }
 
     /**
-     * Returns the lock with this key. While a lock is reachable, its key gives the same object.
+     * Returns the lock with this key. While a lock is reachable, the registry returns the same object for its key.
      *
      * @param key a string
      */
@@ -72,7 +72,7 @@ public final class LockwardLockRegistry implements ExpirableLockRegistry, Renewa
         }
     }
 
-    /** Does nothing: the garbage collector removes unreachable locks, and the client keeps held locks. */
+    /** Does nothing: the garbage collector removes unreachable objects, and a held lock stays held without its object. */
     @Override
     public void expireUnusedOlderThan(long age) {}
 
@@ -80,7 +80,7 @@ public final class LockwardLockRegistry implements ExpirableLockRegistry, Renewa
      * Checks that the current thread holds the lock. The client renews the lock by itself.
      *
      * @throws IllegalStateException when the thread does not hold the lock
-     * @throws java.util.ConcurrentModificationException when it has lost the lock
+     * @throws java.util.ConcurrentModificationException when the thread has lost the lock
      */
     @Override
     public void renewLock(Object key) {
@@ -91,7 +91,7 @@ public final class LockwardLockRegistry implements ExpirableLockRegistry, Renewa
      * Sets a new lease for the current thread's lock, from now. Later renewals by the client use the new lease, too.
      *
      * @throws IllegalStateException when the thread does not hold the lock
-     * @throws java.util.ConcurrentModificationException when it has lost the lock
+     * @throws java.util.ConcurrentModificationException when the thread has lost the lock
      */
     @Override
     public void renewLock(Object key, Duration lease) {

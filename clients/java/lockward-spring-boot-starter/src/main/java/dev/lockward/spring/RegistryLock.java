@@ -15,7 +15,8 @@ import org.springframework.dao.CannotAcquireLockException;
  *
  * <p>Methods that acquire the lock throw a {@link CannotAcquireLockException} when the server replies with an error, when no server
  * answers, or when the thread has lost the lock and has not unlocked it yet. Methods for the holder throw an {@link
- * IllegalStateException} when the thread does not hold the lock, and a {@link ConcurrentModificationException} when it has lost it.
+ * IllegalStateException} when the thread does not hold the lock, and a {@link ConcurrentModificationException} when the thread has
+ * lost the lock.
  */
 public class RegistryLock implements Lock {
     private final LockwardLock lock;
@@ -68,7 +69,7 @@ public class RegistryLock implements Lock {
     }
 
     /**
-     * Acquires the lock for at most {@code lease}, as {@link #lock(Duration)}, and waits for it for at most {@code wait}.
+     * Waits for the lock for at most {@code wait}, and holds it for at most {@code lease}, as {@link #lock(Duration)}.
      *
      * @param lease at least a millisecond
      */

@@ -128,8 +128,8 @@ class StringRedisTemplateTest {
         CompletableFuture<Boolean> other = CompletableFuture.supplyAsync(() -> REDIS.hasKey(key));
         CompletableFuture<Long> release = CompletableFuture.supplyAsync(
                 () -> dispatch("LOCK.RELEASE", new IntegerOutput<>(ByteArrayCodec.INSTANCE), key, "me"));
-        // Requests on other connections get replies. These two requests get none: even the release is queued behind
-        // the waiter.
+        // The server replies to requests on other connections. The two requests on the shared connection get no reply:
+        // even the release is queued behind the waiter.
         assertEquals(1, SERVER.waiters(key));
         assertFalse(other.isDone() || release.isDone());
         SERVER.call("DEL", key);
