@@ -554,7 +554,7 @@ def test_a_lock_can_be_used_while_the_program_ends(client: redis.Redis, monkeypa
 def test_of_two_leases_that_are_set_at_the_same_time_the_shorter_one_counts(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch, first: str, order: str
 ) -> None:
-    """The replies do not say which of the two requests the server has carried out last."""
+    """The client cannot know which of the two requests the server has carried out last."""
     lock = lockward.Lock(client, "a", timeout=20, thread_local=False)
     assert lock.acquire()
     runtime, sent, go_on = lock._runtime, [], [threading.Event(), threading.Event()]
@@ -696,7 +696,7 @@ def test_tasks_count_the_holds_of_one_object_together(client: redis.Redis, serve
         assert lock.holds == 5
         await asyncio.gather(*[lock.release() for _ in range(4)])
         assert lock.holds == 1 and await lock.owned()
-        # The release that is cancelled while it waits for the other one goes on.
+        # A release that is cancelled while it waits for another release goes on in the background.
         assert await lock.acquire() and await lock.acquire()
         first, second = asyncio.create_task(lock.release()), asyncio.create_task(lock.release())
         await asyncio.sleep(0)

@@ -23,8 +23,8 @@ from lockward import LockLostError, UnreachableError
 class Proxy:
     """Forwards one request and one reply at a time.
 
-    After `swallow`, it forwards the next acquisition, but not its reply. Then it is cut off: it closes all connections
-    until `open` is called.
+    After `swallow`, the proxy forwards the next acquisition, but not its reply. From then on, the proxy closes all
+    connections until `open` is called.
     """
 
     def __init__(self, port: int) -> None:

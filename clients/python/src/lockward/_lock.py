@@ -52,8 +52,8 @@ def check_client(client: Any, asynchronous: bool) -> None:
 class LockBase(Generic[E, B, N]):
     """A lock with this key, not yet acquired. The first eight arguments are those of redis-py's Lock. Times are seconds.
 
-    ``timeout``: the lease. The lock ends after it. None: the lock is held until it is released, and its lease is renewed
-    while this object lives.
+    ``timeout``: the lease, after which the lock ends. None: the lock is held until it is released, and its lease is
+    renewed while this object lives.
 
     ``sleep`` is accepted and ignored: the server hands the lock over, so the client does not poll.
 
@@ -68,9 +68,9 @@ class LockBase(Generic[E, B, N]):
     ``slots``, ``weight``: acquire one of so many slots (up to 1,000,000), or ``weight`` of them: a semaphore. The number of
     slots should be the same for all.
 
-    ``reentrant``: whether a thread (in asyncio: a task) that holds the lock may acquire it
-    again. With ``thread_local=False``, any thread or task may. If this is False, it waits for
-    itself, as with redis-py and threading.Lock.
+    ``reentrant``: whether a thread (in asyncio: a task) that holds the lock may acquire it again. With
+    ``thread_local=False``, any thread or task may. If ``reentrant`` is False, a holder that acquires the lock again waits
+    for itself, as with redis-py and threading.Lock.
 
     ``auto_renewal``: whether to renew the lease while the lock is held; by default only without a ``timeout``.
 
@@ -81,8 +81,8 @@ class LockBase(Generic[E, B, N]):
 
     ``owner``: a name for the owner, up to 1,024 bytes. All who use the same name are one owner, and hold the lock together.
 
-    ``on_lost``: called with the lock when it is lost while held: see ``lost``. It runs in a thread of its own. In asyncio, a
-    coroutine function runs in the event loop instead.
+    ``on_lost``: a function that is called with the lock when the lock is lost: see ``lost``. The function runs in a thread
+    of its own. In asyncio, a coroutine function runs in the event loop instead.
 
     ``replicas``: (n, seconds): raise UnreplicatedError unless n replicas confirm the grant in this time.
 
@@ -90,7 +90,7 @@ class LockBase(Generic[E, B, N]):
 
     ``response_limit``: a reply that takes longer counts as lost, and so does its connection.
 
-    ``waiting_connections``: how many acquisitions of this client wait on their own connections. Others poll.
+    ``waiting_connections``: how many acquisitions of this client wait on their own connections. Further acquisitions poll.
     """
 
     redis: Any
@@ -158,7 +158,7 @@ class LockBase(Generic[E, B, N]):
             # A lost holding is forgotten if its task has ended, or acquires again, without a
             # release.
             if former == caller or (not kept.held and (former is None or former.done())):
-                if self._owner is None:  # otherwise both are the same tenure
+                if self._owner is None:  # with a named owner, the new holding may be the same tenure
                     self._runtime.lose(kept)
                 self._forget(kept)
         holdings[caller] = holding
@@ -166,7 +166,7 @@ class LockBase(Generic[E, B, N]):
         former, event = holding.lost, self._next_lost
         if event is not None:
             holding.lost, self._next_lost = event, None
-        if former.is_set():  # the watcher may set it until another event takes its place
+        if former.is_set():  # the watcher may have reported a loss with the former event
             self._runtime.lose(holding)
         for tenure in holding.tenures:
             holding.schedule(tenure)
@@ -220,7 +220,7 @@ class LockBase(Generic[E, B, N]):
 
     @property
     def held(self) -> bool:
-        """Whether the lock is held: the lease runs by this process's clock, and no server has denied it."""
+        """Whether the lock is held: by this process's clock the lease is not over, and no server has reported a loss."""
         holding = self._releasable()
         return holding is not None and holding.held
 
@@ -309,8 +309,8 @@ class LockBase(Generic[E, B, N]):
         arguments, this only checks that the lock is held. The reply is that of RESP2, decoded as the client decodes.
 
         LockLostError if the lock is lost: the command did not run. Errors of the command are
-        redis-py's, and the lock stays held. The command is not repeated when its reply is lost.
-        UnreachableError then means that it may have run. A cancelled task does not know either.
+        redis-py's, and the lock stays held. The command is not repeated when its reply is lost: after an
+        UnreachableError or a cancellation, the command may have run.
         """
         return self._run(self._guarded(command))
 
@@ -360,7 +360,7 @@ class LockBase(Generic[E, B, N]):
             lease = min(lease or self.hold_limit, self.hold_limit)
         while is_held is None:
             tenures = [Tenure(key, kind) for key, kind in self._parts]
-            # Granted keys are renewed at least while later ones are waited for.
+            # While the caller waits for a later key, the keys that it already has are renewed in any case.
             is_renewed = bool(self.auto_renewal) or len(tenures) > 1
             holding = Holding(owner(), millis(lease) if lease else 0, tenures, self._kind.event(), named, is_renewed)
             try:
@@ -377,7 +377,7 @@ class LockBase(Generic[E, B, N]):
             self._check_alone()
         except LockError:  # another thread or task has acquired meanwhile, with the same object
             holding.is_over = True
-            if self._owner is None:  # otherwise both are the same tenure
+            if self._owner is None:  # with a named owner, both acquisitions are the same tenure
                 await protocol.release(holding, self._call(), False)
             if self.reentrant:
                 return await self._acquire(blocking, blocking_timeout, token)
@@ -398,7 +398,7 @@ class LockBase(Generic[E, B, N]):
                 raise lock_error(LockError, "The caller holds the lock already (reentrant=True?)", self.name)
 
     async def _reenter(self, call: Call) -> bool | None:
-        """Acquire once more. None if there is nothing to re-enter, or no more: another thread or task has released the lock."""
+        """Acquire once more. None if the caller does not hold the lock, or if another thread or task has just released it."""
         holdings, caller = self._place()
         holding = holdings.get(caller)
         if holding is None or holding.pid != os.getpid() or not self.reentrant:
@@ -442,11 +442,12 @@ class LockBase(Generic[E, B, N]):
             self._forget(holding)
             if len(holding.tenures) > 1:
                 requests = [Request(tenure.key, holding.release_command(tenure)) for tenure in holding.tenures]
-                # A release that arrives late must not end what the same owner acquires next.
+                # A late release must not end the next tenure of the same owner. So with a named owner, the requests are
+                # not repeated for long.
                 await call.give_up(requests, None, self.patience if self._owner is None else protocol.GIVE_UP_LIMIT)
             raise lost("release", self.name)
         if holding.holds == 1:
-            # This comes before the request is sent: a renewal after it would find the lock lost.
+            # Forget the holding before the request is sent: a renewal after the release would report a loss.
             self._forget(holding)
         await protocol.release(holding, call, self._owner is not None)
 

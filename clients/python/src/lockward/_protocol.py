@@ -31,7 +31,7 @@ _GRACE = 0.06
 class Call:
     """One call of the program: how long it may take, and whether a server has answered.
 
-    `limit` is the wait limit in seconds. 0 means that it does not wait, and None that it waits without limit.
+    `limit` is the wait limit in seconds. With 0 the call does not wait, and with None it waits without limit.
     """
 
     def __init__(self, runtime: Runtime, patience: float, response_limit: float, limit: float | None = 0) -> None:
@@ -39,7 +39,7 @@ class Call:
         self.runtime, self.patience, self._response_limit = runtime, patience, response_limit
         self.waits = limit != 0
         self.wait_until = FOREVER if limit is None else now + limit
-        self.until = FOREVER  # the call cannot succeed any more
+        self.until = FOREVER  # after this time the call cannot succeed
         self.answered = False
         self._heard_at = now  # for a call that waits, each answer starts the patience again
 
@@ -47,7 +47,7 @@ class Call:
         return monotonic() >= self.wait_until
 
     async def wait_for_turn(self, holding: Holding, turn: Any) -> None:
-        """Wait until the caller alone may change the count of holds. UnreachableError if no server answers the one before."""
+        """Wait until only this caller may change the count of holds. UnreachableError if the previous caller gets no answer."""
         turn.clear()
         while not self.runtime.has_turn(holding.turns, turn, 1):
             left = self._end(None, 0.0) - monotonic()
@@ -57,7 +57,7 @@ class Call:
             turn.clear()
 
     async def ask(self, requests: list[Request], end: float | None = None, extra: float = 0.0) -> None:
-        """Send requests until each has an answer: those for one node in one pipeline. UnreachableError if no server answers.
+        """Send requests, one pipeline for each node, until each has an answer. UnreachableError if no server answers.
 
         A reply may take ``extra`` seconds longer. ``end`` is when to stop asking, instead of at the end of the patience.
         """
@@ -110,10 +110,11 @@ class Call:
     async def give_up(self, requests: list[Request], error: BaseException | None, patience: float) -> None:
         """Give back what may have been granted. ``error`` is the reason.
 
-        The caller waits for that for at most 200 ms. A cancelled task does not wait. It goes on in the
-        background for the patience. What cannot be given back ends with its lease. If the patience is not
-        longer than 200 ms, the owner may acquire again what is given back now. Then it does not go on, and a
-        cancelled task waits, too.
+        The caller waits for the replies for at most 200 ms, or not at all if it is a cancelled task. The requests
+        are then repeated in the background, until the patience is over. A lock that cannot be given back ends with
+        its lease. A patience of at most 200 ms means that the same owner may soon acquire the lock again, and that a
+        late release would end the new tenure. Then the requests are not repeated in the background, and a cancelled
+        task waits, too.
         """
         if not requests or isinstance(error, GeneratorExit):  # the event loop has ended
             return
@@ -136,14 +137,14 @@ class Acquisition:
 
     def __init__(self, lock: Any, call: Call, holding: Holding, new_owner: Callable[[], bytes] | None) -> None:
         self._lock, self._call, self._holding, self._new_owner = lock, call, holding, new_owner
-        self._holds = holding.holds + 1  # true if this request succeeds
+        self._holds = holding.holds + 1  # the count of holds if the acquisition succeeds
         for tenure in holding.tenures:
             tenure.is_pending = False
 
     async def run(self) -> bool:
         """Acquire within the call's wait limit. False if a lock is still busy at the limit.
 
-        LockLostError if a key was lost before all were held. A wait notices it at the end of a slice.
+        LockLostError if a key was lost before all were held. A wait notices the loss at the end of a slice.
         """
         try:
             is_held = await self._run()
@@ -171,7 +172,7 @@ class Acquisition:
             if not (are_granted or (has_several and await self._try([tenure])) or await self._wait(tenure)):
                 return False
             self._holding.holds = self._holds
-            if has_several:  # it is renewed while the next key is waited for
+            if has_several:  # renew this key during the wait for the next key
                 self._call.runtime.watch(self._holding)
             if not self._holding.held:
                 raise lost("acquire", tenure.key)
@@ -184,7 +185,8 @@ class Acquisition:
                 tenure.is_pending = False
                 command = ("LOCK.RELEASE", tenure.key, self._holding.owner, "HOLDS", self._holds - 1)
                 requests.append(Request(tenure.key, command))
-        # A release that arrives late must not end what the same owner acquires next.
+        # A late release must not end the next tenure of the same owner. So it is repeated for long only if the owner
+        # is not used again.
         is_safe = self._new_owner is not None and self._holds == 1
         await self._call.give_up(requests, error, self._call.patience if is_safe else GIVE_UP_LIMIT)
 
@@ -220,14 +222,14 @@ class Acquisition:
 
     def _slice_command(self, tenure: Tenure, holds: int, lease: int) -> Command:
         left = max(0.0, self._call.wait_until - monotonic())
-        # A loss of the keys that are granted is noticed between two slices.
+        # Between two slices the caller notices the loss of other keys. So no slice is longer than their lease.
         most = min(SLICE, self._holding.lease / 1000) if self._holding.deadline < FOREVER else SLICE
         keep = ("KEEP", KEEP) if left > most else ()
         block = ("BLOCK", millis(min(most, left)), *keep)
         return self._holding.acquire_command(tenure, holds, min(lease, SHORT_LEASE), *block)
 
     async def _accept(self, tenure: Tenure, request: Request, is_confirmed: bool = True) -> bool:
-        """Take a grant. A grant with a short lease, or one that came late, is confirmed. False if it is over."""
+        """Take a grant. A grant with a short lease, or a late grant, is confirmed first. False if its lease is over."""
         holding = self._holding
         tenure.token, _, lease = map(int, request.reply)
         holding.lease = holding.lease or lease
@@ -252,7 +254,7 @@ class Acquisition:
     async def _ask(
         self, tenures: list[Tenure], make: Callable[..., Command], end: float | None = None, extra: float = 0.0
     ) -> list[Request]:
-        """Ask about keys. Note what the caller leaves behind if it leaves now."""
+        """Ask about keys. Note for each key whether the server may keep a grant or a queue position for the caller."""
         wait: tuple[Command, ...] = ()
         if self._lock.replicas is not None and not extra:
             count, within = self._lock.replicas
@@ -292,8 +294,8 @@ async def release(holding: Holding, call: Call, is_owner_named: bool) -> None:
     except UnreachableError as error:
         failure = error
     except BaseException as interruption:
-        # The caller cannot know whether the release was carried out. So it goes on in the background, and
-        # the locks do not wait for the end of their leases.
+        # The caller cannot know whether the server has released the locks. So the release is repeated in the
+        # background: otherwise the locks might stay held until their leases end.
         holding.holds = left
         unanswered = [request for request in requests if not request.is_answered]
         await call.give_up(unanswered, interruption, GIVE_UP_LIMIT if left or is_owner_named else call.patience)
@@ -311,7 +313,7 @@ async def release(holding: Holding, call: Call, is_owner_named: bool) -> None:
 
 
 async def renew(holding: Holding, call: Call, verb: str, leases: dict[Tenure, int] | None = None) -> None:
-    """Give tenures leases in milliseconds, or the longest that the server accepts. By default, each gets the usual one."""
+    """Give tenures leases in milliseconds, or the longest that the server accepts. The default is the holding's lease."""
     leases = leases or dict.fromkeys(holding.tenures, holding.lease)
     requests = [holding.renewal(tenure, lease) for tenure, lease in leases.items()]
     try:
@@ -329,9 +331,9 @@ async def renew(holding: Holding, call: Call, verb: str, leases: dict[Tenure, in
 
 
 async def guarded(holding: Holding, command: Command, call: Call) -> Any:
-    """Run a command if the lock is held, which the server checks too. LockLostError if it is not.
+    """Run a command if the lock is held. The server checks this too. LockLostError if the lock is not held.
 
-    If the server denies the tenure, it is renewed first: a server in quarantine restores it.
+    If the server does not know the tenure, renews the tenure and tries again: a server in quarantine restores it.
     """
     tenure, verb = holding.tenures[0], "guard a command with"
     request = Request(tenure.key, ("LOCK.GUARD", tenure.key, tenure.token, *command), is_repeatable=False)

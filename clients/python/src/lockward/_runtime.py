@@ -74,7 +74,7 @@ class Runtime:
     async def wait_for(self, event: Any, limit: float) -> None:
         """Wait until the event is set, or until the time is over."""
 
-    # What follows from it.
+    # What threads and asyncio have in common.
 
     async def sleep(self, seconds: float) -> None:
         await self.wait_for(self.event(), seconds)
@@ -117,7 +117,7 @@ class Runtime:
         return turn
 
     def has_turn(self, turns: dict[Any, None], turn: Any, most: int) -> bool:
-        """Whether the turn is one of the first `most`. Then this stays true."""
+        """Whether the turn is one of the first `most`. Once true, this stays true."""
         with self._mutex:
             return turn in islice(turns, most)
 
@@ -135,7 +135,8 @@ class Runtime:
     ) -> None:
         """Send requests to a node in one pipeline, and note their replies, within a limit of seconds.
 
-        A request that a cluster node redirects is sent on. `asking` goes before each, if its slot is being moved to this node.
+        If a cluster node redirects a request, the request is sent to the node that the reply names. `asking` goes before each
+        request if its slot is being moved to this node.
         """
         until = monotonic() + limit
         link = self._take_idle(node)
@@ -172,7 +173,7 @@ class Runtime:
     async def connect(self, pool: Any, until: float, address: Address | None = None, **options: Any) -> LinkBase:
         """Open a connection with the options of a pool. If Sentinels know the server, `address` is its address.
 
-        It is opened in the background: name lookups, handshakes and TLS have other limits, or none.
+        The connection is opened in the background, because name lookups, handshakes and TLS do not keep to `until`.
         """
         limit = max(0.05, until - monotonic())
         theirs = pool.connection_kwargs.items()
@@ -275,7 +276,7 @@ class Runtime:
         try:
             while True:
                 self._changed.clear()
-                self._next = FOREVER  # from here on, `watch` wakes this: its change may be too late for this round
+                self._next = FOREVER  # so `watch` wakes this loop, even if its change comes too late for this round
                 self._next = self._tick(now := monotonic())
                 with self._mutex:  # a connection may have come back meanwhile, and nobody else closes it
                     is_idle = not self._holdings and not any(self._idle.values())
@@ -285,7 +286,7 @@ class Runtime:
                 await self.wait_for(self._changed, max(0.0, min(self._next - monotonic(), 3600.0)))
         except (
             BaseException
-        ):  # the event loop ends, or the program has cancelled all tasks: then `watch` starts another one
+        ):  # the event loop ends, or the program has cancelled all tasks: the next `watch` starts a new task
             self._is_watched, self._is_closed, self._next = False, True, FOREVER
             self.close_idle()
             raise
@@ -330,7 +331,7 @@ class Runtime:
                 is_lost = request.holding.note_renewal(request.tenure, request)
                 self.lose(request.holding) if is_lost else self.watch(request.holding)
         finally:
-            for request in renewals:  # not earlier: another thread may send a shorter lease meanwhile
+            for request in renewals:  # only now: meanwhile another thread may have sent a shorter lease
                 request.end()
 
 

@@ -82,7 +82,7 @@ class Cluster(Server):
 
     def redirect(self, reply: Exception, node: Address | None) -> Address | None:
         code, slot, to = str(reply).split()[:3]
-        host, _, port = to.rpartition(":")  # without a host, it is the host of the same server
+        host, _, port = to.rpartition(":")  # no host means the host of the node that redirects
         host, port = self.client().nodes_manager.remap_host_port(host or (node[0] if node else ""), int(port))
         if code == "MOVED":
             self._moved[int(slot)] = host, int(port)
@@ -101,7 +101,7 @@ class Cluster(Server):
 
 
 class Sentinels(Server):
-    """The primary that Sentinels name. While the Sentinels are silent, it is the last one that they have named."""
+    """The primary that Sentinels name. While the Sentinels are silent, the last primary that they have named."""
 
     def __init__(self, client: Any, runtime: Runtime) -> None:
         super().__init__(client, runtime)

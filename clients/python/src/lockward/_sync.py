@@ -26,7 +26,7 @@ class Link(LinkBase):
     async def open(self, address: Address | None) -> None:
         self._theirs.connect() if address is None else self._theirs.connect_to(address)
         self._socket, self._poll = self._theirs._sock, None
-        if hasattr(select, "POLLRDHUP"):  # this does not take a reply away from a thread that uses the connection
+        if hasattr(select, "POLLRDHUP"):  # poll reads nothing, so no thread misses a part of its reply
             self._poll = select.poll()
             self._poll.register(self._socket, select.POLLRDHUP)
 
@@ -99,7 +99,7 @@ class MultiLock(MultiLockBase, Lock):
     """Several locks of one client as one, such as ``MultiLock([Lock(r, "a"), Lock(r, "b")])``: all are held, or none.
 
     The names and kinds are those of the locks; the other arguments are those of ``Lock``. The locks are acquired in the
-    order of their names, so that two programs do not wait for each other. It is lost as soon as one of them is lost.
+    order of their names, so that two programs do not deadlock. A MultiLock is lost as soon as one of its locks is lost.
     """
 
 
@@ -126,9 +126,9 @@ def lead(redis: Any, name: Name, run: Callable[[Lock], T], **options: Any) -> T:
     """Become the leader, call ``run`` with the lock, and release it when ``run`` returns. Return its result.
 
     ``lock.fencing_token`` is the term. ``run`` should return soon after ``lock.lost`` is set, or
-    when ``lock.guarded`` raises LockLostError; then this waits to become the leader again. It waits
-    without limit, even while no server answers. The options are those of ``Lock``, without those of
-    its waits.
+    when ``lock.guarded`` raises LockLostError. Then this function waits to become the leader again. It
+    waits without limit, even while no server answers. The options are those of ``Lock``, except those
+    for a wait.
     """
     while True:
         lock = Lock(redis, name, blocking=True, blocking_timeout=None, thread_local=False, **options)
@@ -144,5 +144,5 @@ def lead(redis: Any, name: Name, run: Callable[[Lock], T], **options: Any) -> T:
             if lock.held:
                 raise
         finally:
-            with suppress(LockError, UnreachableError):  # it was lost, or it ends with its lease
+            with suppress(LockError, UnreachableError):  # the lock was lost, or it ends with its lease
                 lock.release()

@@ -4,8 +4,8 @@ A *holding* is the result of one acquisition. It has a *tenure* for each of its 
 first hold of the key to its last. All tenures of a holding have one owner, and are lost together.
 
 A lease is counted from before its request was sent, by the monotonic clock of this process. The
-server starts counting later. So the lease ends here before it ends at the server, even if one of
-them was paused.
+server starts counting later. So the lease ends here before it ends at the server, even if this
+process or the server was paused.
 """
 
 from __future__ import annotations
@@ -27,32 +27,34 @@ class Tenure:
     kind: Command  # the arguments that say with whom the lock is shared
     token: int = 0
     deadline: float = FOREVER  # when the lease ends, by this process's clock; FOREVER: the key is not granted yet
-    is_pending: bool = False  # whether an acquisition leaves something at the server if it ends now
+    is_pending: bool = False  # whether the server may keep a grant or a queue position for an acquisition that ends now
     renew_at: float = FOREVER
     failures: int = 0  # the number of failed renewals since the last success
-    requests: list[Request] = field(default_factory=list)  # those in progress that set the lease
+    requests: list[Request] = field(default_factory=list)  # the requests in progress that set the lease
 
 
 @dataclass(eq=False)
 class Request:
     """A command about one key, and its outcome. `more` are commands that follow it in the pipeline.
 
-    A command that sets the lease of a tenure is made from the lease when it is sent. Of leases that are requested at the same
-    time, the shortest one counts: the client does not know which of the requests the server carries out last.
+    A command that sets the lease of a tenure is built when it is sent, from the lease at that time. Of leases that are
+    requested at the same time, the shortest one counts: the client does not know which of the requests the server carries
+    out last.
     """
 
     key: bytes
     make: Command | Callable[[Tenure, int, int], Command]
     more: tuple[Command, ...] = ()
-    holding: Any = None  # this and the next four only if it sets a lease
+    holding: Any = None  # this field, `tenure`, `holds` and `lease` are for requests that set a lease
     tenure: Any = None
     holds: int = 0
     lease: int = 0
-    is_repeatable: bool = True  # whether it is sent again after a lost reply
-    leases: list[int] = field(default_factory=list)  # those that were requested at the same time
-    command: Command = field(default=(), init=False)  # as it was sent last
+    is_repeatable: bool = True  # whether the command is sent again after a lost reply
+    leases: list[int] = field(default_factory=list)  # other leases that were requested at the same time
+    command: Command = field(default=(), init=False)  # the command as it was sent last
     replies: Sequence[Any] = field(default=(), init=False)
-    # These have no type, so a request gets them when they change: there are many renewals.
+    # Without a type, these are attributes of the class: a request stores one only when it changes. That is cheaper, and
+    # there are many renewals.
     sent = 0.0
     code = ""  # of the error, if the first reply is one
     lost_replies = 0
@@ -66,7 +68,7 @@ class Request:
     def commands(self) -> list[Command]:
         """The commands that are sent now."""
         self.sent = monotonic()
-        self.lost_replies += 1  # until the reply is read
+        self.lost_replies += 1  # the reply counts as lost until it is read
         self.command = self.make(self.tenure, self.holds, self.lease) if callable(self.make) else self.make
         if self.tenure is not None:
             if len(self.tenure.requests) > 1:
@@ -83,7 +85,7 @@ class Request:
         self.lost_replies -= 1
 
     def shorten(self) -> bool:
-        """If the server refuses the lease, take the longest one that it accepts, once. False if it names none."""
+        """If the server refuses the lease, use the longest one that it accepts, once. Return whether to try again."""
         longest = longest_lease(self.reply)
         if longest is None or longest >= self.lease or self.is_shortened:
             return False
@@ -92,7 +94,7 @@ class Request:
         return True
 
     def end(self) -> None:
-        """Note that it is not in progress any more."""
+        """Note that the request is not in progress any more."""
         if self.tenure is not None:
             self.tenure.requests.remove(self)
 
@@ -107,7 +109,7 @@ class Request:
 
     @property
     def reply(self) -> Any:
-        """The reply to the first command, which decides the outcome. None also if there is none."""
+        """The reply to the first command, which decides the outcome. None also if no reply has arrived."""
         return self.replies[0] if self.replies else None
 
     @property
@@ -126,7 +128,7 @@ class Holding:
     holds: int = 0
     end: float = FOREVER  # when the hold limit is reached, by this process's clock
     granted_at: float = 0.0
-    lock: Callable[[], Any] = lambda: None  # a weak reference, from when the program has the lock until it is lost
+    lock: Callable[[], Any] = lambda: None  # a weak reference, set from the acquisition to the loss
     is_over: bool = False  # whether it was released, or the release has begun
     pid: int = field(default_factory=os.getpid)
     #: Who changes the count of holds now, and who waits for that: see `Runtime.enter_turns`.
@@ -149,7 +151,7 @@ class Holding:
         return ("LOCK.RENEW", tenure.key, self.owner, "PX", lease, *token, "HOLDS", holds, *tenure.kind)
 
     def release_command(self, tenure: Tenure) -> Command:
-        """The reply to `HOLDS 0` does not say whether the lock was lost. The reply to `ALL` with the token says it."""
+        """The last hold is released with `ALL`, because the reply to `HOLDS 0` does not say whether the lock was lost."""
         count = ("HOLDS", self.holds - 1) if self.holds > 1 else ("ALL",)
         return ("LOCK.RELEASE", tenure.key, self.owner, *count, "TOKEN", tenure.token)
 
@@ -171,7 +173,7 @@ class Holding:
 
     def note_lease(self, tenure: Tenure, request: Request) -> None:
         """Note a lease that the server has set."""
-        is_reentry = request.command[0] == "LOCK.ACQUIRE" and tenure.deadline < FOREVER  # that never shortens the lease
+        is_reentry = request.command[0] == "LOCK.ACQUIRE" and tenure.deadline < FOREVER  # it never shortens the lease
         end = lease_end(request.sent, min(filter(None, [request.lease, *request.leases])))
         tenure.deadline, tenure.failures = max(end, tenure.deadline) if is_reentry else end, 0
         self.schedule(tenure)

@@ -45,7 +45,7 @@ class LinkBase:
                 setattr(theirs, name, None)
 
     async def open(self, address: Address | None) -> None:
-        """Open it. If Sentinels know the server, connect to this address."""
+        """Open the connection. If Sentinels know the server, connect to this address."""
 
     def send(self, data: bytes, until: float) -> None:
         """Send without waiting for the reply. The next read must end before ``until``."""
@@ -54,10 +54,10 @@ class LinkBase:
         """The next bytes. Empty bytes if the server has closed the connection."""
 
     def is_cut(self) -> Any:
-        """Whether the server has closed it, as far as this process knows."""
+        """Whether the server has closed the connection, as far as this process knows."""
 
     def close(self) -> None:
-        """Close it in any state."""
+        """Close the connection in any state."""
 
     async def converse(self, commands: list[Command], until: float) -> list[Any]:
         """Send commands, and read their replies. An error reply is a ResponseError with the server's whole text."""
@@ -128,9 +128,10 @@ def millis(seconds: float) -> int:
 
 
 def lease_end(sent: float, lease: int) -> float:
-    """When a lease of ``millis`` milliseconds ends whose request was sent at ``sent``.
+    """When a lease of ``lease`` milliseconds ends, if its request was sent at ``sent``.
 
-    The server starts counting later. A thousandth and a millisecond are subtracted, because its clock may be faster.
+    The server starts counting later. A thousandth and a millisecond are subtracted, because the server's clock may be
+    faster.
     """
     return sent + (lease - lease // 1000 - 1) / 1000
 

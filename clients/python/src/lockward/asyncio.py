@@ -155,9 +155,9 @@ class Semaphore(SemaphoreBase[Lock]):
 async def lead(redis: Any, name: Name, run: Callable[[Lock], Awaitable[T]], **options: Any) -> T:
     """Become the leader, await ``run(lock)``, and release the lock when it returns. Return its result.
 
-    ``lock.fencing_token`` is the term. When the lock is lost, ``run`` is cancelled, and this waits to
-    become the leader again. It waits without limit, even while no server answers. The options are those of
-    ``Lock``, without those of its waits.
+    ``lock.fencing_token`` is the term. When the lock is lost, ``run`` is cancelled, and this function
+    waits to become the leader again. It waits without limit, even while no server answers. The options are
+    those of ``Lock``, except those for a wait.
     """
     while True:
         has_failed = is_done = False

@@ -20,7 +20,7 @@ class UnreplicatedError(LockError):
 
 
 class UnreachableError(ConnectionError):
-    """No server has answered within the patience or the wait limit. What may have been granted ends
+    """No server has answered within the patience or the wait limit. If the server has granted the lock, it ends
     with its lease at the latest. A guarded command may have run."""
 
 
