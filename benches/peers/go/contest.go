@@ -1,4 +1,4 @@
-// The clients of a peer, and what they count.
+// The clients of a peer, and their counters.
 
 package main
 

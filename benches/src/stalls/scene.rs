@@ -77,7 +77,7 @@ pub fn key(number: usize) -> String {
     format!("stall:{number:07}")
 }
 
-/// The owner of this number. Its name has the usual length.
+/// The owner of this number. The name has the usual length of `UUID:thread`.
 pub fn owner(number: usize) -> String {
     format!("0b5e4c3a-9d57-4c3a-9d57-{number:012}:7")
 }

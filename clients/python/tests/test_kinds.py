@@ -601,7 +601,7 @@ def test_a_key_that_was_released_is_not_renewed(client: redis.Redis) -> None:
 def test_after_a_late_reentry_the_client_does_not_overestimate_the_lease(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reply to the reentry arrives after the end of its lease. So the client renews the lock."""
+    """The reply to the re-entry arrives after the end of the lease that it asks for. So the client renews the lock."""
     lock = lockward.Lock(client, "a", timeout=0.5, reentrant=True)
     assert lock.acquire() and lock.extend(100, replace_ttl=True)
     send = lock._runtime.send

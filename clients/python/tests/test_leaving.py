@@ -101,7 +101,7 @@ def test_a_grant_to_a_cancelled_acquisition_is_released_later(proxy: Proxy, clie
 
 @pytest.mark.parametrize("name", [None, "job-7"])
 def test_several_keys_are_acquired_again_with_a_new_owner(client: redis.Redis, server: Any, name: Any) -> None:
-    """So a late release does not end a new grant. An owner that the program names stays."""
+    """A late release of the old owner does not end a new grant. An owner that the program names stays the same."""
     with server.client() as other, lockward.Lock(client, "b"), other.monitor() as monitor:
         both = lockward.MultiLock([lockward.Lock(client, "a"), lockward.Lock(client, "b")], owner=name)
         threading.Thread(target=both.acquire, daemon=True).start()

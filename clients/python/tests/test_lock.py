@@ -256,7 +256,7 @@ def test_a_thread_is_told_of_the_loss_when_another_one_acquires_with_the_same_ob
 
 
 def test_a_loss_while_the_lock_object_takes_the_lock_is_reported(client: redis.Redis) -> None:
-    """Several keys are watched before all are acquired."""
+    """The watcher renews several keys before all are acquired, so it may find a loss at this time."""
 
     class Losing(threading.Event):
         def is_set(self) -> bool:

@@ -28,7 +28,7 @@ E = TypeVar("E")  # the type of the event
 B = TypeVar("B")  # bool, or an awaitable of it
 N = TypeVar("N")  # None, or an awaitable of it
 L = TypeVar("L", bound="LockBase[Any, Any, Any]")
-#: A client of a server does not know its default lease. A hold limit up to this is the lease, too, if none is named.
+#: The client does not know the server's default lease. Without a named lease, a hold limit up to this one is the lease, too.
 _DEFAULT_LEASE = 30.0
 
 
@@ -241,10 +241,10 @@ class LockBase(Generic[E, B, N]):
         return cast(E, holding.lost)
 
     def handle(self, detach: bool = False) -> str:
-        """A string with which another thread, task or process continues what is held: see ``resume``.
+        """A string with which another thread, task or process continues the tenure: see ``resume``.
 
-        This object still holds and renews the lock, until it finds out that the lock was released. With ``detach`` it forgets
-        the lock, which is then not renewed until ``resume``.
+        This object still holds and renews the lock, until it finds out that the lock was released. With ``detach`` this
+        object forgets the lock, and nobody renews the lock until ``resume``.
         """
         holding = self._current("hand over")
         handle = holding.pack(self.timeout, self._owner)
@@ -324,7 +324,7 @@ class LockBase(Generic[E, B, N]):
 
     @classmethod
     def resume(cls, redis: Any, handle: str, **options: Any) -> Any:
-        """Continue what another object or process has acquired, from its ``handle()``. LockLostError if it is over."""
+        """Continue a tenure of another object or process, from its ``handle()``. LockLostError if the tenure is over."""
         timeout, named, left, tenures, owner, lease, token, is_renewed, holds = unpack(handle)
         options.setdefault("owner", named)
         lock = cls(redis, tenures[0].key, timeout, auto_renewal=is_renewed, **options)

@@ -16,13 +16,13 @@ from ._tenure import Holding, Request, Tenure
 from ._wire import DENIALS, FOREVER, NETWORK_ERRORS, Address, Command, NotSent, back_off, lease_end, millis
 from .errors import UnreachableError, UnreplicatedError, lock_error, lost, refused
 
-#: The server is asked to wait for so many seconds at a time.
+#: The length of a slice in seconds. A long wait is a series of requests, and each of them waits for one slice.
 SLICE = 10.0
-#: Between two slices, and while it reconnects, a waiter keeps its place for so many milliseconds.
+#: The milliseconds for which a waiter keeps its queue position between two slices, or while it reconnects.
 KEEP = 5000
 #: The longest lease of a grant that is not confirmed yet, in milliseconds.
 SHORT_LEASE = 3000
-#: How long a caller that leaves waits until what may have been granted is given back, in seconds.
+#: How long a caller that leaves waits for the release of a lock that may have been granted, in seconds.
 GIVE_UP_LIMIT = 0.2
 #: How long after the wait limit a reply may come, in seconds.
 _GRACE = 0.06
@@ -108,7 +108,7 @@ class Call:
         return lost(verb, key, reply)
 
     async def give_up(self, requests: list[Request], error: BaseException | None, patience: float) -> None:
-        """Give back what may have been granted. ``error`` is the reason.
+        """Release locks that may have been granted. ``error`` is the reason.
 
         The caller waits for the replies for at most 200 ms, or not at all if it is a cancelled task. The requests
         are then repeated in the background, until the patience is over. A lock that cannot be given back ends with
@@ -130,7 +130,7 @@ class Call:
 
 
 class Acquisition:
-    """One acquisition of all keys of a holding, or one more hold. If the caller leaves, what may have been granted is given back.
+    """One acquisition of all keys of a holding, or one more hold. A caller that leaves releases the keys that it may hold.
 
     `new_owner` makes another owner. None means that the owner must not change.
     """
@@ -166,7 +166,7 @@ class Acquisition:
         if not are_granted and has_several:
             await self._give_back()
             tenures = self._holding.tenures = [Tenure(tenure.key, tenure.kind) for tenure in tenures]
-            if self._new_owner is not None:  # a release that arrives late must not end what is granted from now on
+            if self._new_owner is not None:  # a late release of the old owner must not end a new grant
                 self._holding.owner = self._new_owner()
         for tenure in tenures:
             if not (are_granted or (has_several and await self._try([tenure])) or await self._wait(tenure)):
@@ -208,7 +208,7 @@ class Acquisition:
                     [request] = await self._ask([tenure], self._slice_command, call.wait_until, SLICE)
                     if request.reply is not None and await self._accept(tenure, request, is_confirmed=False):
                         return True
-                    if request.reply is None and not tenure.is_pending:  # that was the last slice
+                    if request.reply is None and not tenure.is_pending:  # this was the last slice
                         return False
                     continue
                 await runtime.wait_for(turn, max(0.0, min(pause, call.wait_until - monotonic())))

@@ -24,12 +24,12 @@ logger = logging.getLogger("lockward")
 
 #: For how many seconds an idle connection is kept.
 IDLE_LIMIT = 10.0
-#: Idle connections are looked at so often, in seconds: a cut one may mean that the server was restarted.
+#: The seconds between two checks of the idle connections. A closed connection may mean that the server was restarted.
 CUT_PERIOD = 0.1
 #: Renewals that are due within so many seconds are sent together.
 TOGETHER = 0.1
 _MAX_REDIRECTS = 5
-#: Options of redis-py's own connections that make no sense for ours.
+#: Options of redis-py's own connections that make no sense for the connections of locks.
 _FOREIGN_OPTIONS = ("maint", "orig_", "event_dispatcher", "registry", "response_callbacks", "redis_connect_func")
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ T = TypeVar("T")
 class Runtime:
     """The connections and holdings of one client's locks in one process, and in asyncio in one event loop.
 
-    A thread or a task watches the leases. It never does anything that could block for long.
+    A thread or a task watches the leases. The watcher never does anything that could block for long.
     """
 
     is_asynchronous: ClassVar[bool]
@@ -51,9 +51,9 @@ class Runtime:
         self._mutex = threading.RLock()
         self._idle: dict[Address | None, list[LinkBase]] = {}
         self._used_at = 0.0  # the last time at which a connection was used
-        #: Who wants a waiting connection, first come, first served: an event for each.
+        #: The queue of the callers that want a connection for a wait, with an event for each caller.
         self.turns: dict[Any, None] = {}
-        #: References are weak: what the program has dropped is renewed no more.
+        #: The references are weak, so that a lock is not renewed after the program has dropped its object.
         self._holdings: weakref.WeakSet[Holding] = weakref.WeakSet()
         #: When the watcher wakes next. A holding that is due later need not wake it.
         self._next = FOREVER
@@ -237,7 +237,7 @@ class Runtime:
     # Leases.
 
     def watch(self, holding: Holding) -> None:
-        """Renew what is held. Tell the program when it is lost."""
+        """Renew the lock while it is held. Tell the program when the lock is lost."""
         if holding.is_over:
             return
         with self._mutex:
@@ -292,7 +292,7 @@ class Runtime:
             raise
 
     def _tick(self, now: float) -> float:
-        """End and renew what is due. Return the time of the next call."""
+        """End the tenures whose leases are over, and renew those that are due. Return the time of the next call."""
         due: list[Request] = []
         then = FOREVER
         for holding in self._watched():

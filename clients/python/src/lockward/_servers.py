@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("lockward")
 
-#: For how many seconds the Sentinels' answer is believed, how long one may take, and how long one is waited for if a primary
-#: is known.
+#: In seconds: how long the client uses an answer of the Sentinels, how long an answer may take, and how long a request waits
+#: for an answer if a primary is known.
 SENTINEL_PERIOD, SENTINEL_LIMIT, SENTINEL_PATIENCE = 5.0, 1.0, 0.25
 
 
 class Server:
-    """The only server, which redis-py's client knows. Its address is None here."""
+    """The only server. redis-py's client knows its address, so None stands for the address here."""
 
     def __init__(self, client: Any, runtime: Runtime) -> None:
         self._client, self.runtime = weakref.ref(client), runtime

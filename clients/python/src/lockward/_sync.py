@@ -113,7 +113,7 @@ class ReadWriteLock(ReadWriteLockBase[Lock]):
 
 
 class Semaphore(SemaphoreBase[Lock]):
-    """A semaphore with this number of slots, which should be the same for all. The other arguments are those of ``Lock``.
+    """A semaphore with this number of slots. All callers should use the same number. The other arguments are those of ``Lock``.
 
     ``acquire(permits=2, timeout=1)`` returns the permit: a held lock, to be released with ``release()`` or by ``with``.
     It returns None if the slots are not free in time.

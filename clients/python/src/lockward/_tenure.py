@@ -56,7 +56,7 @@ class Request:
     # Without a type, these are attributes of the class: a request stores one only when it changes. That is cheaper, and
     # there are many renewals.
     sent = 0.0
-    code = ""  # of the error, if the first reply is one
+    code = ""  # the code of the error, if the first reply is an error
     lost_replies = 0
     failures = 0  # the number of failed attempts
     is_shortened = False
@@ -131,7 +131,7 @@ class Holding:
     lock: Callable[[], Any] = lambda: None  # a weak reference, set from the acquisition to the loss
     is_over: bool = False  # whether it was released, or the release has begun
     pid: int = field(default_factory=os.getpid)
-    #: Who changes the count of holds now, and who waits for that: see `Runtime.enter_turns`.
+    #: The queue of the callers that change the count of holds, one after the other: see `Runtime.enter_turns`.
     turns: dict[Any, None] = field(default_factory=dict)
 
     @property

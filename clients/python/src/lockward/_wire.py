@@ -19,9 +19,9 @@ from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 #: The errors of a broken connection, in contrast to error replies.
 NETWORK_ERRORS = (ConnectionError, TimeoutError, OSError)
-#: Errors after which a request is sent again: this server, or the one that replaces it, may accept it later.
+#: Errors after which a request is sent again: this server, or the next primary, may accept the request later.
 TRANSIENT = {"MOVED", "ASK", "UNBLOCKED", "SUPERSEDED", "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN"}
-#: The owner does not hold the lock any more as the client believed. (WRONGTYPE: the key was overwritten.)
+#: Errors which mean that the owner does not hold the lock any more. (WRONGTYPE: the key was overwritten.)
 DENIALS = {"NOTHELD", "HOLDS", "WRONGTYPE"}
 FOREVER = float("inf")
 _LONGEST_LEASE = re.compile(r"invalid expire time .*: at most (\d+) ")

@@ -155,7 +155,7 @@ final class Acquisition {
         return key.result;
     }
 
-    /** Why a granted key was lost, or null. With several keys, one may be lost during the wait for the next one. */
+    /** Why a granted key was lost, or null. A key may be lost during the wait for the next key. */
     private @Nullable LockLostException loss() {
         return begun.stream()
                 .filter(key -> key.isGranted && tenures.size() > 1 && !key.tenure.isHeld())

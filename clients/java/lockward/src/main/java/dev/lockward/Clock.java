@@ -11,7 +11,7 @@ import org.jspecify.annotations.Nullable;
 
 /** Instants and spans of the monotonic clock, in nanoseconds, and helpers for futures. A span plus an instant does not overflow. */
 final class Clock {
-    /** 146 years. */
+    /** A span of 146 years. */
     static final long FOREVER = Long.MAX_VALUE / 2;
 
     private Clock() {}

@@ -52,7 +52,7 @@ public final class LockwardClient implements AutoCloseable {
     private final LockRequest.Replicas replicas;
     private final @Nullable Consumer<LockLostException> onLost;
 
-    /** A new owner is this id and a number. */
+    /** The name of a new owner is this id and a number. */
     final String id = UUID.randomUUID().toString();
 
     final AtomicLong owners = new AtomicLong();

@@ -100,7 +100,8 @@ class InterruptTest {
     @Test
     void anInterruptAtTheGrantLeavesNoLockBehind() throws Exception {
         int interrupted = 0;
-        // Repeat until the interrupt and the grant have each come first at least once. This depends on the machine.
+        // Repeat until each of the two, the interrupt and the grant, has come first at least once. How many rounds this
+        // takes depends on the machine.
         long until = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
         for (int round = 0; round < 100 || interrupted == 0 || interrupted == round; round++) {
             assertTrue(System.nanoTime() < until, interrupted + " of " + round);

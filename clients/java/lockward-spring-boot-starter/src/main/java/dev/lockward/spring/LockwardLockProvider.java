@@ -18,7 +18,7 @@ import net.javacrumbs.shedlock.support.LockException;
  * lockAtLeastFor} even if the task ends earlier. Both times are measured on monotonic clocks, so the wall clocks of the machines may
  * differ.
  *
- * <p>Each execution of a task holds its own lock, independent of its thread. So two executions in one thread exclude each other, too.
+ * <p>Each execution of a task holds its own lock, independent of the thread. So two executions in one thread exclude each other, too.
  */
 public final class LockwardLockProvider implements ExtensibleLockProvider {
     private static final System.Logger LOGGER = System.getLogger(LockwardLockProvider.class.getName());

@@ -74,7 +74,7 @@ class LeaderElectionTest {
         SERVER.call("DEL", role);
         // Any candidate may acquire the lock, in a new tenure.
         eventually(() -> owner().length() > 0 && !owner().equals(owner));
-        // The previous leader finds the loss at its next renewal at the latest.
+        // The previous leader notices the loss at its next renewal at the latest.
         eventually(() -> {
             List<LockRegistryLeaderInitiator> now = leaders();
             return now.size() == 1 && (now.get(0).getContext() == before) == before.isLeader();
