@@ -63,10 +63,10 @@ class LockBase(Generic[E, B, N]):
 
     ``raise_on_release_error``: if the lock was lost when the context manager exits: True raises, False logs a warning.
 
-    ``shared``: whether the lock is held together with all others who ask for it as shared: a read lock.
+    ``shared``: whether the lock may have other holders that also ask for it as shared: a read lock.
 
-    ``slots``, ``weight``: acquire one of so many slots (up to 1,000,000), or ``weight`` of them: a semaphore. The number of
-    slots should be the same for all.
+    ``slots``, ``weight``: acquire one of so many slots (up to 1,000,000), or ``weight`` of them: a semaphore. All
+    callers should use the same number of slots.
 
     ``reentrant``: whether a thread (in asyncio: a task) that holds the lock may acquire it again. With
     ``thread_local=False``, any thread or task may. If ``reentrant`` is False, a holder that acquires the lock again waits
@@ -79,7 +79,7 @@ class LockBase(Generic[E, B, N]):
 
     ``hold_limit``: the lock is lost when this time has passed since it was granted, however often its lease is renewed.
 
-    ``owner``: a name for the owner, up to 1,024 bytes. All who use the same name are one owner, and hold the lock together.
+    ``owner``: a name for the owner, up to 1,024 bytes. All callers with the same name are one owner, and hold the lock together.
 
     ``on_lost``: a function that is called with the lock when the lock is lost: see ``lost``. The function runs in a thread
     of its own. In asyncio, a coroutine function runs in the event loop instead.
@@ -88,7 +88,7 @@ class LockBase(Generic[E, B, N]):
 
     ``patience``: how long a request is repeated while no server answers. Then UnreachableError is raised.
 
-    ``response_limit``: a reply that takes longer counts as lost, and so does its connection.
+    ``response_limit``: a reply that takes longer than this counts as lost, and so does the connection.
 
     ``waiting_connections``: how many acquisitions of this client wait on their own connections. Further acquisitions poll.
     """

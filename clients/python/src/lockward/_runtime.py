@@ -304,7 +304,7 @@ class Runtime:
             else:
                 for tenure in holding.tenures:
                     if tenure.renew_at <= now + min(TOGETHER, holding.lease / 30_000):
-                        # A tenure that is not renewed keeps what is left of its lease.
+                        # If the lock is not renewed, the new lease ends when the present lease ends.
                         lease = holding.lease if holding.is_renewed else millis(tenure.deadline - now)
                         due.append(holding.renewal(tenure, lease))
                         due[-1].failures = tenure.failures

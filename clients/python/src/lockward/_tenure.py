@@ -1,4 +1,4 @@
-"""What is held, as far as this process knows.
+"""The locks that this process holds, as far as it knows.
 
 A *holding* is the result of one acquisition. It has a *tenure* for each of its keys: from the owner's
 first hold of the key to its last. All tenures of a holding have one owner, and are lost together.
@@ -156,7 +156,7 @@ class Holding:
         return ("LOCK.RELEASE", tenure.key, self.owner, *count, "TOKEN", tenure.token)
 
     def limited(self, lease: int) -> int:
-        """The lease, or what is left of the hold limit if that is less."""
+        """The lease, or the time until the hold limit if that is shorter."""
         return min(lease, millis(self.end - monotonic())) if self.end < FOREVER else lease
 
     def renewal(self, tenure: Tenure, lease: int) -> Request:
@@ -190,7 +190,7 @@ class Holding:
         return request.code in DENIALS
 
     def pack(self, timeout: float | None, owner: bytes | None) -> str:
-        """A handle with which another process can continue. `owner` is the name of the owner, if the program has named it."""
+        """A handle with which another process can continue the tenures. `owner` is the owner's name in the program, if any."""
         left = None if self.end == FOREVER else self.end - monotonic()
         keys = [(tenure.key, tenure.kind, tenure.token) for tenure in self.tenures]
         parts = (4, timeout, owner, left, keys, self.owner, self.lease, self.local_token, self.is_renewed, self.holds)
@@ -198,7 +198,7 @@ class Holding:
 
 
 def unpack(handle: str) -> list[Any]:
-    """What `pack` has packed, with tenures for the keys."""
+    """The values in a handle of `pack`, with tenures for the keys."""
     try:
         version, timeout, owner, left, keys, *parts = ast.literal_eval(base64.urlsafe_b64decode(handle).decode())
         if version != 4:
