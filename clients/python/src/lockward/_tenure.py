@@ -190,7 +190,7 @@ class Holding:
         return request.code in DENIALS
 
     def pack(self, timeout: float | None, owner: bytes | None) -> str:
-        """A handle with which another process can continue the tenures. `owner` is the owner's name in the program, if any."""
+        """A handle with which another process can continue the tenures. `owner`: the name that the program gave, if any."""
         left = None if self.end == FOREVER else self.end - monotonic()
         keys = [(tenure.key, tenure.kind, tenure.token) for tenure in self.tenures]
         parts = (4, timeout, owner, left, keys, self.owner, self.lease, self.local_token, self.is_renewed, self.holds)
