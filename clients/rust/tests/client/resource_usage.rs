@@ -114,23 +114,3 @@ async fn connections_of_many_waiters_close_soon_after_they_are_idle() {
     }
     eventually("they are closed", || observer.stat("clients", "connected_clients") <= 2);
 }
-
-#[tokio::test]
-async fn the_renewal_of_many_keys_holds_no_other_task_up() {
-    let server = Server::start();
-    let keys = (0..4_000).map(|number| format!("k{number}"));
-    let guard = client(&server).await.locks(keys).lease(LONG).acquire().await.expect("a guard");
-    let ticking = async {
-        let mut longest = Duration::ZERO;
-        for _ in 0..100 {
-            let begun = Instant::now();
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            longest = longest.max(begun.elapsed());
-        }
-        longest
-    };
-    let (longest, renewed) = tokio::join!(ticking, guard.renew());
-    renewed.expect("a renewal");
-    assert!(longest < Duration::from_millis(200), "{longest:?}");
-    guard.release().await.expect("a release");
-}
