@@ -230,7 +230,7 @@ pub mod option {
 /// weight.
 ///
 /// # Errors
-/// [`ParseError::Syntax`] for a weight without slots, [`ParseError::Weight`] when it is larger than the limit.
+/// [`ParseError::Syntax`] for a weight without slots, [`ParseError::Weight`] when the weight is larger than the limit.
 pub fn check_mode(slots: Option<Slots>, weight: Option<Weight>) -> Result<(), ParseError> {
     match (slots, weight) {
         (_, None) => Ok(()),
@@ -242,7 +242,7 @@ pub fn check_mode(slots: Option<Slots>, weight: Option<Weight>) -> Result<(), Pa
 /// Sets the value of an option, which can be given only once.
 ///
 /// # Errors
-/// [`ParseError::Syntax`] when it is set already.
+/// [`ParseError::Syntax`] when the option is set already.
 pub fn set_once<T>(option: &mut Option<T>, value: T) -> Result<(), ParseError> {
     match option.replace(value) {
         None => Ok(()),

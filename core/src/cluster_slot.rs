@@ -1,8 +1,8 @@
 //! The slot of a key in a Redis cluster: CRC16 (XMODEM) of the key or of its hash tag, modulo 16,384, as in the cluster
 //! specification.
 
-/// A key of two bytes in the same slot as a longer key. The module asks the server about this key instead of the longer
-/// one, so the cost does not depend on the length of the key.
+/// A key of two bytes in the same slot as a longer key. The module asks the server about the short key, because the
+/// cost of the question depends on the length of the key.
 pub type SlotKey = [u8; 2];
 
 const SLOTS: u16 = 16_384;

@@ -22,10 +22,10 @@
 //! If an owner is a UUID, or a UUID, a colon and a number, it is written as the 16 bytes of the UUID and a suffix. The
 //! suffix is 0 if there is no number, else the number plus one.
 //!
-//! A deadline is written twice: as the time left of the lease, and as a wall time. On a replica, the time left counts
-//! from the instant at which it receives the payload. A server that reads the payload from a file or from RESTORE
-//! subtracts the time that has passed by the wall clock, and never adds time. So no payload contains an instant of a
-//! monotonic clock.
+//! A deadline is written twice: as the time left of the lease, and as a wall time. A replica counts the time left from
+//! the instant at which it receives the payload. If a server reads the payload from a file or from RESTORE, the lease
+//! ends after the time left or at the wall time by this server's clock, whichever comes first. So no payload contains
+//! an instant of a monotonic clock.
 //!
 //! A stored lock is a payload that has only puts. A payload is decoded completely before any record of it is applied.
 
@@ -193,8 +193,8 @@ pub fn decode(payload: &[u8], origin: Origin, now: Now) -> Result<Vec<Change>, M
 /// writer.
 ///
 /// # Errors
-/// [`Malformed`] when it is not a payload of this version, or when no lock can have these holders: they do not fit
-/// beside each other, or have an owner or a token twice.
+/// [`Malformed`] when the bytes are not a payload of this version, or when no lock can have these holders: the holders
+/// do not fit beside each other, or two of them have the same owner or the same token.
 pub fn decode_lock(payload: &[u8], origin: Origin, now: Now) -> Result<Lock, Malformed> {
     decode_puts(Reader::new(payload)?, origin, now)
 }
@@ -249,7 +249,7 @@ impl<'a> Reader<'a> {
             number |= low.wrapping_shl(shift);
             if byte & 0x80 == 0 {
                 self.rest = rest.as_slice();
-                // The number has more than 64 bits, or is longer than necessary.
+                // The number has more than 64 bits, or is written in more bytes than necessary.
                 let wrong = (shift == 63 && low > 1) || (shift > 0 && low == 0);
                 return if wrong { Err(Malformed) } else { Ok(number) };
             }
@@ -273,8 +273,8 @@ impl<'a> Reader<'a> {
         FencingToken::new(self.number()?).ok_or(Malformed)
     }
 
-    /// A wall time. Any number of milliseconds that fits is accepted, because the writer's wall clock may show any
-    /// time.
+    /// A wall time. Any number of milliseconds that fits into an `i64` is accepted, because the writer's wall clock may
+    /// show any time.
     fn wall_time(&mut self) -> Result<WallTime, Malformed> {
         let since_epoch = i64::try_from(self.number()?).map_err(|_| Malformed)?;
         Ok(WallTime::from_millis(since_epoch))

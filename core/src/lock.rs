@@ -171,8 +171,9 @@ impl Lock {
         self.list().map_or_else(Vec::new, HolderList::index_lengths)
     }
 
-    /// The owners of the tenures after the one with this token, each with its token; for `None`, of all tenures. A
-    /// defragmenter moves the owners' heap memory. To go on later, it passes the last token that it has visited.
+    /// The owners of the tenures with larger tokens than this token, each with the token of its tenure; for `None`, of
+    /// all tenures. A defragmenter moves the owners' heap memory. To go on later, the defragmenter passes the token of
+    /// the last tenure that it has visited.
     pub fn owners_mut(
         &mut self,
         after: Option<FencingToken>,
@@ -353,7 +354,7 @@ impl Lock {
         self.holders().len() > MANY
     }
 
-    /// This lock, if no copy shares its memory. If a copy shares it, the memory is left to the copy.
+    /// This lock, if no copy shares its memory; else `None`, and the copy keeps the memory.
     pub(crate) fn unshared(self) -> Option<Self> {
         match self.0 {
             Repr::List(Some(list)) => {

@@ -48,11 +48,12 @@ enum Name {
 struct Short {
     first: [u8; UUID],
     /// The lowest byte is the length of the name, or [`IS_UUID`] or [`IS_DIGITS`]. The other bytes are the suffix. For
-    /// a name, the suffix is the rest of the name. For a UUID, it is 0 without a number, or else the number plus one.
+    /// a name, the suffix is the rest of the name. For a UUID, the suffix is 0 if no number follows the UUID, else the
+    /// number plus one.
     kind_and_suffix: NonZeroU64,
 }
 
-/// No short name has one of these lengths.
+/// These values in place of a length mark the other two kinds: no short name is so long.
 const IS_UUID: u8 = u8::MAX;
 const IS_DIGITS: u8 = u8::MAX - 1;
 

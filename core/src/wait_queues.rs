@@ -55,7 +55,7 @@ use std::rc::Rc;
 /// would keep the server busy. For a longer key, a sweep asks only whether this node still serves its cluster slot.
 pub const LONGEST_SWEPT_KEY: usize = 256;
 
-/// How long a kept place holds back the places behind it after its wait limit was reached.
+/// After a wait limit was reached, how long the kept place holds back the places behind it.
 const HOLDS_BACK: Span = match Span::from_millis(100) {
     Some(span) => span,
     None => Span::MAX,
@@ -65,7 +65,7 @@ const HOLDS_BACK: Span = match Span::from_millis(100) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(u64);
 
-/// How many clients may wait. Kept places also count, but give way to clients.
+/// How many clients may wait. Kept places also count, but the oldest kept place is removed when a client needs room.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// For one lock.
@@ -115,7 +115,8 @@ pub struct WaitQueues<H> {
     /// All queues in the order of a sweep. The names are here too, so that a sweep need not look up each queue.
     sweep_order: BTreeMap<QueueId, LockName>,
     hasher: RandomState,
-    /// The queue that was last found by its name. One command looks for it several times.
+    /// The queue that was last found by its name. One command looks up the same queue several times, and this saves the
+    /// later lookups.
     last_found: Cell<QueueId>,
     last_id: u64,
     last_position: u64,
@@ -227,7 +228,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         kept.map(|kept| (&kept.place.owner, kept.holds_back_until.is_some()))
     }
 
-    /// The length of each index, with a name for it. For tests.
+    /// The name and the length of each index. For tests.
     #[must_use]
     pub fn index_lengths(&self) -> [(&'static str, usize); 9] {
         let sum = |count: fn(&WaitQueue<H>) -> usize| self.queues.values().map(count).sum();
@@ -245,8 +246,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         ]
     }
 
-    /// Whether a request has to wait behind others. A request does not if it takes over the first place, or a
-    /// passed-over place before the first one.
+    /// Whether a request has to wait behind others. A request that takes over the first place, or a passed-over place
+    /// before the first place, need not wait.
     #[must_use]
     pub fn is_behind(&self, queue: QueueId, request: &AcquireRequest) -> bool {
         let Some(entry) = self.queues.get(&queue) else { return false };
@@ -273,8 +274,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     }
 
     /// Adds a waiter at the end of the queue of a lock. If the request names its count of holds, it takes over the
-    /// owner's earlier place instead. A wait in that place is returned as superseded. When there are too many places,
-    /// the oldest kept place is removed.
+    /// owner's earlier place instead. If another client waits in that place, its wait is returned as superseded. When
+    /// there are too many places, the oldest kept place is removed.
     pub fn join(
         &mut self,
         db: Db,
@@ -399,7 +400,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
     }
 
-    /// Removes the earliest wait of `owner` from a queue. Kept places of the owner before it are removed too.
+    /// Removes the earliest wait of `owner` from a queue. Kept places of the owner before this wait are removed too.
     pub fn pop_owner(&mut self, queue: QueueId, owner: &Owner) -> Option<Waiter<H>> {
         self.pop_where(queue, owner, |_| true)
     }
@@ -488,7 +489,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.queues.get(&queue).is_some_and(|queue| queue.first_position() == Some(position))
     }
 
-    /// A place was removed. If it was the first and others wait, the queue is due, because they may fit now.
+    /// A place was removed. If it was the first place and clients wait behind it, the queue is due, because these
+    /// clients may fit now.
     fn removed(&mut self, queue: QueueId, was_first: bool, now: Instant) {
         if was_first && self.front(queue).is_some() {
             self.set_due(queue, Some(now));
@@ -515,7 +517,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
     }
 
-    /// The lock of a queue may have changed without a decision, so it is due now.
+    /// The lock of a queue may have changed without a decision, so the queue is due now.
     pub fn set_changed(&mut self, queue: QueueId, now: Instant) {
         if let Some(entry) = self.queues.get_mut(&queue) {
             entry.changed = true;
