@@ -7,7 +7,7 @@ use lockward_core::arguments::ParseError;
 use lockward_core::{FencingToken, Full, NotHeld, Refusal, Slots, Span};
 use std::fmt;
 
-/// An error reply. A request that gets one changes nothing.
+/// An error reply. A request that gets an error changes nothing.
 #[derive(Debug)]
 pub enum Error {
     /// Wrong arguments.
@@ -146,7 +146,7 @@ const fn parse_error(error: ParseError) -> &'static str {
         ParseError::LimitNotAnInteger => "ERR timeout is not an integer or out of range",
         ParseError::LimitNegative => "ERR timeout is negative",
         ParseError::LimitOutOfRange => "ERR timeout is out of range",
-        // `Arguments::lease` replaces these two by errors that name the command.
+        // `Arguments::lease` replaces the next two errors by errors that name the command.
         ParseError::Lease => "ERR invalid expire time",
         ParseError::LeaseTooLong => "ERR invalid expire time, too long",
     }

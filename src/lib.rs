@@ -38,8 +38,8 @@ use replication_audience::ReplicationAudience;
 use server::{Context, Level, clock, global_flags, log};
 use std::ffi::{CStr, c_int};
 
-/// The server's allocator, so that the server's statistics count the memory. It cannot be used before the module is
-/// loaded.
+/// The server's allocator, so that the server's statistics count the module's memory. The allocator cannot be used
+/// before the server has loaded the module.
 #[global_allocator]
 static ALLOCATOR: RedisAlloc = RedisAlloc;
 

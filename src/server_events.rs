@@ -27,7 +27,8 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
         if unlinked.recheck {
             state.recheck_lock(name, now.mono);
         }
-        // To subscribe now is soon enough: the server sends these events after the key is gone.
+        // It is not too late to subscribe now, because the server sends the event of an eviction or expiry after the
+        // key is gone.
         if unlinked.may_be_dropped {
             subscriptions::subscribe_expired_evicted();
         }
@@ -40,13 +41,13 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     });
 }
 
-/// A command begins. So a key that is evicted from now on is not the last unlinked lock, unless another module has
-/// called this command in its callback for that eviction.
+/// A command begins. So the last unlinked lock can be settled: a key that is evicted from now on is another key. The
+/// exception is a command that another module calls in its callback for the eviction of the unlinked lock.
 ///
 /// If the server does not name the caller, the module opens the key of the last unlinked lock. If the key then holds a
 /// value, or gets one later, a command has replaced the lock. On servers that name the caller, the module must not open
-/// a key in this call. With CLIENT NO-TOUCH, Redis 7.2 to 8.0 and Valkey 8 then read which command is running, although
-/// this is not set yet.
+/// a key in this call. If a client has set CLIENT NO-TOUCH, Redis 7.2 to 8.0 and Valkey 8 read the running command when
+/// a key is opened, but they set it only after this call.
 pub fn command_begins(caller: Caller) {
     let now = mono();
     match caller {
@@ -92,8 +93,8 @@ pub fn arrived(context: Context, name: &KeyName<'_>) {
 /// The server has evicted a key. If a command had unlinked the last unlinked lock, and the evicted key is a later key
 /// of the same name, then [`command_begins`] has settled the lock by now.
 ///
-/// A dropped lock is replicated at once, before the server's own DEL. The next pass of the event loop may be too late:
-/// a failover or a shutdown may forbid writes by then.
+/// A dropped lock is replicated at once, before the server's own DEL. The next pass of the event loop may be too late,
+/// because a failover or a shutdown may forbid writes by then.
 pub fn evicted(context: Context, name: &KeyName<'_>) {
     if state::own_write() {
         return;
@@ -147,7 +148,7 @@ pub fn new_key(name: &KeyName<'_>) {
     });
 }
 
-/// A database, or all of them, has been flushed.
+/// One database has been flushed, or all databases if `db` is `None`.
 pub fn flushed(db: Option<Db>) {
     let now = mono();
     recheck(|state| {
@@ -209,7 +210,7 @@ pub fn async_loading_begins() {
     state::with(|state| state.store.begin_async_loading());
 }
 
-/// The new data set takes the place of the old one, or was given up.
+/// The new data set has replaced the old data set if `loaded`, else it was discarded.
 pub fn async_loading_ends(loaded: bool) {
     state::with(|state| state.store.end_async_loading(loaded));
 }

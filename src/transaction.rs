@@ -2,8 +2,8 @@
 //!
 //! The lock is in the keyspace or, when the server has dropped its key early, among the dropped locks. Core decides.
 //! The effects are then carried out in one order: store, replicate, set the timer for the clients that still wait,
-//! notify, and unblock. A module that is notified may do anything. The changes that it makes reach this module as
-//! events.
+//! notify, and unblock. A module that is notified may do anything. If it changes locks, this module receives the
+//! changes as events.
 
 use crate::command_time;
 use crate::effects_buffer::EffectsBuffer;
@@ -96,7 +96,8 @@ pub fn break_dropped(name: &KeyName<'_>, now: Instant) {
     });
 }
 
-/// Puts a dropped lock back into the keyspace, because the server did not need its memory.
+/// Puts a dropped lock back into the keyspace. The server dropped this lock because of a jump of the wall clock, not to
+/// free memory.
 pub fn put_back(context: Context, name: &KeyName<'_>) {
     let now = now();
     let mut key = OpenKey::for_write(context, name);

@@ -36,7 +36,8 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
         .map_err(Error::Full)?;
     let id = context.client_id();
     let socket = socket_of(context, id);
-    // With I/O threads, the server may read this request after the client has repeated it on its next connection.
+    // With I/O threads, the server may read this request after the client has repeated the request on its next
+    // connection. So a request of a client that has left must not take over the place of the repeated request.
     if request.holds.is_some() && is_waiting(name, &request.owner) && socket.is_some_and(Socket::is_left) {
         return Err(Error::Superseded);
     }
@@ -47,13 +48,13 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
     let now = mono();
     let limit = limit.map(|limit| now.after(limit));
     let is_long = key.len() > LONGEST_SWEPT_KEY;
-    // The sweeps leave out long keys, so a decision reads the TTL now.
+    // The sweeps leave out long keys. So the queue is due at once, and the decision reads the TTL of the key.
     let due = if is_long { Some(now) } else { due };
     let wait_request = WaitRequest { request, limit, keep, handle: client };
     let superseded = state::with(|state| {
         let superseded = state.store.queues.join(db, key, wait_request, settings::waiter_limits(), now);
         if let Some(queue) = state.store.queues.queue(db, key) {
-            // If a kept place was removed to make room, the queue may be due.
+            // If a kept place was removed to make room, the queue may already be due.
             let due = due.into_iter().chain(state.store.queues.due(queue)).min();
             state.set_due(queue, due, now);
         }

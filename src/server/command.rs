@@ -133,7 +133,7 @@ impl Argument {
 }
 
 /// A list of arguments as structs of the module API, with an empty argument at its end. The first `chosen` arguments
-/// are not marked as optional, because the argument that contains them is.
+/// are not marked as optional, because the argument that contains them is already optional.
 fn raw_list(
     arguments: &[Argument],
     chosen: usize,

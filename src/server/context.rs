@@ -254,7 +254,7 @@ impl Context {
     /// Whether writes must wait: clients are paused, by hand, for a failover or for a shutdown. If a module writes in
     /// the background during a pause, the server crashes.
     pub fn paused() -> bool {
-        // SAFETY: takes nothing.
+        // SAFETY: the function takes no arguments.
         unsafe { api!(RedisModule_AvoidReplicaTraffic()) != 0 }
     }
 }

@@ -60,8 +60,8 @@ pub fn give(lock: Box<Lock>) -> *mut Lock {
 }
 
 /// Has the server delete the key of a value. The server frees the value during the call: it leaves a value to a thread
-/// only if freeing it is much work (`freeObjAsync`). Another module may be notified and make this module delete another
-/// value during the call. Then this value counts as freed for another reason.
+/// only if freeing it is much work (`freeObjAsync`). Another module may be notified and make this module delete a
+/// second value during the call. Then the first value counts as freed for another reason.
 pub fn deleting(value: *mut Lock, delete: impl FnOnce()) {
     DELETED.store(value, Ordering::Relaxed);
     delete();

@@ -9,9 +9,9 @@ use std::ffi::CStr;
 /// Whether the server would accept the write now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteGate {
-    /// It may be done.
+    /// The write may be done.
     Open,
-    /// It may not be done now: the server would refuse a client's write too.
+    /// The write may not be done now: the server would refuse a client's write too.
     Refused,
     /// This node does not serve the key.
     NotServed,
