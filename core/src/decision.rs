@@ -228,7 +228,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
 
     fn renew_known(&mut self, request: &RenewRequest, known: Holder) -> Result<(), Refusal> {
         let was_confirmed = self.is_confirmed(known.as_ref());
-        // A claim sets the mode that its request names, because this server may have missed a change of the mode.
+        // A claim is a renewal of an unconfirmed tenure by its token. A claim sets the mode that the request names,
+        // because this server may have missed a change of the mode.
         let is_claim = !was_confirmed && request.token.is_some();
         let mode = match request.slots {
             Some(slots) if is_claim => {

@@ -7,8 +7,8 @@
 //! Memory is short when locks are evicted, so an entry is small: a hash, a key, a lock, and a short key in the same
 //! cluster slot. No index by time is necessary: a dropped lock that clients wait for gets a decision when its lease
 //! ends, and sweeps visit the other dropped locks, in the order of the hashes of their keys. A sweep remembers only the
-//! hash at its last position and goes on [`after`](DroppedLocks::after) it. So the memory of a sweep does not depend on
-//! the length of the keys.
+//! hash at its last position and goes on [`after`](DroppedLocks::after) this hash. So the memory of a sweep does not
+//! depend on the length of the keys.
 
 use crate::cluster_slot::{SlotKey, slot_key};
 use crate::lock::Lock;
@@ -180,7 +180,7 @@ impl DroppedLocks {
         })
     }
 
-    /// The key at a position of a sweep. If several keys share the hash, this is the first of them.
+    /// The key at a position of a sweep. If several keys share the hash, this is the first of these keys.
     #[must_use]
     pub fn key_at(&self, position: SweepPosition) -> Option<&[u8]> {
         Some(&self.at(position)?.key)

@@ -19,7 +19,7 @@
 //! A payload that begins with *dropped* has no changes. Its puts are the whole dropped lock of a missing key. If there
 //! are no puts, the dropped lock is gone.
 //!
-//! If an owner is a UUID, or a UUID, a colon and a number, it is written as the 16 bytes of the UUID and a suffix. The
+//! An owner that is a UUID, or a UUID, a colon and a number, is written as the 16 bytes of the UUID and a suffix. The
 //! suffix is 0 if there is no number, else the number plus one.
 //!
 //! A deadline is written twice: as the time left of the lease, and as a wall time. A replica counts the time left from
@@ -51,7 +51,7 @@ const ALL_OVER: u8 = 7;
 /// This length of an owner means that a UUID and a suffix follow.
 const UUID: u8 = 0;
 
-/// Where a payload comes from. This decides how much of its leases is left.
+/// Where a payload comes from. This decides how much is left of the leases in the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The primary, in the replication stream or in a full resync: the time left of a lease counts from now.
@@ -90,7 +90,7 @@ pub fn append(payload: &mut Vec<u8>, change: &Change, now: Now) {
     }
 }
 
-/// Appends the whole of `lock`: the changes that turn a free lock into it.
+/// Appends the whole of `lock`: the changes that turn a free lock into this lock.
 pub fn append_lock(payload: &mut Vec<u8>, lock: &Lock, now: Now) {
     if payload.is_empty() {
         payload.push(VERSION);
@@ -158,7 +158,7 @@ fn append_number(payload: &mut Vec<u8>, mut number: u64) {
 /// Decodes a payload from a primary or the AOF, all or nothing.
 ///
 /// # Errors
-/// [`Malformed`] when it is not exactly one payload of this version.
+/// [`Malformed`] when the bytes are not exactly one payload of this version.
 pub fn decode_message(payload: &[u8], origin: Origin, now: Now) -> Result<Message, Malformed> {
     match payload {
         [VERSION, DROPPED] => Ok(Message::DroppedLock(None)),
@@ -172,7 +172,7 @@ pub fn decode_message(payload: &[u8], origin: Origin, now: Now) -> Result<Messag
 /// Decodes a payload of changes, all or nothing.
 ///
 /// # Errors
-/// [`Malformed`] when it is not exactly one payload of this version.
+/// [`Malformed`] when the bytes are not exactly one payload of this version.
 pub fn decode(payload: &[u8], origin: Origin, now: Now) -> Result<Vec<Change>, Malformed> {
     let mut reader = Reader::new(payload)?;
     let mut changes = Vec::new();

@@ -1,4 +1,4 @@
-//! One holder of a lock, how much of the lock it takes, and how much it lets others take beside it.
+//! One holder of a lock: how much of the lock this holder takes, and how much other holders may take at the same time.
 
 use crate::owner::Owner;
 use crate::token::FencingToken;
@@ -127,7 +127,7 @@ impl Load {
     }
 
     /// The one rule for all kinds of lock. A tenure of this mode fits beside the present tenures if the sum of all
-    /// weights exceeds neither its own limit nor a limit of the present tenures.
+    /// weights exceeds neither the limit of this mode nor a limit of the present tenures.
     #[must_use]
     pub fn admits(self, mode: Mode) -> bool {
         self.plus(mode).is_allowed()
@@ -145,7 +145,7 @@ impl FromIterator<Mode> for Load {
     }
 }
 
-/// The tenure of one owner. A lock returns it with a borrowed owner: `Holder<&Owner>`.
+/// The tenure of one owner. A lock returns its tenures with a borrowed owner: `Holder<&Owner>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Holder<O = Owner> {
     /// The owner.

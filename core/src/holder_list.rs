@@ -26,7 +26,7 @@ use std::{mem, slice};
 /// The most holders in a sorted list.
 const FEW: usize = 32;
 
-/// When only this many holders are left, they become a list again.
+/// When only this many holders are left, they are stored in a list again.
 const FEW_AGAIN: usize = FEW / 2;
 
 /// Holders, each with its own owner and its own token.

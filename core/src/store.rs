@@ -105,11 +105,11 @@ impl<W> Default for Decided<W> {
 pub struct Unlinked {
     /// Whether a lease of the lock was still running.
     pub held: bool,
-    /// Whether the server may have evicted it.
+    /// Whether the server may have evicted the lock.
     pub may_be_evicted: bool,
-    /// Whether the server may have evicted it, or may have expired its key although a lease is still running.
+    /// Whether the server may have evicted the lock, or may have expired its key although a lease is still running.
     pub may_be_dropped: bool,
-    /// Whether the waiters for the lock, or the observations of it, must be checked soon.
+    /// Whether the caller must have the wait queue of the lock checked, if there is one, and set the timer.
     pub recheck: bool,
 }
 
@@ -507,7 +507,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.unlinked.take()
     }
 
-    /// Puts the unlinked lock back. It is settled if its key holds another value, or if another lock was unlinked
+    /// Puts the unlinked lock back. The lock is settled if its key holds another value, or if another lock was unlinked
     /// meanwhile.
     pub fn return_unlinked(&mut self, unlinked: UnlinkedLock, is_replaced: bool, now: Instant, freed: u64) {
         let newer = self.unlinked.replace(unlinked);
@@ -529,9 +529,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
         true
     }
 
-    /// The server has found that a key's TTL has passed, at `latest_wall` by its clock. If the TTL was earlier than the
-    /// module's, a client has set it, and the lock ends. If the TTL was the module's and the lease is still running by
-    /// the monotonic clock, the tenure is kept.
+    /// The server has found that a key's TTL has passed, at `latest_wall` by the server's clock. If a client had set an
+    /// earlier TTL, the lock ends. If the module had set the TTL and the lease is still running by the monotonic clock,
+    /// the tenure is kept.
     pub fn expired(&mut self, name: &impl NameRef, latest_wall: WallTime, now: Instant) -> Expired {
         if !self.unlinked_is(name) {
             return Expired::Over;
@@ -708,7 +708,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.loading = from;
     }
 
-    /// The server has loaded its data, or failed to.
+    /// The server has loaded its data, or has failed to load it.
     pub const fn end_loading(&mut self, now: Instant) {
         self.loading = Loading::No;
         self.quarantine.loaded(now);

@@ -51,11 +51,12 @@ use std::mem;
 use std::ops::Bound;
 use std::rc::Rc;
 
-/// The longest key, in bytes, that a sweep opens. The server hashes a key each time it is opened, so a few huge keys
-/// would keep the server busy. For a longer key, a sweep asks only whether this node still serves its cluster slot.
+/// The longest key, in bytes, that a sweep opens. The server hashes a key each time the key is opened, so a few huge
+/// keys would keep the server busy. For a longer key, a sweep asks only whether this node still serves the cluster slot
+/// of the key.
 pub const LONGEST_SWEPT_KEY: usize = 256;
 
-/// After a wait limit was reached, how long the kept place holds back the places behind it.
+/// For how long a kept place holds back the places behind it. The time begins when the wait limit is reached.
 const HOLDS_BACK: Span = match Span::from_millis(100) {
     Some(span) => span,
     None => Span::MAX,
@@ -86,9 +87,9 @@ pub enum Full {
 /// Why a client leaves its wait queue. This decides whether its kept place holds others back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
-    /// The client was told that its wait limit was reached. It may ask again at once.
+    /// The client was told that its wait limit was reached. The client may ask again at once.
     LimitReached,
-    /// Its connection is closed.
+    /// The client's connection is closed.
     Disconnected,
 }
 
@@ -189,8 +190,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.by_name.get(&db).into_iter().flat_map(HashMap::values).copied()
     }
 
-    /// The locks of one database that clients wait for: the key, the number of waiters, and since when the first of
-    /// them has waited.
+    /// The locks of one database that clients wait for: the key, the number of waiters, and the instant since which the
+    /// first waiter has waited.
     pub fn contended(&self, db: Db) -> impl Iterator<Item = (&Rc<[u8]>, usize, Instant)> {
         self.by_name.get(&db).into_iter().flatten().filter_map(|(key, queue)| {
             let queue = self.queues.get(queue)?;
@@ -405,8 +406,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.pop_where(queue, owner, |_| true)
     }
 
-    /// Removes the earliest wait of `owner` that names a count of holds above `holds`. Kept places of the owner before
-    /// that wait that name such a count are removed too.
+    /// Removes the earliest wait of `owner` that names a count of holds above `holds`. Kept places of the owner that
+    /// come before this wait and name a count above `holds` are removed too.
     pub fn pop_naming_more(&mut self, queue: QueueId, owner: &Owner, holds: u32) -> Option<Waiter<H>> {
         self.pop_where(queue, owner, |queued| queued.holds().is_some_and(|named| named > holds))
     }
@@ -498,7 +499,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.close_if_empty(queue);
     }
 
-    /// Sets when the lock of a queue needs its next decision: when its first lease ends.
+    /// Sets when the lock of a queue needs its next decision, for example when the first lease of the lock ends.
     pub fn set_due(&mut self, queue: QueueId, due: Option<Instant>) {
         let Some(entry) = self.queues.get_mut(&queue) else { return };
         if entry.due == due {
