@@ -172,8 +172,8 @@ fn put_back(context: Context, now: Instant, slice: Slice) {
     }
 }
 
-/// Replicates the dropped locks that are new, and the ends of those that are gone. This is not a new write, because it
-/// only completes the DEL that the server itself has replicated. So the module does not ask whether the server would
+/// Replicates the new dropped locks, and the ends of the dropped locks that are gone. This is not a new write, because
+/// it only completes the DEL that the server itself has replicated. So the module does not ask whether the server would
 /// accept a write. It only waits for the end of a pause of writes.
 fn replicate_dropped_locks(context: Context, slice: Slice) {
     while let Some((db, key)) = state::with(|state| state.store.dropped_locks.pop_unreplicated()) {

@@ -115,8 +115,8 @@ impl fmt::Display for Error {
             Self::Full(Full::Total) => {
                 f.write_str("MAXWAITERS too many clients wait on this server (lock.max-waiters-total)")
             }
-            // From Valkey 8.1.1 on, a client that has subscribed may not wait. Such a client can send commands only
-            // with RESP3.
+            // From Valkey 8.1.1 on, a client that has subscribed may not wait. Only RESP3 lets a client send this
+            // command after it has subscribed.
             Self::MayNotWait => f.write_str("ERR this server does not let a subscriber wait"),
             Self::Superseded => f.write_str(
                 "SUPERSEDED a later request of the same owner has taken over this place in the queue",

@@ -59,7 +59,7 @@ impl PendingReply {
     }
 }
 
-/// A hold whose client left before the reply was sent.
+/// A hold that was granted to a client that left before the reply was sent.
 pub struct Undelivered {
     /// The present name of the lock.
     pub lock: LockName,

@@ -18,9 +18,9 @@
 //! - The cron does not run within a transaction or a script, so the answer stays the same until the transaction or
 //!   script ends.
 //!
-//! In a cluster, a slot that moves may have an audience of its own. So the module always replicates in a cluster. It
-//! also always replicates on a server if nobody has checked these reasons in its source. The file server/info.rs names
-//! the functions to check.
+//! In a cluster, a slot that moves may have an audience of its own. So the module always replicates in a cluster. The
+//! module also always replicates on a server in whose source nobody has checked these reasons. The file server/info.rs
+//! names the functions to check.
 
 /// Whether there may be an audience for changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! Changes of locks that the module did not make, as the server reports them.
 //!
-//! These calls must not write to any key: the server is in the middle of another operation. They note what is to be
-//! checked and set the timer. [`crate::background`] does the work in the next pass of the event loop.
+//! The functions in this file must not write to any key: the server is in the middle of another operation. They note
+//! which locks must be checked, and set the timer. [`crate::background`] does the work in the next pass of the event
+//! loop.
 
 use crate::server::{
     Caller, Content, Context, KeyName, OpenKey, global_flags, latest_wall, lock_allocation, module_context,
@@ -78,8 +79,8 @@ pub fn ttl_set(name: &KeyName<'_>) {
     }
 }
 
-/// A key has got this name by RENAME or MOVE. If it holds a lock, undelivered holds of the lock are passed on under
-/// this name.
+/// A key has got this name by RENAME or MOVE. If the key holds a lock, undelivered holds of the lock are passed on
+/// under this name.
 pub fn arrived(context: Context, name: &KeyName<'_>) {
     if state::with(|state| state.pending.is_empty()) {
         return;
@@ -91,7 +92,8 @@ pub fn arrived(context: Context, name: &KeyName<'_>) {
 }
 
 /// The server has evicted a key. If a command had unlinked the last unlinked lock, and the evicted key is a later key
-/// of the same name, then [`command_begins`] has settled the lock by now.
+/// of the same name, then [`command_begins`] has settled the lock by now. So this eviction is not taken for an eviction
+/// of the lock.
 ///
 /// A dropped lock is replicated at once, before the server's own DEL. The next pass of the event loop may be too late,
 /// because a failover or a shutdown may forbid writes by then.
@@ -184,8 +186,9 @@ fn recheck(queues: impl FnOnce(&mut State) -> Vec<QueueId>) {
 }
 
 /// The server has become a replica. Most servers have ended the waits before this event, one by one, and each client
-/// has left its queue. Valkey 9 leaves some waits: all in cluster mode, all during FAILOVER until it has succeeded, and
-/// otherwise those of clients that can be redirected. The module ends these waits in the next pass of the event loop.
+/// has left its queue. Valkey 9 leaves some waits: all in cluster mode, all during FAILOVER until the failover has
+/// succeeded, and otherwise the waits of clients that can be redirected. The module ends these waits in the next pass
+/// of the event loop.
 pub fn became_replica() {
     subscriptions::subscribe_async_loading();
     recheck(|state| {
@@ -215,8 +218,8 @@ pub fn async_loading_ends(loaded: bool) {
     state::with(|state| state.store.end_async_loading(loaded));
 }
 
-/// The server has forked, begins a snapshot, or has new settings: from now on a replica or an AOF may receive what is
-/// replicated.
+/// The server has forked, begins a snapshot, or has new settings: from now on a replica or an AOF may receive the
+/// changes of locks.
 pub fn audience_may_come() {
     state::with(|state| state.replication_audience.may_come());
 }

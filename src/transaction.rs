@@ -76,9 +76,9 @@ pub fn run<R>(
     Ok(answer)
 }
 
-/// A read has found a lease that is over. The module removes the holder, as the server deletes a key whose TTL has
-/// passed when a client reads it. If a client waits for the lock, the background work soon removes the holder, and may
-/// grant the lock too.
+/// A read has found a lease that is over. The module removes the holder, just as the server deletes a key that has
+/// expired when a client reads the key. But if a client waits for the lock, the background work soon removes the
+/// holder, and may grant the lock too.
 pub fn clear_away(context: Context, name: &KeyName<'_>) {
     let not_ours = state::with(|state| state.store.follows() || state.store.queue(name).is_some());
     if !not_ours && !Context::paused() {

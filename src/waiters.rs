@@ -109,7 +109,8 @@ pub fn end_waits_in_queues(queues: Vec<QueueId>, outcome: Outcome, now: Instant,
     }
 }
 
-/// Ends the waits in a queue. If the slice is over before all waits have ended, the rest is due in the next pass.
+/// Ends the waits in a queue. If the slice is over before all waits have ended, the remaining waits end in the next
+/// pass.
 pub fn end_waits_in(queue: QueueId, outcome: Outcome, now: Instant, slice: Slice) {
     state::with(|state| state.store.queues.forget_places(queue));
     while let Some((waiter, _)) = state::with(|state| state.store.queues.pop_front(queue)) {

@@ -1,8 +1,8 @@
-//! The stored value: who holds the lock, and the one function that changes it.
+//! The stored value: who holds the lock, and the one function that changes a lock.
 //!
 //! A lock in the keyspace has at least one holder. A lock that nobody holds has no key. All changes to a lock are
-//! [`Change`]s, and [`Lock::apply`] carries them out: in a decision of the primary, on a replica when it receives them,
-//! and when the AOF is loaded.
+//! [`Change`]s, and [`Lock::apply`] carries them out: in a decision of the primary, on a replica that receives the
+//! changes, and when the AOF is loaded.
 //!
 //! A lock with one holder is a single allocation of 48 bytes, a [`CompactHolder`]. Several holders, or a holder that
 //! does not fit into a `CompactHolder`, are stored in a [`HolderList`].
@@ -21,7 +21,7 @@ use std::mem;
 #[derive(Clone, Debug)]
 pub struct Lock(Repr);
 
-/// How a lock is stored. If the only holder fits into [`CompactHolder`], it is always stored there.
+/// How a lock is stored. An only holder that fits into [`CompactHolder`] is always stored in this form.
 #[derive(Clone, Debug)]
 enum Repr {
     One(CompactHolder),

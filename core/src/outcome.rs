@@ -33,7 +33,7 @@ pub enum NotHeld {
 pub enum Refusal {
     /// The owner does not hold the lock.
     NotHeld(NotHeld),
-    /// The request named a count of holds that cannot follow the count that the owner has.
+    /// The request named a count of holds that one acquisition or release cannot reach from the owner's count.
     Holds {
         /// The count that the owner has.
         has: u32,

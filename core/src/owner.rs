@@ -15,7 +15,7 @@ use std::fmt::{self, Write};
 use std::hash::{Hash, Hasher};
 use std::num::NonZeroU64;
 
-/// The bytes of a UUID, and of the suffix after it.
+/// The number of bytes of a stored UUID, and of the suffix after the UUID.
 const UUID: usize = 16;
 const SUFFIX: usize = 7;
 
@@ -42,7 +42,7 @@ enum Name {
 /// An owner without heap memory: a UUID and its suffix, or digits, or a short name that is filled up with zeros.
 ///
 /// Its fields are whole words. An owner is copied more often than it is compared, and a copy is slow if a processor
-/// reads memory in other pieces than it wrote (store forwarding fails).
+/// reads memory in larger or smaller pieces than it wrote (store forwarding fails).
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 struct Short {

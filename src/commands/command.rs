@@ -10,7 +10,7 @@ pub trait Command {
     /// The description.
     const INFO: CommandInfo;
 
-    /// Parses the whole request, carries it out and replies. If it fails, it returns an error and sends no reply.
+    /// Parses the whole request, carries it out and replies. A command that fails returns an error and sends no reply.
     ///
     /// # Errors
     /// The error that the client gets.

@@ -12,8 +12,8 @@ use std::ptr;
 ///
 /// - Without replica, backlog and AOF: `alsoPropagate` asks `shouldPropagate`, which checks these three, and drops the
 ///   command.
-/// - A new replica: `canFeedReplicaReplBuffer` leaves it out until `replicationSetupSlaveForFullResync`. That function
-///   runs with `redisFork`, which fires FORK_CHILD.
+/// - A new replica: `canFeedReplicaReplBuffer` sends this replica no changes until
+///   `replicationSetupSlaveForFullResync`. That function runs with `redisFork`, which fires FORK_CHILD.
 /// - A replica that joins the snapshot of another replica: it can join only after the fork
 ///   (`SLAVE_STATE_WAIT_BGSAVE_END`).
 /// - A replica with a second connection for the snapshot: the main connection waits too (Redis 8,
@@ -61,8 +61,8 @@ pub fn events_move_clients() -> bool {
     version.is_some_and(|version| ([8, 1]..[9, 1]).contains(&version))
 }
 
-/// The fields that are all 0 when there is no audience for changes. If a server lacks one of them, it may have an
-/// audience.
+/// The fields that are all 0 when there is no audience for changes. If a server lacks one of these fields, the module
+/// assumes an audience.
 const NO_AUDIENCE: [(&CStr, &[&CStr]); 3] = [
     (c"replication", &[c"connected_slaves", c"repl_backlog_active"]),
     (

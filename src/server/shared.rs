@@ -3,8 +3,8 @@
 //! A value is used in short closures, and nothing in a closure uses a shared value again. `make lint` checks this rule
 //! (`scripts/check-layers`). If the server still calls the module during a closure, `catch_panic` rejects the call.
 //!
-//! Two calls may come without the server's lock: the one that frees a value, and the one that asks for the keys of a
-//! command. They use shared values only on the main thread, where the lock is held.
+//! Two calls may come without the server's lock: the call that frees a value, and the call that asks for the keys of a
+//! command. These two calls use shared values only on the main thread, where the lock is held.
 
 use redis_module::{RedisGILGuard, RedisLockIndicator};
 use std::cell::{Cell, RefCell};

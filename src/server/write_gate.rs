@@ -52,7 +52,7 @@ impl Context {
     }
 }
 
-/// Why the server refuses the write. The text is that of `RM_Call`.
+/// Why the server refuses the write. `text` is the error of `RM_Call`.
 fn refusal(text: &[u8]) -> WriteGate {
     const ELSEWHERE: &[u8] = b"non local key";
     const DOWN: &[u8] = b"the cluster is down";
