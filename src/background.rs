@@ -2,8 +2,8 @@
 //! vanished, grants that could not be delivered, and dropped locks that are not replicated.
 //!
 //! The timer starts this work. A grant to a waiter is a write that no client has sent. The server refuses this write
-//! whenever it would refuse a client's write. Then the module tries again later. The end of a wait is not a write, so
-//! it is never refused.
+//! whenever it would refuse a client's write. After a refusal, the module tries again later. The end of a wait is not a
+//! write, so it is never refused.
 
 use crate::command_time;
 use crate::info_section;

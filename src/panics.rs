@@ -66,8 +66,8 @@ pub enum Callback {
 /// Runs a callback. If the callback panics, this function logs the panic and returns `fallback`.
 ///
 /// If a shared value is in use, the module itself has made the server call the callback. Then the callback does not
-/// run, and this function logs that and returns `fallback`. Two kinds of callback run even then, because the server may
-/// call them on another thread while the main thread uses a shared value.
+/// run, and this function logs the call and returns `fallback`. Two kinds of callback run even then, because the server
+/// may call them on another thread while the main thread uses a shared value.
 pub fn catch_panic<R>(kind: Callback, fallback: R, callback: impl FnOnce() -> R) -> R {
     if !matches!(kind, Callback::Free | Callback::Keys) && in_use() {
         log(Level::Warning, &format!("{kind:?} ignored: it came while the module's state was in use"));

@@ -77,7 +77,7 @@ fn is_waiting(name: &KeyName<'_>, owner: &Owner) -> bool {
     })
 }
 
-/// The socket of a client. It is remembered, because a client that waits is likely to wait again.
+/// The socket of a client. The module remembers the socket, because a client that waits is likely to wait again.
 fn socket_of(context: Context, id: u64) -> Option<Socket> {
     const MOST_KEPT: usize = 65_536;
     if let Some(known) = state::with(|state| state.sockets.get(&id).copied()) {

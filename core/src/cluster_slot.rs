@@ -44,7 +44,7 @@ fn hash_tag(key: &[u8]) -> &[u8] {
     tag().filter(|tag| !tag.is_empty()).unwrap_or(key)
 }
 
-/// A short key in the same slot as `key`. This takes some 20 microseconds, and longer for a long `key`.
+/// A short key in the same slot as `key`. To find it takes some 20 microseconds, and longer for a long `key`.
 #[must_use]
 pub fn slot_key(key: &[u8]) -> SlotKey {
     let slot = slot_of(hash_tag(key));

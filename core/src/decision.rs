@@ -115,7 +115,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         }
     }
 
-    /// The one place that says what happens to a request. It ignores the waiters that come before the request.
+    /// The one place that says what happens to a request. This function does not check whether others wait before the
+    /// request.
     #[inline(always)]
     fn admission(&self, request: &AcquireRequest) -> Admission {
         if let Some(known) = self.lock.holder(&request.owner) {
@@ -131,7 +132,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     /// What happens to a request of a holder.
     fn re_entry(&self, request: &AcquireRequest, known: Holder<&Owner>) -> Admission {
         // The request asks for the first hold, but the owner's tenure is unconfirmed. This server may have missed that
-        // the tenure ended, and that another one began.
+        // the tenure ended, and that another tenure began.
         if request.holds == Some(1) && !self.is_confirmed(known) {
             return Admission::Wait;
         }

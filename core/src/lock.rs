@@ -444,7 +444,7 @@ impl List {
 
     /// Ends the tenures that do not fit beside `holder`, the oldest first. If every earlier change was applied, there
     /// are no such tenures. But a damaged AOF may lack the end of a tenure. Then the lock would have too many holders,
-    /// and its RDB file could not be loaded.
+    /// and an RDB file with this lock could not be loaded.
     fn end_conflicting(&mut self, holder: &Holder) {
         if self.holders.load().admits(holder.mode)
             && self.holders.iter().next_back().map(|last| last.token) < Some(holder.token)

@@ -247,7 +247,7 @@ impl<H> WaitQueue<H> {
         self.by_owner.get(&hash)?.iter().find(is_this).copied()
     }
 
-    /// A short key in the same cluster slot as the lock. It is computed once.
+    /// A short key in the same cluster slot as the lock. The short key is computed once.
     pub fn slot_key(&self) -> SlotKey {
         let key = self.slot_key.get().unwrap_or_else(|| slot_key(&self.name.1));
         self.slot_key.set(Some(key));

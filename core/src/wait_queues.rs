@@ -556,7 +556,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.queues.get(&queue)?.due
     }
 
-    /// A short key in the same cluster slot as the key of a queue. It is computed once for each queue.
+    /// A short key in the same cluster slot as the key of a queue. The short key is computed once for each queue.
     #[must_use]
     pub fn slot_key(&self, queue: QueueId) -> Option<SlotKey> {
         self.queues.get(&queue).map(WaitQueue::slot_key)

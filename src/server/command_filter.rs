@@ -47,7 +47,7 @@ pub fn stop_watching_commands() {
 }
 
 /// The caller of the command. The server can look up a connected client by its id. It cannot look up the clients with
-/// which scripts and modules call commands, because they have no connection.
+/// which scripts and modules call commands, because these clients have no connection.
 ///
 /// # Safety
 /// The server has passed `command` to the running callback.

@@ -89,7 +89,8 @@ impl<'a> InnerCommand<'a> {
             Some(_) | None => (c"0!CESMv", c"0!ESMv"),
         };
         let mut reply = self.call_as(context, as_client)?;
-        // This error means that the caller is a module. It has no user, so the command is called as the server.
+        // This error means that the caller is a module. A module has no user, so the command is called again as the
+        // server.
         if reply.error().is_some_and(|error| error.starts_with(b"ERR cannot run as user")) {
             reply = self.call_as(context, as_server)?;
         }
