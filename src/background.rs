@@ -2,8 +2,8 @@
 //! vanished, grants that could not be delivered, and dropped locks that are not replicated.
 //!
 //! The timer starts this work. A grant to a waiter is a write that no client has sent. The server refuses this write
-//! whenever it would refuse a client's write. Then the module tries again later. The end of a wait is not a write, so
-//! it is never refused.
+//! whenever it would refuse a client's write. After a refusal, the module tries again later. The end of a wait is not a
+//! write, so it is never refused.
 
 use crate::command_time;
 use crate::info_section;
@@ -40,8 +40,8 @@ pub fn timer_fired() {
 }
 
 /// Called by the server's cron. Reads the wall clock for later decisions. Checks for CONFIG RESETSTAT, and whether
-/// there is an audience for changes. Sets the timer, because the server's timers stand still after the wall clock was
-/// set back.
+/// there is an audience for changes. Sets the timer again if it is overdue, because the server's timers stand still
+/// after the wall clock was set back.
 pub fn tick() {
     clock::read();
     if state::with(|state| !state.store.has_unlinked()) {
@@ -172,8 +172,9 @@ fn put_back(context: Context, now: Instant, slice: Slice) {
     }
 }
 
-/// Replicates dropped locks that are new or gone. This is not a new write: it only completes the server's own DEL. So
-/// only a pause of writes delays it.
+/// Replicates the new dropped locks, and the ends of the dropped locks that are gone. This is not a new write, because
+/// it only completes the DEL that the server itself has replicated. So the module does not ask whether the server would
+/// accept a write. It only waits for the end of a pause of writes.
 fn replicate_dropped_locks(context: Context, slice: Slice) {
     while let Some((db, key)) = state::with(|state| state.store.dropped_locks.pop_unreplicated()) {
         context.select(db);
@@ -201,7 +202,7 @@ fn serve_due(context: Context, now: Instant, slice: Slice) {
     }
 }
 
-/// Serves a wait queue, or ends its waits. False when the server allows no write now.
+/// Serves a wait queue, or ends its waits. Returns false when the server allows no write now.
 fn expire_and_serve(context: Context, queue: QueueId, changed: bool, now: Instant, slice: Slice) -> bool {
     let Some((db, key)) = state::with(|state| state.store.queues.name(queue)) else { return true };
     let (name, gate) = name_and_gate(context, db, &key);
@@ -233,7 +234,7 @@ fn expire_and_serve(context: Context, queue: QueueId, changed: bool, now: Instan
     }
 }
 
-/// Ends the waits on a replica, because clients cannot wait there.
+/// Ends the waits if this server is a replica, because only a primary grants locks.
 fn end_waits_at_replica(slice: Slice) {
     let now = mono();
     let queues: Vec<QueueId> = state::with(|state| {

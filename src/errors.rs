@@ -7,7 +7,7 @@ use lockward_core::arguments::ParseError;
 use lockward_core::{FencingToken, Full, NotHeld, Refusal, Slots, Span};
 use std::fmt;
 
-/// An error reply. A request that gets one changes nothing.
+/// An error reply. A request that gets an error changes nothing.
 #[derive(Debug)]
 pub enum Error {
     /// Wrong arguments.
@@ -115,8 +115,8 @@ impl fmt::Display for Error {
             Self::Full(Full::Total) => {
                 f.write_str("MAXWAITERS too many clients wait on this server (lock.max-waiters-total)")
             }
-            // From Valkey 8.1.1 on, a client that has subscribed may not wait. Such a client can send commands only
-            // with RESP3.
+            // From Valkey 8.1.1 on, a client that has subscribed may not wait. Only RESP3 lets a client send this
+            // command after it has subscribed.
             Self::MayNotWait => f.write_str("ERR this server does not let a subscriber wait"),
             Self::Superseded => f.write_str(
                 "SUPERSEDED a later request of the same owner has taken over this place in the queue",
@@ -146,7 +146,7 @@ const fn parse_error(error: ParseError) -> &'static str {
         ParseError::LimitNotAnInteger => "ERR timeout is not an integer or out of range",
         ParseError::LimitNegative => "ERR timeout is negative",
         ParseError::LimitOutOfRange => "ERR timeout is out of range",
-        // `Arguments::lease` replaces these two by errors that name the command.
+        // `Arguments::lease` replaces the next two errors by errors that name the command.
         ParseError::Lease => "ERR invalid expire time",
         ParseError::LeaseTooLong => "ERR invalid expire time, too long",
     }

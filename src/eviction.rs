@@ -5,8 +5,8 @@ use crate::server::{Level, info, log};
 /// The setting of the server that decides whether keys are evicted.
 pub const POLICY: &[u8] = b"maxmemory-policy";
 
-/// Warns if the server's policy lets it evict keys. It warns without a memory limit too, because a limit may be set
-/// later. Every lock has a TTL, so all policies but noeviction evict locks too.
+/// Warns if the policy of the server allows evictions. The warning is also logged when there is no memory limit,
+/// because a limit may be set later. Every lock has a TTL, so all policies but noeviction evict locks too.
 pub fn warn() {
     let Some(policy) = info::text(c"memory", c"maxmemory_policy") else { return };
     if policy != b"noeviction" {

@@ -69,7 +69,7 @@ fn notice_reset() {
     });
 }
 
-/// As [`notice_reset`], but only if the last check was long enough ago.
+/// Calls [`notice_reset`] if the last check was long enough ago.
 pub fn notice_reset_now_and_then() {
     let now = mono();
     if state::with(|state| state.statistics.look_is_due(now)) {

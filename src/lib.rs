@@ -1,7 +1,7 @@
 //! Lockward: native distributed locks for Redis and Valkey, as a module that the server loads.
 //!
 //! This file only registers the parts of the module. The lock itself is in the crate `lockward-core`. This crate has
-//! what depends on the server. docs/design.md describes the whole.
+//! the parts that depend on the server. docs/design.md describes the whole.
 
 mod arguments;
 mod background;
@@ -38,8 +38,8 @@ use replication_audience::ReplicationAudience;
 use server::{Context, Level, clock, global_flags, log};
 use std::ffi::{CStr, c_int};
 
-/// The server's allocator, so that the server's statistics count the memory. It cannot be used before the module is
-/// loaded.
+/// The server's allocator, so that the server's statistics count the module's memory. The allocator cannot be used
+/// before the server has loaded the module.
 #[global_allocator]
 static ALLOCATOR: RedisAlloc = RedisAlloc;
 
@@ -50,7 +50,7 @@ const VERSION: c_int = 100;
 /// Called by the server to load the module.
 ///
 /// # Safety
-/// Only the server may call it, as its module API says.
+/// Only the server may call this function, as the module API says.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "the server looks it up by this name")]
 pub unsafe extern "C" fn RedisModule_OnLoad(

@@ -33,7 +33,7 @@ pub enum Callback {
     Flush,
     /// Two databases were swapped.
     SwapDb,
-    /// The server has forked a child process, or one has ended.
+    /// The server has forked a child process, or a child process has ended.
     Fork,
     /// A key has expired or was evicted.
     Notify,
@@ -63,11 +63,11 @@ pub enum Callback {
     Config,
 }
 
-/// Runs a callback. If it panics, the log says so, and this returns `fallback`.
+/// Runs a callback. If the callback panics, this function logs the panic and returns `fallback`.
 ///
 /// If a shared value is in use, the module itself has made the server call the callback. Then the callback does not
-/// run: the log says so, and this returns `fallback`. Two kinds of callback run even then, because the server may call
-/// them on another thread while the main thread uses a shared value.
+/// run, and this function logs the call and returns `fallback`. Two kinds of callback run even then, because the server
+/// may call them on another thread while the main thread uses a shared value.
 pub fn catch_panic<R>(kind: Callback, fallback: R, callback: impl FnOnce() -> R) -> R {
     if !matches!(kind, Callback::Free | Callback::Keys) && in_use() {
         log(Level::Warning, &format!("{kind:?} ignored: it came while the module's state was in use"));
@@ -122,7 +122,7 @@ pub mod probe {
         (b"config", Callback::Config),
     ];
 
-    /// With this name no callback panics. Instead, the server calls the module while its state is in use.
+    /// With this name no callback panics. Instead, the server calls the module while the module's state is in use.
     pub const NESTED: &[u8] = b"nested";
 
     /// Makes the next callback of the kind named `callback` panic. False when there is no kind of that name.

@@ -16,7 +16,7 @@
 //! [`PendingReplies`]. A reply is found by the handle of its client, which the server frees only after the reply has
 //! been taken out.
 //!
-//! Until no reply is pending, two kinds of event are recorded by fencing token. The first is that an owner has repeated
+//! While replies are pending, two kinds of event are recorded by fencing token. The first is that an owner has repeated
 //! its request: then the owner keeps the hold, although the client that asked first has left. The second is RENAME or
 //! MOVE: then the hold is passed on under the new name of the lock.
 
@@ -33,7 +33,7 @@ pub struct PendingReply {
     pub owner: Owner,
     /// How the wait has ended.
     pub outcome: Outcome,
-    /// The lock, if the wait has ended with a decision on it. None once the owner has claimed the hold.
+    /// The lock, if the wait has ended with a decision on the lock. None once the owner has claimed the hold.
     lock: Option<LockName>,
     /// The place in the queue, if it is to be kept for an owner whose client has left.
     place: Option<Place>,
@@ -59,7 +59,7 @@ impl PendingReply {
     }
 }
 
-/// A hold whose client left before the reply was sent.
+/// A hold that was granted to a client that left before the reply was sent.
 pub struct Undelivered {
     /// The present name of the lock.
     pub lock: LockName,
@@ -116,7 +116,7 @@ impl PendingReplies {
         Some(reply)
     }
 
-    /// The client of a reply that was taken has left. If the reply grants a hold, the hold is to be passed on.
+    /// A reply was taken, but its client has left. If the reply grants a hold, the hold is to be passed on.
     pub fn leave_undelivered(&mut self, reply: PendingReply) {
         if let (Some(token), Some(lock)) = (reply.granted(), reply.lock) {
             let PendingReply { owner, place, number, .. } = reply;
@@ -189,7 +189,7 @@ impl PendingReplies {
         self.forget_if_empty();
     }
 
-    /// Forgets what was recorded of tenures once nothing is pending.
+    /// Forgets the records about tenures if nothing is pending.
     fn forget_if_empty(&mut self) {
         if self.is_empty() {
             if !self.claimed.is_empty() {

@@ -6,8 +6,8 @@ use crate::state::{self, OwnWrite};
 use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{Change, Event, Lock, Now, event_of};
 
-/// Applies the message in `payload` to the lock in `name`, all or nothing, and passes it on to this server's own
-/// replicas and AOF.
+/// Applies the message in `payload` to the lock in `name`, all or nothing, and passes the message on to this server's
+/// own replicas and AOF.
 ///
 /// # Errors
 /// [`Error::Payload`] or [`Error::WrongType`]; then nothing has changed.
@@ -21,8 +21,8 @@ pub fn apply(context: Context, name: &KeyName<'_>, payload: &[u8], origin: Origi
     Ok(())
 }
 
-/// Records the dropped lock of the primary, or its end, without touching the key. The key is missing on this server
-/// too, or the primary sends its DEL next (an eviction is replicated before its DEL), or the key holds another value.
+/// Records the dropped lock of the primary, or its end. The key needs no change: it is missing on this server too, or
+/// the primary sends its DEL next (an eviction is replicated before its DEL), or it holds another value.
 fn follow_dropped(name: &KeyName<'_>, dropped: Option<Lock>) {
     subscriptions::subscribe_new_keys();
     state::with(|state| state.store.follow_dropped(name, dropped));

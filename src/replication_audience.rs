@@ -1,25 +1,26 @@
 //! Whether there is an audience for changes: a replica, the replication backlog, or the AOF.
 //!
 //! Replication is the most costly part of a change. The server finds only at the end of replication that there is no
-//! audience. So the module asks beforehand. Asking is costly too, so it asks once in each run of the server's cron.
-//! Until the cron has found that there is no audience, there may be one. No change is missed in between, for these
-//! reasons:
+//! audience. So the module asks beforehand. Asking is costly too, so the module asks once in each run of the server's
+//! cron. Until the cron has found that there is no audience, the module assumes an audience. If an audience comes
+//! between two runs of the cron, no change is missed either, for these reasons:
 //!
 //! - The cron asks for the same facts by which the server itself decides whether to send changes. While these facts
 //!   hold, the server drops every change, both of this module and of the server's own commands.
 //! - An audience comes when a replica asks for a snapshot, when an AOF is switched on, when the role changes, or when
-//!   other data is loaded. The server sends an event for each of these, except for the request of a replica. But it
-//!   also sends an event for each snapshot, whether a child process or the server itself makes it. From such an event
-//!   on, there may be an audience.
+//!   other data is loaded. The server sends an event in each of these cases, except when a replica asks for a snapshot.
+//!   But the server also sends an event for each snapshot, whether a child process or the server itself makes the
+//!   snapshot. From such an event on, the module assumes an audience.
 //! - The server does not send changes to a replica that waits for its snapshot. These changes go into the backlog for
 //!   that replica, under a new replication id. Other servers learn this id only from the snapshot, together with the
 //!   offset in the backlog at which to go on. This offset comes after all earlier changes.
 //! - A server that starts makes its backlog and its AOF before its cron runs for the first time.
-//! - The cron does not run within a transaction or a script, so its answer does not change within one.
+//! - The cron does not run within a transaction or a script, so the answer stays the same until the transaction or
+//!   script ends.
 //!
-//! In a cluster, a slot that moves may have an audience of its own. So the module always replicates in a cluster. It
-//! also always replicates on a server whose source was not read for these reasons. The file server/info.rs names the
-//! functions in the source of the server.
+//! In a cluster, a slot that moves may have an audience of its own. So the module always replicates in a cluster. The
+//! module also always replicates on a server in whose source nobody has checked these reasons. The file server/info.rs
+//! names the functions to check.
 
 /// Whether there may be an audience for changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

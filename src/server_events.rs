@@ -1,7 +1,8 @@
 //! Changes of locks that the module did not make, as the server reports them.
 //!
-//! These calls must not write to any key: the server is in the middle of another operation. They note what is to be
-//! checked and set the timer. [`crate::background`] does the work in the next pass of the event loop.
+//! The functions in this file must not write to any key: the server is in the middle of another operation. They note
+//! which locks must be checked, and set the timer. [`crate::background`] does the work in the next pass of the event
+//! loop.
 
 use crate::server::{
     Caller, Content, Context, KeyName, OpenKey, global_flags, latest_wall, lock_allocation, module_context,
@@ -27,7 +28,8 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
         if unlinked.recheck {
             state.recheck_lock(name, now.mono);
         }
-        // To subscribe now is soon enough: the server sends these events after the key is gone.
+        // It is not too late to subscribe now, because the server sends the event of an eviction or expiry after the
+        // key is gone.
         if unlinked.may_be_dropped {
             subscriptions::subscribe_expired_evicted();
         }
@@ -40,13 +42,13 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     });
 }
 
-/// A command begins. So a key that is evicted from now on is not the last unlinked lock, unless another module has
-/// called this command in its callback for that eviction.
+/// A command begins. So the last unlinked lock can be settled: a key that is evicted from now on is another key. The
+/// exception is a command that another module calls in its callback for the eviction of the unlinked lock.
 ///
 /// If the server does not name the caller, the module opens the key of the last unlinked lock. If the key then holds a
 /// value, or gets one later, a command has replaced the lock. On servers that name the caller, the module must not open
-/// a key in this call. With CLIENT NO-TOUCH, Redis 7.2 to 8.0 and Valkey 8 then read which command is running, although
-/// this is not set yet.
+/// a key in this call. If a client has set CLIENT NO-TOUCH, Redis 7.2 to 8.0 and Valkey 8 read the running command when
+/// a key is opened, but they set it only after this call.
 pub fn command_begins(caller: Caller) {
     let now = mono();
     match caller {
@@ -77,8 +79,8 @@ pub fn ttl_set(name: &KeyName<'_>) {
     }
 }
 
-/// A key has got this name by RENAME or MOVE. If it holds a lock, undelivered holds of the lock are passed on under
-/// this name.
+/// A key has got this name by RENAME or MOVE. If the key holds a lock, undelivered holds of the lock are passed on
+/// under this name.
 pub fn arrived(context: Context, name: &KeyName<'_>) {
     if state::with(|state| state.pending.is_empty()) {
         return;
@@ -90,10 +92,11 @@ pub fn arrived(context: Context, name: &KeyName<'_>) {
 }
 
 /// The server has evicted a key. If a command had unlinked the last unlinked lock, and the evicted key is a later key
-/// of the same name, then [`command_begins`] has settled the lock by now.
+/// of the same name, then [`command_begins`] has settled the lock by now. So this eviction is not taken for an eviction
+/// of the lock.
 ///
-/// A dropped lock is replicated at once, before the server's own DEL. The next pass of the event loop may be too late:
-/// a failover or a shutdown may forbid writes by then.
+/// A dropped lock is replicated at once, before the server's own DEL. The next pass of the event loop may be too late,
+/// because a failover or a shutdown may forbid writes by then.
 pub fn evicted(context: Context, name: &KeyName<'_>) {
     if state::own_write() {
         return;
@@ -147,7 +150,7 @@ pub fn new_key(name: &KeyName<'_>) {
     });
 }
 
-/// A database, or all of them, has been flushed.
+/// One database has been flushed, or all databases if `db` is `None`.
 pub fn flushed(db: Option<Db>) {
     let now = mono();
     recheck(|state| {
@@ -183,8 +186,9 @@ fn recheck(queues: impl FnOnce(&mut State) -> Vec<QueueId>) {
 }
 
 /// The server has become a replica. Most servers have ended the waits before this event, one by one, and each client
-/// has left its queue. Valkey 9 leaves some waits: all in cluster mode, all during FAILOVER until it has succeeded, and
-/// otherwise those of clients that can be redirected. The module ends these waits in the next pass of the event loop.
+/// has left its queue. Valkey 9 leaves some waits: all in cluster mode, all during FAILOVER until the failover has
+/// succeeded, and otherwise the waits of clients that can be redirected. The module ends these waits in the next pass
+/// of the event loop.
 pub fn became_replica() {
     subscriptions::subscribe_async_loading();
     recheck(|state| {
@@ -209,13 +213,13 @@ pub fn async_loading_begins() {
     state::with(|state| state.store.begin_async_loading());
 }
 
-/// The new data set takes the place of the old one, or was given up.
+/// The new data set has replaced the old data set if `loaded`, else it was discarded.
 pub fn async_loading_ends(loaded: bool) {
     state::with(|state| state.store.end_async_loading(loaded));
 }
 
-/// The server has forked, begins a snapshot, or has new settings: from now on a replica or an AOF may receive what is
-/// replicated.
+/// The server has forked, begins a snapshot, or has new settings: from now on a replica or an AOF may receive the
+/// changes of locks.
 pub fn audience_may_come() {
     state::with(|state| state.replication_audience.may_come());
 }

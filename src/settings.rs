@@ -51,8 +51,7 @@ impl Setting {
     }
 }
 
-/// The lease of a request that names none. It is never longer than the longest lease that a request
-/// may name.
+/// The lease of a request that names no lease. It is never longer than the longest lease that a request may name.
 pub fn default_lease() -> Span {
     let lease = DEFAULT_LEASE.span().min(max_lease());
     quarantine().map_or(lease, |quarantine| lease.min(quarantine))

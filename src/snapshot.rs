@@ -6,8 +6,8 @@
 //! server itself, which serves no client meanwhile. When a snapshot key is read, its locks become dropped locks at
 //! once, before the AOF or the primary sends changes of them. The key itself is deleted when the data set is loaded.
 //!
-//! The locks are not written as keys of their own. A replica or an AOF would then have more keys than the primary, and
-//! the next SETNX could have another result.
+//! The locks are not written as keys of their own. With such keys, a replica or an AOF would have more keys than the
+//! primary, and SETNX of one of them would have another result there.
 
 use crate::server::{Context, KeyName, OpenKey, clock, global_flags, subscriptions};
 use crate::{state, stored};

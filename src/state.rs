@@ -1,7 +1,7 @@
 //! What the module remembers from one call of the server to the next.
 //!
-//! What it remembers about locks is in the [`Store`] of core; the rest is here. The state is used only in calls that
-//! the server makes under its lock.
+//! The [`Store`] of core holds the memory about locks. All other memory of the module is in this file. The state is
+//! used only in calls that the server makes under its lock.
 //!
 //! The state is borrowed only while no function of the server runs that could call back into the module. Code decides
 //! under the borrow, ends the borrow, and then acts.
@@ -24,7 +24,7 @@ pub struct State {
     pub store: Store<BlockedClient>,
     /// Replies to clients whose wait has ended, and grants to clients that have left meanwhile.
     pub pending: PendingReplies,
-    /// What INFO counts, without the counts of core.
+    /// The counts of INFO that core does not count.
     pub statistics: Statistics,
     /// The module's one timer.
     pub wakeup_timer: WakeupTimer,
@@ -112,7 +112,7 @@ pub fn with<R>(use_state: impl FnOnce(&mut State) -> R) -> R {
     STATE.with(use_state)
 }
 
-/// Whether the module itself is changing the keyspace now, so that it ignores what the server reports of it.
+/// Whether the module itself is changing the keyspace now, so that it ignores the server's reports of this change.
 pub fn own_write() -> bool {
     OWN_WRITE.load(Ordering::Relaxed)
 }

@@ -1,11 +1,11 @@
-//! What INFO lock counts: what this server has done since it was started, or since CONFIG RESETSTAT.
+//! The counts of INFO lock, since this server was started or since CONFIG RESETSTAT.
 //!
-//! A replica does not count the decisions of its primary. Core's `Counters` counts the results of decisions; the rest
-//! is here.
+//! A replica does not count the decisions of its primary. Core's `Counters` counts the results of decisions. The other
+//! counts are in this file.
 //!
 //! The server does not report CONFIG RESETSTAT to modules, but the command also resets counts of the server. So the
-//! module checks the server's counts when INFO is asked for, and ten times a second. What the module counts between the
-//! reset and this check is lost.
+//! module checks the server's counts when INFO is asked for, and ten times a second. The module loses what it counts
+//! between the reset and this check.
 
 use crate::server::info::MonotonicStats;
 use lockward_core::{Instant, Span};
@@ -49,8 +49,8 @@ pub const fn count(count: &mut u64) {
     *count = count.wrapping_add(1);
 }
 
-/// The shortest time between two checks in the cron, because a check takes some 20 µs. It is a little less than the
-/// default interval of the cron, a tenth of a second. So by default every run of the cron checks.
+/// The shortest time between two checks in the cron, because a check takes some 20 µs. This time is a little less than
+/// the default interval of the cron, a tenth of a second. So by default every run of the cron checks.
 const BETWEEN_LOOKS: Span = match Span::from_millis(90) {
     Some(span) => span,
     None => Span::MAX,
@@ -66,7 +66,7 @@ impl Statistics {
         is_due
     }
 
-    /// Resets the statistics if the server's own counts have been set back. Returns whether it did.
+    /// Resets the statistics if the server's own counts have been set back. Returns whether the statistics were reset.
     pub fn reset_with_server(&mut self, server: MonotonicStats) -> bool {
         let is_reset = server.is_set_back_from(&self.server);
         if is_reset {

@@ -6,9 +6,9 @@ use crate::state::{self, State};
 use crate::{transaction, waiters};
 use lockward_core::{Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, Span, SweepPosition};
 
-/// How many waited-for keys are checked before clients are served again. This takes some 0.4 ms, because the sweep
-/// opens only keys with short names. By default there may be at most 10,000 waited-for keys. A round through them takes
-/// 20 slices and 0.17 seconds.
+/// How many waited-for keys are checked before clients are served again. To check 500 keys takes some 0.4 ms, because
+/// the sweep opens only keys with short names. By default there may be at most 10,000 waited-for keys. A round through
+/// them takes 20 slices and 0.17 seconds.
 const KEYS_IN_SLICE: usize = 500;
 
 /// A lease that ends later than this from now is left to the next round.
@@ -17,9 +17,9 @@ const SOON: Span = match Span::from_millis(1_000) {
     None => Span::MAX,
 };
 
-/// Looks for keys that changed without an event: opens waited-for keys one after the other, in slices. In a cluster it
-/// also asks whether this node still serves a missing key, because the key's slot may have moved without an event.
-/// Returns whether the round is over.
+/// Looks for keys that changed without an event: opens waited-for keys one after the other, in slices. In a cluster,
+/// this function also asks whether this node still serves a missing key, because the key's slot may have moved without
+/// an event. Returns whether the round is over.
 pub fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
     let queues: Vec<(QueueId, LockName)> = state::with(|state| {
         let queues: Vec<_> = state.store.queues.after(state.sweeps.queue).take(KEYS_IN_SLICE).collect();
@@ -28,8 +28,8 @@ pub fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
     });
     let cluster = context.flags().cluster().then(|| cluster_state(context));
     if cluster == Some(ClusterState::Down) {
-        // The cluster is down. Not every server then ends the waits itself. The waits end even if the cluster may be up
-        // again soon, because another node may serve the key then.
+        // Not every server ends the waits itself when its cluster is down, so the module ends them. The module does not
+        // wait until the cluster is up again, because another node may serve the key then.
         let all: Vec<QueueId> = state::with(|state| state.store.queues.queues().collect());
         waiters::end_waits_in_queues(all, Outcome::NotServed, now, slice);
         return false;
@@ -125,7 +125,7 @@ fn next_dropped_lock(context: Context, in_cluster: bool, now: Instant, slice: Sl
         if let Some(name) = name {
             return Some(name);
         }
-        // This is a long key in a cluster.
+        // The position of a long key in a cluster has no name. For such a key, only the slot is checked.
         let (db, _) = position;
         context.select(db);
         let slot_key = state::with(|state| state.store.dropped_locks.slot_key_at(position))?;

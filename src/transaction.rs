@@ -2,8 +2,8 @@
 //!
 //! The lock is in the keyspace or, when the server has dropped its key early, among the dropped locks. Core decides.
 //! The effects are then carried out in one order: store, replicate, set the timer for the clients that still wait,
-//! notify, and unblock. A module that is notified may do anything. The changes that it makes reach this module as
-//! events.
+//! notify, and unblock. A module that is notified may do anything. If it changes locks, this module receives the
+//! changes as events.
 
 use crate::command_time;
 use crate::effects_buffer::EffectsBuffer;
@@ -76,9 +76,9 @@ pub fn run<R>(
     Ok(answer)
 }
 
-/// A read has found a lease that is over. The module removes the holder, as the server deletes a key whose TTL has
-/// passed when a client reads it. If a client waits for the lock, the background work soon removes the holder, and may
-/// grant the lock too.
+/// A read has found a lease that is over. The module removes the holder, just as the server deletes a key that has
+/// expired when a client reads the key. But if a client waits for the lock, the background work soon removes the
+/// holder, and may grant the lock too.
 pub fn clear_away(context: Context, name: &KeyName<'_>) {
     let not_ours = state::with(|state| state.store.follows() || state.store.queue(name).is_some());
     if !not_ours && !Context::paused() {
@@ -96,7 +96,8 @@ pub fn break_dropped(name: &KeyName<'_>, now: Instant) {
     });
 }
 
-/// Puts a dropped lock back into the keyspace, because the server did not need its memory.
+/// Puts a dropped lock back into the keyspace. The server dropped this lock because of a jump of the wall clock, not to
+/// free memory.
 pub fn put_back(context: Context, name: &KeyName<'_>) {
     let now = now();
     let mut key = OpenKey::for_write(context, name);

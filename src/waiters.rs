@@ -36,7 +36,8 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
         .map_err(Error::Full)?;
     let id = context.client_id();
     let socket = socket_of(context, id);
-    // With I/O threads, the server may read this request after the client has repeated it on its next connection.
+    // With I/O threads, the server may read this request after the client has repeated the request on its next
+    // connection. So a request of a client that has left must not take over the place of the repeated request.
     if request.holds.is_some() && is_waiting(name, &request.owner) && socket.is_some_and(Socket::is_left) {
         return Err(Error::Superseded);
     }
@@ -47,13 +48,13 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
     let now = mono();
     let limit = limit.map(|limit| now.after(limit));
     let is_long = key.len() > LONGEST_SWEPT_KEY;
-    // The sweeps leave out long keys, so a decision reads the TTL now.
+    // The sweeps leave out long keys. So the queue is due at once, and the decision reads the TTL of the key.
     let due = if is_long { Some(now) } else { due };
     let wait_request = WaitRequest { request, limit, keep, handle: client };
     let superseded = state::with(|state| {
         let superseded = state.store.queues.join(db, key, wait_request, settings::waiter_limits(), now);
         if let Some(queue) = state.store.queues.queue(db, key) {
-            // If a kept place was removed to make room, the queue may be due.
+            // If a kept place was removed to make room, the queue may already be due.
             let due = due.into_iter().chain(state.store.queues.due(queue)).min();
             state.set_due(queue, due, now);
         }
@@ -76,7 +77,7 @@ fn is_waiting(name: &KeyName<'_>, owner: &Owner) -> bool {
     })
 }
 
-/// The socket of a client. It is remembered, because a client that waits is likely to wait again.
+/// The socket of a client. The module remembers the socket, because a client that waits is likely to wait again.
 fn socket_of(context: Context, id: u64) -> Option<Socket> {
     const MOST_KEPT: usize = 65_536;
     if let Some(known) = state::with(|state| state.sockets.get(&id).copied()) {
@@ -108,7 +109,8 @@ pub fn end_waits_in_queues(queues: Vec<QueueId>, outcome: Outcome, now: Instant,
     }
 }
 
-/// Ends the waits in a queue. If the slice is over before all waits have ended, the rest is due in the next pass.
+/// Ends the waits in a queue. If the slice is over before all waits have ended, the remaining waits end in the next
+/// pass.
 pub fn end_waits_in(queue: QueueId, outcome: Outcome, now: Instant, slice: Slice) {
     state::with(|state| state.store.queues.forget_places(queue));
     while let Some((waiter, _)) = state::with(|state| state.store.queues.pop_front(queue)) {

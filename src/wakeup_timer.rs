@@ -6,7 +6,7 @@
 //!
 //! The server's timers follow the wall clock: when the wall clock is set back, the timers stand still. So every
 //! decision on a lock with waiters, and the server's cron, check by the monotonic clock whether the timer is overdue.
-//! If it is, they set the timer again.
+//! If it is overdue, they set it again.
 
 use crate::server::timer::{self, TimerId};
 use lockward_core::{Instant, Span};

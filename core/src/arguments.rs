@@ -95,7 +95,7 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     /// A count of holds, at least `least`.
     ///
     /// # Errors
-    /// [`ParseError::Syntax`] when it is missing, [`ParseError::NotAnInteger`], [`ParseError::Holds`].
+    /// [`ParseError::Syntax`] when the argument is missing, [`ParseError::NotAnInteger`], [`ParseError::Holds`].
     pub fn holds(&mut self, least: u32) -> Result<u32, ParseError> {
         u32::try_from(self.integer()?).ok().filter(|holds| *holds >= least).ok_or(ParseError::Holds)
     }
@@ -103,7 +103,7 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     /// A number of slots, at least 1.
     ///
     /// # Errors
-    /// [`ParseError::Syntax`] when it is missing, [`ParseError::NotAnInteger`], [`ParseError::Slots`].
+    /// [`ParseError::Syntax`] when the argument is missing, [`ParseError::NotAnInteger`], [`ParseError::Slots`].
     pub fn slots(&mut self) -> Result<Slots, ParseError> {
         let number = u32::try_from(self.integer()?).ok().filter(|number| *number > 0);
         number.and_then(Slots::new).ok_or(ParseError::Slots)
@@ -112,7 +112,7 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     /// A weight.
     ///
     /// # Errors
-    /// [`ParseError::Syntax`] when it is missing, [`ParseError::NotAnInteger`], [`ParseError::Weight`].
+    /// [`ParseError::Syntax`] when the argument is missing, [`ParseError::NotAnInteger`], [`ParseError::Weight`].
     pub fn weight(&mut self) -> Result<Weight, ParseError> {
         u32::try_from(self.integer()?).ok().and_then(Weight::new).ok_or(ParseError::Weight)
     }
@@ -120,7 +120,7 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     /// How long a place in the queue is kept: 1 to 60,000 ms.
     ///
     /// # Errors
-    /// [`ParseError::Syntax`] when it is missing, [`ParseError::NotAnInteger`], [`ParseError::Keep`].
+    /// [`ParseError::Syntax`] when the argument is missing, [`ParseError::NotAnInteger`], [`ParseError::Keep`].
     pub fn keep(&mut self) -> Result<Span, ParseError> {
         const LONGEST: u64 = 60_000;
         let millis = u64::try_from(self.integer()?).ok().filter(|millis| (1..=LONGEST).contains(millis));
@@ -130,7 +130,7 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     /// A fencing token.
     ///
     /// # Errors
-    /// [`ParseError::Syntax`] when it is missing, [`ParseError::NotAnInteger`], [`ParseError::Token`].
+    /// [`ParseError::Syntax`] when the argument is missing, [`ParseError::NotAnInteger`], [`ParseError::Token`].
     pub fn token(&mut self) -> Result<FencingToken, ParseError> {
         u64::try_from(self.integer()?).ok().and_then(FencingToken::new).ok_or(ParseError::Token)
     }
@@ -138,7 +138,7 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     /// A count of entries to show, at least `least`.
     ///
     /// # Errors
-    /// [`ParseError::Syntax`] when it is missing, [`ParseError::NotAnInteger`], [`ParseError::Count`].
+    /// [`ParseError::Syntax`] when the argument is missing, [`ParseError::NotAnInteger`], [`ParseError::Count`].
     pub fn count(&mut self, least: usize) -> Result<usize, ParseError> {
         usize::try_from(self.integer()?).ok().filter(|count| *count >= least).ok_or(ParseError::Count)
     }
@@ -146,7 +146,7 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     /// A lease, in units of `unit` milliseconds.
     ///
     /// # Errors
-    /// [`ParseError::Syntax`] when it is missing, [`ParseError::NotAnInteger`], [`ParseError::Lease`],
+    /// [`ParseError::Syntax`] when the argument is missing, [`ParseError::NotAnInteger`], [`ParseError::Lease`],
     /// [`ParseError::LeaseTooLong`].
     pub fn lease(&mut self, unit: u64) -> Result<Span, ParseError> {
         let units = u64::try_from(self.integer()?).ok().filter(|units| *units > 0);
@@ -157,8 +157,8 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     /// A wait limit in milliseconds; `None` for 0, which means no limit.
     ///
     /// # Errors
-    /// [`ParseError::Syntax`] when it is missing, [`ParseError::LimitNotAnInteger`], [`ParseError::LimitNegative`],
-    /// [`ParseError::LimitOutOfRange`].
+    /// [`ParseError::Syntax`] when the argument is missing, [`ParseError::LimitNotAnInteger`],
+    /// [`ParseError::LimitNegative`], [`ParseError::LimitOutOfRange`].
     pub fn wait_limit(&mut self) -> Result<Option<Span>, ParseError> {
         let millis = self.number()?.ok_or(ParseError::LimitNotAnInteger)?;
         let millis = u64::try_from(millis).map_err(|_| ParseError::LimitNegative)?;
@@ -230,7 +230,7 @@ pub mod option {
 /// weight.
 ///
 /// # Errors
-/// [`ParseError::Syntax`] for a weight without slots, [`ParseError::Weight`] when it is larger than the limit.
+/// [`ParseError::Syntax`] for a weight without slots, [`ParseError::Weight`] when the weight is larger than the limit.
 pub fn check_mode(slots: Option<Slots>, weight: Option<Weight>) -> Result<(), ParseError> {
     match (slots, weight) {
         (_, None) => Ok(()),
@@ -242,7 +242,7 @@ pub fn check_mode(slots: Option<Slots>, weight: Option<Weight>) -> Result<(), Pa
 /// Sets the value of an option, which can be given only once.
 ///
 /// # Errors
-/// [`ParseError::Syntax`] when it is set already.
+/// [`ParseError::Syntax`] when the option is set already.
 pub fn set_once<T>(option: &mut Option<T>, value: T) -> Result<(), ParseError> {
     match option.replace(value) {
         None => Ok(()),

@@ -12,15 +12,15 @@ pub enum Change {
     Count(FencingToken, u32),
     /// The tenure with this token is over.
     End(FencingToken, End),
-    /// The leases of all tenures are over.
+    /// All tenures end, because their leases are over.
     AllOver,
 }
 
 /// Why a tenure ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
-    /// The owner released the tenure, or the tenure did not fit beside one that was restored.
+    /// The owner released the tenure, or the tenure did not fit beside a restored tenure.
     Released,
-    /// Its lease was over.
+    /// The lease of the tenure was over.
     LeaseOver,
 }

@@ -1,7 +1,7 @@
 //! The holder of a lock with only one holder, in 48 bytes.
 //!
-//! Most locks have one holder of weight 1, and there may be millions of them. A holder whose numbers do not fit is
-//! stored in a list instead: see [`crate::lock`].
+//! Most locks have one holder of weight 1, and a server may have millions of such locks. A holder whose numbers do not
+//! fit is stored in a list instead: see [`crate::lock`].
 
 use crate::holder::{Holder, Mode, Slots, Weight};
 use crate::owner::Owner;
@@ -12,8 +12,8 @@ use std::num::NonZeroI64;
 /// One holder and the TTL of the key.
 ///
 /// The TTL itself is not stored. Usually the token is the wall time of the grant. Then, if nobody sets the wall clock,
-/// the TTL is the token plus the time from the grant to the deadline. Only the difference from this sum is stored. This
-/// difference is the drift, and is usually small.
+/// the TTL is the token plus the time from the grant to the deadline. Only the drift is stored: the difference between
+/// the TTL and this sum, which is usually small.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CompactHolder {
     /// The owner.
@@ -85,10 +85,10 @@ impl CompactHolder {
     }
 }
 
-/// Two signed numbers in 64 bits: `low` in the lower `BITS`, `high` in the others.
+/// Two signed numbers in 64 bits: `low` in the lower `BITS` bits, `high` in the other bits.
 ///
-/// The complement is stored. The complement is 0 only if both numbers are -1, and `new` refuses these. Because the
-/// stored number is never 0, an enum that has a `Pair` needs no further bytes for its discriminant.
+/// The complement of the 64 bits is stored. It is 0 only if both numbers are -1, and `new` refuses this pair. Because
+/// the stored number is never 0, an enum that has a `Pair` needs no further bytes for its discriminant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Pair<const BITS: u32>(NonZeroI64);
 

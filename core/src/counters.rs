@@ -5,11 +5,11 @@ use crate::units::Instant;
 
 /// Counts of the results of decisions, and the durations of waits and tenures. Counts wrap around.
 ///
-/// A tenure begins with a grant (`acquired`) or is restored (`restored`). It ends with a release (`released`), with its
-/// lease (`leases_ended`), or in another way that has no counter, for example when its key is deleted.
+/// A tenure begins with a grant (`acquired`) or is restored (`restored`). It ends by a release (`released`), by the end
+/// of its lease (`leases_ended`), or in another way that has no counter, for example when the lock's key is deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// New tenures, including those of waiters.
+    /// New tenures, including the tenures that were granted to waiters.
     pub acquired: u64,
     /// Holds that were added to a tenure.
     pub re_entered: u64,
@@ -43,7 +43,7 @@ impl Counters {
         self.end(since, deadline);
     }
 
-    /// Records the duration of a tenure that has ended. Counts nothing else.
+    /// Records the duration of a tenure that has ended, and increments no other counter.
     #[inline]
     pub fn end(&mut self, since: Instant, now: Instant) {
         self.tenure_durations.record(now.micros_since(since));

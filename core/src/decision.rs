@@ -3,7 +3,8 @@
 //! A decision is made for a command, for the wake-up timer, for a key that was deleted, or for a client that
 //! disconnected. A decision always begins with two steps: it ends the tenures whose leases are over, and it serves the
 //! wait queue. Then it decides on the request. So no request overtakes a waiter, and a lock is never free while a
-//! waiter could have it. (A release on a replica skips both steps, because the primary decides.)
+//! waiter could have it. (A release on a replica skips both steps, because the primary decides about leases and
+//! waiters.)
 //!
 //! | the owner | the lock | acquire | release | renew |
 //! | --- | --- | --- | --- | --- |
@@ -36,8 +37,8 @@ use crate::wait_queues::{QueueId, WaitQueues};
 use crate::waiter::{Completion, Waiter};
 use std::hash::Hash;
 
-/// The most tenures that one decision ends one by one because their leases are over. To end so many takes some 5 ms.
-/// The remaining tenures hold the lock until the next decision. If clients wait, that decision is due at once.
+/// The most tenures that one decision ends one by one because their leases are over. To end 4,096 tenures takes some 5
+/// ms. The remaining tenures hold the lock until the next decision. If clients wait, the next decision is due at once.
 const MOST_ENDED: usize = 4_096;
 
 /// The answer to an acquisition that is not refused.
@@ -49,10 +50,10 @@ pub enum Acquired {
     Busy,
 }
 
-/// A decision on one lock, and all that it depends on.
+/// A decision on one lock, and all that the decision depends on.
 #[derive(Debug)]
 pub struct Decision<'a, H> {
-    /// The lock: as it is stored, or the dropped lock, or a free one.
+    /// The stored lock, the dropped lock, or a free lock if the key has neither.
     pub lock: &'a mut Lock,
     /// The wait queue of the lock, if there is one.
     pub queue: Option<QueueId>,
@@ -93,8 +94,9 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     /// Asks for the lock.
     ///
     /// # Errors
-    /// [`Refusal::Mode`] when the owner has a larger limit or another weight, [`Refusal::Holds`] when the named count
-    /// cannot follow the owner's count, [`Refusal::TooManyHolds`], [`Refusal::TokensUsedUp`].
+    /// [`Refusal::Mode`] when the request names a smaller limit or another weight than the owner has,
+    /// [`Refusal::Holds`] when the named count is neither the owner's count nor one more, [`Refusal::TooManyHolds`],
+    /// [`Refusal::TokensUsedUp`].
     pub fn acquire(&mut self, request: &AcquireRequest) -> Result<Acquired, Refusal> {
         self.expire_and_serve();
         match self.admission(request) {
@@ -113,7 +115,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         }
     }
 
-    /// The one place that says what happens to a request. It ignores the waiters that come before the request.
+    /// The one place that says what happens to a request. This function does not check whether others wait before the
+    /// request.
     #[inline(always)]
     fn admission(&self, request: &AcquireRequest) -> Admission {
         if let Some(known) = self.lock.holder(&request.owner) {
@@ -129,7 +132,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     /// What happens to a request of a holder.
     fn re_entry(&self, request: &AcquireRequest, known: Holder<&Owner>) -> Admission {
         // The request asks for the first hold, but the owner's tenure is unconfirmed. This server may have missed that
-        // the tenure ended, and that another one began.
+        // the tenure ended, and that another tenure began.
         if request.holds == Some(1) && !self.is_confirmed(known) {
             return Admission::Wait;
         }
@@ -154,9 +157,9 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         self.queue.is_some_and(|queue| self.queues.is_behind(queue, request))
     }
 
-    /// Ends the places in the queue of an owner that was granted the lock without a wait. A request that names its
-    /// count of holds takes over the owner's first place. The owner's other waits re-enter. Then the waiters behind
-    /// them may fit.
+    /// Ends all queue places of an owner that was granted the lock without a wait. A request that names its count of
+    /// holds takes over the owner's first place. The owner's other waits re-enter. Last, the wait queue is served,
+    /// because the waiters behind these places may fit now.
     #[inline(never)]
     fn end_own_places(&mut self, queue: QueueId, request: &AcquireRequest) {
         if request.holds.is_some()
@@ -169,10 +172,11 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     }
 
     /// Releases one hold or all, and serves the wait queue. Returns the holds left. If the release names the count to
-    /// be left and no token, it also ends the owner's waits and kept places that name more holds.
+    /// be left and no token, it also ends the owner's waits and kept places that name more holds. In this way a client
+    /// that stops waiting cancels its earlier requests.
     ///
     /// # Errors
-    /// [`Refusal::NotHeld`], or [`Refusal::Holds`] when the named count cannot follow the owner's count.
+    /// [`Refusal::NotHeld`], or [`Refusal::Holds`] when the named count is neither the owner's count nor one less.
     pub fn release(&mut self, request: &ReleaseRequest) -> Result<u32, Refusal> {
         self.expire_and_serve();
         let before = self.effects.changed();
@@ -201,8 +205,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         Ok(left)
     }
 
-    /// Sets a new lease, and a larger limit if the request names one. In quarantine it can also restore the tenure with
-    /// the named token, or correct the count of holds and the mode of a stored tenure.
+    /// Sets a new lease, and a larger limit if the request names one. In quarantine, a renewal can also restore the
+    /// tenure with the named token, or correct the count of holds and the mode of a stored tenure.
     ///
     /// # Errors
     /// [`Refusal::NotHeld`], [`Refusal::Mode`] for a smaller limit or another weight, or [`Refusal::TokenFarAhead`].
@@ -225,7 +229,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
 
     fn renew_known(&mut self, request: &RenewRequest, known: Holder) -> Result<(), Refusal> {
         let was_confirmed = self.is_confirmed(known.as_ref());
-        // A claim sets the mode that its request names, because this server may have missed a change of the mode.
+        // A claim is a renewal of an unconfirmed tenure by its token. A claim sets the mode that the request names,
+        // because this server may have missed a change of the mode.
         let is_claim = !was_confirmed && request.token.is_some();
         let mode = match request.slots {
             Some(slots) if is_claim => {
@@ -316,7 +321,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
 
     /// Decides on a lock that may have changed without a decision, for example by RENAME. First it does what
     /// [`Decision::expire_and_serve`] does. Then confirmed holders that also wait for the lock re-enter, and their kept
-    /// places end. Then the waiters behind them may fit.
+    /// places end. Last, the queue is served again, because the waiters behind them may fit.
     pub fn recheck(&mut self) {
         self.expire_and_serve();
         if let Some(queue) = self.queue {
@@ -330,7 +335,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         }
     }
 
-    /// The instant of the next decision that the waiters need: the end of the first lease, or of the quarantine.
+    /// The instant of the next decision that the waiters need: the end of the first lease or the end of the quarantine.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.lock.first_deadline().into_iter().chain(self.quarantine.ends(self.now.mono)).min()
@@ -341,15 +346,16 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         self.effects.change(self.lock, change, event, self.now);
     }
 
-    /// Whether a tenure is known to go on: it began in this quarantine or was renewed in it, or there is no quarantine.
+    /// Whether the server knows that a tenure goes on: the tenure began or was renewed in this quarantine, or there is
+    /// no quarantine.
     fn is_confirmed<O>(&self, known: Holder<O>) -> bool {
         self.quarantine_memory.as_ref().is_none_or(|memory| {
             !self.quarantine.is_unconfirmed(known.since) || memory.has_renewed(known.token)
         })
     }
 
-    /// Whether the count of holds is known to be right: the tenure began in this quarantine, or its owner has named the
-    /// count in it, or there is no quarantine.
+    /// Whether the server knows that the count of holds is right: in this quarantine the tenure began or its owner has
+    /// named the count, or there is no quarantine.
     fn holds_confirmed<O>(&self, known: Holder<O>) -> bool {
         self.quarantine_memory.as_ref().is_none_or(|memory| {
             !self.quarantine.is_unconfirmed(known.since) || memory.has_named_holds(known.token)
@@ -431,7 +437,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         self.effects.completions.push(Completion { waiter, outcome });
     }
 
-    /// Gives a holder this count of holds. The lease may get longer, but never shorter.
+    /// Sets the holder's count to `holds`. The lease may get longer, but never shorter.
     fn re_enter(&mut self, request: &AcquireRequest, known: Holder<()>, holds: u32) -> Grant {
         let deadline = known.deadline.max(self.now.mono.after(request.lease));
         let counted = holds > known.holds;
@@ -536,10 +542,10 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         Ok(())
     }
 
-    /// Makes room for a claimed tenure beside the tenures of other owners. If they do not all fit together, they are
-    /// tried in this order: first the confirmed tenures and the claim, from the largest token to the smallest, then the
-    /// unconfirmed tenures. A tenure that fits beside the earlier ones in this order stays. The others end, and their
-    /// owners may claim them again.
+    /// Makes room for a claimed tenure beside the tenures of other owners. If the claim and these tenures do not all
+    /// fit together, they are tried in this order: first the confirmed tenures and the claim, from the largest token to
+    /// the smallest, then the unconfirmed tenures. A tenure stays if it fits beside the tenures that were tried before
+    /// and stay. Each other tenure ends, and its owner may claim it again.
     ///
     /// # Errors
     /// [`Refusal::NotHeld`] when the claim does not fit. Then no tenure ends.

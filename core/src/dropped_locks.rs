@@ -5,10 +5,10 @@
 //! the AOF. If a decision replicates the change at once, the store marks the name as replicated.
 //!
 //! Memory is short when locks are evicted, so an entry is small: a hash, a key, a lock, and a short key in the same
-//! cluster slot. Nothing is indexed by time. A lock that clients wait for gets a decision when its lease ends. Sweeps
-//! visit the other locks, in the order of the hashes of their keys. A sweep remembers only the hash at its last
-//! position and goes on [`after`](DroppedLocks::after) it. So the memory of a sweep does not depend on the length of
-//! the keys.
+//! cluster slot. No index by time is necessary: a dropped lock that clients wait for gets a decision when its lease
+//! ends, and sweeps visit the other dropped locks, in the order of the hashes of their keys. A sweep remembers only the
+//! hash at its last position and goes on [`after`](DroppedLocks::after) this hash. So the memory of a sweep does not
+//! depend on the length of the keys.
 
 use crate::cluster_slot::{SlotKey, slot_key};
 use crate::lock::Lock;
@@ -144,7 +144,8 @@ impl DroppedLocks {
         }
     }
 
-    /// Removes the dropped locks of a database, or of all databases. The server itself replicates FLUSHDB and FLUSHALL.
+    /// Removes the dropped locks of a database, or of all databases. The module need not replicate this, because the
+    /// server itself replicates FLUSHDB and FLUSHALL.
     pub fn flush(&mut self, db: Option<Db>) {
         let Some(db) = db else {
             *self = Self::new();
@@ -179,13 +180,14 @@ impl DroppedLocks {
         })
     }
 
-    /// The key at a position of a sweep. If several keys share the hash, this is the first of them.
+    /// The key at a position of a sweep. If several keys share the hash, this is the first of these keys.
     #[must_use]
     pub fn key_at(&self, position: SweepPosition) -> Option<&[u8]> {
         Some(&self.at(position)?.key)
     }
 
-    /// A short key in the same cluster slot as [`key_at`](Self::key_at). It is computed once for each dropped lock.
+    /// A short key in the same cluster slot as [`key_at`](Self::key_at). The short key is computed once for each
+    /// dropped lock.
     #[must_use]
     pub fn slot_key_at(&self, position: SweepPosition) -> Option<SlotKey> {
         let dropped = self.at(position)?;

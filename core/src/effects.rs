@@ -113,7 +113,7 @@ impl<H> Effects<H> {
 
     /// Carries out one change of `lock`, and records it with its event.
     ///
-    /// Consecutive acquisitions of one tenure become one record with the final state, for example when its owner
+    /// Consecutive acquisitions of one tenure become one record with the final state, for example when an owner
     /// re-enters with many waits.
     #[inline(always)]
     pub(crate) fn change(&mut self, lock: &mut Lock, change: Change, event: Event, now: Now) {

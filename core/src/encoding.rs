@@ -19,13 +19,13 @@
 //! A payload that begins with *dropped* has no changes. Its puts are the whole dropped lock of a missing key. If there
 //! are no puts, the dropped lock is gone.
 //!
-//! If an owner is a UUID, or a UUID, a colon and a number, it is written as the 16 bytes of the UUID and a suffix. The
+//! An owner that is a UUID, or a UUID, a colon and a number, is written as the 16 bytes of the UUID and a suffix. The
 //! suffix is 0 if there is no number, else the number plus one.
 //!
-//! A deadline is written twice: as the time left of the lease, and as a wall time. On a replica, the time left counts
-//! from the instant at which it receives the payload. A server that reads the payload from a file or from RESTORE
-//! subtracts the time that has passed by the wall clock, and never adds time. So no payload contains an instant of a
-//! monotonic clock.
+//! A deadline is written twice: as the time left of the lease, and as a wall time. A replica counts the time left from
+//! the instant at which it receives the payload. If a server reads the payload from a file or from RESTORE, the lease
+//! ends after the time left or at the wall time by this server's clock, whichever comes first. So no payload contains
+//! an instant of a monotonic clock.
 //!
 //! A stored lock is a payload that has only puts. A payload is decoded completely before any record of it is applied.
 
@@ -51,7 +51,7 @@ const ALL_OVER: u8 = 7;
 /// This length of an owner means that a UUID and a suffix follow.
 const UUID: u8 = 0;
 
-/// Where a payload comes from. This decides how much of its leases is left.
+/// Where a payload comes from. This decides how much is left of the leases in the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The primary, in the replication stream or in a full resync: the time left of a lease counts from now.
@@ -90,7 +90,7 @@ pub fn append(payload: &mut Vec<u8>, change: &Change, now: Now) {
     }
 }
 
-/// Appends the whole of `lock`: the changes that turn a free lock into it.
+/// Appends the whole of `lock`: the changes that turn a free lock into this lock.
 pub fn append_lock(payload: &mut Vec<u8>, lock: &Lock, now: Now) {
     if payload.is_empty() {
         payload.push(VERSION);
@@ -158,7 +158,7 @@ fn append_number(payload: &mut Vec<u8>, mut number: u64) {
 /// Decodes a payload from a primary or the AOF, all or nothing.
 ///
 /// # Errors
-/// [`Malformed`] when it is not exactly one payload of this version.
+/// [`Malformed`] when the bytes are not exactly one payload of this version.
 pub fn decode_message(payload: &[u8], origin: Origin, now: Now) -> Result<Message, Malformed> {
     match payload {
         [VERSION, DROPPED] => Ok(Message::DroppedLock(None)),
@@ -172,7 +172,7 @@ pub fn decode_message(payload: &[u8], origin: Origin, now: Now) -> Result<Messag
 /// Decodes a payload of changes, all or nothing.
 ///
 /// # Errors
-/// [`Malformed`] when it is not exactly one payload of this version.
+/// [`Malformed`] when the bytes are not exactly one payload of this version.
 pub fn decode(payload: &[u8], origin: Origin, now: Now) -> Result<Vec<Change>, Malformed> {
     let mut reader = Reader::new(payload)?;
     let mut changes = Vec::new();
@@ -193,8 +193,8 @@ pub fn decode(payload: &[u8], origin: Origin, now: Now) -> Result<Vec<Change>, M
 /// writer.
 ///
 /// # Errors
-/// [`Malformed`] when it is not a payload of this version, or when no lock can have these holders: they do not fit
-/// beside each other, or have an owner or a token twice.
+/// [`Malformed`] when the bytes are not a payload of this version, or when no lock can have these holders: the holders
+/// do not fit beside each other, or two of them have the same owner or the same token.
 pub fn decode_lock(payload: &[u8], origin: Origin, now: Now) -> Result<Lock, Malformed> {
     decode_puts(Reader::new(payload)?, origin, now)
 }
@@ -249,7 +249,7 @@ impl<'a> Reader<'a> {
             number |= low.wrapping_shl(shift);
             if byte & 0x80 == 0 {
                 self.rest = rest.as_slice();
-                // The number has more than 64 bits, or is longer than necessary.
+                // The number has more than 64 bits, or is written in more bytes than necessary.
                 let wrong = (shift == 63 && low > 1) || (shift > 0 && low == 0);
                 return if wrong { Err(Malformed) } else { Ok(number) };
             }
@@ -273,8 +273,8 @@ impl<'a> Reader<'a> {
         FencingToken::new(self.number()?).ok_or(Malformed)
     }
 
-    /// A wall time. Any number of milliseconds that fits is accepted, because the writer's wall clock may show any
-    /// time.
+    /// A wall time. Any number of milliseconds that fits into an `i64` is accepted, because the writer's wall clock may
+    /// show any time.
     fn wall_time(&mut self) -> Result<WallTime, Malformed> {
         let since_epoch = i64::try_from(self.number()?).map_err(|_| Malformed)?;
         Ok(WallTime::from_millis(since_epoch))

@@ -13,8 +13,8 @@ const END: u64 = least_in(BUCKETS);
 
 /// Durations in microseconds.
 ///
-/// A percentile is never shorter than the duration that was recorded, and at most an eighth longer. Below 16 µs it is
-/// exact. For the last bucket, from 4 h 28 min on, it is the longest duration that was recorded.
+/// A percentile is never shorter than the recorded duration that it stands for, and at most an eighth longer. Below 16
+/// µs a percentile is exact. In the last bucket, from 4 h 28 min on, the percentile is the longest recorded duration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     counts: [u64; BUCKETS],

@@ -1,4 +1,4 @@
-//! One holder of a lock, how much of the lock it takes, and how much it lets others take beside it.
+//! One holder of a lock: how much of the lock this holder takes, and how much other holders may take at the same time.
 
 use crate::owner::Owner;
 use crate::token::FencingToken;
@@ -13,7 +13,7 @@ pub struct Slots(pub(crate) u32);
 impl Slots {
     /// One owner.
     pub const EXCLUSIVE: Self = Self(1);
-    /// Any number of owners, as for a read lock. Its number is 0.
+    /// Any number of owners, as for a read lock. The number of this limit is 0.
     pub const SHARED: Self = Self(0);
     /// The largest number that a request can name.
     pub const MAX: u32 = 1_000_000;
@@ -71,7 +71,7 @@ impl Weight {
     }
 }
 
-/// The mode of a tenure: how much of the lock it takes, and how much may be held in all while it lasts.
+/// The mode of a tenure: how much of the lock the tenure takes, and how much may be held in all while the tenure lasts.
 ///
 /// As (limit, weight), an exclusive lock is (1, 1), a reader is (no limit, 1), a permit of a semaphore is (n, 1), and a
 /// permit of weight w is (n, w).
@@ -127,7 +127,7 @@ impl Load {
     }
 
     /// The one rule for all kinds of lock. A tenure of this mode fits beside the present tenures if the sum of all
-    /// weights exceeds neither its own limit nor any of theirs.
+    /// weights exceeds neither the limit of this mode nor a limit of the present tenures.
     #[must_use]
     pub fn admits(self, mode: Mode) -> bool {
         self.plus(mode).is_allowed()
@@ -145,7 +145,7 @@ impl FromIterator<Mode> for Load {
     }
 }
 
-/// The tenure of one owner. A lock returns it with a borrowed owner: `Holder<&Owner>`.
+/// The tenure of one owner. A lock returns its tenures with a borrowed owner: `Holder<&Owner>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Holder<O = Owner> {
     /// The owner.

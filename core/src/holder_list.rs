@@ -1,7 +1,7 @@
 //! The holders of a lock with several holders, in the order of their tokens. This is also the order of their grants.
 //!
-//! A few holders are stored in a sorted list, because it takes the least memory and is cheap to scan. For more holders,
-//! there is an index for each query, so that no operation costs more than O(log n):
+//! A few holders are stored in a sorted list, because a list takes the least memory and is cheap to scan. For more
+//! holders, there is an index for each query, so that no operation costs more than O(log n):
 //!
 //! | question | index |
 //! | --- | --- |
@@ -26,7 +26,7 @@ use std::{mem, slice};
 /// The most holders in a sorted list.
 const FEW: usize = 32;
 
-/// When only this many holders are left, they become a list again.
+/// When only this many holders are left, they are stored in a list again.
 const FEW_AGAIN: usize = FEW / 2;
 
 /// Holders, each with its own owner and its own token.
@@ -34,8 +34,8 @@ const FEW_AGAIN: usize = FEW / 2;
 pub enum HolderList {
     /// Sorted by token.
     Few(Vec<Holder>),
-    /// A copy of the lock shares this memory until one of the two changes. So a copy is as cheap as a copy of a few
-    /// holders.
+    /// A copy of the lock shares this memory until the lock or the copy changes. So a copy is as cheap as a copy of a
+    /// few holders.
     Many(Arc<Indexed>),
 }
 
@@ -120,8 +120,9 @@ impl HolderList {
         }
     }
 
-    /// The owners of the tenures after the one with this token; for `None`, of all tenures. A defragmenter moves the
-    /// owners' heap memory. To go on later, it passes the last token that it has visited.
+    /// The owners of the tenures with larger tokens than this token; for `None`, of all tenures. A defragmenter moves
+    /// the owners' heap memory. To go on later, the defragmenter passes the token of the last tenure that it has
+    /// visited.
     pub fn owners_mut(
         &mut self,
         after: Option<FencingToken>,
@@ -238,7 +239,7 @@ impl HolderList {
         }
     }
 
-    /// Adds a tenure. It replaces the tenure that its owner already has.
+    /// Adds a tenure. If the owner already has a tenure, the new tenure replaces it.
     pub fn put(&mut self, holder: Holder) {
         match self {
             Self::Few(holders) => {
@@ -281,7 +282,7 @@ impl HolderList {
         }
     }
 
-    /// This list, if no copy shares its memory. If a copy shares it, the memory is left to the copy.
+    /// This list, if no copy shares its memory; else `None`, and the copy keeps the memory.
     pub fn unshared(self) -> Option<Self> {
         match self {
             Self::Few(_) => Some(self),
@@ -315,7 +316,7 @@ impl HolderList {
 
 impl Indexed {
     /// Builds each tree from all entries at once, which costs O(n) if they are sorted. The largest index is built
-    /// first, so that the list is freed before the others are built.
+    /// first, so that the list is freed before the other indexes are built.
     fn of(holders: Vec<Holder>) -> Self {
         let by_token: BTreeMap<FencingToken, Box<Holder>> =
             holders.into_iter().map(|holder| (holder.token, Box::new(holder))).collect();
@@ -363,7 +364,7 @@ impl Indexed {
 
     fn put(&mut self, holder: Holder) {
         let token = holder.token;
-        // A renewal: only the values change.
+        // A renewal: the token and the owner stay, so the indexes by token and by owner do not change.
         if let Some(known) = self.by_token.get_mut(&token).filter(|known| known.owner == holder.owner) {
             let (mode, deadline) = (holder.mode, holder.deadline);
             let before = mem::replace(&mut **known, holder);
@@ -480,7 +481,7 @@ mod tests {
         HolderList::Many(Arc::new(Indexed::of(list.iter().cloned().collect())))
     }
 
-    /// Checks that both give the same answer to every query.
+    /// Checks that the list and the trees give the same answer to every query.
     fn assert_same(list: &HolderList, trees: &HolderList, what: &str) {
         assert!(list.iter().eq(trees.iter()) && list.iter().rev().eq(trees.iter().rev()), "{what}");
         assert_eq!((list.len(), list.load()), (trees.len(), trees.load()), "{what}");

@@ -34,7 +34,7 @@ impl Hasher for IdHasher {
 }
 
 /// Shrinks a table that is nearly empty. Otherwise the table would keep the memory for the most entries that it ever
-/// had. It shrinks by a factor, so that the mean cost of a removal stays constant.
+/// had. The table shrinks by a factor, so that the mean cost of a removal stays constant.
 pub fn shrink_if_sparse<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>) {
     const KEPT: usize = 256;
     if table.capacity() > KEPT.saturating_mul(2) && table.len() < table.capacity() / 8 {

@@ -1,8 +1,8 @@
-//! The stored value: who holds the lock, and the one function that changes it.
+//! The stored value: who holds the lock, and the one function that changes a lock.
 //!
 //! A lock in the keyspace has at least one holder. A lock that nobody holds has no key. All changes to a lock are
-//! [`Change`]s, and [`Lock::apply`] carries them out: in a decision of the primary, on a replica when it receives them,
-//! and when the AOF is loaded.
+//! [`Change`]s, and [`Lock::apply`] carries them out: in a decision of the primary, on a replica that receives the
+//! changes, and when the AOF is loaded.
 //!
 //! A lock with one holder is a single allocation of 48 bytes, a [`CompactHolder`]. Several holders, or a holder that
 //! does not fit into a `CompactHolder`, are stored in a [`HolderList`].
@@ -21,7 +21,7 @@ use std::mem;
 #[derive(Clone, Debug)]
 pub struct Lock(Repr);
 
-/// How a lock is stored. If the only holder fits into [`CompactHolder`], it is always stored there.
+/// How a lock is stored. An only holder that fits into [`CompactHolder`] is always stored in this form.
 #[derive(Clone, Debug)]
 enum Repr {
     One(CompactHolder),
@@ -171,8 +171,9 @@ impl Lock {
         self.list().map_or_else(Vec::new, HolderList::index_lengths)
     }
 
-    /// The owners of the tenures after the one with this token, each with its token; for `None`, of all tenures. A
-    /// defragmenter moves the owners' heap memory. To go on later, it passes the last token that it has visited.
+    /// The owners of the tenures with larger tokens than this token, each with the token of its tenure; for `None`, of
+    /// all tenures. A defragmenter moves the owners' heap memory. To go on later, the defragmenter passes the token of
+    /// the last tenure that it has visited.
     pub fn owners_mut(
         &mut self,
         after: Option<FencingToken>,
@@ -353,7 +354,7 @@ impl Lock {
         self.holders().len() > MANY
     }
 
-    /// This lock, if no copy shares its memory. If a copy shares it, the memory is left to the copy.
+    /// This lock, if no copy shares its memory; else `None`, and the copy keeps the memory.
     pub(crate) fn unshared(self) -> Option<Self> {
         match self.0 {
             Repr::List(Some(list)) => {
@@ -443,7 +444,7 @@ impl List {
 
     /// Ends the tenures that do not fit beside `holder`, the oldest first. If every earlier change was applied, there
     /// are no such tenures. But a damaged AOF may lack the end of a tenure. Then the lock would have too many holders,
-    /// and its RDB file could not be loaded.
+    /// and an RDB file with this lock could not be loaded.
     fn end_conflicting(&mut self, holder: &Holder) {
         if self.holders.load().admits(holder.mode)
             && self.holders.iter().next_back().map(|last| last.token) < Some(holder.token)

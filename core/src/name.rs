@@ -7,7 +7,7 @@ use std::rc::Rc;
 pub struct Db(pub i32);
 
 impl Db {
-    /// The database that holds the contents of this one after SWAPDB `one` `other`.
+    /// The database that holds the contents of this database after SWAPDB `one` `other`.
     #[must_use]
     pub const fn swapped(self, one: Self, other: Self) -> Self {
         match self.0 {

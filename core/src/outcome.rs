@@ -33,19 +33,19 @@ pub enum NotHeld {
 pub enum Refusal {
     /// The owner does not hold the lock.
     NotHeld(NotHeld),
-    /// The request named a count of holds that cannot follow the count that the owner has.
+    /// The request named a count of holds that one acquisition or release cannot reach from the owner's count.
     Holds {
         /// The count that the owner has.
         has: u32,
     },
-    /// The request named a smaller limit than the owner has, or another weight.
+    /// The request named a smaller limit or another weight than the owner has.
     Mode {
         /// What the owner has.
         has: Mode,
     },
-    /// The owner has the largest count of holds.
+    /// The owner already has the largest possible count of holds.
     TooManyHolds,
-    /// There is no larger fencing token.
+    /// The server has given the largest fencing token that exists.
     TokensUsedUp,
     /// The named token lies more than a day ahead of the server's clock.
     TokenFarAhead,

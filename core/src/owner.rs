@@ -15,7 +15,7 @@ use std::fmt::{self, Write};
 use std::hash::{Hash, Hasher};
 use std::num::NonZeroU64;
 
-/// The bytes of a UUID, and of the suffix after it.
+/// The number of bytes of a stored UUID, and of the suffix after the UUID.
 const UUID: usize = 16;
 const SUFFIX: usize = 7;
 
@@ -42,17 +42,18 @@ enum Name {
 /// An owner without heap memory: a UUID and its suffix, or digits, or a short name that is filled up with zeros.
 ///
 /// Its fields are whole words. An owner is copied more often than it is compared, and a copy is slow if a processor
-/// reads memory in other pieces than it wrote (store forwarding fails).
+/// reads memory in larger or smaller pieces than it wrote (store forwarding fails).
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 struct Short {
     first: [u8; UUID],
     /// The lowest byte is the length of the name, or [`IS_UUID`] or [`IS_DIGITS`]. The other bytes are the suffix. For
-    /// a name, the suffix is the rest of the name. For a UUID, it is 0 without a number, or else the number plus one.
+    /// a name, the suffix is the rest of the name. For a UUID, the suffix is 0 if no number follows the UUID, else the
+    /// number plus one.
     kind_and_suffix: NonZeroU64,
 }
 
-/// No short name has one of these lengths.
+/// These values in place of a length mark the other two kinds: no short name is so long.
 const IS_UUID: u8 = u8::MAX;
 const IS_DIGITS: u8 = u8::MAX - 1;
 

@@ -60,25 +60,25 @@ impl Quarantine {
     }
 }
 
-/// What a server has observed of a lock's tenures in this quarantine. The stored lock is from before the quarantine and
-/// may be out of date.
+/// What a server has observed of a lock's tenures in this quarantine. The stored lock is not enough: it is from before
+/// the quarantine and may be out of date.
 ///
 /// Every tenure in this memory has ended, or goes on and was confirmed. A released tenure stays ended. If a tenure has
-/// ended in any way, older tenures that do not fit beside it stay ended too: they must have ended before it was
-/// granted.
+/// ended in any way, the older tenures that do not fit beside this tenure stay ended too: they must have ended before
+/// this tenure was granted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QuarantineMemory {
     /// No tenure with this token or a smaller one can be restored.
     ended_up_to: Option<FencingToken>,
-    /// What is known of single tenures; `None` when nothing is known. There may be very many locks of which only
-    /// `ended_up_to` is known. They take little memory, because this box is then absent.
+    /// What is known of single tenures; `None` when nothing is known. For most locks only `ended_up_to` is known.
+    /// Without the box, a memory of such a lock is small.
     tenures: Option<Box<Tenures>>,
 }
 
 /// What a server has observed of single tenures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Tenures {
-    /// The latest ended tenure of each mode beside which others can fit.
+    /// For each mode beside which other tenures can fit: the token of the latest tenure that has ended.
     ended: BTreeMap<Mode, FencingToken>,
     /// The tenures in `ended` that were released.
     released: BTreeSet<FencingToken>,
@@ -169,8 +169,8 @@ impl QuarantineMemory {
         }
     }
 
-    /// Forgets the tenures up to this token that have ended. The caller records for all locks together that no tenure
-    /// up to this token can be restored.
+    /// Forgets the ended tenures up to this token. The caller records for all locks together that no tenure up to this
+    /// token can be restored.
     pub(crate) fn forget_up_to(&mut self, token: Option<FencingToken>) {
         if token >= self.ended_up_to {
             self.end_up_to(token);

@@ -115,7 +115,8 @@ mod tests {
     fn removals_from_the_middle_leave_few_positions_vacant() {
         let mut queue = queue_of(1_000);
         let mut left: Vec<u64> = (0..1_000).collect();
-        // Removes elements from both ends of the middle, so that vacant positions do not reach the front early.
+        // Removes all elements but the first and the one at 500, from both ends to the middle. The first element stays,
+        // so the vacant positions do not reach the front.
         for number in (1..500).flat_map(|at| [at, 1_000 - at]) {
             left.retain(|other| *other != number);
             assert_eq!(queue.remove(Position(number)), Some(number));

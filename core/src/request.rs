@@ -46,7 +46,7 @@ pub enum HoldsLeft {
     OneLess,
     /// This count of holds. It is one less than before, or the same count when the request is repeated.
     Exactly(u32),
-    /// None.
+    /// No hold.
     None,
 }
 
@@ -63,8 +63,8 @@ pub struct RenewRequest {
     /// In quarantine and with a token: the count of holds of the tenure. A tenure that is restored without this value
     /// has one hold.
     pub holds: Option<u32>,
-    /// A larger limit than the tenure has, so that others fit beside it. In quarantine and with a token: the limit of
-    /// the tenure. A tenure that is restored without this value is exclusive.
+    /// A larger limit than the tenure has, so that other tenures fit beside it. In quarantine and with a token: the
+    /// limit of the tenure. A tenure that is restored without this value is exclusive.
     pub slots: Option<Slots>,
     /// The weight of the tenure, at most the limit. `None` keeps the weight of the tenure; a restored tenure then gets
     /// weight 1.

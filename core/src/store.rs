@@ -33,7 +33,8 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::mem;
 
-/// How many locks and ended tenures together have entries of their own in quarantine. The entries take at most 20 MB.
+/// The most locks and ended tenures, together, that have entries of their own in quarantine. The entries take at most
+/// 20 MB.
 const MEMORIES: usize = 200_000;
 
 /// If at least this much of a lease is left when its key expires, the wall clock has jumped. A wall clock that only
@@ -43,7 +44,8 @@ const CLOCK_JUMP: Span = match Span::from_millis(1_000) {
     None => Span::MAX,
 };
 
-/// The name of a lock, borrowed. The key is read only for a lookup.
+/// The name of a lock, borrowed. The store asks for the key only for a lookup, because the module must first read the
+/// key from the server.
 pub trait NameRef {
     /// The database.
     fn db(&self) -> Db;
@@ -103,18 +105,18 @@ impl<W> Default for Decided<W> {
 pub struct Unlinked {
     /// Whether a lease of the lock was still running.
     pub held: bool,
-    /// Whether the server may have evicted it.
+    /// Whether the server may have evicted the lock.
     pub may_be_evicted: bool,
-    /// Whether the server may have evicted it, or may have expired its key although a lease is still running.
+    /// Whether the server may have evicted the lock, or may have expired its key although a lease is still running.
     pub may_be_dropped: bool,
-    /// Whether the waiters for the lock, or the observations of it, must be checked soon.
+    /// Whether the caller must have the wait queue of the lock checked, if there is one, and set the timer.
     pub recheck: bool,
 }
 
 /// What happens to the last unlinked lock when a key has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expired {
-    /// Nothing is kept: the lock has ended, or the key was that of another lock.
+    /// Nothing is kept: the unlinked lock has ended, or the expired key was not that of the unlinked lock.
     Over,
     /// The tenure is kept: its lease ends very soon.
     Kept,
@@ -122,8 +124,8 @@ pub enum Expired {
     KeptFromClockJump,
 }
 
-/// The last held lock that something other than the module removed from the keyspace. The store keeps it until it knows
-/// why the lock was removed.
+/// The last held lock that something other than the module removed from the keyspace. The store keeps this lock until
+/// it knows why the lock was removed.
 #[derive(Debug)]
 pub struct UnlinkedLock {
     name: LockName,
@@ -133,7 +135,7 @@ pub struct UnlinkedLock {
 }
 
 impl UnlinkedLock {
-    /// The name that it had.
+    /// The name that the lock had.
     #[must_use]
     pub const fn name(&self) -> &LockName {
         &self.name
@@ -143,14 +145,15 @@ impl UnlinkedLock {
 /// What this server has observed of each lock in this quarantine.
 #[derive(Debug, Default)]
 struct Memories {
-    /// Locks are found by the hash of the key, because the memory for a lock that is gone must not grow with its name.
-    /// Two locks with the same hash share one entry. This is safe, because no token is given twice: at worst, the
-    /// server restores or confirms fewer tenures than it could.
+    /// Locks are found by the hash of the key, because the entry of a lock that is gone must not take more memory when
+    /// the key is longer. Two locks with the same hash share one entry. This is safe, because no token is given twice:
+    /// at worst, the server restores or confirms fewer tenures than it could.
     by_lock: HashMap<(Db, u64), QuarantineMemory>,
     /// How many ended tenures of all locks have an entry of their own.
     ended_entries: usize,
     /// For each database that was flushed: the largest token given before the flush. The key `None` stands for all
-    /// databases. When there are too many locks to remember, the value of `None` also covers ended tenures.
+    /// databases. When there are too many entries to remember, the value of `None` is raised to the token of an ended
+    /// tenure, and stands for the entries that are left out.
     flushed: HashMap<Option<Db>, FencingToken>,
     hasher: RandomState,
 }
@@ -230,11 +233,12 @@ pub struct Store<W> {
     /// Whether a decision was made in a quarantine whose end the store has not noticed yet.
     decided_in_quarantine: bool,
     unlinked: Option<UnlinkedLock>,
-    /// Locks with many holders whose tenures have all ended. These locks are freed in parts.
+    /// Ended locks that had many holders. These locks are freed in parts.
     discarded: VecDeque<Discarded>,
-    /// Dropped locks that go back into the keyspace at once, because the server did not need their memory.
+    /// Dropped locks that go back into the keyspace at once: the server dropped them because of a jump of the wall
+    /// clock, not to free memory.
     to_put_back: VecDeque<LockName>,
-    /// The dropped locks of a data set that is loaded beside the old one.
+    /// The dropped locks of a new data set, while the server loads it beside the old data set.
     async_loaded: Option<DroppedLocks>,
     replica: bool,
     loading: Loading,
@@ -311,7 +315,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         freed: u64,
         decide: impl FnOnce(&mut Decision<'_, W>) -> R,
     ) -> R {
-        // A lock that was renamed shares its memory with the unlinked lock, so a change would copy that memory.
+        // A lock that was renamed shares its memory with the unlinked lock, so a change would copy that memory. To
+        // prevent this, the unlinked lock is settled first.
         if self.unlinked.is_some() && (self.unlinked_is(name) || lock.has_many_holders()) {
             self.settle_unlinked(now.mono, freed);
         }
@@ -348,9 +353,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
     }
 
     /// Decides on a lock that has no key. If the server has dropped a lock of this name, the decision is on the dropped
-    /// lock. If the decision changes the dropped lock, the whole lock is replicated: when the server dropped it, the
-    /// server sent a DEL of its key to the replicas and the AOF. `lock` must be free before the call. Afterwards it is
-    /// the value that the key must get.
+    /// lock. If the decision changes the dropped lock, the whole lock is replicated, because the server sent a DEL of
+    /// its key to the replicas and the AOF when it dropped the lock. `lock` must be free before the call. After the
+    /// call, `lock` is the value that the key must get.
     #[inline]
     pub fn decide_without_key<R>(
         &mut self,
@@ -389,8 +394,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
     ///
     /// For a lock that is still held, the number of its holders bounds the memory. Nothing bounds the number of ended
     /// tenures: a client may restore a made-up tenure and release it, again and again. So the store remembers a limited
-    /// number of locks and ended tenures. Beyond that, the end of a tenure counts as the end of all older tenures of
-    /// every lock, as after FLUSHALL.
+    /// number of locks and ended tenures. Beyond this number, the end of a tenure counts as the end of all older
+    /// tenures of every lock, as after FLUSHALL.
     pub fn remember(
         &mut self,
         name: &impl NameRef,
@@ -405,8 +410,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// Forgets all observations when the quarantine is over. Then a holder of an unconfirmed tenure that waits for its
-    /// first hold can re-enter, so all queues are due.
+    /// Forgets all observations when the quarantine is over. From then on, a waiter that asks for its first hold can
+    /// re-enter even if its owner has an unconfirmed tenure. So all queues are due.
     pub fn notice_end_of_quarantine(&mut self, now: Instant) {
         if self.quarantine.ends(now).is_none() && mem::take(&mut self.decided_in_quarantine) {
             self.memories = Memories::default();
@@ -420,8 +425,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
     }
 
     /// A command or event has ended the tenures of a lock without a decision. If there are many tenures, they are
-    /// counted and freed in parts. If the server still shares their memory, the server frees them, and they are not
-    /// counted.
+    /// counted and freed in parts. If the server still shares the memory of the lock, the server frees it, and the
+    /// tenures are not counted.
     fn end_tenures(&mut self, name: &impl NameRef, lock: Lock, now: Instant) {
         self.remember_ended(name, &lock, now);
         if lock.has_many_holders() {
@@ -435,9 +440,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
     /// moved, expired or evicted. `latest_wall` is the server's clock. `evicts` tells whether the server evicts keys,
     /// and is called only if the store does not know the answer.
     ///
-    /// A lock with many holders is remembered only if the server may have dropped it, because the store has to free a
-    /// remembered lock later. If the lock is not remembered, the ends of its tenures are not counted, because the
-    /// tenures may go on under another name.
+    /// A lock with many holders is remembered only if the server may have dropped it, because the store would have to
+    /// free all these holders later. If the lock is not remembered, the ends of its tenures are not counted, because
+    /// the tenures may go on under another name.
     pub fn unlinked(
         &mut self,
         name: &impl NameRef,
@@ -446,8 +451,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         freed: u64,
         evicts: impl FnOnce() -> bool,
     ) -> Unlinked {
-        // One DEL may unlink many locks. While a lock is still unsettled, no other command has begun, so the answer of
-        // the earlier call still holds.
+        // One DEL may unlink many locks. While a lock is still unsettled, no other command has begun, so the earlier
+        // answer of `evicts` still holds.
         let known_to_evict = self.unlinked.as_ref().is_some_and(|unlinked| unlinked.may_be_evicted);
         self.settle_unlinked(now, freed);
         let held = lock.last_deadline() > Some(now);
@@ -502,7 +507,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.unlinked.take()
     }
 
-    /// Puts the unlinked lock back. It is settled if its key holds another value, or if another lock was unlinked
+    /// Puts the unlinked lock back. The lock is settled if its key holds another value, or if another lock was unlinked
     /// meanwhile.
     pub fn return_unlinked(&mut self, unlinked: UnlinkedLock, is_replaced: bool, now: Instant, freed: u64) {
         let newer = self.unlinked.replace(unlinked);
@@ -512,8 +517,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.unlinked = newer.or(self.unlinked.take());
     }
 
-    /// The server has evicted a key. Returns whether that key was the last unlinked lock. Then its tenure is kept, and
-    /// the caller replicates the dropped lock at once, before the server's own DEL.
+    /// The server has evicted a key. Returns whether that key held the last unlinked lock. If so, the tenure of this
+    /// lock is kept, and the caller replicates the dropped lock at once, before the server's own DEL.
     pub fn evicted(&mut self, name: &impl NameRef) -> bool {
         if !self.unlinked_is(name) {
             return false;
@@ -524,9 +529,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
         true
     }
 
-    /// The server has found that a key's TTL has passed, at `latest_wall` by its clock. If the TTL was earlier than the
-    /// module's, a client has set it, and the lock ends. If the TTL was the module's and the lease is still running by
-    /// the monotonic clock, the tenure is kept.
+    /// The server has found that a key's TTL has passed, at `latest_wall` by the server's clock. If a client had set an
+    /// earlier TTL, the lock ends. If the module had set the TTL and the lease is still running by the monotonic clock,
+    /// the tenure is kept.
     pub fn expired(&mut self, name: &impl NameRef, latest_wall: WallTime, now: Instant) -> Expired {
         if !self.unlinked_is(name) {
             return Expired::Over;
@@ -542,7 +547,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         Expired::KeptFromClockJump
     }
 
-    /// Whether a new key of this name matters for a lock.
+    /// Whether the caller must report a new key of this name by [`Self::new_key`].
     #[must_use]
     pub fn concerns_new_key(&self, name: &impl NameRef) -> bool {
         // The sweeps do not open long keys, so the waiters for long keys depend on this event.
@@ -631,8 +636,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// The primary has changed a lock, so the lock is not dropped any more. Nothing is lost, because the primary then
-    /// sends the whole lock.
+    /// The primary has changed a lock, so the lock is not dropped any more. To forget the dropped lock loses no tenure,
+    /// because the primary has sent the whole lock with the change.
     pub fn end_dropped(&mut self, name: &impl NameRef) {
         self.take_dropped(name);
     }
@@ -644,7 +649,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// Observes the tokens of a lock that another server has granted, or this server before a restart.
+    /// Observes the tokens of a lock that another server granted, or that this server granted before a restart.
     pub fn observe(&mut self, lock: &Lock) {
         lock.holders().for_each(|holder| self.tokens.observe(holder.token));
     }
@@ -655,12 +660,13 @@ impl<W: Copy + Eq + Hash> Store<W> {
         lock.holders().any(|holder| self.tokens.is_far_ahead(holder.token, wall))
     }
 
-    /// A dropped lock has been read from a snapshot. Its tokens have been observed.
+    /// A dropped lock has been read from a snapshot. The caller has already observed its tokens.
     pub fn load_dropped(&mut self, db: Db, key: &[u8], lock: Lock) {
         self.async_loaded.as_mut().unwrap_or(&mut self.dropped_locks).put(db, key, lock);
     }
 
-    /// A database, or all of them, has been flushed: its locks have ended, the dropped ones too.
+    /// One database has been flushed, or all databases if `db` is `None`. The flushed locks have ended, also the
+    /// dropped locks.
     pub fn flush(&mut self, db: Option<Db>, now: Instant) {
         let matters = !self.follows() && self.quarantine.ends(now).is_some();
         if let Some(last) = self.tokens.last().filter(|_| matters) {
@@ -702,7 +708,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.loading = from;
     }
 
-    /// The server has loaded its data, or failed to.
+    /// The server has loaded its data, or has failed to load it.
     pub const fn end_loading(&mut self, now: Instant) {
         self.loading = Loading::No;
         self.quarantine.loaded(now);
@@ -713,14 +719,14 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.async_loaded = Some(DroppedLocks::new());
     }
 
-    /// The new data set takes the place of the old one, or was given up.
+    /// The new data set has replaced the old data set if `loaded`, else it was discarded.
     pub fn end_async_loading(&mut self, loaded: bool) {
         if let Some(dropped_locks) = self.async_loaded.take().filter(|_| loaded) {
             self.dropped_locks = dropped_locks;
         }
     }
 
-    /// The instant of the next work, without sweeps.
+    /// The instant of the next work that is not a sweep.
     #[must_use]
     pub fn next_work(&self, now: Instant) -> Option<Instant> {
         let dropped =

@@ -1,7 +1,7 @@
 //! Times with a unit.
 //!
-//! Leases and wait limits are spans on the monotonic clock. The wall clock is for what outlives the process: the TTL of
-//! a key, fencing tokens, and files.
+//! Leases and wait limits are spans on the monotonic clock. The wall clock is for values that outlive the process: the
+//! TTL of a key, fencing tokens, and files.
 
 const MICROS_PER_MILLI: i64 = 1_000;
 

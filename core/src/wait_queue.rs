@@ -66,7 +66,7 @@ pub struct Queued<H> {
 pub enum Who<H> {
     /// A client waits.
     Present(Waiter<H>),
-    /// The place is kept.
+    /// The owner's client has left, and the place is kept.
     Absent(KeptPlace),
 }
 
@@ -89,7 +89,7 @@ impl KeptPlace {
 }
 
 impl<H> Queued<H> {
-    /// A place. `hash` is that of its owner.
+    /// A place. `hash` is the hash of its owner.
     pub const fn new(who: Who<H>, hash: OwnerHash) -> Self {
         Self { who, owner: hash }
     }
@@ -234,7 +234,7 @@ impl<H> WaitQueue<H> {
         })
     }
 
-    /// The earliest place of an owner for which `is_meant` holds.
+    /// The owner's earliest place for which `is_meant` returns true.
     pub fn first_of(
         &self,
         owner: &Owner,
@@ -247,7 +247,7 @@ impl<H> WaitQueue<H> {
         self.by_owner.get(&hash)?.iter().find(is_this).copied()
     }
 
-    /// A short key in the same cluster slot as the lock. It is computed once.
+    /// A short key in the same cluster slot as the lock. The short key is computed once.
     pub fn slot_key(&self) -> SlotKey {
         let key = self.slot_key.get().unwrap_or_else(|| slot_key(&self.name.1));
         self.slot_key.set(Some(key));

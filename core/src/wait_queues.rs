@@ -51,11 +51,12 @@ use std::mem;
 use std::ops::Bound;
 use std::rc::Rc;
 
-/// The longest key, in bytes, that a sweep opens. The server hashes a key each time it is opened, so a few huge keys
-/// would keep the server busy. For a longer key, a sweep asks only whether this node still serves its cluster slot.
+/// The longest key, in bytes, that a sweep opens. The server hashes a key each time the key is opened, so a few huge
+/// keys would keep the server busy. For a longer key, a sweep asks only whether this node still serves the cluster slot
+/// of the key.
 pub const LONGEST_SWEPT_KEY: usize = 256;
 
-/// How long a kept place holds back the places behind it after its wait limit was reached.
+/// For how long a kept place holds back the places behind it. The time begins when the wait limit is reached.
 const HOLDS_BACK: Span = match Span::from_millis(100) {
     Some(span) => span,
     None => Span::MAX,
@@ -65,7 +66,7 @@ const HOLDS_BACK: Span = match Span::from_millis(100) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(u64);
 
-/// How many clients may wait. Kept places also count, but give way to clients.
+/// How many clients may wait. Kept places also count, but the oldest kept place is removed when a client needs room.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// For one lock.
@@ -86,9 +87,9 @@ pub enum Full {
 /// Why a client leaves its wait queue. This decides whether its kept place holds others back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
-    /// The client was told that its wait limit was reached. It may ask again at once.
+    /// The client was told that its wait limit was reached. The client may ask again at once.
     LimitReached,
-    /// Its connection is closed.
+    /// The client's connection is closed.
     Disconnected,
 }
 
@@ -115,7 +116,8 @@ pub struct WaitQueues<H> {
     /// All queues in the order of a sweep. The names are here too, so that a sweep need not look up each queue.
     sweep_order: BTreeMap<QueueId, LockName>,
     hasher: RandomState,
-    /// The queue that was last found by its name. One command looks for it several times.
+    /// The queue that was last found by its name. One command looks up the same queue several times, and this saves the
+    /// later lookups.
     last_found: Cell<QueueId>,
     last_id: u64,
     last_position: u64,
@@ -188,8 +190,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.by_name.get(&db).into_iter().flat_map(HashMap::values).copied()
     }
 
-    /// The locks of one database that clients wait for: the key, the number of waiters, and since when the first of
-    /// them has waited.
+    /// The locks of one database that clients wait for: the key, the number of waiters, and the instant since which the
+    /// first waiter has waited.
     pub fn contended(&self, db: Db) -> impl Iterator<Item = (&Rc<[u8]>, usize, Instant)> {
         self.by_name.get(&db).into_iter().flatten().filter_map(|(key, queue)| {
             let queue = self.queues.get(queue)?;
@@ -227,7 +229,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         kept.map(|kept| (&kept.place.owner, kept.holds_back_until.is_some()))
     }
 
-    /// The length of each index, with a name for it. For tests.
+    /// The name and the length of each index. For tests.
     #[must_use]
     pub fn index_lengths(&self) -> [(&'static str, usize); 9] {
         let sum = |count: fn(&WaitQueue<H>) -> usize| self.queues.values().map(count).sum();
@@ -245,8 +247,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         ]
     }
 
-    /// Whether a request has to wait behind others. A request does not if it takes over the first place, or a
-    /// passed-over place before the first one.
+    /// Whether a request has to wait behind others. A request that takes over the first place, or a passed-over place
+    /// before the first place, need not wait.
     #[must_use]
     pub fn is_behind(&self, queue: QueueId, request: &AcquireRequest) -> bool {
         let Some(entry) = self.queues.get(&queue) else { return false };
@@ -273,8 +275,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     }
 
     /// Adds a waiter at the end of the queue of a lock. If the request names its count of holds, it takes over the
-    /// owner's earlier place instead. A wait in that place is returned as superseded. When there are too many places,
-    /// the oldest kept place is removed.
+    /// owner's earlier place instead. If another client waits in that place, its wait is returned as superseded. When
+    /// there are too many places, the oldest kept place is removed.
     pub fn join(
         &mut self,
         db: Db,
@@ -399,13 +401,13 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
     }
 
-    /// Removes the earliest wait of `owner` from a queue. Kept places of the owner before it are removed too.
+    /// Removes the earliest wait of `owner` from a queue. Kept places of the owner before this wait are removed too.
     pub fn pop_owner(&mut self, queue: QueueId, owner: &Owner) -> Option<Waiter<H>> {
         self.pop_where(queue, owner, |_| true)
     }
 
-    /// Removes the earliest wait of `owner` that names a count of holds above `holds`. Kept places of the owner before
-    /// that wait that name such a count are removed too.
+    /// Removes the earliest wait of `owner` that names a count of holds above `holds`. Kept places of the owner that
+    /// come before this wait and name a count above `holds` are removed too.
     pub fn pop_naming_more(&mut self, queue: QueueId, owner: &Owner, holds: u32) -> Option<Waiter<H>> {
         self.pop_where(queue, owner, |queued| queued.holds().is_some_and(|named| named > holds))
     }
@@ -488,7 +490,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.queues.get(&queue).is_some_and(|queue| queue.first_position() == Some(position))
     }
 
-    /// A place was removed. If it was the first and others wait, the queue is due, because they may fit now.
+    /// A place was removed. If it was the first place and clients wait behind it, the queue is due, because these
+    /// clients may fit now.
     fn removed(&mut self, queue: QueueId, was_first: bool, now: Instant) {
         if was_first && self.front(queue).is_some() {
             self.set_due(queue, Some(now));
@@ -496,7 +499,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.close_if_empty(queue);
     }
 
-    /// Sets when the lock of a queue needs its next decision: when its first lease ends.
+    /// Sets when the lock of a queue needs its next decision, for example when the first lease of the lock ends.
     pub fn set_due(&mut self, queue: QueueId, due: Option<Instant>) {
         let Some(entry) = self.queues.get_mut(&queue) else { return };
         if entry.due == due {
@@ -515,7 +518,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
     }
 
-    /// The lock of a queue may have changed without a decision, so it is due now.
+    /// The lock of a queue may have changed without a decision, so the queue is due now.
     pub fn set_changed(&mut self, queue: QueueId, now: Instant) {
         if let Some(entry) = self.queues.get_mut(&queue) {
             entry.changed = true;
@@ -553,7 +556,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.queues.get(&queue)?.due
     }
 
-    /// A short key in the same cluster slot as the key of a queue. It is computed once for each queue.
+    /// A short key in the same cluster slot as the key of a queue. The short key is computed once for each queue.
     #[must_use]
     pub fn slot_key(&self, queue: QueueId) -> Option<SlotKey> {
         self.queues.get(&queue).map(WaitQueue::slot_key)

@@ -6,7 +6,7 @@ use crate::queue::Position;
 use crate::request::AcquireRequest;
 use crate::units::{Instant, Span};
 
-/// What a client brings when it joins a wait queue.
+/// The request of a client to join a wait queue.
 #[derive(Clone, Debug)]
 pub struct WaitRequest<H> {
     /// The request for the lock.
@@ -23,9 +23,10 @@ pub struct WaitRequest<H> {
 /// A client in a wait queue.
 #[derive(Clone, Debug)]
 pub struct Waiter<H> {
-    /// What the client brought.
+    /// The request with which the client joined the queue.
     pub wait_request: WaitRequest<H>,
-    /// Since when it has waited. If it took over a position, this is when the earlier wait began.
+    /// Since when the client has waited. If the waiter took over a position, this is the instant at which the earlier
+    /// wait began.
     pub since: Instant,
     pub(crate) position: Position,
 }

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 /// The client has disconnected, or the server itself has ended its wait.
 fn forget(client: BlockedClient, leaving: Leaving) {
     // The code that takes a waiter out of its queue also unblocks the client. So if a reply is pending, the client is
-    // already unblocked or will be soon.
+    // already unblocked or will be soon, and must not be unblocked here again.
     if !waiters::drop_reply(client) && waiters::leave(client, leaving) {
         client.unblock();
     }

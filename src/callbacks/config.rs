@@ -34,8 +34,8 @@ pub unsafe fn register(context: Context, argv: *mut *mut raw::RedisModuleString,
     loaded
 }
 
-/// Settings are set one by one, so they may contradict each other. If they do, this warns once and names the value that
-/// is used.
+/// Settings are set one by one, so they may contradict each other. If they do, this function warns once and names the
+/// value that is used.
 fn warn_of_contradiction() {
     static LAST: Mutex<Option<(u64, u64)>> = Mutex::new(None);
     let shortened = shortened_default_lease();

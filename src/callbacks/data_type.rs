@@ -11,8 +11,8 @@ use std::{mem, ptr, slice};
 /// The name that TYPE returns and that `SCAN ... TYPE` takes. The server requires nine characters, hence the hyphen.
 const NAME: &CStr = c"lockward-";
 
-/// The version of the type, which the server writes into RDB files. It says only that the value is one string, and must
-/// not change. The string begins with the version of the encoding.
+/// The version of the type, which the server writes into RDB files. This version says only that the value is one
+/// string, and must not change. The string begins with the version of the encoding.
 const ENCODING: c_int = 1;
 
 /// A table without any methods. Each data type adds the methods that it has.
@@ -163,8 +163,8 @@ unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_v
     catch_panic(Callback::Digest, (), || {
         // SAFETY: the server's value, valid for this call.
         let Some(lock) = (unsafe { lock(value) }) else { return };
-        // The digest must be the same on a primary and its replica. Each of them has the deadline on its own clock, so
-        // the digest leaves out the deadline.
+        // The digest must be the same on a primary and its replica. Each server stores the deadline by its own clock,
+        // so the digest leaves out the deadline.
         for holder in lock.holders() {
             let owner = holder.owner.to_bytes();
             let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
@@ -205,8 +205,8 @@ unsafe fn unlinked(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void
     });
 }
 
-/// For a lock with many holders, the server calls this again until it returns 0. The cursor is the token of the last
-/// holder that was visited.
+/// For a lock with many holders, the server calls this function again until the function returns 0. The cursor is the
+/// token of the last holder that was visited.
 unsafe extern "C" fn defrag(
     context: *mut raw::RedisModuleDefragCtx,
     _key: *mut raw::RedisModuleString,

@@ -13,7 +13,7 @@ use std::{ptr, slice};
 /// The name of the type. The server requires nine characters.
 const NAME: &CStr = c"lockward_";
 
-/// The version of the type, which the server writes into RDB files. It is the version of the list only, and must not
+/// The version of the type, which the server writes into RDB files. This version is only that of the list, and must not
 /// change. The payload of each lock in the list begins with the version of the encoding.
 const ENCODING: c_int = 1;
 

@@ -10,8 +10,9 @@ pub unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut
     // SAFETY: the server's context, valid for this call.
     let context = unsafe { Context::new(context) };
     // The timer is marked as fired before the work. Otherwise a panic of the work would leave the mark unset, and the
-    // timer would never be set again. If setting the mark panics, the work is left to the next timer: the work could
-    // stop this timer, and the server also frees this timer after the callback.
+    // timer would never be set again. If setting the mark panics, the work does not run: the timer would still be
+    // marked as set, so the work could stop and thereby free it. After the callback, the server would free the timer
+    // again.
     let fired = || {
         background::timer_fired();
         true

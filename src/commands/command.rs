@@ -10,7 +10,7 @@ pub trait Command {
     /// The description.
     const INFO: CommandInfo;
 
-    /// Parses the whole request, carries it out and replies. If it fails, it returns an error and sends no reply.
+    /// Parses the whole request, carries it out and replies. A command that fails returns an error and sends no reply.
     ///
     /// # Errors
     /// The error that the client gets.
@@ -46,9 +46,9 @@ pub enum CommandSource {
 /// Where the running command comes from.
 ///
 /// # Errors
-/// [`Error::Paused`] when a transaction tries to write after it has paused all writes itself. [`Error::ReadOnly`] when
-/// a client asks a replica to change a lock. The server allows this on a replica that is not read-only, but no replica
-/// grants or frees a lock by itself.
+/// [`Error::Paused`] when a transaction tries to write after the transaction itself has paused all writes.
+/// [`Error::ReadOnly`] when a client asks a replica to change a lock. The server allows this on a replica that is not
+/// read-only, but no replica grants or frees a lock by itself.
 #[inline]
 pub fn command_source(context: Context) -> Result<CommandSource, Error> {
     if Context::paused() {
@@ -72,7 +72,7 @@ pub fn command_source(context: Context) -> Result<CommandSource, Error> {
     }
 }
 
-/// Like [`command_source`], but accepts only clients: for commands that a primary or a file never sends.
+/// Like [`command_source`], but accepts only clients: for commands that never come from a primary or a file.
 #[inline]
 pub fn only_clients(context: Context) -> Result<(), Error> {
     match command_source(context)? {

@@ -1,7 +1,7 @@
 //! LOCK._PANIC callback
 //!
 //! Makes the next callback of the named kind panic. Only for the test suite. With the name `nested`, the server calls
-//! the module while its state is in use.
+//! the module while the module's state is in use.
 
 use super::command::Command;
 use crate::arguments::Arguments;

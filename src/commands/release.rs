@@ -43,7 +43,7 @@ impl Command for Release {
                 }
                 Ok(left)
             })?,
-            // The primary decides whether the lease is over, and replicates its other changes
+            // The primary decides whether a lease is over and serves the waiters. It replicates these changes
             // separately.
             CommandSource::Primary | CommandSource::File => {
                 transaction::run(context, &key, |decision| decision.apply_release(&request))?

@@ -29,7 +29,7 @@ pub struct BlockedClient {
     pub id: u64,
     /// Whether the server generated the owner, so that the reply must contain the owner.
     pub minted: bool,
-    /// Its socket, if known.
+    /// The client's socket, if known.
     pub socket: Option<Socket>,
 }
 

@@ -133,7 +133,7 @@ impl Argument {
 }
 
 /// A list of arguments as structs of the module API, with an empty argument at its end. The first `chosen` arguments
-/// are not marked as optional, because the argument that contains them is.
+/// are not marked as optional, because the argument that contains them is already optional.
 fn raw_list(
     arguments: &[Argument],
     chosen: usize,
@@ -149,13 +149,13 @@ fn raw_list(
 /// How a command uses its key.
 #[derive(Clone, Copy, Debug)]
 pub enum KeyUse {
-    /// Reads it.
+    /// Reads the key.
     Read,
-    /// Replies with its contents, and may create, change or delete it.
+    /// Replies with the contents of the key, and may create, change or delete the key.
     Write,
-    /// May create, change or delete it, and replies with none of its contents.
+    /// May create, change or delete the key, and replies with none of its contents.
     WriteUnseen,
-    /// Reads it. An inner command begins at the third argument, and may have more keys.
+    /// Reads the key. An inner command begins at the third argument, and may have more keys.
     ReadBeforeCommand,
 }
 

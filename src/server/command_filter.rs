@@ -1,7 +1,7 @@
 //! Calls at the beginning of every command.
 //!
-//! The server has no event for this, but it calls a command filter when a command begins. The module registers a filter
-//! only while it needs one, because a filter makes every command slower.
+//! The server has no event for the beginning of a command, but calls a command filter then. The module registers a
+//! filter only while it needs one, because a filter makes every command slower.
 
 use super::entry_points::entry_points;
 use super::module_context::module_context;
@@ -24,8 +24,8 @@ pub enum Caller {
     Unknown,
 }
 
-/// Calls the module's entry point at the beginning of each command, until [`stop_watching_commands`]. Commands that the
-/// module calls are left out.
+/// Calls the module's entry point at the beginning of each command, until [`stop_watching_commands`]. The filter is not
+/// called for commands that this module itself calls.
 pub fn watch_commands() {
     if FILTER.load(Ordering::Relaxed).is_null() {
         let flags = raw::REDISMODULE_CMDFILTER_NOSELF as c_int;
@@ -46,8 +46,8 @@ pub fn stop_watching_commands() {
     }
 }
 
-/// The caller of the command. The server finds a client that has a connection by its id. It does not find the clients
-/// with which scripts and modules call commands.
+/// The caller of the command. The server can look up a connected client by its id. It cannot look up the clients with
+/// which scripts and modules call commands, because these clients have no connection.
 ///
 /// # Safety
 /// The server has passed `command` to the running callback.

@@ -69,8 +69,8 @@ impl Flags {
     }
 }
 
-/// Valkey's `VALKEYMODULE_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION`. Without it CLUSTER MIGRATESLOTS is refused. Redis has
-/// not given this bit a meaning.
+/// Valkey's `VALKEYMODULE_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION`. Without this option, the server refuses CLUSTER
+/// MIGRATESLOTS. Redis has not given this bit a meaning.
 const VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
 
 fn length(len: usize) -> c_long {
@@ -254,7 +254,7 @@ impl Context {
     /// Whether writes must wait: clients are paused, by hand, for a failover or for a shutdown. If a module writes in
     /// the background during a pause, the server crashes.
     pub fn paused() -> bool {
-        // SAFETY: takes nothing.
+        // SAFETY: the function takes no arguments.
         unsafe { api!(RedisModule_AvoidReplicaTraffic()) != 0 }
     }
 }

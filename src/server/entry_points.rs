@@ -1,7 +1,7 @@
 //! The functions of the module that the server calls.
 //!
-//! `callbacks/` passes them down when the module is loaded. So lower layers can start timers, block clients and
-//! subscribe, and only `callbacks/` knows what the functions do.
+//! `callbacks/` passes these functions down when the module is loaded. So lower layers can start timers, block clients
+//! and subscribe, and only `callbacks/` knows what the functions do.
 
 use redis_module::raw;
 use std::sync::OnceLock;

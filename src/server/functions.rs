@@ -65,7 +65,7 @@ const OLDEST: c_int = 0x0007_0000;
 
 /// The version of the server, as it numbers itself: 0x00MMmmpp. Zero when the server is too old to tell its version.
 pub fn version() -> c_int {
-    // SAFETY: reads a function pointer that the server set when the module was loaded; the function takes nothing.
+    // SAFETY: reads a function pointer that the server set when the module was loaded; the function takes no arguments.
     unsafe { raw::RedisModule_GetServerVersion.map_or(0, |version| version()) }
 }
 

@@ -12,8 +12,8 @@ use std::ptr;
 ///
 /// - Without replica, backlog and AOF: `alsoPropagate` asks `shouldPropagate`, which checks these three, and drops the
 ///   command.
-/// - A new replica: `canFeedReplicaReplBuffer` leaves it out until `replicationSetupSlaveForFullResync`. That function
-///   runs with `redisFork`, which fires FORK_CHILD.
+/// - A new replica: `canFeedReplicaReplBuffer` sends this replica no changes until
+///   `replicationSetupSlaveForFullResync`. That function runs with `redisFork`, which fires FORK_CHILD.
 /// - A replica that joins the snapshot of another replica: it can join only after the fork
 ///   (`SLAVE_STATE_WAIT_BGSAVE_END`).
 /// - A replica with a second connection for the snapshot: the main connection waits too (Redis 8,
@@ -24,11 +24,13 @@ use std::ptr;
 /// - A replica that comes after this server has changed its role: `replicationSetMaster` and `replicationUnsetMaster`
 ///   fire ROLE_CHANGED. A full resync fires LOADING.
 /// - An AOF that is switched on: `feedAppendOnlyFile` drops commands until the child of the rewrite runs: FORK_CHILD.
-///   If the rewrite has to wait (`startAppendOnly`, `bgrewriteaofCommand`), the CONFIG event has fired before.
+///   If the rewrite has to wait (`startAppendOnly`, `bgrewriteaofCommand`), the module assumes an audience since the
+///   CONFIG event, which fires before the rewrite.
 /// - An AOF in other cases: when the server starts, the AOF exists before the cron runs for the first time. After
-///   RM_RdbLoad, RM_ResetDataset and REPLICAOF NO ONE it begins with a fork. `restartAOFWithSyncRdb` (Valkey 9.1) runs on
-///   replicas only.
-/// - A node that gets a slot by atomic migration (Redis 8.6, `asmMigrateInProgress`): only in a cluster.
+///   RM_RdbLoad, RM_ResetDataset and REPLICAOF NO ONE, the AOF begins with a fork. `restartAOFWithSyncRdb` (Valkey 9.1)
+///   runs on replicas only.
+/// - A node that gets a slot by atomic migration (Redis 8.6, `asmMigrateInProgress`): only in a cluster, where the
+///   module always replicates.
 /// - During MULTI/EXEC or a script: the server refuses SYNC, PSYNC and (in scripts) CONFIG. No AOF
 ///   begins, and the cron does not run.
 ///
@@ -39,7 +41,7 @@ const KNOWN: [(&CStr, &[RangeInclusive<[u32; 2]>]); 2] =
 
 /// Whether this is one of the servers whose source was read.
 pub fn is_known() -> bool {
-    // Valkey names a version of Redis too.
+    // Valkey has both fields, so its own field comes first in the list.
     let named = KNOWN.iter().find_map(|(field, known)| Some((text(c"server", field)?, known)));
     named.is_some_and(|(version, known)| {
         major_and_minor(&version).is_some_and(|version| known.iter().any(|range| range.contains(&version)))
@@ -59,8 +61,8 @@ pub fn events_move_clients() -> bool {
     version.is_some_and(|version| ([8, 1]..[9, 1]).contains(&version))
 }
 
-/// The fields that are all 0 when there is no audience for changes. If a server lacks one of them, it may have an
-/// audience.
+/// The fields that are all 0 when there is no audience for changes. If a server lacks one of these fields, the module
+/// assumes an audience.
 const NO_AUDIENCE: [(&CStr, &[&CStr]); 3] = [
     (c"replication", &[c"connected_slaves", c"repl_backlog_active"]),
     (
@@ -84,8 +86,8 @@ pub fn has_no_replication_audience() -> bool {
     })
 }
 
-/// Counts of the server that grow until CONFIG RESETSTAT sets them to 0. After a reset, one of them may exceed its old
-/// value before the next check. It is very unlikely that all three do.
+/// Counts of the server that grow until CONFIG RESETSTAT sets them to 0. After a reset, one count may exceed its old
+/// value again before the next check. It is very unlikely that all three counts do.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MonotonicStats([u64; 3]);
 

@@ -76,10 +76,10 @@ impl<'a> InnerCommand<'a> {
         Ok(())
     }
 
-    /// In a transaction or a script the server itself lets no command block. Outside of them, the server aborts when a
-    /// module's command blocks during this call. So a module's command with the flag `blocking` is refused there. A
-    /// module's command without the flag may still block. If the server can return a promise (Redis from 7.2 on, and
-    /// Valkey), such a command is called in the mode that allows this.
+    /// In a transaction or a script the server itself lets no command block. Outside of transactions and scripts, the
+    /// server aborts when a module's command blocks during this call. So a module's command with the flag `blocking` is
+    /// refused in this case. A module's command without the flag may still block. If the server can return a promise
+    /// (Redis from 7.2 on, and Valkey), such a command is called in the mode that allows a promise as its reply.
     fn call(&self, context: Context) -> Result<CallReply, InnerRefused> {
         let may_block = known_command(self.name())
             .filter(|command| command.of_module && !context.flags().in_transaction_or_script());
@@ -89,7 +89,8 @@ impl<'a> InnerCommand<'a> {
             Some(_) | None => (c"0!CESMv", c"0!ESMv"),
         };
         let mut reply = self.call_as(context, as_client)?;
-        // This error means that the caller is a module, which has no user.
+        // This error means that the caller is a module. A module has no user, so the command is called again as the
+        // server.
         if reply.error().is_some_and(|error| error.starts_with(b"ERR cannot run as user")) {
             reply = self.call_as(context, as_server)?;
         }
@@ -147,8 +148,8 @@ fn is_own(name: &[u8]) -> bool {
 /// the inner command. Returns false if the server does not ask for keys but runs the command.
 ///
 /// From Redis 8.4 on, the server asks on its I/O threads, without its lock. On these threads the module must not call a
-/// command, so it does not know the flags of most keys. When the inner command runs, the server checks the client's
-/// rights by the correct flags.
+/// command to learn the flags of the keys, so most flags are unknown. When the inner command runs, the server checks
+/// the client's rights by the correct flags.
 ///
 /// # Safety
 /// The server has passed the context and the strings to the running callback.

@@ -36,10 +36,10 @@ pub enum Content<'a> {
 }
 
 /// An open key, which is closed when this is dropped. When a key is opened for writing and its TTL has passed, the
-/// server deletes it first, and so calls back into the module.
+/// server deletes the key first, and for this calls back into the module.
 pub struct OpenKey<'a> {
     key: *mut raw::RedisModuleKey,
-    /// The lock in it, once [`Self::content`] has found one.
+    /// The lock in the key, once [`Self::content`] has found it.
     value: *mut Lock,
     open: PhantomData<&'a ()>,
 }
@@ -120,9 +120,9 @@ impl<'a> OpenKey<'a> {
         self.expire_at(expires_at);
     }
 
-    /// Carries out a change of the lock in the key. `before` and `after` are its times of expiry. A free lock has no
-    /// such time: its key is deleted. For any other lock, the TTL is set if the time has changed. So a TTL that was set
-    /// by hand stays until the next lease, here and on replicas.
+    /// Carries out a change of the lock in the key. `before` and `after` are the TTLs that the lock had before the
+    /// change and has now. A free lock has no TTL: its key is deleted. For any other lock, the TTL of the key is set if
+    /// `after` differs from `before`. So a TTL that was set by hand stays until the next lease, here and on replicas.
     pub fn changed(&mut self, before: WallTime, after: Option<WallTime>) {
         match after {
             None => lock_allocation::deleting(self.value, || {

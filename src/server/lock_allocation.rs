@@ -4,7 +4,7 @@
 //! reports a lock that goes on under another name. But when the server frees a value, that lock is gone, whatever the
 //! reason.
 //!
-//! Most locks are released, and soon the next one is acquired. So the memory of a released lock is used again. This
+//! Most locks are released, and soon another lock is acquired. So the memory of a released lock is used again. This
 //! saves the bookkeeping of the server's allocator, some 20 ns for an acquire and a release.
 
 use super::shared::Shared;
@@ -59,9 +59,9 @@ pub fn give(lock: Box<Lock>) -> *mut Lock {
     Box::into_raw(lock)
 }
 
-/// Has the server delete the key of a value. The server frees the value during the call: it leaves a value to a thread
-/// only if freeing it is much work (`freeObjAsync`). Another module may be notified and make this module delete another
-/// value during the call. Then this value counts as freed for another reason.
+/// Has the server delete the key of a value. The server frees the value during the call: the server leaves a value to
+/// another thread only if freeing the value is much work (`freeObjAsync`). Another module may be notified and make this
+/// module delete a second value during the call. Then the first value counts as freed for another reason.
 pub fn deleting(value: *mut Lock, delete: impl FnOnce()) {
     DELETED.store(value, Ordering::Relaxed);
     delete();

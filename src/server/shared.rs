@@ -1,10 +1,10 @@
 //! Values that the module keeps from one call of the server to the next.
 //!
-//! A value is used in short closures, and nothing in a closure uses a shared value again. `make lint` checks that
+//! A value is used in short closures, and nothing in a closure uses a shared value again. `make lint` checks this rule
 //! (`scripts/check-layers`). If the server still calls the module during a closure, `catch_panic` rejects the call.
 //!
-//! Two calls may come without the server's lock: the one that frees a value, and the one that asks for the keys of a
-//! command. They use shared values only on the main thread, where the lock is held.
+//! Two calls may come without the server's lock: the call that frees a value, and the call that asks for the keys of a
+//! command. These two calls use shared values only on the main thread, where the lock is held.
 
 use redis_module::{RedisGILGuard, RedisLockIndicator};
 use std::cell::{Cell, RefCell};
@@ -14,7 +14,7 @@ thread_local! {
     static IS_MAIN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Notes that this is the server's main thread: the one that loads the module.
+/// Notes that this thread, which loads the module, is the server's main thread.
 pub fn set_main_thread() {
     IS_MAIN.set(true);
 }
@@ -28,9 +28,9 @@ pub fn on_main_thread() -> bool {
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
 /// A value that the server's calls into the module share. The server makes these calls one at a time, under a lock of
-/// its own. They are not all on one thread: another module may call our commands on a thread of its own.
+/// its own. The calls are not all on one thread: another module may call our commands on a thread of its own.
 ///
-/// It is used only in calls that the server makes under its lock.
+/// The value is used only in calls that the server makes under its lock.
 pub struct Shared<T>(RedisGILGuard<RefCell<T>>);
 
 /// The server's lock, which is held during a call of the server.
@@ -52,7 +52,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// Whether a shared value is in use, so that a call of the server must not use one.
+/// Whether a shared value is in use. If so, a call of the server must not use any shared value.
 pub fn in_use() -> bool {
     IN_USE.load(Ordering::Relaxed)
 }

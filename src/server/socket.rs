@@ -33,7 +33,7 @@ impl Socket {
     }
 }
 
-/// POLLRDHUP. Other systems do not have it. On these, the module sees that a client has left only when both sides of
+/// POLLRDHUP, which only Linux has. On other systems, the module sees that a client has left only when both sides of
 /// the connection are closed.
 const READ_SIDE_ENDED: c_short = if cfg!(target_os = "linux") { 0x2000 } else { 0 };
 /// POLLHUP. (POLLERR is left out: it also reports messages in the error queue of a healthy socket.)

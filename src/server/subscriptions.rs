@@ -2,7 +2,8 @@
 //!
 //! Subscriptions take time: the server walks through the list of all modules' subscriptions twice in each pass of its
 //! event loop, and calls keyspace subscribers within the commands of all clients. So the module subscribes to rare
-//! events only when it first needs them. It stays subscribed: not every server lets a module unsubscribe.
+//! events only when it first needs them. Afterwards the module stays subscribed, because not every server lets a module
+//! unsubscribe.
 
 use super::context::Context;
 use super::entry_points::entry_points;

@@ -9,9 +9,9 @@ use std::ffi::CStr;
 /// Whether the server would accept the write now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteGate {
-    /// It may be done.
+    /// The write may be done.
     Open,
-    /// It may not be done now: the server would refuse a client's write too.
+    /// The write may not be done now: the server would refuse a client's write too.
     Refused,
     /// This node does not serve the key.
     NotServed,
@@ -52,7 +52,7 @@ impl Context {
     }
 }
 
-/// Why the server refuses the write. The text is that of `RM_Call`.
+/// Why the server refuses the write. `text` is the error of `RM_Call`.
 fn refusal(text: &[u8]) -> WriteGate {
     const ELSEWHERE: &[u8] = b"non local key";
     const DOWN: &[u8] = b"the cluster is down";

@@ -130,7 +130,7 @@ fn a_ttl_is_computed_when_the_last_deadline_changes_or_on_request() {
     assert_eq!(lock.expires_at(), WallTime::from_micros(90_600));
 }
 
-/// A holder with present-day times whose lease lasts `micros`, and the TTL of its key.
+/// A holder whose lease lasts `micros`, with present-day times, and the TTL of its key.
 fn usual_holder(micros: i64) -> (Holder, WallTime) {
     let granted = 1_795_000_000_000_000;
     let owner = Owner::new(b"0f8fad5b-d9cb-469f-a165-70867728950e:17").unwrap();
