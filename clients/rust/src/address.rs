@@ -102,7 +102,7 @@ fn invalid(error: RedisError) -> Error {
 }
 
 /// The same connection settings, for another host and port. A node that does not know its own name sends an empty host.
-/// Then the result keeps the host of `info`.
+/// Then the result has the host of `like`.
 pub(crate) fn with_host_and_port(like: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
     let mut addr = like.addr().clone();
     if let ConnectionAddr::Tcp(to, at) | ConnectionAddr::TcpTls { host: to, port: at, .. } = &mut addr {

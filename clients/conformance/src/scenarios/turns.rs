@@ -1,4 +1,4 @@
-//! Several programs that acquire a lock in turns, while the suite checks which of them hold it.
+//! Several programs that acquire a lock in turns, while the suite checks that the holders fit together.
 
 use crate::stage::Stage;
 use crate::worker::Worker;
@@ -63,7 +63,8 @@ impl Turns<'_> {
         }
         let (mut asked, mut acquired, mut held, mut latest) = (actors.len(), 0, 0, 0);
         while actors.iter().any(|actor| actor.phase != Phase::Done) {
-            // The actors of a semaphore hold it together until no more grants come.
+            // If no grant comes within 20 ms, some actor must release first. So as many actors as possible hold a
+            // semaphore together.
             let is_any_held = actors.iter().any(|actor| actor.phase == Phase::Held);
             let limit = if is_any_held { Duration::from_millis(20) } else { DEADLINE };
             let came = stage.log().wait(limit, || {
