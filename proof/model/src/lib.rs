@@ -44,8 +44,8 @@
 //!    granted it meanwhile. When the other owner renews too, the larger token wins.
 //! 3. The old primary takes no more writes when the replica is promoted: it is dead, or min-replicas-max-lag is shorter
 //!    than the time after which it is declared dead. A longer quarantine does not replace this assumption, because it
-//!    only delays new grants at the new primary. The old primary does not know of a renewal at the new primary, so it
-//!    grants the lock when the lease that it knows has ended.
+//!    only delays new grants at the new primary. The old primary does not know of a renewal at the new primary. So the
+//!    old primary grants the lock when the old lease has ended.
 //! 4. Owners name HOLDS: 1 for their first hold, and 2 or more only while they rely on the lock. An owner that names no
 //!    count re-enters an unconfirmed tenure, which may have ended.
 //! 5. An owner that is not exclusive names its limit and weight when it renews with TOKEN. Otherwise a server that has
@@ -57,17 +57,18 @@
 //!    still smaller than an earlier one, a server in quarantine takes the new tenure for the older one, and may refuse
 //!    its owner.
 //!
-//! All monotonic clocks run at the same rate in the model. If real clocks do not, owners must leave a margin.
+//! All monotonic clocks run at the same rate in the model. If the rates of real clocks differ, owners must stop relying
+//! on a lock some time before the lease ends.
 //!
-//! The promises do not need these assumptions: that renewals reach the replica (the next renewal corrects a missed
-//! one), that replies arrive, that the wall clock is right (except for tokens), and that the key still exists.
+//! The promises hold even if a renewal does not reach the replica (the next renewal corrects this), a reply is lost, a
+//! wall clock is wrong (except for the promise about tokens), or the server drops the key.
 //!
-//! Two rules are also broken on purpose, to show that the check finds this. A server that compares a claim with each
-//! holder alone, and not with the sum ([`Claims::FitInPairs`]), breaks the limit. A guard that writes some time after
-//! its check ([`Guards::TwoSteps`]) runs stale writes.
+//! Two tests break a rule of the server on purpose, to show that the check finds the error. A server that compares a
+//! claim with each holder alone, and not with the sum ([`Claims::FitInPairs`]), breaks the limit. A guard that writes
+//! some time after its check ([`Guards::TwoSteps`]) runs stale writes.
 //!
 //! Only exclusive owners write, because a reader may write beside readers with larger tokens. The promise is about the
-//! data of each server, so data that a failover loses is not compared.
+//! data of each server alone. So the loss of data in a failover does not break the promise.
 //!
 //! Not in the model: the order of the queue, kept places, and renewals without TOKEN.
 

@@ -1,4 +1,4 @@
-//! The fenced store: a server without faults for the data that the locks protect.
+//! The fenced store: a server for the data that the locks protect. No fault hits this server.
 
 use lockward_checker::history::{Line, Token, Write, WriteOutcome};
 use lockward_checker::recorder::{Recorder, now};
