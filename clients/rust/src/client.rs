@@ -79,8 +79,8 @@ impl Client {
     /// tenure at once. If the future is dropped, the tenure ends with its lease.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the handle is not valid; [`Error::Lost`] when the tenure is over; [`Error::Unreachable`] when
-    /// no server answers within the client's patience.
+    /// [`Error::Invalid`] when the handle is not valid; [`Error::Lost`] when the tenure is over; [`Error::Unreachable`]
+    /// when no server answers within the client's patience.
     pub async fn resume(&self, handle: &str) -> Result<Guard, Error> {
         let invalid = || Error::invalid("the handle is not valid");
         let (tokens, lease, kind) = handle::parse(handle).ok_or_else(invalid)?;

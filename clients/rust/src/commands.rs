@@ -136,7 +136,8 @@ impl OwnedKey {
 
 /// Converts a reply.
 ///
-/// # Errors [`Error::Reply`] when the reply has another type.
+/// # Errors
+/// [`Error::Reply`] when the reply has another type.
 pub(crate) fn read<T: redis::FromRedisValue>(reply: Value) -> Result<T, Error> {
     redis::from_redis_value(reply).map_err(|error| Error::Reply(error.to_string()))
 }

@@ -41,7 +41,8 @@ impl Guard {
 
     /// Completes the guard when all keys are granted. The keys are held at most for `hold_limit` after the last grant.
     ///
-    /// # Errors [`Error::Lost`] if a key is lost.
+    /// # Errors
+    /// [`Error::Lost`] if a key is lost.
     pub(crate) fn complete(&mut self, hold_limit: Option<Duration>) -> Result<(), Error> {
         let keys = self.tenure.state().keys.into_iter();
         self.tokens = keys.map(|held| (held.name, held.token)).collect();
@@ -131,8 +132,8 @@ impl Guard {
     /// held until now. This is useful just before a program publishes its work.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock is lost; [`Error::Unreachable`] if no server answers within the client's patience and
-    /// the lease. After that error the lock may still be held.
+    /// [`Error::Lost`] if the lock is lost; [`Error::Unreachable`] if no server answers within the client's patience
+    /// and the lease. After that error the lock may still be held.
     pub async fn renew(&self) -> Result<(), Error> {
         self.tenure.renew(self.tenure.client.settings.patience).await
     }
@@ -140,8 +141,9 @@ impl Guard {
     /// Raises the limit, so that other owners that ask for the lock with this larger limit can hold it too. A writer
     /// that passes [`Limit::Shared`] becomes a reader. The token stays the same. A smaller limit is refused.
     ///
-    /// # Errors As [`renew`](Self::renew). After [`Error::Unreachable`] the next renewal downgrades the lock. The next
-    /// renewal also repeats the downgrade of several locks if the server has downgraded only some of them.
+    /// # Errors
+    /// As [`renew`](Self::renew). After [`Error::Unreachable`] the next renewal downgrades the lock. The next renewal
+    /// also repeats the downgrade of several locks if the server has downgraded only some of them.
     pub async fn downgrade(&self, limit: Limit) -> Result<(), Error> {
         let before = self.tenure.state().kind;
         let kind = Kind { limit, weight: before.weight.filter(|_| limit != Limit::Shared) };
@@ -171,11 +173,12 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     ///
-    /// **The client does not repeat the command when its reply is lost**, because the command may have run. It repeats the
-    /// command only if it did not run: no server was connected, the slot has moved, or the server is a replica. If the future
-    /// is dropped, the command may still run.
+    /// **The client does not repeat the command when its reply is lost**, because the command may have run. It repeats
+    /// the command only if it did not run: no server was connected, the slot has moved, or the server is a replica. If
+    /// the future is dropped, the command may still run.
     ///
-    /// # Errors [`Error::Lost`] if the lock is lost: the command did not run. The other errors do not change the lock.
+    /// # Errors
+    /// [`Error::Lost`] if the lock is lost: the command did not run. The other errors do not change the lock.
     /// [`Error::Refused`] is an error of the command. [`Error::Unreachable`] means that no server has replied within
     /// the response limit or the client's patience: the command may have run. [`Error::Reply`] means that the command
     /// has run, and its reply is not a `T`.
@@ -213,9 +216,10 @@ impl Guard {
     /// Releases the lock. When this method returns, the server has granted the lock to the first waiter. If the future
     /// is dropped, the lock is released in the background.
     ///
-    /// # Errors [`Error::Lost`] if the lock was lost before, so the work was not protected to its end.
-    /// [`Error::Unreachable`] if no server answers within the client's patience. The client then repeats the release in
-    /// the background until the lease is over.
+    /// # Errors
+    /// [`Error::Lost`] if the lock was lost before, so the work was not protected to its end. [`Error::Unreachable`] if
+    /// no server answers within the client's patience. The client then repeats the release in the background until the
+    /// lease is over.
     pub async fn release(self) -> Result<(), Error> {
         self.release_all().await
     }

@@ -23,8 +23,8 @@
 //! - **It renews leases** each time a third of them has passed, until the guard is released or the lock is lost.
 //!   [`Lock::hold_limit`] bounds the time of renewals, and [`Lock::without_renewal`] switches renewals off.
 //! - **It detects a loss by its own clock**, at the end of the lease, even if no server answers.
-//! - **It repeats requests** whose replies are lost. Each request names the number of holds that it leads to, so no hold
-//!   counts twice. A waiter keeps its position in the queue.
+//! - **It repeats requests** whose replies are lost. Each request names the number of holds that it leads to, so no
+//!   hold counts twice. A waiter keeps its position in the queue.
 //! - **Each waiter has a connection of its own**, so a waiter delays no other request. The client acquires a free lock
 //!   on a shared connection.
 //! - **It follows failovers and slots that move.** As soon as the connection to a server breaks, the client renews the

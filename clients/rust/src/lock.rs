@@ -41,7 +41,8 @@ impl Lock {
         self
     }
 
-    /// Holds the lock together with others while the sum of their weights is at most `slots`, 1 to 1,000,000: a semaphore.
+    /// Holds the lock together with others while the sum of their weights is at most `slots`, 1 to 1,000,000: a
+    /// semaphore.
     pub fn slots(mut self, slots: u32) -> Self {
         self.options.kind.limit = Limit::Slots(slots);
         self
@@ -105,7 +106,8 @@ impl Lock {
 
     /// Acquires the lock if it is free, without waiting.
     ///
-    /// # Errors [`Error::Busy`] if the lock is not free; otherwise as [`acquire`](Self::acquire).
+    /// # Errors
+    /// [`Error::Busy`] if the lock is not free; otherwise as [`acquire`](Self::acquire).
     pub async fn try_acquire(self) -> Result<Guard, Error> {
         self.wait(Duration::ZERO).acquire().await
     }

@@ -94,11 +94,12 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Sends a request once, and waits at most `limit` for the reply. `None` means that there was no reply, and the pause
-    /// before the next attempt is over.
+    /// Sends a request once, and waits at most `limit` for the reply. `None` means that there was no reply, and the
+    /// pause before the next attempt is over.
     ///
-    /// # Errors [`Error::Refused`] when the server's error would come again after a repeat; [`Error::Unreachable`] when
-    /// there is no time for another attempt.
+    /// # Errors
+    /// [`Error::Refused`] when the server's error would come again after a repeat; [`Error::Unreachable`] when there is
+    /// no time for another attempt.
     pub(crate) async fn send(&mut self, cmd: &Cmd, limit: Duration) -> Result<Option<Value>, Error> {
         let time_for_replicas = self.replicas.map_or(Duration::ZERO, |(_, within)| within);
         let limit = limit.min(until(self.end())).saturating_add(time_for_replicas);

@@ -146,7 +146,8 @@ impl Tenure {
 
     /// Ends the tenure in this process, if it has not ended before.
     ///
-    /// # Errors [`Error::Lost`] if the tenure had ended before.
+    /// # Errors
+    /// [`Error::Lost`] if the tenure had ended before.
     pub(crate) fn end(&self, lost: Error) -> Result<(), Error> {
         let mut earlier = Ok(());
         self.state.send_modify(|state| {

@@ -109,9 +109,9 @@ impl Guard {
     /// Releases the hold. The last guard releases the lock at all servers, and returns when a majority has confirmed
     /// the release. If the future is dropped, the client releases the lock in the background.
     ///
-    /// # Errors [`Error::Lost`] if the lock was lost before, so the work was not protected up to its end.
-    /// [`Error::NoMajority`] if too few servers answer. The client then repeats the releases in the background until
-    /// the leases are over.
+    /// # Errors
+    /// [`Error::Lost`] if the lock was lost before, so the work was not protected up to its end. [`Error::NoMajority`]
+    /// if too few servers answer. The client then repeats the releases in the background until the leases are over.
     pub async fn release(mut self) -> Result<(), Error> {
         self.is_released = true;
         let status = self.majority.status();

@@ -61,8 +61,9 @@ impl Lock {
 
     /// Tries once to acquire the lock.
     ///
-    /// # Errors [`Error::Busy`] if other owners hold the lock on too many servers. If two callers try at the same time,
-    /// both may get this error. The other errors are as in [`acquire`](Self::acquire).
+    /// # Errors
+    /// [`Error::Busy`] if other owners hold the lock on too many servers. If two callers try at the same time, both may
+    /// get this error. The other errors are as in [`acquire`](Self::acquire).
     pub async fn try_acquire(self) -> Result<Guard, Error> {
         self.wait(Duration::ZERO).acquire().await
     }
@@ -76,8 +77,8 @@ impl Lock {
     ///
     /// # Errors
     /// - [`Error::Busy`] when the wait limit is reached.
-    /// - [`Error::NoMajority`] when the wait limit is reached and too few servers answer. Without a wait limit, this error
-    ///   comes when too few servers have answered for the client's patience.
+    /// - [`Error::NoMajority`] when the wait limit is reached and too few servers answer. Without a wait limit, this
+    ///   error comes when too few servers have answered for the client's patience.
     /// - [`Error::Refused`] and other errors when so many servers refuse that the rest is no majority.
     pub async fn acquire(self) -> Result<Guard, Error> {
         let limit = self.wait.map(from_now);
