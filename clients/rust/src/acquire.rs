@@ -86,7 +86,7 @@ pub(crate) struct Acquire<'a> {
     request: Request<'a>,
     /// Set when the call may wait in the server's queue, on a connection of its own.
     permit: Option<SemaphorePermit<'a>>,
-    /// The server may keep a queue position or a grant for this owner, even if no reply was lost.
+    /// Whether the server may keep a queue position or a grant for this owner, even if no reply was lost.
     leaves_something: bool,
 }
 
@@ -101,7 +101,7 @@ impl<'a> Acquire<'a> {
     ) -> Result<Tenure, Error> {
         let mut request = Request::new(client, &Arc::new(name));
         request.deadline = limit + OVERTIME;
-        // A call that does not wait ends within the patience.
+        // A call that does not wait must end within the patience, so answers do not start its patience again.
         request.restarts_patience = !options.waits_not();
         if options.replicas.is_some() {
             // WAIT covers the commands before it on the same connection, so both must be sent on one connection. On the

@@ -6,11 +6,11 @@ use redis::RedisError;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The wait limit is reached, and another owner holds the lock, or waiters are before this one, or the server is in
-    /// quarantine. Nothing is held.
+    /// The wait limit is reached: another owner holds the lock, other waiters come first, or the server is in
+    /// quarantine. The caller holds nothing.
     #[error("the lock {key} is busy: wait longer, or try again later")]
     Busy {
-        /// The lock. Of several keys, the one that was busy.
+        /// The lock. Of several keys, the busy key.
         key: String,
     },
     /// The tenure is over. Another owner may hold the lock now.
@@ -54,7 +54,7 @@ pub enum Error {
     /// of one of the other servers.
     #[error("no majority of the servers: {0}")]
     NoMajority(#[source] Box<Error>),
-    /// An argument is out of range, or a URL or a handle is not valid. Nothing is held.
+    /// An argument is out of range, or a URL or a handle is not valid. The caller holds nothing.
     #[error("{0}")]
     Invalid(String),
     /// The reply has a form that was not expected: see [`Guard::guarded`](crate::Guard::guarded).

@@ -16,8 +16,8 @@ use tokio::time::sleep_until;
 
 /// A lock that is held, or several that were acquired as one.
 ///
-/// The client renews the lease while there is a guard. **The lock may be lost all the same**: this process may pause
-/// for longer than the lease, no server may answer, or somebody may delete the lock. When the lock is lost,
+/// The client renews the lease while the guard exists. **The lock can still be lost**: this process may pause for
+/// longer than the lease, no server may answer, or somebody may delete the lock. When the lock is lost,
 /// [`lost`](Self::lost) resolves, and [`is_held`](Self::is_held) returns false from then on. Neither stops a write that
 /// is in progress. So send the [token](Self::token) with each write, and let the store refuse a smaller token than it
 /// has seen.
@@ -34,7 +34,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// A guard to which keys are added.
+    /// A guard without keys. The caller adds the keys.
     pub(crate) fn new(client: &Arc<Inner>, kind: Kind) -> Self {
         Self { tenure: Arc::new(Tenure::new(client, kind)), tokens: Vec::new() }
     }

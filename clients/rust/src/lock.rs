@@ -54,13 +54,13 @@ impl Lock {
         self
     }
 
-    /// How long the lock stays held after this process has died or lost its connection: at least 1 millisecond. Until
-    /// then the client renews the lease each time a third of it has passed. The server limits leases to
+    /// How long the lock stays held after this process has died or lost its connection: at least 1 millisecond. While
+    /// the process runs, the client renews the lease each time a third of it has passed. The server limits leases to
     /// `lock.max-lease` and `lock.quarantine`. If the lease is longer, the client takes the longest lease that the
     /// server accepts.
     ///
     /// Without this call the lease is the server's default: `lock.default-lease`, which is 30 seconds unless it is set,
-    /// or the server's limit if that is shorter.
+    /// or the server's limit if the limit is shorter.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = Some(lease);
         self
@@ -127,7 +127,7 @@ impl Lock {
     /// - [`Error::Busy`] when the wait limit is reached.
     /// - [`Error::Unreachable`] when no server answers for the client's patience, or until the wait limit if the wait
     ///   limit comes first. A caller that is already waiting goes on until its wait limit.
-    /// - [`Error::Lost`] when the lock is lost at the moment it is acquired.
+    /// - [`Error::Lost`] when the lock is lost again before the call returns.
     /// - [`Error::Unreplicated`] when too few [`replicas`](Self::replicas) confirm the grant.
     /// - [`Error::Invalid`] when an option is out of range.
     /// - [`Error::Refused`] with the server's own error, such as `MAXWAITERS` or `OOM`.

@@ -26,7 +26,7 @@ pub(crate) struct Request<'a> {
     pub(crate) client: &'a Arc<Inner>,
     pub(crate) name: Arc<OwnedKey>,
     slot: Slot,
-    /// The requests need a connection for this call alone, not the one that all short requests share.
+    /// Whether the requests need a connection for this call alone, instead of the shared connection.
     pub(crate) is_alone: bool,
     /// The node and the connection of the last attempt. A connection for this call alone is used again while its node
     /// serves the key and replies.
@@ -94,8 +94,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Sends a request once, and waits at most `limit` for the reply. `None` means that there was no reply, and the
-    /// pause before the next attempt is over.
+    /// Sends a request once, and waits at most `limit` for the reply. `None` means that the caller should send the
+    /// request again: there was no final reply, and the pause before the next attempt is over.
     ///
     /// # Errors
     /// [`Error::Refused`] when the server's error would come again after a repeat; [`Error::Unreachable`] when there is

@@ -52,7 +52,7 @@ pub(crate) struct Held {
     pub(crate) token: u64,
     /// When the lease ends by this process's clock, unless the client renews the lease.
     pub(crate) deadline: Instant,
-    /// Changes when the connection breaks to the server that confirmed the key last.
+    /// Changes when the client loses its connection to the server that confirmed the key last.
     broken: watch::Receiver<()>,
 }
 
@@ -88,7 +88,7 @@ impl State {
 }
 
 impl Tenure {
-    /// A tenure to which keys are added.
+    /// A tenure without keys. The caller adds the keys.
     pub(crate) fn new(client: &Arc<Inner>, kind: Kind) -> Self {
         let (since, hold_end, end) = (Instant::now(), None, None);
         let state = State { keys: Vec::new(), kind, lease: u64::MAX, since, hold_end, end };

@@ -64,7 +64,7 @@ impl Violation {
         Self { check, what, lines }
     }
 
-    /// The end of the last line that shows the violation. By then the promise was broken.
+    /// The end of the last line that shows the violation. At this time the promise was certainly broken.
     #[must_use]
     pub fn detected_at(&self, history: &History) -> Nanos {
         let ends = self.lines.iter().map(|&at| history.lines[at].end().unwrap_or(Nanos::MAX));

@@ -2,8 +2,8 @@
 //!
 //! In each round, owners acquire, re-enter, renew and release some locks, and hand them over to waiters. Then the
 //! server forgets all locks, or a replica that has missed changes is promoted. Each owner whose lease is not over on
-//! its own clock renews with TOKEN and HOLDS, and must get its tenure back. Before and after that, other owners try
-//! to acquire the same locks, and must not be granted them.
+//! its own clock renews with TOKEN and HOLDS, and must get its tenure back. Before and after these renewals, other
+//! owners try to acquire the same locks, and must get no grant.
 
 use crate::recording_client::{PendingCall, RecordingClient};
 use lockward_checker::bounds::Bounds;

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 /// One hold of a lock that a majority of the servers has granted.
 ///
-/// The client renews the leases while there is a guard. **The lock can still be lost**: this process may pause for
-/// longer than the lease, too few servers may answer, or somebody may delete the lock on too many servers. Then
+/// The client renews the leases while a guard exists. **The lock can still be lost**: this process may pause for longer
+/// than the lease, too few servers may answer, or somebody may delete the lock on too many servers. Then
 /// [`lost`](Self::lost) resolves, and [`is_held`](Self::is_held) returns false. Neither stops a write that is in
 /// progress, and a Redlock has no token with which the store could refuse this write.
 ///

@@ -71,7 +71,7 @@ impl Majority {
         }
     }
 
-    /// Ends the tenure, and returns the votes. The caller releases them.
+    /// Ends the tenure, and returns the votes. The caller must release the votes.
     pub(super) fn end(&self, loss: Loss) -> Vec<Arc<ServerGuard>> {
         let votes = locked(&self.state).end(loss);
         self.changes.send_replace(());

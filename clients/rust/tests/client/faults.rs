@@ -58,7 +58,7 @@ async fn a_dropped_request_for_replicas_that_arrives_late_leaves_no_lock() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), fates("LOCK.ACQUIRE", [Fate::Carried, Fate::Held]));
     let client = client_with(&url(proxy.port()), Settings::default());
-    // This opens the shared connection.
+    // This acquisition opens the shared connection.
     client.lock("other").acquire().await.expect("a guard").release().await.expect("a release");
     let trying = tokio::spawn(client.lock("k").lease(LONG).replicas(0, LONG / 2).try_acquire());
     eventually("the try is on its way", || proxy.losses().held == 1);

@@ -186,7 +186,7 @@ async fn a_redlock_fails_with_three_of_five_stopped_and_leaves_nothing() {
     let five = Five::start();
     let redlock = five.client();
     let guard = redlock.lock("k").try_acquire().await.expect("a guard");
-    // Wait for all votes. The client would release a late vote in the background.
+    // Wait for all votes: the client would release a late vote in the background, when servers may be stopped already.
     eventually("all servers grant the lock", || guard.votes() == 5);
     guard.release().await.expect("a release");
     five.freeze(&[0, 2, 3]);
@@ -204,7 +204,7 @@ async fn a_dropped_acquisition_leaves_nothing() {
     let five = Five::start();
     let redlock = five.client();
     let guard = redlock.lock("k").try_acquire().await.expect("a guard");
-    // Wait for all votes. The client would release a late vote in the background.
+    // Wait for all votes: the client would release a late vote in the background, when servers may be stopped already.
     eventually("all servers grant the lock", || guard.votes() == 5);
     guard.release().await.expect("a release");
     five.freeze(&[0, 2, 3]);

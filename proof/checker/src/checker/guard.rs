@@ -138,7 +138,7 @@ fn wrongly_fenced(tenure: &Tenure<'_>, write: &Call) -> Option<(String, Option<u
     Some((what, Some(held.by)))
 }
 
-/// For each key and token: of the tenures with this token or a larger one, the tenure whose grant was read first, and
+/// For each key and token: of the tenures with this token or a larger token, the tenure whose grant was read first, and
 /// the time of this read.
 struct LaterTenures<'t, 'h> {
     tenures: &'t [Tenure<'h>],

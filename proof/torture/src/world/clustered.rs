@@ -35,7 +35,8 @@ impl Clustered {
         others.retain(|node| node.port() != owner);
         let to = *nemesis.random.one_of(&others).expect("another primary");
         if self.moves_whole_slots && nemesis.random.percent(50) {
-            // The servers pause writes at the end of such a migration, so clients may notice it.
+            // The servers pause writes at the end of such a migration. Clients may notice the pause, so the history
+            // records a fault.
             nemesis.fault("move of a whole slot", |_| self.cluster.migrate_slot(slot, to));
             return;
         }

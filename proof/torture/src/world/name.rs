@@ -21,7 +21,7 @@ pub(super) const MODES: [Mode; 6] = [
     Mode::of_slots(5, 3),
 ];
 
-/// The quarantine in the worlds that have one. No lease is longer than the quarantine.
+/// The quarantine in the worlds with a quarantine. No lease in these worlds is longer.
 pub(super) const QUARANTINE: Nanos = 900 * MS;
 
 type Check = fn(&History, &Bounds) -> Vec<Violation>;

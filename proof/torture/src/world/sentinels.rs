@@ -27,7 +27,7 @@ impl Watched {
         Self { servers, sentinels, primary }
     }
 
-    /// Makes the primary fail, waits until the Sentinels have promoted another server, and heals the failed one.
+    /// Makes the primary fail, waits until the Sentinels have promoted another server, and heals the failed server.
     fn fail_over(
         &mut self,
         nemesis: &mut Nemesis<'_>,
