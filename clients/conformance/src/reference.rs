@@ -21,7 +21,7 @@ const GRACE: Duration = Duration::from_millis(100);
 /// A way to violate the protocol on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defect {
-    /// Splits a long wait into short ones without KEEP.
+    /// Splits a long wait into short waits without KEEP.
     NoKeep,
     NeverRenews,
     /// Renews each lock only after the reply for the previous lock.

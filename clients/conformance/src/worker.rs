@@ -90,7 +90,7 @@ impl Process {
 #[derive(Debug, Default)]
 pub(crate) struct Idle(Mutex<Vec<Process>>);
 
-/// A worker. Its client is closed when this value goes out of scope.
+/// A worker. The client is closed when this value goes out of scope.
 #[derive(Debug)]
 pub(crate) struct Worker {
     /// `None` after `drop` has returned the process to the idle processes.
@@ -104,8 +104,8 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Opens a worker. `words` start its process, `address` is the address with the settings. The worker's log lines
-    /// begin with `name`.
+    /// Opens a worker. `words` start the process, and `address` is the address with the settings. The worker's log
+    /// lines begin with `name`.
     #[track_caller]
     pub(crate) fn open(
         name: &str,

@@ -49,7 +49,7 @@ pub struct World {
     pub waits: bool,
     /// The limit to which an owner may raise its own limit. `None` if there are no downgrades.
     pub downgrade: Option<Slots>,
-    /// How many ticks after the end of its lease an owner may still renew. 0 for an owner that follows the rule.
+    /// How many ticks after the end of its lease an owner may still renew. 0 if owners renew only before the end.
     pub late: u64,
     /// Whether there is a replica.
     pub replica: bool,

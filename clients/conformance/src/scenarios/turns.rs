@@ -30,7 +30,7 @@ pub(super) struct Turns<'t> {
     pub(super) keys: &'t [&'t str],
     /// The options of each `acquire`.
     pub(super) options: &'t str,
-    /// The limit of the lock. If it is not 1, each actor has a weight of 1 to 3.
+    /// The limit of the lock. If the limit is not 1, each actor has a weight of 1 to 3.
     pub(super) limit: u64,
     /// The number of actors of each worker.
     pub(super) actors: usize,

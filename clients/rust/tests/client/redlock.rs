@@ -98,7 +98,7 @@ fn client(ports: impl Iterator<Item = u16>) -> Redlock {
     patient(ports, Duration::from_millis(700))
 }
 
-/// A client that waits up to `limit` for a server.
+/// A client that waits for a server's reply up to `limit`.
 fn patient(ports: impl Iterator<Item = u16>, limit: Duration) -> Redlock {
     let addresses = ports.map(|port| url(port).parse::<Address>());
     let addresses: Vec<_> = addresses.collect::<Result<_, _>>().expect("addresses");
@@ -322,7 +322,7 @@ async fn a_redlock_survives_restarts_of_all_servers_one_after_the_other() {
 }
 
 /// Alice has the votes of three servers. One of the three restarts without its data. Then Bob asks this server and the
-/// other two. Returns whether Alice holds the lock, and whether Bob does.
+/// two servers that Alice has not asked. Returns whether Alice holds the lock, and whether Bob does.
 async fn with_a_forgetful_server(arguments: &str) -> [bool; 2] {
     let mut five = Five::start_with(arguments);
     five.end_quarantine();
@@ -478,7 +478,7 @@ async fn compete(redlock: Redlock, observed: Arc<Observations>, lease: Duration)
         // A Redlock has no token.
         let token = observed.tenures.fetch_add(1, Ordering::Relaxed);
         let owner = token.to_string();
-        // The client claims to hold the lock from now on for this long.
+        // The client claims to hold the lock from now on until the end of this lease.
         let operation = Operation::exclusive(nanos(guard.lease_left()), Wait::No);
         observed.note(&owner, operation, Outcome::Granted { token, holds: 1 });
         let count = observed.counter.load(Ordering::Relaxed);

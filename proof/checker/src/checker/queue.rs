@@ -210,8 +210,8 @@ impl<'t, 'h> Arrivals<'t, 'h> {
         passed.or_else(|| self.that_passed_later(place, token))
     }
 
-    /// A tenure that was granted before a place, although the tenure's owner was behind the first wait of the place.
-    /// This owner was still in the queue when the owner of the place had come back.
+    /// A tenure that was granted before the owner of a place, although the tenure's owner was behind the first wait of
+    /// the place. The tenure's owner was still in the queue after the owner of the place had come back.
     fn that_passed_later(&self, place: &Place<'_>, token: Token) -> Option<&'t Tenure<'h>> {
         let end = self.tenures.partition_point(|(tenure, _)| tenure.token < token);
         let earlier = self.tenures.get(end.saturating_sub(COMPARED)..end)?;

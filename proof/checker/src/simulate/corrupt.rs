@@ -39,7 +39,7 @@ pub enum Corruption {
     GuardLetsThrough,
     /// The guard refuses the write of a holder.
     HolderFenced,
-    /// The guarded data has a token after a larger one.
+    /// The guarded data has a token after a larger token.
     DataDisordered,
 }
 
