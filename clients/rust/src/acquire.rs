@@ -104,8 +104,8 @@ impl<'a> Acquire<'a> {
         // A call that does not wait must end within the patience, so answers do not start its patience again.
         request.restarts_patience = !options.waits_not();
         if options.replicas.is_some() {
-            // WAIT covers the commands before it on the same connection, so both must be sent on one connection. On the
-            // shared connection, WAIT would delay the commands of other calls.
+            // WAIT covers the commands before it on the same connection, so the client must send ACQUIRE and WAIT on
+            // one connection. On the shared connection, WAIT would delay the commands of other calls.
             request.is_alone = true;
         }
         let lease = options.lease.map(|lease| options.limit_lease(millis(lease)));

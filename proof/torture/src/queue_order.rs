@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 pub const KEY: &str = "queue";
 const WAITERS: u64 = 6;
 const LEASE: Nanos = 250_000_000;
-/// The lease of the first holder. It must be long enough for all waits to enter the queue, and not longer than the
-/// quarantine of any world.
+/// The lease of the first holder. The lease must be long enough for all waits to enter the queue, and not longer than
+/// the quarantine of any world.
 const FIRST_LEASE: Nanos = 850_000_000;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A wait limit that is reached before the lock becomes free.
@@ -51,7 +51,8 @@ struct Prober<'r> {
     observer: Client,
 }
 
-/// Sends one queue of waits and reads all replies. If a fault ends the round early, the calls until then still count.
+/// Sends one queue of waits and reads all replies. If a fault ends the round early, the calls before the fault still
+/// count.
 pub fn round(recorder: &Recorder, number: u32, round: u64, port: u16, random: &mut Random) {
     let Ok(holder) = RecordingClient::connect(recorder, number, port) else {
         return std::thread::park_timeout(Duration::from_millis(5));
@@ -175,7 +176,7 @@ impl<'r> Prober<'r> {
         Some((queue.collect(), info.holders.into_iter().map(|holder| holder.owner).collect()))
     }
 
-    /// Records for each wait that it is still in the queue, if it is.
+    /// Records that a wait is still in the queue, for each wait that the queue contains.
     fn see_still_waiting(&mut self, waiters: &mut [Waiter<'_>]) {
         let before = now();
         let Some((queue, _)) = self.look() else { return };

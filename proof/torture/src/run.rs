@@ -25,7 +25,7 @@ pub struct Plan {
     pub seed: u64,
     /// The length of the run.
     pub length: Duration,
-    /// The longest time between two faults, in milliseconds. The shortest time is a sixth of it.
+    /// The longest time between two faults, in milliseconds. The shortest time is a sixth of the longest time.
     pub pace: u64,
     /// The number of clients.
     pub clients: u32,
