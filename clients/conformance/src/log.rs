@@ -1,4 +1,4 @@
-//! The log of one scenario. Threads can wait for new lines.
+//! The log of one scenario. A thread can wait until the log has new lines.
 
 use std::fmt::Display;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -31,7 +31,7 @@ impl Log {
         self.shared.1.notify_all();
     }
 
-    /// The last lines.
+    /// The last lines of the log.
     pub(crate) fn tail(&self, count: usize) -> String {
         let lines = &locked(&self.shared.0).lines;
         lines[lines.len().saturating_sub(count)..].join("\n")

@@ -1,5 +1,5 @@
 //! A small client for one server, with a thread for each command. It follows the protocol, and so shows that a client
-//! can pass the suite. With a defect, it shows that the suite finds the defect.
+//! can pass the suite. With a defect built in, it shows that the suite finds the defect.
 
 use crate::log::locked;
 use crate::waiting_line::WaitingLine;
@@ -15,13 +15,13 @@ use std::{fs, slice, thread};
 const TICK: Duration = Duration::from_millis(2);
 const LONGEST_WAIT: Duration = Duration::from_secs(1_000_000);
 const KEEP_MS: u128 = 5_000;
-/// How long a wait still accepts a reply after its wait limit.
+/// How long after its wait limit a wait still accepts a reply.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// A violation of the protocol.
+/// A way to violate the protocol on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defect {
-    /// Splits a long wait into short ones without KEEP.
+    /// Splits a long wait into short waits without KEEP.
     NoKeep,
     NeverRenews,
     /// Renews each lock only after the reply for the previous lock.
@@ -41,9 +41,9 @@ pub(crate) enum Defect {
     NoWaitLimit,
     /// Does not repeat a release.
     OneRelease,
-    /// Counts the lease from the reply instead of from the request.
+    /// Counts the lease from the time of the reply, not of the request.
     LateLease,
-    /// Does not give connections for waits in the order in which the calls asked for them.
+    /// Gives connections for waits to calls in any order, not in the order in which the calls asked for a connection.
     NoTurns,
     /// Repeats a release that had no reply, but only after the next acquisition.
     LateRelease,
@@ -77,7 +77,7 @@ pub(crate) fn serve(mut words: Vec<String>) {
         let name = words.drain(..2).next_back();
         defect = Defect::ALL.into_iter().find(|defect| Some(format!("{defect:?}")) == name);
     }
-    // The first command opens the client. This process ends on `close`, so it serves one client only.
+    // The first command opens the client. `close` ends this process, so the process serves one client only.
     let mut lines = io::stdin().lines().map_while(Result::ok);
     let opening = lines.next().unwrap_or_default();
     words.extend(opening.split(' ').skip(2).map(str::to_owned));
@@ -176,7 +176,7 @@ struct Lockward {
     tenures: AtomicU64,
     idle: Mutex<Vec<Client>>,
     held: Mutex<HashMap<String, Arc<Tenure>>>,
-    /// Set when a connection has broken. All locks are then renewed at once.
+    /// Set when a connection has broken. Then the client renews all locks at once.
     renewals: Mutex<bool>,
     /// With [`Defect::LateRelease`]: the release that must be repeated.
     late_release: Mutex<Option<String>>,
@@ -282,7 +282,7 @@ fn is_transient(text: &str) -> bool {
     WORDS.iter().any(|word| text.starts_with(word))
 }
 
-/// The largest lease that the server allows, if the error names it.
+/// The largest lease that the server allows, if the error text names this lease.
 fn largest_lease(text: &str) -> Option<u128> {
     let rest = text.strip_prefix("ERR invalid expire time")?;
     rest.split_once(": at most ")?.1.split(' ').next()?.parse().ok()
@@ -478,8 +478,9 @@ impl Lockward {
         }
     }
 
-    /// Ends every hold and wait that an acquisition may have left behind. Runs on a thread, so the call can return at once.
-    /// If the program has named the owner, the call waits for the reply: a late release would end the owner's next tenure.
+    /// Ends every hold and wait that an acquisition may have left behind. Runs on a thread, so the call can return at
+    /// once. If the program has named the owner, the call waits for the reply, because a late release would end the
+    /// owner's next tenure.
     fn give_up(self: &Arc<Self>, key: &str, owner: &str, is_named: bool) {
         let (lockward, request) = (Arc::clone(self), format!("LOCK.RELEASE {key} {owner} HOLDS 0"));
         if !self.has(Defect::NoGiveUp) {
@@ -511,7 +512,7 @@ impl Lockward {
         } else {
             loop {
                 match self.acquire_several(&request, &mut attempt) {
-                    // A key was lost before all keys were held.
+                    // A key was lost before all keys were granted.
                     Err(End::Lost) if request.wait != Some(Duration::ZERO) => attempt.held.clear(),
                     ended => break ended,
                 }
@@ -525,8 +526,8 @@ impl Lockward {
         Ok(self.hold(name, granted, &request, hold_limit))
     }
 
-    /// Acquires one key. Returns its part of the lock, the time when the request that began the lease was sent, and
-    /// the lease.
+    /// Acquires one key. Returns the key's part of the lock, the send time of the request from which the lease counts,
+    /// and the lease.
     fn acquire_one(
         self: &Arc<Self>,
         key: &str,
@@ -537,7 +538,8 @@ impl Lockward {
     ) -> Result<(Part, Instant, u128), End> {
         let result = self.try_and_wait(key, owner, holds, request, attempt);
         let may_hold = match &result {
-            // The last part of a wait has no KEEP. So if it has a reply, no place in the queue remains.
+            // The last slice of a wait has no KEEP. So after the reply to the last slice, the owner has no place in the
+            // queue.
             Err(End::Busy) | Err(End::Refused(_)) => attempt.has_lost,
             Err(_) => true,
             Ok(_) => false,
@@ -632,8 +634,8 @@ impl Lockward {
         }
     }
 
-    /// Waits on its own connection until the lock is granted. A long wait is split into short ones (slices). Returns
-    /// the token, the time when the request was sent, and the lease.
+    /// Waits on its own connection until the lock is granted. The client splits a long wait into short waits (slices).
+    /// Returns the token, the time when the request was sent, and the lease.
     fn wait(
         &self,
         key: &str,
@@ -698,7 +700,7 @@ impl Lockward {
     }
 
     /// Waits until the call may use a connection for a wait, and meanwhile tries to acquire the lock from time to time.
-    /// Returns a grant, or `None` when the call may use such a connection.
+    /// Returns a grant, or `None` when the call may open a connection for a wait.
     fn poll(
         &self,
         request: &str,
@@ -911,7 +913,7 @@ impl Lockward {
             if due.is_empty() {
                 continue;
             }
-            // Locks that will soon be due are renewed in the same pipeline.
+            // The same pipeline also renews locks that will soon be due.
             let soon = |tenure: &&Arc<Tenure>| {
                 let state = locked(&tenure.state);
                 state.phase == Phase::Held
@@ -1099,8 +1101,8 @@ impl Tenure {
         let mut state = locked(&self.state);
         if state.phase == Phase::Held {
             state.phase = Phase::Lost;
-            // A name with a space is that of a key in an unfinished acquisition of several keys. The program does not
-            // know of this tenure.
+            // A name with a space belongs to a key in an unfinished acquisition of several keys. The program does not
+            // know of this tenure, so the client reports no loss.
             if !self.name.contains(' ') {
                 println!("event lost {}", self.name);
             }

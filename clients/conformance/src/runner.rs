@@ -40,7 +40,7 @@ pub(crate) struct Scenario {
     replays: u32,
 }
 
-/// If a sleeping thread wakes up this much too late, the machine is too busy to judge times.
+/// If a sleeping thread wakes up later than this after its time, the machine is too busy to judge times.
 const BUSY: Duration = Duration::from_millis(40);
 /// How often a scenario is repeated after a failure on a busy machine.
 const REPLAYS: u32 = 3;
@@ -63,7 +63,7 @@ pub(crate) struct Summary {
     pub(crate) passed: Vec<String>,
     pub(crate) failed: Vec<String>,
     pub(crate) unsupported: Vec<String>,
-    /// How many times scenarios were repeated, because the machine was too busy.
+    /// The number of repetitions of scenarios on a busy machine.
     replays: u32,
 }
 
@@ -113,7 +113,8 @@ pub(crate) fn run(options: &Options) -> Summary {
         PANICKED_AT.with_borrow_mut(|at| *at = place);
     }));
     let begun = Instant::now();
-    // A server ends with the thread that started it. This thread runs until the end, so it starts the shared server.
+    // A server ends with the thread that started it. This thread starts the shared server, because it runs until all
+    // scenarios have ended.
     let server = Server::start();
     let latenesses: Arc<Latenesses> = Arc::default();
     let (left, summary, times) =
@@ -194,7 +195,7 @@ fn failed(panic: &(dyn Any + Send), place: &str, stage: &Stage) -> End {
     let text = panic.downcast_ref::<String>().cloned();
     let text =
         text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default();
-    // Scripts fail in the code that plays them, so the place says nothing about the script.
+    // A script fails in the code that plays all scripts, so the place of the panic says nothing about the script.
     let place = if place.contains("runner.rs") { String::new() } else { format!(" ({place})") };
     End::Failed { why: format!("{text}{place}"), log: stage.log().tail(LOG_LINES) }
 }

@@ -43,9 +43,9 @@ enum Step {
     /// All of these messages must come, in any order.
     Expect(Vec<Exchange>),
     Answer(Response),
-    /// From now on, a request like this may come at any time, and gets this response.
+    /// From now on, a request that matches the pattern may come at any time, and gets this response.
     Allow(String, Response),
-    /// All connections are closed.
+    /// The script closes all connections.
     Cut,
     /// The script waits.
     Pause(Duration),
@@ -55,7 +55,7 @@ enum Step {
     Elapsed(Duration, Duration),
 }
 
-/// An expected message. In a group, the responses to the message follow it.
+/// An expected message, and in a group also the responses to this message.
 #[derive(Clone, Debug)]
 struct Exchange {
     expected: Expected,
@@ -180,7 +180,8 @@ impl Step {
                 let first = text.split(' ').next().unwrap_or_default();
                 match text.strip_prefix("event ") {
                     Some(event) => one(Expected::Event(event.to_owned())),
-                    // `handle NAME` is a command. `handle $name` is its reply. The `$` tells them apart.
+                    // `handle NAME` is a command, and `handle $name` is the reply to it. The `$` tells the reply from
+                    // the command.
                     None if COMMANDS.contains(&first) || first == "handle" && !text.contains('$') => {
                         Self::Command(id, text.to_owned())
                     }
@@ -223,7 +224,7 @@ struct Player {
     waited_from: Instant,
     /// The time of the last message.
     came: Instant,
-    /// The time of the message before the last one, or `waited_from` if that was earlier.
+    /// The time of the message before the last message, or `waited_from` if `waited_from` was earlier.
     came_before: Instant,
 }
 
@@ -261,8 +262,9 @@ impl Player {
                 }
             }
             Step::Elapsed(least, most) => {
-                // The client's timer started after its previous message. It may have started before the script's
-                // action, because the script may have acted late.
+                // The client's timer started after the client's previous message. The timer may have started before the
+                // script's last action, because the script may have acted late. So the lower bound counts from the
+                // previous message.
                 let at_least = self.came.saturating_duration_since(self.waited_from);
                 let at_most = self.came.saturating_duration_since(self.came_before);
                 assert!(
@@ -282,7 +284,7 @@ impl Player {
         }
     }
 
-    /// The first request that no step has taken and no `allow` covers.
+    /// The first request that no step has taken and that matches no `allow`.
     fn next_request(&mut self) -> Option<Request> {
         loop {
             let request = self.server.next()?;
@@ -337,8 +339,8 @@ impl Player {
         self.unanswered.extend(unanswered.into_iter().map(|(_, request)| request));
     }
 
-    /// The place in the group of the next message that has come, its time, and the request if it is one. `left` are
-    /// the places that have not come yet.
+    /// The next message of the group that has come: its place in the group, its time, and the request if the message is
+    /// a request. `left` are the places of the messages that have not come yet.
     #[track_caller]
     fn look(&mut self, group: &[Exchange], left: &[usize]) -> Option<(usize, Instant, Option<Request>)> {
         if self.worker.take_now(|line| line.ends_with(" unsupported")).is_some() {
@@ -380,8 +382,8 @@ impl Player {
         None
     }
 
-    /// Takes a line of the worker that begins with `start`. A reply must match the pattern. An event with a different
-    /// first word is not taken.
+    /// Takes a line of the worker that begins with `start`. A reply must match the pattern. This function leaves an
+    /// event with a different first word in the output.
     #[track_caller]
     fn said(&mut self, start: &str, pattern: &str) -> Option<Line> {
         let word = pattern.split(' ').next().unwrap_or_default();
@@ -398,7 +400,7 @@ impl Player {
         Some(line)
     }
 
-    /// Whether words match a pattern. If so, stores the words of new names.
+    /// Whether words match a pattern. If they match, stores the words for the new names in the pattern.
     fn matches(&mut self, pattern: &str, words: &[String]) -> bool {
         let patterns: Vec<&str> = pattern.split(' ').collect();
         let (patterns, is_open) = match patterns.split_last() {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Instant;
 
-/// A scripted server on its own port. It ends when it goes out of scope.
+/// A scripted server on its own port. The server ends when this value goes out of scope.
 pub(crate) struct ScriptedServer {
     listener: Listener,
     shared: Arc<Shared>,
@@ -44,7 +44,7 @@ struct Connection {
     log: Log,
 }
 
-/// The replies of a connection. They are sent in the order of the requests.
+/// The replies of a connection. The server sends them in the order of the requests.
 #[derive(Default)]
 struct Replies {
     /// The number of sent replies.
@@ -75,7 +75,7 @@ impl ScriptedServer {
         self.listener.port()
     }
 
-    /// The first request that no step has taken.
+    /// The first request that no step of the script has taken.
     pub(crate) fn next(&self) -> Option<Request> {
         locked(&self.shared.arrived).pop_front()
     }
@@ -159,7 +159,7 @@ impl Connection {
         let place = slot - replies.sent;
         replies.next[place] = Some(bytes);
         while let Some(Some(bytes)) = replies.next.front() {
-            // The client may have closed the connection.
+            // An error is ignored, because the client may have closed the connection.
             let _ = (&self.stream).write_all(bytes);
             replies.next.pop_front();
             replies.sent += 1;

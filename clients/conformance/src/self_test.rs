@@ -24,7 +24,7 @@ const FOUND: [(Defect, &str); 16] = [
     (Defect::LateRelease, "a_named_owner_keeps_what_it_acquires_after_a_lost_release"),
 ];
 
-/// Returns the exit code: 1 if the suite does not find a defect, or finds one where there is none.
+/// Returns the exit code: 1 if the suite misses a defect, or fails the client without a defect.
 pub(crate) fn run(options: &Options) -> i32 {
     let is_found = |(defect, scenario): (Defect, &str)| {
         let summary = runner::run(&with_worker(options, Some(defect), Some(scenario)));
@@ -32,7 +32,7 @@ pub(crate) fn run(options: &Options) -> i32 {
         println!("{}: {defect:?} by {scenario}", if is_found { "found" } else { "MISSED" });
         is_found
     };
-    // All scenarios run at the same time, because a failing scenario mostly waits.
+    // All scenarios run at the same time, because a failing scenario spends most of its time waiting.
     let missed = thread::scope(|scope| {
         let runs: Vec<_> = FOUND.into_iter().map(|each| scope.spawn(move || is_found(each))).collect();
         runs.into_iter().map(|run| run.join()).filter(|found| !matches!(found, Ok(true))).count()

@@ -1,4 +1,4 @@
-//! The stage of a scenario: servers, workers, a proxy that sees all requests, and measurements.
+//! The stage of a scenario: servers, workers, a proxy that records all requests, and measurements.
 
 use crate::log::{Log, locked};
 use crate::worker::{Idle, Worker};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// from outside.
 pub(crate) const SLACK: Duration = Duration::from_millis(200);
 
-/// For each kind of event: the longest delay after the time when it was due, and the bound of the protocol for this
+/// For each kind of event: the longest delay of an event after its due time, and the bound of the protocol for this
 /// delay.
 pub(crate) type Latenesses = Mutex<BTreeMap<&'static str, (Duration, Duration)>>;
 
@@ -24,7 +24,7 @@ pub(crate) struct Stage {
     pub(crate) log: Log,
     pub(crate) latenesses: Arc<Latenesses>,
     pub(crate) is_long: bool,
-    /// Worker processes of earlier scenarios.
+    /// Worker processes of earlier scenarios, for reuse.
     pub(crate) idle: Arc<Idle>,
     /// The number of workers that the scenario has started.
     pub(crate) workers: Mutex<u32>,
@@ -89,7 +89,7 @@ impl Stage {
         );
     }
 
-    /// Starts a proxy in front of a server, which sees all requests.
+    /// Starts a proxy in front of a server. The proxy records all requests.
     #[track_caller]
     pub(crate) fn gate(&self, server: &Server) -> Gate {
         let proxy = Proxy::start_two_way(server.port());
@@ -115,7 +115,7 @@ pub(crate) struct Seen {
     pub(crate) fate: Fate,
 }
 
-/// A proxy that sees all requests, and loses some by a plan.
+/// A proxy that records all requests, and loses some of them by a plan.
 pub(crate) struct Gate {
     pub(crate) proxy: Proxy,
     seen: Arc<Mutex<Vec<Seen>>>,

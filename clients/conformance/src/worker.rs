@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 /// How long a worker may take until it is ready. Some languages start slowly on a busy machine.
 const START: Duration = Duration::from_secs(60);
 
-/// A scenario panics with this value if the client does not have one of its commands.
+/// A scenario panics with this value if the worker does not support a command of the scenario.
 pub(crate) struct Unsupported;
 
-/// A line of a worker, and the time when it came.
+/// A line of a worker, and the time when the line came.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) at: Instant,
@@ -90,10 +90,10 @@ impl Process {
 #[derive(Debug, Default)]
 pub(crate) struct Idle(Mutex<Vec<Process>>);
 
-/// A worker. Its client is closed when this value goes out of scope.
+/// A worker. The client is closed when this value goes out of scope.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    /// `None` after `drop` has given the process back.
+    /// `None` after `drop` has returned the process to the idle processes.
     process: Option<Process>,
     name: String,
     log: Log,
@@ -104,8 +104,8 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Opens a worker. `words` start its process, `address` is the address with the settings. The worker's log lines
-    /// begin with `name`.
+    /// Opens a worker. `words` start the process, and `address` is the address with the settings. The worker's log
+    /// lines begin with `name`.
     #[track_caller]
     pub(crate) fn open(
         name: &str,
@@ -241,19 +241,19 @@ impl Worker {
         .unwrap_or_else(|| panic!("{} does not print {wanted:?}", self.name))
     }
 
-    /// Whether an event that begins with `text` has come and was not taken.
+    /// Whether the output has an event that begins with `text` and that no caller has taken yet.
     pub(crate) fn has_event(&self, text: &str) -> bool {
         self.output().lines.iter().any(|line| line.text.starts_with(&format!("event {text}")))
     }
 
-    /// Takes the first line of the output that `fits` accepts, if there is one yet.
+    /// Takes the first line of the output that `fits` accepts. `None` if no such line has come yet.
     pub(crate) fn take_now(&self, fits: impl Fn(&str) -> bool) -> Option<Line> {
         let lines = &mut self.output().lines;
         let place = lines.iter().position(|line| fits(&line.text))?;
         Some(lines.remove(place))
     }
 
-    /// The lines that were not taken.
+    /// The lines of the output that no caller has taken.
     pub(crate) fn untaken(&self) -> Vec<String> {
         self.output().lines.iter().map(|line| line.text.clone()).collect()
     }
@@ -286,7 +286,7 @@ impl Worker {
         let threads = format!("/proc/{}/task", group.id());
         eventually("the worker has stopped", || {
             fs::read_dir(&threads).expect("a running worker").flatten().all(|thread| {
-                // The thread may have ended in the meantime. Then it has no file.
+                // If the thread has ended in the meantime, its file does not exist.
                 let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
                 stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with('T'))
             })

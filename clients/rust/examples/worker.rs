@@ -1,4 +1,4 @@
-//! The worker of the conformance suite: it reads commands from its input and drives a client with them. See
+//! The worker of the conformance suite. It reads commands from its input and executes them with the client. See
 //! `clients/conformance/README.md`.
 #![allow(
     clippy::unwrap_used,
@@ -200,7 +200,7 @@ impl Worker {
         let watcher = tokio::spawn(async move {
             lost.await;
             print(&format!("event lost {shown}"));
-            // Block the thread, as a careless program would.
+            // Blocks the thread, as a careless program would.
             std::thread::sleep(slow);
         });
         self.watchers.lock().unwrap().insert(name.to_owned(), watcher);
@@ -208,7 +208,7 @@ impl Worker {
         format!("held {}", tokens.join(","))
     }
 
-    /// Stops the report of a loss before a release, which is no loss.
+    /// Stops the task that reports a loss. `release` calls this first, because a release is no loss.
     fn unwatch_unless_lost(&self, name: &str, guard: &Guard) {
         if guard.is_held()
             && let Some(watcher) = self.watchers.lock().unwrap().remove(name)

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
 
-/// The lease of a grant that is not confirmed yet, in milliseconds. If the reply is lost, the lock stays at most this long at
-/// the server.
+/// The lease of a grant that is not confirmed yet, in milliseconds. If the reply is lost, the server keeps the lock at
+/// most for this time.
 const SHORT_LEASE: u64 = 3_000;
 
 /// The longest wait that one request asks for.
@@ -32,7 +32,8 @@ const SLICE: Duration = Duration::from_secs(10);
 /// How long after the wait limit a reply may still come.
 pub(crate) const OVERTIME: Duration = Duration::from_millis(100);
 
-/// How long to repeat *give up* for an owner that may acquire the lock again, and how long a call that fails waits for the reply.
+/// How long the client repeats *give up* for a named owner, which may acquire the lock again. Also how long a call that
+/// fails waits for the reply to *give up*.
 pub(crate) const GIVE_UP_LIMIT: Duration = Duration::from_millis(200);
 
 /// The options of an acquisition.
@@ -74,7 +75,8 @@ impl Options {
     }
 }
 
-/// The acquisition of one key. If it is dropped before it has ended, it gives up in the background.
+/// The acquisition of one key. If this value is dropped before the acquisition has ended, the client gives up in the
+/// background.
 pub(crate) struct Acquire<'a> {
     options: &'a Options,
     /// The end of the wait.
@@ -82,14 +84,14 @@ pub(crate) struct Acquire<'a> {
     /// The lease to ask for, in milliseconds. `None` is the server's default.
     lease: Option<u64>,
     request: Request<'a>,
-    /// The call may wait in the server's queue, on a connection of its own.
+    /// Set when the call may wait in the server's queue, on a connection of its own.
     permit: Option<SemaphorePermit<'a>>,
-    /// The server may keep a queue position or a grant for this owner, even if no reply was lost.
+    /// Whether the server may keep a queue position or a grant for this owner, even if no reply was lost.
     leaves_something: bool,
 }
 
 impl<'a> Acquire<'a> {
-    /// Acquires the key, or only tries.
+    /// Acquires the key. With `only_tries`, does not wait for the key.
     pub(crate) async fn run(
         client: &'a Arc<Inner>,
         name: OwnedKey,
@@ -99,11 +101,11 @@ impl<'a> Acquire<'a> {
     ) -> Result<Tenure, Error> {
         let mut request = Request::new(client, &Arc::new(name));
         request.deadline = limit + OVERTIME;
-        // A call that does not wait ends within the patience.
+        // A call that does not wait must end within the patience, so answers do not start its patience again.
         request.restarts_patience = !options.waits_not();
         if options.replicas.is_some() {
-            // WAIT is about the commands before it on the same connection. On the shared connection it would delay those of
-            // other calls.
+            // WAIT covers the commands before it on the same connection, so the client must send ACQUIRE and WAIT on
+            // one connection. On the shared connection, WAIT would delay the commands of other calls.
             request.is_alone = true;
         }
         let lease = options.lease.map(|lease| options.limit_lease(millis(lease)));
@@ -117,8 +119,9 @@ impl<'a> Acquire<'a> {
         }
     }
 
-    /// Sends ACQUIRE until the lock is granted or the wait is over. It first sends it without waiting, because a free lock needs
-    /// no connection of its own. Otherwise it waits slice by slice until the wait limit.
+    /// Sends ACQUIRE until the lock is granted or the wait is over. The first request does not wait, because a call
+    /// needs no connection of its own to acquire a free lock. If the lock is held, the call waits slice by slice until
+    /// the wait limit.
     async fn acquire(&mut self, only_tries: bool) -> Result<Tenure, Error> {
         if self.options.owner.is_some() {
             self.let_releases_end().await?;
@@ -135,7 +138,7 @@ impl<'a> Acquire<'a> {
             let cmd = self.request.name.acquire(lease, slice, self.options.kind);
             let wait = slice.map_or(Duration::ZERO, |slice| Duration::from_millis(slice.millis));
             if waits && !self.request.is_alone {
-                // Until here it was the shared one.
+                // Earlier requests used the shared connection. Waits need a connection of their own.
                 (self.request.is_alone, self.request.connection) = (true, None);
             }
             self.request.replicas = self.options.replicas.filter(|_| !waits);
@@ -143,7 +146,7 @@ impl<'a> Acquire<'a> {
             let limit = self.request.client.settings.response_limit.saturating_add(wait);
             let reply = match self.request.send(&cmd, limit).await {
                 Ok(Some(reply)) => reply,
-                // The wait ends as if the server had said so.
+                // The wait limit is reached, so a missing reply counts as a null: the wait has ended without a grant.
                 Ok(None) if waits && self.is_late() => Value::Nil,
                 Ok(None) => continue,
                 Err(error) => match error.longest_lease() {
@@ -178,8 +181,8 @@ impl<'a> Acquire<'a> {
         }
     }
 
-    /// Waits until no release by this owner is in progress in the background. Such a release may be sent again. If it arrived after
-    /// the acquisition, it would end the new tenure: the token is the same if the earlier requests were lost.
+    /// Waits until no release by this owner is in progress in the background. The client may send such a release again.
+    /// A release that arrives after the acquisition would end the new tenure.
     async fn let_releases_end(&self) -> Result<(), Error> {
         let Request { client, name, .. } = &self.request;
         let mut releases = client.releases.subscribe();
@@ -190,7 +193,8 @@ impl<'a> Acquire<'a> {
         })
     }
 
-    /// Makes a tenure of a grant. It is confirmed after a wait, and if its lease differs from the wanted lease.
+    /// Makes a tenure of a grant. The client confirms the grant by a renewal after a wait, or if the granted lease
+    /// differs from the wanted lease.
     ///
     /// # Errors
     /// [`Error::Lost`] if the grant has ended meanwhile.
@@ -226,10 +230,10 @@ impl Drop for Acquire<'_> {
     fn drop(&mut self) {
         if self.leaves_something || self.request.may_have_run {
             if self.permit.is_some() {
-                // The connection closes, and the server notices that the waiter has left.
+                // This closes the connection, so the server notices that the waiter has left.
                 self.request.connection = None;
             }
-            // A named owner may soon have the lock again, and a late release would end that new tenure.
+            // A named owner may soon acquire the lock again, and a late release would end the new tenure.
             let is_named = self.options.owner.is_some();
             let limit = if is_named { GIVE_UP_LIMIT } else { self.request.client.settings.patience };
             let give_up = self.request.name.give_up();

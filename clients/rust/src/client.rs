@@ -18,8 +18,8 @@ use tokio::time::timeout;
 
 /// A client of one deployment: a server, the servers that Sentinels watch, or a cluster.
 ///
-/// Clones share their connections. Locks are renewed by tasks of the tokio runtime that the client was created in. When that
-/// runtime ends, nothing is renewed any more, and guards are lost when their leases are over.
+/// Clones share their connections. Locks are renewed by tasks of the tokio runtime that the client was created in. When
+/// that runtime ends, the client stops renewing, and guards are lost when their leases are over.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -48,13 +48,14 @@ impl Client {
         Ok(Self { inner: Inner::new(address, settings)? })
     }
 
-    /// A lock, to be acquired. The name may be any bytes. In a cluster the part in `{...}` decides which node has the lock.
+    /// A lock, to be acquired. The name may be any bytes. In a cluster, the part of the name in `{...}` decides which
+    /// node has the lock.
     pub fn lock(&self, key: impl AsRef<[u8]>) -> Lock {
         self.locks([key])
     }
 
-    /// Several locks, to be acquired as one. The client acquires all or none. It acquires them in the order of their bytes,
-    /// so that callers with common keys do not wait for each other for ever. A key that is named twice counts once.
+    /// Several locks, to be acquired as one. The client acquires all or none. It acquires the keys in the order of
+    /// their bytes, so that callers with common keys do not deadlock. A key that is named twice counts once.
     pub fn locks<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Lock {
         let mut keys: Vec<_> = keys.into_iter().map(|key| key.as_ref().to_vec()).collect();
         keys.sort();
@@ -74,18 +75,19 @@ impl Client {
         self.lock(key).lead(work).await
     }
 
-    /// Goes on with the tenure of another process, which has written `handle` by [`Guard::handle`]. The client renews it
-    /// at once. If the future is dropped, the tenure ends with its lease.
+    /// Continues a tenure of another process, which has made `handle` by [`Guard::handle`]. The client renews the
+    /// tenure at once. If the future is dropped, the tenure ends with its lease.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the handle is not valid; [`Error::Lost`] when the tenure is over; [`Error::Unreachable`] when
-    /// no server answers within the client's patience.
+    /// [`Error::Invalid`] when the handle is not valid; [`Error::Lost`] when the tenure is over; [`Error::Unreachable`]
+    /// when no server answers within the client's patience.
     pub async fn resume(&self, handle: &str) -> Result<Guard, Error> {
         let invalid = || Error::invalid("the handle is not valid");
         let (tokens, lease, kind) = handle::parse(handle).ok_or_else(invalid)?;
         let tenure = Tenure::new(&self.inner, kind);
         for (name, token) in tokens {
-            // Until it is renewed, the lease counts from now on.
+            // It is unknown when the other process renewed the lease last. Until the first renewal the lease counts
+            // from now on.
             let now = Instant::now();
             let request = Request::new(&self.inner, &name);
             tenure.add(&request, token, lease, now, lease_end(lease, now));
@@ -96,15 +98,16 @@ impl Client {
         guard.complete(None).map(|()| guard)
     }
 
-    /// Waits until nothing is left to release in the background: locks of dropped guards, and acquisitions whose futures
-    /// were dropped. It waits as long as the client's patience at most, and returns whether nothing is left. What is left
-    /// ends with its lease. Call it before a program ends. Locks whose guards still exist are not released.
+    /// Waits until the client has released in the background the locks of dropped guards, and of acquisitions whose
+    /// futures were dropped. It waits at most for the client's patience, and returns whether all are released. A lock
+    /// that is not released ends with its lease. Call this method before a program ends. Locks whose guards still exist
+    /// are not released.
     pub async fn close(&self) -> bool {
         let mut releases = self.inner.releases.subscribe();
         timeout(self.inner.settings.patience, releases.wait_for(Vec::is_empty)).await.is_ok()
     }
 
-    /// Waits until a server answers, as long as the client's patience.
+    /// Waits until a server answers, at most for the client's patience.
     pub(crate) async fn reach(&self) -> Result<(), Error> {
         let nobody = Arc::new(OwnedKey { key: Vec::new(), owner: Vec::new() });
         Request::new(&self.inner, &nobody).repeat(&redis::cmd("PING")).await.map(drop)

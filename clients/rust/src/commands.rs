@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// How long the server keeps the queue position of a waiter that has left, in milliseconds.
 const KEEP: u64 = 5_000;
 
-/// A lock and an owner of it. Most lock commands begin with these two.
+/// A key and an owner. Most lock commands begin with these two arguments.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OwnedKey {
     pub(crate) key: Vec<u8>,
@@ -17,7 +17,7 @@ pub(crate) struct OwnedKey {
 /// Keys of one owner, and their tokens.
 pub(crate) type Tokens = Vec<(Arc<OwnedKey>, u64)>;
 
-/// How much of a lock may be held in all while a tenure lasts.
+/// How many holders a lock may have while a tenure lasts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Limit {
     /// One holder.
@@ -25,7 +25,7 @@ pub enum Limit {
     Exclusive,
     /// Any number of holders, all of them shared: readers.
     Shared,
-    /// Holders whose weights are at most this, 1 to 1,000,000: a semaphore.
+    /// Holders whose weights add up to at most this number, 1 to 1,000,000: a semaphore.
     Slots(u32),
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Kind {
 #[derive(Clone, Copy)]
 pub(crate) struct Slice {
     pub(crate) millis: u64,
-    /// It does not keep the queue position.
+    /// The last part does not ask the server to keep the queue position.
     pub(crate) is_last: bool,
 }
 
@@ -85,7 +85,8 @@ impl OwnedKey {
         cmd
     }
 
-    /// Acquires the lock. The lease is in milliseconds; `None` is the server's default. Without a slice it does not wait.
+    /// Acquires the lock. The lease is in milliseconds; `None` is the server's default. Without a slice the command
+    /// does not wait.
     pub(crate) fn acquire(&self, lease: Option<u64>, slice: Option<Slice>, kind: Kind) -> Cmd {
         let mut cmd = self.command("LOCK.ACQUIRE");
         if let Some(lease) = lease {
@@ -102,7 +103,8 @@ impl OwnedKey {
         cmd
     }
 
-    /// Sets a new lease, in milliseconds. In quarantine this restores the tenure.
+    /// Sets a new lease, in milliseconds. A server in quarantine also restores the tenure if it has forgotten the
+    /// tenure.
     pub(crate) fn renew(&self, token: u64, lease: u64, kind: Kind) -> Cmd {
         let mut cmd = self.command("LOCK.RENEW");
         cmd.arg("PX").arg(lease).arg("TOKEN").arg(token).arg("HOLDS").arg(1);
@@ -115,17 +117,17 @@ impl OwnedKey {
         self.command("LOCK.RELEASE").arg("ALL").arg("TOKEN").arg(token).to_owned()
     }
 
-    /// Ends the owner's waits, its kept place and what the server may have granted.
+    /// Ends the owner's waits, its kept queue position, and every hold that the server may have granted.
     pub(crate) fn give_up(&self) -> Cmd {
         self.command("LOCK.RELEASE").arg("HOLDS").arg(0).to_owned()
     }
 
-    /// Runs `inner` while the token is that of a present holder. An empty command only checks the token.
+    /// Runs `inner` if the token is the token of a present holder. An empty command only checks the token.
     pub(crate) fn guard(&self, token: u64, inner: &Cmd) -> Cmd {
         let mut guarded = cmd("LOCK.GUARD");
         guarded.arg(&self.key).arg(token);
         for arg in inner.args_iter() {
-            // A cursor begins with 0.
+            // The other kind of argument is the cursor of a scan, which begins with 0.
             guarded.arg(if let Arg::Simple(bytes) = arg { bytes } else { b"0" });
         }
         guarded
@@ -135,7 +137,7 @@ impl OwnedKey {
 /// Converts a reply.
 ///
 /// # Errors
-/// [`Error::Reply`] when it has another type.
+/// [`Error::Reply`] when the reply has another type.
 pub(crate) fn read<T: redis::FromRedisValue>(reply: Value) -> Result<T, Error> {
     redis::from_redis_value(reply).map_err(|error| Error::Reply(error.to_string()))
 }

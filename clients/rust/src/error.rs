@@ -1,4 +1,4 @@
-//! The errors, and what each means for the caller.
+//! The errors, and the meaning of each error for the caller.
 
 use redis::RedisError;
 
@@ -6,11 +6,11 @@ use redis::RedisError;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The wait limit is reached, and another owner holds the lock, or waiters are before this one, or the server is in
-    /// quarantine. Nothing is held.
+    /// The wait limit is reached: another owner holds the lock, other waiters come first, or the server is in
+    /// quarantine. The caller holds nothing.
     #[error("the lock {key} is busy: wait longer, or try again later")]
     Busy {
-        /// The lock. Of several keys, the one that was busy.
+        /// The lock. Of several keys, the busy key.
         key: String,
     },
     /// The tenure is over. Another owner may hold the lock now.
@@ -18,7 +18,7 @@ pub enum Error {
     Lost {
         /// The lock.
         key: String,
-        /// How it was lost.
+        /// How the lock was lost.
         loss: Loss,
     },
     /// The server has replied with an error, such as `MAXWAITERS`, `OOM`, `NOPERM` or `WRONGTYPE`. Nothing has changed.
@@ -31,8 +31,8 @@ pub enum Error {
         /// The rest of the server's error.
         message: String,
     },
-    /// No server answered within the client's patience or the wait limit. What a server may have granted ends with its
-    /// lease.
+    /// No server answered within the client's patience or the wait limit. If a server has granted the lock, the grant
+    /// ends with its lease.
     #[error("no server answers for the lock {key}: {cause}")]
     Unreachable {
         /// The lock.
@@ -45,16 +45,16 @@ pub enum Error {
     Unreplicated {
         /// The lock.
         key: String,
-        /// How many replicas have confirmed it.
+        /// How many replicas have confirmed the grant.
         reached: usize,
-        /// How many the caller asked for.
+        /// How many replicas the caller asked for.
         wanted: usize,
     },
-    /// Too few servers of a [Redlock](crate::redlock) answer, or grant locks, for a majority. The source is the error of
-    /// one of the servers that did not.
+    /// Too few servers of a [Redlock](crate::redlock) answer, or grant locks, for a majority. The source is the error
+    /// of one of the other servers.
     #[error("no majority of the servers: {0}")]
     NoMajority(#[source] Box<Error>),
-    /// An argument is out of range, or a URL or a handle is not valid. Nothing is held.
+    /// An argument is out of range, or a URL or a handle is not valid. The caller holds nothing.
     #[error("{0}")]
     Invalid(String),
     /// The reply has a form that was not expected: see [`Guard::guarded`](crate::Guard::guarded).
@@ -66,12 +66,12 @@ pub enum Error {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
-    /// The lease is over by this process's clock, and no server has confirmed a longer one.
+    /// The lease is over by this process's clock, and no server has confirmed a renewal.
     #[error("its lease is over")]
     LeaseOver,
-    /// The server denies the tenure: another client has deleted the lock, or its lease is over at the server, or the
-    /// server has forgotten it. The text is the server's, such as `the lock is held by another owner with token
-    /// 1795255081422190`.
+    /// The server denies the tenure: another client has deleted the lock, the lease is over at the server, or the
+    /// server has forgotten the tenure. The text is the server's error text, such as `the lock is held by another owner
+    /// with token 1795255081422190`.
     #[error("{0}")]
     NotHeld(String),
     /// The guard was released or dropped.
@@ -95,7 +95,8 @@ impl Error {
         Self::Refused { key, code, message }
     }
 
-    /// The longest lease in milliseconds that the server accepts, if it refuses a longer one.
+    /// The longest lease in milliseconds that the server accepts, if this error says that the requested lease is too
+    /// long.
     pub(crate) fn longest_lease(&self) -> Option<u64> {
         let Self::Refused { message, .. } = self else { return None };
         let (_, limit) = message.strip_prefix("invalid expire time")?.split_once(": at most ")?;

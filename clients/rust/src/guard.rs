@@ -16,15 +16,16 @@ use tokio::time::sleep_until;
 
 /// A lock that is held, or several that were acquired as one.
 ///
-/// The client renews the lease while there is a guard. **The lock may be lost all the same**: this process may pause for
-/// longer than the lease, no server may answer, or somebody may delete the lock. [`lost`](Self::lost) resolves when that
-/// happens, and [`is_held`](Self::is_held) returns false from then on. Neither stops a write that is in progress. So send the
-/// [token](Self::token) with each write, and let the resource refuse a smaller token than it has seen.
+/// The client renews the lease while the guard exists. **The lock can still be lost**: this process may pause for
+/// longer than the lease, no server may answer, or somebody may delete the lock. When the lock is lost,
+/// [`lost`](Self::lost) resolves, and [`is_held`](Self::is_held) returns false from then on. Neither stops a write that
+/// is in progress. So send the [token](Self::token) with each write, and let the store refuse a smaller token than it
+/// has seen.
 ///
-/// Dropping a guard sends the release at once, and repeats it in the background if there is no reply. The caller does not
-/// learn whether that succeeds, or whether the lock was held until then. Call [`release`](Self::release) to know. A runtime
-/// that ends right afterwards may not send it any more: use [`Lock::run`](crate::Lock::run), or call
-/// [`Client::close`](crate::Client::close) before `main` returns.
+/// Dropping a guard sends the release at once, and repeats it in the background if there is no reply. The caller does
+/// not learn whether the release succeeds, or whether the lock was held until then. Call [`release`](Self::release) to
+/// learn both. If the runtime ends right after the drop, the release may not be sent: use
+/// [`Lock::run`](crate::Lock::run), or call [`Client::close`](crate::Client::close) before `main` returns.
 #[must_use = "a guard that is dropped releases the lock"]
 pub struct Guard {
     pub(crate) tenure: Arc<Tenure>,
@@ -33,15 +34,15 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// A guard to which keys are added.
+    /// A guard without keys. The caller adds the keys.
     pub(crate) fn new(client: &Arc<Inner>, kind: Kind) -> Self {
         Self { tenure: Arc::new(Tenure::new(client, kind)), tokens: Vec::new() }
     }
 
-    /// All keys are granted. They are held for `hold_limit` from the last grant on.
+    /// Completes the guard when all keys are granted. The keys are held at most for `hold_limit` after the last grant.
     ///
     /// # Errors
-    /// [`Error::Lost`] if one of them is lost.
+    /// [`Error::Lost`] if a key is lost.
     pub(crate) fn complete(&mut self, hold_limit: Option<Duration>) -> Result<(), Error> {
         let keys = self.tenure.state().keys.into_iter();
         self.tokens = keys.map(|held| (held.name, held.token)).collect();
@@ -55,7 +56,7 @@ impl Guard {
         self.tenure.check()
     }
 
-    /// The name of the lock. Of several, the first in the order of bytes.
+    /// The name of the lock. Of several locks, the name that is first in the order of bytes.
     pub fn key(&self) -> &[u8] {
         self.tokens.first().map_or(&[], |(name, _)| &name.key)
     }
@@ -65,7 +66,7 @@ impl Guard {
         self.tokens.first().map_or(&[], |(name, _)| &name.owner)
     }
 
-    /// The fencing token. It is below 2^53, and larger than that of every earlier tenure of this lock.
+    /// The fencing token. It is below 2^53, and larger than the token of every earlier tenure of this lock.
     pub fn token(&self) -> u64 {
         self.tokens.first().map_or(0, |(_, token)| *token)
     }
@@ -75,9 +76,9 @@ impl Guard {
         self.tokens.iter().map(|(name, token)| (&*name.key, *token))
     }
 
-    /// Whether the lock is held now, as far as this process knows. The client counts the lease on its own monotonic clock,
-    /// from before it sent the request. So it ends here before it ends at the server. (On Linux this clock stops while the
-    /// machine is suspended.)
+    /// Whether the lock is held now, as far as this process knows. The client counts the lease on its own monotonic
+    /// clock, from a time before it sent the request. So the lease ends for the client before it ends at the server.
+    /// (On Linux this clock stops while the machine is suspended.)
     pub fn is_held(&self) -> bool {
         self.tenure.check().is_ok()
     }
@@ -88,11 +89,12 @@ impl Guard {
         if state.end.is_some() { Duration::ZERO } else { until(state.deadline()) }
     }
 
-    /// Resolves when the lock is lost, with the reason, or with [`Loss::Released`] when the guard is released or dropped.
-    /// Several locks are lost as soon as one is. It resolves when the lease is over by this process's clock, whatever the
-    /// server does. It resolves at once when a renewal finds out that the server denies the lock. After a client has deleted
-    /// the lock, that takes up to a third of the lease. It borrows nothing from the guard and may be moved to another task.
-    /// Await it in a tokio runtime.
+    /// Resolves when the lock is lost, with the reason, or with [`Loss::Released`] when the guard is released or
+    /// dropped. Several locks are lost as soon as one of them is lost. The future resolves when the lease is over by
+    /// this process's clock, even if no server answers. It resolves earlier when the server refuses a renewal because
+    /// the owner does not hold the lock. If a client deletes the lock, the next renewal comes up to a third of the
+    /// lease later. The future borrows nothing from the guard and may be moved to another task. Await it in a tokio
+    /// runtime.
     ///
     /// ```no_run
     /// # async fn write_on(token: u64) {}
@@ -118,30 +120,30 @@ impl Guard {
                     changed = states.changed() => if changed.is_err() {
                         return Loss::Released;
                     },
-                    // The leases are watched here, by the clock alone.
+                    // This timer detects the end of a lease even if no renewal runs.
                     () = sleep_until(deadline.into()) => {}
                 }
             }
         }
     }
 
-    /// Renews the lease now. It is rarely needed, because the client renews by itself unless
-    /// [`Lock::without_renewal`](crate::Lock::without_renewal) was called. But its success proves, just before the work is
-    /// published, that the lock has been held until now.
+    /// Renews the lease now. Programs rarely need this, because the client renews by itself unless
+    /// [`Lock::without_renewal`](crate::Lock::without_renewal) was called. But a success proves that the lock has been
+    /// held until now. This is useful just before a program publishes its work.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock is lost; [`Error::Unreachable`] if no server answers within the client's patience and
-    /// the lease. After that error the lock may still be held.
+    /// [`Error::Lost`] if the lock is lost; [`Error::Unreachable`] if no server answers within the client's patience
+    /// and the lease. After that error the lock may still be held.
     pub async fn renew(&self) -> Result<(), Error> {
         self.tenure.renew(self.tenure.client.settings.patience).await
     }
 
-    /// Raises the limit, so that others can hold the lock too: those who ask for it with this larger limit. A writer that
-    /// calls it with [`Limit::Shared`] becomes a reader. The token stays the same. A smaller limit is refused.
+    /// Raises the limit, so that other owners that ask for the lock with this larger limit can hold it too. A writer
+    /// that passes [`Limit::Shared`] becomes a reader. The token stays the same. A smaller limit is refused.
     ///
     /// # Errors
-    /// As [`renew`](Self::renew). After [`Error::Unreachable`] the next renewal downgrades the lock, and also if the server has
-    /// downgraded some of several locks and refused the others.
+    /// As [`renew`](Self::renew). After [`Error::Unreachable`] the next renewal downgrades the lock. The next renewal
+    /// also repeats the downgrade of several locks if the server has downgraded only some of them.
     pub async fn downgrade(&self, limit: Limit) -> Result<(), Error> {
         let before = self.tenure.state().kind;
         let kind = Kind { limit, weight: before.weight.filter(|_| limit != Limit::Shared) };
@@ -149,16 +151,18 @@ impl Guard {
         self.tenure.check()?;
         self.tenure.change(|state| state.kind = kind);
         let downgraded = self.tenure.renew_each(self.tenure.client.settings.patience).await;
-        // A key that may be downgraded refuses a smaller limit: with the earlier kind it could not be renewed any more.
+        // The earlier kind comes back only if the server has refused the downgrade of every key. A key that may be
+        // downgraded could not be renewed with the earlier kind, because the server refuses a smaller limit.
         if downgraded.iter().all(|key| key.as_ref().is_err_and(|error| error.code().is_some())) {
             self.tenure.change(|state| state.kind = before);
         }
         downgraded.into_iter().collect()
     }
 
-    /// Runs a command only while the server has this tenure: `LOCK.GUARD` with the key and the token of this guard. The check
-    /// and the command are one step at the server, so a late write of a holder that was paused does not run. An empty
-    /// command, `&redis::Cmd::new()`, is the check alone. Of several locks, the first one is checked.
+    /// Runs a command only while the server has this tenure: `LOCK.GUARD` with the key and the token of this guard. The
+    /// check and the command are one step at the server, so the server refuses the late write of a holder that was
+    /// paused. With an empty command, `&redis::Cmd::new()`, the server only checks. Of several locks, the server checks
+    /// the first one.
     ///
     /// The data must be on the lock's server; in a cluster its keys need the slot of the lock, by a common tag such as
     /// `{order:42}`.
@@ -169,15 +173,15 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     ///
-    /// **The client does not repeat the command when its reply is lost**, because the command may have run. It repeats the
-    /// command only if it did not run: no server was connected, the slot has moved, or the server is a replica. If the future
-    /// is dropped, the command may still run.
+    /// **The client does not repeat the command when its reply is lost**, because the command may have run. It repeats
+    /// the command only if it did not run: no server was connected, the slot has moved, or the server is a replica. If
+    /// the future is dropped, the command may still run.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock is lost: the command did not run. After the other errors the lock is as it was.
-    /// [`Error::Refused`] is an error of the command. [`Error::Unreachable`] means that no server has replied within the
-    /// response limit or the client's patience: the command may have run. [`Error::Reply`] means that it has run, and its
-    /// reply is not a `T`.
+    /// [`Error::Lost`] if the lock is lost: the command did not run. The other errors do not change the lock.
+    /// [`Error::Refused`] is an error of the command. [`Error::Unreachable`] means that no server has replied within
+    /// the response limit or the client's patience: the command may have run. [`Error::Reply`] means that the command
+    /// has run, and its reply is not a `T`.
     pub async fn guarded<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
         let Tenure { client, .. } = &*self.tenure;
         let Some((name, token)) = self.tokens.first() else { return Err(Error::invalid("no key is named")) };
@@ -200,27 +204,28 @@ impl Guard {
         }
     }
 
-    /// Leaves the lock to another process, which goes on with it by [`Client::resume`](crate::Client::resume). The string has
-    /// the keys, the owner, the tokens, the lease and the kind. From now on this process neither renews nor releases the
-    /// lock. It ends with its lease unless the other process resumes it before.
+    /// Leaves the lock to another process, which continues the tenure by [`Client::resume`](crate::Client::resume). The
+    /// string has the keys, the owner, the tokens, the lease and the kind. From now on this process neither renews nor
+    /// releases the lock. The tenure ends with its lease unless the other process resumes it before.
     pub fn handle(self) -> String {
         self.tenure.change(|state| state.keys.clear());
         let State { lease, kind, .. } = self.tenure.state();
         handle::write(&self.tokens, lease, kind)
     }
 
-    /// Releases the lock: when this returns, the first waiter has it. If the future is dropped, the lock is released in the
-    /// background.
+    /// Releases the lock. When this method returns, the server has granted the lock to the first waiter. If the future
+    /// is dropped, the lock is released in the background.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock was lost before, so the work was not protected to its end. [`Error::Unreachable`] if no
-    /// server answers within the client's patience. The client then goes on trying in the background until the lease is over.
+    /// [`Error::Lost`] if the lock was lost before, so the work was not protected to its end. [`Error::Unreachable`] if
+    /// no server answers within the client's patience. The client then repeats the release in the background until the
+    /// lease is over.
     pub async fn release(self) -> Result<(), Error> {
         self.release_all().await
     }
 
     pub(crate) async fn release_all(&self) -> Result<(), Error> {
-        // From here on the server may end the tenure, so it must no longer count as held.
+        // The server may end the tenure as soon as a release is sent, so the tenure must no longer count as held.
         let ended = self.end();
         let Tenure { client, .. } = &*self.tenure;
         let keys = self.unreleased();
@@ -229,7 +234,7 @@ impl Guard {
             request.deadline = *deadline;
             let released = match request.repeat(&name.release(*token)).await {
                 Ok(_) => Ok(()),
-                // An earlier attempt has released it.
+                // An earlier attempt, whose reply was lost, has released the lock.
                 Err(error) if error.code() == Some("NOTHELD") && request.may_have_run => Ok(()),
                 Err(error @ Error::Unreachable { .. }) => return Err(error),
                 Err(error) => Err(self.tenure.judge(name, error, &LOSSES)),
@@ -240,7 +245,7 @@ impl Guard {
         ended.and(join_all(releases).await.into_iter().collect())
     }
 
-    /// The keys that the server may still hold by this process's clock.
+    /// The keys whose leases are not over by this process's clock.
     fn unreleased(&self) -> Vec<Held> {
         let now = Instant::now();
         self.tenure.state().keys.into_iter().filter(|held| held.deadline > now).collect()

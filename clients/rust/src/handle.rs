@@ -1,7 +1,8 @@
-//! A handle is a string without spaces. With it another process continues a tenure.
+//! A handle is a string without spaces. Another process continues a tenure with its handle.
 //!
-//! `OWNER:LEASE:SLOTS:WEIGHT:KEY:TOKEN`, and further keys with their tokens. Owner and keys are hexadecimal, the lease is in
-//! milliseconds. Slots are 0 for a reader and 1 for an exclusive lock. A weight of 0 means that no weight was given.
+//! `OWNER:LEASE:SLOTS:WEIGHT:KEY:TOKEN`, and further keys with their tokens. Owner and keys are hexadecimal, the lease
+//! is in milliseconds. Slots are 0 for a reader and 1 for an exclusive lock. A weight of 0 means that no weight was
+//! given.
 
 use crate::commands::{Kind, Limit, OwnedKey, Tokens};
 use std::sync::Arc;

@@ -21,29 +21,31 @@
 //! # What the client does
 //!
 //! - **It renews leases** each time a third of them has passed, until the guard is released or the lock is lost.
-//!   [`Lock::hold_limit`] bounds this, and [`Lock::without_renewal`] switches it off.
-//! - **It detects a loss by its own clock**, at the end of the lease, whatever the servers do.
-//! - **It repeats requests** whose replies are lost. Each request names the number of holds that it leads to, so no hold
-//!   counts twice. A waiter keeps its position in the queue.
-//! - **Each waiter has a connection of its own**, so a waiter delays no other request. Acquiring a free lock needs none.
-//! - **It follows failovers and slots that move.** As soon as a connection breaks it renews the tenures of that server with
-//!   their tokens. This restores the tenures that a server in quarantine has forgotten.
-//! - **It cleans up after callers that leave.** If a future is dropped, the client leaves the queue and gives back what the
-//!   server may have granted.
+//!   [`Lock::hold_limit`] bounds the time of renewals, and [`Lock::without_renewal`] switches renewals off.
+//! - **It detects a loss by its own clock**, at the end of the lease, even if no server answers.
+//! - **It repeats requests** whose replies are lost. Each request names the number of holds that it leads to, so no
+//!   hold counts twice. A waiter keeps its position in the queue.
+//! - **Each waiter has a connection of its own**, so a waiter delays no other request. The client acquires a free lock
+//!   on a shared connection.
+//! - **It follows failovers and slots that move.** As soon as the connection to a server breaks, the client renews the
+//!   tenures of this server with their tokens. So a server in quarantine restores the tenures that it has forgotten.
+//! - **It cleans up after callers that leave.** If a future is dropped, the client leaves the queue, and releases the
+//!   lock if the server may have granted it.
 //! - **It can use a majority**: [`redlock`] is one lock on several independent servers.
 //!
 //! # What the client cannot do
 //!
-//! It cannot stop a write that is in progress when the lock is lost. This process may pause for longer than its lease, and
-//! the server then grants the lock to another owner. By then [`Guard::is_held`] is false, because the lease ends earlier by
-//! this process's clock than by the server's. But no program checks that between any two instructions. So write to the lock's
-//! server with [`Guard::guarded`]. Elsewhere send [`Guard::token`] with each write, and let the resource refuse a smaller
-//! token than it has seen.
+//! It cannot stop a write that is in progress when the lock is lost. This process may pause for longer than its lease,
+//! and the server then grants the lock to another owner. By then [`Guard::is_held`] is false, because the lease ends
+//! earlier by this process's clock than by the server's. But the lease may end between such a check and the write. So
+//! write to the lock's server with [`Guard::guarded`]. With each write to another store send [`Guard::token`], and let
+//! the store refuse a smaller token than it has seen.
 //!
 //! # Owners
 //!
-//! Each acquisition has its own owner, so two tasks of one process exclude each other as two processes do. A task cannot
-//! acquire a lock twice: if it holds the lock, it waits for itself. [`Lock::owner`] names the owner.
+//! Each acquisition has its own owner, so two tasks of one process exclude each other as two processes do. A task
+//! cannot acquire a lock twice: if the task holds the lock, its second acquisition waits for the first. With
+//! [`Lock::owner`] a program names the owner itself.
 #![forbid(unsafe_code)]
 
 mod acquire;

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
 
-/// How long to wait before the client starts over. Without a pause it would never rest if the lease is shorter than a round trip.
+/// How long the client pauses after a loss before it starts over. If the lease is shorter than a round trip, a client
+/// without this pause would send requests without a break.
 const PAUSE_AFTER_LOSS: Duration = Duration::from_millis(50);
 
 /// A lock, and the options to acquire it with; or several locks that are acquired as one.
@@ -28,36 +29,38 @@ const PAUSE_AFTER_LOSS: Duration = Duration::from_millis(50);
 #[must_use = "a lock is not acquired until `acquire` is called"]
 pub struct Lock {
     pub(crate) client: Arc<Inner>,
-    /// They are distinct and sorted.
+    /// The keys are distinct and sorted.
     pub(crate) keys: Vec<Vec<u8>>,
     pub(crate) options: Options,
 }
 
 impl Lock {
-    /// Holds the lock together with other owners that also call this: a read lock.
+    /// Holds the lock together with other owners that also ask for a shared lock: a read lock.
     pub fn shared(mut self) -> Self {
         self.options.kind.limit = Limit::Shared;
         self
     }
 
-    /// Holds the lock together with others while the sum of their weights is at most `slots`, 1 to 1,000,000: a semaphore.
+    /// Holds the lock together with others while the sum of their weights is at most `slots`, 1 to 1,000,000: a
+    /// semaphore.
     pub fn slots(mut self, slots: u32) -> Self {
         self.options.kind.limit = Limit::Slots(slots);
         self
     }
 
-    /// How many of the [`slots`](Self::slots) to take. Without this call it is one.
+    /// How many of the [`slots`](Self::slots) to take. Without this call the weight is one.
     pub fn weight(mut self, weight: u32) -> Self {
         self.options.kind.weight = Some(weight);
         self
     }
 
-    /// How long the lock stays held after this process has died or lost its connection: at least 1 millisecond. Until then
-    /// the client renews the lease each time a third of it has passed. The server has limits, `lock.max-lease` and
-    /// `lock.quarantine`. If the lease is longer, the client takes the longest that the server accepts.
+    /// How long the lock stays held after this process has died or lost its connection: at least 1 millisecond. While
+    /// the process runs, the client renews the lease each time a third of it has passed. The server limits leases to
+    /// `lock.max-lease` and `lock.quarantine`. If the lease is longer, the client takes the longest lease that the
+    /// server accepts.
     ///
     /// Without this call the lease is the server's default: `lock.default-lease`, which is 30 seconds unless it is set,
-    /// or the server's limit if that is shorter.
+    /// or the server's limit if the limit is shorter.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = Some(lease);
         self
@@ -69,31 +72,33 @@ impl Lock {
         self
     }
 
-    /// Ends renewals so that the lock is lost when this time has passed since the acquisition: at least 1 millisecond. So a
-    /// holder that hangs does not keep the lock for ever.
+    /// Ends renewals so that the lock is lost when this time has passed since the acquisition: at least 1 millisecond.
+    /// So a holder that hangs loses the lock in the end.
     pub fn hold_limit(mut self, limit: Duration) -> Self {
         self.options.hold_limit = Some(limit);
         self
     }
 
-    /// How long [`acquire`](Self::acquire) waits for the lock. Zero does not wait. Without this call it waits without limit.
+    /// How long [`acquire`](Self::acquire) waits for the lock. With zero, the call does not wait. By default, the call
+    /// waits without limit.
     pub fn wait(mut self, limit: Duration) -> Self {
         self.options.wait = Some(limit);
         self
     }
 
-    /// The name of the owner: 1 to 1,024 bytes, but not `*`. All callers that use this name, in any process, are one owner. When
-    /// one of them releases the lock, it is released for all. Use it to take a lock again after a crash. If a release by
-    /// this owner is still in progress in the background, [`acquire`](Self::acquire) first waits until it has ended. Without this call
-    /// each acquisition has its own owner.
+    /// The name of the owner: 1 to 1,024 bytes, but not `*`. All callers that use this name, in any process, are one
+    /// owner. When one of them releases the lock, the lock is released for all. Name the owner if a program must take
+    /// its lock again after a crash. If a release by this owner is still in progress in the background,
+    /// [`acquire`](Self::acquire) first waits until this release has ended. By default, each acquisition has its own
+    /// owner.
     pub fn owner(mut self, owner: impl AsRef<[u8]>) -> Self {
         self.options.owner = Some(owner.as_ref().to_vec());
         self
     }
 
-    /// Acquires the lock only if `count` replicas confirm the grant within this time. Otherwise the client gives it back, and
-    /// the error is [`Error::Unreplicated`]. If a replica that has confirmed a grant is promoted, it still has the grant. The
-    /// time must be shorter than the lease. It is added to the wait limit.
+    /// Acquires the lock only if `count` replicas confirm the grant within this time. Otherwise the client releases the
+    /// lock, and the error is [`Error::Unreplicated`]. If a replica that has confirmed a grant is promoted, it still
+    /// has the grant. The time must be shorter than the lease. The client adds the time to the wait limit.
     pub fn replicas(mut self, count: usize, within: Duration) -> Self {
         self.options.replicas = Some((count, within));
         self
@@ -102,25 +107,27 @@ impl Lock {
     /// Acquires the lock if it is free, without waiting.
     ///
     /// # Errors
-    /// [`Error::Busy`] if it is not free; otherwise as [`acquire`](Self::acquire).
+    /// [`Error::Busy`] if the lock is not free; otherwise as [`acquire`](Self::acquire).
     pub async fn try_acquire(self) -> Result<Guard, Error> {
         self.wait(Duration::ZERO).acquire().await
     }
 
-    /// Acquires the lock. If it is held, this waits in the server's queue: first come, first served.
+    /// Acquires the lock. If another owner holds the lock, the call waits in the server's queue: first come, first
+    /// served.
     ///
-    /// The client repeats the request when a reply is lost. No grant counts twice, and the waiter keeps its position in the
-    /// queue. If another server takes over, the client sends the request to that one and waits at the end of its queue.
-    /// If one of several locks is lost before the last one is acquired, the client gives all back and starts over.
+    /// The client repeats the request when a reply is lost. No grant counts twice, and the waiter keeps its position in
+    /// the queue. After a failover, the client sends the request to the new server and waits at the end of its queue.
+    /// If one of several locks is lost before the last lock is acquired, the client releases all of them and starts
+    /// over.
     ///
-    /// **If the future is dropped**, the client leaves the queue and gives back what the server may have granted, in the
-    /// background.
+    /// **If the future is dropped**, the client leaves the queue in the background, and releases the lock if the server
+    /// may have granted it.
     ///
     /// # Errors
     /// - [`Error::Busy`] when the wait limit is reached.
-    /// - [`Error::Unreachable`] when no server answers for the client's patience, or until the wait limit if that is earlier. A
-    ///   caller that is already waiting goes on until its wait limit.
-    /// - [`Error::Lost`] when the lock is lost at the moment it is acquired.
+    /// - [`Error::Unreachable`] when no server answers for the client's patience, or until the wait limit if the wait
+    ///   limit comes first. A caller that is already waiting goes on until its wait limit.
+    /// - [`Error::Lost`] when the lock is lost again before the call returns.
     /// - [`Error::Unreplicated`] when too few [`replicas`](Self::replicas) confirm the grant.
     /// - [`Error::Invalid`] when an option is out of range.
     /// - [`Error::Refused`] with the server's own error, such as `MAXWAITERS` or `OOM`.
@@ -132,19 +139,20 @@ impl Lock {
         let limit = from_now(self.options.wait.filter(|wait| !wait.is_zero()).unwrap_or(FAR_FUTURE));
         let (waits_not, mut is_first) = (self.options.waits_not(), true);
         loop {
-            // If there are several keys, all are first tried together.
+            // Of several keys, the first attempt tries all together.
             let together = is_first && self.keys.len() > 1;
-            // Each attempt is a new owner: the release of an earlier one must not end what is acquired from here on.
+            // Each attempt has a new owner, so that a late release of an earlier attempt cannot end a hold of this
+            // attempt.
             let owner = self.options.owner.clone().unwrap_or_else(|| self.client.unique_owner());
             let attempted = self.attempt(&owner, together, limit).await;
-            // If no server answers, it gives no reply to a release either.
+            // If no server answers, a wait for the replies to the releases would be useless.
             if matches!(&attempted, Err(error) if !matches!(error, Error::Unreachable { .. })) {
                 self.let_releases_end(&owner, limit).await;
             }
             match attempted {
                 Err(Error::Busy { .. }) if together && !waits_not => {}
                 Err(Error::Lost { .. }) if !waits_not => sleep(PAUSE_AFTER_LOSS).await,
-                // A server has answered the first attempt.
+                // A server has answered the first attempt, so the lock was busy.
                 Err(Error::Unreachable { key, .. }) if !is_first && until(limit).is_zero() => {
                     return Err(Error::Busy { key });
                 }
@@ -154,14 +162,14 @@ impl Lock {
         }
     }
 
-    /// Acquires all keys. They are tried together, or acquired one after the other. The attempt ends when one that is granted
-    /// is lost. What it has acquired by then is given back: a caller that waits for one key must not hold another one, because
-    /// the next waiter for the first key may need it.
+    /// Acquires all keys. With `together`, the client tries all keys at the same time. Otherwise it acquires one key
+    /// after the other. The attempt ends when a granted key is lost, and the client then releases all other granted
+    /// keys. If the call kept them while it waits again for the lost key, it could deadlock with another caller.
     async fn attempt(&self, owner: &[u8], together: bool, limit: Instant) -> Result<Guard, Error> {
         let Self { client, keys, options } = self;
         let mut guard = Guard::new(client, options.kind);
         let tenure = &guard.tenure;
-        // If there is one key, nothing is held before it is granted.
+        // With one key, no key can be lost before the last key is granted.
         let lost = if keys.len() > 1 { guard.lost().boxed() } else { pending().boxed() };
         let only_tries = together || options.waits_not();
         let acquisitions = keys.iter().map(async |key| {
@@ -172,7 +180,8 @@ impl Lock {
         });
         let all = async {
             if together {
-                // No try is left alone when another one fails: its late *give up* could end the next tenure of a named owner.
+                // All tries end before the attempt fails: a late *give up* of a try could end the next tenure of a
+                // named owner.
                 let errors = join_all(acquisitions).await.into_iter().filter_map(Result::err);
                 return errors.min_by_key(|error| matches!(error, Error::Busy { .. })).map_or(Ok(()), Err);
             }
@@ -198,8 +207,8 @@ impl Lock {
         let _ = timeout(GIVE_UP_LIMIT.min(until(limit + OVERTIME * 3 / 2)), ended).await;
     }
 
-    /// Acquires the lock, runs `work` and releases the lock, even if `work` returns an error or panics. When the lock is lost,
-    /// `work` is dropped at the `.await` where it is.
+    /// Acquires the lock, runs `work` and releases the lock, even if `work` returns an error or panics. When the lock
+    /// is lost, `work` is dropped at its current `.await`.
     ///
     /// ```no_run
     /// # async fn example(client: lockward_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -236,9 +245,9 @@ impl Lock {
         }
     }
 
-    /// Runs `work` while this process is the leader, which means that it holds the exclusive lock. It waits for the lock without
-    /// limit. The token of the guard is the term. When the lock is lost, `work` is dropped at the `.await` where it is, and this
-    /// process is a candidate again. When `work` returns, the lock is released.
+    /// Runs `work` while this process is the leader, which means that it holds the exclusive lock. The call waits for
+    /// the lock without limit. The token of the guard is the term. When the lock is lost, `work` is dropped at its
+    /// current `.await`, and this process is a candidate again. When `work` returns, the lock is released.
     ///
     /// ```no_run
     /// # async fn step() {}
@@ -267,7 +276,7 @@ impl Lock {
             tokio::select! {
                 biased;
                 value = work(Arc::clone(&guard)) => {
-                    // The work is done, so a loss of the lock at its end does not matter.
+                    // `work` has ended, so it does not matter if the lock was lost just before the release.
                     let _ = guard.release_all().await;
                     return Ok(value);
                 }

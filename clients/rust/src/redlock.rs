@@ -19,16 +19,16 @@
 //! ```
 //!
 //! **Every server needs a quarantine** (`lock.quarantine`) that is at least as long as the longest lease. A server that
-//! restarts without its data has forgotten its vote. Without a quarantine it would grant the lock to another owner
-//! while the first owner still counts on this vote.
+//! restarts without its data has forgotten its vote. Without a quarantine, this server would grant the lock to another
+//! owner while the first owner still counts on the vote.
 //!
 //! # How the lock is held
 //!
 //! Each server has its own tenure, with its own owner name. The client acquires, renews and releases each tenure like
-//! any other [`Guard`](crate::Guard), and restores it after a restart. The lock is held while more than half of these
-//! tenures are held, by the leases that this process counts. Two owners cannot hold the lock at once: two majorities
-//! have at least one server in common, and a server has one tenure at a time. If a server loses its tenure while the
-//! others are still a majority, the client asks this server for a new tenure.
+//! any other [`Guard`](crate::Guard), and restores the tenure after a restart of the server. The lock is held while
+//! more than half of these tenures are held. This process decides that by its own clock. Two owners cannot hold the
+//! lock at once: two majorities have at least one server in common, and a server has one tenure at a time. If a server
+//! loses its tenure while the others are still a majority, the client asks this server for a new tenure.
 //!
 //! # What it does not give
 //!

@@ -1,7 +1,8 @@
 //! Sends one request until there is a reply or no time for another attempt.
 //!
-//! Each attempt goes to the node that is known to serve the key. What a failure shows (the slot has moved, the server is a
-//! replica now, the connection is broken) is recorded for the next attempt and for other requests.
+//! Each attempt goes to the node that is known to serve the key. If an attempt fails, the client records the reason
+//! (the slot has moved, the server is a replica now, the connection is broken) for the next attempt and for other
+//! requests.
 
 use crate::commands::OwnedKey;
 use crate::error::Error;
@@ -16,7 +17,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-/// How long a release may be delayed by a WAIT that the server carries out before it.
+/// How long a WAIT on the same connection may delay a release before the client sends the release on another
+/// connection.
 const WAIT_LIMIT: Duration = Duration::from_millis(50);
 
 /// The attempts of one call.
@@ -24,32 +26,33 @@ pub(crate) struct Request<'a> {
     pub(crate) client: &'a Arc<Inner>,
     pub(crate) name: Arc<OwnedKey>,
     slot: Slot,
-    /// The requests need a connection for this call alone, not the one that all short requests share.
+    /// Whether the requests need a connection for this call alone, instead of the shared connection.
     pub(crate) is_alone: bool,
-    /// The node and the connection of the last attempt. One for this call alone is used again while its node serves the key
-    /// and replies.
+    /// The node and the connection of the last attempt. A connection for this call alone is used again while its node
+    /// serves the key and replies.
     pub(crate) connection: Option<(Arc<Node>, Awaited<MultiplexedConnection>)>,
-    /// The last attempt was sent.
+    /// Whether the last attempt was sent.
     is_sent: bool,
     /// No attempt lasts longer than this.
     pub(crate) deadline: Instant,
-    /// The call fails if no server answers for so long.
+    /// The call fails if no server answers for this time.
     pub(crate) patience: Duration,
-    /// Since when it has been patient.
+    /// The time from which the patience counts.
     since: Instant,
-    /// Each answer starts the patience again.
+    /// Whether each answer starts the patience again.
     pub(crate) restarts_patience: bool,
-    /// The request is not sent again if a server may have carried it out.
+    /// Set if the request must not be sent again when a server may have carried it out.
     pub(crate) runs_once: bool,
-    /// How many replicas must confirm the request, and within which time. WAIT follows it in the same pipeline.
+    /// How many replicas must confirm the request, and within which time. The client sends WAIT after the request in
+    /// the same pipeline.
     pub(crate) replicas: Option<(usize, Duration)>,
-    /// How many replicas have confirmed it.
+    /// How many replicas have confirmed the request.
     pub(crate) confirmed_by: usize,
     /// How many attempts have failed since the last reply.
     failures: u32,
-    /// A server has answered during this call.
+    /// Whether a server has answered during this call.
     pub(crate) is_answered: bool,
-    /// A server may have carried out a request of this call without a reply, or may still do so.
+    /// Whether a server may have carried out a request of this call without a reply, or may still do so.
     pub(crate) may_have_run: bool,
     /// The node to which ASK has redirected the next attempt.
     asking: Option<Arc<Node>>,
@@ -91,12 +94,12 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Sends a request once, and waits at most `limit` for the reply. `None` means that there was no reply, and the pause
-    /// before the next attempt is over.
+    /// Sends a request once, and waits at most `limit` for the reply. `None` means that the caller should send the
+    /// request again: there was no final reply, and the pause before the next attempt is over.
     ///
     /// # Errors
-    /// [`Error::Refused`] with an error of the server that a repeat cannot cure; [`Error::Unreachable`] when there
-    /// is no time for another attempt.
+    /// [`Error::Refused`] when the server's error would come again after a repeat; [`Error::Unreachable`] when there is
+    /// no time for another attempt.
     pub(crate) async fn send(&mut self, cmd: &Cmd, limit: Duration) -> Result<Option<Value>, Error> {
         let time_for_replicas = self.replicas.map_or(Duration::ZERO, |(_, within)| within);
         let limit = limit.min(until(self.end())).saturating_add(time_for_replicas);
@@ -125,10 +128,11 @@ impl<'a> Request<'a> {
         if self.runs_once && self.may_have_run {
             return Err(self.unreachable(&error));
         }
-        // The first time it is sent again at once, because the connection may have been cut while it was idle.
+        // The first repeat comes at once, because the connection may have been cut while it was idle.
         let end = self.end();
         if self.failures > 0 {
-            // The pause is up to half longer, so that clients that failed together do not come back together.
+            // A random part makes the pause up to half longer, so that clients that failed at the same time repeat at
+            // different times.
             let pause = pause_after(self.failures, 50, 1_000).mul_f64(1.0 + fastrand::f64() / 2.0);
             sleep(pause.min(until(end))).await;
         }
@@ -149,7 +153,7 @@ impl<'a> Request<'a> {
         let before = pipeline.len();
         pipeline.add_command(cmd.clone());
         if let Some((count, within)) = self.replicas {
-            // 0 would wait without limit.
+            // With 0, WAIT would wait without limit.
             pipeline.cmd("WAIT").arg(count).arg(millis(within).max(1));
         }
         let is_usable = self.is_alone && self.failures == 0;
@@ -167,7 +171,7 @@ impl<'a> Request<'a> {
         if let Value::ServerError(error) = reply { Err(error.into()) } else { Ok(reply) }
     }
 
-    /// A server has replied with an error. Returns whether a repeat cannot cure it.
+    /// Handles an error that a server has sent. Returns true if a repeat would meet the error again.
     fn note_refusal(&mut self, error: &RedisError) -> bool {
         let Some((node, _)) = &self.connection else { return true };
         match error.code().unwrap_or_default() {
@@ -181,7 +185,7 @@ impl<'a> Request<'a> {
             "CLUSTERDOWN" | "TRYAGAIN" | "SUPERSEDED" => {}
             code => {
                 if code == "NOREPLICAS" {
-                    // Another server may have replaced this one, and this one may not know it.
+                    // Another server may have replaced this server, and this server may not know that.
                     self.client.forget_routes_to(node);
                 }
                 return true;
@@ -190,7 +194,7 @@ impl<'a> Request<'a> {
         false
     }
 
-    /// There was no reply: the server cannot be reached, or its reply is late. Returns whether a repeat cannot cure it,
+    /// Handles a missing reply: the server cannot be reached, or its reply is late. Returns true if a repeat is useless
     /// because the server refuses the connection.
     fn note_silence(&mut self, error: &RedisError) -> bool {
         if !self.is_sent
@@ -205,7 +209,7 @@ impl<'a> Request<'a> {
             return true;
         }
         if let Some((node, connection)) = &self.connection {
-            // A connection that is being opened has a limit of its own.
+            // A connection that is still being opened has not failed: the opening has its own time limit.
             let has_failed = self.is_sent || connection.peek().is_some();
             self.client.note_silence(node, has_failed.then_some(connection));
         }
@@ -218,7 +222,7 @@ impl<'a> Request<'a> {
         node.map_or_else(|| watch::channel(()).1, |node| node.broken.subscribe())
     }
 
-    /// When there is no time for another attempt.
+    /// The time after which there is no further attempt.
     pub(crate) fn end(&self) -> Instant {
         self.deadline.min(self.since + self.patience)
     }
@@ -227,10 +231,11 @@ impl<'a> Request<'a> {
         Error::Unreachable { key: self.name.shown(), cause: error.to_string() }
     }
 
-    /// Sends a release in the background, until it is answered or `end` is reached. It is sent at once if a connection is
-    /// open. If an earlier request may still run, the release is sent on the same connection. So the server reads it later
-    /// than that request, even if the server was stopped. If WAIT follows the earlier request, the server may not read the
-    /// release for a long time. So it is soon sent on the shared connection too.
+    /// Sends a release in the background, until it is answered or `end` is reached. The release is sent at once if a
+    /// connection is open. If an earlier request may still run, the release is sent on the connection of that request.
+    /// So the server reads the release after the request, even if the server was stopped. If WAIT follows the earlier
+    /// request, the server may not read the release for a long time. So the client soon sends the release on the shared
+    /// connection too.
     pub(crate) fn release_in_background(&mut self, release: Cmd, end: Instant) {
         let (client, name) = (Arc::clone(self.client), Arc::clone(&self.name));
         let is_behind_wait = self.is_alone && self.may_have_run && self.connection.is_some();
@@ -239,10 +244,10 @@ impl<'a> Request<'a> {
         let connection = used.as_ref().and_then(|(_, connection)| connection.peek()?.clone().ok());
         let cmd = release.clone();
         let sent = async move { connection?.send_packed_command(&cmd).await.ok() }.boxed().shared();
-        // The first poll sends it.
+        // The first poll sends the release before this function returns.
         let _ = sent.clone().now_or_never();
         client.releases.send_modify(|releases| releases.push(Arc::clone(&name)));
-        // Timers are created inside the task, because there may be no runtime here.
+        // Timers are created inside the task, because the caller may be outside a runtime.
         self.client.runtime.spawn(async move {
             let limit = client.settings.response_limit.min(until(end));
             let replied =
@@ -259,7 +264,8 @@ impl<'a> Request<'a> {
                 (request.deadline, request.patience) = (end, FAR_FUTURE);
                 let _ = request.repeat(&release).await;
                 if is_behind_wait {
-                    // The earlier request may still arrive. If this connection closed, the server might ignore the release.
+                    // The earlier request may still arrive. If this connection closed, the server might ignore the
+                    // release that follows that request.
                     let _ = timeout(client.settings.response_limit.min(until(end)), sent).await;
                 }
             }

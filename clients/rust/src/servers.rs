@@ -1,7 +1,7 @@
 //! What all handles of one client share: the servers, which of them serves a key, and the connections to them.
 //!
-//! All short requests to a node share one connection. A connection on which a request waits can do nothing else, so each
-//! waiter has one of its own.
+//! All short requests to a node share one connection. While a request waits on a connection, the server handles no
+//! other request on it. So each waiter has its own connection.
 
 use crate::address::{Address, with_host_and_port};
 use crate::commands::OwnedKey;
@@ -30,11 +30,12 @@ use uuid::Uuid;
 /// How long a node keeps an idle connection for the next waiter.
 const IDLE_LIMIT: Duration = Duration::from_secs(5);
 
-/// This is much shorter than a lease, and longer than many tenures.
+/// How long to delay the start of the renewals of a tenure. This is much shorter than a lease, and longer than many
+/// tenures, which then need no renewal task.
 const MOMENT: Duration = Duration::from_millis(5);
 
-/// The result of a task of the client's runtime, for all callers that need it. The task goes on if these callers leave,
-/// and if their own runtimes stand still.
+/// The result of a task of the client's runtime, for all callers that need it. The task goes on even if these callers
+/// leave or their own runtimes stand still.
 pub(crate) type Awaited<T> = Shared<BoxFuture<'static, RedisResult<T>>>;
 
 /// What all handles of one client share.
@@ -45,13 +46,13 @@ pub(crate) struct Inner {
     pub(crate) wait_permits: Semaphore,
     /// The releases that are in progress in the background.
     pub(crate) releases: watch::Sender<Vec<Arc<OwnedKey>>>,
-    /// Work that will begin in a moment.
+    /// Work that will begin after [`MOMENT`].
     soon: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
     address: Address,
     id: Uuid,
     next_owner: AtomicU64,
     nodes: Mutex<HashMap<String, Arc<Node>>>,
-    /// The node of each slot that the client knows. Without a cluster all keys are in one slot.
+    /// The node of each slot that the client knows. If the servers are no cluster, all keys are in one slot.
     routes: Mutex<HashMap<Slot, Arc<Node>>>,
     last_primary: Mutex<Option<Arc<Node>>>,
     /// The lookup of the primary that is in progress.
@@ -62,9 +63,10 @@ pub(crate) struct Inner {
 pub(crate) struct Node {
     info: ConnectionInfo,
     shared: Mutex<Option<Awaited<MultiplexedConnection>>>,
-    /// Connections for the next waiters, each with the time since which it is idle. No request is in progress on them.
+    /// Connections for the next waiters, each with the time since which it is idle. None of these connections has a
+    /// request in progress.
     pub(crate) idle: Mutex<Vec<(Instant, Awaited<MultiplexedConnection>)>>,
-    /// The last time at which it did not answer.
+    /// The last time at which the server did not answer.
     silent_since: Mutex<Option<Instant>>,
     /// Changes when the shared connection breaks, and when another node has become the primary.
     pub(crate) broken: watch::Sender<()>,
@@ -95,7 +97,7 @@ impl Inner {
         format!("{}:{}", self.id, self.next_owner.fetch_add(1, Ordering::Relaxed)).into_bytes()
     }
 
-    /// Begins some work in a moment. All work that is added until then begins together, so this costs one task.
+    /// Begins some work after [`MOMENT`]. One task begins all work that is added in this time.
     pub(crate) fn begin_soon(self: &Arc<Self>, begin: impl FnOnce() + Send + 'static) {
         let mut soon = locked(&self.soon);
         soon.push(Box::new(begin));
@@ -122,7 +124,7 @@ impl Inner {
         let node = match &self.address {
             Address::Server(info) => self.node(info.clone()),
             Address::Sentinels { .. } => self.primary().await?,
-            // Any node redirects to the right one. Those that were silent come last.
+            // Any node redirects a request to the right node. Nodes that did not answer lately come last.
             Address::Cluster(seeds) => {
                 let seeds: Vec<_> = seeds.iter().map(|info| self.node(info.clone())).collect();
                 let known: Vec<_> = locked(&self.nodes).values().cloned().collect();
@@ -139,16 +141,17 @@ impl Inner {
         locked(&self.routes).insert(slot, Arc::clone(node));
     }
 
-    /// Before the next request, the node of these slots is looked up again.
+    /// Forgets the routes to a node. Before the next request, the client looks up which node serves these slots.
     pub(crate) fn forget_routes_to(&self, node: &Arc<Node>) {
         locked(&self.routes).retain(|_, known| !Arc::ptr_eq(known, node));
     }
 
-    /// Notes that a node did not answer a request, which was sent on its `shared` connection if there is one.
+    /// Notes that a node did not answer a request. `shared` is the connection of the request, which is dropped if it is
+    /// the node's shared connection.
     pub(crate) fn note_silence(&self, node: &Arc<Node>, shared: Option<&Awaited<MultiplexedConnection>>) {
         *locked(&node.silent_since) = Some(Instant::now());
         self.forget_routes_to(node);
-        // If another connection has replaced it already, that one stays.
+        // If a newer shared connection has replaced this one already, the newer one stays.
         locked(&node.shared).take_if(|open| shared.is_some_and(|shared| open.ptr_eq(shared)));
         locked(&node.idle).clear();
     }
@@ -183,10 +186,10 @@ impl Inner {
         async move { task.await.unwrap_or_else(|_| Err(timed_out())) }.boxed().shared()
     }
 
-    /// The shared connection to a node. It is opened if there is none.
+    /// The shared connection to a node. Opens a connection if there is none.
     pub(crate) fn shared(&self, node: &Arc<Node>) -> Awaited<MultiplexedConnection> {
         let mut shared = locked(&node.shared);
-        // If the last attempt to open it has failed, open a new one.
+        // If the last attempt to open a connection has failed, the code below opens a new one.
         if let Some(open) = shared.as_ref().filter(|open| !matches!(open.peek(), Some(Err(_)))) {
             return open.clone();
         }
@@ -200,21 +203,23 @@ impl Inner {
         shared.insert(self.spawn(open(node.info.clone(), config, self.settings.response_limit))).clone()
     }
 
-    /// The node that is known to serve a slot, and the shared connection to it, if there are such.
+    /// The node that is known to serve a slot, and the shared connection to it. `None` if the client knows no node or
+    /// has no shared connection to the node.
     pub(crate) fn known_connection(&self, slot: Slot) -> Option<(Arc<Node>, Awaited<MultiplexedConnection>)> {
         let node = Arc::clone(locked(&self.routes).get(&slot)?);
         let shared = locked(&node.shared).clone()?;
         Some((node, shared))
     }
 
-    /// A connection to a node for a call alone. Dropping it closes it, and the server notices that a waiter has left.
+    /// A connection to a node for one call alone. When the call drops the connection, the connection closes, and the
+    /// server notices that the waiter has left.
     pub(crate) fn own(&self, node: &Node) -> Awaited<MultiplexedConnection> {
         let idle = locked(&node.idle).pop().map(|(_, connection)| connection);
         let (info, limit) = (node.info.clone(), self.settings.response_limit);
         idle.unwrap_or_else(|| self.spawn(open(info, AsyncConnectionConfig::new(), limit)))
     }
 
-    /// The primary that the Sentinels name. If many callers ask at the same time, one lookup serves all.
+    /// The primary that the Sentinels name. One lookup serves all callers that ask at the same time.
     async fn primary(self: &Arc<Self>) -> RedisResult<Arc<Node>> {
         let inner = Arc::clone(self);
         let begin = || {
@@ -251,7 +256,7 @@ impl Inner {
             };
             asking.boxed()
         });
-        // The last known primary is used only while the Sentinels are silent.
+        // The last known primary is asked a little later, so that it is used only if no Sentinel answers in this time.
         let last = locked(&self.last_primary).clone().map(|last| {
             let check = async move {
                 sleep(limit / 8).await;
@@ -262,11 +267,12 @@ impl Inner {
         Ok(select_ok(asked.chain(last)).await?.0)
     }
 
-    /// Returns `node` if it says that it is a primary.
+    /// Returns `node` if the node says that it is a primary.
     async fn check_primary(&self, node: Arc<Node>) -> RedisResult<Arc<Node>> {
         let shared = self.shared(&node);
         let asking = async { cmd("ROLE").query_async::<Value>(&mut shared.clone().await?).await };
-        // The role gets half the limit, because the whole lookup has one limit.
+        // This request gets half the limit, because it is the second step of a lookup that must end within the whole
+        // limit.
         let role = within(self.settings.response_limit / 2, asking).await.inspect_err(|error| {
             if error.code().is_none() {
                 self.note_silence(&node, Some(&shared));
@@ -291,7 +297,7 @@ async fn open(
     config: AsyncConnectionConfig,
     limit: Duration,
 ) -> RedisResult<MultiplexedConnection> {
-    // With RESP3 the redis crate reports the end of a connection.
+    // The redis crate reports the end of a connection only with RESP3.
     let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
     let redis = redis.set_lib_name("lockward-client", env!("CARGO_PKG_VERSION"));
     let info = info.set_redis_settings(redis).set_tcp_settings(TcpSettings::default().set_nodelay(true));

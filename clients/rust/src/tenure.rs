@@ -1,8 +1,9 @@
-//! A tenure of one key, or of several keys as one, as this process knows it: whether it is held, and its renewals.
+//! A tenure of one key, or of several keys as one: whether this process knows it as held, and its renewals.
 //!
-//! The deadlines of the leases are only compared with the clock. So a lease ends even if no task runs. A task for each tenure
-//! renews it. All renewals to a server share its connection, so those that are due together are sent together. A server that
-//! does not answer delays only the renewals of its own locks.
+//! No timer ends a lease: each check of a tenure compares the deadlines of its leases with the clock. So a lease ends
+//! on time even if no task runs. Each tenure has a task that renews its leases. All renewals to a server share one
+//! connection, so renewals that are due at the same time are sent together. A server that does not answer delays only
+//! the renewals of its own locks.
 
 use crate::commands::{Kind, OwnedKey, read};
 use crate::error::{Error, Loss};
@@ -18,7 +19,7 @@ use tokio::time::sleep_until;
 /// The bounds of the pause after a renewal that the server has refused.
 const RENEWAL_PAUSE: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
 
-/// With these errors the server denies a key.
+/// The errors that say that the owner does not hold the key.
 pub(crate) const LOSSES: [&str; 3] = ["NOTHELD", "HOLDS", "WRONGTYPE"];
 
 /// Leases have whole milliseconds.
@@ -38,9 +39,9 @@ pub(crate) struct State {
     pub(crate) lease: u64,
     /// The latest time at which the last key may have been granted.
     pub(crate) since: Instant,
-    /// No lease ends after this.
+    /// The end of the hold limit: no lease ends later.
     pub(crate) hold_end: Option<Instant>,
-    /// How it was lost: [`Error::Lost`].
+    /// How the tenure was lost: [`Error::Lost`].
     pub(crate) end: Option<Error>,
 }
 
@@ -49,9 +50,9 @@ pub(crate) struct State {
 pub(crate) struct Held {
     pub(crate) name: Arc<OwnedKey>,
     pub(crate) token: u64,
-    /// When the lease ends by this process's clock, unless it is renewed.
+    /// When the lease ends by this process's clock, unless the client renews the lease.
     pub(crate) deadline: Instant,
-    /// Changes when the connection to the server that has confirmed it last breaks.
+    /// Changes when the client loses its connection to the server that confirmed the key last.
     broken: watch::Receiver<()>,
 }
 
@@ -71,7 +72,7 @@ impl State {
         end.map_or(Ok(()), Err)
     }
 
-    /// When to renew next: when a third of the lease has passed. If that failed, after a pause.
+    /// When to renew next: when a third of the lease has passed, or after a pause if a renewal has failed.
     fn next_renewal(&self) -> Option<Instant> {
         let (lease, deadline) = (Duration::from_millis(self.lease), self.deadline());
         // The last lease before the hold limit is not renewed.
@@ -87,14 +88,15 @@ impl State {
 }
 
 impl Tenure {
-    /// A tenure to which keys are added.
+    /// A tenure without keys. The caller adds the keys.
     pub(crate) fn new(client: &Arc<Inner>, kind: Kind) -> Self {
         let (since, hold_end, end) = (Instant::now(), None, None);
         let state = State { keys: Vec::new(), kind, lease: u64::MAX, since, hold_end, end };
         Self { client: Arc::clone(client), state: watch::Sender::new(state) }
     }
 
-    /// Adds the key that a request has acquired or continues, with the lease to renew.
+    /// Adds the key of a request that has acquired the key, or that continues the tenure of another process. `lease` is
+    /// the lease that renewals ask for.
     pub(crate) fn add(
         &self,
         request: &Request<'_>,
@@ -110,7 +112,7 @@ impl Tenure {
         });
     }
 
-    /// Adds the keys of another tenure. The first ones begin the renewals in the background.
+    /// Adds the keys of another tenure. The first call begins the renewals in the background.
     pub(crate) fn join(self: &Arc<Self>, other: &Self, is_renewed: bool) {
         let other = other.state();
         let is_first = self.state.borrow().keys.is_empty();
@@ -119,10 +121,11 @@ impl Tenure {
             state.keys.extend(other.keys);
             state.keys.sort_by(|one, other| one.name.key.cmp(&other.name.key));
         });
-        // The keys are added before: another thread may begin this work right away, and without keys there is nothing to renew.
+        // The keys must be in the tenure before this work begins. Another thread may begin the work right away, and it
+        // ends if the tenure has no keys.
         if is_renewed && is_first {
             let tenure = Arc::clone(self);
-            // Most tenures have ended by then, and need no task.
+            // Most tenures have ended before this work begins, so they need no task.
             self.client.begin_soon(move || {
                 if tenure.state().next_renewal().is_some() {
                     tenure.client.runtime.spawn(Arc::clone(&tenure).renew_until_over());
@@ -141,10 +144,10 @@ impl Tenure {
         self.state.borrow().check()
     }
 
-    /// Ends the tenure in this process, unless it has ended before.
+    /// Ends the tenure in this process, if it has not ended before.
     ///
     /// # Errors
-    /// [`Error::Lost`] if it had ended before.
+    /// [`Error::Lost`] if the tenure had ended before.
     pub(crate) fn end(&self, lost: Error) -> Result<(), Error> {
         let mut earlier = Ok(());
         self.state.send_modify(|state| {
@@ -154,7 +157,8 @@ impl Tenure {
         earlier
     }
 
-    /// The error of a request of the holder. Some errors of the server mean that it denies a key. They end the tenure.
+    /// The error of a request of the holder. If the error says that the owner does not hold the key, it ends the
+    /// tenure.
     pub(crate) fn judge(&self, name: &Arc<OwnedKey>, error: Error, losses: &[&str]) -> Error {
         let Error::Refused { code, message, .. } = &error else { return error };
         if !losses.contains(&&**code) {
@@ -203,7 +207,8 @@ impl Tenure {
                 }),
                 _ = changes.changed() => continue,
             }
-            // An error that ends the tenure is in its state. After any other error it is renewed again.
+            // The result is ignored: if an error ends the tenure, the tenure's state has the error. After any other
+            // error this loop renews the tenure again.
             tokio::select! {
                 _ = self.renew(FAR_FUTURE) => {}
                 _ = changes.wait_for(|state| state.end.is_some()) => {}
@@ -231,8 +236,8 @@ impl Tenure {
         join_all(renewals).await
     }
 
-    /// Sets a new lease for the key of a request. Each attempt may take this `part` of the lease, such as a 6th. The attempts
-    /// end with the lease, and with the limits of the request.
+    /// Sets a new lease for the key of a request. Each attempt may take the lease divided by `part`. The attempts end
+    /// when the lease ends or a limit of the request is reached.
     ///
     /// # Errors
     /// [`Error::Lost`] when the tenure is over; otherwise the error of the last attempt.
@@ -256,7 +261,8 @@ impl Tenure {
                 return Err(name.lost_by(Loss::LeaseOver));
             }
             let deadline = lease_end(lease, since);
-            // A shorter lease than the one that is left counts from now on: the server may set it even if its reply is lost.
+            // If the new lease ends before the old one, the earlier end counts from now on: the server may set the new
+            // lease although its reply is lost.
             self.change_key(&name, |held| held.deadline = held.deadline.min(deadline));
             let limit = Duration::from_millis(lease / part + 1).min(self.client.settings.response_limit);
             match request.send(&name.renew(token, lease, kind), limit).await {

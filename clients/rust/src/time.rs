@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// This is longer than any process lives, and short enough to be added to any instant.
+/// A time that never comes: longer than any process lives, and short enough to be added to any instant.
 pub(crate) const FAR_FUTURE: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 
 /// Whole milliseconds, rounded down.
@@ -15,19 +15,21 @@ pub(crate) fn from_now(duration: Duration) -> Instant {
     Instant::now() + duration.min(FAR_FUTURE)
 }
 
-/// How long it is until `instant`. Zero when it has passed.
+/// The time until `instant`. Zero when `instant` has passed.
 pub(crate) fn until(instant: Instant) -> Duration {
     instant.saturating_duration_since(Instant::now())
 }
 
-/// When a lease ends by this process's clock. It counts from before the request was sent. The server begins to count
-/// later. It is shorter by a thousandth and a millisecond, because the server's clock may be faster.
+/// When a lease ends by this process's clock. Here the lease counts from a time before the request was sent. The server
+/// begins to count later. This process also counts a lease that is shorter by a thousandth and a millisecond, because
+/// the server's clock may be faster.
 pub(crate) fn lease_end(millis: u64, requested: Instant) -> Instant {
     let certain = Duration::from_millis(millis.saturating_sub(millis / 1_000 + 1));
     requested + certain.min(FAR_FUTURE)
 }
 
-/// The pause after so many failed attempts: each is twice the one before, up to the longest. In milliseconds.
+/// The pause after a number of failed attempts: each pause is twice as long as the previous pause, up to the longest.
+/// `first` and `longest` are in milliseconds.
 pub(crate) fn pause_after(failures: u32, first: u64, longest: u64) -> Duration {
     Duration::from_millis(longest.min(first << failures.saturating_sub(1).min(16)))
 }

@@ -7,7 +7,7 @@ const MS: Nanos = 1_000_000;
 /// The bounds for the checks of a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// How early a lease may seem to end: times are rounded to milliseconds, and two processes read the clock.
+    /// How early a lease may seem to end, because times are rounded to milliseconds and two processes read the clock.
     pub tolerance: Nanos,
     /// The longest time from the end of a tenure until the next waiter has read its grant.
     pub handoff: Nanos,

@@ -12,11 +12,11 @@ pub struct Workload {
     pub keys: Vec<String>,
     /// The lengths of the short leases. Most leases are short, and a client may sleep past the end of a lease.
     pub lease: Range<Nanos>,
-    /// The lengths of the long leases. They reveal a lock that the server should free earlier, but keeps until the end
-    /// of its lease.
+    /// The lengths of the long leases. If the server fails to free a lock before the end of a long lease, the delay is
+    /// long enough to be found.
     pub long_lease: Range<Nanos>,
-    /// How long a client keeps a lock after it has renewed a long lease. So faults also hit tenures with a known lease
-    /// and without a pending call.
+    /// How long a client keeps a lock without a call after it has renewed with a long lease. So faults also hit tenures
+    /// with a known lease and without a pending call.
     pub rest: Range<Nanos>,
     /// The wait limits.
     pub wait: Range<Nanos>,
@@ -41,13 +41,13 @@ pub enum Action {
     Call(Operation),
     /// A write to the store with this token. The client's next actions are writes to the data beside the lock.
     Write(Token),
-    /// As `Write`, but the client first sleeps past the end of the lease.
+    /// As `Write`, but the client first sleeps for this time, until the lease is over.
     Pause(Nanos, Token),
     /// The client keeps the lock for a while.
     Rest(Nanos),
 }
 
-/// A client and what it knows.
+/// A client and its knowledge.
 #[derive(Debug)]
 pub struct Client {
     /// The number of the client.
@@ -67,7 +67,7 @@ pub struct Client {
     lease: Nanos,
     /// The end of the lease on the client's clock, if the client holds the lock.
     until: Nanos,
-    /// Whether a call of this owner had no reply. The client then changes its owner as soon as possible.
+    /// Whether a call of this owner had no reply. If so, the client changes its owner as soon as possible.
     unsure: bool,
     /// Whether the client has renewed a long lease and rests next.
     rests: bool,
@@ -251,10 +251,11 @@ impl Client {
             (Outcome::Granted { .. } | Outcome::Renewed { .. } | Outcome::Written, _) => {}
             (Outcome::NotAcquired, operation) => self.slice_ended(operation, random),
             (Outcome::Error(word), operation) if word == "TRYAGAIN" => self.again = Some(operation.clone()),
-            // The client's next call on the lock shows whether it holds the lock.
+            // The state stays as it is: the client's next call on the lock shows whether the client holds the lock.
             (Outcome::Error(_) | Outcome::Unknown, Operation::Write { .. }) => {}
             (Outcome::Error(word), _) => {
-                // The owner has holds that the client does not know. They end with their lease.
+                // After the error HOLDS or LIMIT, the owner may have holds that the client does not know. The client
+                // leaves them to the end of their lease.
                 self.unsure |= word == "HOLDS" || word == "LIMIT";
                 self.holds = 0;
             }
@@ -278,8 +279,8 @@ impl Client {
         }
     }
 
-    /// Decides the next call after a wait without a grant. A client that waits in slices waits again. When the client
-    /// gives up, it withdraws its kept place, or lets the place end by itself.
+    /// Decides the next call after a wait without a grant. A client that waits in slices waits again. A client that
+    /// gives up either withdraws its kept place, or lets the place end by itself.
     fn slice_ended(&mut self, operation: &Operation, random: &mut Random) {
         if let Operation::Acquire { keep: Some(_), wait: Wait::Limit(slice), .. } = *operation {
             self.patience = self.patience.saturating_sub(slice);

@@ -50,7 +50,7 @@ pub struct Call {
     /// A later time at which the wait was still in the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub still_waiting: Option<Nanos>,
-    /// The response: just after the client read the reply or gave up. `None` if the call was still open at the end of
+    /// The response: just after the client read the reply or gave up. `None` if the call had no response at the end of
     /// the run.
     pub end: Option<Nanos>,
     /// The outcome.
@@ -90,8 +90,8 @@ impl Mode {
         self.limit() <= self.weight.into()
     }
 
-    /// Whether a request of this mode can re-enter a tenure of mode `known`. A request with weight 1 does not name
-    /// its weight, so it fits every weight.
+    /// Whether a request of this mode can re-enter a tenure of mode `known`. A request with weight 1 is sent without
+    /// WEIGHT, so it can re-enter a tenure of any weight.
     #[must_use]
     pub fn re_enters(self, known: Self) -> bool {
         self.limit() >= known.limit() && (self.weight == 1 || self.weight == known.weight)
@@ -177,7 +177,7 @@ pub enum Wait {
 pub enum HoldsReleased {
     /// One hold.
     One,
-    /// One hold, so that this many remain (HOLDS).
+    /// One hold, so that this number of holds remains (HOLDS).
     Leaving(u32),
     /// All holds (ALL).
     All,
@@ -264,7 +264,8 @@ pub fn data_key(lock: &str, guarded: bool) -> String {
     format!("{{{lock}}}{}", if guarded { "guarded" } else { "plain" })
 }
 
-/// The client in a [`Fault`] that excuses no late reply: an operation on the servers, such as the move of a slot.
+/// The client in a [`Fault`] that is an operation on the servers, such as the move of a slot. Such an operation excuses
+/// no late reply.
 pub const NOBODY: u32 = u32::MAX - 1;
 
 /// A fault in a server or a client.
@@ -272,8 +273,8 @@ pub const NOBODY: u32 = u32::MAX - 1;
 pub struct Fault {
     /// The name, such as `pause`, `kill` or `cut`.
     pub name: String,
-    /// The client. `None` means a fault to the servers, which affects all clients. [`NOBODY`] means an operation that
-    /// clients must not notice.
+    /// The client. `None` means a fault to the servers, which affects all clients. [`NOBODY`] means an operation on the
+    /// servers that clients must not notice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<u32>,
     /// Just before the fault began.
@@ -299,7 +300,7 @@ impl Operation {
                 options.push(("PX", Some(ms(*lease))));
                 match wait {
                     Wait::No => {}
-                    // At least a millisecond, because BLOCK 0 has no limit.
+                    // A limit is at least a millisecond here, because BLOCK 0 means a wait without limit.
                     Wait::Limit(limit) => options.push(("BLOCK", Some(ms((*limit).max(1_000_000))))),
                     Wait::Unlimited => options.push(("BLOCK", Some("0".to_owned()))),
                 }
@@ -376,7 +377,7 @@ impl Line {
         }
     }
 
-    /// The end, if there is one.
+    /// The end of the call, write, reading of data, or fault; `None` for a call without an end.
     #[must_use]
     pub const fn end(&self) -> Option<Nanos> {
         match self {

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 #[must_use]
 pub fn now() -> Nanos {
     let time = clock_gettime(ClockId::Monotonic);
-    // Neither part is negative, and 2^64 ns are 584 years.
+    // Both conversions and the sum are safe: neither part of the time is negative, and 2^64 ns are 584 years.
     let part = |part: i64| Nanos::try_from(part).unwrap_or_default();
     part(time.tv_sec) * 1_000_000_000 + part(time.tv_nsec)
 }
@@ -25,7 +25,7 @@ pub struct Recorder {
 #[derive(Debug)]
 struct Output {
     file: BufWriter<File>,
-    /// The first error, which `finish` returns.
+    /// The first error of a write. `finish` returns it.
     failure: Option<io::Error>,
 }
 
@@ -93,18 +93,19 @@ impl OpenCall<'_> {
         self.call.enqueued = Some(now());
     }
 
-    /// Records that the wait was still in the queue at a time.
+    /// Records that the wait was still in the queue at this time.
     pub fn still_waiting(&mut self, time: Nanos) {
         self.call.still_waiting = Some(time);
     }
 
-    /// Forgets that the wait was seen in the queue, because the call was redirected to another server.
+    /// Forgets that the wait was seen in the queue. Used when the call is redirected to another server, which has its
+    /// own queue.
     pub fn redirected(&mut self) {
         (self.call.enqueued, self.call.still_waiting) = (None, None);
     }
 
-    /// Records an outcome at this time instead of now. This is for beliefs of a client, which are not calls to the
-    /// server.
+    /// Records an outcome at this time instead of now. Used for the beliefs of a client (its own record of when it
+    /// holds a lock), which are not calls to the server.
     pub fn at(&mut self, instant: Nanos, outcome: Outcome) {
         self.call.start = instant.saturating_sub(1);
         self.call.end = Some(instant);

@@ -31,10 +31,10 @@ impl Violation {
         if !faults.is_empty() || !calls.is_empty() {
             report += "\n  Meanwhile:";
         }
-        // The last calls are the most useful ones.
+        // The calls that ended last are the most useful, so the report shows only these.
         let left_out = calls.len().saturating_sub(MEANWHILE);
         if left_out > 0 {
-            // Writing to a string cannot fail.
+            // The result is ignored, because writing to a string cannot fail.
             let _ = write!(report, "\n    {left_out} calls on the same lock with a reply, then");
         }
         let mut shown: Vec<_> = faults.into_iter().chain(calls.into_iter().skip(left_out)).collect();
@@ -47,7 +47,7 @@ impl Violation {
 }
 
 /// The faults to the servers, and the calls that changed the same lock, each with its end. The function returns only
-/// those that ended between the first and the last end of the violation's lines.
+/// the faults and calls that ended between the first and the last end of the violation's lines.
 fn meanwhile(violation: &Violation, history: &History) -> (Ended, Ended) {
     let shown = || violation.lines.iter().map(|&at| &history.lines[at]);
     let keys: BTreeSet<&str> = shown().filter_map(key).collect();

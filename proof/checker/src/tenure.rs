@@ -2,21 +2,21 @@
 //!
 //! A tenure is a key and a granted token. These facts about a tenure are certain:
 //!
-//! - It existed when a client read its first grant, and during the span [`Held`].
-//! - It was over at [`Tenure::freed`].
-//! - It began after [`Tenure::began_after`].
+//! - The tenure existed when a client read its first grant, and during the span [`Held`].
+//! - The tenure was over at [`Tenure::freed`].
+//! - The tenure began after [`Tenure::began_after`].
 //! - Its weight was at least [`Tenure::weight`], and at most `most_weight`.
 //! - Its limit at any time was at most [`Tenure::limit_at`], and at least `least_limit`.
 //!
-//! A call without a reply may act at any later time, so it only reduces what is certain. After such a call, a
-//! workload should not use the owner again unless it names TOKEN or HOLDS.
+//! A call without a reply may act at any later time, so it makes fewer facts certain. After such a call, a workload
+//! should use the owner again only in calls that name TOKEN or HOLDS.
 
 use crate::bounds::Bounds;
 use crate::history::{Call, History, Mode, Nanos, Operation, Outcome, Token};
 use crate::spans::MinFrom;
 use std::collections::{BTreeMap, HashMap};
 
-/// A tenure, as far as the history shows it.
+/// A tenure, with the facts that the history shows about it.
 #[derive(Debug)]
 pub(crate) struct Tenure<'h> {
     pub(crate) key: &'h str,
@@ -25,7 +25,7 @@ pub(crate) struct Tenure<'h> {
     /// The grant that was read first, and the line of this grant.
     pub(crate) first: &'h Call,
     pub(crate) line: usize,
-    /// The earliest start of the calls that were granted this tenure.
+    /// The earliest start of a call whose reply granted this tenure.
     pub(crate) earliest: Nanos,
     /// The earliest start of a call that may have begun the tenure: a granted call, or an acquisition of the owner
     /// without a reply.
@@ -85,10 +85,11 @@ pub(crate) struct Released {
     pub(crate) line: usize,
 }
 
-/// The calls of an owner on a lock, except its grants.
+/// Facts about the calls of an owner on a lock, except its grants.
 #[derive(Default)]
 struct OwnerCalls {
-    /// For each TOKEN: the releases that may have ended a tenure, with the times of the reply and of the start.
+    /// For each TOKEN: the releases that may have ended a tenure. Finds the earliest start of a release among those
+    /// with a reply after a given time.
     last: HashMap<Option<Token>, MinFrom<Nanos>>,
     /// The releases that left no holds, by start.
     nothing_left: MinFrom<Released>,
@@ -198,13 +199,14 @@ fn tenure<'h>(
     bounds: &Bounds,
 ) -> Tenure<'h> {
     let earliest = settings.grants.iter().map(|(_, call, _)| call.start).min().unwrap_or(first.start);
-    // A release whose reply came before `earliest` ended an earlier tenure.
+    // A release whose reply came before `earliest` ended an earlier tenure, so this search starts at `earliest`.
     let maybe_released = [None, Some(token)]
         .iter()
         .filter_map(|named| owner_calls.last.get(named)?.get(earliest))
         .min()
         .unwrap_or(Nanos::MAX);
-    // The tenure existed before this release started, and its owner has no holds after it.
+    // The tenure existed before this release started, and the release left no holds. So the release ended the tenure,
+    // unless the tenure had ended before.
     let released = owner_calls.nothing_left.get(first.answered());
 
     let (lease_end, by) = certain_lease(token, settings, owner_calls);
@@ -239,9 +241,9 @@ fn tenure<'h>(
     }
 }
 
-/// What is known about the limit and the weight of a tenure.
+/// The bounds of the limit and of the weight of a tenure.
 ///
-/// The limit in a granted call is at least the limit of the tenure, because the server refuses a smaller one. A
+/// The limit in a granted call is at least the limit of the tenure, because the server refuses a smaller limit. A
 /// weight in a granted call is the weight of the tenure. Only a renewal changes the limit, and only a renewal that
 /// restores a tenure changes the weight.
 struct Modes {
@@ -280,13 +282,13 @@ impl Modes {
     }
 }
 
-/// The time before which the lease cannot have ended, and the line of the call that shows this.
+/// The earliest time at which the lease may have ended, and the line of the call that shows this time.
 ///
-/// An acquisition never shortens a lease. After it, the lease lasts at least until the start of the call plus the
-/// requested length. A renewal may shorten the lease, but not below its own start plus its length. So only the last
-/// renewal and the acquisitions that certainly came after it count. Often it is unknown which renewal was the last: it
-/// may be any renewal that no other renewal certainly followed, or any renewal without a reply. The function takes the
-/// earliest end of all these cases.
+/// An acquisition never shortens a lease. After an acquisition, the lease lasts at least until the start of the call
+/// plus the requested length. A renewal may shorten the lease, but not below its own start plus its length. So only the
+/// last renewal and the acquisitions that certainly came after it count. Often it is unknown which renewal was the
+/// last: it may be any renewal that no other renewal certainly followed, or any renewal without a reply. The function
+/// takes the earliest end of all these cases.
 fn certain_lease(token: Token, settings: &Settings<'_>, owner_calls: &OwnerCalls) -> (Nanos, usize) {
     let reach = |(line, call, lease): &(usize, &Call, Nanos)| (call.start.saturating_add(*lease), *line);
     let mut grants: Vec<_> =
@@ -310,7 +312,8 @@ fn certain_lease(token: Token, settings: &Settings<'_>, owner_calls: &OwnerCalls
             })
             .min(),
     };
-    // A renewal without a reply only makes the end earlier. The returned line is always that of a call with a reply.
+    // A renewal without a reply can only make the end earlier. The returned line is always the line of a call with a
+    // reply.
     let (reach, line) = answered.unwrap_or((0, 0));
     (open.fold(reach, Nanos::min), line)
 }

@@ -6,7 +6,7 @@ use serde::de::IntoDeserializer;
 use std::fmt;
 use std::str::FromStr;
 
-/// The checks. Each tests one promise.
+/// The checks. Each check tests one promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Check {
@@ -45,7 +45,7 @@ pub struct Violation {
     pub check: Check,
     /// What is wrong.
     pub what: String,
-    /// The lines that show the violation, as few as possible, in order of time. They are indexes into
+    /// The lines that show the violation, as few as possible, in order of time. Each is an index into
     /// [`History::lines`].
     pub lines: Vec<usize>,
 }
@@ -64,7 +64,7 @@ impl Violation {
         Self { check, what, lines }
     }
 
-    /// The end of the last line that shows the violation. By then the promise was broken.
+    /// The end of the last line that shows the violation. At this time the promise was certainly broken.
     #[must_use]
     pub fn detected_at(&self, history: &History) -> Nanos {
         let ends = self.lines.iter().map(|&at| history.lines[at].end().unwrap_or(Nanos::MAX));

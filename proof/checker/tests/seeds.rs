@@ -19,7 +19,8 @@ fn a_thousand_correct_histories_raise_no_violation() {
 
 #[test]
 fn a_thousand_corrupted_histories_raise_the_right_violation() {
-    // Each corruption is tested equally often. If a seed has no place for the corruption, another seed is tried.
+    // Each corruption is tested equally often. If the history of a seed has no place for the corruption, the test tries
+    // the next seed.
     for (number, how) in (0..1_000).zip(Corruption::ALL.into_iter().cycle()) {
         let broken = (0..20).find_map(|attempt| {
             let seed = 1_000 + number + attempt * 1_000;

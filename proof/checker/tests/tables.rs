@@ -1,8 +1,9 @@
 //! Tests of each check with small histories.
 //!
 //! A line is `start..end owner operation -> outcome`, with times in milliseconds. The end `-` means that the call was
-//! still open at the end of the run. A wait has its limit, and may have the first and a later time at which it was in
-//! the queue (`seen`, `still`). There is one lock. By default, leases are 100 ms long and tenures are exclusive.
+//! still open at the end of the run. A wait has its limit, and may have the time when it was first seen in the queue
+//! (`seen`) and a later time when it was still in the queue (`still`). There is one lock. By default, leases are 100 ms
+//! long and tenures are exclusive.
 
 use lockward_checker::bounds::{Activity, Bounds};
 use lockward_checker::checker::{
@@ -23,7 +24,8 @@ fn two_tenures_overlap() {
         Check::Overlap,
         &[0, 1],
     );
-    // A server may grant at any time until the reply is read. From the start of a release on, the tenure may be over.
+    // A server may grant at any time until the client reads the reply. From the start of a release on, the tenure may
+    // be over.
     clean("0..1 A acquires -> token 5 holds 1\n 20..110 B acquires wait 200 -> token 6 holds 1");
     clean(
         "0..1 A acquires -> token 5 holds 1\n 10..40 A releases -> left 0\n 20..30 B acquires -> token 6 holds 1",
@@ -70,7 +72,7 @@ fn weights_exceed_the_limit_of_a_holder() {
     clean(full);
     let above = format!("{full}\n 6..7 D acquires shared -> token 8 holds 1");
     violation(&above, Check::Overlap, &[0, 1, 2, 3]);
-    // The limit that is exceeded may be that of any tenure.
+    // The exceeded limit may be the limit of any of the tenures.
     clean(&above.replace("slots 5", "slots 6"));
     violation(&above.replace("slots 5", "slots 9").replace("slots 9", "slots 4"), Check::Overlap, &[0, 1, 2]);
     clean(&above.replace("slots 5", "shared"));
@@ -92,7 +94,7 @@ fn a_downgrade_lets_others_in() {
     violation(&downgrade.replace("renews shared", "renews"), Check::Overlap, &[0, 1, 2]);
     violation(&downgrade.replace("12..13", "5..9"), Check::Overlap, &[0, 1, 2]);
     violation(&downgrade.replace("B acquires shared", "B acquires"), Check::Overlap, &[0, 1, 2]);
-    // A downgrade without a reply may have had an effect. A refused downgrade has none.
+    // A downgrade without a reply may have had an effect. A refused downgrade has no effect.
     clean(&downgrade.replace("renews shared -> token 5", "renews shared -> ?"));
     violation(
         &downgrade.replace("renews shared -> token 5", "renews shared -> LIMIT"),
@@ -116,7 +118,7 @@ fn tokens_fall_repeat_or_are_shared() {
     clean(&fallen.replace("token 4", "token 6"));
     violation(&fallen.replace("token 4", "token 5"), Check::Tokens, &[0, 2]);
     violation(&fallen.replace("B", "A").replace("token 4", "token 5"), Check::Tokens, &[0, 1, 2]);
-    // Of two tenures that are held together, the older one may have later replies.
+    // Of two tenures that are held together, the older tenure may have later replies.
     clean(
         "0..1 A acquires shared -> token 5 holds 1
          2..3 B acquires shared -> token 6 holds 1
@@ -150,7 +152,7 @@ fn hold_counts_slip() {
     clean(lost);
     clean(&lost.replace("holds 2", "holds 3"));
     violation(&lost.replace("holds 2", "holds 4"), Check::Counts, &[0, 2]);
-    // A request with HOLDS leads to the named count, and not beyond it.
+    // A request with HOLDS leads to the named count, and never to a larger count.
     let named = "0..1 A acquires HOLDS 1 -> ?
                  2..3 A acquires HOLDS 1 -> token 5 holds 1
                  4..5 A releases -> left 0";
@@ -196,7 +198,7 @@ fn a_reader_passes_a_writer() {
                   150..151 A releases -> left 0
                   150..151 C releases -> left 0";
     violation(passed, Check::Queue, &[1, 2]);
-    // A writer that is passed and gives up in the end has starved, which is a violation too.
+    // A writer that others pass until it gives up has starved. This is a violation too.
     let starved = passed.replace(
         "10..163 B acquires wait 90 seen 12 -> token 7 holds 1",
         "10..101 B acquires wait 90 seen 12 -> null",
@@ -236,7 +238,8 @@ fn a_kept_place_is_passed() {
         .replace("seen 22", "seen 22 still 170");
     violation(&absent, Check::Queue, &[1, 2, 3]);
     clean(&absent.replace("still 170", "still 159"));
-    // The same holds if B's connection was closed and B certainly did not hold the lock in between.
+    // C must not be granted the lock first either if B's connection was closed and B certainly did not hold the lock in
+    // between.
     let closed =
         slices.replace("10..61 B", "10..30 B").replace("-> null", "-> ?").replace("62..203", "31..203");
     clean(&closed.replace("seen 64", "seen 33"));
@@ -245,7 +248,7 @@ fn a_kept_place_is_passed() {
         Check::Queue,
         &[1, 2, 3],
     );
-    // A slice that ends without a grant must not be passed either.
+    // No later owner may pass a slice that ends without a grant.
     let starved = "0..1 A acquires shared lease 400 -> token 5 holds 1
                    10..61 B acquires wait 50 keep 300 HOLDS 1 seen 12 -> null
                    62..153 B acquires wait 90 keep 300 HOLDS 1 seen 64 -> null
@@ -269,10 +272,10 @@ fn a_freed_lock_is_late() {
                 20..21 A releases -> left 0";
     violation(late, Check::Promptness, &[0, 1, 2]);
     clean(&late.replace("5..90", "5..70"));
-    // C's call without a reply may have been granted the lock in between. Or the server was paused.
+    // Either C's call without a reply may have been granted the lock in between, or the server was paused.
     clean(&format!("{late}\n 6..7 C acquires -> ?"));
     clean(&format!("{late}\n 30..60 fault"));
-    // C's kept place may have held the wait back. Without KEEP, C has no place.
+    // C's kept place may have held the wait back. Without KEEP, C has no kept place, so the late reply is a violation.
     clean(&format!("{late}\n 2..8 C acquires wait 5 keep 300 HOLDS 1 -> null"));
     violation(&format!("{late}\n 2..8 C acquires wait 5 HOLDS 1 -> null"), Check::Promptness, &[0, 1, 2]);
     let reader = "0..1 A acquires -> token 5 holds 1
@@ -281,7 +284,7 @@ fn a_freed_lock_is_late() {
                   20..21 A releases -> left 0";
     violation(reader, Check::Promptness, &[0, 1, 2, 3]);
     clean(&reader.replace("C acquires shared", "C acquires lease 60"));
-    // The writer D before B in the queue may have held B back.
+    // The writer D was before B in the queue, so D may have held B back.
     clean(&format!("{reader}\n 4..60 D acquires wait 55 -> null"));
     let writer = "0..1 A acquires shared lease 40 -> token 5 holds 1
                   2..3 B acquires shared lease 30 -> token 6 holds 1

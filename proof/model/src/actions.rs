@@ -16,7 +16,7 @@ pub struct Budget {
     pub promotions: u8,
     /// A wall clock is set.
     pub clock_steps: u8,
-    /// The primary drops the key of a held lock, by eviction or because its wall clock was set ahead.
+    /// The primary drops the key of a held lock, because the key was evicted or the wall clock was set ahead.
     pub drops: u8,
     /// The reply to a call is lost.
     pub lost_replies: u8,

@@ -16,7 +16,7 @@
 //! A call takes no time in the model. This is the worst case: if a call takes longer, the owner only stops relying on
 //! the lock earlier. A waiter does not know when it was granted the lock. It renews at once over the same connection,
 //! and counts its lease from that renewal. When an owner asks for a larger limit, it no longer relies on the smaller
-//! one, whatever the reply is.
+//! limit, even if the reply is lost or is an error.
 //!
 //! The promises hold in every state. Owners fit beside each other if the sum of their weights is at most the limit of
 //! each of them: an exclusive owner fits beside nobody.
@@ -35,7 +35,7 @@
 //! [`TENURE_BACK`] does not demand that the owner fits: by [`EXCLUSION`], all owners that rely on the lock fit beside
 //! each other. All other holders that the server knows must make room for them.
 //!
-//! The promises need these assumptions. For each assumption, a test drops it and finds that a promise is broken.
+//! The promises need these assumptions. For each assumption, a test drops the assumption and finds a broken promise.
 //!
 //! 1. The quarantine is at least as long as every lease that was granted before the crash or promotion. This includes
 //!    leases that were granted by a server with other settings, or before the setting was changed.
@@ -43,31 +43,32 @@
 //!    has lost its data believes the owner. So a late renewal takes the lock from another owner to whom the server has
 //!    granted it meanwhile. When the other owner renews too, the larger token wins.
 //! 3. The old primary takes no more writes when the replica is promoted: it is dead, or min-replicas-max-lag is shorter
-//!    than the time after which it is declared dead. A longer quarantine does not replace this assumption, because it
-//!    only delays new grants at the new primary. The old primary does not know of a renewal at the new primary, so it
-//!    grants the lock when the lease that it knows has ended.
+//!    than the time after which the old primary is declared dead. A longer quarantine does not replace this assumption,
+//!    because it only delays new grants at the new primary. The old primary does not know of a renewal at the new
+//!    primary. So the old primary grants the lock when the old lease has ended.
 //! 4. Owners name HOLDS: 1 for their first hold, and 2 or more only while they rely on the lock. An owner that names no
 //!    count re-enters an unconfirmed tenure, which may have ended.
 //! 5. An owner that is not exclusive names its limit and weight when it renews with TOKEN. Otherwise a server that has
-//!    lost its data restores a tenure as exclusive, and then refuses the others that rely on the lock.
+//!    lost its data restores a tenure as exclusive, and then refuses the other owners that rely on the lock.
 //! 6. For tokens, the granting server has received the largest token so far, or its wall clock is later than the wall
 //!    clock of any granting server at any earlier grant of that lock. It is not enough that no clock was set back since
 //!    the last grant. If a clock was set back before that grant, a token may be ahead of the clock, and a restart
 //!    without data loses that token. The quarantine helps, because the clock catches up meanwhile. If a new token is
-//!    still smaller than an earlier one, a server in quarantine takes the new tenure for the older one, and may refuse
-//!    its owner.
+//!    still smaller than the token of an earlier tenure, a server in quarantine treats the new tenure as the older of
+//!    the two, and may refuse its owner.
 //!
-//! All monotonic clocks run at the same rate in the model. If real clocks do not, owners must leave a margin.
+//! All monotonic clocks run at the same rate in the model. If the rates of real clocks differ, owners must stop relying
+//! on a lock some time before the lease ends.
 //!
-//! The promises do not need these assumptions: that renewals reach the replica (the next renewal corrects a missed
-//! one), that replies arrive, that the wall clock is right (except for tokens), and that the key still exists.
+//! The promises hold even if a renewal does not reach the replica (the next renewal corrects this), a reply is lost, a
+//! wall clock is wrong (except for the promise about tokens), or the server drops the key.
 //!
-//! Two rules are also broken on purpose, to show that the check finds this. A server that compares a claim with each
-//! holder alone, and not with the sum ([`Claims::FitInPairs`]), breaks the limit. A guard that writes some time after
-//! its check ([`Guards::TwoSteps`]) runs stale writes.
+//! Two tests break a rule of the server on purpose, to show that the check finds the error. A server that compares a
+//! claim with each holder alone, and not with the sum ([`Claims::FitInPairs`]), breaks the limit. A guard that writes
+//! some time after its check ([`Guards::TwoSteps`]) runs stale writes.
 //!
 //! Only exclusive owners write, because a reader may write beside readers with larger tokens. The promise is about the
-//! data of each server, so data that a failover loses is not compared.
+//! data of each server alone. So the loss of data in a failover does not break the promise.
 //!
 //! Not in the model: the order of the queue, kept places, and renewals without TOKEN.
 

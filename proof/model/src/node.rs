@@ -1,7 +1,7 @@
-//! One server: a lock in its key, and beside the key core's [`Store`], as in the module.
+//! One server: a lock in its key, and core's [`Store`] for all other state, as in the module.
 //!
-//! The state of a node is plain data that can be hashed. For each decision, a store is made from this state, and the
-//! state is updated from the store afterwards.
+//! The state of a node is plain data, because the checker must hash it. Each decision makes a store from this state,
+//! and updates the state from the store afterwards.
 
 use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{
@@ -13,7 +13,7 @@ use lockward_core::{
 const DB: Db = Db(0);
 const KEY: &[u8] = b"lock";
 
-/// No limit: there are only as many waiters as owners.
+/// The limit of waiters. It is never reached, because there are only as many waiters as owners.
 const NO_LIMITS: Limits = Limits { per_lock: usize::MAX, total: usize::MAX };
 
 /// The right wall time, in ticks, when the world begins.
@@ -38,7 +38,8 @@ fn owner(number: usize) -> Owner {
 pub enum Replicated {
     /// LOCK._APPLY with this payload.
     Apply(Vec<u8>),
-    /// A LOCK.RELEASE as the client sent it: its owner, the count of holds to be left (if it names one), and its token.
+    /// A LOCK.RELEASE as the client sent it: the owner, the count of holds to be left if the command names HOLDS, and
+    /// the token.
     Release(usize, Option<u32>, FencingToken),
     /// The server's own DEL of a key that expired or was evicted.
     Delete,
@@ -51,7 +52,8 @@ pub enum Replicated {
 pub struct Node {
     /// The lock, in its key or dropped.
     pub lock: Lock,
-    /// Whether the server has dropped the key before the lease was over; on a replica, whether the primary has.
+    /// Whether the server has dropped the key before the lease was over. On a replica: whether the primary has dropped
+    /// it.
     pub dropped: bool,
     /// The token of the last write to the data beside the lock.
     pub data: Option<FencingToken>,
@@ -67,7 +69,7 @@ pub struct Node {
     pub memory: QuarantineMemory,
     /// How many ticks the wall clock is ahead of the right time.
     pub wall_ahead: i64,
-    /// How many ticks the monotonic clock is ahead. It differs between servers.
+    /// How many ticks the monotonic clock is ahead of the right time. The number differs between servers.
     pub mono_ahead: i64,
 }
 
@@ -114,9 +116,10 @@ pub enum Tokens {
 /// What happens to the other tenures when a tenure is claimed in quarantine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claims {
-    /// The tenures that fit beside the claim and beside each other stay, the confirmed ones first, as in core.
+    /// A set of tenures that fit beside the claim and beside each other stays. Confirmed tenures are chosen first, as
+    /// in core.
     FitTogether,
-    /// The claim is compared with each tenure alone, and not with their sum.
+    /// The server compares the claim with each tenure alone, and not with the sum of all weights.
     FitInPairs,
 }
 
@@ -129,8 +132,8 @@ pub enum Guards {
     TwoSteps,
 }
 
-/// Whether the sum of the weights is at most each of the limits. The model states the rule itself, so that it does not
-/// check core with core.
+/// Whether the sum of the weights is at most each of the limits. The model has its own code for this rule, because a
+/// check of core by core's code would not find an error in that code.
 pub(crate) fn fit(modes: impl Iterator<Item = Mode> + Clone) -> bool {
     let sum: u32 = modes.clone().map(|mode| mode.weight.number()).sum();
     modes.map(|mode| mode.slots.number()).all(|limit| limit == 0 || sum <= limit)
@@ -171,7 +174,7 @@ impl Node {
         self.lock.of_token(token).map(|holder| holder.mode)
     }
 
-    /// Whether the server knows this tenure with this mode, and knows that the tenure goes on.
+    /// Whether the server knows this tenure with this mode, and is certain that the tenure has not ended.
     pub(crate) fn has_confirmed(&self, tick: u64, token: FencingToken, mode: Mode) -> bool {
         let in_quarantine = self.quarantine.ends(self.now(tick).mono).is_some();
         self.mode_of(token) == Some(mode) && (!in_quarantine || self.memory.has_renewed(token))
@@ -383,7 +386,7 @@ impl Node {
         self.close(&store, lock);
     }
 
-    /// What the server writes to its file, dropped locks included. Nothing for a free lock.
+    /// The lock as the server writes it to its file, also if the lock was dropped. Empty for a free lock.
     pub(crate) fn save(&self, tick: u64) -> Vec<u8> {
         let mut payload = Vec::new();
         if !self.lock.is_free() {
@@ -412,7 +415,8 @@ fn acquire(who: usize, rules: &Rules, mode: Mode, holds: u32) -> AcquireRequest 
     AcquireRequest { owner: owner(who), lease: span(rules.lease), holds, slots, weight: Some(weight) }
 }
 
-/// LOCK.RENEW by a wrong rule: in quarantine the decision sees only the tenures that alone do not fit beside the claim.
+/// LOCK.RENEW by a wrong rule: in quarantine the decision does not see tenures that each fit beside the claim alone. So
+/// it does not notice that the sum of all weights exceeds the limit.
 fn renew_in_pairs(
     decision: &mut Decision<'_, usize>,
     request: &RenewRequest,

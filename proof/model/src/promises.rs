@@ -13,16 +13,16 @@ pub const NOBODY_ELSE: &str = "an owner that is granted the lock fits beside the
 pub const TENURE_BACK: &str = "a live holder that renews with its token is not refused";
 /// After a live holder has renewed with its token, the server has the count of holds and the mode that the owner named.
 pub const HOLDS_BACK: &str = "a live holder that renews with its holds and mode has them at the server";
-/// The token of a new tenure is larger than every earlier one.
+/// The token of a new tenure is larger than every earlier token.
 pub const TOKENS: &str = "a new tenure's token is larger than every earlier one";
 /// The holders that a server knows fit beside each other. This includes holders that no longer rely on the lock.
 pub const LIMITS: &str = "the holders that a server knows fit their limits";
 
-/// A server runs no guarded write with a token smaller than that of a tenure or a write that it knows. This is for
-/// exclusive owners.
+/// A server runs no guarded write with a smaller token than that of a tenure or a write that the server knows. The
+/// promise is for exclusive owners.
 pub const GUARDED: &str = "no guarded write is run after a later tenure or write";
-/// The guard lets the write of a live holder pass at the primary. After a restart or a promotion the holder must have
-/// renewed.
+/// The guard lets the write of a live holder pass at the primary. After a restart or a promotion, this holds only for a
+/// holder that has renewed.
 pub const PASSES: &str = "the guarded write of a live holder passes";
 
 /// All promises.

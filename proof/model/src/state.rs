@@ -7,31 +7,31 @@ use lockward_core::{FencingToken, Mode};
 /// What an owner knows of the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
-    /// It has not made a call yet.
+    /// The owner has not made a call yet.
     Unknown,
-    /// It knows of no tenure.
+    /// The owner knows of no tenure.
     Idle,
-    /// It waits at this server.
+    /// The owner waits at this server.
     Waits(usize),
-    /// It got a reply with a tenure.
+    /// The owner got a reply that granted a tenure.
     Holds {
         /// The token of the tenure.
         token: FencingToken,
-        /// Its count of holds.
+        /// The owner's count of holds.
         holds: u32,
-        /// Its limit and its weight.
+        /// The owner's limit and weight.
         mode: Mode,
         /// The owner relies on the lock until this tick: the start of its last answered call plus one lease.
         until: u64,
     },
 }
 
-/// What has just happened, for the properties.
+/// The events that the properties look for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Happened {
     /// A waiter was granted a lock that another owner had held.
     HandOff,
-    /// An owner was granted the lock beside another owner that relies on it.
+    /// An owner was granted the lock beside another owner that relies on the lock.
     GrantedBeside,
     /// A live holder restored a tenure that the server had lost.
     Restored,
@@ -45,33 +45,34 @@ pub enum Happened {
     CrashedHeld,
     /// The primary has loaded a file without a tenure that an owner relies on.
     ReloadedStale,
-    /// A replica was promoted that does not know a tenure that an owner relies on.
+    /// A promoted replica does not know a tenure that an owner relies on.
     PromotedStale,
-    /// A tenure was granted by another server than the previous tenure, or after a restart.
+    /// A server that does not know the largest token so far has granted a tenure, for example after a restart or a
+    /// promotion.
     GrantedElsewhere,
-    /// An owner was granted the lock, but does not fit beside the other owners that rely on it.
+    /// An owner was granted the lock, but does not fit beside the other owners that rely on the lock.
     GrantedOverAnother,
     /// A live holder that renewed with its token was refused.
     LiveHolderRefused,
-    /// A live holder that renewed with its token, holds and mode has another count of holds or another mode at the
-    /// server.
+    /// A live holder has renewed with its token, holds and mode, but the server has a different hold count or mode for
+    /// this holder.
     TenureDiffers,
     /// A guarded write was run.
     WriteRun,
-    /// A guarded write was fenced, because a later tenure began before it arrived.
+    /// A guarded write was fenced, because a later tenure began before the write arrived.
     StaleWriteFenced,
     /// A write was run at a server that knows of a later tenure, or has data with a larger token.
     StaleWriteRun,
-    /// The write of a live holder was fenced at a primary that has confirmed its tenure.
+    /// The write of a live holder was fenced at a primary that has confirmed the holder's tenure.
     HolderFenced,
-    /// A new tenure was given a token that is not larger than all earlier ones.
+    /// A new tenure has a token that is not larger than all earlier tokens.
     TokensFell,
 }
 
 /// The state of the world.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
-    /// The right time. All monotonic clocks tick with it.
+    /// The right time. All monotonic clocks advance with it.
     pub tick: u64,
     /// The servers: the first primary, and its replica.
     pub nodes: Vec<Node>,
@@ -83,7 +84,7 @@ pub struct State {
     pub link: Vec<Replicated>,
     /// The primary's file.
     pub file: Option<Vec<u8>>,
-    /// The token of the last write in that file.
+    /// The token of the last write that the primary's file contains.
     pub file_data: Option<FencingToken>,
     /// The guarded writes that are on their way.
     pub writes: Vec<GuardedWrite>,
@@ -100,7 +101,7 @@ pub struct State {
 /// A guarded write that is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GuardedWrite {
-    /// Its token.
+    /// The token of the write.
     pub token: FencingToken,
     /// The server that has let the write pass, if that server writes in a second step.
     pub passed: Option<usize>,
@@ -139,7 +140,7 @@ impl State {
         fit(self.owners.iter().filter_map(|owner| Some(self.relied_on(*owner)?.1)))
     }
 
-    /// Whether, for each server, the holders that it knows fit beside each other.
+    /// Whether on each server the holders that the server knows fit beside each other.
     pub(crate) fn known_fit(&self) -> bool {
         self.nodes.iter().all(|node| fit(node.lock.holders().map(|holder| holder.mode)))
     }
@@ -167,7 +168,7 @@ impl State {
     }
 
     pub(crate) fn note(&mut self, happened: Happened) {
-        // Another event of the same action does not overwrite a broken promise.
+        // If an action has several events, a later event must not overwrite an event that breaks a promise.
         let broken = |happened| {
             matches!(
                 happened,

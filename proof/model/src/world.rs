@@ -7,8 +7,8 @@ use crate::state::{Grants, GuardedWrite, Happened, Owner, State};
 use lockward_core::{Acquired, FencingToken, Grant, Instant, Lock, Mode, Quarantine, Slots};
 use stateright::{Model, Property};
 
-/// How far the monotonic clocks of the two servers differ, in ticks. So an instant that one server sent to the other
-/// would be wrong at the receiver.
+/// How far the monotonic clocks of the two servers differ, in ticks. So the model finds an error if a server uses an
+/// instant of the other server's clock.
 const MONO_APART: i64 = 500;
 
 /// How many messages may be on the link.
@@ -17,9 +17,9 @@ const LINK_CAPACITY: usize = 4;
 /// What happens to the primary when its replica is promoted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OldPrimary {
-    /// It has crashed, or no client can reach it.
+    /// The old primary has crashed, or no client can reach it.
     Gone,
-    /// It is cut off from its replica, but owners reach it.
+    /// The old primary is cut off from its replica, but owners still reach it.
     CutOff {
         /// How many ticks after the cut the old primary still takes writes (min-replicas-max-lag).
         writes_for: u64,
@@ -28,12 +28,13 @@ pub enum OldPrimary {
     },
 }
 
-/// When the token of a new tenure must be larger than all earlier tokens, after a restart or a promotion.
+/// The condition under which the token of a new tenure must be larger than all earlier tokens, after a restart or a
+/// promotion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenPromise {
-    /// If the server's clock is later than the clock of the granting server at the last grant.
+    /// The server's wall clock is later than the wall clock of the granting server was at the last grant.
     PastTheLastGrant,
-    /// If the server's clock is later than the clock of every granting server at every grant so far.
+    /// The server's wall clock is later than the wall clock of the granting server was at any grant so far.
     PastEveryGrant,
 }
 
@@ -48,7 +49,7 @@ pub struct World {
     pub waits: bool,
     /// The limit to which an owner may raise its own limit. `None` if there are no downgrades.
     pub downgrade: Option<Slots>,
-    /// How many ticks after the end of its lease an owner may still renew. 0 for an owner that follows the rule.
+    /// How many ticks after the end of its lease an owner may still renew. 0 if owners renew only before the end.
     pub late: u64,
     /// Whether there is a replica.
     pub replica: bool,
@@ -88,7 +89,7 @@ impl Before {
     }
 }
 
-/// How a renewal differs from the usual one.
+/// How a renewal differs from a usual renewal.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Renewal {
     Usual,
@@ -104,7 +105,7 @@ impl World {
         Node::start(tick, &self.rules, wall_ahead, apart)
     }
 
-    /// Whether a server takes writes. A primary that knows that it is cut off takes none.
+    /// Whether a server takes writes. A primary that knows that it is cut off takes no writes.
     pub(crate) fn takes_writes(&self, state: &State, node: usize) -> bool {
         let connected = match (state.cut, self.old_primary) {
             (Some(cut), OldPrimary::CutOff { writes_for, .. }) => state.tick <= cut + writes_for,
@@ -124,7 +125,7 @@ impl World {
         }
     }
 
-    /// Decides on a server, and carries out the effects. Returns the answer.
+    /// Makes a decision on a server, and carries out its effects. Returns the answer.
     fn decide<R>(
         &self,
         state: &mut State,
@@ -136,7 +137,8 @@ impl World {
         Self::send(state, node, done.sent);
         for (owner, grant) in done.completed {
             match grant {
-                // The owner does not know when it was granted the lock. So it renews at once over the same connection.
+                // The owner does not know when the server granted the lock. So the owner renews at once over the same
+                // connection, and the model counts its lease from now on.
                 Some(grant) => {
                     if !before.tenures.is_empty() && before.mode_of(grant.token).is_none() {
                         state.note(Happened::HandOff);
@@ -157,7 +159,7 @@ impl World {
         }
     }
 
-    /// An owner gets the reply with a grant.
+    /// An owner receives a grant.
     fn granted(&self, state: &mut State, node: usize, before: &Before, owner: usize, grant: Grant) {
         let (token, holds, mode) = (grant.token, grant.holds, self.mode(state, owner));
         let until = state.tick + self.rules.lease;
@@ -212,7 +214,7 @@ impl World {
     fn renew(&self, state: &mut State, owner: usize, node: usize, renewal: Renewal) {
         let Owner::Holds { token, holds, mode, until } = state.owners[owner] else { return };
         let live = state.relies(owner) && node == state.primary;
-        // Once the owner has asked for a downgrade, it must expect others beside it.
+        // Once the owner has asked for a downgrade, it must expect that other owners hold the lock beside it.
         let larger = self.downgrade.filter(|_| renewal == Renewal::Downgrade);
         let mode = Mode { slots: larger.unwrap_or(mode.slots), ..mode };
         state.owners[owner] = Owner::Holds { token, holds, mode, until };
@@ -269,7 +271,8 @@ impl World {
         }
     }
 
-    /// A guarded write arrives at a server, or the server that has let it pass carries it out.
+    /// A guarded write arrives at a server. Or, after a server has let the write pass, this server carries out the
+    /// write.
     fn write(&self, state: &mut State, write: usize, node: usize) {
         let GuardedWrite { token, passed } = state.writes[write];
         if passed.is_some_and(|passed| passed != node) {
@@ -338,7 +341,8 @@ impl World {
             state.nodes[node].data = state.file_data.take();
         }
         if node == 0 && state.nodes.len() == 2 && state.cut.is_none() {
-            // A full resync. The replica has not restarted, so it keeps the tokens that it has received.
+            // The replica gets a full resync. It has not restarted, so it still knows the largest token that it has
+            // received.
             state.link.clear();
             let lock = state.nodes[0].save(state.tick);
             state.nodes[1].lock = Lock::new();
@@ -373,8 +377,8 @@ impl Model for World {
 
     fn init_states(&self) -> Vec<State> {
         let servers = if self.replica { 2 } else { 1 };
-        // The servers started long ago. The first primary has no quarantine: the setting may have been changed after it
-        // granted leases.
+        // The servers started long ago. The first primary started without a quarantine: operators may set the
+        // quarantine only after the primary has granted leases.
         let node = |number| {
             let mut node = self.start(0, number, 0);
             let length = if number == 0 { 0 } else { self.rules.quarantine };

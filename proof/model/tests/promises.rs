@@ -1,4 +1,4 @@
-//! The promises hold in every interleaving of small worlds. If an assumption is dropped, a promise is broken in the
+//! The promises hold in every interleaving of small worlds. If a test drops an assumption, a promise is broken in the
 //! same world.
 //!
 //! `MODEL_MORE=1` in the environment adds a tick and a tenure to every world in which the promises must hold.
@@ -91,7 +91,7 @@ fn older_file(modes: &'static [Mode]) -> World {
     world(modes, Budget { saves: 1, reloads: 1, ..CALM })
 }
 
-/// The old primary is cut off but goes on, and owners reach both servers.
+/// The old primary is cut off from its replica but continues to run, and owners reach both servers.
 fn cut_off(pair: &'static [Mode], writes_for: u64, promoted_after: u64) -> World {
     let old_primary = OldPrimary::CutOff { writes_for, promoted_after };
     World { old_primary, end: 6, ..stale_promotion(pair) }
@@ -439,8 +439,8 @@ fn a_guard_that_writes_after_its_check_runs_a_stale_write() {
 fn a_claim_that_is_compared_with_each_holder_alone_breaks_the_limit() {
     // A light owner has renewed. Then the heavy owner claims its tenure. The file still has the tenure of the other
     // light owner, although that tenure has ended. The three tenures do not fit together, so one must end. The wrong
-    // rule does not find that. Then the lock ends the oldest tenure, which is the renewed one. After the quarantine,
-    // the server grants the lock although the owner of the renewed tenure relies on it.
+    // rule does not notice this. Then the lock ends the oldest tenure, which is the renewed tenure. After the
+    // quarantine, the server grants the lock although the owner of the renewed tenure relies on it.
     let world = World { waits: false, end: 2, most_tenures: 4, ..older_file(TWO_LIGHT_ONE_HEAVY) };
     breaks(with_rules(|rules| rules.claims = Claims::FitInPairs, world), EXCLUSION);
 }

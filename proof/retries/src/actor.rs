@@ -23,7 +23,7 @@ pub(crate) enum Behavior {
     Waits,
     /// After the owner's first command the proxy forwards nothing for a while. The owner runs one round.
     MeetsSilence,
-    /// The owner waits for a lock longer than its client waits for a reply. The owner runs one round.
+    /// The owner waits for a lock for a longer time than its client waits for a reply. The owner runs one round.
     WaitsLong,
 }
 
@@ -44,11 +44,11 @@ pub(crate) struct Actor<'a> {
     pub(crate) number: usize,
     pub(crate) kind: LockKind,
     pub(crate) behavior: Behavior,
-    /// A time that is longer than the client waits for a reply.
+    /// A time that is longer than the client's limit for a reply.
     pub(crate) long: Duration,
     pub(crate) driver: &'a Driver,
     pub(crate) faults: &'a Faults,
-    /// A connection without the proxy.
+    /// A connection to the server that does not go through the proxy.
     pub(crate) server: Client,
     pub(crate) random: Random,
 }
@@ -125,7 +125,8 @@ impl Actor<'_> {
         let owner = owner(self.number);
         self.server.acquire(&format!("{key} {HOLDER} PX 36000000 HOLDS 1"));
         // The holder releases when the owner has been in the queue for this time. `None`: the holder releases as soon
-        // as the owner is in the queue and the proxy has forwarded its last request, so that the grant may be lost.
+        // as the owner is in the queue and the proxy has forwarded the owner's last request. Then the proxy may lose
+        // the reply with the grant.
         let after = match self.behavior {
             Behavior::WaitsLong => Some(self.long),
             Behavior::Waits | Behavior::Acquires | Behavior::MeetsSilence => {
@@ -169,14 +170,14 @@ impl Actor<'_> {
 
     fn issue(&self, command: &[String], again: bool) -> Receiver<Outcome> {
         self.faults.expect(self.number, again);
-        // Without a pool, four actors share a connection, as in applications. Actors that wait or meet silence have
-        // their own connection.
+        // A client without a pool uses one connection for four actors, as in applications. Actors that wait or meet
+        // silence have their own connection.
         let connection =
             if self.behavior == Behavior::Acquires { self.number / 4 } else { 1_000 + self.number };
         self.driver.issue(connection, command)
     }
 
-    /// The reply, if it comes within `limit`. After a failure, issues the command again, as programs do.
+    /// The reply, if it comes within `limit`. After a failure, this function issues the command again, as programs do.
     fn reply_within(
         &self,
         attempt: &mut Receiver<Outcome>,

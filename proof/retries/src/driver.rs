@@ -20,7 +20,7 @@ pub(crate) enum Outcome {
     Reply(Value),
     /// The server's error.
     Refused(String),
-    /// Another error. The command may have been executed or not.
+    /// An error that does not come from the server. The server may have executed the command or not.
     Failed(String),
 }
 
@@ -39,7 +39,7 @@ struct Line {
     failed: Option<String>,
 }
 
-/// Reads a null as `Some`, so that it differs from a missing field.
+/// Reads a null as `Some`, so that a null reply differs from a missing field.
 fn present<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(value).map(Some)
 }
@@ -57,7 +57,7 @@ impl Line {
 
 type Pending = Arc<Mutex<HashMap<u64, Sender<Outcome>>>>;
 
-/// A running driver. It ends when this value is dropped.
+/// A running driver. The process ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Driver {
     /// The library's version.
@@ -73,7 +73,7 @@ impl Driver {
     pub(crate) fn start(name: &str, program: &[&str], port: u16) -> Self {
         let root =
             Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the root of the repository");
-        // Some libraries log every lost connection, so the driver's log goes to a file.
+        // Some libraries log every lost connection. So the log goes to a file, to keep the output of the run short.
         let log = File::create(root.join(format!("target/retries/{name}.log"))).expect("a log");
         let mut child = Command::new(program[0])
             .args(&program[1..])
@@ -120,7 +120,7 @@ impl Drop for Driver {
 fn pass_on(mut lines: Lines<BufReader<ChildStdout>>, pending: &Pending) {
     while let Some(line) = read::<Line>(&mut lines) {
         let sender = pending.lock().unwrap_or_else(PoisonError::into_inner).remove(&line.id);
-        // The actor may have ended, so an error is ignored.
+        // An error is ignored, because the actor may have ended.
         let _ = sender.expect("an order that was given").send(line.outcome());
     }
     pending.lock().unwrap_or_else(PoisonError::into_inner).clear();

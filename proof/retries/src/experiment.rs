@@ -56,7 +56,7 @@ impl Finding {
 const OWNERS: [(Behavior, usize); 4] =
     [(Behavior::Acquires, 12), (Behavior::Waits, 12), (Behavior::MeetsSilence, 2), (Behavior::WaitsLong, 2)];
 
-/// Tests one client with all kinds of lock at the same time, on one server.
+/// Tests one client on one server. The kinds of lock are tested at the same time.
 pub(crate) fn run(client: &'static Client, goal: u64, seed: u64) -> Finding {
     let server = Server::start();
     let behaviors = OWNERS.iter().flat_map(|&(behavior, owners)| iter::repeat_n(behavior, owners));
@@ -66,7 +66,7 @@ pub(crate) fn run(client: &'static Client, goal: u64, seed: u64) -> Finding {
         .filter(|(kind, behavior)| kind.can_wait() || !behavior.waits())
         .collect();
     let mut seeds = Random::from_seed(seed);
-    // A time that is longer than the client waits for a reply, if the client has such a limit.
+    // If the client limits the wait for a reply, this time is longer than the limit.
     let long = client.patience.unwrap_or(Duration::from_secs(3)) + Duration::from_secs(1);
     let faults = Arc::new(Faults::new(
         actors.iter().map(|&(kind, behavior)| {

@@ -46,10 +46,10 @@ struct Traffic {
     issued: u32,
     /// How often the command has arrived at the proxy.
     arrivals: u32,
-    /// The number of repeats by the client itself so far. This is the largest value that `arrivals` minus `issued` has
-    /// had. The difference is smaller while an issued command has not arrived yet.
+    /// The number of repeats by the client itself so far: the largest value of `arrivals` minus `issued` so far. The
+    /// current difference may be smaller, because an issued command may not have arrived yet.
     unissued: u32,
-    /// Whether the server certainly gets the command, so that only its reply can be lost.
+    /// Whether the server certainly gets the command, so that only the reply can be lost.
     is_under_way: bool,
 }
 
@@ -73,7 +73,7 @@ fn actor_of(owner: &Reply) -> Option<usize> {
 
 impl Faults {
     /// Injects faults for these actors until there are `goal` faults for each kind of lock. Each actor has a kind of
-    /// lock, a seed, and perhaps a silence.
+    /// lock, a seed, and perhaps a time in which the proxy forwards nothing for it.
     pub(crate) fn new(actors: impl Iterator<Item = (LockKind, u64, Option<Duration>)>, goal: u64) -> Self {
         let traffic = |(kind, seed, silence)| {
             Mutex::new(Traffic {
@@ -106,7 +106,8 @@ impl Faults {
         }
         let (name, fate) = match traffic.silence.take() {
             Some(limit) => (SILENCE, Fate::Silence(limit)),
-            // The actor has already issued this command again, so nobody waits for the reply to this arrival.
+            // If the actor has already issued this command again, no actor waits for the reply to this arrival. A fault
+            // would have no effect.
             None if counts.hits() >= self.goal || traffic.arrivals < traffic.issued => ("", Fate::Carried),
             None => traffic.next(waits),
         };

@@ -55,7 +55,7 @@ impl LockKind {
         !matches!(self, Self::Hash)
     }
 
-    /// The command that adds a hold, so that the owner has `holds` of them.
+    /// The command that adds a hold, so that the owner has this number of holds.
     pub(crate) fn acquire(self, key: &str, owner: &str, holds: i64, waits: bool) -> Vec<String> {
         let block: &[&str] = if waits { &["BLOCK", "600000"] } else { &[] };
         match self {
@@ -79,8 +79,8 @@ impl LockKind {
         }
     }
 
-    /// The command that renews the lease of a tenure with `holds` holds. `None` for a hash, because a renewal would
-    /// not test its count.
+    /// The command that renews the lease of a tenure with `holds` holds. `None` for a hash, because a renewal of a hash
+    /// would not test the hold count.
     pub(crate) fn renew(self, key: &str, owner: &str, holds: i64, token: Option<i64>) -> Option<Vec<String>> {
         let command = words(&["LOCK.RENEW", key, owner, "PX", LEASE, "TOKEN", &token?.to_string()]);
         Some(self.with_holds(command, holds))
@@ -111,7 +111,7 @@ impl LockKind {
         }
     }
 
-    /// The number of holds on the server. An error if another owner holds the lock or waits for it.
+    /// The number of holds on the server. An error if another owner holds the lock or waits for the lock.
     pub(crate) fn counted(self, server: &mut Client, key: &str, owner: &str) -> Result<i64, String> {
         if self == Self::Hash {
             let reply = server.call(["HGET", key, owner]);

@@ -1,9 +1,9 @@
 //! `retries`: tests the hold counts of locks with Redis clients that repeat commands after a lost reply.
 //!
-//! A [`client`](clients) sends commands through a [`proxy`](lockward_tests::Proxy), which loses requests and replies
-//! as [`faults`] decides. Each [`actor`] is an owner that acquires and releases locks. After each command it compares
-//! the reply with the hold count on the server, which it reads without the proxy. The [kinds of lock](lock_kind) are
-//! Lockward and two controls, which must miscount.
+//! A [`client`](clients) sends commands through a [`proxy`](lockward_tests::Proxy). [`faults`] decides which requests
+//! and replies the proxy loses. Each [`actor`] is an owner that acquires and releases locks. After each command the
+//! actor compares the reply with the hold count, which it reads from the server without the proxy. The [kinds of
+//! lock](lock_kind) are Lockward and two controls, which must miscount.
 
 mod actor;
 mod clients;
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     let seed = seed.unwrap_or_else(new_seed);
     println!("Seed {seed}.");
     let begun = Instant::now();
-    // The clients run at the same time, because they wait most of the time. Each has its own server and proxy.
+    // The clients run at the same time, because each client mostly waits. Each client has its own server and proxy.
     let findings: Vec<Finding> = thread::scope(|scope| {
         let chosen = CLIENTS
             .iter()

@@ -71,7 +71,7 @@ impl Plan {
     }
 }
 
-/// The number of connections to the primary, or 0 if it does not answer.
+/// The number of connections to the primary, or 0 if the primary does not answer.
 fn connections(world: &dyn World) -> i64 {
     let Ok(mut observer) = lockward_tests::Client::connect(world.port()) else { return 0 };
     let Ok(info) = observer.try_call("INFO clients") else { return 0 };

@@ -7,7 +7,7 @@
 //!
 //! [`client_run`] runs a world with clients that use `lockward-client` ([`rust_client`]).
 //!
-//! [`restore`] is another kind of run: in each round a server forgets tenures, and the holders restore them.
+//! [`restore`] is another kind of run: in each round a server forgets tenures, and their holders restore them.
 
 pub mod client_run;
 pub mod queue_order;

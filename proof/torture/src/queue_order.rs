@@ -1,7 +1,8 @@
-//! Tests the order of the queue: sends waits one after another, each when the previous wait is in the queue.
+//! Tests the order of the queue: sends waits one after another, and sends each wait only when the previous wait is in
+//! the queue.
 //!
-//! The waits have random modes. One wait ends at its limit, and another loses its connection. Both owners come back
-//! to their places while the others wait.
+//! The waits have random modes. One wait ends at its limit, and a second wait loses its connection. The owners of both
+//! come back to their places while the others wait.
 
 use crate::recording_client::{PendingCall, RecordingClient};
 use lockward_checker::history::{Call, Fault, HoldsReleased, Line, Mode, Nanos, Operation, Outcome, Wait};
@@ -14,11 +15,11 @@ use std::time::{Duration, Instant};
 pub const KEY: &str = "queue";
 const WAITERS: u64 = 6;
 const LEASE: Nanos = 250_000_000;
-/// The lease of the first holder. It must be long enough for all waits to enter the queue, and not longer than the
-/// quarantine of any world.
+/// The lease of the first holder. The lease must be long enough for all waits to enter the queue, and not longer than
+/// the quarantine of any world.
 const FIRST_LEASE: Nanos = 850_000_000;
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The wait limit that ends before the lock is free.
+/// A wait limit that is reached before the lock becomes free.
 const SLICE: Wait = Wait::Limit(60_000_000);
 /// How long the places are kept.
 const KEEP: Nanos = 2_000_000_000;
@@ -50,7 +51,8 @@ struct Prober<'r> {
     observer: Client,
 }
 
-/// Sends one queue of waits and reads all replies. If a fault ends the round early, the calls until then still count.
+/// Sends one queue of waits and reads all replies. If a fault ends the round early, the calls before the fault still
+/// count.
 pub fn round(recorder: &Recorder, number: u32, round: u64, port: u16, random: &mut Random) {
     let Ok(holder) = RecordingClient::connect(recorder, number, port) else {
         return std::thread::park_timeout(Duration::from_millis(5));
@@ -94,8 +96,7 @@ pub fn round(recorder: &Recorder, number: u32, round: u64, port: u16, random: &m
     }
     prober.see_still_waiting(&mut places);
     if now() >= granted.answered() + FIRST_LEASE / 2 {
-        // This thread was slow, so it may read the reply to a waiter late. The history records a fault, which excuses
-        // the late reply.
+        // This thread was slow, so it may read the reply to a waiter late. The recorded fault excuses the late reply.
         let (name, client) = ("slow prober".to_owned(), Some(number));
         recorder.record(&Line::Fault(Fault { name, client, start: granted.start, end: now() }));
     }
@@ -120,8 +121,8 @@ impl<'r> Prober<'r> {
         Some(Waiter { owner, mode, id, call })
     }
 
-    /// Ends a wait, at its limit or by closing its connection, and then waits again at the same place. If the wait
-    /// was granted or refused instead, pushes its connection and its owner to `answered`.
+    /// Lets a wait end at its limit, or closes its connection. Then waits again at the same place. If the wait was
+    /// granted or refused instead, pushes its connection and its owner to `answered`.
     fn come_back(
         &mut self,
         waiter: Waiter<'r>,
@@ -148,8 +149,8 @@ impl<'r> Prober<'r> {
         Some(waiter)
     }
 
-    /// Waits until the wait is in the queue or its owner holds the lock. This function finds the wait by its
-    /// connection, because the queue may still have an older wait of the owner.
+    /// Watches the server until the wait is in the queue or its owner holds the lock. This function looks for the
+    /// connection of the wait, not for the owner, because the queue may still have an older wait of the owner.
     fn see(&mut self, waiter: &Waiter<'_>) -> Seen {
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_nanos(LEASE) {
@@ -175,7 +176,7 @@ impl<'r> Prober<'r> {
         Some((queue.collect(), info.holders.into_iter().map(|holder| holder.owner).collect()))
     }
 
-    /// Records for each wait in the queue that it still waits.
+    /// Records that a wait is still in the queue, for each wait that the queue contains.
     fn see_still_waiting(&mut self, waiters: &mut [Waiter<'_>]) {
         let before = now();
         let Some((queue, _)) = self.look() else { return };

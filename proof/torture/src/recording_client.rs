@@ -8,14 +8,15 @@ use std::collections::hash_map::Entry;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// A client that records its lock calls. In a cluster, it has a connection to each node to which it was redirected.
+/// A client that records its lock calls. In a cluster, the client has a connection to each node to which it was
+/// redirected.
 #[derive(Debug)]
 pub struct RecordingClient<'r> {
     recorder: &'r Recorder,
     number: u32,
     port: u16,
     connections: HashMap<u16, Client>,
-    /// For each lock: the port of the node that serves it, as redirections have shown.
+    /// For each lock: the port of the node that serves the lock, as redirections have shown.
     key_ports: HashMap<String, u16>,
 }
 
@@ -106,8 +107,8 @@ impl<'r> RecordingClient<'r> {
         })
     }
 
-    /// Sends the request to the node of a redirection. Returns the node's port, or `None` if the request could not be
-    /// sent.
+    /// Sends the request to the node that a redirection names. Returns the node's port, or `None` if the request could
+    /// not be sent.
     fn redirect(&mut self, redirection: Redirection, request: &Request) -> Option<u16> {
         let (Redirection::Moved(port) | Redirection::Ask(port)) = redirection;
         let wire = self.connection(port).ok()?;
@@ -130,7 +131,7 @@ impl<'r> PendingCall<'r> {
         self.open_call.enqueued();
     }
 
-    /// Records that the wait was still in the server's queue at a time.
+    /// Records that the wait was still in the server's queue at this time.
     pub fn still_waiting(&mut self, time: Nanos) {
         self.open_call.still_waiting(time);
     }
@@ -168,7 +169,7 @@ impl<'r> PendingCall<'r> {
                             self.port = port;
                             self.open_call.redirected();
                         }
-                        // No other node got the request, so the redirection is the outcome.
+                        // The client could not send the request to the other node, so the redirection is the outcome.
                         None => {
                             return (None, self.open_call.answered(outcome(&self.request.operation, &reply)));
                         }
@@ -186,7 +187,7 @@ impl<'r> PendingCall<'r> {
     }
 }
 
-/// The outcome that a reply means.
+/// The outcome that this reply to the operation means.
 ///
 /// # Panics
 /// If the operation cannot have this reply.
@@ -198,7 +199,7 @@ fn outcome(operation: &Operation, reply: &Reply) -> Outcome {
         (_, Reply::Error(_)) => Outcome::Error(reply.error_word().to_owned()),
         (Operation::Acquire { .. }, reply) if reply.is_null() => Outcome::NotAcquired,
         (Operation::Acquire { .. }, Reply::Array(items)) if items.len() == 3 => {
-            // The rest of the lease must be a number too.
+            // The third element, the rest of the lease, must be a number too.
             number(&items[2]);
             Outcome::Granted { token: number(&items[0]), holds: holds(&items[1]) }
         }

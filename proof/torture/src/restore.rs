@@ -2,8 +2,8 @@
 //!
 //! In each round, owners acquire, re-enter, renew and release some locks, and hand them over to waiters. Then the
 //! server forgets all locks, or a replica that has missed changes is promoted. Each owner whose lease is not over on
-//! its own clock renews with TOKEN and HOLDS, and must get its tenure back. Before and after that, other owners try
-//! to acquire the same locks, and must not be granted them.
+//! its own clock renews with TOKEN and HOLDS, and must get its tenure back. Before and after these renewals, other
+//! owners try to acquire the same locks, and must get no grant.
 
 use crate::recording_client::{PendingCall, RecordingClient};
 use lockward_checker::bounds::Bounds;
@@ -35,7 +35,7 @@ enum ServerFailure {
     Wiped,
     /// The primary is killed, and a replica that has missed the last grants is promoted.
     Stale,
-    /// The primary loses its replicas, and accepts writes until it notices this. Then a replica is promoted.
+    /// The primary loses its replicas, and accepts writes until it notices the loss. Then a replica is promoted.
     Isolated,
 }
 
@@ -46,9 +46,9 @@ struct Counts {
     stale: AtomicU32,
     isolated: AtomicU32,
     restored: AtomicU32,
-    /// Restored tenures that the server did not know, or for which it knew a different owner.
+    /// Restored tenures of owners that the server did not know as holders of the lock.
     unknown: AtomicU32,
-    /// Restored tenures for which the server knew a different hold count.
+    /// Restored tenures for which the server knew a different hold count or a different limit.
     miscounted: AtomicU32,
     /// Holders whose lease ended before the server restored the tenure.
     too_late: AtomicU32,
@@ -74,7 +74,7 @@ pub struct RestoreReport {
 pub fn run(rounds: u32, seed: u64, file: &Path) -> RestoreReport {
     let recorder = Recorder::create(file).expect("a file for the history");
     let (counts, next) = (Counts::default(), AtomicU32::new(0));
-    // Several rounds run at the same time, because they wait most of the time.
+    // Several rounds run at the same time, because each round mostly waits.
     thread::scope(|scope| {
         for _ in 0..6 {
             scope.spawn(|| {
@@ -232,7 +232,7 @@ impl<'r> Round<'r> {
             assert_eq!(outcome, Outcome::Left { holds: 0 }, "{held:?}");
             self.check_excluded(server.port(), &held.key);
         }
-        // By now, each forgotten tenure is restored or its lease is over.
+        // Now the quarantine can end: each forgotten tenure is restored, or its lease is over.
         assert_eq!(observer.call("CONFIG SET lock.quarantine 0"), Reply::ok());
         for (key, waiter) in keys.iter().zip(waiters) {
             let (_, call) = waiter.answer(PATIENCE);
@@ -244,7 +244,8 @@ impl<'r> Round<'r> {
     fn restore(&mut self, port: u16, held: &HeldTenure) -> bool {
         let (token, holds, mode) = (Some(held.token), Some(held.holds), Some(held.mode));
         let operation = Operation::Renew { lease: QUARANTINE, token, holds, mode };
-        // A call that is sent shortly before the end of the lease may arrive too late.
+        // The last 50 ms of the lease are left out, because a call that is sent so late may arrive after the end of the
+        // lease.
         while now() + 50 * MS < held.until {
             match self.call(port, &held.key, &held.owner, operation.clone()) {
                 Outcome::Renewed { token } => {
@@ -331,7 +332,7 @@ impl<'r> Round<'r> {
                 }
                 ActResult::from(&outcome)
             }
-            // With several holders, a release would hand nothing over.
+            // With several holders, a release would not make the lock free for a waiter.
             _ if holders.len() > 1 => ActResult::Done,
             _ => {
                 let waiter = self.wait(port, &key);

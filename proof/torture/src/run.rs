@@ -25,7 +25,7 @@ pub struct Plan {
     pub seed: u64,
     /// The length of the run.
     pub length: Duration,
-    /// The longest time between two faults, in milliseconds. The shortest time is a sixth of it.
+    /// The longest time between two faults, in milliseconds. The shortest time is a sixth of the longest time.
     pub pace: u64,
     /// The number of clients.
     pub clients: u32,
@@ -52,8 +52,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// How soon the history contained a violation of this check: the time since the first call, and the number of
-    /// replies in this time.
+    /// How soon the history showed a violation of this check: the time from the first call to the violation, and the
+    /// number of replies in this time.
     #[must_use]
     pub fn caught_after(&self, check: Check) -> Option<(Duration, usize)> {
         let violations = self.violations.iter().filter(|violation| violation.check == check);

@@ -1,7 +1,7 @@
 //! Tasks that use `lockward-client`, and record the times at which the client says that a lock is held.
 //!
-//! A belief is the time from the first to the last check at which a guard says that it is held. The task records a
-//! belief as an acquisition with a lease of the same length. The task itself asserts the client's other promises: a
+//! A belief is the time from the first to the last check at which a guard says that its lock is held. The task records
+//! a belief as an acquisition with a lease of the same length. The task itself asserts the client's other promises: a
 //! guard reports the loss of its lock, and every call ends.
 
 use crate::worker_process::WorkerArgs;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
-/// The longest time of a call. It is longer than any outage in these worlds plus the quarantine after the outage.
+/// The time limit of a call. It is longer than any outage in these worlds plus the quarantine after the outage.
 const BOUND: Duration = Duration::from_secs(60);
 /// How long a guard may take to report its loss.
 const LOSS_REPORT_LIMIT: Duration = Duration::from_secs(2);
@@ -32,7 +32,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// If the client breaks a promise, or the history cannot be written.
 pub fn run(args: &WorkerArgs, url: &str) {
     let recorder = Arc::new(Recorder::create(&args.file).expect("a file for the history"));
-    // One of the worker processes uses a runtime with one thread.
+    // The first worker process uses a runtime with one thread.
     let mut builder =
         if args.first == 0 { Builder::new_current_thread() } else { Builder::new_multi_thread() };
     let runtime = builder.worker_threads(2).enable_all().build().expect("a runtime");
@@ -42,8 +42,8 @@ pub fn run(args: &WorkerArgs, url: &str) {
         for _ in io::stdin().lines() {}
         is_over.store(true, Ordering::Relaxed);
     });
-    // In another worker process, a proxy cuts connections before, during and after requests, if the world has one
-    // server.
+    // If the world has one server, the second worker process connects through a proxy, which cuts connections before,
+    // during and after requests.
     let port = url.strip_prefix("redis://127.0.0.1:").filter(|_| args.first == args.clients);
     let proxy = port.map(|port| {
         let mut random = Random::new(args.seed);
@@ -156,7 +156,7 @@ impl Task {
         }
     }
 
-    /// Asserts that a call ends.
+    /// Asserts that a call ends within [`BOUND`].
     async fn bounded<T>(call: impl Future<Output = T>) -> T {
         timeout(BOUND, call).await.expect("the call ends")
     }
@@ -201,7 +201,8 @@ impl Task {
     }
 }
 
-/// Whether the guard is held. If so, extends the belief: the check happened between the two recorded times.
+/// Whether the guard says that its lock is held. If so, extends the belief to `before`, because the guard was asked
+/// after this time.
 fn observe(guard: &Guard, belief: &mut Option<Belief>) -> bool {
     let before = now();
     let is_held = guard.is_held();

@@ -1,10 +1,10 @@
-//! The fenced store: a server without faults for the data that the locks protect.
+//! The fenced store: a server for the data that the locks protect. No fault hits this server.
 
 use lockward_checker::history::{Line, Token, Write, WriteOutcome};
 use lockward_checker::recorder::{Recorder, now};
 use lockward_tests::{Client, Reply};
 
-/// A script that accepts a write if it has seen no larger token.
+/// A script that accepts a write if the store has seen no larger token.
 const TAKE: &str = "\
 local seen = redis.call('GET', KEYS[1])
 if seen and tonumber(seen) > tonumber(ARGV[1]) then return 0 end

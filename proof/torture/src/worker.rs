@@ -14,10 +14,10 @@ use std::thread;
 
 /// Runs the clients until standard input ends. Each line of the input is the port of a new primary.
 ///
-/// Every eighth client uses its own lock. No client waits for that lock, so the server may notice the end of its
+/// Every eighth client uses a lock of its own. No client waits for such a lock, so the server may notice the end of its
 /// lease late.
 ///
-/// The worker with client 0 also tests the order of the queue.
+/// The worker that runs client 0 also tests the order of the queue.
 ///
 /// # Panics
 /// If a server sends a reply that the operation cannot have, or the history cannot be written.

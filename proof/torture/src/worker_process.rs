@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// How long clients may wait for their last replies after the end of the run.
 const LAST_REPLIES: Duration = Duration::from_secs(45);
 
-/// The task of a worker. A worker process gets it as an argument, in JSON.
+/// The task of a worker. A worker process gets its task as an argument, in JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerArgs {
     /// The world, which determines the workload.

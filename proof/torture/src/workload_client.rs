@@ -68,7 +68,7 @@ impl<'r> WorkloadClient<'r> {
         }
     }
 
-    /// Releases the lock at the end, so that waiters need not wait for the end of the lease.
+    /// Releases the lock at the end of the run, so that waiters need not wait for the end of the lease.
     pub fn finish(mut self) {
         if let (Some(caller), Some(operation)) = (self.caller.take(), self.client.final_release(now())) {
             self.call(caller, operation);
@@ -106,7 +106,8 @@ impl<'r> WorkloadClient<'r> {
         if let Outcome::Error(word) = &call.outcome
             && !matches!(word.as_str(), "NOTHELD" | "HOLDS" | "LIMIT" | "SUPERSEDED" | "TRYAGAIN" | "FENCED")
         {
-            // The server refuses all writes for a while, or is no primary any more.
+            // The server refuses all writes for a while, or is no primary any more. So the client drops the connection
+            // and connects again, perhaps to a new primary.
             self.caller = None;
             thread::park_timeout(Duration::from_millis(10));
         }

@@ -41,8 +41,8 @@ fn lives_on(stage: &Stage, stop: impl FnOnce(&mut Server)) {
     assert_eq!(sentinels.see_failover_from(primary.port()), replica.port());
     stage.note("the replica is the primary");
     let mut client = replica.client();
-    // The lease on the replica proves nothing, because the replica counts it from the arrival of the change. Only a
-    // renewal shows that the client uses the new primary.
+    // A live lease on the new primary proves nothing: as a replica, the server counted the lease from the arrival of
+    // the change. Only a renewal shows that the client uses the new primary.
     see_renewal(&mut client, "k");
     assert_eq!(client.holder("k").token, token);
     assert!(!worker.has_event("lost"), "the client has lost a lock that the new primary has");
@@ -121,7 +121,7 @@ fn key_on(cluster: &Cluster, node: &Server, name: &str) -> String {
         .expect("a key")
 }
 
-/// Waits for a renewal of a lock, and returns the time when it was seen.
+/// Waits for a renewal of a lock, and returns the time when the renewal was seen.
 fn see_renewal(client: &mut Client, key: &str) -> Instant {
     let mut before = client.holder(key).lease_left;
     soon("a renewal", || {
@@ -147,7 +147,7 @@ fn no_lock_of_a_healthy_node_is_lost_when_another_node_is_silent(stage: &Stage) 
     let renewed = see_renewal(&mut silent.client(), &there);
     silent.freeze();
     stage.note("a node is silent");
-    // Calls to both nodes at the same time. Each must end at its own limit.
+    // The worker calls both nodes at the same time. Each call must end at its own limit.
     let begun = Instant::now();
     let elsewhere = worker.send(&format!("acquire c {} wait=1000 lease=10000", key_on_same(&there)));
     let waits = worker.send(&format!("acquire d {busy} wait=1000 lease=10000"));

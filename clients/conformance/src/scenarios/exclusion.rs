@@ -1,4 +1,4 @@
-//! Mutual exclusion, whatever messages and connections are lost.
+//! Mutual exclusion, even if messages and connections are lost.
 
 use super::named::{Named, named};
 use super::turns::Turns;
@@ -78,7 +78,7 @@ fn several_keys_in_any_order_cause_no_deadlock(stage: &Stage) {
         actors: 2,
         rounds: stage.rounds(24, 400),
     };
-    // Any two of these lists have a key in common, so every two actors contend.
+    // Any two of these lists have a key in common, so only one actor at a time can hold its keys.
     turns.play(stage, &mut workers, |_| {});
     let mut client = server.client();
     eventually("all keys are free", || ["a", "b", "c"].iter().all(|key| client.info(key).is_none()));

@@ -82,7 +82,7 @@ fn a_cancellation_returns_while_the_server_hangs(stage: &Stage) {
     assert_eq!(came.text, "cancelled");
     stage.on_time("cancel", asked, 200, came.at);
     server.thaw();
-    // The wait ends by itself when the server runs again.
+    // The client has left, so the wait must end when the server runs again.
     holder.see_waiters("k", 0);
 }
 
@@ -107,7 +107,8 @@ fn a_named_owner_keeps_what_it_acquires_after_a_lost_release(stage: &Stage) {
     worker.expect("release a", "error unreachable");
     gate.plan("no more losses", |_| Fate::Carried);
     worker.acquire("b k lease=1500 owner=me");
-    // The client may repeat the release until the first lease is over.
+    // The client may repeat the release until the first lease is over, so the test watches the second tenure for
+    // longer.
     let renewals = gate.count("LOCK.RENEW k");
     eventually("renewals for longer than the lease", || gate.count("LOCK.RENEW k") > renewals + 4);
     worker.expect("status b", "held");
@@ -124,7 +125,7 @@ fn a_named_owner_keeps_what_it_acquires_after_a_lost_grant(stage: &Stage) {
     worker.expect("acquire a k wait=0 lease=1500 owner=me", "error unreachable");
     gate.plan("all is well", |_| Fate::Carried);
     worker.acquire("b k wait=0 lease=1500 owner=me");
-    // The client may send releases that give up the first acquisition only until now.
+    // After its second acquisition the client must not send a release that gives up the first acquisition.
     let releases = gate.count("LOCK.RELEASE k");
     assert!(releases > 0, "the client gives up");
     eventually("a renewal", || gate.count("LOCK.RENEW k") > 0);

@@ -1,4 +1,4 @@
-//! The client reports each loss in time, and reports no loss that has not happened.
+//! The client reports each loss in time, and makes no false report.
 
 use super::named::{Named, named};
 use crate::stage::{Gate, SLACK, Stage, renewals};
@@ -145,7 +145,7 @@ fn no_lock_is_lost_when_the_server_stops_for_less_than_the_lease(stage: &Stage) 
     let token = worker.acquire("a k wait=0 lease=1800");
     let renewals = gate.count("LOCK.RENEW k");
     server.freeze();
-    // The lock is renewed at 600 ms. The server goes on at 1,100 ms.
+    // The client sends the renewal at 600 ms. The server continues 500 ms later, before the lease of 1,800 ms is over.
     eventually("a renewal", || gate.count("LOCK.RENEW k") > renewals);
     let end = Instant::now() + Duration::from_millis(500);
     eventually("500 ms have passed", || Instant::now() >= end);
@@ -251,7 +251,8 @@ fn a_lease_counts_from_the_request(stage: &Stage) {
     let server = Server::start();
     let gate = stage.gate(&server);
     let mut worker = stage.worker(gate.port());
-    // This request opens the connection before replies are delayed.
+    // This request opens the connection before the proxy delays replies, so the delay affects only the next
+    // acquisition.
     worker.acquire("b l wait=0 lease=30000");
     gate.proxy.delay(Duration::from_millis(600));
     worker.acquire("a k wait=0 lease=1200 no-renewal");

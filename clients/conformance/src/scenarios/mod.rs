@@ -1,4 +1,4 @@
-//! The black-box scenarios. Each name is a claim about a client on real servers.
+//! The black-box scenarios. The name of a scenario is a claim about a client on real servers.
 
 mod deployments;
 mod exclusion;

@@ -1,4 +1,4 @@
-//! Several programs that acquire a lock in turns, while the suite checks which of them hold it.
+//! Several programs that acquire a lock in turns, while the suite checks that the holders fit together.
 
 use crate::stage::Stage;
 use crate::worker::Worker;
@@ -30,7 +30,7 @@ pub(super) struct Turns<'t> {
     pub(super) keys: &'t [&'t str],
     /// The options of each `acquire`.
     pub(super) options: &'t str,
-    /// The limit of the lock. If it is not 1, each actor has a weight of 1 to 3.
+    /// The limit of the lock. If the limit is not 1, each actor has a weight of 1 to 3.
     pub(super) limit: u64,
     /// The number of actors of each worker.
     pub(super) actors: usize,
@@ -63,7 +63,8 @@ impl Turns<'_> {
         }
         let (mut asked, mut acquired, mut held, mut latest) = (actors.len(), 0, 0, 0);
         while actors.iter().any(|actor| actor.phase != Phase::Done) {
-            // The actors of a semaphore hold it together until no more grants come.
+            // If no grant comes within 20 ms, some actor must release first. So as many actors as possible hold a
+            // semaphore together.
             let is_any_held = actors.iter().any(|actor| actor.phase == Phase::Held);
             let limit = if is_any_held { Duration::from_millis(20) } else { DEADLINE };
             let came = stage.log().wait(limit, || {

@@ -40,7 +40,7 @@ fn a_waiter_keeps_its_place_over_a_cut_connection(stage: &Stage) {
     let [first, second] = &*holder.queue("k") else { panic!("two wait") };
     assert_eq!(second, "B");
     gate.cut();
-    // After the cut, the queue shows B alone until the waiter is back.
+    // After the cut, the queue shows only B until the waiter has connected again.
     eventually("the waiter is back at its place before B", || {
         gate.count("LOCK.ACQUIRE") == 3 && holder.queue("k") == [first.clone(), "B".to_owned()]
     });
@@ -163,7 +163,7 @@ fn a_wait_limit_is_kept_although_the_server_hangs_before_the_wait(stage: &Stage)
     ends_at_its_limit(stage, true, false, "error unreachable");
 }
 
-/// Checks that a command of a worker ends as unreachable within the patience.
+/// Checks that a command of a worker ends with `error unreachable` within the client's patience.
 #[track_caller]
 fn ends_within_the_patience(stage: &Stage, command: &str, hang: impl FnOnce(&mut Server)) {
     const PATIENCE: Duration = Duration::from_millis(800);

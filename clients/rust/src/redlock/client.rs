@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
-/// The response limit if the caller gives no settings. A slower server does not delay a majority of faster ones.
+/// The response limit if the caller gives no settings. A slower server counts as down.
 const RESPONSE_LIMIT: Duration = Duration::from_millis(250);
 
 /// A client of several independent servers that vote. Clones share connections.
 ///
-/// Its background work runs in the tokio runtime that it was created in. When this runtime ends, the client stops
-/// renewing, and guards are lost when their leases are over.
+/// Its background work runs in the tokio runtime in which the client was created. When this runtime ends, the client
+/// stops renewing, and guards are lost when their leases are over.
 #[derive(Clone, Debug)]
 pub struct Redlock {
     voters: Voters,
@@ -47,11 +47,12 @@ impl Redlock {
         }
     }
 
-    /// Creates a client for the servers at these addresses. It connects at the first request.
+    /// Creates a client for the servers at these addresses. The client connects at the first request.
     ///
-    /// A server must connect and reply within [`Settings::response_limit`]. Otherwise it counts as down. Make the limit
-    /// much shorter than a lease, and long enough for any server that works. [`Settings::patience`] limits how long an
-    /// acquisition without a wait limit keeps trying while too few servers answer.
+    /// A server that does not accept a connection and reply within [`Settings::response_limit`] counts as down. Make
+    /// the limit much shorter than a lease, and long enough for the reply of any server that works.
+    /// [`Settings::patience`] limits how long an acquisition without a wait limit keeps trying while too few servers
+    /// answer.
     ///
     /// # Errors
     /// [`Error::Invalid`] when there is no address, when an address names no server, or outside a tokio runtime.

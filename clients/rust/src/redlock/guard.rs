@@ -11,10 +11,10 @@ use std::time::Duration;
 
 /// One hold of a lock that a majority of the servers has granted.
 ///
-/// The client renews the leases while there is a guard. **The lock can still be lost**: this process may pause for
-/// longer than the lease, too few servers may answer, or somebody may delete the lock on too many servers. Then
+/// The client renews the leases while a guard exists. **The lock can still be lost**: this process may pause for longer
+/// than the lease, too few servers may answer, or somebody may delete the lock on too many servers. Then
 /// [`lost`](Self::lost) resolves, and [`is_held`](Self::is_held) returns false. Neither stops a write that is in
-/// progress, and there is no token with which the store could refuse this write.
+/// progress, and a Redlock has no token with which the store could refuse this write.
 ///
 /// Dropping a guard releases its hold in the background.
 #[must_use = "a guard that is dropped releases the lock"]
@@ -58,9 +58,9 @@ impl Guard {
         self.majority.status().map_or(Duration::ZERO, |status| status.lease_left)
     }
 
-    /// Resolves when the lock is lost, with the reason. When the last guard is released or dropped, it resolves with
-    /// [`Loss::Released`]. The future borrows nothing from the guard and may be moved to another task. Await it in a
-    /// tokio runtime.
+    /// Resolves when the lock is lost, with the reason. When the last guard is released or dropped, the future resolves
+    /// with [`Loss::Released`]. The future borrows nothing from the guard and may be moved to another task. Await it in
+    /// a tokio runtime.
     pub fn lost(&self) -> impl Future<Output = Loss> + Send + use<> {
         let majority = Arc::clone(&self.majority);
         async move { majority.ended().await }
@@ -77,8 +77,8 @@ impl Guard {
         Ok(Self::new(Arc::clone(&self.majority), self.key.clone()))
     }
 
-    /// Renews the leases at all servers now, and returns when a majority has renewed. This is rarely needed, because
-    /// the client renews by itself unless [`Lock::without_renewal`](super::Lock::without_renewal) was called.
+    /// Renews the leases at all servers now, and returns when a majority has renewed. Programs rarely need this,
+    /// because the client renews by itself unless [`Lock::without_renewal`](super::Lock::without_renewal) was called.
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock is lost; [`Error::NoMajority`] if too few servers answer. After that error the lock
@@ -111,7 +111,7 @@ impl Guard {
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock was lost before, so the work was not protected up to its end. [`Error::NoMajority`]
-    /// if too few servers answer. The client then keeps trying in the background until the leases are over.
+    /// if too few servers answer. The client then repeats the releases in the background until the leases are over.
     pub async fn release(mut self) -> Result<(), Error> {
         self.is_released = true;
         let status = self.majority.status();

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::{sleep_until, timeout, timeout_at};
 
-/// The lease if the caller sets none. The servers' own defaults may differ, so they are not used.
+/// The lease if the caller sets none. The servers' own defaults may differ from each other, so the client does not use
+/// them.
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 
 /// The shortest time that a round waits for servers that did not answer the last request.
@@ -36,8 +37,8 @@ impl Lock {
     }
 
     /// How long the lock lasts without renewal, for example after this process has died: at least 1 millisecond. The
-    /// default is 30 seconds, whatever the default of the servers is. A server refuses a lease that is longer than its
-    /// quarantine. So if the quarantine is shorter than 30 seconds, set a shorter lease. At each server the client
+    /// default is 30 seconds, even if the servers have another default. A server refuses a lease that is longer than
+    /// its quarantine. So if the quarantine is shorter than 30 seconds, set a shorter lease. At each server the client
     /// renews the lease each time a third of it has passed.
     pub fn lease(self, lease: Duration) -> Self {
         Self { lease, ..self }
@@ -62,28 +63,29 @@ impl Lock {
     ///
     /// # Errors
     /// [`Error::Busy`] if other owners hold the lock on too many servers. If two callers try at the same time, both may
-    /// get this error. Otherwise as [`acquire`](Self::acquire).
+    /// get this error. The other errors are as in [`acquire`](Self::acquire).
     pub async fn try_acquire(self) -> Result<Guard, Error> {
         self.wait(Duration::ZERO).acquire().await
     }
 
-    /// Acquires the lock. The client asks all servers at once. Without a majority it releases the tenures that it has,
-    /// pauses for a random time below 0.4 seconds, and tries again. It does not wait in the queues of servers, because
-    /// two owners that each have some of the servers would deadlock.
+    /// Acquires the lock. The client asks all servers at once. Without a majority the client releases the tenures that
+    /// it has got, pauses for a random time below 0.4 seconds, and tries again. It does not wait in the queues of
+    /// servers, because two owners that each have some of the servers would deadlock.
     ///
-    /// **If the future is dropped**, the client releases in the background what the servers have granted or may grant.
+    /// **If the future is dropped**, the client releases in the background all tenures that the servers have granted or
+    /// may grant.
     ///
     /// # Errors
     /// - [`Error::Busy`] when the wait limit is reached.
-    /// - [`Error::NoMajority`] when the wait limit is reached and too few servers answer. Without a wait limit, this error
-    ///   comes when too few servers have answered for the client's patience.
-    /// - [`Error::Refused`] and others when the servers that do not refuse are too few for a majority.
+    /// - [`Error::NoMajority`] when the wait limit is reached and too few servers answer. Without a wait limit, this
+    ///   error comes when too few servers have answered for the client's patience.
+    /// - [`Error::Refused`] and other errors when so many servers refuse that the rest is no majority.
     pub async fn acquire(self) -> Result<Guard, Error> {
         let limit = self.wait.map(from_now);
         let patience = self.voters.patience;
         let mut patience_end = Instant::now() + patience;
         let mut failures = 0;
-        // The wait limit does not end the first round.
+        // The wait limit does not apply to the first round, so a call with a short limit still asks all servers once.
         let mut outcome = self.round().await;
         loop {
             let error = match outcome {
@@ -97,7 +99,8 @@ impl Lock {
                 _ => return Err(error),
             }
             failures += 1;
-            // The pause is 0.5 to 1.5 times its mean, so that callers that have split the votes do not collide again.
+            // The pause is 0.5 to 1.5 times its mean, so that callers that have split the votes ask again at different
+            // times.
             let next = Instant::now() + pause_after(failures, 8, 256).mul_f64(0.5 + fastrand::f64());
             sleep_until(limit.map_or(next, |limit| limit.min(next)).into()).await;
             outcome = match limit {
@@ -108,7 +111,7 @@ impl Lock {
         }
     }
 
-    /// Asks all servers once. Without a majority it releases what the servers have granted.
+    /// Asks all servers once. Without a majority, releases all tenures that the servers have granted.
     async fn round(&self) -> Result<Guard, Error> {
         let hold_deadline = self.hold_limit.map(from_now);
         let (count, needed) = (self.voters.clients.len(), self.voters.majority());
@@ -138,15 +141,15 @@ impl Lock {
                 let collecting = collect_votes(self.clone(), Arc::clone(&majority), requests, hold_deadline);
                 self.voters.runtime.spawn(collecting);
                 let guard = Guard::new(majority, self.key.clone());
-                // The round may have taken longer than the lease.
+                // If the round has taken longer than the lease, the lock is lost again.
                 return if guard.is_held() { Ok(guard) } else { Err(self.busy()) };
             }
             if busy + failures.len() > self.voters.spare() {
                 break;
             }
             // Another owner competes for the lock, and this round lacks the votes of servers that did not answer the
-            // last request. Wait for these servers only as long as the others took. Then the votes of this round are
-            // released, and the other owner can get them.
+            // last request. This loop waits for these servers only as long as the others took. Then the code below
+            // releases the votes of this round, so that the other owner can get them.
             if busy > 0 && votes + expected.len() < needed {
                 deadline = deadline.min(Instant::now() + begun.elapsed().max(MIN_GRACE));
             }
@@ -178,8 +181,8 @@ impl Lock {
     }
 }
 
-/// Adds the votes of servers that answer after the majority. Then it asks servers without a tenure again. It ends when
-/// the majority ends.
+/// Adds the votes of servers that answer after a majority is reached. Then asks the servers without a tenure again and
+/// again, until the majority ends.
 async fn collect_votes(
     lock: Lock,
     majority: Arc<Majority>,

@@ -1,4 +1,4 @@
-//! The tenure of a majority, as this process knows it.
+//! The tenure that a majority of the servers has granted, as this process knows it.
 
 use crate::error::Loss;
 use crate::guard::Guard as ServerGuard;
@@ -20,7 +20,7 @@ pub(super) struct Majority {
     state: Mutex<State>,
     /// Notified when a vote is added, and when the tenure ends.
     changes: watch::Sender<()>,
-    /// How many guards there are.
+    /// How many guards share this tenure.
     pub(super) holds: AtomicU32,
 }
 
@@ -43,7 +43,8 @@ impl Majority {
         Self { needed, state, changes: watch::Sender::new(()), holds: AtomicU32::new(1) }
     }
 
-    /// The status, if the majority is held. If it is lost, the remaining votes are released for other owners.
+    /// The status, if the majority is held. If the majority is lost, this function releases the remaining votes for
+    /// other owners.
     pub(super) fn status(&self) -> Result<Status, Loss> {
         let mut state = locked(&self.state);
         let status = state.status(self.needed);
@@ -57,7 +58,7 @@ impl Majority {
         status
     }
 
-    /// Adds a vote if the majority is held and has no vote of this server. Otherwise the vote is released.
+    /// Adds a vote if the majority is held and has no vote of this server. Otherwise releases the vote.
     pub(super) fn add_vote(&self, server: usize, guard: ServerGuard) {
         let mut state = locked(&self.state);
         let is_held = state.status(self.needed).is_ok();
@@ -70,7 +71,7 @@ impl Majority {
         }
     }
 
-    /// Ends the tenure, and returns the votes. The caller releases them.
+    /// Ends the tenure, and returns the votes. The caller must release the votes.
     pub(super) fn end(&self, loss: Loss) -> Vec<Arc<ServerGuard>> {
         let votes = locked(&self.state).end(loss);
         self.changes.send_replace(());
@@ -95,7 +96,8 @@ impl Majority {
     /// Resolves when, after this call, a vote is added or lost, or the majority ends.
     pub(super) fn next_change(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut changes = self.changes.subscribe();
-        // The references to the votes exist only under the mutex, because `end` must return the only ones.
+        // The votes are borrowed only under the mutex: after `end`, the caller must have the only reference to each
+        // vote.
         let mut losses: FuturesUnordered<_> = {
             let state = locked(&self.state);
             let held = state.votes.iter().flatten().filter(|guard| guard.is_held());
@@ -122,7 +124,8 @@ impl Majority {
 }
 
 impl State {
-    /// The majority consists of the votes with the longest leases. It is held until the shortest of these leases ends.
+    /// Of all votes, the `needed` ones with the longest leases are the majority. The majority is held until the
+    /// shortest of these leases ends.
     fn status(&self, needed: usize) -> Result<Status, Loss> {
         if let Some(loss) = &self.end {
             return Err(loss.clone());
@@ -136,7 +139,7 @@ impl State {
         }
     }
 
-    /// Why the votes were lost: the reply of a server, if a server has denied its vote.
+    /// Why the majority was lost: the error of a server that has denied its vote, or the end of a lease.
     fn loss(&self) -> Loss {
         let lost = self.votes.iter().flatten().filter(|guard| guard.lease_left().is_zero());
         let mut losses = lost.filter_map(|guard| guard.lost().now_or_never());

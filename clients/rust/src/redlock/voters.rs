@@ -15,7 +15,7 @@ pub(super) struct Voters {
     /// Which servers did not answer the last request.
     unreachable: Arc<[AtomicBool]>,
     pub(super) patience: Duration,
-    /// Where the background work of guards runs.
+    /// The runtime in which the background work of guards runs.
     pub(super) runtime: Handle,
 }
 
@@ -60,8 +60,9 @@ impl Voters {
             .unwrap_or_else(|| Error::invalid("a Redlock needs servers")))
     }
 
-    /// The error when too few servers grant a request. `failures` are the errors of the other servers. An error that a
-    /// repeated request would meet again takes precedence. `None` means that other owners hold the lock.
+    /// The error when too few servers grant a request. `failures` are the errors of the other servers. Errors that a
+    /// repeated request would meet again take precedence. `None` means that other owners hold the lock on too many
+    /// servers.
     pub(super) fn error_without_majority(&self, failures: Vec<Error>) -> Option<Error> {
         let spare = self.spare();
         let are_too_many = failures.len() > spare;

@@ -16,7 +16,7 @@ const POLLS: usize = 200;
 enum DropWhen {
     /// Immediately after its last poll.
     Asleep,
-    /// After it was woken after its last poll.
+    /// After its last poll, when it was woken again.
     Woken,
 }
 
@@ -60,8 +60,8 @@ async fn see_nothing_left(server: &Server, client: &Client, what: &str) {
     });
 }
 
-/// Calls `run` with each number of polls, until it returns that the future has completed. After each call the server
-/// must have no lock and no waiter.
+/// Calls `run` with 0, 1, 2 and more polls, until `run` returns that the future has completed. After each call the
+/// server must have no lock and no waiter.
 async fn for_each_poll(
     server: &Server,
     client: &Client,

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-/// A plan that gives these fates, in order, to the requests of a command. It carries further requests and all others.
+/// A plan that gives these fates, in order, to the requests of a command. It forwards all further requests of this
+/// command, and all other requests.
 fn fates(
     command: &'static str,
     fates: impl IntoIterator<Item = Fate, IntoIter: Send + 'static>,
@@ -46,7 +47,8 @@ async fn a_grant_whose_reply_is_lost_is_released_even_after_several_attempts() {
     let settings = Settings::default().response_limit(Duration::from_secs(1));
     let client = client_with(&url(proxy.port()), settings);
     drop_after_a_lost_grant(&server, &proxy, client.lock("k").lease(LONG)).await;
-    // Five releases are lost, and the pauses between them take longer than 200 ms.
+    // The client repeats the release after five losses, although the pauses between the attempts take longer than 200
+    // ms. For a named owner the client would give up after that time.
     assert!(soon(client.close()).await);
     assert_eq!(server.client().info("k"), None);
 }
@@ -56,7 +58,7 @@ async fn a_dropped_request_for_replicas_that_arrives_late_leaves_no_lock() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), fates("LOCK.ACQUIRE", [Fate::Carried, Fate::Held]));
     let client = client_with(&url(proxy.port()), Settings::default());
-    // This opens the shared connection.
+    // This acquisition opens the shared connection.
     client.lock("other").acquire().await.expect("a guard").release().await.expect("a release");
     let trying = tokio::spawn(client.lock("k").lease(LONG).replicas(0, LONG / 2).try_acquire());
     eventually("the try is on its way", || proxy.losses().held == 1);
@@ -211,7 +213,7 @@ fn a_runtime_that_is_not_driven_does_not_block_callers_in_another_runtime() {
         let guard = soon(client.lock("b").acquire()).await.expect("a guard");
         guard.release().await.expect("a release");
     });
-    // A future may be dropped outside a runtime.
+    // This thread has no runtime. A future may be dropped here too.
     drop(first);
     works.block_on(async { assert!(soon(client.close()).await) });
     assert_eq!(server.client().call("DBSIZE").int(), 0);
@@ -287,7 +289,7 @@ async fn a_late_try_of_several_keys_does_not_end_the_next_tenure_of_a_named_owne
     let before = calls(&mut observer, "lock.acquire");
     proxy.set_plan(|_| Fate::Carried);
     eventually("the try has arrived", || calls(&mut observer, "lock.acquire") > before);
-    // What the client has sent behind it arrives right after it.
+    // A release that the client has sent behind the try on the same connection arrives in this time.
     tokio::time::sleep(Duration::from_millis(200)).await;
     guard.renew().await.expect("it is held");
     guard.release().await.expect("a release");

@@ -119,7 +119,7 @@ async fn after_a_loss_the_leader_leads_again_and_then_another_client_leads() {
     });
     assert!(soon(candidate).await.expect("a term") > 0);
     assert_eq!(terms.load(Ordering::Relaxed), 2);
-    // `lead` can run in its own task.
+    // This compiles only if the future of `lead` can move to another task.
     let task = tokio::spawn(async move { client.lead("k", async |leader| leader.is_held()).await });
     assert!(soon(task).await.expect("no panic").expect("a leader"));
 }

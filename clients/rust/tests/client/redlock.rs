@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Time for a few rounds.
 const SHORTLY: Duration = Duration::from_secs(2);
 
-/// The module argument for a quarantine after each start that lasts longer than a test.
+/// The module argument for a quarantine that is longer than a test. The quarantine begins at each start.
 const FORGETFUL: &str = "quarantine 600000";
 
 /// Five servers that vote.
@@ -80,7 +80,7 @@ impl Five {
         }
     }
 
-    /// How many servers have a holder of `key` that is not `other`.
+    /// How many servers have a holder of `key` other than `other`.
     fn votes(&self, key: &str) -> usize {
         let holders = self.servers.iter().filter_map(|server| server.client().info(key));
         holders.filter(|info| info.holders.iter().any(|holder| holder.owner != "other")).count()
@@ -98,7 +98,7 @@ fn client(ports: impl Iterator<Item = u16>) -> Redlock {
     patient(ports, Duration::from_millis(700))
 }
 
-/// A client that waits up to `limit` for a server.
+/// A client that waits for a server's reply up to `limit`.
 fn patient(ports: impl Iterator<Item = u16>, limit: Duration) -> Redlock {
     let addresses = ports.map(|port| url(port).parse::<Address>());
     let addresses: Vec<_> = addresses.collect::<Result<_, _>>().expect("addresses");
@@ -151,7 +151,8 @@ async fn a_redlock_works_with_two_of_five_killed() {
 async fn a_redlock_works_with_two_of_five_stopped() {
     let five = Five::start();
     let redlock = five.client();
-    // Connect first. Then requests are written to the sockets of servers that do not read them.
+    // The client connects before the servers stop. So it can write requests to the sockets of servers that do not read
+    // them.
     redlock.lock("k").try_acquire().await.expect("a guard").release().await.expect("a release");
     five.see_nothing_left();
     five.freeze(&[0, 3]);
@@ -185,7 +186,7 @@ async fn a_redlock_fails_with_three_of_five_stopped_and_leaves_nothing() {
     let five = Five::start();
     let redlock = five.client();
     let guard = redlock.lock("k").try_acquire().await.expect("a guard");
-    // Wait for all votes. The client would release a late vote in the background.
+    // Wait for all votes: the client would release a late vote in the background, when servers may be stopped already.
     eventually("all servers grant the lock", || guard.votes() == 5);
     guard.release().await.expect("a release");
     five.freeze(&[0, 2, 3]);
@@ -203,7 +204,7 @@ async fn a_dropped_acquisition_leaves_nothing() {
     let five = Five::start();
     let redlock = five.client();
     let guard = redlock.lock("k").try_acquire().await.expect("a guard");
-    // Wait for all votes. The client would release a late vote in the background.
+    // Wait for all votes: the client would release a late vote in the background, when servers may be stopped already.
     eventually("all servers grant the lock", || guard.votes() == 5);
     guard.release().await.expect("a release");
     five.freeze(&[0, 2, 3]);
@@ -212,8 +213,8 @@ async fn a_dropped_acquisition_leaves_nothing() {
         [1, 4].iter().all(|at| five.servers[*at].client().info("k").is_some())
     });
     acquiring.abort();
-    // Await the task before the other servers can answer. Otherwise the acquisition could complete, and the task's
-    // handle would keep its guard.
+    // Await the task before the other servers can answer. If they answered, the acquisition could complete, and the
+    // handle of the task would keep the guard.
     assert!(soon(acquiring).await.is_err_and(|error| error.is_cancelled()));
     five.thaw(&[0, 2, 3]);
     five.see_nothing_left();
@@ -311,7 +312,7 @@ async fn a_redlock_survives_restarts_of_all_servers_one_after_the_other() {
     for at in 0..5 {
         let before = five.servers[at].client().holder("k");
         five.servers[at].kill_and_start_again();
-        // A server in quarantine grants no new tenure, but restores this one.
+        // A server in quarantine grants no new tenure, but it restores a tenure that its owner renews.
         eventually("it is held there", || five.servers[at].client().info("k").is_some());
         assert_eq!(five.servers[at].client().holder("k").tenure(), before.tenure());
     }
@@ -321,11 +322,11 @@ async fn a_redlock_survives_restarts_of_all_servers_one_after_the_other() {
 }
 
 /// Alice has the votes of three servers. One of the three restarts without its data. Then Bob asks this server and the
-/// other two. Returns whether Alice holds the lock, and whether Bob does.
+/// two servers that Alice has not asked. Returns whether Alice holds the lock, and whether Bob does.
 async fn with_a_forgetful_server(arguments: &str) -> [bool; 2] {
     let mut five = Five::start_with(arguments);
     five.end_quarantine();
-    // Alice does not renew, so she does not notice the restart.
+    // Alice does not renew, so she does not notice that a server has lost its vote.
     let lock = five.client_of(&[0, 1, 2]).lock("k").lease(LONG).without_renewal();
     let alice = lock.try_acquire().await.expect("a guard");
     five.servers[2].kill_and_start_again();
@@ -340,7 +341,7 @@ async fn with_a_forgetful_server(arguments: &str) -> [bool; 2] {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_in_quarantine_does_not_help_a_second_majority() {
     assert_eq!(with_a_forgetful_server(FORGETFUL).await, [true, false]);
-    // Without a quarantine both hold the lock.
+    // Without a quarantine both Alice and Bob hold the lock.
     assert_eq!(with_a_forgetful_server("").await, [true, true]);
 }
 
@@ -477,7 +478,7 @@ async fn compete(redlock: Redlock, observed: Arc<Observations>, lease: Duration)
         // A Redlock has no token.
         let token = observed.tenures.fetch_add(1, Ordering::Relaxed);
         let owner = token.to_string();
-        // The client claims to hold the lock from now on for this long.
+        // The client claims to hold the lock from now on until the end of this lease.
         let operation = Operation::exclusive(nanos(guard.lease_left()), Wait::No);
         observed.note(&owner, operation, Outcome::Granted { token, holds: 1 });
         let count = observed.counter.load(Ordering::Relaxed);
@@ -498,7 +499,7 @@ async fn compete(redlock: Redlock, observed: Arc<Observations>, lease: Duration)
         );
         match guard.release().await {
             Ok(()) => {}
-            // Too few servers answered, so the lock may have been held until now.
+            // Too few servers answered the release, so the owner may have held the lock until now.
             Err(Error::NoMajority(_)) => drop(observed.doubts.fetch_add(1, Ordering::Relaxed)),
             Err(_) => drop(observed.losses.fetch_add(1, Ordering::Relaxed)),
         }
@@ -586,7 +587,7 @@ async fn lost_replies_leave_nothing_held() {
         .collect();
     let competitors: Vec<_> = (0..2).map(|_| client(proxies.iter().map(Proxy::port))).collect();
     let competitors = competitors.iter().flat_map(|redlock| [0; 3].map(|_| redlock.clone()));
-    // If no server confirms a release, the tenure ends with this lease.
+    // A tenure whose release no server confirms ends with this lease.
     let lease = Duration::from_secs(10);
     let tasks: Vec<_> =
         competitors.map(|redlock| tokio::spawn(compete(redlock, Arc::clone(&observed), lease))).collect();

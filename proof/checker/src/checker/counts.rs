@@ -10,9 +10,9 @@ use crate::violation::{Check, Violation};
 /// already has the named count.
 ///
 /// Only calls that certainly ran one after another give an exact count. Otherwise the check computes a range of
-/// possible counts, and allows all of them. Each concurrent call of the owner widens the range by what the call may
-/// have added or removed. A call without a reply may act once at any later time, so it widens the range from its
-/// start on. A renewal with TOKEN may restore a forgotten tenure with the holds that it names.
+/// possible counts, and allows all counts in the range. Each concurrent call of the owner widens the range by the holds
+/// that the call may have added or removed. A call without a reply may act once at any later time, so it widens the
+/// range from its start on. A renewal with TOKEN may restore a forgotten tenure with the holds that the renewal names.
 #[must_use]
 pub fn hold_counts_add_up(history: &History, _: &Bounds) -> Vec<Violation> {
     let mut violations = Vec::new();
@@ -36,8 +36,7 @@ struct Possible {
 #[derive(Clone, Copy, Default)]
 struct UnorderedEffects {
     added: u32,
-    /// The largest count that an acquisition with HOLDS names. An acquisition with HOLDS never leads to a larger count
-    /// than it names.
+    /// The largest count that an acquisition with HOLDS names. No acquisition with HOLDS leads to a larger count.
     named: u32,
     taken: bool,
     /// The fewest and the most holds with which a forgotten tenure may have been restored.
@@ -101,7 +100,7 @@ fn counts_of_owner(history: &History, calls: &[IndexedCall<'_>]) -> Vec<Violatio
     violations
 }
 
-/// Whether the call has a reply that says that the count has changed or may have changed.
+/// Whether the call has a reply after which the count has changed or may have changed.
 fn counts(call: &Call) -> bool {
     if call.end.is_none() {
         return false;
@@ -127,7 +126,7 @@ fn concurrent_calls(calls: &[IndexedCall<'_>]) -> usize {
         .count()
 }
 
-/// Why the count in the reply is impossible; `None` if it is possible.
+/// Why the count in the reply is impossible; `None` if the count is possible.
 fn count_error(call: &Call, now: Possible, unordered: UnorderedEffects) -> Option<String> {
     let (least, most) = bounds_before(call, now, unordered);
     let can_be = |count: u32| (least..=most).contains(&count);
@@ -143,7 +142,7 @@ fn count_error(call: &Call, now: Possible, unordered: UnorderedEffects) -> Optio
         (Operation::Release { released, .. }, Outcome::Left { holds: left }) => {
             let follows = match released {
                 HoldsReleased::One => can_be(left.saturating_add(1)),
-                // The lease may have ended before the release.
+                // The lease may have ended before the release, so a reply of 0 is possible with any earlier count.
                 HoldsReleased::Leaving(0) => *left == 0,
                 HoldsReleased::Leaving(named) => {
                     named == left && (can_be(*left) || can_be(left.saturating_add(1)))
@@ -183,7 +182,7 @@ fn after_one(line: usize, call: &Call, now: Possible, unordered: UnorderedEffect
     }
 }
 
-/// The possible counts after concurrent calls. Each of these calls may have been the last.
+/// The possible counts after concurrent calls. Any of these calls may have been the last.
 fn after_many(these: &[IndexedCall<'_>], now: Possible, unordered: UnorderedEffects) -> Possible {
     let token = these.iter().filter_map(|(_, call)| call.granted()).map(|(token, _)| token).max();
     let restored = unordered.restored.map_or(0, |(_, most)| most);

@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Claim, for each guarded write with the token of a tenure:
 ///
-/// 1. A write that was run started before the end of the tenure, and before any client had read the grant of a later
-///    tenure.
+/// 1. Each write that the server has run started before the end of the tenure, and before any client had read the grant
+///    of a later tenure.
 /// 2. If the tenure was certainly held during the whole call of a write, the reply is not FENCED.
 ///
 /// An owner writes only while it holds the lock alone, so no later tenure can exist at the same time. For (1), a tenure
@@ -25,16 +25,16 @@ pub fn the_guard_is_right(history: &History, bounds: &Bounds) -> Vec<Violation> 
     wrong_decisions(history, bounds, |_, _| false)
 }
 
-/// The claim of [`the_guard_is_right`], for servers that may forget grants, renewals and releases. It covers only
-/// writes for which no fault hit the servers between the first grant of the tenure and the reply to the write.
+/// The claim of [`the_guard_is_right`], for servers that may forget grants, renewals and releases. It covers only a
+/// write if no fault hit the servers between the first grant of its tenure and the reply to the write.
 #[must_use]
 pub fn the_guard_is_right_between_faults(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let faults = FaultSpans::of(history, bounds);
     wrong_decisions(history, bounds, |tenure, write| faults.to_servers(tenure.earliest, write.answered()))
 }
 
-/// Claim: the tokens in the guarded data beside a lock never fall. This holds on every server, also after a failover
-/// that lost a part of the data.
+/// Claim: no token in the guarded data beside a lock is smaller than the token before it. This holds on every server,
+/// also after a failover that lost a part of the data.
 #[must_use]
 pub fn guarded_data_is_in_order(history: &History, _: &Bounds) -> Vec<Violation> {
     let guarded = history.data().filter(|(_, data)| data.guarded);
@@ -46,7 +46,7 @@ pub fn guarded_data_is_in_order(history: &History, _: &Bounds) -> Vec<Violation>
     falls.collect()
 }
 
-/// The number of writes to the data beside the locks that the server has run.
+/// The number of writes that the server has run on the data beside the locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Writes {
     /// All writes that the server has run.
@@ -65,8 +65,8 @@ pub fn count_writes(history: &History, bounds: &Bounds, guarded: bool) -> Writes
     Writes { all: written().count(), stale: stale.count() }
 }
 
-/// The guarded writes if `those` is true, and the plain writes if it is false. Each comes with the index of its line
-/// and its token.
+/// The guarded writes if `those` is true, otherwise the plain writes. Each write comes with the index of its line and
+/// its token.
 fn writes(history: &History, those: bool) -> impl Iterator<Item = (usize, &Call, Token)> {
     history.calls().filter_map(move |(line, call)| {
         let Operation::Write { token, guarded } = call.operation else { return None };
@@ -100,7 +100,7 @@ fn wrong_decisions(
     violations
 }
 
-/// Why a write should not have been run, and the line that shows this.
+/// The reason why the server should have refused a write, and the line that shows the reason.
 fn wrongly_run(
     tenure: &Tenure<'_>,
     later: &LaterTenures<'_, '_>,
@@ -125,7 +125,7 @@ fn wrongly_run(
     Some((what, tenure.released.map(|released| released.line)))
 }
 
-/// Why a write should have been run, and the line that shows this.
+/// The reason why the server should have run a write, and the line that shows the reason.
 fn wrongly_fenced(tenure: &Tenure<'_>, write: &Call) -> Option<(String, Option<usize>)> {
     let held = tenure.held.filter(|held| held.from <= write.start && write.answered() <= held.to)?;
     let what = format!(
@@ -138,7 +138,7 @@ fn wrongly_fenced(tenure: &Tenure<'_>, write: &Call) -> Option<(String, Option<u
     Some((what, Some(held.by)))
 }
 
-/// For each key and token: of the tenures with this token or a larger one, the tenure whose grant was read first, and
+/// For each key and token: of the tenures with this token or a larger token, the tenure whose grant was read first, and
 /// the time of this read.
 struct LaterTenures<'t, 'h> {
     tenures: &'t [Tenure<'h>],

@@ -24,7 +24,7 @@ pub(super) fn group_calls<'h, K: Ord>(
 pub(super) struct FaultSpans {
     /// For each client (`None`: all clients), the spans in which a fault may delay replies.
     delays: HashMap<Option<u32>, Spans>,
-    /// The spans of the faults to the servers, and of operations such as the move of a slot.
+    /// The spans of the faults to the servers, and of operations on the servers such as the move of a slot.
     servers: Spans,
     /// The spans of the faults to the servers, without operations.
     failures: Spans,

@@ -1,5 +1,6 @@
-//! The checks. Each takes O(n log n) for n lines. Each is sound: a correct server has no violation, even if it is
-//! slow, paused or disconnected. The doc comment of each check states its claim and the reason why the claim holds.
+//! The checks. Each check takes O(n log n) for n lines. Each check is sound: it finds no violation by a correct server,
+//! even if the server is slow, paused or disconnected. The doc comment of each check states its claim and the reason
+//! why the claim holds.
 
 mod answers;
 mod counts;

@@ -1,4 +1,4 @@
-//! At no time is the sum of the weights of a lock's tenures above the limit of any of them.
+//! The sum of the weights of a lock's tenures never exceeds the limit of any of these tenures.
 
 use crate::bounds::Bounds;
 use crate::history::{History, Nanos};
@@ -12,10 +12,10 @@ use std::collections::BTreeSet;
 /// limit of each of them. For exclusive locks this means that no two tenures overlap.
 ///
 /// A tenure is certainly held in its definite-hold interval. This interval begins when a client has read the first
-/// grant. It ends at the start of the first release that may have ended the tenure, or at the time before which the
-/// lease cannot have ended, whichever comes first. The server starts a lease after the start of the call, so the
-/// interval lies within the tenure on the server. A call without a reply can end an interval, but cannot begin one.
-/// The check uses the smallest weight and the largest limit that a tenure can have.
+/// grant. It ends at the start of the first release that may have ended the tenure, or at the earliest time at which
+/// the lease may have ended, whichever comes first. The server starts a lease after the start of the call that sets the
+/// lease, so the interval lies within the tenure on the server. A call without a reply can end an interval, but cannot
+/// begin one. The check uses the smallest weight and the largest limit that a tenure can have.
 ///
 /// The claim does not hold if a failover may lose grants.
 #[must_use]
@@ -40,7 +40,8 @@ pub fn tenures_never_overlap(history: &History, bounds: &Bounds) -> Vec<Violatio
     violations
 }
 
-/// An event of a definite-hold interval. The variants are in the order of events at the same time.
+/// An event of a definite-hold interval. The variants are in the order in which the check handles events of the same
+/// time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Over,

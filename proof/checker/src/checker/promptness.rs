@@ -11,14 +11,15 @@ use crate::violation::{Check, Violation};
 use std::collections::{BTreeSet, HashMap};
 
 /// Claim: a wait that begins a tenure has its reply within the bound. The bound counts from the time when the wait
-/// fitted beside the earlier tenures, or from the start of the wait if that was later.
+/// fitted beside the earlier tenures, or from the start of the wait, whichever is later.
 ///
-/// The earlier tenures are those with smaller tokens. Each was over at the reply of a release that left no holds, or at
-/// the end of the last lease that a call may have set. The wait fitted as soon as so many of them were over that the
-/// others left room for it, even with their largest weights and smallest limits. From that time on the server had to
-/// grant the wait, except in these cases:
+/// The earlier tenures are those with smaller tokens. Each of them was over at the reply of a release that left no
+/// holds, or at the end of the last lease that a call may have set. The wait fitted as soon as enough earlier tenures
+/// were over: the rest left room for the wait, even with their largest possible weights and smallest possible limits.
+/// From that time on the server had to grant the wait, except in these cases:
 ///
-/// - Another owner held the lock by a grant that is not in the history. This needs an acquisition without a reply.
+/// - Another owner held the lock by a grant that is not in the history. Only an acquisition without a reply can get
+///   such a grant.
 /// - A kept place held the wait back.
 /// - The wait was behind another request that did not fit, while others still held the lock.
 /// - A fault happened in between.
@@ -76,7 +77,7 @@ fn violation(history: &History, before: &[&Tenure<'_>], tenure: &Tenure<'_>, fit
     Violation::new(Check::Promptness, history, lines, what)
 }
 
-/// The tenures of a key with smaller tokens than the next one.
+/// The tenures of a key with smaller tokens than the tenure that is checked next.
 #[derive(Debug, Default)]
 struct Earlier {
     /// Sorted by the time from which each tenure was certainly over. Tenures that were over when an exclusive tenure
@@ -112,7 +113,7 @@ impl Earlier {
         Vec::new()
     }
 
-    /// The time from which `tenure` fitted and was next in the queue.
+    /// The time from which `tenure` fitted, and all earlier tenures had begun.
     fn fitted(&self, of_key: &[Tenure<'_>], tenure: &Tenure<'_>, in_its_way: &[usize]) -> Nanos {
         let ended = in_its_way.last().map_or(0, |&at| of_key[at].freed);
         let begun = self.latest.map_or(0, |(begun, _)| begun);
@@ -128,7 +129,7 @@ impl Earlier {
 /// For each key, the spans in which waits that were not granted may have held back the waits behind them.
 struct HeldBack<'h> {
     /// The spans that count while others hold the lock: the waits were in the queue, or their places were kept after
-    /// that.
+    /// the waits.
     by_waits: HashMap<&'h str, Spans>,
     /// The spans that count while the lock is free: the waits had ended, and their places were kept.
     by_places: HashMap<&'h str, Spans>,
@@ -146,7 +147,7 @@ impl<'h> HeldBack<'h> {
                 }
                 let end = call.end.unwrap_or(Nanos::MAX);
                 let kept = if call.kept().is_some() { HOLDS_BACK + bounds.tolerance } else { 0 };
-                // The owner's next wait takes the place if it has HOLDS and has reached the server.
+                // The owner's next wait takes over the place if this wait has HOLDS and has reached the server.
                 let takes_it = |next: &Call| {
                     let named = matches!(next.operation, Operation::Acquire { holds: Some(_), .. });
                     named && next.waits() && !next.is_open()

@@ -10,10 +10,11 @@ use crate::violation::{Check, Violation};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// How long a kept place still holds back the waits behind it after its wait limit was reached.
+/// How long after its wait limit a kept place still holds back the waits behind it.
 pub(super) const HOLDS_BACK: Nanos = 100_000_000;
 
-/// If a place was passed over for some time, the check compares it with this number of tenures before its grant.
+/// If other owners may have passed a place for some time, the check compares the place only with this number of tenures
+/// before its grant.
 const COMPARED: usize = 64;
 
 /// Claim: after a wait was seen in the queue, an owner that arrives later begins no tenure before the wait is granted
@@ -25,14 +26,16 @@ const COMPARED: usize = 64;
 /// owner whose grant was read before the limit has passed the wait.
 ///
 /// With KEEP, the owner's next wait continues the place of the earlier wait. If the owner came back while the place
-/// still held others back, the two waits count as one. If the owner came back later, or after its connection was
-/// closed, other owners may have passed the place in between. But an owner that is behind the place, and is seen in the
-/// queue after the return, must not begin a tenure first. Places are kept in the memory of one server. So the check
-/// claims nothing for a place that a fault to the servers, or an operation on them, may have ended.
+/// still held back the waits behind it, the two waits count as one. If the owner came back later, or after its
+/// connection was closed, other owners may have passed the place in between. But an owner that is behind the place, and
+/// is seen in the queue after the return, does not begin a tenure before the owner of the place. Places are kept in the
+/// memory of one server. So the check claims nothing for a place that a fault to the servers, or an operation on them,
+/// may have ended.
 ///
-/// Two kinds of calls may pass a waiter. One is a re-entry, so only calls that begin a tenure count. The other is a
-/// call that continues the place of an earlier wait: its owner arrived with that earlier wait. A run that tests the
-/// order gives each waiter its own owner.
+/// Two kinds of calls may pass a waiter. The first kind is a re-entry, so only calls that begin a tenure count. The
+/// second kind is a call that continues the place of an earlier wait, so its owner counts as arrived with the earlier
+/// wait. A run that tests the order gives each waiter its own owner, so that no wait continues the place of another
+/// waiter.
 #[must_use]
 pub fn queue_order_is_grant_order(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let faults = FaultSpans::of(history, bounds);
@@ -72,11 +75,11 @@ pub fn queue_order_is_grant_order(history: &History, bounds: &Bounds) -> Vec<Vio
 #[derive(Clone, Debug)]
 struct Place<'h> {
     call: &'h Call,
-    /// The lines of the waits that had this place, in order.
+    /// The lines of the calls that waited at this place, in order.
     lines: Vec<usize>,
     /// When the first wait was seen in the queue.
     first: Nanos,
-    /// From this time on, no later owner could legally pass the place.
+    /// From this time on, no later owner may pass the place.
     since: Nanos,
 }
 
@@ -99,7 +102,7 @@ fn places_of<'h>(calls: &[IndexedCall<'h>], faults: &FaultSpans, bounds: &Bounds
     places
 }
 
-/// The place of a call that certainly continues an earlier place.
+/// The place of a call, if the call certainly continues the earlier place.
 fn continue_place<'h>(
     earlier: &Place<'h>,
     line: usize,
@@ -123,8 +126,8 @@ fn continue_place<'h>(
     };
     let absent = came.saturating_sub(left) + bounds.tolerance;
     let in_order = before.end.is_some_and(|end| end.max(left) <= call.start);
-    // An owner whose connection was closed may have been granted the lock, for at most its lease. Then it has no
-    // place.
+    // The server may have granted the lock to an owner whose connection was closed, for at most its lease. Such an
+    // owner has no place in the queue.
     let may_have_held = !reached && (before.outcome != Outcome::Unknown || absent >= *lease);
     if !in_order || may_have_held || absent >= keep || faults.of_servers(earlier.first, came) {
         return None;
@@ -134,8 +137,9 @@ fn continue_place<'h>(
     Some(Place { call, lines, first: earlier.first, since })
 }
 
-/// For each tenure of an owner: the earliest time at which the owner may have joined the queue for the tenure. The
-/// owner may have continued the place of an earlier wait that had no reply, was superseded, or had KEEP.
+/// For each tenure of an owner: the earliest time at which the owner may have joined the queue for the tenure. This may
+/// be the time of an earlier wait that had no reply, was superseded, or had KEEP, because the owner may have continued
+/// its place.
 fn first_arrivals<'h>(
     calls: &[IndexedCall<'h>],
     key: &'h str,
@@ -206,8 +210,8 @@ impl<'t, 'h> Arrivals<'t, 'h> {
         passed.or_else(|| self.that_passed_later(place, token))
     }
 
-    /// A tenure that was granted before a place, although the tenure's owner was behind the first wait of the place.
-    /// This owner was still in the queue when the owner of the place had come back.
+    /// A tenure that was granted before the owner of a place, although the tenure's owner was behind the first wait of
+    /// the place. The tenure's owner was still in the queue after the owner of the place had come back.
     fn that_passed_later(&self, place: &Place<'_>, token: Token) -> Option<&'t Tenure<'h>> {
         let end = self.tenures.partition_point(|(tenure, _)| tenure.token < token);
         let earlier = self.tenures.get(end.saturating_sub(COMPARED)..end)?;

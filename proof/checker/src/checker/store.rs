@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 /// Claim: the store accepts no write with a smaller token than an earlier accepted write.
 ///
-/// A write is earlier if its reply came before the other write started. Concurrent writes have no order. The check
-/// also finds a later tenure with a smaller token, if its owner writes.
+/// A write is earlier than another write if its reply came before the other write started. Concurrent writes have no
+/// order. If a later tenure has a smaller token and its owner writes, the check finds this too.
 #[must_use]
 pub fn the_store_accepted_no_stale_write(history: &History, _: &Bounds) -> Vec<Violation> {
     let mut by_key = BTreeMap::<_, Vec<(usize, &Write)>>::new();

@@ -1,4 +1,4 @@
-//! Tokens grow, and each has one owner.
+//! Tokens grow, and each token has one owner.
 
 use super::index::{IndexedCall, group_calls};
 use crate::bounds::Bounds;
@@ -11,15 +11,15 @@ use std::collections::{BTreeMap, HashMap};
 /// Claim, for each key:
 ///
 /// 1. A token has one owner.
-/// 2. A tenure that began after the reply of a call has a larger token than this call.
+/// 2. A tenure that began after the reply to a call has a larger token than the token in this reply.
 /// 3. The token of a released tenure is not granted again.
 /// 4. A re-entry has the token of its tenure.
 ///
 /// These claims use only calls with a reply. For (2), a tenure began after the start of the first call that may have
-/// begun it, and the tenure of the other call existed before that. (Replies alone do not give the order: among
-/// tenures that are held together, the older one may have later replies.) For (3), the owner held the tenure between
-/// two grants of its token, so a release in between that left no holds has ended the tenure. For (4), the whole call
-/// lies in a definite-hold interval of its owner, so the call was a re-entry.
+/// begun it. The tenure of the other call existed before that start, because its reply came before. (The order of the
+/// replies alone does not show the order of the grants: of two tenures that are held together, the older tenure may
+/// have later replies.) For (3), a release that left no holds, and ran between two grants of the same token, has ended
+/// the tenure. For (4), the whole call lies in a definite-hold interval of its owner, so the call was a re-entry.
 ///
 /// Claim (3) does not hold if a failover may lose a release.
 #[must_use]
@@ -42,7 +42,7 @@ pub fn tokens_grow_and_have_one_owner(history: &History, bounds: &Bounds) -> Vec
     violations
 }
 
-/// Checks claim (1) alone. It holds even if two servers grant the same lock.
+/// Checks only claim (1), which holds even if two servers grant the same lock.
 #[must_use]
 pub fn each_token_has_one_owner(history: &History, _: &Bounds) -> Vec<Violation> {
     let mut violations = Vec::new();

@@ -53,8 +53,8 @@ pub fn measure_activity(history: &History, bounds: &Bounds) -> Activity {
             if !before.excludes(next, granted) {
                 continue;
             }
-            // A release that was sent before the next grant was read has ended this tenure. A later release has ended
-            // another tenure.
+            // If the release was sent before the next grant was read, the release has ended this tenure. Otherwise the
+            // release has ended a later tenure of the owner.
             let release = before.released.filter(|release| release.start < granted);
             if release.is_some_and(|release| next.first.waits() && next.first.start < release.start) {
                 activity.handoffs += 1;
@@ -80,8 +80,7 @@ fn held_beside_another(of_key: &[Tenure<'_>]) -> usize {
     beside.count()
 }
 
-/// The number of granted waits whose owner had a kept place: an earlier wait had reached its limit, and its place was
-/// still kept.
+/// The number of granted waits whose owner had a kept place from an earlier wait that ended without a grant.
 fn grants_after_a_slice(history: &History) -> usize {
     let by_owner = group_calls(history, |call| (call.key.as_str(), call.owner.as_str()));
     let pairs = by_owner.into_values().map(|mut calls| {

@@ -39,7 +39,7 @@ pub enum Corruption {
     GuardLetsThrough,
     /// The guard refuses the write of a holder.
     HolderFenced,
-    /// The guarded data has a token after a larger one.
+    /// The guarded data has a token after a larger token.
     DataDisordered,
 }
 
@@ -255,7 +255,7 @@ fn intruder(of: &Call, mode: Mode, token: Token, start: Nanos, end: Nanos) -> Li
     Line::Call(Call { end: Some(end), outcome, ..sent })
 }
 
-/// A token that no tenure has. It is larger than the tokens of this lock that were read before `time`.
+/// A token that no tenure has. It is larger than all tokens of this lock that clients had read before `time`.
 fn free_token(tenures: &[Tenure<'_>], call: &Call, time: Nanos) -> Option<Token> {
     let of_key = tenures.iter().filter(|tenure| tenure.key == call.key && tenure.first.answered() < time);
     Some(of_key.map(|tenure| tenure.token).max()? + 1)
@@ -309,7 +309,7 @@ fn replace_token(history: &mut History, tenure: &Tenure<'_>, by: Token) {
             *token = by;
         }
     };
-    // Writes to the store keep their token, because the store might have refused another token.
+    // Writes to the store keep their token, because the store might have refused the new token.
     for line in &mut history.lines {
         let Line::Call(call) = line else { continue };
         if call.key != tenure.key {
@@ -336,7 +336,7 @@ fn all_answered(history: &History, of: &Call) -> bool {
     })
 }
 
-/// Whether exactly one count is possible in the reply of this call.
+/// Whether only one count is possible in the reply to this call.
 fn counts_for_certain(history: &History, call: &Call) -> bool {
     let plain = match (&call.operation, &call.outcome) {
         (Operation::Acquire { holds: None, .. }, Outcome::Granted { .. }) => true,

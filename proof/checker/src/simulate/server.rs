@@ -1,6 +1,6 @@
 //! A simulated server that keeps all promises of Lockward.
 //!
-//! It does not use the module's core, because it would then have the same faults as the module.
+//! It does not use the module's core, because the simulated server would then have the same faults as the module.
 
 use super::MS;
 use crate::history::{Call, HoldsReleased, Mode, Nanos, Operation, Outcome, Token, WriteOutcome};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 /// The number of a call, and its outcome.
 pub(super) type Reply = (usize, Outcome);
 
-/// How long a place still holds back the places behind it after its wait limit was reached.
+/// How long after its wait limit a place still holds back the places behind it.
 const HOLDS_BACK: Nanos = 100 * MS;
 
 #[derive(Debug, Default)]
@@ -45,9 +45,9 @@ struct Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Waits,
-    /// The place is kept until the second time. Until the first time, it holds back the places behind it.
+    /// The place is kept until the second time. Until the first time, the place also holds back the places behind it.
     HoldsBack(Nanos, Nanos),
-    /// The place is kept until this time, and holds nothing back.
+    /// The place is kept until this time, and does not hold back the places behind it.
     PassedOver(Nanos),
 }
 
@@ -96,7 +96,8 @@ impl Lock {
         Some(Outcome::Granted { token: holder.token, holds: leads_to })
     }
 
-    /// Removes the places of an owner that name more than `more_than` holds. The waits among them get an error.
+    /// Removes the places of an owner that name more than `more_than` holds. An owner that waits at such a place gets
+    /// an error.
     fn remove_places(&mut self, owner: &str, more_than: u32, replies: &mut Vec<Reply>) {
         self.queue.retain(|place| {
             let is_meant = place.owner == owner && place.holds.is_some_and(|named| named > more_than);
@@ -188,7 +189,7 @@ impl Server {
                 break;
             }
             let first = lock.queue.remove(at);
-            // Tokens differ by at least two, so that some numbers between them are no token.
+            // Tokens differ by at least two, so that a corruption can use a number between two tokens that is no token.
             self.token += self.random.between(2, 1_000);
             let (token, deadline) = (self.token, now + first.lease);
             replies.push((first.call, Outcome::Granted { token, holds: 1 }));
@@ -206,7 +207,7 @@ impl Server {
         replies
     }
 
-    /// The next time at which a lease ends, or a kept place stops holding others back or ends.
+    /// The next time at which a lease ends, a kept place ends, or a kept place stops holding back the places behind it.
     pub(super) fn due(&self, key: &str) -> Option<Nanos> {
         let lock = self.locks.get(key)?;
         let places = lock.queue.iter().filter_map(|place| match place.state {

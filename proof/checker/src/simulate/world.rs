@@ -25,7 +25,7 @@ enum Event {
     Arrive(usize),
     /// A lease or a kept place may end.
     Due(String),
-    /// A waiter reaches its wait limit, or the server notices that it has disconnected.
+    /// A waiter reaches its wait limit, or the server notices that the waiter has disconnected.
     WaitEnd(usize),
     /// A client reads a reply, or gives up.
     Answer(usize),
@@ -35,7 +35,7 @@ enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Delivered,
-    /// The server executes the call, and the reply is lost.
+    /// The server executes the call, but its reply is lost.
     ReplyLost,
     /// The server does not get the call.
     RequestLost,

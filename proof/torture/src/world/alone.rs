@@ -4,7 +4,7 @@ use super::nemesis::{Nemesis, World};
 use lockward_tests::{Server, Setup, WallClock};
 use std::time::Duration;
 
-/// One server with an AOF that is synced before each reply. It is killed and restarted.
+/// One server with an AOF that is synced before each reply. The faults kill and restart the server.
 #[derive(Debug)]
 pub(super) struct Alone {
     server: Server,
@@ -27,7 +27,7 @@ impl World for Alone {
             0..3 => nemesis.fault("kill", |_| self.server.kill_and_start_again()),
             3..6 => freeze(&self.server, nemesis),
             6 => nemesis.fault("rewrite", |_| {
-                // The server replies with an error if a rewrite is already running.
+                // The reply is ignored: the server replies with an error if a rewrite is already running.
                 self.server.client().call("BGREWRITEAOF");
             }),
             7..9 => nemesis.stop_clients(),
@@ -36,8 +36,8 @@ impl World for Alone {
     }
 }
 
-/// One server whose wall clock is stepped. It is never restarted, because there are no promises after a restart with
-/// an earlier clock.
+/// One server whose wall clock is stepped. The server is never restarted, because nothing is promised after a restart
+/// with an earlier clock.
 #[derive(Debug)]
 pub(super) struct Clocks {
     server: Server,

@@ -4,8 +4,9 @@ use super::nemesis::{Nemesis, World};
 use crate::queue_order;
 use lockward_tests::{Cluster, Server, Setup, slot_of};
 
-/// Three primaries with a replica each. The slots of the locks move in the same steps as with operators' tools, with
-/// random pauses in between. Sometimes there is a planned failover of a primary to its replica. No grant is lost.
+/// Three primaries with a replica each. The slots of the locks move in the same steps as when an operator uses the
+/// usual tools, with random pauses in between. Sometimes there is a planned failover of a primary to its replica. No
+/// grant is lost.
 #[derive(Debug)]
 pub(super) struct Clustered {
     cluster: Cluster,
@@ -16,7 +17,8 @@ pub(super) struct Clustered {
 
 impl Clustered {
     pub(super) fn start(keys: &[String]) -> Self {
-        // Replicas must not take over by themselves, because on a slow machine a primary may only seem to be dead.
+        // Replicas must not take over by themselves, because on a slow machine a live primary may seem dead, and such a
+        // failover could lose grants.
         let setup =
             Setup::new().config("cluster-replica-no-failover yes").config("cluster-node-timeout 3000");
         let keys = keys.iter().map(String::as_str).chain([queue_order::KEY]);
@@ -33,7 +35,8 @@ impl Clustered {
         others.retain(|node| node.port() != owner);
         let to = *nemesis.random.one_of(&others).expect("another primary");
         if self.moves_whole_slots && nemesis.random.percent(50) {
-            // The servers pause writes at the end of such a migration, so clients may notice it.
+            // The servers pause writes at the end of such a migration. Clients may notice the pause, so the history
+            // records a fault.
             nemesis.fault("move of a whole slot", |_| self.cluster.migrate_slot(slot, to));
             return;
         }

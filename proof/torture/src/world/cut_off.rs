@@ -9,13 +9,14 @@ use lockward_tests::{Link, Reply, Server, Setup, eventually};
 use std::time::Duration;
 use std::{mem, thread};
 
-/// A primary and two replicas. The link to one replica loses all data. Then the primary dies, and that replica is
-/// promoted. Grants that only the other replica has are lost, although the primary always had a replica in sync.
+/// A primary and two replicas. The link to one replica loses all data. Then the primary dies, and the replica behind
+/// this link is promoted. Grants that only the other replica has are lost, although the primary always had a replica in
+/// sync.
 #[derive(Debug)]
 pub(super) struct CutOff {
     settings: Settings,
     primary: Server,
-    /// The replica that will miss grants.
+    /// The replica that misses grants and is then promoted.
     stale: Server,
     link: Link,
     /// The replica in sync.
@@ -66,7 +67,8 @@ impl CutOff {
         }
     }
 
-    /// The control experiment: the replica is stopped, and changes for it wait in its socket, so no change is lost.
+    /// The control experiment: the fault stops the replica. Changes for the replica wait in its socket, so no change is
+    /// lost.
     fn take_over_from_frozen(&mut self, nemesis: &mut Nemesis<'_>) {
         self.stale.freeze();
         nemesis.sleep(50..300);
@@ -147,8 +149,8 @@ impl<'r> Missed<'r> {
         Some(Self { recorder, key, mode, token, until: call.start + Self::LEASE })
     }
 
-    /// Another owner tries to acquire the lock on the new primary. Then the holder restores its tenure before its
-    /// lease is over. Returns the name of the outcome, or `None` if the primary refuses writes for too long.
+    /// Another owner tries to acquire the lock on the new primary. Then the holder restores its tenure before the lease
+    /// is over. Returns the name of the outcome, or `None` if the primary refuses writes for too long.
     fn come_back(self, port: u16) -> Option<&'static str> {
         let Self { recorder, key, mode, token, until } = self;
         if Self::call(recorder, port, &key, "another", Self::acquire(Mode::EXCLUSIVE)).granted().is_some() {
@@ -178,7 +180,7 @@ impl<'r> Missed<'r> {
     }
 }
 
-/// As [`CutOff`], but the replica is stopped, and changes for it wait in its socket.
+/// As [`CutOff`], but the fault stops the replica, and changes for the replica wait in its socket.
 #[derive(Debug)]
 pub(super) struct Frozen(CutOff);
 

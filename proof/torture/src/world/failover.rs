@@ -6,8 +6,8 @@ use super::nemesis::{Nemesis, World};
 use lockward_tests::{Reply, Server, Setup, eventually};
 use std::mem;
 
-/// A primary and its replica. The primary refuses writes without the replica. When the primary dies, grants that the
-/// replica does not have yet are lost. The quarantine is as long as the longest lease.
+/// A primary and its replica. The primary refuses writes without the replica. When the primary dies, all grants that
+/// have not reached the replica are lost. The quarantine is as long as the longest lease.
 #[derive(Debug)]
 pub(super) struct Failover {
     primary: Server,

@@ -21,7 +21,7 @@ pub(super) const MODES: [Mode; 6] = [
     Mode::of_slots(5, 3),
 ];
 
-/// The quarantine in the worlds that have one. No lease is longer than the quarantine.
+/// The quarantine in the worlds with a quarantine. No lease in these worlds is longer.
 pub(super) const QUARANTINE: Nanos = 900 * MS;
 
 type Check = fn(&History, &Bounds) -> Vec<Violation>;
@@ -85,7 +85,7 @@ impl WorldName {
     #[must_use]
     pub fn bounds(self, length: Duration) -> Bounds {
         let seconds = usize::try_from(length.as_secs()).unwrap_or(usize::MAX);
-        // With Sentinels, failovers take most of the time.
+        // With Sentinels, failovers take most of the time, so there is less activity.
         let seconds = if matches!(self, Self::Sentinels | Self::Sleeping) { seconds / 10 } else { seconds };
         // In a cluster, a call may take three requests, and two servers block while a key moves between them.
         let slowdown = if matches!(self, Self::Cluster) { 2 } else { 1 };
@@ -102,7 +102,8 @@ impl WorldName {
                 refused_writes: seconds / if self.forgets() { 60 } else { 8 },
                 shared: 2 * seconds,
                 kept: 2 * seconds,
-                // In a short run, servers that forget are in quarantine most of the time.
+                // In a short run, servers that forget are in quarantine most of the time. So the run may have no stale
+                // write.
                 stale_writes: usize::from(!self.forgets() || length >= Duration::from_secs(10)),
             },
             ..Bounds::default()
@@ -138,7 +139,8 @@ impl WorldName {
             checks.push(checker::a_freed_lock_reaches_a_waiter);
             checks.push(checker::the_guard_is_right_between_faults);
         }
-        // In the other worlds a replica takes over. If it has missed a re-entry or a release, its count differs.
+        // In the other worlds a replica takes over. If the replica has missed a re-entry or a release, its hold count
+        // differs from the count in the last reply.
         if self == Self::Wiped {
             checks.push(checker::hold_counts_add_up);
         }

@@ -59,8 +59,8 @@ impl<'r> Nemesis<'r> {
         done
     }
 
-    /// Performs an operation that clients must not notice. It is recorded as a fault of [`NOBODY`], so it excuses no
-    /// late reply.
+    /// Performs an operation that clients must not notice. The history has the operation as a fault of [`NOBODY`], so
+    /// the operation excuses no late reply.
     pub fn maintenance<T>(&mut self, name: &str, operation: impl FnOnce(&mut Self) -> T) -> T {
         let start = now();
         let done = operation(self);

@@ -5,8 +5,9 @@ use lockward_tests::{Sentinels, Server, Setup};
 
 /// The servers and the Sentinels. Clients use the primary that the Sentinels name.
 ///
-/// A replaced primary accepts writes until it notices that it has lost its replicas. This takes up to 2 seconds: a
-/// second of lag, and up to a second until the next check. The quarantine is longer than this time plus a lease.
+/// A replaced primary accepts writes until it notices that it has lost its replicas. The primary notices this within 2
+/// seconds: after a second of lag, at the next check, which comes within a second. The quarantine is longer than this
+/// time plus a lease.
 #[derive(Debug)]
 pub(super) struct Watched {
     servers: [Server; 3],
@@ -26,14 +27,14 @@ impl Watched {
         Self { servers, sentinels, primary }
     }
 
-    /// Makes the primary fail, waits until the Sentinels have promoted another server, and heals the failed one.
+    /// Makes the primary fail, waits until the Sentinels have promoted another server, and heals the failed server.
     fn fail_over(
         &mut self,
         nemesis: &mut Nemesis<'_>,
         fail: impl FnOnce(&mut Server),
         come_back: impl FnOnce(&mut Nemesis<'_>, &mut Server),
     ) {
-        // The Sentinels may have promoted a replica in the meantime, without a fault of this run.
+        // On a slow machine the Sentinels may have promoted a replica in the meantime, without a fault of this run.
         self.primary = self.sentinels.see_all_follow(&self.servers, |port| nemesis.announce_primary(port));
         let failed = self.servers.iter_mut().find(|server| server.port() == self.primary);
         let failed = failed.expect("a server of this world");
@@ -63,8 +64,8 @@ impl World for Watched {
     }
 }
 
-/// As [`Watched`], but the primary is frozen with SIGSTOP, not killed. When it runs again, it does
-/// not know of the failover.
+/// As [`Watched`], but the fault stops the primary with SIGSTOP instead of killing it. When the old primary runs again,
+/// it does not know of the failover.
 #[derive(Debug)]
 pub(super) struct Sleeping(Watched);
 
@@ -86,8 +87,8 @@ impl World for Sleeping {
     fn fault(&mut self, nemesis: &mut Nemesis<'_>) {
         nemesis.fault("sleep of the primary", |nemesis| {
             let wake = |nemesis: &mut Nemesis<'_>, server: &mut Server| {
-                // Sometimes this is longer than the quarantine. Then new owners hold locks for which this server
-                // still knows the old holders.
+                // Sometimes this pause is longer than the quarantine. Then new owners hold locks for which the stopped
+                // server still knows the old holders.
                 nemesis.sleep(100..6_000);
                 server.thaw();
             };

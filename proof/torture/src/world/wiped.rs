@@ -5,7 +5,7 @@ use super::name::{MS, QUARANTINE};
 use super::nemesis::{Nemesis, World};
 use lockward_tests::{Server, Setup};
 
-/// A server that forgets everything in a restart. Its quarantine is as long as the longest lease.
+/// A server that forgets everything in a restart. The quarantine is as long as the longest lease.
 #[derive(Debug)]
 pub(super) struct Wiped {
     server: Server,
