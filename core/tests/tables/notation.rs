@@ -60,7 +60,7 @@ pub fn owner(name: &str) -> Owner {
 const DB: Db = Db(0);
 const KEY: &[u8] = b"lock";
 
-/// One lock, and all that a decision on it needs.
+/// One lock, and the state that a decision on this lock needs.
 pub struct World {
     pub lock: Lock,
     pub quarantine: Quarantine,
@@ -255,8 +255,8 @@ impl World {
                 }
                 let superseded = self.queues.join(DB, KEY, wait_request, self.limits, self.mono);
                 self.effects.completions.extend(superseded);
-                // Decides again, as a caller must: the position that was taken over may be the first, and a new queue
-                // needs its due time.
+                // The caller of `join` must decide again: the new wait may have taken over the first position in the
+                // queue, and a new queue has no due time yet.
                 self.decide(|decision| decision.expire_and_serve());
                 "waits".to_owned()
             }
@@ -280,7 +280,7 @@ impl World {
         left.map_or_else(refusal, |left| format!("{left} left"))
     }
 
-    /// What the wake-up timer does: wait limits first, then leases.
+    /// Does the work of the wake-up timer: first ends the waits whose limit is reached, then the leases that are over.
     fn fire_timer(&mut self) {
         while let Some(reached) = self.queues.pop_limit_reached(self.mono) {
             if let LimitReached::Wait(waiter) = reached {
@@ -316,7 +316,7 @@ impl World {
         answer
     }
 
-    /// Checks that the first waiter does not fit, unless a decision is due.
+    /// Checks that the first waiter does not fit beside the holders, unless a lease is over or the quarantine lasts.
     #[track_caller]
     fn check(&self, row: &str) {
         let first = self.queues.queue(DB, KEY).and_then(|queue| self.queues.front(queue));
