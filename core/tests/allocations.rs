@@ -30,13 +30,13 @@ fn count(change: impl FnOnce(usize) -> usize) {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(|live| live + layout.size());
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises what `System.alloc` requires.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         count(|live| live.saturating_sub(layout.size()));
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises what `System.dealloc` requires.
         unsafe { System.dealloc(block, layout) }
     }
 

@@ -28,7 +28,7 @@
 //!   processor.
 //! - `LOCKWARD_SLOWNESS`, when the tests are compiled: the factor by which all time limits are longer, for slow
 //!   servers.
-//! - `LOCKWARD_LONG=1`: randomized tests run the larger number of [`rounds`]. The claims stay the same. Use it at
+//! - `LOCKWARD_LONG=1`: randomized tests run the larger number of [`rounds`]. The claims stay the same. Set it at
 //!   night, for releases, and in the search for a rare fault.
 //! - `LOCKWARD_SEED`: the seed of all random choices. Each randomized test prints its seed.
 
