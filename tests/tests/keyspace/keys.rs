@@ -176,7 +176,7 @@ fn no_restore_payload_crashes_the_server() {
     a.acquire("lock A PX 100000");
     let payload = a.call("DUMP lock").bytes().to_vec();
     let mut forged: Vec<Vec<u8>> = Vec::new();
-    let body = payload.len() - 10; // version and checksum follow it
+    let body = payload.len() - 10; // the version and the checksum come after the body
     for at in 0..body {
         for value in [0x00, 0x01, 0x02, 0x05, 0x7f, 0x80, 0x81, 0xff, payload[at] ^ 0x01, payload[at] ^ 0x40]
         {
