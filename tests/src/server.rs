@@ -18,7 +18,7 @@ use std::{env, io, thread};
 /// similar tools.
 const START: Duration = Duration::from_secs(60);
 
-/// The settings of a server that is tested. The configuration lines of the test override them.
+/// The settings of a server that is tested. The configuration lines of a test override these settings.
 const TEST_SETTINGS: [&str; 7] = [
     "save \"\"",
     "appendonly no",
@@ -26,7 +26,7 @@ const TEST_SETTINGS: [&str; 7] = [
     "repl-diskless-sync yes",
     "repl-diskless-sync-delay 0",
     "shutdown-timeout 0",
-    // If a server cannot apply a replicated command or a command of its AOF, it ends and the test fails.
+    // A server that cannot apply a replicated command or a command of its AOF ends, so that the test fails.
     "propagation-error-behavior panic",
 ];
 

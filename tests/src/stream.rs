@@ -83,8 +83,8 @@ impl ReplicationStream {
         }
     }
 
-    /// Sends an acknowledgement. After a diskless full resync, the primary sends no commands before it has received
-    /// one.
+    /// Sends an acknowledgement. After a diskless full resync, the primary waits for an acknowledgement before it sends
+    /// commands.
     fn acknowledge(&mut self) {
         self.link.send("REPLCONF ACK 0");
     }

@@ -58,7 +58,7 @@ proptest! {
     }
 }
 
-/// A grant: which lock, to whom, and the wait that ended with it.
+/// A grant of a lock to an owner, and the wait that the grant ended.
 #[derive(Clone, Copy, Debug)]
 struct Granted {
     key: usize,

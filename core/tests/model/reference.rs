@@ -6,7 +6,7 @@ use crate::KEYS;
 
 const DAY: i64 = 24 * 3_600 * 1_000_000;
 
-/// How long a kept place holds back the places behind it after its wait limit was reached.
+/// How long a kept place holds back the places behind it, from the instant when the wait limit is reached.
 const HOLDS_BACK: i64 = 100_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl NamedMode {
     }
 }
 
-/// The one rule: the sum of all weights exceeds nobody's limit.
+/// Whether holders with these modes fit together: the sum of all weights must not exceed the limit of any of them.
 pub fn fit_together(modes: &[Mode]) -> bool {
     let sum: u64 = modes.iter().map(|mode| u64::from(mode.weight)).sum();
     modes.iter().all(|mode| mode.slots == 0 || sum <= u64::from(mode.slots))
@@ -101,7 +101,7 @@ pub struct Absent {
     pub holds_back_until: i64,
 }
 
-/// A tenure that has ended in this quarantine.
+/// A tenure that has ended in the present quarantine.
 #[derive(Clone, Debug)]
 struct Ended {
     token: u64,
@@ -109,7 +109,7 @@ struct Ended {
     released: bool,
 }
 
-/// What was observed of a lock in this quarantine.
+/// What was observed about a lock in the present quarantine.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
     ended: Vec<Ended>,
@@ -202,14 +202,14 @@ impl Reference {
         fit_together(&[self.modes(key), vec![mode]].concat())
     }
 
-    /// Whether a tenure is from before the quarantine and was not renewed in it.
+    /// Whether a tenure began before the quarantine and was not renewed during the quarantine.
     fn is_unconfirmed(&self, key: usize, tenure: &Tenure) -> bool {
         self.quarantined()
             && tenure.since <= self.quarantine_began
             && !self.observed[key].renewed.contains(&tenure.token)
     }
 
-    /// Whether a tenure is from before the quarantine and its owner has not named its holds in it.
+    /// Whether a tenure began before the quarantine and its owner has not named its hold count during the quarantine.
     fn holds_unconfirmed(&self, key: usize, tenure: &Tenure) -> bool {
         self.quarantined()
             && tenure.since <= self.quarantine_began

@@ -9,13 +9,13 @@
 //! | `A waits as 7` | acquires, and joins the queue with handle 7 if the lock is busy; further options are `limit 50` and `keep 90` |
 //! | `7 leaves` | the client of waiter 7 disconnects |
 //! | `7 is unblocked` | CLIENT UNBLOCK ends the wait |
-//! | `A passes on token 2` | the grant with token 2 is passed on, because its client disconnected before the reply; `for 7` keeps the place that waiter 7 had |
+//! | `A passes on token 2` | the grant to A with token 2 is passed on, because the client of this grant disconnected before the reply; `for 7` keeps the place that waiter 7 had |
 //! | `the places are` | shows the owners of the kept places, and whether each place holds others back |
 //! | `A releases as replica` | a release that a replica receives |
 //! | `the timer fires` | ends waits at their limits, and decides on a lock that is due |
 //! | `the lock is rechecked` | decides on a lock that may have changed without a decision |
-//! | `5000 hold it until 100` | replaces the lock by another one, held by readers `1` to `5000`, whose tokens are their numbers |
-//! | `A holds it with token 9` | replaces the lock by another one, as RENAME does |
+//! | `5000 hold it until 100` | replaces the lock by another lock, which readers `1` to `5000` hold until 100; the token of each reader is its number |
+//! | `A holds it with token 9` | replaces the lock by another lock, which A holds with token 9, as RENAME does |
 //! | `quarantine lasts 100`, `the wall clock shows 7000`, `token 9 is observed` | change the state of the world |
 //! | `the lock is`, `the queue is`, `the counters are`, `the lock is due`, `the queues are due` | show the state of the world |
 //!

@@ -28,8 +28,8 @@ enum Used {
     KeyWithTtl,
 }
 
-/// The time when a wait limit or a lease ends. The test knows only that this time is between two instants, because it
-/// knows only two instants between which the wait or the lease began.
+/// The time when a wait limit or a lease ends. The exact time is unknown. It is between two instants, because the wait
+/// or the lease began between two known instants.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     earliest: Instant,

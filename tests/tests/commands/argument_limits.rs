@@ -116,7 +116,7 @@ const EDGES: [i64; 33] = [
     OVER_LIMITS, OVER_TOKENS - 1, OVER_TOKENS, i64::MAX / 1_000 + 1, OVER_ALL_S, i64::MAX,
 ];
 
-/// All values that the tests try, each with its number if it is one.
+/// All values that the tests try, each with its number if the value is a number.
 fn values() -> Vec<(Vec<u8>, Option<i64>)> {
     let digits = |digit: &str, count: usize| digit.repeat(count).into_bytes();
     let long = [

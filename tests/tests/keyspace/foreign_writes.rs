@@ -80,7 +80,7 @@ enum Way {
     Script,
 }
 
-/// A primary and its replica; A holds `lock`, and B waits for it.
+/// A primary and its replica. On the primary, A holds `lock` and B waits for `lock`.
 struct Stage {
     primary: Server,
     replica: Server,
@@ -132,7 +132,7 @@ impl Stage {
         }
     }
 
-    /// Waits until B waits for a lock that another owner holds, or has a reply. Returns whether B waits.
+    /// Waits until B has a reply, or waits for a lock that another owner holds. Returns whether B waits.
     #[track_caller]
     fn see_sound(&mut self, what: &str) -> bool {
         let mut reply = None;

@@ -500,8 +500,8 @@ fn follow_one_that_sends(snapshot: &[u8], replica: &Server) {
         if received.windows(5).any(|word| word == b"PSYNC") {
             break;
         }
-        // The replica sends several REPLCONF commands together, and expects a reply to each. Before any other command
-        // it waits for the reply to the last.
+        // The replica sends several REPLCONF commands together, and expects a reply to each. It sends any other command
+        // only after the replies to all earlier commands.
         let asked = received.windows(8).filter(|word| *word == b"REPLCONF").count();
         let ping = received.windows(4).any(|word| word == b"PING");
         let answers = if ping && asked == 0 { "+PONG\r\n".to_owned() } else { "+OK\r\n".repeat(asked) };

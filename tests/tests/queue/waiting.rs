@@ -177,7 +177,7 @@ fn a_lock_is_free_when_its_last_waiter_disconnects_just_after_the_release() {
     }
 }
 
-/// Releases A's lock, so that B is granted it. Kills B before the server can send B's reply.
+/// Releases A's lock, so that B is granted the lock. Kills B's connection before the server can send the reply to B.
 #[track_caller]
 fn release_and_kill(a: &mut Client, b: i64) {
     let results = a.transact(["LOCK.RELEASE lock A", &format!("CLIENT KILL ID {b}")]);
