@@ -92,7 +92,7 @@ fn a_stored_lock_takes_no_more_than_16_times_its_payload() {
         let (lock, live) = (lock.unwrap(), LIVE.get() - before);
         assert_eq!(lock.holders().len(), holders);
         // The size that MEMORY USAGE shows is exact for a list. For trees and tables this size is an estimate, because
-        // lockward-core cannot know how full they are.
+        // core cannot see how full the trees and tables are.
         let (size, near) = (lock.heap_size(), if holders > 32 { live * 2 / 5 + 4_096 } else { 0 });
         assert!(size.abs_diff(live) <= near, "{holders} holders: {live} bytes, and not {size}");
         let times = peak as f64 / payload.len() as f64;

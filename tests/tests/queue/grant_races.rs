@@ -226,8 +226,8 @@ impl<'a> Course<'a> {
         let mut schedule = Vec::new();
         let at = |micros: i64| Duration::from_micros(micros.unsigned_abs());
         let short = i64::try_from(SHORT.as_micros()).unwrap();
-        // The server ends leases and wait limits by timers, which are only exact to milliseconds. So offsets of
-        // microseconds are only for other events.
+        // The server ends leases and wait limits by timers, which are only exact to milliseconds. So the test uses
+        // offsets of microseconds only if neither event is a timer.
         let exact = freeing != Freeing::LeaseEnd && self.ending != Ending::Limit;
         for number in 0..count {
             let freed = if freeing == Freeing::Flush { FIRST } else { FIRST + self.random.within(0..20_000) };
