@@ -1,11 +1,13 @@
 //! A wall clock that a test can step. This library is preloaded into a server, and adds an offset to the wall clock.
-//! It does not change the monotonic clock. It is not part of the crate: src/clock.rs compiles it.
+//! The library does not change the monotonic clock. This file is not part of the crate: the tests compile it at run
+//! time (src/clock.rs).
 //!
-//! Valkey from 8.1 on loads modules with `RTLD_DEEPBIND`. Then a module calls the C library's functions instead of the
-//! functions of this library, so the module and the server read different clocks. So this library removes that flag.
+//! Valkey from 8.1 on loads modules with `RTLD_DEEPBIND`. With this flag, a module would call the C library's functions
+//! instead of the functions of this library, so the module and the server would read different clocks. So this library
+//! removes the flag.
 //!
-//! The offset in microseconds is the first eight bytes of the file that `LOCKWARD_CLOCK` names. The file is mapped,
-//! so a step takes effect at once.
+//! The offset in microseconds is the first eight bytes of the file that `LOCKWARD_CLOCK` names. The library maps the
+//! file, so a step takes effect at once.
 
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::mem;
@@ -52,7 +54,7 @@ const MICROS: i64 = 1_000_000;
 
 static OFFSET: AtomicPtr<AtomicI64> = AtomicPtr::new(ptr::null_mut());
 
-/// The loader runs this before the server's own code.
+/// The loader of the system calls this function before the server's own code runs.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static MAP_THE_OFFSET: extern "C" fn() = map_the_offset;

@@ -1,11 +1,11 @@
-//! A disk that knows the synced length of each file. This library is preloaded into a server, and records the length
-//! of each file at its last sync. It is not part of the crate: src/disk.rs compiles it.
+//! A disk that knows the synced length of each file. This library is preloaded into a server, and records the length of
+//! each file at its last sync. This file is not part of the crate: the tests compile it at run time (src/disk.rs).
 //!
-//! The library does not really sync. A sync takes a millisecond, as on a disk, so a server can be killed during a
-//! sync.
+//! The library does not really sync. Instead, it waits for a millisecond, which is about as long as a sync takes. So a
+//! server can be killed during a sync.
 //!
-//! The library maps the file that `LOCKWARD_DISK` names. The file holds a pair of 8-byte numbers for each synced
-//! file, its inode and its length, and zeros after them.
+//! The library maps the file that `LOCKWARD_DISK` names. For each synced file, the mapped file has a pair of 8-byte
+//! numbers: the inode and the synced length. The rest is zeros.
 
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::ptr;
@@ -20,8 +20,8 @@ struct Synced {
 /// The number of entries for which src/disk.rs makes room.
 const FILES: usize = 1_024;
 
-/// At least as large as the kernel's `stat` structure. The inode and the length of a file are at the same offsets on
-/// all 64-bit machines.
+/// A buffer at least as large as the kernel's `stat` structure. The inode and the length of a file are at the same
+/// offsets of this structure on all 64-bit machines.
 type Stat = [u64; 32];
 const NUMBER: usize = 1;
 const LENGTH: usize = 6;
@@ -50,7 +50,7 @@ const READ_AND_WRITE: c_int = 2;
 
 static TABLE: AtomicPtr<[Synced; FILES]> = AtomicPtr::new(ptr::null_mut());
 
-/// The loader runs this before the server's own code.
+/// The loader of the system calls this function before the server's own code runs.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static MAP_THE_TABLE: extern "C" fn() = map_the_table;
@@ -73,7 +73,7 @@ extern "C" fn map_the_table() {
 
 fn sync(file: c_int) -> c_int {
     let mut stat: Stat = [0; 32];
-    // Bytes that are written after this call may be lost.
+    // The length is read before the sync, so bytes that are written during the sync count as unsynced.
     // SAFETY: the kernel fills the structure, which is large enough.
     if unsafe { syscall(SYS_FSTAT, file, &raw mut stat) } != 0 {
         return -1;

@@ -16,8 +16,7 @@ thread_local! {
     static PEAK: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The system's allocator, which counts the bytes that this thread has allocated now, and the most that the thread has
-/// ever had.
+/// The system's allocator with two counts: the bytes that this thread has allocated now, and the largest number so far.
 struct Counting;
 
 fn count(change: impl FnOnce(usize) -> usize) {
@@ -31,23 +30,24 @@ fn count(change: impl FnOnce(usize) -> usize) {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(|live| live + layout.size());
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises what `System.alloc` requires.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         count(|live| live.saturating_sub(layout.size()));
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises what `System.dealloc` requires.
         unsafe { System.dealloc(block, layout) }
     }
 
-    // The default `realloc` allocates a new block beside the old one. This is the way that takes the most memory.
+    // There is no `realloc` here: the default `realloc` has the old and the new block at the same time, which takes the
+    // most memory.
 }
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The result of `work`, and the most bytes that it had allocated at once.
+/// The result of `work`, and the largest number of bytes that `work` had allocated at once.
 fn peak_of<R>(work: impl FnOnce() -> R) -> (R, usize) {
     let before = LIVE.get();
     PEAK.set(before);
@@ -63,8 +63,8 @@ fn varint(payload: &mut Vec<u8>, mut number: usize) {
     payload.push(number as u8);
 }
 
-/// A payload of this many holders that share the lock, each as short as possible. They have no limits, or each has a
-/// different one.
+/// A payload of this many holders that share the lock. Each holder is as short as possible, and has no limit or a limit
+/// that differs from the limits of the others.
 fn payload_of(holders: usize, has_limits: bool) -> Vec<u8> {
     let mut payload = vec![encoding::VERSION];
     for holder in 0..holders {
@@ -81,7 +81,7 @@ fn payload_of(holders: usize, has_limits: bool) -> Vec<u8> {
 
 const NOW: Now = Now { mono: Instant::from_micros(0), wall: WallTime::from_micros(0) };
 
-/// The bound is 6 KB above 16 times the payload, for trees and tables that are not full.
+/// The test allows 6 KB more than 16 times the payload, because trees and tables are not full.
 #[test]
 fn a_stored_lock_takes_no_more_than_16_times_its_payload() {
     let counts = (1..=200).chain([1_000, 1_025, 1_793, 4_097, 28_673, 65_536, 114_689, 300_000]);
@@ -91,8 +91,8 @@ fn a_stored_lock_takes_no_more_than_16_times_its_payload() {
         let (lock, peak) = peak_of(|| encoding::decode_lock(&payload, Origin::Loaded, NOW));
         let (lock, live) = (lock.unwrap(), LIVE.get() - before);
         assert_eq!(lock.holders().len(), holders);
-        // The size that MEMORY USAGE shows is exact for a list. For trees and tables it is an estimate, because nobody
-        // knows how full they are.
+        // The size that MEMORY USAGE shows is exact for a list. For trees and tables this size is an estimate, because
+        // core cannot see how full the trees and tables are.
         let (size, near) = (lock.heap_size(), if holders > 32 { live * 2 / 5 + 4_096 } else { 0 });
         assert!(size.abs_diff(live) <= near, "{holders} holders: {live} bytes, and not {size}");
         let times = peak as f64 / payload.len() as f64;

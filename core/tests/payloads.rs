@@ -1,5 +1,5 @@
-//! An encoded payload is decoded unchanged. All other payloads are refused or make a sound lock. The inputs are random
-//! changes, random bytes and damaged payloads.
+//! An encoded payload is decoded unchanged. Any other payload is refused, or is decoded to a sound lock. The inputs are
+//! random changes, random bytes and damaged payloads.
 
 #![allow(
     clippy::unwrap_used,
@@ -87,8 +87,8 @@ fn changes(unit: i64) -> impl Strategy<Value = (Now, Vec<Change>)> {
         .prop_flat_map(move |clocks| (Just(at(clocks)), prop::collection::vec(change(clocks.0, unit), 1..6)))
 }
 
-/// The same holders, with each owner and each token only once, and with larger limits if they do not fit beside each
-/// other.
+/// The same holders, with each owner and each token only once, and with larger limits if the holders do not fit beside
+/// each other.
 fn fitted(mut holders: Vec<Holder>) -> Vec<Holder> {
     let (mut owners, mut tokens) = (HashSet::new(), HashSet::new());
     holders.retain(|holder| owners.insert(holder.owner.clone()) && tokens.insert(holder.token));
@@ -112,7 +112,7 @@ fn holders_of(count: impl Into<SizeRange> + Clone) -> impl Strategy<Value = (Now
     several.prop_map(|(now, holders)| (now, fitted(holders)))
 }
 
-/// A few holders, or enough for trees.
+/// A few holders, or so many that the lock indexes them in trees.
 fn holders() -> impl Strategy<Value = (Now, Vec<Holder>)> {
     prop_oneof![6 => holders_of(1..6), 1 => holders_of(15..40)]
 }
@@ -129,7 +129,7 @@ fn store(lock: &Lock, now: Now) -> Vec<u8> {
     payload
 }
 
-/// Checks that the keyspace can have this lock.
+/// Checks that the lock is not free, and that its holders fit together and have different owners and tokens.
 fn assert_sound(lock: &Lock) -> Result<(), TestCaseError> {
     let holders: Vec<Holder<&Owner>> = lock.holders().collect();
     prop_assert!(!holders.is_empty());
@@ -146,7 +146,7 @@ fn assert_sound(lock: &Lock) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Decodes `payload` in every way.
+/// Decodes `payload` as changes of a primary, as changes of a file, and as a stored lock.
 fn read(payload: &[u8], now: Now) -> Result<(), TestCaseError> {
     for origin in [Origin::Live, Origin::Loaded] {
         let mut lock = Lock::new();
@@ -158,7 +158,8 @@ fn read(payload: &[u8], now: Now) -> Result<(), TestCaseError> {
     }
     let Ok(lock) = encoding::decode_lock(payload, Origin::Loaded, now) else { return Ok(()) };
     assert_sound(&lock)?;
-    // A lock that was loaded can be saved and loaded again. Otherwise the server could not restart.
+    // A server must be able to save and load again each lock that it has loaded. Otherwise it could not restart from
+    // its own file.
     prop_assert!(encoding::decode_lock(&store(&lock, now), Origin::Loaded, now).is_ok(), "{:?}", lock);
     Ok(())
 }
@@ -311,7 +312,8 @@ fn many_holders_are_loaded_only_if_all_of_them_fit() {
         change(&mut holders);
         let payload = payload_of(&holders);
         let lock = encoding::decode_lock(&payload, Origin::Loaded, at((0, 0)));
-        // A replica that receives these holders as changes keeps the ones that fit, the latest first.
+        // A replica that receives the holders as changes applies them one by one: a holder that does not fit beside a
+        // later holder ends.
         let mut replica = Lock::new();
         for change in encoding::decode(&payload, Origin::Live, at((0, 0))).unwrap() {
             replica.apply(change, at((0, 0)));
@@ -361,7 +363,7 @@ fn a_stored_lock_has_only_holders_even_if_they_are_many() {
             assert_eq!(encoding::decode_message(&dropped, Origin::Live, now), Err(Malformed), "{what}");
         }
     }
-    // In a payload of changes, *all-over* ends only the tenures before it.
+    // In a payload of changes, the record *all-over* ends only the tenures whose records come before *all-over*.
     let changes = [&whole[..], &[7], &whole[1..]].concat();
     let mut lock = Lock::new();
     for change in encoding::decode(&changes, Origin::Live, now).unwrap() {

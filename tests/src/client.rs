@@ -9,8 +9,8 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-/// A command and its arguments: words (`"LOCK.ACQUIRE lock A PX 1000"`), or a list of byte strings for arguments with spaces
-/// or arbitrary bytes.
+/// A command and its arguments: a text of words (`"LOCK.ACQUIRE lock A PX 1000"`), or a list of byte strings if an
+/// argument has spaces or arbitrary bytes.
 pub trait Command {
     /// The command's name and arguments.
     fn arguments(&self) -> Vec<Vec<u8>>;
@@ -46,7 +46,7 @@ impl<A: AsRef<[u8]>> Command for Vec<A> {
     }
 }
 
-/// Why there is no reply.
+/// Why a call did not get a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Silence {
     /// The reply has not come within the time limit.
@@ -82,14 +82,14 @@ impl Client {
         self.reply()
     }
 
-    /// Sends a command and waits for its reply, if the connection is open.
+    /// Sends a command and waits for its reply. Returns [`Silence`] if the connection is closed or the reply is late.
     #[track_caller]
     pub fn try_call(&mut self, command: impl Command) -> Result<Reply, Silence> {
         self.try_send(command).map_err(|_| Silence::Closed)?;
         self.reply_within(DEADLINE)
     }
 
-    /// Sends a command without waiting for its reply, if the connection is open.
+    /// Sends a command without waiting for its reply. Fails if the connection is closed.
     ///
     /// # Errors
     /// As the socket reports.
@@ -97,7 +97,7 @@ impl Client {
         self.write(&encode(&command.arguments()))
     }
 
-    /// Sends several commands in one write, without waiting for their replies, if the connection is open.
+    /// Sends several commands in one write, without waiting for their replies. Fails if the connection is closed.
     ///
     /// # Errors
     /// As the socket reports.
@@ -176,12 +176,13 @@ impl Client {
         }
     }
 
-    /// The next push of RESP3 that came before a reply and was not read with [`Client::push`].
+    /// The next RESP3 push that [`Client::reply`] has kept for [`Client::push`]. Does not wait.
     pub fn unread_push(&mut self) -> Option<Reply> {
         self.pushes.pop_front()
     }
 
-    /// Whether no reply has arrived yet. Call this function only when the server has surely executed the command.
+    /// Whether no reply has arrived yet. Call this function only when the server has certainly executed the command,
+    /// because a reply that comes later goes unnoticed.
     #[track_caller]
     pub fn has_no_reply(&mut self) -> bool {
         match self.reply_within(Duration::from_millis(1)) {
@@ -190,7 +191,8 @@ impl Client {
         }
     }
 
-    /// Waits until the server closes the connection, and discards all earlier replies.
+    /// Waits until the server closes the connection, and discards the replies that arrive before. Returns false if the
+    /// connection stays open.
     #[track_caller]
     pub fn is_closed(&mut self) -> bool {
         let deadline = Instant::now() + DEADLINE;
@@ -235,7 +237,7 @@ impl Client {
         found || !self.unread.is_empty()
     }
 
-    /// Whether the server has closed the connection. Replies that came before may be unread.
+    /// Whether the server has closed the connection. Replies that came before its end may be unread.
     #[track_caller]
     pub fn has_ended(&self) -> bool {
         self.stream.set_nonblocking(true).expect("a connection");

@@ -15,7 +15,7 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// A clock that shows the right time.
+    /// A clock that shows the time of the machine.
     #[track_caller]
     pub fn new() -> Self {
         let path = temporary_path("clock");

@@ -14,7 +14,7 @@ const SLOTS: u16 = 16_384;
 const PRIMARIES: u16 = 3;
 /// How many keys one MIGRATE moves.
 const BATCH: usize = 100;
-/// After this time the servers have given up an attempt to fail over.
+/// The servers give up an attempt to fail over within this time.
 const ATTEMPT: Duration = Duration::from_secs(6);
 const HAND_OVER: Duration = Duration::from_secs(60);
 
@@ -35,7 +35,8 @@ pub fn slot_of(key: &str) -> u16 {
 pub enum Redirection {
     /// To the owner of the slot.
     Moved(u16),
-    /// To the node that imports the slot, for this command only, with ASKING.
+    /// To the node that imports the slot. The client must send ASKING before the command, and only this command goes
+    /// there.
     Ask(u16),
 }
 
@@ -67,7 +68,7 @@ impl Cluster {
         Self::start_with(Setup::new())
     }
 
-    /// As [`Cluster::start`], with this setup for each node.
+    /// As [`Cluster::start`], but each node has this setup.
     #[track_caller]
     pub fn start_with(setup: Setup) -> Self {
         Self::start_nodes(setup, PRIMARIES, PRIMARIES)
@@ -194,7 +195,7 @@ impl Cluster {
     }
 
     /// Makes a replica the primary by a planned failover, and waits until all nodes agree. The servers may give up an
-    /// attempt that comes soon after an earlier attempt, so this function repeats it.
+    /// attempt that comes soon after an earlier attempt, so this function repeats the attempt.
     #[track_caller]
     pub fn hand_over_to(&self, replica: &Server) {
         let mut client = replica.client();
@@ -264,15 +265,16 @@ impl Cluster {
 pub struct SlotMove<'c> {
     cluster: &'c Cluster,
     slot: u16,
-    /// Where it comes from.
+    /// The node that serves the slot before the move.
     pub from: &'c Server,
-    /// Where it goes.
+    /// The node that serves the slot after the move.
     pub to: &'c Server,
     replacing: bool,
 }
 
 impl SlotMove<'_> {
-    /// Replaces keys that are already on the target. Only a broken server leaves a key on both nodes.
+    /// Lets MIGRATE replace keys that the target has already. Use this only if a server fault may have left a key on
+    /// both nodes.
     pub fn replacing(self) -> Self {
         Self { replacing: true, ..self }
     }
@@ -291,10 +293,11 @@ impl SlotMove<'_> {
         command.extend(self.replacing.then_some(&b"REPLACE"[..]));
         command.push(b"KEYS");
         command.extend(keys.iter().map(Reply::bytes));
-        // NOKEY: other clients have removed all keys of the batch.
+        // The reply is NOKEY if other clients have removed all keys of the batch meanwhile.
         let answer = source.call(command);
         if matches!(answer.redirection(), Some(Redirection::Moved(_))) {
-            // The source already knows that the target has the slot, and drops the remaining keys.
+            // The source redirects MIGRATE because it knows already that the target serves the slot. It deletes the
+            // remaining keys itself.
             return false;
         }
         assert!(matches!(&answer, Reply::Simple(text) if text == "OK" || text == "NOKEY"), "{answer:?}");
@@ -383,7 +386,7 @@ impl ClusterClient {
     }
 }
 
-/// Whether the error means that the client should repeat the command.
+/// Whether the error is temporary, so that the client should repeat the command.
 fn asks_to_come_again(error: &str) -> bool {
     ["TRYAGAIN", "CLUSTERDOWN", "UNBLOCKED", "LOADING", "MASTERDOWN"]
         .iter()
@@ -407,7 +410,7 @@ fn view(nodes: &str) -> Vec<Known> {
     view
 }
 
-/// The slots in a line of CLUSTER NODES, without those that are being moved.
+/// The slots in a line of CLUSTER NODES, without the slots that are being moved.
 fn slots(line: &str) -> impl Iterator<Item = (u16, u16)> {
     line.split(' ').skip(8).filter(|part| !part.starts_with('[')).filter_map(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

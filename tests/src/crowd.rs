@@ -22,8 +22,8 @@ impl Crowd {
         Self { _alone: alone }
     }
 
-    /// Opens connections and sends one LOCK.ACQUIRE on each. `request` returns the arguments for the connection with a
-    /// number: `"lock B BLOCK 0"`.
+    /// Opens connections and sends one LOCK.ACQUIRE on each. `request` gets the number of a connection and returns its
+    /// arguments: `"lock B BLOCK 0"`.
     #[track_caller]
     pub fn ask(&self, server: &Server, count: usize, request: impl Fn(usize) -> String) -> Vec<Client> {
         let asking = |number| {

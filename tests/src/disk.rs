@@ -28,8 +28,8 @@ impl Disk {
         Self { path }
     }
 
-    /// Removes a random part of the data that a killed server has written to its AOF but not synced, as a power
-    /// failure does. Returns the number of lost bytes.
+    /// Cuts a random part of the unsynced data off the end of the killed server's AOF files, as a power failure does.
+    /// Returns the number of lost bytes.
     #[track_caller]
     pub fn lose_unsynced(&self, server: &Server, random: &mut Random) -> u64 {
         let table = fs::read(&self.path).expect("the table");
@@ -42,7 +42,7 @@ impl Disk {
             let left = synced + random.number() % (length - synced + 1);
             File::options().write(true).open(&path).and_then(|file| file.set_len(left)).expect("a cut");
             lost += length - left;
-            // The rest of the file counts as synced when the server starts again.
+            // The data that is left counts as synced from now on.
             kept.extend_from_slice(&number.to_ne_bytes());
             kept.extend_from_slice(&left.to_ne_bytes());
         }
@@ -65,7 +65,7 @@ impl Drop for Disk {
 }
 
 impl Setup {
-    /// Puts the server's files on `disk`.
+    /// Lets `disk` record which part of each of the server's files is synced.
     #[track_caller]
     pub fn disk(self, disk: &Disk) -> Self {
         self.shim("disk_shim", "LOCKWARD_DISK", &disk.path)

@@ -9,7 +9,7 @@
 //! - [`Proxy`] is a proxy between clients and a server that loses requests and replies.
 //! - [`Cluster`] is three primaries and their replicas. It can move slots.
 //! - [`Sentinels`] monitor a primary, and promote a replica when the primary is down.
-//! - [`Listener`] accepts connections, for servers that a test plays itself.
+//! - [`Listener`] accepts connections, for a test that plays a server.
 //! - [`Certificates`] are for servers with TLS.
 //! - [`Crowd`] is thousands of connections.
 //! - [`ProcessGroup`], [`Directory`] and [`free_port`] are for processes that are not servers.
@@ -24,12 +24,12 @@
 //! - `LOCKWARD_EMPTY_MODULE`: a module that has a few test commands (`target/release/libempty_module.so`).
 //! - `LOCKWARD_CHECKED=1`: the servers run under a memory checker. The tests then shut them down normally, so that
 //!   the checker reports leaks.
-//! - `LOCKWARD_SHIM_OPTIONS`: rustc's options for the libraries that are preloaded into a server for another
-//!   processor.
+//! - `LOCKWARD_SHIM_OPTIONS`: additional options with which rustc compiles the preloaded libraries, if the server is
+//!   for another processor.
 //! - `LOCKWARD_SLOWNESS`, when the tests are compiled: the factor by which all time limits are longer, for slow
 //!   servers.
-//! - `LOCKWARD_LONG=1`: randomized tests run the larger number of [`rounds`]. The claims stay the same. Use it at
-//!   night, for releases, and in the search for a rare fault.
+//! - `LOCKWARD_LONG=1`: randomized tests run the larger number of [`rounds`]. The tests check the same claims. Set it
+//!   at night, for releases, and in the search for a rare fault.
 //! - `LOCKWARD_SEED`: the seed of all random choices. Each randomized test prints its seed.
 
 mod client;

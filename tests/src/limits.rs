@@ -8,7 +8,8 @@ pub fn raise_open_files(wanted: u64) -> u64 {
     if limit.rlim_cur >= wanted {
         return limit.rlim_cur;
     }
-    // Only a privileged process may raise the hard limit, so the second attempt stays below it.
+    // Only a privileged process may raise the hard limit. So if the first attempt fails, the second stays below the
+    // hard limit.
     let above = libc::rlimit { rlim_cur: wanted, rlim_max: wanted.max(limit.rlim_max) };
     limit.rlim_cur = wanted.min(limit.rlim_max);
     for limit in [above, limit] {
@@ -20,8 +21,8 @@ pub fn raise_open_files(wanted: u64) -> u64 {
     open_files().rlim_cur
 }
 
-/// Gives the calling thread its own table of open files. Files that it opens do not count against the limit of the
-/// other threads, and the other threads cannot use them.
+/// Gives the calling thread its own table of open files. Files that this thread opens do not count against the limit of
+/// the other threads, and the other threads cannot use these files.
 pub fn own_files() {
     // SAFETY: the call takes no pointer and has no conditions.
     let status = unsafe { libc::unshare(libc::CLONE_FILES) };

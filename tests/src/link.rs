@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// A proxy to a server: connections to its port are forwarded to the server.
+/// A proxy to a server. The proxy has its own port, and forwards each connection from there to the server.
 ///
 /// A test can cut the link of a replica, or leave the replica waiting for data that never arrives.
 #[derive(Debug)]
@@ -26,11 +26,11 @@ struct State {
     ends: Mutex<Vec<TcpStream>>,
     /// For each of the next connections: the number of bytes from the server after which the link cuts the connection.
     cuts: Mutex<VecDeque<u64>>,
-    /// After this number of bytes from the server, the link drops all data.
+    /// After this number of bytes from the server, a connection drops all data.
     swallows_after: AtomicU64,
     connections: AtomicU64,
     latest: Mutex<Arc<Connection>>,
-    /// Set when the `Link` is dropped. A connection that is accepted later is closed at once.
+    /// Set when the `Link` is dropped. A connection that is still accepted after that is closed at once.
     is_dropped: AtomicBool,
 }
 
@@ -73,7 +73,8 @@ impl Link {
         }
     }
 
-    /// Cuts the next connections, one for each element of `bytes`: after that number of bytes from the server.
+    /// Each element of `bytes` is for one of the next connections: the link cuts this connection after that number of
+    /// bytes from the server.
     pub fn cut_after(&self, bytes: impl IntoIterator<Item = u64>) {
         held(&self.state.cuts).extend(bytes);
     }
@@ -83,7 +84,7 @@ impl Link {
         held(&self.state.cuts).len()
     }
 
-    /// From now on, drops all data of both sides. The connections stay open.
+    /// From now on, drops all data in both directions. The connections stay open.
     pub fn swallow(&self) {
         self.swallow_after(0);
     }
@@ -93,7 +94,7 @@ impl Link {
         self.state.swallows_after.store(bytes, Ordering::SeqCst);
     }
 
-    /// Stops dropping data. Existing connections are cut; new ones work.
+    /// Stops dropping data. Existing connections are cut, and new connections are forwarded normally.
     pub fn mend(&self) {
         self.state.swallows_after.store(u64::MAX, Ordering::SeqCst);
         self.cut();
@@ -118,7 +119,7 @@ impl Drop for Link {
 }
 
 impl Server {
-    /// Makes this server a replica of `primary` over `link`, and waits until it is in sync.
+    /// Makes this server a replica of `primary` over `link`, and waits until the replica is in sync.
     #[track_caller]
     pub fn follow_through(&self, link: &Link, primary: &Self) {
         self.begin_to_follow(link.port());
@@ -129,7 +130,7 @@ impl Server {
 impl State {
     fn accept(self: &Arc<Self>, near: TcpStream) {
         let server = SocketAddr::from(([127, 0, 0, 1], self.server));
-        // If the server refuses the connection, the client's connection is closed at once.
+        // If the server refuses the connection, this return closes the client's connection.
         let Ok(far) = TcpStream::connect(server) else { return };
         let cut = held(&self.cuts).pop_front().unwrap_or(u64::MAX);
         let connection = Arc::new(Connection::default());
@@ -160,8 +161,8 @@ impl State {
         });
     }
 
-    /// Forwards data from `from` to `to` until one side closes or the link is cut. `fits` returns how much of a chunk
-    /// to forward.
+    /// Forwards data from `from` to `to` until one side closes or the link is cut. `fits` gets the length of a chunk
+    /// and returns how many of its bytes to forward.
     fn carry(
         &self,
         connection: &Connection,
@@ -183,7 +184,8 @@ impl State {
             if gone || (kept < length && swallowed()) {
                 connection.lost.store(true, Ordering::SeqCst);
                 if length == 0 {
-                    // The end of the connection is not forwarded either.
+                    // A link that drops data does not forward the end of the connection either, so the other side
+                    // waits.
                     return;
                 }
             } else if kept < length || length == 0 {

@@ -1,4 +1,4 @@
-//! A port that accepts connections, for servers that a test plays itself.
+//! A port that accepts connections, for a test that plays a server.
 
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;

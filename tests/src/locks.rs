@@ -133,7 +133,7 @@ impl Reply {
 }
 
 impl Server {
-    /// A server on which A holds `lock` and B waits for it without limit, and their two connections.
+    /// A server on which A holds `lock` and B waits for `lock` without limit, and the connections of A and B.
     #[track_caller]
     pub fn start_contended() -> (Self, Client, Client) {
         Setup::new().start_contended()
@@ -198,8 +198,8 @@ impl Client {
         info.holders.remove(0)
     }
 
-    /// All holders of a lock, in the order of their grants: `A x1 SHARED` or `B x2 SLOTS 5 WEIGHT 2`. Empty when the
-    /// lock is free.
+    /// All holders of a lock, in the order of their grants: `A x1 SHARED` or `B x2 SLOTS 5 WEIGHT 2`. The list is empty
+    /// when the lock is free.
     #[track_caller]
     pub fn holders(&mut self, key: &str) -> Vec<String> {
         let reply = self.call(["LOCK.INFO", key, "HOLDERS", "10000000"]);
@@ -244,8 +244,8 @@ impl Client {
         reply.info().queue.expect("a queue").into_iter().map(|waiter| waiter.owner).collect()
     }
 
-    /// Makes the server evict the key, and removes the memory limit again. Other keys with an expiry may be evicted
-    /// too.
+    /// Sets a memory limit until the server has evicted the key, and then removes the limit. The server may evict other
+    /// keys with an expiry too.
     #[track_caller]
     pub fn evict(&mut self, key: &str) {
         self.call("CONFIG SET maxmemory-policy volatile-random");

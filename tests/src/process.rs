@@ -34,7 +34,7 @@ impl ProcessGroup {
         self.child.id()
     }
 
-    /// The pipes of the process: input, output and errors. `None` if the command has not asked for the pipe, or if it
+    /// The pipes of the process: input, output and errors. `None` for a pipe that the command has not asked for or that
     /// was taken before.
     pub fn take_pipes(&mut self) -> (Option<ChildStdin>, Option<ChildStdout>, Option<ChildStderr>) {
         let child = &mut self.child;
@@ -63,7 +63,7 @@ impl ProcessGroup {
         self.child.wait()
     }
 
-    /// Sends a signal to the process. Call this only before [`ProcessGroup::wait`]: after that the id may belong to
+    /// Sends a signal to the process. Call this only before [`ProcessGroup::wait`]: after `wait`, the id may belong to
     /// another process.
     ///
     /// # Errors
@@ -83,8 +83,8 @@ impl ProcessGroup {
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        // Without this signal, a child process that rewrites the AOF would outlive the server and go on writing in the
-        // server's directory.
+        // Without this signal, a child process of the server that rewrites the AOF would outlive the server and go on
+        // writing in the server's directory.
         let _ = self.signal_all(libc::SIGKILL);
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -97,13 +97,14 @@ fn send_signal(pid: libc::pid_t, signal: libc::c_int) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Runs in the child: the kernel kills the child when the thread that started it ends, even if that thread is killed.
+/// Runs in the new process. Tells the kernel to kill this process when the thread that started it ends, even if that
+/// thread is killed.
 fn die_with(parent: u32) -> io::Result<()> {
     // SAFETY: prctl with PR_SET_PDEATHSIG takes a signal number and touches no memory.
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // If the parent has ended before the call above, no signal will come.
+    // If the parent has ended before the call above, the kernel sends no signal. So this process ends itself.
     // SAFETY: getppid has no conditions.
     if unsafe { libc::getppid() }.cast_unsigned() == parent {
         Ok(())
@@ -141,7 +142,7 @@ impl Default for Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // A dying child process of the server may still add a file.
+        // A dying child process of the server may still add a file. Then the removal fails and is repeated.
         for _ in 0..1_000 {
             if fs::remove_dir_all(&self.path).is_ok() || !self.path.exists() {
                 return;

@@ -1,8 +1,8 @@
-//! A proxy between clients and a server that loses, delays and holds back requests and replies.
+//! A proxy between clients and a server. The proxy loses, delays and holds back requests and replies.
 //!
 //! On each connection the proxy forwards one request and waits for the reply before it forwards the next request. A
-//! plan decides the fate of each request. The fates differ in what is lost, and in when the client and the server
-//! learn that the connection is cut.
+//! plan decides the fate of each request. Different fates lose the request or the reply, and let the client and the
+//! server notice the cut at different times.
 
 use crate::listener::Listener;
 use crate::reply::Reply;
@@ -24,10 +24,11 @@ pub enum Fate {
     RequestLost,
     /// The request is forwarded, and the connection is cut when its reply arrives.
     ReplyLost,
-    /// As `ReplyLost`, but half of the reply is forwarded before the cut.
+    /// As `ReplyLost`, but the proxy forwards half of the reply before the cut.
     ReplyTorn,
     /// The request is forwarded, and its reply is lost. Then the proxy forwards nothing, like a firewall that has
-    /// dropped the connection. It cuts the connection after this time, or when the client closes its side.
+    /// dropped the connection. The proxy cuts the connection after this time, or earlier when the client closes its
+    /// side.
     Silence(Duration),
     /// The request is forwarded, and the connection to the client is cut at once. The connection to the server is cut
     /// when the reply arrives.
@@ -66,7 +67,7 @@ struct Shared {
     sides: Mutex<Vec<Weak<TcpStream>>>,
 }
 
-/// A proxy on its own port. It ends when it goes out of scope.
+/// A proxy on its own port. The proxy ends when this value goes out of scope.
 pub struct Proxy {
     listener: Listener,
     shared: Arc<Shared>,
@@ -75,15 +76,15 @@ pub struct Proxy {
 impl Proxy {
     /// Starts a proxy to the server on this port. `plan` decides the fate of each request by the request's arguments.
     ///
-    /// When the client closes its connection during a request, the server learns this only after its reply. When the
-    /// server closes a connection, the client learns this only at its next request.
+    /// When a client disconnects during a request, the server learns this only after it has replied. When the server
+    /// closes a connection, the client learns this only when it sends its next request.
     #[track_caller]
     pub fn start(server: u16, plan: impl FnMut(&[Reply]) -> Fate + Send + 'static) -> Self {
         Self::listen(server, false, Box::new(plan))
     }
 
-    /// As [`Proxy::start`], but without losses. Each side learns at once that the other side has closed its
-    /// connection, and pushes of the server are forwarded too.
+    /// As [`Proxy::start`], but the proxy loses nothing. When one side closes its connection, the other side learns
+    /// this at once. The proxy also forwards pushes of the server.
     #[track_caller]
     pub fn start_two_way(server: u16) -> Self {
         Self::listen(server, true, Box::new(|_| Fate::Carried))
@@ -102,7 +103,7 @@ impl Proxy {
         let accepting = Arc::clone(&shared);
         let listener = Listener::start(move |client| {
             let shared = Arc::clone(&accepting);
-            // If one side of a connection fails, both are cut.
+            // When `carry` returns, both sides of the connection are closed.
             thread::spawn(move || Connection::open(client, &shared).and_then(|mut it| it.carry(&shared)));
         });
         Self { listener, shared }
@@ -261,19 +262,19 @@ impl Connection {
         }
     }
 
-    /// Waits until a watched side has sent something or ended, and reads it.
+    /// Waits until a watched side has sent data or closed its connection, and reads the data.
     fn receive(&mut self, client: bool, server: bool, deadline: Option<Instant>) -> io::Result<()> {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if left == Some(Duration::ZERO) {
             return Err(ErrorKind::TimedOut.into());
         }
-        // `ppoll` instead of a socket timeout, which is only as precise as the kernel's tick.
+        // A socket timeout is only as precise as the kernel's tick, so `ppoll` is used.
         let left = left.map(|left| libc::timespec {
             tv_sec: left.as_secs().cast_signed(),
             tv_nsec: left.subsec_nanos().into(),
         });
         let limit = left.as_ref().map_or(ptr::null(), ptr::from_ref);
-        // The system ignores a negative descriptor.
+        // `ppoll` ignores a negative descriptor.
         let poll = |side: &Side, is_watched: bool| libc::pollfd {
             fd: if is_watched { side.stream.as_raw_fd() } else { -1 },
             events: libc::POLLIN,

@@ -10,8 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct Random(random::Random);
 
 impl Random {
-    /// A generator with the seed of `LOCKWARD_SEED`, or with a new seed. Prints the seed for the log of a failed
-    /// test.
+    /// A generator with the seed in `LOCKWARD_SEED`, or with a new seed. Prints the seed, so that the log of a failed
+    /// test shows it.
     #[track_caller]
     pub fn new() -> Self {
         let seed = env::var("LOCKWARD_SEED").map_or_else(

@@ -2,7 +2,7 @@
 
 use crate::reply::Reply;
 
-/// How deep replies may be nested.
+/// How deep arrays and other lists in a reply may be nested.
 const DEEPEST: usize = 32;
 
 /// The error for bytes that are no reply, with the reason.
@@ -79,7 +79,8 @@ impl<'a> Reader<'a> {
         if depth == DEEPEST {
             return Err(Stop::Malformed);
         }
-        // `count` may be absurd. The input holds at most one reply per three bytes.
+        // A malformed reply may claim an absurd `count`. So the list reserves room only for one reply per three bytes
+        // of input, because no reply is shorter.
         let mut replies = Vec::with_capacity(count.min((self.bytes.len() - self.at) / 3));
         for _ in 0..count {
             replies.push(self.reply(depth + 1)?);

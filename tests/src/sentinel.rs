@@ -9,8 +9,8 @@ use std::time::Duration;
 /// The name of the primary in the Sentinels.
 const NAME: &str = "locks";
 
-/// How long a test waits for a failover. Sentinels wait ten seconds, on a slow machine longer, before they turn the
-/// former primary into a replica.
+/// How long a test waits for a failover. It must be long: Sentinels wait ten seconds or, on a slow machine, longer
+/// before they turn the former primary into a replica.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Three Sentinels that monitor a primary, and promote a replica when the primary has been down for half a second.
@@ -33,8 +33,8 @@ impl Sentinels {
         })
     }
 
-    /// As [`Sentinels::watch`], but with different lines in sentinel.conf. `lines` returns the lines for the port of
-    /// the primary. The lines must name the primary `locks`.
+    /// As [`Sentinels::watch`], but with different lines in sentinel.conf. `lines` gets the port of the primary and
+    /// returns the lines. The lines must name the primary `locks`.
     #[track_caller]
     pub fn watch_with(primary: &Server, replicas: usize, lines: impl Fn(u16) -> Vec<String>) -> Self {
         let lines = lines(primary.port());
@@ -97,8 +97,8 @@ impl Sentinels {
     }
 
     /// Waits until all other servers replicate from the primary. Returns the primary's port. On a slow machine the
-    /// Sentinels may believe that a running server is dead, and promote another server: `promoted` is called for each
-    /// new primary.
+    /// Sentinels may believe that a running primary is dead, and promote another server. The function calls `promoted`
+    /// for each new primary.
     #[track_caller]
     pub fn see_all_follow(&self, servers: &[Server], mut promoted: impl FnMut(u16)) -> u16 {
         let mut latest = 0;
@@ -110,7 +110,8 @@ impl Sentinels {
             }
             let of_it = format!("master_port:{primary}\r");
             let follows = |server: &Server| {
-                // The Sentinels close a server's connections when they make it a replica.
+                // When the Sentinels make a server a replica, they close its connections. So each look uses a new
+                // connection.
                 let info = replication(server.port()).unwrap_or_default();
                 info.contains(&of_it) && info.contains("master_link_status:up")
             };

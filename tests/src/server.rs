@@ -18,7 +18,7 @@ use std::{env, io, thread};
 /// similar tools.
 const START: Duration = Duration::from_secs(60);
 
-/// The settings of a server that is tested. The configuration lines of the test override them.
+/// The settings of a server that is tested. The configuration lines of a test override these settings.
 const TEST_SETTINGS: [&str; 7] = [
     "save \"\"",
     "appendonly no",
@@ -26,7 +26,7 @@ const TEST_SETTINGS: [&str; 7] = [
     "repl-diskless-sync yes",
     "repl-diskless-sync-delay 0",
     "shutdown-timeout 0",
-    // If a server cannot apply a replicated command or a command of its AOF, it ends and the test fails.
+    // A server that cannot apply a replicated command or a command of its AOF ends, so that the test fails.
     "propagation-error-behavior panic",
 ];
 
@@ -48,9 +48,10 @@ pub struct Setup {
 /// The purpose of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Tests. [`TEST_SETTINGS`] apply.
+    /// A server for tests, with [`TEST_SETTINGS`].
     Tested,
-    /// Measurements. [`TEST_SETTINGS`] do not apply, and no client connects before the server is ready.
+    /// A server for measurements, without [`TEST_SETTINGS`]. The start reads the log instead of connecting, so that no
+    /// connection disturbs the measurement.
     Measured,
     /// A Sentinel.
     Sentinel,
@@ -92,14 +93,13 @@ impl Setup {
         Self { kind: Kind::Sentinel, ..Self::without_module() }
     }
 
-    /// A server for measurements: without the module and the settings for tests. The log shows when the server is
-    /// ready, so the start needs no connection.
+    /// A server for measurements, without the module and without the settings for tests.
     pub fn measured() -> Self {
         Self { kind: Kind::Measured, ..Self::without_module() }
     }
 
-    /// Starts the server under another program such as valgrind: `words` are the program and its arguments before the
-    /// server. `{dir}` stands for the server's directory.
+    /// Starts the server under another program such as valgrind. `words` are this program and its own arguments, in
+    /// which `{dir}` stands for the server's directory.
     pub fn under(mut self, words: &[&str]) -> Self {
         self.wrapper = words.iter().map(|word| (*word).to_owned()).collect();
         self
@@ -113,7 +113,7 @@ impl Setup {
         Self { before_exec: Some(BeforeExec(Arc::new(function))), ..self }
     }
 
-    /// The module with LOCK._PANIC. Panics in the log are not a failure.
+    /// A module with the command LOCK._PANIC. The test does not fail if the log shows a panic.
     pub fn with_panic_probe() -> Self {
         let path = built_file("LOCKWARD_PANIC_MODULE", "panic-probe/release/liblockward.so");
         Self { module: Some(path), panics_are_wanted: true, ..Self::new() }
@@ -136,7 +136,7 @@ impl Setup {
         self.config(&format!("loadmodule {}", path.display()))
     }
 
-    /// Goes back to this version of the module.
+    /// Loads this version of the module again, after [`Setup::next_version`].
     pub fn this_version(self) -> Self {
         Self { module: Self::new().module, ..self }
     }
@@ -164,7 +164,7 @@ impl Setup {
         self
     }
 
-    /// Adds a line of redis.conf before the other lines, so that these override it.
+    /// Adds a line of redis.conf before the other lines, so that the other lines override it.
     pub(crate) fn config_before(mut self, line: &str) -> Self {
         self.config.insert(0, line.to_owned());
         self
@@ -231,8 +231,7 @@ impl Setup {
         }
     }
 
-    /// Starts a process on `port` and waits until it serves. The error says how a process that refused to start has
-    /// ended.
+    /// Starts a process on `port` and waits until it serves. If the process ends instead, the error says how.
     fn launch(&self, port: u16, dir: &Path) -> Result<ProcessGroup, Refusal> {
         let file = dir.join("server.conf");
         fs::write(&file, self.configuration(port, dir)).expect("a writable directory");
@@ -268,7 +267,7 @@ impl Setup {
         let mut add = |line: &str| lines.push(line.to_owned());
         if self.kind == Kind::Tested {
             TEST_SETTINGS.iter().for_each(|line| add(line));
-            // More lines, such as `io-threads 4`.
+            // More lines for all tests of a run, such as `io-threads 4`.
             env::var("LOCKWARD_CONFIG").unwrap_or_default().split(';').for_each(&mut add);
         }
         if is_checked() {
@@ -322,7 +321,7 @@ impl Default for Setup {
     }
 }
 
-/// How a server ended that refused to start.
+/// How a server that refused to start has ended.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     /// The exit status of the process.
@@ -332,7 +331,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// Whether the server exited and logged why, without a signal or a stack trace. The exit code may be 0: the
+    /// Whether the server exited without a signal or a stack trace, and logged the reason. The exit code may be 0: the
     /// server ends with 0 when its own check of an RDB file finds no error.
     pub fn is_clean(&self) -> bool {
         self.status.code().is_some() && !self.log.is_empty() && !self.log.contains("BUG REPORT START")
@@ -341,8 +340,8 @@ impl Refusal {
 
 /// A server process, killed when it goes out of scope.
 ///
-/// Start the server in the thread of the test, because it dies with the thread that started it. At the end of the
-/// test, the test fails if the server has crashed or the module has logged a panic.
+/// Start the server in the thread of the test, because the server dies with the thread that started it. When this value
+/// goes out of scope, the test fails if the server has crashed or the module has logged a panic.
 #[derive(Debug)]
 pub struct Server {
     process: ProcessGroup,
@@ -420,8 +419,9 @@ impl Server {
         }
     }
 
-    /// Whether Lockward gets the events of EXPIRE, RENAME and MOVE. On Valkey 8.1 and 9.0 it does not subscribe to
-    /// them: if a module is subscribed, these servers leave a client in the wrong database after MOVE or COPY.
+    /// Whether Lockward gets the events of EXPIRE, RENAME and MOVE. Lockward does not subscribe to these events on
+    /// Valkey 8.1 and 9.0: if a module is subscribed, these servers leave a client in the wrong database after MOVE or
+    /// COPY.
     #[track_caller]
     pub fn tells_of_renames(&self) -> bool {
         let version = self.version();
@@ -492,7 +492,7 @@ impl Server {
     /// As [`Server::start_again`], but the server may refuse to start.
     ///
     /// # Errors
-    /// How the server ended. The test can start it again.
+    /// How the server ended. The test can then call this function again.
     #[track_caller]
     pub fn try_to_start_again(&mut self) -> Result<(), Refusal> {
         assert!(self.end_is_expected, "it has not been ended");
@@ -524,7 +524,7 @@ impl Server {
         });
     }
 
-    /// Waits until this stopped server has unread data from the client on `port`.
+    /// Waits until the client on `port` has sent data that this stopped server has not read.
     #[track_caller]
     pub fn see_unread_from(&self, port: u16) {
         eventually("something to read", || self.connection(port).is_some_and(|(_, unread)| unread > 0));
@@ -559,14 +559,14 @@ impl Server {
         self.signal(libc::SIGCONT);
     }
 
-    /// Makes this server a replica of `primary` and waits until it is in sync.
+    /// Makes this server a replica of `primary` and waits until the replica is in sync.
     #[track_caller]
     pub fn follow(&self, primary: &Self) {
         self.begin_to_follow(primary.port);
         self.see_in_sync_with(primary);
     }
 
-    /// Makes this server a replica of the server on `port`, without waiting until it is in sync.
+    /// Makes this server a replica of the server on `port`, without waiting until the replica is in sync.
     #[track_caller]
     pub fn begin_to_follow(&self, port: u16) {
         assert_eq!(self.client().call(format!("REPLICAOF 127.0.0.1 {port}")), Reply::ok());
@@ -592,7 +592,7 @@ impl Server {
         eventually("the replica is in sync", || here.stat("replication", "slave_repl_offset") >= offset);
     }
 
-    /// Shuts the server down normally, if it still answers.
+    /// Shuts the server down normally, and waits until it has ended or the deadline is over.
     fn end_in_order(&mut self) {
         self.signal(libc::SIGCONT);
         self.signal(libc::SIGTERM);
@@ -620,7 +620,7 @@ impl Setup {
 impl Drop for Server {
     fn drop(&mut self) {
         let ended = self.process.ended().filter(|_| !self.end_is_expected);
-        // Leaks after a panic, or in a Sentinel, do not matter.
+        // A normal end makes the memory checker report leaks. Leaks after a panic, or in a Sentinel, do not matter.
         let reports_leaks = self.setup.module.is_some() && !self.setup.panics_are_wanted;
         if is_checked() && reports_leaks && ended.is_none() && !self.end_is_expected {
             self.end_in_order();
@@ -636,7 +636,7 @@ impl Drop for Server {
                 return;
             }
             let lines: Vec<&str> = log.lines().collect();
-            // After a crash the whole crash report is shown, because its beginning states the cause.
+            // After a crash, the log is shown from the beginning of the crash report, which states the cause.
             let report = lines.iter().position(|line| line.contains("BUG REPORT START"));
             let from = report.unwrap_or_else(|| lines.len().saturating_sub(60));
             let shown: Vec<&str> = lines.iter().skip(from).take(60).copied().collect();

@@ -37,7 +37,7 @@ fn compile(source: &Path) -> PathBuf {
     let mut command = Command::new(rustc);
     command.args(["--edition", "2024", "--crate-type", "cdylib", "-O", "-C", "panic=abort", "-o"]);
     command.arg(&fresh).arg(source);
-    // An emulated server needs a library for its own processor.
+    // An emulated server needs a library for the processor that is emulated.
     command.args(env::var("LOCKWARD_SHIM_OPTIONS").unwrap_or_default().split_whitespace());
     let done = command.status().expect("rustc runs");
     assert!(done.success(), "{} does not compile", source.display());

@@ -23,7 +23,8 @@ impl ReplicationStream {
     #[track_caller]
     pub fn attach(primary: &Server) -> Self {
         let mut link = primary.client();
-        // This link acknowledges nothing, so the server would close it after a minute. A test may take longer.
+        // This link does not acknowledge each second, as a replica does. With the default timeout, the server would
+        // close the link after a minute, and a test may take longer.
         assert_eq!(link.call("CONFIG SET repl-timeout 3600"), Reply::ok());
         assert_eq!(link.call("REPLCONF listening-port 1"), Reply::ok());
         assert_eq!(link.call("REPLCONF capa eof capa psync2"), Reply::ok());
@@ -49,8 +50,9 @@ impl ReplicationStream {
         stream
     }
 
-    /// All commands sent since the last call, without those of replication itself (PING, SELECT, REPLCONF). `client` is
-    /// connected to the primary. With this client, the function writes a key that marks the end of the commands.
+    /// All commands sent since the last call, without the commands PING, SELECT and REPLCONF of the replication itself.
+    /// `client` is connected to the primary. With this client, the function writes a key that marks the end of the
+    /// commands.
     #[track_caller]
     pub fn commands(&mut self, client: &mut Client) -> Vec<Sent> {
         self.marks += 1;
@@ -67,7 +69,7 @@ impl ReplicationStream {
         }
     }
 
-    /// The next command, without those of replication itself.
+    /// The next command, without the commands of the replication itself.
     #[track_caller]
     pub fn next_command(&mut self) -> Sent {
         loop {
@@ -81,7 +83,8 @@ impl ReplicationStream {
         }
     }
 
-    /// After a diskless full resync, the primary sends no commands until the replica has sent an acknowledgement.
+    /// Sends an acknowledgement. After a diskless full resync, the primary waits for an acknowledgement before it sends
+    /// commands.
     fn acknowledge(&mut self) {
         self.link.send("REPLCONF ACK 0");
     }

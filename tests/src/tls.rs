@@ -53,7 +53,7 @@ fn openssl(dir: &Path, words: &[&str]) {
 }
 
 impl Setup {
-    /// Adds a port for TLS, on which the server requires a client certificate.
+    /// Adds a TLS port. On this port the server requires a client certificate.
     pub fn tls(self, certificates: &Certificates, port: u16) -> Self {
         let file = |name: &str| certificates.dir.path().join(name).display().to_string();
         self.config(&format!("tls-port {port}"))

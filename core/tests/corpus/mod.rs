@@ -18,7 +18,7 @@ const fn now(mono: i64, wall: i64) -> Now {
     Now { mono: Instant::from_micros(mono), wall: WallTime::from_micros(wall) }
 }
 
-/// Decodes an input as a payload, from a primary and from a file, as it is and with a valid version before it.
+/// Decodes an input, alone and after a valid version byte, as a payload from a primary and as a payload from a file.
 pub fn encoding(input: &[u8]) {
     let payload = [&[encoding::VERSION], input].concat();
     for now in TIMES {
@@ -83,7 +83,7 @@ pub fn arguments(input: &[u8]) {
     for read in reads {
         let text = ahead.next();
         let number = text.and_then(|text| as_written(text));
-        // An argument that is accepted has the given value, in its range. An argument that is refused is out of range.
+        // An accepted number is the number in the text, and is within the range. A refused number is out of range.
         match usize::from(*read) % READS {
             0 => match arguments.owner() {
                 Ok(owner) => assert_eq!(Some(&*owner.to_bytes()), text.copied()),

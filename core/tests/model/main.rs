@@ -1,8 +1,9 @@
-//! Random operations on core and on a simple reference, which must agree.
+//! Random operations on core and on a simple reference. Core and the reference must agree.
 //!
 //! The [`World`] uses core as the module does: it keeps the locks by key, makes decisions, carries out their effects
 //! and has one timer. The [`Reference`] answers the same operations with plain vectors and linear scans. After each
-//! operation both must have given the same answers and have the same state, and the invariants of locks must hold.
+//! operation, the world and the reference must have given the same answers and have the same state, and the invariants
+//! of locks must hold.
 //!
 //! The world has a replica. The replica receives only the replicated changes, and must always know the same tenures as
 //! the primary.
@@ -57,7 +58,7 @@ proptest! {
     }
 }
 
-/// A grant: which lock, to whom, and the wait that ended with it.
+/// A grant of a lock to an owner, and the wait that the grant ended.
 #[derive(Clone, Copy, Debug)]
 struct Granted {
     key: usize,
@@ -109,8 +110,8 @@ impl Both {
             last_handle: 0,
             known_tokens: Default::default(),
         };
-        // Time passes first, because a tenure that begins at this instant would count as one from before the
-        // quarantine.
+        // Time passes first: a tenure that begins at the instant when the quarantine begins would count as older than
+        // the quarantine.
         both.advance(1).unwrap();
         both
     }
@@ -205,7 +206,7 @@ impl Both {
                 self.reference.recheck_all();
                 self.world.promote();
                 self.world.recheck_all();
-                // As in `new`, no tenure may begin at this instant.
+                // As in `new`, no tenure may begin at the instant when the quarantine begins.
                 self.advance(1)?;
             }
             Op::SetQuarantine(ms) => {
@@ -313,7 +314,7 @@ impl Both {
         })
     }
 
-    /// Checks that both have the same state.
+    /// Checks that the world and the reference have the same state.
     fn compare(&mut self) -> Result<(), TestCaseError> {
         let (world, reference) = (&mut self.world, &mut self.reference);
         let expected = reference.completions.drain(..);
@@ -339,7 +340,7 @@ impl Both {
         self.compare_indexes()
     }
 
-    /// Checks that every index has exactly the entries that it must have.
+    /// Checks the number of entries in every index of the queues and the locks.
     fn compare_indexes(&self) -> Result<(), TestCaseError> {
         let (world, reference) = (&self.world, &self.reference);
         let (waits, places) = (reference.waits(), reference.places().len());
@@ -418,7 +419,7 @@ impl Both {
             prop_assert_eq!(owners.len(), held.len(), "an owner twice");
             prop_assert!(held.iter().all(|holder| holder.holds > 0));
 
-            // A new token is larger than all earlier ones, unless its owner restored it.
+            // A new token is larger than all earlier tokens of the lock, unless it belongs to a restored tenure.
             let largest = self.known_tokens[key].iter().max().copied().unwrap_or(0);
             let new = held
                 .iter()

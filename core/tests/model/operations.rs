@@ -10,7 +10,7 @@ pub type At = (usize, usize);
 
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// If the lock is busy and `wait` is set, the owner joins the queue. The inner value of `wait` is its wait limit in
+    /// If the lock is busy and `wait` is set, the owner joins the queue. The inner value of `wait` is the wait limit in
     /// milliseconds. If `holds` and `keep` are set too, and the wait ends without a grant, the owner's place is kept
     /// for `keep` milliseconds.
     Acquire {
@@ -29,7 +29,8 @@ pub enum Op {
         limit: Option<i64>,
         keep: Option<i64>,
     },
-    /// `count` owners, from this one on, acquire one lock, each with a longer lease than the owner before.
+    /// `count` owners, beginning with the owner in `at`, acquire one lock, each with a longer lease than the owner
+    /// before.
     Crowd {
         at: At,
         count: usize,
@@ -58,7 +59,7 @@ pub enum Op {
     Unblock(Index),
     /// An earlier grant is passed on, because its client left before the reply.
     PassOn(Index),
-    /// The quarantine begins again. If the server was a replica in between, all waits have ended.
+    /// The quarantine begins again. If `was_replica` is set, the server was a replica before, so all waits have ended.
     Promote {
         was_replica: bool,
     },
@@ -180,7 +181,8 @@ pub fn setting() -> impl Strategy<Value = Setting> {
     })
 }
 
-/// Every run plays all operations. Only a run that fails is reduced to the operations that make it fail.
+/// Every run plays all operations of its list. After a failure, proptest leaves operations out, to find the ones that
+/// cause the failure.
 pub fn ops() -> impl Strategy<Value = Vec<Op>> {
     let kept = prop::collection::vec(prop::bool::weighted(1.0), OPERATIONS);
     (kept, prop::collection::vec(op(), OPERATIONS)).prop_map(|(kept, ops)| {

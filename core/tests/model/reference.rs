@@ -6,7 +6,7 @@ use crate::KEYS;
 
 const DAY: i64 = 24 * 3_600 * 1_000_000;
 
-/// How long a kept place holds back the places behind it after its wait limit was reached.
+/// How long a kept place holds back the places behind it, from the instant when the wait limit is reached.
 const HOLDS_BACK: i64 = 100_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl NamedMode {
     }
 }
 
-/// The one rule: the sum of all weights exceeds nobody's limit.
+/// Whether holders with these modes fit together: the sum of all weights must not exceed the limit of any of them.
 pub fn fit_together(modes: &[Mode]) -> bool {
     let sum: u64 = modes.iter().map(|mode| u64::from(mode.weight)).sum();
     modes.iter().all(|mode| mode.slots == 0 || sum <= u64::from(mode.slots))
@@ -76,7 +76,8 @@ pub struct Tenure {
     pub since: i64,
 }
 
-/// A request for the lock. In the queue it is a wait, or a kept place if `absent` is set.
+/// A request for the lock. In the queue, a request without `absent` is a wait, and a request with `absent` is a kept
+/// place.
 #[derive(Clone, Debug)]
 pub struct Wait {
     pub handle: u32,
@@ -88,19 +89,19 @@ pub struct Wait {
     pub limit: Option<i64>,
     pub keep: Option<i64>,
     pub since: i64,
-    /// Its position in the queue. Smaller positions are served first.
+    /// The position in the queue. Smaller positions are served first.
     pub position: u64,
     pub absent: Option<Absent>,
 }
 
-/// Since when the client is absent, and until when its place holds back the places behind it.
+/// Since when a client is absent, and until when the kept place holds back the places behind it.
 #[derive(Clone, Copy, Debug)]
 pub struct Absent {
     pub since: i64,
     pub holds_back_until: i64,
 }
 
-/// A tenure that has ended in this quarantine.
+/// A tenure that has ended in the present quarantine.
 #[derive(Clone, Debug)]
 struct Ended {
     token: u64,
@@ -108,11 +109,11 @@ struct Ended {
     released: bool,
 }
 
-/// What was observed of a lock in this quarantine.
+/// What was observed about a lock in the present quarantine.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
     ended: Vec<Ended>,
-    /// The key was deleted: no tenure with this token or a smaller one can be restored.
+    /// The largest token when the key was deleted. No tenure with this token or a smaller token can be restored.
     deleted_up_to: u64,
     renewed: Vec<u64>,
     holds_named: Vec<u64>,
@@ -133,8 +134,8 @@ pub struct Reference {
     /// The waits and the kept places for all keys, in the order of their positions.
     pub queue: Vec<Wait>,
     pub last_position: u64,
-    /// The order in which the queues of the locks were opened. Of two kept places of the same age, the one in the older
-    /// queue is removed first.
+    /// The order in which the queues of the locks were opened. If two kept places have the same age, the kept place in
+    /// the older queue is removed first.
     pub opened: [u64; KEYS],
     pub last_token: u64,
     pub quarantine_began: i64,
@@ -153,7 +154,8 @@ impl Wait {
         self.absent.is_none_or(|absent| now < absent.holds_back_until)
     }
 
-    /// The instants at which the place is passed over and at which it ends; `None` if its client waits.
+    /// The instant from which the place does not hold back others, and the instant at which the place ends; `None` if
+    /// the client waits.
     fn changes(&self) -> Option<[i64; 2]> {
         let absent = self.absent?;
         Some([absent.holds_back_until, absent.since + self.keep.unwrap_or(0)])
@@ -200,14 +202,14 @@ impl Reference {
         fit_together(&[self.modes(key), vec![mode]].concat())
     }
 
-    /// Whether a tenure is from before the quarantine and was not renewed in it.
+    /// Whether a tenure began before the quarantine and was not renewed during the quarantine.
     fn is_unconfirmed(&self, key: usize, tenure: &Tenure) -> bool {
         self.quarantined()
             && tenure.since <= self.quarantine_began
             && !self.observed[key].renewed.contains(&tenure.token)
     }
 
-    /// Whether a tenure is from before the quarantine and its owner has not named its holds in it.
+    /// Whether a tenure began before the quarantine and its owner has not named its hold count during the quarantine.
     fn holds_unconfirmed(&self, key: usize, tenure: &Tenure) -> bool {
         self.quarantined()
             && tenure.since <= self.quarantine_began
@@ -220,7 +222,8 @@ impl Reference {
         }
     }
 
-    /// Whether a tenure has ended for good: it was released, or it does not fit beside a later tenure that has ended.
+    /// Whether a tenure has ended for good: the tenure was released, its key was deleted, or it does not fit beside a
+    /// later tenure that has ended too.
     fn has_ended(&self, key: usize, token: u64, mode: Mode) -> bool {
         let Observed { ended, deleted_up_to, .. } = &self.observed[key];
         token <= *deleted_up_to
@@ -233,7 +236,7 @@ impl Reference {
             })
     }
 
-    /// What happens to a request. It ignores the waiters that come before the request.
+    /// Whether a request is admitted, waits or is refused if no other request waits before it.
     fn admission(&self, wait: &Wait) -> Admission {
         let Some(at) = self.of(wait.key, wait.owner) else {
             return match wait.holds {
@@ -288,7 +291,7 @@ impl Reference {
         self.completions.push((self.now, wait.key, wait.handle, answer));
     }
 
-    /// The waits of an owner that now holds the lock are decided as re-entries, and its kept places end.
+    /// Decides the waits of an owner that now holds the lock as re-entries, and ends the owner's kept places.
     fn serve_waits_of(&mut self, key: usize, owner: usize) {
         while let Some(at) =
             self.queue.iter().position(|wait| wait.key == key && wait.owner == owner && wait.absent.is_none())
@@ -332,7 +335,8 @@ impl Reference {
         (0..KEYS).for_each(|key| self.expire_and_serve(key));
     }
 
-    /// The key may hold another lock now. Confirmed holders of this lock that also wait for it re-enter.
+    /// Serves the waiters of a key that may contain a different lock now. Confirmed holders of the new lock that wait
+    /// for the key re-enter.
     pub fn recheck(&mut self, key: usize) {
         self.expire_and_serve(key);
         let owners = self.waits().into_iter().chain(self.places()).filter(|wait| wait.key == key);
@@ -350,13 +354,13 @@ impl Reference {
         (0..KEYS).for_each(|key| self.recheck(key));
     }
 
-    /// The first place of an owner, which its next request with a count of holds takes over.
+    /// The place that a request takes over: the first place of the same owner, if the request names a count of holds.
     fn place_for(&self, wait: &Wait) -> Option<usize> {
         wait.holds?;
         self.queue.iter().position(|other| other.key == wait.key && other.owner == wait.owner)
     }
 
-    /// Takes a place over. A wait in that place ends.
+    /// Takes over the place at this index. If a client waits in that place, its wait ends.
     fn take_over(&mut self, at: usize) -> Wait {
         let earlier = self.queue.remove(at);
         if earlier.absent.is_none() {
@@ -414,7 +418,7 @@ impl Reference {
         }
     }
 
-    /// Puts a wait or a kept place at its position. If there are too many, the oldest kept places are removed.
+    /// Puts a wait or a kept place at its position. If the queue is then too long, the oldest kept places are removed.
     fn put_into_queue(&mut self, wait: Wait) {
         let key = wait.key;
         self.queue.push(wait);
@@ -567,7 +571,7 @@ impl Reference {
             return self.not_held(key, owner);
         }
         // The restored tenure has not ended, so the record of its end is removed. The record stays if nothing fits
-        // beside the tenure: then all older tenures have ended for good.
+        // beside the tenure: then the record shows that all older tenures have ended for good.
         let reader = Mode { slots: 0, weight: 1 };
         self.observed[key].ended.retain(|ended| ended.token != token || !fit_together(&[ended.mode, reader]));
         self.last_token = self.last_token.max(token);
@@ -577,8 +581,8 @@ impl Reference {
 
     /// Replaces the tenure of the claim's owner by the claim. If the tenures then do not fit together, they are tried
     /// in this order: first the claim and the confirmed tenures, from the largest token to the smallest, then the
-    /// unconfirmed ones. A tenure that fits beside the earlier ones stays. Returns whether the claim stays; if not,
-    /// nothing changes.
+    /// unconfirmed tenures. A tenure stays if it fits beside the tenures that stay already. Returns whether the claim
+    /// stays. If the claim does not stay, nothing changes.
     fn make_room(&mut self, key: usize, claim: &Tenure) -> bool {
         let mut tenures = self.locks[key].clone();
         tenures.retain(|tenure| tenure.owner != claim.owner);
@@ -601,7 +605,7 @@ impl Reference {
         stays
     }
 
-    /// A grant is passed on, because its client left before the reply.
+    /// Passes a grant on, because the client of this grant left before the reply.
     pub fn pass_on(&mut self, key: usize, owner: usize, token: u64, handle: u32) {
         let place = self.granted.iter().position(|wait| wait.handle == handle);
         let place = place.map(|at| self.granted.remove(at));
@@ -664,8 +668,8 @@ impl Reference {
         }
     }
 
-    /// Lets time pass. At every instant at which something may happen, waits end at their limits first, and then every
-    /// lock gets a decision.
+    /// Lets time pass. At every instant at which a wait limit, a kept place, a lease or the quarantine ends, first the
+    /// waits whose limit is reached end, and then every lock gets a decision.
     pub fn advance(&mut self, to: i64) {
         loop {
             let limits = self.waits().into_iter().filter_map(|wait| wait.limit).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! Core, and around it what the module adds: keys, dropped locks, one timer, and a replica.
+//! Core with a simple copy of what the module adds to it: keys, dropped locks, one timer, and a replica.
 
 use crate::KEYS;
 use crate::operations::Setting;
@@ -96,7 +96,7 @@ pub struct World {
     replica: [Lock; KEYS],
     /// Whether the replica has the lock as a dropped lock, and not as a key.
     replica_has_dropped_lock: [bool; KEYS],
-    /// The locks whose dropped lock, or its end, is still to be replicated.
+    /// The keys whose dropped lock was kept or forgotten, if this change is not replicated yet.
     unreplicated: BTreeSet<usize>,
     pub queues: WaitQueues<u32>,
     tokens: TokenSource,
@@ -108,7 +108,7 @@ pub struct World {
     pub mono: Instant,
     pub wall: WallTime,
     key_of: HashMap<u32, usize>,
-    /// The places of the waits that were granted.
+    /// The places of the waits that were granted, by handle.
     places: HashMap<u32, Place>,
     pub completions: Vec<(Instant, usize, u32, Answer)>,
 }
@@ -163,7 +163,7 @@ impl World {
         self.stored[key].as_ref().or_else(|| self.dropped_lock(key))
     }
 
-    /// The holders whose lease is not over. The tenures of the others end at the next decision.
+    /// The holders whose lease is not over. The next decision ends the tenures of the other holders.
     pub fn held(&self, key: usize) -> Vec<Holder> {
         let holders = self.lock(key).into_iter().flat_map(Lock::holders);
         holders.filter(|holder| !holder.is_over(self.mono)).map(Holder::cloned).collect()
@@ -184,8 +184,8 @@ impl World {
         self.queue_id(key).map_or(0, |queue| self.queues.len(queue))
     }
 
-    /// Makes one decision on one lock, with all its effects. `release` is the command if the command is a release.
-    /// Returns the answer, and the instant at which the lock is due again.
+    /// Makes one decision on one lock, and carries out all effects of the decision. `release` is the running command if
+    /// this command is a release. Returns the answer, and the instant at which the lock is due again.
     fn decide<T>(
         &mut self,
         key: usize,
@@ -253,7 +253,7 @@ impl World {
         let counters = &self.counters;
         let begun = counters.acquired + counters.restored - counted.acquired - counted.restored;
         let ended = counters.tenure_durations.len() - counted.tenure_durations.len();
-        // A tenure may begin and end within one decision. Its token is then in neither set.
+        // A tenure may begin and end within one decision. Then its token is neither in `before` nor in `after`.
         let gone = before.difference(after).count() as u64;
         let come = after.difference(before).count() as u64;
         prop_assert!(begun >= come && ended >= gone && begun + gone == ended + come, "{:?}", counters);
@@ -263,7 +263,8 @@ impl World {
         Ok(())
     }
 
-    /// Lets the replica apply the replicated changes, and checks that it then knows the same tenures as the primary.
+    /// Lets the replica apply the replicated changes, and checks that the replica then knows the same tenures as the
+    /// primary.
     fn replicate(
         &mut self,
         key: usize,
@@ -283,7 +284,8 @@ impl World {
             }
         };
         if !whole {
-            // The re-entries of a tenure that is granted with several waits are replicated as one change.
+            // If one decision grants several waits of one owner, the new tenure and its re-entries are replicated as
+            // one change.
             let merged = |events: &[Event]| {
                 let mut events = events.to_vec();
                 events.dedup_by(|again, event| *again == Event::Acquired && event == again);
@@ -331,7 +333,8 @@ impl World {
         let mut events = Vec::new();
         match encoding::decode_message(payload, Origin::Live, now) {
             Ok(Message::Changes(changes)) => {
-                // If the lock was dropped, the changes contain the whole lock.
+                // If the replica has the lock as a dropped lock, the changes contain the whole lock and replace the
+                // dropped lock.
                 if mem::take(&mut self.replica_has_dropped_lock[key]) {
                     *replica = Lock::new();
                 }
@@ -376,8 +379,8 @@ impl World {
             "what the replica knows of lock {}",
             key
         );
-        // The replica received each change at the instant at which it was made. So its times differ only by the
-        // rounding to milliseconds.
+        // The replica received each change at the instant of the change. So the times on the replica differ from the
+        // times on the primary only by the rounding to milliseconds.
         let milli = Span::from_millis(1).unwrap();
         for (here, there) in here.zip(there) {
             let near = |here: Instant, there: Instant| here <= there && there < here.after(milli);
@@ -414,7 +417,7 @@ impl World {
             self.complete(superseded);
         }
         if let Some(queue) = self.queue_id(asked.key) {
-            // A kept place that was removed may have made the queue due.
+            // If the new wait has displaced a kept place, the queue may be due now.
             let due = due.into_iter().chain(self.queues.due(queue)).min();
             self.queues.set_due(queue, due);
         }
@@ -466,7 +469,7 @@ impl World {
         handle: u32,
     ) -> Result<(), TestCaseError> {
         let (owner, token, place) = (owner(name_of), token(number), self.places.remove(&handle));
-        // No command is running, so there is none that could be replicated verbatim.
+        // No command is running, so this decision cannot replicate its command verbatim.
         let (ended, _) = self.decide(key, None, |decision| decision.pass_on(&owner, token))?;
         if let Some(place) = place.filter(|_| ended) {
             let (db, bytes) = name(key);
@@ -483,13 +486,13 @@ impl World {
         (0..KEYS).try_for_each(|key| self.expire_and_serve(key))
     }
 
-    /// Something may have changed the locks that clients wait for.
+    /// Marks every queue as changed, because the locks for which clients wait may have changed.
     pub fn recheck_all(&mut self) {
         let queues: Vec<QueueId> = self.queues.queues().collect();
         queues.into_iter().for_each(|queue| self.queues.set_changed(queue, self.mono));
     }
 
-    /// A client disconnects, or is unblocked.
+    /// A client disconnects, or CLIENT UNBLOCK ends its wait.
     pub fn leave(&mut self, handle: u32, is_unblocked: bool) -> Result<(), TestCaseError> {
         let absence = if is_unblocked { Absence::LimitReached } else { Absence::Disconnected };
         let left = self.queues.leave(handle, absence, self.mono);
@@ -498,7 +501,7 @@ impl World {
         Ok(())
     }
 
-    /// The server becomes a replica.
+    /// The server becomes a replica: all waits end, and no place is kept.
     pub fn end_waits(&mut self) {
         let queues: Vec<QueueId> = self.queues.queues().collect();
         let mut ended: Vec<Waiter<u32>> = Vec::new();
@@ -546,7 +549,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets time pass. The timer fires whenever a queue is due, and when the quarantine ends.
+    /// Lets time pass. The timer fires when a queue is due and when the quarantine ends.
     pub fn advance(&mut self, to: i64) -> Result<(), TestCaseError> {
         self.replicate_dropped_locks()?;
         let end = instant(to);

@@ -178,7 +178,7 @@ fn the_oldest_place_gives_way_when_the_queue_is_full() {
     );
 }
 
-/// The place of the writer holds the readers back between its slices.
+/// A slice is one of several short waits. Between two slices, the writer's kept place holds the readers back.
 #[test]
 fn a_writer_that_waits_in_slices_is_not_starved_by_readers() {
     table(

@@ -144,7 +144,8 @@ fn a_request_that_takes_over_the_first_place_is_granted_if_it_fits() {
     );
 }
 
-/// A request with `HOLDS` takes over only its owner's first place, also when it joins the queue.
+/// A request with `HOLDS` takes over only the first place of its owner, whether the request is granted at once or
+/// waits.
 #[test]
 fn a_request_that_is_granted_at_once_takes_over_only_the_first_place() {
     table(

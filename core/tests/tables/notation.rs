@@ -9,13 +9,13 @@
 //! | `A waits as 7` | acquires, and joins the queue with handle 7 if the lock is busy; further options are `limit 50` and `keep 90` |
 //! | `7 leaves` | the client of waiter 7 disconnects |
 //! | `7 is unblocked` | CLIENT UNBLOCK ends the wait |
-//! | `A passes on token 2` | the grant with token 2 is passed on, because its client disconnected before the reply; `for 7` keeps the place that waiter 7 had |
+//! | `A passes on token 2` | the grant to A with token 2 is passed on, because the client of this grant disconnected before the reply; `for 7` keeps the place that waiter 7 had |
 //! | `the places are` | shows the owners of the kept places, and whether each place holds others back |
 //! | `A releases as replica` | a release that a replica receives |
 //! | `the timer fires` | ends waits at their limits, and decides on a lock that is due |
 //! | `the lock is rechecked` | decides on a lock that may have changed without a decision |
-//! | `5000 hold it until 100` | replaces the lock by another one, held by readers `1` to `5000`, whose tokens are their numbers |
-//! | `A holds it with token 9` | replaces the lock by another one, as RENAME does |
+//! | `5000 hold it until 100` | replaces the lock by another lock, which readers `1` to `5000` hold until 100; the token of each reader is its number |
+//! | `A holds it with token 9` | replaces the lock by another lock, which A holds with token 9, as RENAME does |
 //! | `quarantine lasts 100`, `the wall clock shows 7000`, `token 9 is observed` | change the state of the world |
 //! | `the lock is`, `the queue is`, `the counters are`, `the lock is due`, `the queues are due` | show the state of the world |
 //!
@@ -60,7 +60,7 @@ pub fn owner(name: &str) -> Owner {
 const DB: Db = Db(0);
 const KEY: &[u8] = b"lock";
 
-/// One lock, and all that a decision on it needs.
+/// One lock, and the state that a decision on this lock needs.
 pub struct World {
     pub lock: Lock,
     pub quarantine: Quarantine,
@@ -255,8 +255,8 @@ impl World {
                 }
                 let superseded = self.queues.join(DB, KEY, wait_request, self.limits, self.mono);
                 self.effects.completions.extend(superseded);
-                // Decides again, as a caller must: the position that was taken over may be the first, and a new queue
-                // needs its due time.
+                // The caller of `join` must decide again: the new wait may have taken over the first position in the
+                // queue, and a new queue has no due time yet.
                 self.decide(|decision| decision.expire_and_serve());
                 "waits".to_owned()
             }
@@ -280,7 +280,7 @@ impl World {
         left.map_or_else(refusal, |left| format!("{left} left"))
     }
 
-    /// What the wake-up timer does: wait limits first, then leases.
+    /// Does the work of the wake-up timer: first ends the waits whose limit is reached, then the leases that are over.
     fn fire_timer(&mut self) {
         while let Some(reached) = self.queues.pop_limit_reached(self.mono) {
             if let LimitReached::Wait(waiter) = reached {
@@ -316,7 +316,7 @@ impl World {
         answer
     }
 
-    /// Checks that the first waiter does not fit, unless a decision is due.
+    /// Checks that the first waiter does not fit beside the holders, unless a lease is over or the quarantine lasts.
     #[track_caller]
     fn check(&self, row: &str) {
         let first = self.queues.queue(DB, KEY).and_then(|queue| self.queues.front(queue));

@@ -50,7 +50,7 @@ fn a_request_for_impossible_holds_does_not_wait() {
 
 #[test]
 fn a_wait_whose_holds_became_impossible_is_refused_and_the_next_is_served() {
-    // The restored tenure has 3 holds, so the first hold that B waits for is impossible.
+    // B waits for its first hold. The restored tenure has 3 holds already, so this wait is refused.
     table(
         "at(0)  quarantine lasts 50
          at(1)  B waits as 7 holds 1     -> waits
@@ -204,7 +204,7 @@ fn a_waiter_whose_owner_holds_the_lock_after_a_rename_re_enters() {
     ] {
         world.play(row);
     }
-    // RENAME brings A's lock to this name.
+    // RENAME gives this name to another lock, which A holds.
     let mut other = World::new();
     other.play("at(0) token 9 is observed");
     other.play("at(0) A acquires -> granted 1 hold, token 10");

@@ -197,7 +197,7 @@ fn a_sweep_visits_all_queues_and_goes_on_after_its_last_position() {
     assert_eq!(after(&queues, None), [k, l, m]);
     assert_eq!(after(&queues, Some(k)), [l, m]);
     assert_eq!(after(&queues, Some(m)), []);
-    // The queue at the position of the sweep has gone.
+    // The last queue that the sweep visited (`l`) is removed before the sweep goes on.
     queues.leave(2, Absence::Disconnected, instant(0));
     assert_eq!(after(&queues, Some(l)), [m]);
     assert_eq!(after(&queues, None), [k, m]);

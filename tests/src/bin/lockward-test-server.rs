@@ -7,16 +7,16 @@
 //! lockward-test-server proxy PORT
 //! ```
 //!
-//! CONFIG is a line of redis.conf. A cluster is three primaries, each with a third of the slots. The proxy forwards
-//! to the server on PORT.
+//! CONFIG is a line of redis.conf. The cluster has three primaries, each with a third of the slots. The proxy forwards
+//! requests to the server on PORT.
 //!
 //! The first line of output is JSON: `{"port": 12345, "log": "/tmp/.../server.log"}`. A proxy has no log. A cluster
 //! prints `{"ports": [12345, 12346, 12347]}`. After that each line of input is a command, and the program answers
 //! each command with one line of JSON. The answer is `{}` unless this list says otherwise:
 //!
 //! - a server or a Sentinel takes `kill`, `start`, `restart`, `pause`, `resume`, and `module ARGUMENTS` for the next start;
-//! - a cluster takes the same after the number of a node: `0 kill`;
-//! - a proxy takes these:
+//! - a cluster takes the same commands after the number of a node: `0 kill`;
+//! - a proxy takes these commands:
 //!   - `plan [STEP[, STEP]...]` sets the fate of later requests. Without a step the proxy forwards all requests. A
 //!     step is `FATE PATTERN [COUNT | until PATTERN]`, where FATE is `request` (the request is lost), `reply` (the
 //!     reply is lost) or `hold` (the request is held back until the next plan). A step hits each request with an
@@ -174,7 +174,7 @@ fn random(shares: &str) -> impl FnMut(&[Reply]) -> Fate + Send + use<> {
     }
 }
 
-/// Whether a request has an argument like `pattern`.
+/// Whether a request has an argument that matches `pattern`.
 fn is_like(request: &[Reply], pattern: &str) -> bool {
     request.iter().map(Reply::bytes).any(|argument| match pattern.strip_suffix('*') {
         Some(beginning) => argument.starts_with(beginning.as_bytes()),

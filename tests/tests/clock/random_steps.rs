@@ -1,20 +1,20 @@
-//! Many steps of the wall clock while locks are held and clients wait. The test judges each end of a lease by its own
-//! monotonic clock. As a control experiment, the same test with keys that have a TTL finds errors.
+//! Many steps of the wall clock while locks are held and clients wait. The test uses its own monotonic clock to check
+//! that each lease ends on time. As a control experiment, a TTL replaces the lease, and then the test finds errors.
 
 use lockward_tests::{Client, Random, Reply, Server, Setup, WallClock, eventually, rounds};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-/// The allowed error of a time: the test and the server read their clocks at different instants, and a TTL counts
-/// whole milliseconds.
+/// The allowed error of a time. The test and the server read their clocks at different instants, and a TTL counts whole
+/// milliseconds.
 const TOLERANCE: Duration = Duration::from_millis(2);
 
-/// How late a reply may be if the server's cron runs at least ten times a second. Only the time in which the server
-/// has surely run counts.
+/// How late a reply may be if the server's cron runs at least ten times a second. Only time in which the server has
+/// certainly run counts ([`Trial::ran`]).
 const LATENESS: Duration = Duration::from_millis(200);
 
-/// The longest time between two checks that counts as running time. After a longer gap, the busy machine may have
-/// stopped the server or the test.
+/// The longest time between two checks that counts as running time of the server. During a longer gap, the busy machine
+/// may have stopped the server or the test.
 const SEEN_TO_RUN: Duration = Duration::from_millis(20);
 
 const LOCKS: usize = 24;
@@ -28,8 +28,8 @@ enum Used {
     KeyWithTtl,
 }
 
-/// The time when an action or a lease is due. The exact time is unknown: it is between two instants, because the action
-/// or lease began between two instants.
+/// The time when a wait limit or a lease ends. The exact time is unknown. It is between two instants, because the wait
+/// or the lease began between two known instants.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     earliest: Instant,
@@ -45,7 +45,7 @@ impl Due {
 /// The behaviour of the client that does not hold the lock.
 #[derive(Clone, Copy, Debug)]
 enum Asks {
-    /// The client waits for the lock, with this lease, until the wait limit if there is one.
+    /// The client waits for the lock, until the wait limit if there is one. `lease` is the lease in its request.
     Waits { limit: Option<Due>, lease: Duration },
     /// The client tries again at this instant.
     Again(Instant),
@@ -60,13 +60,13 @@ struct ContendedLock {
     token: i64,
     lease: Due,
     asks: Asks,
-    /// All replies sent before this instant have been read.
+    /// The test has read all replies that the server sent before this instant.
     replies_read_until: Instant,
-    /// The running time of the server ([`Trial::ran`]) when an overdue action was first noticed.
+    /// The running time of the server ([`Trial::ran`]) when the test first noticed that a reply is overdue.
     overdue_since: Option<Duration>,
 }
 
-/// The results.
+/// What the test has seen.
 #[derive(Debug, Default)]
 struct Seen {
     steps: usize,
@@ -89,7 +89,7 @@ struct Trial {
     pulse: Client,
     locks: Vec<ContendedLock>,
     looked_at: Instant,
-    /// The time for which the server has surely run.
+    /// The time for which the server has certainly run.
     ran: Duration,
     seen: Seen,
     // The last field, so that the clients disconnect before the server ends.
@@ -149,8 +149,8 @@ impl Trial {
         }
     }
 
-    /// Steps the clock forward and soon back, `times` times. After each step back, no step follows for longer than a
-    /// lease.
+    /// Steps the clock forward and soon back, `times` times. After each step back the clock stays for longer than a
+    /// lease, so the lease ends without another step.
     fn swing(&mut self, times: usize) {
         let step = Duration::from_secs(60);
         for _ in 0..times {
@@ -260,7 +260,7 @@ impl Trial {
         lock.token = grant.token;
     }
 
-    /// Records that the other client holds the lock now. The former holder may wait for the lock next.
+    /// Records that the client that did not hold the lock holds it now, and chooses what the former holder does next.
     fn granted(&mut self, lock: &mut ContendedLock, lease: Due, now: Instant) {
         if now + TOLERANCE < lock.lease.earliest {
             let by = lock.lease.earliest - now;
@@ -295,7 +295,8 @@ impl Trial {
         let asked = Instant::now();
         let ms = lease.as_millis();
         lock.sides[asker].ask(&format!("{} {} PX {ms} BLOCK {limit}", lock.key, ["A", "B"][asker]));
-        // When the server answers this call, it has read the request above.
+        // The server answers this call only after it has read the request above, so the wait has begun before the
+        // reply.
         self.pulse.call("PING");
         let limit = (limit > 0).then(|| Due::after(Duration::from_millis(limit), asked, Instant::now()));
         lock.asks = Asks::Waits { limit, lease };
@@ -348,7 +349,7 @@ impl Trial {
         lock.overdue_since = None;
     }
 
-    /// Compares LOCK.INFO with the expected state.
+    /// Compares the rest of the lease and of the wait limit in LOCK.INFO with the expected times.
     fn compare(&mut self, lock: &ContendedLock, limit: Option<Due>) {
         let asked = Instant::now();
         let reply = self.pulse.call(format!("LOCK.INFO {} WAITERS 1", lock.key));
@@ -364,7 +365,8 @@ impl Trial {
             due.earliest <= answered + left + TOLERANCE && not_more
         };
         let holder = &info.holders[0];
-        // If the token is different, the waiter has just been granted the lock, and the reply is on the way.
+        // If the token is different, the server has just granted the lock to the waiter, and the test has not read the
+        // reply yet.
         if holder.token == lock.token {
             assert!(fits(holder.lease_left, lock.lease), "{info:?} {:?} {asked:?} {answered:?}", lock.lease);
             if let (Some([waiter]), Some(limit)) = (info.queue.as_deref(), limit) {
@@ -373,7 +375,7 @@ impl Trial {
         }
     }
 
-    /// Judges the actions that are still overdue, and returns the results.
+    /// Counts replies that are still overdue as late if they exceed the limit, and returns the results.
     fn end(mut self) -> Seen {
         self.look();
         let mut locks = std::mem::take(&mut self.locks);
@@ -426,7 +428,7 @@ fn a_step_is_noticed_if_the_server_cron_runs_500_times_a_second() {
     steps_on_locks(Setup::new().config("hz 500"), LATENESS, rounds(20, 200));
 }
 
-/// The control experiment: the test finds errors if the lease is the TTL of a key.
+/// The control experiment: if the lease is the TTL of a key, the test finds leases that end early and late.
 #[test]
 fn without_the_module_steps_of_the_wall_clock_end_a_ttl_early_and_late() {
     let mut trial = Trial::start(Used::KeyWithTtl, LATENESS, Setup::new());

@@ -145,7 +145,8 @@ fn a_renewal_right_after_a_step_back_does_not_end_the_lease() {
     let token = a.acquire("lock A PX 600000").token;
     for _ in 0..20 {
         clock.back(HOUR);
-        // The server may still have the old time in its cache. Compared with the old time, the new expiry has passed.
+        // The server may still have the time before the step in its cache. Compared with this time, the new expiry has
+        // passed, so the server could delete the key.
         let replies = a.call_all(["LOCK.RENEW lock A PX 600000", "EXISTS lock"]);
         assert_eq!(replies[0], Reply::Int(token));
         assert_eq!(a.holder("lock").tenure(), ("A", 1, token));
@@ -214,7 +215,8 @@ fn a_replica_whose_clock_is_ahead_counts_a_restored_lease_from_its_arrival() {
     a.acquire("lock A PX 600000");
     let dump = a.call("DUMP lock");
     a.call("DEL lock");
-    // The primary replicates RESTORE verbatim, also when a slot moves.
+    // The primary replicates RESTORE verbatim, with a deadline by its own wall clock. The same happens when a slot
+    // moves.
     assert_eq!(a.call([b"RESTORE".as_slice(), b"lock", b"0", dump.bytes()]), Reply::ok());
     replica.see_in_sync_with(&primary);
     let mut client = replica.promote();
@@ -266,7 +268,7 @@ fn a_token_the_server_gave_itself_is_not_far_ahead_after_a_step_back() {
     let dumped = a.call("DUMP lock").bytes().to_vec();
     assert_eq!(a.call([b"RESTORE", &b"copy"[..], b"0", &dumped]), Reply::ok());
     a.call("DEL lock copy");
-    // Both tokens are more than a day ahead of the clock. The server refuses the larger token, but accepts the smaller
+    // Both tokens are more than a day ahead of the clock. The server refuses the larger token. It accepts the smaller
     // token, because it has granted this token itself.
     let claim = |token: i64| format!("LOCK.RENEW other A TOKEN {token}");
     assert!(a.call(claim(token + 1)).error().contains("a day ahead"));

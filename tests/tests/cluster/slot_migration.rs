@@ -38,7 +38,7 @@ impl Migrations {
         }
     }
 
-    /// Begins a slow move of the slot of `lock`. On Valkey it ends only with [`Migrations::finish`].
+    /// Begins a slow move of the slot of `lock`. On Valkey the move ends only with [`Migrations::finish`].
     #[track_caller]
     fn begin_slowly(&self, from: &Server, to: &Server) {
         let mut client = from.client();
@@ -47,7 +47,7 @@ impl Migrations {
             self.begin(from, to);
             self.see(from, "waiting-to-pause");
         } else {
-            // With this delay for each key, the snapshot takes 2 seconds. The server sends the changes of these 2
+            // With this delay for each key, the snapshot takes 2 seconds. The server sends the changes made in these 2
             // seconds after the snapshot.
             client.call_all((0..100).map(|number| format!("SET {{lock}}:{number} value")));
             assert_eq!(client.call("CONFIG SET rdb-key-save-delay 20000"), Reply::ok());
@@ -175,7 +175,7 @@ fn changes_made_while_a_slot_is_moved_move_with_it() {
     let mut c = first.waiter("lock C BLOCK 0 PX 600000");
     a.call("LOCK.RELEASE lock A");
     assert_eq!(b.reply().grant().holds, 1);
-    // The module finds the end of this lease in the background.
+    // This lease ends without a command, so the module must replicate its end from a background callback.
     a.call("LOCK.RENEW lock B PX 50").int();
     let grant = c.reply().grant();
     assert_eq!(second.client().call("LOCK.INFO lock").error_word(), "MOVED");
@@ -193,7 +193,7 @@ fn a_slot_whose_migration_is_cancelled_keeps_its_waiters() {
     if migrations.is_valkey {
         assert_eq!(second.client().call("DEBUG SLOTMIGRATION PREVENT-FAILOVER 1"), Reply::ok());
         migrations.begin(first, second);
-        // In this state the source node pauses writes.
+        // In the states that begin with `failover-`, the source node pauses writes.
         migrations.see(first, "failover-");
     } else {
         migrations.begin_slowly(first, second);

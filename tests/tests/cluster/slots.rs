@@ -13,13 +13,14 @@ fn three_primaries() -> Cluster {
     Cluster::start_without_replicas(Setup::new())
 }
 
-/// Three primaries with a long node timeout, for a machine that may stop for some seconds.
+/// Three primaries with a long node timeout, so that no node counts as failed if the machine stops for some seconds.
 #[track_caller]
 fn three_steady_primaries() -> Cluster {
     Cluster::start_without_replicas(Setup::new().config("cluster-node-timeout 20000"))
 }
 
-/// Ends the load when it goes out of scope. Without this, a failing test would not end.
+/// Ends the load when this value goes out of scope. Otherwise a failed test would wait forever for the threads of the
+/// load.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -89,7 +90,7 @@ fn a_node_redirects_a_request_to_the_node_that_owns_the_slot() {
         let sent = client.call(command).redirection();
         assert_eq!(sent, Some(Redirection::Moved(owner.port())), "{command}");
     }
-    // Every node executes commands without a key.
+    // LOCK.TOP has no key, so every node executes it.
     assert_eq!(client.call("LOCK.TOP").items(), []);
     owner.client().acquire("lock A PX 600000");
     let _b = owner.waiter("lock B BLOCK 0");
@@ -180,7 +181,7 @@ fn a_lock_moves_with_its_slot_and_its_waiters_get_an_error() {
     let after = there.holder("lock");
     let took = i64::try_from(begun.elapsed().as_millis()).unwrap();
     assert_eq!(after.tenure(), before.tenure());
-    // The lease may be shorter by the duration of the move, plus the rounding of the clocks.
+    // The lease may be shorter by the duration of the move and by rounding errors.
     assert!((before.lease_left - took - 10..=before.lease_left).contains(&after.lease_left), "{after:?}");
     let mut b = to.waiter("lock B BLOCK 0");
     there.call("LOCK.RELEASE lock A ALL");
@@ -225,7 +226,7 @@ fn kept_places_end_when_their_slot_moves() {
     cluster.move_slot(slot_of("lock"), to);
     assert_eq!(w.reply().error_word(), "TRYAGAIN");
     here.see_places_kept(0);
-    // Kept places also end if nobody waits at the time of the move.
+    // In the move back, no client waits. The kept place must end nevertheless.
     let mut there = to.client();
     drop(to.waiter("lock V BLOCK 0 HOLDS 1 KEEP 60000"));
     there.see_places_kept(1);
@@ -240,7 +241,7 @@ fn while_a_slot_migrates_a_lock_that_has_moved_is_granted_only_by_the_target() {
     let (mut here, mut there) = (from.client(), to.client());
     let first = here.acquire("lock A PX 600000");
     let moving = cluster.begin_to_move(slot_of("lock"), to);
-    // While the lock is still on the source, the source executes commands on the lock and hands it over.
+    // While the lock is still on the source, the source executes commands on the lock and serves its waiters.
     let mut b = from.waiter("lock B BLOCK 0 PX 600000");
     here.call("LOCK.RELEASE lock A");
     let second = b.reply().grant();
@@ -252,7 +253,8 @@ fn while_a_slot_migrates_a_lock_that_has_moved_is_granted_only_by_the_target() {
     {
         assert_eq!(here.call(command).redirection(), Some(Redirection::Ask(to.port())), "{command}");
     }
-    // On the target, a client with ASKING can wait, and is granted the lock.
+    // On the target, a client that sends ASKING can wait, and is granted the lock. A client that does not send ASKING
+    // is redirected.
     assert_eq!(there.call("LOCK.ACQUIRE lock C").redirection(), Some(Redirection::Moved(from.port())));
     let mut c = to.client();
     ask_with_leave(&mut c, "LOCK.ACQUIRE lock C BLOCK 0");
@@ -373,7 +375,7 @@ fn waiters_get_an_error_in_a_cluster_that_is_down() {
     let mut b = node.waiter("lock B BLOCK 0");
     let elsewhere = (0..16_384).find(|slot| *slot != slot_of("lock")).expect("another slot");
     assert_eq!(a.call(format!("CLUSTER DELSLOTS {elsewhere}")), Reply::ok());
-    // Some servers themselves end the wait, with the error CLUSTERDOWN.
+    // On some servers, the server ends the wait with the error CLUSTERDOWN before the module ends it with TRYAGAIN.
     let reply = b.reply();
     assert!(["TRYAGAIN", "CLUSTERDOWN"].contains(&reply.error_word()), "{reply:?}");
     assert_eq!(b.call("LOCK.ACQUIRE lock B BLOCK 0").error_word(), "CLUSTERDOWN");
@@ -384,7 +386,8 @@ fn waiters_get_an_error_in_a_cluster_that_is_down() {
     assert_eq!(b.reply().grant().holds, 1);
 }
 
-/// A short key, and a key that is too long for the module's periodic check of the keys with waiters.
+/// A short key, and a long key. The module periodically checks the slots of keys with waiters, but for a long key it
+/// checks a short key of the same slot.
 fn short_and_long() -> [String; 2] {
     ["lock".to_owned(), "long".repeat(100)]
 }
@@ -526,14 +529,14 @@ fn the_replica_of_a_primary_that_dies_keeps_its_tenures() {
     cluster.replica_of(owner).see_in_sync_with(owner);
 }
 
-/// What the clients know of a contended lock.
+/// What the clients together know about a contended lock.
 #[derive(Default)]
 struct Contended {
     held: AtomicBool,
     last_token: Mutex<i64>,
 }
 
-/// Acquires and releases these locks until `stop` is set. Returns the number of grants.
+/// Acquires and releases all `locks`, in turn, until `stop` is set. Returns the number of grants.
 fn contend(cluster: &Cluster, who: usize, locks: &HashMap<String, Contended>, stop: &AtomicBool) -> usize {
     let mut client = cluster.client();
     let mut grants = 0;
@@ -620,8 +623,8 @@ fn slots_with_held_and_contended_locks_move_under_load() {
         "{slots} slots of {each} locks: {grants} grants meanwhile; the last waiter got its error {slowest:?} after the move"
     );
     assert!(grants > usize::from(slots), "no load: {grants} grants");
-    // On a busy machine some replies are late. If the module did not end the waits at once, all replies would be
-    // late.
+    // On a busy machine some replies are late, so the test allows half of them. If the module did not end the waits at
+    // once, all replies would be late.
     assert!(
         late * 2 <= usize::from(slots) * each,
         "{late} of {} waiters got their error later than {SOON:?}",
@@ -634,7 +637,7 @@ fn operators_move_slots_with_redis_cli() {
     let slots = rounds(20, 1_000);
     let cluster = three_steady_primaries();
     let (from, to) = (cluster.owner(0), cluster.owner(16_383));
-    // `reshard` moves the first slots of the source.
+    // `reshard` moves the slots with the smallest numbers first, so the keys are in these slots.
     let keys = keys_of_first(slots, 1);
     let contended =
         keys.values().take(5).map(|keys| (format!("{}:load", keys[0]), Contended::default())).collect();

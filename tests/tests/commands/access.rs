@@ -167,7 +167,7 @@ const NO_FOLLOWER: &str = "ERR this command is for replicas and the AOF alone";
 fn clients_cannot_send_the_commands_of_the_replication_stream() {
     let (server, mut a, mut b) = Server::start_contended();
     let digest = a.call("DEBUG DIGEST");
-    // The payload with which a primary would tell its replica that the tenure ends.
+    // The payload that a primary would send to its replica at the end of A's tenure.
     let end = {
         let (mut token, mut payload) = (a.holder("lock").token, vec![1, 2]);
         while token > 0x7f {
@@ -231,7 +231,7 @@ fn a_command_of_the_module_cannot_be_renamed_and_the_log_says_so() {
     for command in ["LOCK.ACQUIRE", "LOCK._APPLY", "LOCK._GATE"] {
         let log = Setup::new().config(&format!("rename-command {command} \"\"")).start_refused();
         assert!(log.contains("No such command in rename-command"), "{log}");
-        // No other command can be renamed to this name either.
+        // Nor can a command of the server take the name of a module's command.
         let log = Setup::new().config(&format!("rename-command GET {command}")).start_refused();
         assert!(log.contains(&command.to_lowercase()), "the log does not name the command: {log}");
     }
@@ -267,7 +267,8 @@ fn a_user_with_only_the_right_to_acquire_is_served_in_the_background() {
     for command in ["LOCK._GATE app:lock", "LOCK._APPLY app:lock x", "LOCK.RELEASE app:lock B", "LOCK.TOP"] {
         assert_eq!(worker.call(command).error_word(), "NOPERM", "{command}");
     }
-    // The log has only the user's own four commands: the module does not call its internal commands as the user.
+    // The log has only the four commands that the user sent. If the module called its internal commands as the user,
+    // they would be in the log too.
     let log = a.call("ACL LOG");
     assert!(log.items().iter().all(|entry| entry.field("context").text() == "toplevel"), "{log:?}");
     assert_eq!(log.items().len(), 4, "{log:?}");
@@ -380,7 +381,7 @@ fn a_subscriber_can_acquire_locks_in_resp3_only() {
     subscriber.push();
     let reply = subscriber.call("LOCK.ACQUIRE lock C BLOCK 1");
     if !reply.is_null() {
-        // On Valkey no module can block a subscriber.
+        // Valkey does not let a module block a client that is subscribed to channels.
         assert_eq!(reply.error(), "ERR this server does not let a subscriber wait");
         return;
     }

@@ -2,7 +2,8 @@
 
 use lockward_tests::{Client, Reply, Server};
 
-/// Asserts that more than half of the lease is left. A part of the lease has passed, because the test takes some time.
+/// Asserts that more than half of the lease is left, and not more than the whole. Some of the lease has passed, because
+/// the test takes time.
 #[track_caller]
 fn assert_lease(client: &mut Client, key: &str, lease: i64) {
     let left = client.holder(key).lease_left;

@@ -1,7 +1,7 @@
 //! Every argument of every command, at and beyond its limits.
 //!
 //! Each row of [`NUMBERS`] states the reply to every number that an option may have. The tests try all [`values`] for
-//! each option, and also in place of a key, an owner, an option, or after the end of the command.
+//! each option, and also in place of a key, an owner or an option, and as an additional argument at the end.
 
 use lockward_tests::{Client, ReplicationStream, Reply, Server};
 
@@ -32,8 +32,8 @@ const DONE: &str = "";
 const LEAST: i64 = i64::MIN;
 const OVER_U32: i64 = 1 << 32;
 const OVER_TOKENS: i64 = 1 << 53;
-/// Ten years plus one millisecond, and ten years plus one second. The number of milliseconds in `OVER_ALL_S` seconds
-/// does not fit into 64 bits.
+/// `OVER_MAX_MS` and `OVER_MAX_S` are a millisecond and a second more than ten years. The number of milliseconds in
+/// `OVER_ALL_S` seconds does not fit into 64 bits.
 const OVER_MAX_MS: i64 = 315_360_000_001;
 const OVER_MAX_S: i64 = 315_360_001;
 const OVER_ALL_S: i64 = 18_446_744_073_709_552;
@@ -41,7 +41,7 @@ const OVER_LIMITS: i64 = 31_536_000_000_001;
 const OVER_KEEP: i64 = 60_001;
 
 /// The words of a command before the value of an option, the error for a value that is not a number, and the ranges of
-/// numbers. Each range has its smallest number, and its error or [`DONE`].
+/// numbers. Each range is its smallest number, with the error for all numbers of the range, or [`DONE`].
 type Row = (&'static str, &'static str, &'static [(i64, &'static str)]);
 
 /// The replies while A holds `lock` twice.
@@ -116,7 +116,7 @@ const EDGES: [i64; 33] = [
     OVER_LIMITS, OVER_TOKENS - 1, OVER_TOKENS, i64::MAX / 1_000 + 1, OVER_ALL_S, i64::MAX,
 ];
 
-/// All values that the tests try, each with its number if it is one.
+/// All values that the tests try, each with its number if the value is a number.
 fn values() -> Vec<(Vec<u8>, Option<i64>)> {
     let digits = |digit: &str, count: usize| digit.repeat(count).into_bytes();
     let long = [
@@ -172,7 +172,8 @@ impl Stage {
         let what = shown(command);
         let text =
             if let Reply::Error(text) = &replies[1] { text } else { panic!("{what}: {:?}", replies[1]) };
-        // An expected error that ends with a space is followed by a token, which differs from run to run.
+        // If the expected error ends with a space, a token follows in the reply. The token differs from run to run, so
+        // it is not compared.
         let right = if error.ends_with(' ') { text.starts_with(error) } else { text == error };
         assert!(right, "{what}: {text:?} instead of {error:?}");
         assert_eq!(replies[0], replies[2], "{what} has changed something");
@@ -180,7 +181,7 @@ impl Stage {
         self.refused += 1;
     }
 
-    /// Checks that the reply is no error, and restores the initial state.
+    /// Checks that the command succeeds, and restores the initial state.
     #[track_caller]
     fn done(&mut self, command: &[Vec<u8>]) {
         let reply = self.client.call(command);
@@ -237,7 +238,7 @@ fn unknown_repeated_and_incomplete_options_are_refused() {
         "KEEPTTL",
         "A",
     ];
-    /// A command, its options, and the options that exclude each other.
+    /// A command, its options, and the groups of options that exclude each other.
     type Allowed = (&'static str, &'static [&'static str], &'static [&'static [&'static str]]);
     let commands: [Allowed; 5] = [
         (
@@ -265,7 +266,8 @@ fn unknown_repeated_and_incomplete_options_are_refused() {
                 allowed.iter().for_each(|before| refuse(format!("{before} {option}")));
                 continue;
             }
-            // The option twice: in a row, in upper and lower case, and with another option in between.
+            // The same option twice is refused: side by side, in upper and lower case, and with another option in
+            // between.
             let in_between = allowed
                 .iter()
                 .find(|other| **other != option && !exclusive.iter().any(|both| both.contains(&option)));
@@ -318,7 +320,7 @@ fn keys_and_owners_are_any_bytes_within_their_length_limits() {
     stage.see_nothing_sent();
     for name in names.iter().filter(|name| (1..=1_024).contains(&name.len())) {
         stage.done(&[words("LOCK.ACQUIRE"), vec![name.clone(), name.clone()]].concat());
-        // In the place of the owner, even the name of an option is an owner.
+        // `name` may also be the name of an option. As the second argument it is an owner.
         stage.done(
             &[words("LOCK.ACQUIRE"), vec![name.clone(), name.clone()], words("PX 1000 HOLDS 1")].concat(),
         );
@@ -331,8 +333,8 @@ fn an_argument_of_the_largest_size_is_refused_without_a_copy() {
     let size = lockward_tests::rounds(32 * 1024 * 1024, LONGEST);
     let mut stage = Stage::set();
     let value = vec![b'1'; size];
-    // The server itself copies each request. These calls raise the memory peak by the size of the copies, so that only
-    // a copy by the module can raise the peak further.
+    // The server itself copies each request. These two calls raise the memory peak by the size of the server's copies,
+    // so that the peak rises further only if the module makes a copy too.
     stage.client.call([b"EXISTS", value.as_slice()]);
     stage.client.call([b"EXISTS", value.as_slice()]);
     let before = stage.client.stat("memory", "used_memory_peak");

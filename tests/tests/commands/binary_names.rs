@@ -3,7 +3,8 @@
 use lockward_tests::{Client, Reply, Server, Setup, eventually, rounds};
 use std::collections::BTreeSet;
 
-/// Names with each byte alone, first, in the middle and last, and names that are special in other programs.
+/// Names in which each byte is alone, first, in the middle and last, and names with a special meaning in other
+/// programs.
 fn names() -> Vec<Vec<u8>> {
     let every = (0..=u8::MAX).flat_map(|byte| {
         [vec![byte], vec![byte, b'a', b'b'], vec![b'a', byte, b'b'], vec![b'a', b'b', byte]]
@@ -29,7 +30,7 @@ fn names() -> Vec<Vec<u8>> {
         b"a name in the log",
     ];
     let long = [vec![0; 1_024], vec![0xff; 1_024], (0..1_024).map(|number| number as u8).collect()];
-    // `*` is not the name of an owner: the server creates an owner for it.
+    // `*` is left out: a request with the owner `*` makes the server create the name of the owner.
     let all: BTreeSet<Vec<u8>> = every.chain(odd.map(<[u8]>::to_vec)).chain(long).collect();
     all.into_iter().filter(|name| name != b"*").collect()
 }
@@ -128,6 +129,6 @@ fn owners_of_any_bytes_wait_for_keys_of_any_bytes_and_are_served() {
         );
         assert_eq!(b.call([b"LOCK.RELEASE", name.as_slice(), &name]), Reply::Int(0), "{shown}");
     }
-    // The module writes no names of clients into the log.
+    // The module must not write keys and owners into the log.
     assert!(!server.log().contains("a name in the log"));
 }

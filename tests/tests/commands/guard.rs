@@ -1,4 +1,4 @@
-//! LOCK.GUARD: a command runs only if the token is the token of a present holder.
+//! LOCK.GUARD: the guarded command runs only if the token is the token of a present holder.
 
 use lockward_tests::{Client, Cluster, ReplicationStream, Reply, Sent, Server, Setup, eventually};
 use std::thread;
@@ -16,8 +16,8 @@ fn names(commands: &[Sent]) -> Vec<String> {
     commands.iter().map(|words| String::from_utf8_lossy(&words[0]).to_uppercase()).collect()
 }
 
-/// Lets the lease of the holder of `lock` end. No lock command runs after the end, so the server has not removed the
-/// holder yet.
+/// Lets the holder's lease of `lock` end. No lock command runs after the end, so the module has not removed the holder
+/// yet.
 fn end_lease(client: &mut Client, owner: &str) {
     client.call(format!("LOCK.RENEW lock {owner} PX 1"));
     eventually("the lease is over", || client.call("PTTL lock").int() < 0);
@@ -187,7 +187,7 @@ fn a_blocking_command_does_not_block() {
     let (_server, mut client, token) = held();
     for command in ["XREAD BLOCK 0 STREAMS stream $", "BLPOP list 0"] {
         let reply = client.call(format!("LOCK.GUARD lock {token} {command}"));
-        // Redis 7.0 refuses some blocking commands in scripts.
+        // Redis 7.0 refuses some blocking commands with an error, as in a script.
         assert!(
             matches!(reply, Reply::Null | Reply::NullArray | Reply::Int(0) | Reply::Error(_)),
             "{reply:?}"
@@ -204,7 +204,8 @@ fn wait_and_waitaof_are_refused() {
         assert_eq!(client.call(call.as_str()).error(), refused, "{command}");
         let [in_transaction] = client.transact([&call]);
         assert_eq!(in_transaction.error(), refused, "{command}");
-        // The module must refuse these commands itself, because Valkey aborts when a module calls them in a script.
+        // In a script, the module must refuse WAIT and WAITAOF before it calls them, because Valkey aborts when a
+        // module calls them there.
         let words = call.split(' ').map(|word| format!("'{word}'")).collect::<Vec<_>>().join(",");
         let in_script = client.call(["EVAL", &format!("return redis.pcall({words})"), "0"]);
         assert!(in_script.error().starts_with(refused), "{command}: {in_script:?}");
@@ -265,7 +266,8 @@ fn a_command_runs_with_the_rights_of_its_client() {
         let refused = guarded(command);
         assert_eq!(refused.error_word(), "NOPERM", "{command}: {refused:?}");
     }
-    // The user needs the right to read the key of the lock, and no other right to it.
+    // For the guard, the user needs only the right to read the lock's key. This right is not enough for a guarded
+    // command that writes this key.
     assert_eq!(guarded("SET lock 1").error_word(), "NOPERM");
     let other = client.call(format!("LOCK.GUARD data {token} SET lock 1"));
     assert_eq!(other.error_word(), "NOPERM");
@@ -274,8 +276,8 @@ fn a_command_runs_with_the_rights_of_its_client() {
     assert_eq!(admin.call("GET data"), Reply::bulk("1"));
 }
 
-/// From Redis 8.4 on, several I/O threads and the main thread ask the module at the same time for the keys of a
-/// command.
+/// From Redis 8.4 on, several I/O threads and the main thread ask the module for the keys of a command, and may ask at
+/// the same time.
 #[test]
 fn the_rights_to_a_guarded_command_do_not_depend_on_the_thread_that_reads_it() {
     let server = Setup::new().config("io-threads 4").start();
@@ -369,7 +371,7 @@ fn a_guard_ends_no_lease_and_serves_no_waiter() {
     stream.commands(&mut client);
     client.call(format!("LOCK.GUARD lock {token}"));
     let sent = stream.commands(&mut client);
-    // Only the DEL of the server's own expiry is replicated.
+    // The server deletes the key when its TTL is over, and replicates this DEL. The guard must replicate nothing.
     let sent = names(&sent);
     assert!(sent.iter().all(|name| name == "DEL"), "{sent:?}");
 }
@@ -494,7 +496,8 @@ fn a_blocking_command_of_another_module_is_refused() {
     let server = Setup::new().beside_another().start();
     let mut client = server.client();
     let token = client.acquire("lock A PX 600000").token;
-    // Redis 7.0 aborts when a module's command blocks in a script without the flag that allows it.
+    // EMPTY.STALL blocks without the flag `blocking`. On Redis 7.0 such a command aborts the server in a script, so it
+    // is left out there.
     let blocking = if server.has_redis(7, 2) { &["EMPTY.WAIT", "EMPTY.STALL"][..] } else { &["EMPTY.WAIT"] };
     for command in blocking {
         let refused = client.call(format!("LOCK.GUARD lock {token} {command} line"));

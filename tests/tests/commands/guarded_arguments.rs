@@ -3,7 +3,7 @@
 
 use lockward_tests::{Client, Cluster, Random, Reply, Setup, rounds};
 
-/// The number of calls that are sent together, with the same data and lock.
+/// The number of calls that are sent together. The data and the lock are prepared again only before the next batch.
 const BATCH: usize = 50;
 
 /// A server that refuses strings above 2 MB. Random offsets would otherwise create very large strings.
@@ -16,7 +16,7 @@ fn setup() -> Setup {
 struct Known {
     /// The name of the command, and the name of its subcommand if it has one.
     name: Vec<String>,
-    /// The number of words, as COMMAND reports it: negative if there may be more.
+    /// The number of words, as COMMAND reports it. A negative number -n means n words or more.
     arity: i64,
 }
 
@@ -37,7 +37,7 @@ fn known(command: &Reply) -> Vec<Known> {
 struct Generator {
     random: Random,
     known: Vec<Known>,
-    /// The beginning of each key.
+    /// The beginning of each key: a hash tag in a cluster, otherwise empty.
     tag: &'static str,
 }
 
@@ -101,7 +101,7 @@ impl Generator {
         "~",
     ];
     const BYTES: [&[u8]; 6] = [b"", b"\0", b"string\0", b"\xff\xfe", b"\r\n", b"|"];
-    /// Commands that are not run: they would take long, or connect to other machines.
+    /// Commands that are not run, because they take long or connect to other machines.
     const NOT_RUN: [&str; 3] = ["migrate", "pfselftest", "cluster"];
 
     fn new(client: &mut Client, tag: &'static str) -> Self {
@@ -121,7 +121,8 @@ impl Generator {
         }
     }
 
-    /// The words of a random command. Mostly about as many as the command takes, sometimes thousands.
+    /// The words of a random command. Usually there are about as many words as the command takes, but sometimes
+    /// thousands.
     fn command(&mut self) -> Vec<Vec<u8>> {
         let Known { name, arity } = self.random.one_of(&self.known);
         let mut words: Vec<Vec<u8>> = name.iter().map(|word| word.as_bytes().to_vec()).collect();
@@ -316,7 +317,8 @@ fn the_keys_of_a_guarded_command_are_known_wherever_they_stand() {
 fn keys_that_the_server_does_not_report_to_modules_are_known() {
     let server = setup().start();
     let mut client = server.client();
-    // Only Redis from 8.4 on and Valkey from 9.1 on have this command. Other servers report no keys for it.
+    // Only Redis from 8.4 on and Valkey from 9.1 on have MSETEX. Other servers report no keys for MSETEX, with or
+    // without the guard.
     for command in ["MSETEX 2 a 1 b 2 EX 10", "MSETEX 1 a 1", "MSETEX 3 a 1", "MSETEX 0 a 1", "MSETEX x a 1"]
     {
         let command: Vec<_> = command.split(' ').map(|word| word.as_bytes().to_vec()).collect();
@@ -325,13 +327,14 @@ fn keys_that_the_server_does_not_report_to_modules_are_known() {
     }
 }
 
-/// Checks that the server reports the same keys and flags for a command alone and in a guard. The guard's own key, the
-/// lock, does not count.
+/// Checks that the server reports the same keys and flags for a command alone and in a guard. The key of the lock,
+/// which only the guard has, is left out.
 fn see_same_keys(client: &mut Client, generator: &mut Generator, count: usize) {
     let mut with_keys = 0;
     for _ in 0..count {
         let command = generator.command();
-        // If the name of a command contains a NUL, the server sometimes reads only the part before the NUL.
+        // LOCK.GUARD refuses commands that begin with `lock.`. If the name of a command contains a NUL, the server
+        // sometimes reads only the part before the NUL, so no keys are expected for this command either.
         let is_refused = command[0].to_ascii_lowercase().starts_with(b"lock.") || command[0].contains(&0);
         let own = if is_refused { Vec::new() } else { keys_of(client, &command) };
         with_keys += usize::from(!own.is_empty());
@@ -343,17 +346,17 @@ fn see_same_keys(client: &mut Client, generator: &mut Generator, count: usize) {
     assert!(with_keys * 5 > count, "only {with_keys} of {count} commands had keys");
 }
 
-/// The keys of a guarded command without the lock.
+/// The keys that the server reports for a guarded command, without the key of the lock.
 fn keys_beside_lock(client: &mut Client, tag: &str, command: &[Vec<u8>], own: &[Key]) -> Vec<Key> {
     let mut both = keys_of(client, &guarded(tag, 1, command.to_vec()));
     let lock = Key { name: format!("{tag}lock").into(), flags: vec!["RO".into(), "access".into()] };
     let at = both.iter().position(|key| *key == lock).expect("the lock");
     both.remove(at);
-    // Within LOCK.GUARD the server also reports the channel of SPUBLISH, with the flag `not_key`. For SPUBLISH alone it
-    // does not.
+    // If SPUBLISH is guarded, the server also reports its channel, with the flag `not_key`. For SPUBLISH alone, the
+    // server does not report the channel.
     both.retain(|key| key.flags != ["not_key"]);
-    // If the server reports no flags for a script's keys, the guard uses the flags in the script command's key
-    // specification.
+    // For the keys of a script alone, the server may report no flags. In a guard these keys have the flags of the key
+    // specification of the script command.
     for (key, _) in both.iter_mut().zip(own).filter(|(_, own)| own.flags.is_empty()) {
         assert!(!key.flags.is_empty(), "{command:?}");
         key.flags.clear();
@@ -361,9 +364,9 @@ fn keys_beside_lock(client: &mut Client, tag: &str, command: &[Vec<u8>], own: &[
     both
 }
 
-/// Whether the reported keys of a command may differ in a guard. If the syntax is wrong, the server does not report the
-/// same keys to a module as to a client. For PFMERGE without sources the server reports no key, although the command
-/// creates one.
+/// Whether the server may report different keys for a command alone and in a guard. If the syntax is wrong, the server
+/// reports to a module other keys than to a client. For PFMERGE without sources the server reports no key, although the
+/// command creates a key.
 fn has_wrong_syntax(client: &mut Client, command: &[Vec<u8>]) -> bool {
     let is = |name: &str| command[0].eq_ignore_ascii_case(name.as_bytes());
     let fails = |client: &mut Client| matches!(client.call(in_script(command.to_vec())), Reply::Error(_));

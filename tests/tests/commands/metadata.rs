@@ -238,7 +238,7 @@ fn a_user_can_access_only_the_locks_that_its_rules_allow() {
 fn lock_top_is_admin_and_dangerous_if_modules_can_set_categories() {
     let server = Server::start();
     if !server.has_redis(7, 2) {
-        return; // before Redis 7.2 a module cannot set categories
+        return; // before Redis 7.2 a module cannot set ACL categories
     }
     let mut admin = server.client();
     for category in ["admin", "dangerous"] {

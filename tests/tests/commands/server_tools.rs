@@ -49,7 +49,7 @@ fn the_slowlog_has_each_command_once_with_its_arguments() {
     a.see_blocked(1);
     a.call("LOCK.RELEASE lock A HOLDS 0");
     assert_eq!(b.reply().grant().holds, 1);
-    // A waiting command enters the log when the wait ends.
+    // B's command comes last, because SLOWLOG shows a command that waits only when the wait has ended.
     let expected =
         ["LOCK.ACQUIRE lock A PX 600000", "LOCK.RELEASE lock A HOLDS 0", "LOCK.ACQUIRE lock B BLOCK 0"];
     assert_eq!(slow(&mut a), expected);
@@ -77,8 +77,8 @@ fn errors_are_counted_by_their_first_word_and_null_is_no_error() {
     assert_eq!(b.reply().grant().holds, 1);
     a.call("LOCK.RELEASE lock B");
     assert_eq!(again.reply().grant().holds, 1);
-    // By now all waits have ended. Some servers count a wait only when it has ended. There are seven calls: one by A,
-    // one by B, two by C and three by D.
+    // Some servers count a command that waits only when the wait has ended, and by now all waits have ended. There are
+    // seven calls: one by A, one by B, two by C and three by D.
     assert_eq!(counted(&mut a, "lock.acquire", "calls"), 7);
     assert_eq!(counted(&mut a, "lock.acquire", "failed_calls"), 3);
     assert_eq!(counted(&mut a, "lock.acquire", "rejected_calls"), 1);

@@ -188,8 +188,8 @@ fn a_server_starts_with_what_config_rewrite_has_written() {
     for beside in ["", "quarantine 0 default-lease 70000 max-waiters 9"] {
         let server = Setup::new().module(beside).config("lock.max-waiters 8").start();
         let mut client = server.client();
-        // `lock.default-lease` gets its default again. CONFIG REWRITE must write it too, because the module argument
-        // has a different value.
+        // CONFIG SET gives `lock.default-lease` its default value. CONFIG REWRITE must write this value too, because
+        // the module argument may have a different value.
         let set = "CONFIG SET lock.default-lease 30000 lock.max-lease 3000000 lock.quarantine 1234";
         assert_eq!(client.call(set), Reply::ok());
         assert_eq!(client.call("CONFIG REWRITE"), Reply::ok());
@@ -237,7 +237,8 @@ fn config_set_of_several_settings_sets_all_or_none() {
         "lock.max-waiters 3 lock.no-such-setting 1",
         "lock.max-waiters 3 default-lease 1",
         "lock.max-waiters 3 lock.max-waiters 4",
-        // The port is in use. The server finds this error only after it has set all settings.
+        // The port in `taken` is in use. The server finds this error only after it has set all settings, and must then
+        // roll them back.
         &taken,
     ] {
         let reply = client.call(format!("CONFIG SET {wrong}"));
@@ -262,8 +263,8 @@ fn a_quarantine_that_config_set_rolls_back_has_granted_nothing() {
         let reply = a.call(format!("CONFIG SET lock.quarantine 0 port {port}"));
         assert_eq!(reply.error_word(), "ERR");
     }
-    // The end of A's lease makes the module check the waiters. The setting was rolled back, so B must not have been
-    // granted `lock`.
+    // When A's lease ends, the module checks the waiters. The quarantine still lasts, because the setting was rolled
+    // back. So B must not get `lock`.
     a.call("LOCK.RENEW other A TOKEN 1 PX 50").int();
     let mut c = server.client();
     c.ask("other C BLOCK 300");
@@ -307,7 +308,7 @@ fn a_default_lease_above_the_maximum_is_shortened_and_logged() {
     server.see_log("allows no lease above 400000");
     a.call("LOCK.RENEW lock A").int();
     assert!(a.holder("lock").lease_left <= 400_000);
-    // CONFIG GET still shows the value that was set.
+    // CONFIG GET still shows the default lease that was set, and not the shortened one.
     assert_eq!(setting(&mut a, "lock.default-lease"), "600000");
     assert_eq!(a.call("CONFIG SET lock.max-lease 900000"), Reply::ok());
     a.call("LOCK.RENEW lock A").int();
@@ -346,7 +347,8 @@ fn the_page_on_settings_agrees_with_the_server() {
     assert_eq!(documented, there);
 }
 
-/// A server without the module, which can load it at run time. Its cron runs often enough for the test.
+/// A server without the module. The module can be loaded at run time. The server's cron runs often, so that the test
+/// does not take long.
 #[track_caller]
 fn start_empty() -> (Server, Client, String) {
     let setup = Setup::without_module().config("enable-module-command yes").config("hz 100");
@@ -370,7 +372,7 @@ fn a_server_goes_on_when_a_load_is_refused() {
         assert!(client.call("CONFIG GET lock.*").field_names().is_empty(), "{wrong:?}");
         assert!(client.call("LOCK.INFO lock").error().contains("unknown command"), "{wrong:?}");
         // These actions cause events: cron, a changed setting, a flush, a snapshot. The refused module must not be
-        // subscribed to any of them.
+        // subscribed to any of them, because its code is unloaded.
         let clock = client.stat("server", "lru_clock");
         client.call("SET key value");
         for command in ["CONFIG SET maxmemory-policy allkeys-lru", "FLUSHALL", "SWAPDB 0 1", "SAVE"] {
@@ -395,7 +397,8 @@ fn an_unknown_name_in_loadex_fails_as_for_every_module() {
             assert_eq!(reply.error_word(), "ERR");
             assert_eq!(has_lock(&mut client), !server.has_redis(7, 2));
         }
-        // Some servers crash here with every module that has a data type.
+        // Some servers crash at this error with every module that has a data type, so this crash is not a fault of
+        // Lockward.
         Err(_) => {
             let log = server.see_crash();
             assert!(log.contains("Loadex configurations were not applied"), "{log}");
@@ -433,7 +436,7 @@ fn loadex_takes_settings_by_name_and_as_arguments() {
 fn the_module_is_called_lock() {
     let server = Server::start();
     let modules = server.client().call("MODULE LIST");
-    // A server may have built-in modules, such as `lua` in Valkey 9.
+    // The list may also contain built-in modules, such as `lua` in Valkey 9.
     let names: Vec<String> = modules.items().iter().map(|module| module.field("name").text()).collect();
     assert!(names.contains(&"lock".to_owned()), "{names:?}");
 }

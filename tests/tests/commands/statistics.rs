@@ -48,7 +48,7 @@ fn assert_counted<const N: usize>(client: &mut Client, counts: [(&'static str, i
     assert_eq!(counted(client), BTreeMap::from(counts));
 }
 
-// The section itself.
+// The fields of the section.
 
 #[test]
 fn the_fields_of_info_are_documented_and_numeric() {
@@ -56,7 +56,8 @@ fn the_fields_of_info_are_documented_and_numeric() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
     let page = fs::read_to_string(page).expect("docs/metrics.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `lock_")?.split_once('`'));
-    // In the table of alerts, a condition follows the name of the field. The filter leaves these rows out.
+    // The page also has a table of alerts. In its rows, a condition follows the name of the field, and the filter
+    // leaves these rows out.
     let documented: Vec<String> =
         rows.filter(|(_, rest)| rest.starts_with(" |")).map(|(field, _)| format!("lock_{field}")).collect();
     let text = a.call("INFO lock").text();
@@ -103,8 +104,8 @@ fn a_script_reads_the_section() {
 
 // Gauges: the number of held locks.
 
-/// Two locks are held at first, `lock` twice by A. Each row is a list of commands, and the number of held locks after
-/// them.
+/// At first A holds `lock` twice and `other` once, so two locks are held. Each row is a list of commands, and the
+/// number of held locks after these commands.
 #[test]
 fn the_count_of_held_locks_follows_every_change_of_the_keyspace() {
     for (commands, held) in [
@@ -141,7 +142,7 @@ fn the_count_of_held_locks_follows_every_change_of_the_keyspace() {
         for command in commands.split(" | ") {
             a.call(command);
         }
-        // At a reload, Valkey frees the old locks in the background.
+        // At DEBUG RELOAD, Valkey frees the old locks in the background, so the number is right only after some time.
         eventually(&format!("{held} locks are held after {commands}"), || read(&mut a, "held") == held);
     }
 }
@@ -431,7 +432,7 @@ fn a_broken_tenure_is_measured_and_a_renamed_one_goes_on() {
         let mut a = server.client();
         a.acquire("lock A PX 600000");
         a.call(command);
-        // The next lock command notices the end of the tenure.
+        // The module counts the end of the tenure in the next lock command.
         a.acquire("other A PX 600000");
         assert_eq!(durations(&mut a, "hold_usec")[3] > 0, over, "{command}");
         assert_counted(&mut a, [("acquired", 2)]);
@@ -478,7 +479,7 @@ fn a_reset_is_noticed_although_info_is_read_much_later() {
     a.acquire("lock A");
     assert_counted(&mut a, [("acquired", 1)]);
     assert_eq!(a.call("CONFIG RESETSTAT"), Reply::ok());
-    // The module looks for a reset at least ten times a second.
+    // The module checks in the server's cron whether CONFIG RESETSTAT has run. INFO is read only after this check.
     let time = |a: &mut Client| a.stat("server", "server_time_usec");
     let begin = time(&mut a);
     eventually("the cron has run", || time(&mut a) > begin + 1_000_000);

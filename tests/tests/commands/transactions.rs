@@ -142,7 +142,8 @@ fn a_function_does_not_wait_and_hands_over() {
     assert_eq!(a.call("FCALL take 1 other C").grant().holds, 1);
 }
 
-/// Whether the transaction of a client that watches `lock` still runs after `change`.
+/// Whether EXEC succeeds if a client watches `lock`, another client makes the `change`, and then the first client runs
+/// a transaction.
 #[track_caller]
 fn comes_through(server: &Server, change: impl FnOnce(&mut Client)) -> bool {
     let (mut watcher, mut other) = (server.client(), server.client());
@@ -226,8 +227,8 @@ fn a_lease_that_ends_aborts_the_transaction() {
 fn a_client_that_moves_a_key_stays_in_its_database() {
     let server = Server::start();
     let mut a = server.client();
-    // A waiter for a long key makes the module subscribe to the events of EXPIRE, RENAME, MOVE and new keys, unless the
-    // server handles these events wrongly.
+    // When a client waits for a long key, the module subscribes to the events of EXPIRE, RENAME, MOVE and new keys,
+    // except on servers that handle these events wrongly.
     let long = "k".repeat(300);
     a.acquire(&format!("{long} A PX 600000"));
     let _waiting = server.waiter(&format!("{long} B BLOCK 0"));

@@ -8,8 +8,8 @@ use lockward_tests::{
 use std::fs;
 use std::time::Duration;
 
-/// A server on which A holds `lock` and the key of `lock` has been evicted. With a connection, and with the holder
-/// before the eviction.
+/// A server on which A holds `lock` and the key of `lock` has been evicted. Returns also a connection, and the holder
+/// as it was before the eviction.
 #[track_caller]
 fn start_evicted(setup: Setup) -> (Server, Client, Holder) {
     let server = setup.start();
@@ -25,7 +25,7 @@ fn kept(client: &mut Client) -> i64 {
     client.stat("lock", "lock_tenures_kept")
 }
 
-/// Waits until a replica has all dropped locks of its primary, and the same keys.
+/// Waits until a replica has as many dropped locks as its primary, and the same keys.
 #[track_caller]
 fn see_replicated(primary: &mut Client, replica: &mut Client) {
     eventually("the replica has the dropped locks", || kept(replica) == kept(primary));
@@ -242,7 +242,7 @@ fn a_snapshot_of_dropped_locks_adds_no_key() {
         assert_eq!(a.call(what), Reply::ok());
         assert_eq!(a.call("KEYS *"), Reply::Array(Vec::new()), "{what}");
     }
-    // SAVE fails at its end, because it cannot rename its file to the name of a directory.
+    // SAVE fails at its end, because `dump.rdb` is a directory now, so SAVE cannot give its new file this name.
     let file = server.dir().join("dump.rdb");
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
@@ -343,7 +343,7 @@ fn a_transaction_that_watches_the_key_fails_when_the_lock_goes_back_into_the_key
     let server = Setup::new().clock(&clock).start();
     let (mut a, mut b) = (server.client(), server.client());
     a.acquire("lock A PX 600000");
-    // While the server refuses writes, the lock does not go back into the keyspace.
+    // With this setting the server refuses writes. So the lock does not go back into the keyspace before the WATCH.
     a.call("CONFIG SET min-replicas-to-write 1");
     clock.forward(Duration::from_secs(3_600));
     eventually("the key was dropped", || kept(&mut a) == 1 && a.call("EXISTS lock") == Reply::Int(0));
@@ -412,8 +412,9 @@ fn pressed() -> impl Iterator<Item = String> {
     (0..PRESSED).map(|number| format!("lock-{number}"))
 }
 
-/// Lets A hold locks on a server that evicts keys with every command. A renews all locks, so each lock is stored and
-/// evicted again. Then sends two renewals and `last` in one packet, so that all three run in one event loop pass.
+/// Lets A acquire locks on a server that then evicts keys with every command. A renews all locks, so each lock is
+/// stored and evicted again. Then sends two renewals and `last` in one packet, so that these three commands run in one
+/// event loop pass.
 #[track_caller]
 fn press(client: &mut Client, last: &str) {
     client.call_all(pressed().map(|lock| format!("LOCK.ACQUIRE {lock} A PX 600000")));
@@ -423,7 +424,7 @@ fn press(client: &mut Client, last: &str) {
     client.send_all(["LOCK.RENEW lock-0 A PX 600000", "LOCK.RENEW lock-1 A PX 600000", last]);
 }
 
-/// Checks that A holds all these locks, and that B is granted none.
+/// Checks that A holds all locks of [`press`], and that B is granted none of them.
 #[track_caller]
 fn see_all_held(client: &mut Client) {
     client.call("CONFIG SET maxmemory 0");
@@ -472,7 +473,8 @@ fn an_overwritten_lock_stays_broken_when_the_new_value_is_evicted_in_the_same_pa
         "LOCK.INFO lock".to_owned(),
     ];
     let replies = a.call_all(packet);
-    // Valkey 9 sometimes evicts the value one event loop pass later.
+    // Valkey 9 sometimes evicts the value only in the next event loop pass. Then EXISTS in the packet still finds the
+    // value.
     if replies[replies.len() - 2] == Reply::Int(0) {
         assert!(replies[replies.len() - 1].is_null(), "{:?}", replies.last());
     }
@@ -533,7 +535,7 @@ fn a_deleted_lock_stays_free_when_the_new_value_is_evicted_in_the_same_pass() {
     let mut a = server.client();
     a.call("CONFIG SET maxmemory-policy volatile-ttl");
     a.call("CONFIG SET maxmemory-samples 64");
-    // With this setting, a command evicts few keys, and the server's timer evicts more in the background.
+    // With this setting, a command evicts only a few keys, and the server's timer evicts the others in the background.
     a.call("CONFIG SET maxmemory-eviction-tenacity 0");
     let mut evicted = 0;
     for round in 0..20 {
@@ -548,7 +550,7 @@ fn a_deleted_lock_stays_free_when_the_new_value_is_evicted_in_the_same_pass() {
             format!("CONFIG SET maxmemory {less}"),
             "SET lock v PX 800000".to_owned(),
         ]);
-        // Sometimes the server evicts enough other keys, and keeps `lock`.
+        // If the server has evicted enough other keys, it keeps `lock`, and this round tests nothing.
         let mut is_gone = false;
         eventually("the server is within its limit", || {
             is_gone = a.call("EXISTS lock") == Reply::Int(0);

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// The events and invalidations of one action, in the form of a row of the table.
+/// The events and invalidations that one action causes, in the form of a row of the table.
 #[derive(Debug, PartialEq, Eq)]
 struct Observed {
     events: String,
@@ -33,7 +33,7 @@ impl Audience {
         Self { events, tracker, other }
     }
 
-    /// What both clients have received.
+    /// What the two clients have received.
     #[track_caller]
     fn observed(mut self) -> Observed {
         assert_eq!(self.other.call("SET the-end reached"), Reply::ok());
@@ -54,8 +54,8 @@ impl Audience {
                 _ => events.push(format!("`{event}` of `{key}`")),
             }
         }
-        // The server ends a TTL by the wall clock. If the wall clock runs a little ahead, `expired` comes twice:
-        // early, and when the lease ends.
+        // The server ends a TTL by the wall clock, and the module ends a lease by the monotonic clock. If the wall
+        // clock runs a little ahead, there are two events `expired`: an early one, and one at the end of the lease.
         events.dedup_by(|again, event| again == event && event == "`expired`");
         if events.is_empty() { "none".to_owned() } else { events.join(", ") }
     }
@@ -66,7 +66,7 @@ impl Audience {
         loop {
             match &self.tracker.push().items()[1] {
                 Reply::Array(keys) if keys[..] == [Reply::bulk("lock")] => answer = "yes",
-                // A flush invalidates all keys, so no invalidation of `the-end` follows.
+                // A flush invalidates all keys, including `the-end`. So no further invalidation follows.
                 Reply::Null => return "yes, of all keys".to_owned(),
                 _ => return answer.to_owned(),
             }
@@ -74,7 +74,7 @@ impl Audience {
     }
 }
 
-/// What clients receive from `server` while `act` runs.
+/// What the clients of an [`Audience`] receive from `server` while `act` runs.
 #[track_caller]
 fn observed_on(server: &Server, act: impl FnOnce(&mut Client)) -> Observed {
     let audience = Audience::of(server);
@@ -82,7 +82,7 @@ fn observed_on(server: &Server, act: impl FnOnce(&mut Client)) -> Observed {
     audience.observed()
 }
 
-/// What clients receive from a new server while `act` runs, after `before`.
+/// What the clients of an [`Audience`] receive from a new server while `act` runs. `before` runs first, without them.
 #[track_caller]
 fn observed(before: impl FnOnce(&mut Client), act: impl FnOnce(&mut Client)) -> Observed {
     let server = Server::start();
@@ -90,7 +90,8 @@ fn observed(before: impl FnOnce(&mut Client), act: impl FnOnce(&mut Client)) -> 
     observed_on(&server, act)
 }
 
-/// What clients receive when A holds the lock and B waits for it: from the start of `act` until B has the lock.
+/// What the clients of an [`Audience`] receive on a server where A holds the lock and B waits, from the start of `act`
+/// until B has the lock.
 #[track_caller]
 fn observed_until_granted(act: impl FnOnce(&mut Client)) -> Observed {
     let (server, _a, mut b) = Server::start_contended();
@@ -104,7 +105,7 @@ fn held(client: &mut Client) {
     client.acquire("lock A PX 600000");
 }
 
-/// The lease is long enough for a client to subscribe.
+/// Lets A hold the lock with a short lease, which is long enough for the clients of an [`Audience`] to subscribe.
 fn held_briefly(client: &mut Client) {
     client.acquire("lock A PX 2000");
 }
@@ -114,14 +115,15 @@ fn held_twice(client: &mut Client) {
     held(client);
 }
 
-/// A's lease is long enough for a client to subscribe. B's lease does not end during the test.
+/// Lets A and B hold the lock. A's lease is short, but long enough for the clients of an [`Audience`] to subscribe. B's
+/// lease does not end during the test.
 fn held_by_two(client: &mut Client) {
     client.acquire("lock A SHARED PX 2000");
     client.acquire("lock B SHARED PX 600000");
 }
 
-/// Waits until the server has expired the key by itself. This function does not read the key, because a read makes
-/// the server expire it.
+/// Waits until the server has expired the key in the background. This function does not read the key, because a read
+/// would make the server expire the key.
 #[track_caller]
 fn see_dropped(client: &mut Client) {
     eventually("the key is gone", || client.call("DBSIZE") == Reply::Int(0));
@@ -231,7 +233,8 @@ const CASES: &[Case] = &[
         let server = Server::start();
         let mut a = server.client();
         held_briefly(&mut a);
-        // Without a TTL the server does not know when the lease ends, so the module finds its end.
+        // Without a TTL the server does not know when the lease ends. So only the module can find that the lease is
+        // over.
         a.call("PERSIST lock");
         observed_on(&server, |client| {
             eventually("the lease is over", || !client.call("LOCK.ACQUIRE lock B").is_null());
@@ -335,7 +338,7 @@ const CASES: &[Case] = &[
     }),
 ];
 
-/// Cases that are not on the page docs/events.md, in the form of its table.
+/// Actions that are not on the page docs/events.md, in the form of the table on this page.
 const NOT_ON_THE_PAGE: &str = "\
 | A free lock is acquired. | `lock.acquired` | yes |
 | Its owner acquires it again. | `lock.acquired` | yes |
@@ -397,8 +400,8 @@ fn a_replica_publishes_a_lease_end_found_by_the_module_like_its_primary() {
     let primary = Server::start();
     held_briefly(&mut primary.client());
     let mut b = primary.waiter("lock B BLOCK 0");
-    // Without a TTL the module finds the end of the lease. With a TTL the server would find it first, when the module
-    // reads the key.
+    // Without a TTL, only the module can find that the lease is over. With a TTL, the server would expire the key
+    // first, when the module reads the key.
     primary.client().call("PERSIST lock");
     let replica = Server::start_replica_of(&primary);
     let mut audience = Audience::of(&replica);
@@ -459,7 +462,7 @@ fn tracker_of_a_held_lock(how: &str) -> (Server, Client, Client) {
     (server, tracker, a)
 }
 
-/// Asserts that the next invalidation is for `key`.
+/// Asserts that the next push is an invalidation of `key`.
 #[track_caller]
 fn assert_told_of(tracker: &mut Client, key: &str) {
     let expected = [Reply::bulk("invalidate"), Reply::Array(vec![Reply::bulk(key)])];

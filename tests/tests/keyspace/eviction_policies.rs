@@ -1,4 +1,4 @@
-//! Memory pressure under every eviction policy: no lock gets a second holder, and every owner keeps its token.
+//! Memory pressure under every eviction policy: no lock gets a second holder, and every owner keeps its tenure.
 
 use lockward_tests::{Client, Reply, Server, Setup, appended_commands, eventually, rounds};
 use std::collections::HashSet;
@@ -49,7 +49,7 @@ fn acquire_all(client: &mut Client) -> Vec<i64> {
     replies.iter().map(|reply| reply.grant().token).collect()
 }
 
-/// Another owner tries to acquire every lock, and is granted none.
+/// Checks that another owner, which tries to acquire every lock, is granted none.
 #[track_caller]
 fn see_no_second_holder(client: &mut Client, policy: &str) {
     let replies = client.call_all(names().map(|name| format!("LOCK.ACQUIRE {name} another PX 600000")));
@@ -63,7 +63,7 @@ fn see_no_second_holder(client: &mut Client, policy: &str) {
     }
 }
 
-/// Every owner renews with its token and then releases its lock.
+/// Checks that every owner can renew its lock with its token, and can then release the lock.
 #[track_caller]
 fn see_owners_go_on(client: &mut Client, tokens: &[i64], policy: &str) {
     let each = || names().zip(tokens);
@@ -79,7 +79,7 @@ fn see_owners_go_on(client: &mut Client, tokens: &[i64], policy: &str) {
     }
 }
 
-/// Tests one policy. `go_on` runs before the owners renew, and returns the server on which they go on.
+/// Tests one policy. `go_on` gets the server before the owners renew, and returns the server on which the owners renew.
 fn play(setup: Setup, policy: &str, go_on: impl FnOnce(Server) -> Server) {
     let server = setup.start();
     let mut client = server.client();
@@ -118,7 +118,8 @@ fn no_lock_has_two_holders_on_a_replica_promoted_under_memory_pressure() {
         limit_memory(&mut replica.promote(), "allkeys-lru");
         replica
     });
-    // The replica gets the locks from the replication stream, not by a resync.
+    // Now the same with a replica that was there before the locks. It receives the dropped locks in the replication
+    // stream, and not by a full resync.
     let primary = Server::start();
     let replica = Server::start_replica_of(&primary);
     let mut client = primary.client();
@@ -149,8 +150,8 @@ fn dropped_in_aof(server: &Server) -> HashSet<Vec<u8>> {
         } else if let [name, key, ..] = &command[..]
             && name.to_ascii_uppercase().starts_with(b"LOCK.")
         {
-            // A later command on the lock puts the lock back into the keyspace. The DEL that the server writes for the
-            // eviction changes nothing.
+            // A lock command after that puts the lock back into the keyspace. A DEL does not, because the server writes
+            // a DEL for the eviction.
             kept.remove(key);
         }
     }
@@ -186,8 +187,8 @@ fn no_lock_has_two_holders_after_a_restart_under_memory_pressure() {
 
 #[test]
 fn a_lock_is_kept_although_the_server_gets_below_its_limit_during_the_eviction() {
-    // The server gets below its limit when the last step of a rehash frees a hash table. Each event loop pass runs
-    // one command, so each eviction is the first of its pass.
+    // The end of a rehash frees a hash table. If this happens during an eviction, the server is below its limit at
+    // once. Each event loop pass runs one command here, so each eviction is the first in its pass.
     let server = Server::start();
     let mut client = server.client();
     let filler = "x".repeat(1_000);
@@ -209,7 +210,7 @@ fn a_write_by_a_client_with_no_touch_breaks_a_lock_under_an_eviction_policy() {
     let mut a = server.client();
     a.call("CONFIG SET maxmemory-policy allkeys-lru");
     a.call("CONFIG SET maxmemory 1gb");
-    // Redis 7.0 does not have this command, and replies with an error.
+    // Redis 7.0 does not have CLIENT NO-TOUCH, and replies with an error.
     a.call("CLIENT NO-TOUCH on");
     for round in 0..3 {
         let packet =
@@ -220,7 +221,8 @@ fn a_write_by_a_client_with_no_touch_breaks_a_lock_under_an_eviction_policy() {
     }
 }
 
-/// The control experiment: the same locks by SET NX, without the module.
+/// The control experiment: without the module, locks are set by SET NX. They get second holders under the same
+/// pressure.
 #[test]
 fn without_the_module_locks_by_set_nx_have_two_holders_under_memory_pressure() {
     let server = Setup::without_module().start();

@@ -1,4 +1,4 @@
-//! Every write command, used on a lock that is held and has a waiter.
+//! Every write command of the server, used on a lock that has a holder and a waiter.
 
 use lockward_tests::{Client, Random, Reply, Server, Silence, eventually, rounds};
 use std::time::Duration;
@@ -14,7 +14,7 @@ const WORDS: [&str; 44] = [
     "HOLDS", "ASYNC",
 ];
 
-/// Complete requests. Unlike requests with random arguments, these certainly have an effect.
+/// Complete requests. Random arguments are often wrong, but these requests certainly have an effect.
 const WHOLE: [&str; 54] = [
     "SET lock value",
     "SET lock value KEEPTTL",
@@ -80,7 +80,7 @@ enum Way {
     Script,
 }
 
-/// A primary and its replica; A holds `lock`, and B waits for it.
+/// A primary and its replica. On the primary, A holds `lock` and B waits for `lock`.
 struct Stage {
     primary: Server,
     replica: Server,
@@ -132,7 +132,7 @@ impl Stage {
         }
     }
 
-    /// Waits until B waits for a lock that another owner holds, or has a reply. Returns whether B waits.
+    /// Waits until B has a reply, or waits for a lock that another owner holds. Returns whether B waits.
     #[track_caller]
     fn see_sound(&mut self, what: &str) -> bool {
         let mut reply = None;
@@ -142,7 +142,8 @@ impl Stage {
                 Err(Silence::Closed) => panic!("{what}: B's connection is closed"),
                 Err(Silence::StillOpen) => {}
             }
-            // If the key is not a lock any more, B will soon get the error WRONGTYPE.
+            // If the key is not a lock any more, B does not count as waiting, because B will soon get the error
+            // WRONGTYPE.
             let is_lock = !matches!(self.a.call("LOCK.INFO lock"), Reply::Error(_));
             let waits =
                 is_lock && self.a.queue("lock") == ["B"] && self.a.owner("lock").as_deref() != Some("B");
@@ -151,7 +152,8 @@ impl Stage {
         match &reply {
             None => return true,
             Some(Reply::Array(_)) => {
-                // B was granted the lock. The same command may have broken or moved the lock after the grant.
+                // B was granted the lock. But the command may have broken or moved the lock after the grant, so B need
+                // not be its holder now.
                 let holder = self.a.call("LOCK.INFO lock");
                 assert!(matches!(holder, Reply::Array(_) | Reply::NullArray | Reply::Error(_)), "{what}");
             }

@@ -124,7 +124,7 @@ fn a_restored_lock_whose_lease_is_over_is_free() {
     let payload = a.call("DUMP lock");
     eventually("the lease is over", || a.info("lock").is_none());
     restore(&mut a, "lock", payload.bytes());
-    // A payload stores times in milliseconds, so the last millisecond of a lease may come back.
+    // A payload stores times in whole milliseconds, so the restored lease may last for less than a millisecond more.
     eventually("the restored lock is free", || a.info("lock").is_none());
     assert_eq!(a.acquire("lock B").holds, 1);
 }
@@ -176,7 +176,7 @@ fn no_restore_payload_crashes_the_server() {
     a.acquire("lock A PX 100000");
     let payload = a.call("DUMP lock").bytes().to_vec();
     let mut forged: Vec<Vec<u8>> = Vec::new();
-    let body = payload.len() - 10; // version and checksum follow it
+    let body = payload.len() - 10; // the version and the checksum come after the body
     for at in 0..body {
         for value in [0x00, 0x01, 0x02, 0x05, 0x7f, 0x80, 0x81, 0xff, payload[at] ^ 0x01, payload[at] ^ 0x40]
         {
@@ -251,7 +251,7 @@ fn digests_of_different_locks_differ() {
     digests.sort();
     let count = digests.len();
     digests.dedup();
-    // The tenure after the third step is the same as after the first step, so two digests are equal.
+    // The lock after the third step is the same as after the first step, so these two digests are equal.
     assert_eq!(digests.len(), count - 1, "{digests:?}");
 }
 
@@ -273,8 +273,8 @@ fn locks_stay_intact_during_defragmentation() {
     }
     eventually("locks have been moved", || a.stat("stats", "active_defrag_hits") > 1_000);
     a.call("CONFIG SET activedefrag no");
-    // This overwrites the old memory of the moved locks. If the module still read that memory, the checks below would
-    // fail.
+    // The new locks overwrite the memory in which the moved locks were before. If the module still read that memory,
+    // the checks below would fail.
     let other = "B".repeat(200);
     a.call_all((0..20_000).map(|number| format!("LOCK.ACQUIRE other-{number} {other} PX 600000")));
     for number in (0..20_000).step_by(5) {

@@ -1,22 +1,23 @@
-//! Every way in which a lock can leave a server and come back, for locks created in every way.
+//! Every way in which a lock can leave a server and come back. Each way is tested with locks that have had different
+//! commands.
 
 use lockward_tests::{Client, Holder, Reply, Server, Setup, eventually};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The length of the lease that ends before the lock comes back.
+/// The lease of the lock `over`. It ends before the locks come back.
 const SHORT: Duration = Duration::from_millis(200);
 
 /// The state of a lock before it left.
 struct Left {
     key: &'static str,
-    /// `None` when it must not come back.
+    /// The holder, or `None` if the lock must not come back.
     holder: Option<Holder>,
     at: Instant,
 }
 
-/// Creates locks in every way.
+/// Creates locks with different commands, and returns the state of each.
 fn leave(server: &Server) -> Vec<Left> {
     let mut a = server.client();
     for request in [
@@ -82,13 +83,13 @@ fn leave(server: &Server) -> Vec<Left> {
     left
 }
 
-/// Waits until the short lease is over.
+/// Waits until the lease of the lock `over` has ended.
 fn see_over(left: &[Left]) {
     let over = left.iter().find(|left| left.key == "over").expect("such a lock");
     eventually("the lease is over", || over.at.elapsed() > SHORT);
 }
 
-/// Asserts that the expected locks have come back, and no others.
+/// Asserts that exactly the locks with a holder have come back.
 #[track_caller]
 fn assert_back(server: &Server, left: &[Left], way: &str) {
     let mut client = server.client();
@@ -103,7 +104,7 @@ fn assert_back(server: &Server, left: &[Left], way: &str) {
         let gone = i64::try_from(at.elapsed().as_millis()).expect("a time");
         let after = client.holder(key);
         assert_eq!((after.tenure(), after.slots), (before.tenure(), before.slots), "{what}");
-        // The lease is shorter by the time that has passed, and by no more.
+        // The lease is shorter by the time that has passed. A few seconds more are allowed for a busy machine.
         let (most, least) = (before.lease_left - gone + 20, before.lease_left - gone - 20_000);
         assert!(
             least < after.lease_left && after.lease_left <= most,
@@ -153,7 +154,8 @@ fn every_lock_comes_back_from_the_aof() {
     }
 }
 
-/// Ends the load when it goes out of scope. Without this, a failing test would wait for the load forever.
+/// Ends the load when this value goes out of scope. Otherwise a failed test would wait forever for the thread of the
+/// load.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -162,7 +164,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Uses locks in several ways until `stop` is set.
+/// Acquires, renews, releases and hands over locks until `stop` is set. `done` counts the rounds.
 fn be_busy(port: u16, stop: &AtomicBool, done: &AtomicUsize) {
     let [mut a, mut b] = [(); 2].map(|()| Client::connect(port).expect("a connection"));
     for number in (0..8).cycle() {
@@ -199,7 +201,7 @@ fn be_busy(port: u16, stop: &AtomicBool, done: &AtomicUsize) {
 fn rewrite_under_load(server: &Server) {
     let (stop, done) = (AtomicBool::new(false), AtomicUsize::new(0));
     let mut client = server.client();
-    // This makes the rewrite slow.
+    // This setting makes the rewrite slow, so that the load runs during the rewrite.
     assert_eq!(client.call("CONFIG SET rdb-key-save-delay 5000"), Reply::ok());
     thread::scope(|scope| {
         scope.spawn(|| be_busy(server.port(), &stop, &done));

@@ -2,16 +2,16 @@
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 
-/// The bytes of a connection after its first command, and the additional bytes of a waiter. Both are measured before
-/// the server shortens the buffers of idle clients. Change these figures together with the section Sizing of
-/// docs/operating.md.
+/// The bytes of a connection after its first command, and the additional bytes of a connection that waits. Both figures
+/// are from before the server shortens the buffers of idle clients. Change these figures together with the section
+/// Sizing of docs/operating.md.
 fn of_connection_and_wait(server: &Server) -> (i64, i64) {
     let is_valkey = server.client().call("INFO server").text().contains("valkey_version");
     let has_shared_query_buffer = is_valkey || server.has_redis(8, 0);
     (if has_shared_query_buffer { 18_200 } else { 38_200 }, 37_300)
 }
 
-/// A server on which A holds `lock`, at most `waiters` clients can wait, and data can be evicted. With A's
+/// A server on which A holds `lock`, at most `waiters` clients can wait, and there is data to evict. Returns also A's
 /// connection.
 fn with_data(waiters: usize) -> (Server, Client) {
     let server = Setup::new().module(&format!("max-waiters-total {waiters}")).start();
@@ -159,8 +159,8 @@ fn a_new_waiter_takes_as_much_memory_as_the_docs_say() {
     let server = Server::start();
     let (of_connection, of_wait) = of_connection_and_wait(&server);
     let mut a = server.client();
-    // Without this, the server shortens reply buffers after a second. A busy machine may need longer to connect all
-    // clients.
+    // By default, the server shortens the reply buffer of an idle client after a second. On a busy machine, the
+    // measurement may take longer.
     assert_eq!(a.call("DEBUG REPLYBUFFER RESIZING 0"), Reply::ok());
     a.acquire("lock A PX 600000");
     let before = a.stat("memory", "used_memory");
@@ -172,7 +172,7 @@ fn a_new_waiter_takes_as_much_memory_as_the_docs_say() {
     }
     a.see_blocked(COUNT);
     let waiting = a.stat("memory", "used_memory");
-    // Allocators round sizes up differently, so a tenth less is allowed.
+    // Allocators round sizes up differently, so a measured value may be up to a tenth below the documented value.
     let bounds = |told: i64| told * 9 / 10..=told;
     let measured = ((connected - before) / COUNT, (waiting - connected) / COUNT);
     assert!(bounds(of_connection).contains(&measured.0), "a connection: {measured:?}");

@@ -3,7 +3,7 @@
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 
-/// A server with a module that runs a command when it receives an event.
+/// A server with Lockward and another module, which can run a command when it receives an event.
 fn start() -> Server {
     Setup::new().beside_another().start()
 }
@@ -61,7 +61,7 @@ fn a_waiter_that_is_unblocked_while_it_is_granted_the_lock_has_it_or_passes_it_o
         at(&mut a, event, &format!("CLIENT UNBLOCK {id} {how}"));
         a.call(command);
         let which = format!("{command}, unblocked at {event} with {how}");
-        // If the server cannot unblock B during the grant, B is granted the lock.
+        // Some servers do not unblock B during the grant. Then B has the lock, and releases it.
         match b.reply() {
             Reply::NullArray => {}
             Reply::Error(text) => assert!(text.starts_with("UNBLOCKED"), "{which}: {text}"),
@@ -98,8 +98,8 @@ fn a_client_that_queues_for_a_lock_that_has_just_been_freed_is_granted_the_lock(
     a.acquire("lock A PX 600000");
     let mut b = server.waiter("lock B PX 600000 BLOCK 0");
     at(&mut a, "lock.acquired", "DEL lock");
-    // The last command runs in one event loop pass: it finds that A's lease is over, and B gets the lock before C
-    // queues.
+    // The lease ends during the sleep. The last command, in one event loop pass, finds that A's lease is over and
+    // grants the lock to B. In the event of this grant, the other module deletes the lock. After that, C queues.
     c.send_all(["LOCK.RENEW lock A PX 20", "DEBUG SLEEP 0.1", "LOCK.ACQUIRE lock C PX 600000 BLOCK 0"]);
     c.reply().int();
     c.reply();
@@ -113,7 +113,8 @@ fn a_held_lock_is_kept_although_another_module_acts_on_its_eviction_event() {
     for command in ["INCR evictions", "LOCK.ACQUIRE free B", "LOCK.INFO other"] {
         let server = start();
         let mut a = server.client();
-        // The other module gets the event before Lockward does.
+        // The first call makes the other module subscribe before Lockward does, so the other module gets the event
+        // first.
         at(&mut a, "evicted", command);
         a.call("CONFIG SET maxmemory-policy allkeys-random");
         let names: Vec<String> = (0..20).map(|number| format!("lock-{number}")).collect();

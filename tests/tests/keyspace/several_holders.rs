@@ -10,7 +10,7 @@ const CROWD: usize = 40;
 
 const KEYS: [&str; 5] = ["readers", "permits", "heavy", "downgraded", "crowd"];
 
-/// The locks and their holders before the locks left.
+/// The locks with the holders that they had before they left.
 struct Left {
     locks: Vec<(&'static str, Vec<Holder>)>,
     at: Instant,
@@ -22,7 +22,7 @@ fn holders(client: &mut Client, key: &str) -> Vec<Holder> {
     if reply.is_null() { Vec::new() } else { reply.info().holders }
 }
 
-/// Creates locks of every kind with several holders.
+/// Creates a lock of every kind, and returns the state of the locks.
 #[track_caller]
 fn leave(server: &Server) -> Left {
     let mut client = server.client();
@@ -52,8 +52,8 @@ fn leave(server: &Server) -> Left {
     Left { locks, at: Instant::now() }
 }
 
-/// Asserts that all holders have come back, and that other owners can acquire the lock beside them as before. Then the
-/// holders release.
+/// Asserts that all holders have come back, and that the lock admits exactly the other owners that it admitted before.
+/// Then lets the holders release the locks.
 #[track_caller]
 fn assert_back(client: &mut Client, left: &Left, way: &str) {
     let gone = i64::try_from(left.at.elapsed().as_millis()).expect("a time");
@@ -63,7 +63,8 @@ fn assert_back(client: &mut Client, left: &Left, way: &str) {
         let expected: Vec<_> = before.iter().map(same).collect();
         assert_eq!(after.iter().map(same).collect::<Vec<_>>(), expected, "{key}, {way}");
         for (before, after) in before.iter().zip(&after) {
-            // On a replica the lease starts when the replica receives the change, so the lease may end later there.
+            // A replica counts a lease from the arrival of the change, so on a promoted replica the lease may end
+            // later.
             let most = before.lease_left + 5_000;
             let least = before.lease_left - gone - 20_000;
             assert!(
@@ -140,7 +141,7 @@ fn all_holders_come_back_from_an_aof() {
                 client.stat("persistence", "aof_rewrite_scheduled") == 0
                     && client.stat("persistence", "aof_rewrite_in_progress") == 0
             });
-            // This change is appended after the rewrite.
+            // These two changes come after the rewrite. They are in the AOF as commands.
             client.acquire("permits B SLOTS 9 PX 600000");
             assert_eq!(client.call("LOCK.RELEASE permits B"), Reply::Int(1));
         }
@@ -207,7 +208,7 @@ fn all_holders_of_an_evicted_lock_keep_their_tenures() {
     assert_eq!(client.stat("lock", "lock_tenures_kept"), KEYS.len() as i64);
     for key in KEYS {
         let owner = &left.locks.iter().find(|(other, _)| *other == key).unwrap().1[0].owner;
-        // A change puts the lock back into the keyspace with all its holders.
+        // The change of one tenure puts the lock back into the keyspace, with all its holders.
         client.call(format!("LOCK.RENEW {key} {owner} PX 600000")).int();
         assert_eq!(client.call(["EXISTS", key]), Reply::Int(1));
     }
@@ -291,7 +292,8 @@ fn digests_differ_by_limit_and_weight() {
     let modes = ["", "SHARED", "SLOTS 5", "SLOTS 5 WEIGHT 2", "SLOTS 6 WEIGHT 2"];
     assert_eq!(client.call("CONFIG SET lock.quarantine 600000"), Reply::ok());
     let digest = |(number, mode)| {
-        // During a quarantine, LOCK.RENEW can claim a tenure with a chosen token, so all locks get the same token.
+        // During a quarantine, LOCK.RENEW can claim a tenure with a chosen token. So all locks get the same token, and
+        // only the mode differs.
         client.call(format!("LOCK.RENEW lock-{number} A TOKEN 5 PX 60000 {mode}")).int();
         client.call(format!("DEBUG DIGEST-VALUE lock-{number}")).items()[0].text()
     };
@@ -459,8 +461,8 @@ fn holders_stay_intact_during_defragmentation() {
     }
     eventually("owners have been moved", || client.stat("stats", "active_defrag_hits") > 1_000);
     client.call("CONFIG SET activedefrag no");
-    // This overwrites the old memory of the moved owners. If the module still read that memory, the checks below
-    // would fail.
+    // The new locks overwrite the memory in which the moved owners were before. If the module still read that memory,
+    // the checks below would fail.
     let other = "B".repeat(200);
     client.call_all((0..HOLDERS).map(|number| format!("LOCK.ACQUIRE other-{number} {other} PX 600000")));
     let after = holders_of(&mut client, HOLDERS);

@@ -1,8 +1,8 @@
 //! Crashes under load: the server is killed, and its disk loses the data that was not synced.
 //!
-//! With `appendfsync always`, no change that was acknowledged to a client may be missing after the restart. A request
-//! without a reply may have been executed or not. With other settings, the same load loses acknowledged changes,
-//! which shows that the test notices losses.
+//! With `appendfsync always`, every change whose reply a client has received must be there after the restart. A request
+//! without a reply may have been executed or not. With other settings, the same load loses such changes, which shows
+//! that the test notices losses.
 
 use lockward_tests::{
     Client, Disk, Holder, Random, Reply, Server, Setup, Silence, appended_files, eventually, rounds,
@@ -16,7 +16,7 @@ use std::thread;
 const LONERS: usize = 4;
 /// The number of clients that contend for locks.
 const RIVALS: usize = 6;
-/// The locks for which these clients contend.
+/// The locks for which the rivals contend.
 const SHARED: [&str; 2] = ["shared-0", "shared-1"];
 
 /// The outcome of some crashes.
@@ -24,7 +24,7 @@ const SHARED: [&str; 2] = ["shared-0", "shared-1"];
 struct Outcome {
     /// The number of replies that clients received.
     acknowledged: usize,
-    /// The number of new tenures in these replies.
+    /// The number of grants of new tenures among these replies.
     grants: usize,
     /// The number of crashes in which the AOF lost bytes.
     cuts: usize,
@@ -34,7 +34,7 @@ struct Outcome {
     repeated: Vec<String>,
 }
 
-/// The state of a lock, as its only client knows it.
+/// The state of a lock that only one client uses, as this client knows it.
 #[derive(Clone, Debug)]
 struct Stage {
     holds: i64,
@@ -48,7 +48,8 @@ impl Stage {
 
     fn fits(&self, found: Option<&Holder>, owner: &str) -> bool {
         let Some(found) = found else { return self.holds == 0 };
-        // The leases differ so much that the time left shows which lease the server has loaded.
+        // Two leases of the test differ by many minutes, so the rest of the lease shows which lease the server has
+        // loaded.
         self.holds == found.holds
             && found.owner == owner
             && self.token.is_none_or(|token| token == found.token)
@@ -57,7 +58,7 @@ impl Stage {
     }
 }
 
-/// A client that uses its own lock, and what it did with the lock.
+/// A client that uses its own lock, and what the client knows about the lock.
 struct Loner {
     key: String,
     owner: String,
@@ -152,7 +153,8 @@ fn rival(owner: &str, port: u16, mut random: Random, acknowledged: &AtomicUsize)
             }
             tenure.asked = 0;
             let (end, acknowledged) = if random.once_in(6) {
-                // The next waiter is granted the lock in the background.
+                // The lease ends at once, without a command. So the module grants the lock to the next waiter in the
+                // background.
                 (format!("LOCK.RENEW {key} {owner} PX 1"), grant.token)
             } else {
                 (format!("LOCK.RELEASE {key} {owner} ALL TOKEN {}", grant.token), 0)
@@ -164,7 +166,7 @@ fn rival(owner: &str, port: u16, mut random: Random, acknowledged: &AtomicUsize)
     tenures
 }
 
-/// Compares the state of a lock after the restart with the acknowledged tenures.
+/// Compares the state of a contended lock after the restart with the acknowledged tenures.
 fn check_rivals(key: &str, tenures: &[Tenure], found: Option<&Holder>, outcome: &mut Outcome) {
     let token = found.map(|found| found.token);
     for tenure in tenures.iter().filter(|tenure| tenure.key == key) {
@@ -183,10 +185,10 @@ fn check_rivals(key: &str, tenures: &[Tenure], found: Option<&Holder>, outcome: 
 
 /// Removes an incomplete transaction at the end of the AOF, as `redis-check-aof --fix` does.
 ///
-/// The server itself removes only a torn command at the end, and keeps the MULTI. It then appends new commands after
-/// this MULTI, and the next restart loses all of them (https://github.com/valkey-io/valkey/pull/4342). For example, the
-/// server writes a transaction when a command stores a key whose TTL has passed. The transaction contains the deletion
-/// of the old key, and the command.
+/// The server itself removes only a torn command at the end of the AOF, and keeps the MULTI of an incomplete
+/// transaction. The server then appends new commands after this MULTI, and the next restart loses all these commands
+/// (https://github.com/valkey-io/valkey/pull/4342). For example, the server writes a transaction when a command stores
+/// a key whose TTL has passed. The transaction contains the deletion of the old key, and the command.
 fn mend(server: &Server) {
     let path = appended_files(server).pop().expect("an AOF");
     let aof = fs::read(&path).expect("an AOF");
@@ -227,8 +229,8 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
                     scope.spawn(move || rival(&owner, port, chance, acknowledged))
                 })
                 .collect();
-            // During a rewrite the AOF has several files. If an earlier file loses unsynced data, the server does not
-            // start. So only a synced AOF is rewritten.
+            // During a rewrite the AOF has several files. If a file that is not the last loses unsynced data, the
+            // server does not start. So the AOF is rewritten only with `appendfsync always`.
             if appendfsync == "always" && random.once_in(4) {
                 let mut client = server.client();
                 client.call(format!("CONFIG SET aof-use-rdb-preamble {}", random.one_of(&["yes", "no"])));
@@ -271,10 +273,11 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
             };
             outcome.grants += tokens.len();
             if let Some(found) = found {
-                // The client may not have received the reply with this token.
+                // The token that the server has loaded counts too, even if no client has received the reply with this
+                // token.
                 tokens.extend((!tokens.contains(&found.token)).then_some(found.token));
-                // The crash may have lost the record that an older tenure ended. Then that tenure still holds the lock.
-                // Its token was counted in an earlier cycle, so it is left out here.
+                // The crash may have lost the end of a tenure from an earlier cycle. Then this tenure holds the lock
+                // again. Its token was checked in that cycle, so it is left out here.
                 tokens.retain(|token| !given.contains(token) || *token != found.token);
                 assert_eq!(client.call(["LOCK.RELEASE", key, &found.owner, "ALL"]), Reply::Int(0));
             }

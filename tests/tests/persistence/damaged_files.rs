@@ -1,4 +1,4 @@
-//! Cut and damaged files: the server loads the intact part and goes on, or it refuses to start and logs why.
+//! Cut and damaged files: the server loads the intact part and goes on, or it refuses to start and logs the reason.
 
 use lockward_tests::{
     Client, Grant, Holder, Random, Refusal, Reply, Sent, Server, Setup, appended_files, commands_in,
@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 const KEYS: [&str; 5] = ["lock-0", "lock-1", "lock-2", "lock-3", "lock-4"];
 
-/// The state that the recorded commands change: the locks without their times, and a counter that changes in the same
-/// transactions as the locks.
+/// The state that the recorded commands change: the locks without their times, and a counter that some transactions
+/// change together with a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct State {
     tenures: [Option<(String, i64, i64)>; KEYS.len()],
@@ -69,7 +69,7 @@ fn is_whole(aof: &[u8]) -> bool {
     commands.last().map_or(0, |(_, end)| *end) == aof.len() && count(b"MULTI") == count(b"EXEC")
 }
 
-/// A killed server with its AOF and the states of its locks.
+/// A killed server, its AOF, and the states of its locks during the recording.
 struct Recording {
     server: Server,
     path: PathBuf,
@@ -98,7 +98,7 @@ impl Recorder {
         self.client.owner(key)
     }
 
-    /// Runs one event loop pass. It must append one unit, or none if the state has not changed.
+    /// Runs one event loop pass. The pass must append one unit to the AOF, or none if the state has not changed.
     #[track_caller]
     fn pass(&mut self, what: &str, act: impl FnOnce(&mut Client)) {
         let (units, before, state) = self.after(act);
@@ -106,8 +106,8 @@ impl Recorder {
         self.states.resize(self.states.len() + units, state);
     }
 
-    /// Runs one event loop pass that changes only a lease. It must append one unit. The comparison of states ignores
-    /// leases.
+    /// Runs one event loop pass that changes only a lease. The pass must append one unit, although the states are
+    /// equal, because a state does not contain leases.
     #[track_caller]
     fn renewal(&mut self, what: &str, act: impl FnOnce(&mut Client)) {
         let (units, before, state) = self.after(act);
@@ -115,8 +115,8 @@ impl Recorder {
         self.states.push(state);
     }
 
-    /// Runs one to three event loop passes. After each pass except the last, a load finds `key` free: the lock was
-    /// freed, or its lease is over by then.
+    /// Runs one to three event loop passes. If the AOF is cut after a pass other than the last, a load finds `key`
+    /// free: the lock was freed, or its lease is over at the time of the load.
     #[track_caller]
     fn passes(&mut self, what: &str, key: &str, act: impl FnOnce(&mut Client)) {
         let (units, before, state) = self.after(act);
@@ -125,7 +125,8 @@ impl Recorder {
         self.states.push(state);
     }
 
-    /// Runs an action. Returns the number of units that it appended, the state before it, and the state after it.
+    /// Runs an action. Returns the number of units that the action appended, the state before the action, and the state
+    /// after it.
     #[track_caller]
     fn after(&mut self, act: impl FnOnce(&mut Client)) -> (usize, State, State) {
         act(&mut self.client);
@@ -244,7 +245,8 @@ fn a_load_of_an_aof_cut_anywhere_leaves_no_event_loop_pass_half_done() {
     let mut recording = recording();
     let length = recording.aof.len();
     let ends = units(&recording.aof);
-    // With LOCKWARD_LONG, the test cuts at every offset of the last units: a deletion, ends of leases, a script.
+    // With LOCKWARD_LONG, the test also cuts at every offset of the last seven units, which are a deletion, ends of
+    // leases, and a script.
     let last = rounds(length, ends[ends.len() - 8]);
     let mut cuts: BTreeSet<usize> = (last..length).collect();
     cuts.extend(
@@ -280,7 +282,8 @@ fn an_aof_rewrite_saves_the_commands_after_a_torn_transaction() {
         commands_in(&recording.aof).into_iter().find(|(_, end)| *end > begin + MULTI.len()).expect("more");
     let cut = first + 5;
     recording.start_cut(cut).expect("a start");
-    // Without this rewrite, the next restart would lose all later commands.
+    // The AOF still has the MULTI of the torn transaction. Without this rewrite, the next restart would lose all
+    // commands after the MULTI.
     let mut client = recording.server.client();
     assert!(!matches!(client.call("BGREWRITEAOF"), Reply::Error(_)));
     eventually("the AOF is rewritten", || {
@@ -342,7 +345,7 @@ fn ours(aof: &[u8]) -> Vec<(Sent, Range<usize>)> {
 fn bytes_of(command: &Sent, begin: usize) -> Vec<(usize, Range<i64>)> {
     const DIGITS: Range<i64> = 0x30..0x3a;
     const BYTES: Range<i64> = 0..0x100;
-    // The module's commands have fewer than ten arguments, so their count has one digit.
+    // The module's commands have fewer than ten arguments, so the count of arguments has one digit.
     let mut bytes = vec![(begin + 1, DIGITS)];
     let mut at = begin + "*3\r\n".len();
     for argument in command {
@@ -385,7 +388,7 @@ fn assert_sound(server: &Server, what: &str) {
     let before = look(&mut client);
     assert_eq!(client.try_call("DEBUG RELOAD"), Ok(Reply::ok()), "{what}: {before:?}\n{}", server.log());
     for (before, after) in before.into_iter().zip(look(&mut client)) {
-        // The lease may have ended meanwhile.
+        // If the lock is free after the reload, its lease has ended meanwhile.
         assert!(after.is_none() || after == before, "{what}: {before:?} {after:?}");
     }
     for key in KEYS {
@@ -424,7 +427,7 @@ fn no_damage_to_an_aof_crashes_the_server() {
     assert!(logged + refusals > 0, "no damage was noticed");
 }
 
-/// A killed server with locks in its snapshot, the path of the snapshot, and its bytes.
+/// A killed server with locks in its snapshot, the path of the snapshot, and the bytes of the snapshot.
 fn snapshot() -> (Server, PathBuf, Vec<u8>) {
     let setup = Setup::new().config("rdbchecksum no").config("rdbcompression no");
     let mut server = setup.start();
@@ -448,7 +451,8 @@ fn payloads(snapshot: &[u8]) -> Vec<Range<usize>> {
     KEYS.iter()
         .map(|key| {
             let at = find(key).expect("a key") + key.len() + TYPE_AND_KIND;
-            // The two highest bits say how many bytes the length takes. Longer payloads do not occur.
+            // The two highest bits say how many bytes the length takes. The payloads here are so short that it takes
+            // one or two.
             let (length, size) = match snapshot[at] {
                 short @ ..0x40 => (short.into(), 1),
                 long => (usize::from(long & 0x3f) << 8 | usize::from(snapshot[at + 1]), 2),
@@ -468,8 +472,8 @@ fn a_snapshot_that_was_cut_is_refused() {
     let mut random = Random::new();
     let (mut server, path, bytes) = snapshot();
     let length = bytes.len();
-    // If a file ends between two parts of a module value, the server refuses the file, but then hangs in the check
-    // that it runs for its log: https://github.com/redis/redis/pull/15034. So the test does not cut there.
+    // If a file ends between two parts of a module value, the server refuses the file, and then checks the file to log
+    // the reason. In this check it hangs: https://github.com/redis/redis/pull/15034. So the test does not cut there.
     let hangs: Vec<usize> = payloads(&bytes)
         .into_iter()
         .flat_map(|payload| {
@@ -495,7 +499,7 @@ fn a_snapshot_that_was_cut_is_refused() {
 fn no_damage_to_a_lock_in_a_snapshot_crashes_the_server() {
     let mut random = Random::new();
     let (mut server, path, bytes) = snapshot();
-    // The bytes before the owner's name, and some bytes of the name.
+    // The first 32 bytes of each payload: all numbers before the owner's name, and some bytes of the name.
     let ours: Vec<usize> = payloads(&bytes).into_iter().flat_map(|payload| payload.take(32)).collect();
     let (mut loads, mut refusals) = (0, 0);
     for _ in 0..rounds(20, 400) {

@@ -164,7 +164,8 @@ fn binary_owners_and_keys_survive_a_restart() {
     assert_eq!(reply, Reply::Int(token));
 }
 
-/// Leaves a lease of 300 ms on the server, waits until it is over, and restarts the server.
+/// Acquires a lock with a lease of 300 ms, kills the server, and starts it again when the lease is over. The lock must
+/// be free.
 #[track_caller]
 fn assert_gone_after_a_restart(mut server: Server) {
     let mut a = server.client();

@@ -43,7 +43,7 @@ struct Put {
 }
 
 impl Put {
-    /// A holder as a server writes it at `now`, in milliseconds since the epoch.
+    /// A holder as a server writes it at the time `now`, which is in milliseconds since the epoch.
     fn honest(owner: &[u8], token: u64, now: u64) -> Self {
         let (left, owner) = (HOUR_MS, owner.to_vec());
         let wall_deadline = now + left;
@@ -67,7 +67,8 @@ fn payload(puts: &[Put]) -> Vec<u8> {
     [vec![VERSION], puts.iter().flat_map(Put::bytes).collect()].concat()
 }
 
-/// The bytes around the payload of a lock in a DUMP: type, module and version before it, end mark and checksum after it.
+/// The bytes around the payload of a lock in a DUMP: type, module and version before the payload, end mark and checksum
+/// after it.
 #[derive(Clone)]
 struct Frame {
     head: Vec<u8>,
@@ -104,8 +105,8 @@ impl Frame {
     }
 }
 
-/// A server that accepts payloads with a wrong checksum. With a connection, the frame of the server's DUMPs, and the
-/// server's time in milliseconds.
+/// A server that accepts payloads with a wrong checksum. Returns also a connection, the frame of the server's DUMPs,
+/// and the server's time in milliseconds.
 #[track_caller]
 fn credulous() -> (Server, Client, Frame, u64) {
     credulous_with(Setup::new())
@@ -200,11 +201,11 @@ fn a_payload_with_an_impossible_owner_token_or_number_is_refused() {
         }
         assert_eq!(client.call("DBSIZE"), Reply::Int(0), "{what}");
     }
-    // The tokens of the refused payloads have not raised the next token either.
+    // A refused payload had a token more than a day ahead. This token must not raise the token of a later grant.
     assert!(client.acquire("lock A").token < i64::try_from(day_ahead).unwrap());
 }
 
-/// Reads a restored lock, dumps and restores it, saves and loads it, and releases it.
+/// Checks that a restored lock can be read, dumped, restored again, saved, loaded, renewed and released.
 #[track_caller]
 fn see_lock_like_any_other(client: &mut Client, key: &str, what: &str) {
     let info = client.info(key).unwrap_or_else(|| panic!("{what}: no lock"));
@@ -230,7 +231,8 @@ fn see_lock_like_any_other(client: &mut Client, key: &str, what: &str) {
 
 #[test]
 fn a_restored_lease_of_any_length_can_be_saved_loaded_renewed_and_replicated() {
-    // An earlier version could save the longest lease in a snapshot but not load it, so the server did not start.
+    // An earlier version saved the longest lease in a snapshot, but refused it at the load, so the server did not
+    // start.
     let (mut primary, mut client, frame, now) = credulous_with(Setup::new().config("save 3600 1000000"));
     let replica = Server::start_replica_of(&primary);
     assert_eq!(replica.client().call("DEBUG SET-SKIP-CHECKSUM-VALIDATION 1"), Reply::ok());
@@ -252,7 +254,7 @@ fn a_restored_lease_of_any_length_can_be_saved_loaded_renewed_and_replicated() {
     let locks = client.call("DBSIZE");
     replica.see_in_sync_with(&primary);
     assert_eq!(replica.client().call("DEBUG DIGEST"), client.call("DEBUG DIGEST"));
-    // Redis 8 refuses SAVE while the child process of the replica's full resync runs.
+    // Redis 8 refuses SAVE while the child process runs that writes the snapshot for the replica.
     eventually("a snapshot", || client.call("SAVE") == Reply::ok());
     primary.kill_and_start_again();
     assert_eq!(primary.client().call("DBSIZE"), locks);
@@ -270,7 +272,8 @@ fn originals(client: &mut Client, now: u64) -> Vec<Vec<Put>> {
     };
     assert_eq!(client.call("DBSIZE"), Reply::Int(0));
     vec![
-        // A UUID and a thread: 0 in place of a length, then the bytes of the UUID, then the thread plus one.
+        // An owner of the form `UUID:thread`. It is stored as 0 in place of a length, the bytes of the UUID, and the
+        // thread plus one.
         vec![Put {
             owner_length: Some(0),
             ..put(1, b"\x0f\x8f\xad\x5b\xd9\xcb\x46\x9f\xa1\x65\x70\x86\x77\x28\x95\x0e\x2b")
@@ -302,7 +305,7 @@ fn damage(bytes: &mut Vec<u8>, from: usize, random: &mut Random) {
     }
 }
 
-/// A wrong number: one near a limit, or a random number.
+/// A wrong number: a limit, a limit plus one, or a random number.
 fn lie(random: &mut Random) -> u64 {
     let edges =
         [0, 1, 0x7f, 0x80, 1_000_000, u32::MAX.into(), LARGEST_TOKEN, LONGEST, i64::MAX as u64, u64::MAX];
@@ -313,7 +316,7 @@ fn lie(random: &mut Random) -> u64 {
     }
 }
 
-/// A damaged DUMP. Its type and module number stay those of a lock.
+/// A damaged DUMP that still has the type and the module number of a lock.
 fn damaged(originals: &[Vec<Put>], frame: &Frame, random: &mut Random) -> Vec<u8> {
     let mut puts = random.one_of(originals);
     match random.within(0..4) {
@@ -404,7 +407,7 @@ fn no_damaged_payload_crashes_the_server() {
     assert!(counts["OK"] > 0 && counts["ERR Bad data format"] > 0, "{counts:?}");
 }
 
-/// Reads restored locks, dumps and restores them, saves and loads everything, and releases them.
+/// Checks that restored locks can be dumped, restored again, saved, loaded, read and released.
 #[track_caller]
 fn see_sound(client: &mut Client, keys: &[&str]) {
     let dumps = client.call_all(keys.iter().map(|key| ["DUMP", key]).collect::<Vec<_>>());
@@ -497,7 +500,8 @@ fn follow_one_that_sends(snapshot: &[u8], replica: &Server) {
         if received.windows(5).any(|word| word == b"PSYNC") {
             break;
         }
-        // The replica waits for each reply, but it sends several REPLCONF together.
+        // The replica sends several REPLCONF commands together, and expects a reply to each. It sends any other command
+        // only after the replies to all earlier commands.
         let asked = received.windows(8).filter(|word| *word == b"REPLCONF").count();
         let ping = received.windows(4).any(|word| word == b"PING");
         let answers = if ping && asked == 0 { "+PONG\r\n".to_owned() } else { "+OK\r\n".repeat(asked) };
@@ -507,7 +511,7 @@ fn follow_one_that_sends(snapshot: &[u8], replica: &Server) {
     let head = format!("+FULLRESYNC {} 1\r\n${}\r\n", "0".repeat(40), snapshot.len());
     link.write_all(head.as_bytes()).expect("an answer");
     link.write_all(snapshot).expect("a snapshot");
-    // The replica closes the connection, whether it refuses or accepts the snapshot.
+    // Reads until the replica closes the connection, which it does whether it refuses or accepts the snapshot.
     while link.read(&mut chunk).is_ok_and(|count| count > 0) {}
 }
 
@@ -517,7 +521,7 @@ fn a_replica_refuses_a_full_resync_of_the_next_version() {
     for way in ["disabled", "swapdb"] {
         let mut replica = Setup::new().config(&format!("repl-diskless-load {way}")).start();
         follow_one_that_sends(&snapshot, &replica);
-        // A replica ends when it cannot read what the primary sends.
+        // A replica that cannot read the snapshot of its primary exits.
         assert!(replica.see_end().code().is_some(), "{}", replica.log());
         let log = replica.log();
         assert!(log.contains(OTHER_VERSION) && !log.contains("BUG REPORT"), "{way}: {log}");
@@ -557,7 +561,7 @@ fn very_many_holders_come_back_from_an_aof_of_commands() {
     let (_server, mut client, frame, now) =
         credulous_with(Setup::new().config("appendonly yes").config("aof-use-rdb-preamble no"));
     assert_eq!(restore(&mut client, "lock", &frame.around(&crowd(now, HOUR_MS))), Reply::ok());
-    // A lock that is loaded from AOF commands has a TTL.
+    // A lock that is loaded from AOF commands gets a TTL. With a TTL before the rewrite too, the digests can be equal.
     client.call("PEXPIRE lock 3000000");
     let before = client.call("DEBUG DIGEST");
     client.call("BGREWRITEAOF");
@@ -569,7 +573,7 @@ fn very_many_holders_come_back_from_an_aof_of_commands() {
     assert_eq!(client.call("DEBUG DIGEST"), before);
 }
 
-/// A copy of the lock would block the server for a second.
+/// If the module copied such a lock, the server would stand still for a second.
 #[test]
 fn a_lock_with_a_million_holders_is_unlinked_without_a_copy() {
     let count = rounds(300_000, 1_000_000);

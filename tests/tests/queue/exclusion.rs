@@ -26,8 +26,7 @@ fn fifty_clients_count_to_exactly_five_thousand() {
     observer.see_blocked(0);
 }
 
-/// At the same time, many clients acquire, wait, reach their limits, disconnect, are killed, and let their leases
-/// end.
+/// Many clients at the same time acquire locks, wait, reach their limits, disconnect, and let leases end.
 #[test]
 fn under_mixed_load_locks_exclude_each_other_and_leave_nothing_behind() {
     let server = Server::start();
@@ -45,7 +44,8 @@ fn under_mixed_load_locks_exclude_each_other_and_leave_nothing_behind() {
                 for round in 0..60 {
                     let key = random(3);
                     let (leaves, limit) = (random(4), 1 + random(40));
-                    // A client may already hold the lock when it disconnects, so its lease must end soon.
+                    // A client that is going to disconnect may already hold the lock then. So this client asks for a
+                    // short lease.
                     let lease = if leaves < 2 { 20 } else { 60_000 };
                     client.ask(&format!("lock-{key} {owner}-{round} PX {lease} BLOCK {limit}"));
                     match leaves {

@@ -1,9 +1,9 @@
-//! Waits that end at about the time of their grant. The next waiter must be served, whether the wait ends before or
-//! after the grant.
+//! Waits that end at about the time at which the waiter is granted the lock. The next waiter must be served, whether
+//! the wait ends before or after the grant.
 //!
-//! In each race A holds a lock, B waits for it, and C waits after B. The test frees the lock and ends B's wait at
-//! instants at most 5 ms apart, in both orders. In about half of the races the server reads both in one pass of its
-//! event loop. All leases last ten minutes, so a stalled queue stays stalled for longer than a test waits.
+//! In each race A holds a lock, B waits for the lock, and C waits behind B. The test frees the lock and ends B's wait
+//! at instants at most 5 ms apart, in both orders. In about half of the races the server handles the two in one pass of
+//! its event loop. All leases last ten minutes, so a stalled queue stays stalled for longer than a test waits.
 
 use lockward_tests::{Client, DEADLINE, Grant, Random, Reply, Server, eventually, rounds};
 use std::collections::HashMap;
@@ -52,16 +52,16 @@ const FREEINGS: [Freeing; 6] = [
     Freeing::Flush,
 ];
 
-/// How often each outcome occurred.
+/// The number of races with each outcome.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outcomes {
     /// The wait ended before the grant: B was never granted the lock.
     before: u32,
-    /// B was granted the lock, but had left before the server could send the reply.
+    /// B was granted the lock, but left before the server could send the reply. So the server passed the grant on.
     passed_on: u32,
     /// B was granted the lock and received the reply.
     delivered: u32,
-    /// The server sent the reply, but B had left and did not receive it.
+    /// B was granted the lock and the server sent the reply, but B left without receiving it.
     undelivered: u32,
 }
 
@@ -89,7 +89,7 @@ struct Race {
     c: Client,
 }
 
-/// The commands that are sent at one instant of a batch.
+/// What the test does at one instant of a batch.
 #[derive(Clone, Copy)]
 enum Action {
     Free,
@@ -135,7 +135,7 @@ impl<'a> Course<'a> {
             }
         }
         let schedule = self.schedule(freeing, count);
-        // Batches of several tests would disturb each other's timing, so one runs at a time.
+        // Several batches at the same time would disturb each other's timing, so one batch runs at a time.
         static AIM: Mutex<()> = Mutex::new(());
         let aim = AIM.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = Instant::now();
@@ -177,7 +177,7 @@ impl<'a> Course<'a> {
                 (2, None) => outcomes.before += 1,
                 (3, None) => outcomes.passed_on += 1,
                 (3, Some(true)) => outcomes.delivered += 1,
-                // B's second call got the grant, so B's first wait ended before the grant.
+                // Only B's second call got the grant. So B's first wait ended before the grant.
                 (3, Some(false)) if self.ending == Ending::Repeat => outcomes.before += 1,
                 (3, Some(false)) => outcomes.undelivered += 1,
                 other => {
@@ -226,7 +226,8 @@ impl<'a> Course<'a> {
         let mut schedule = Vec::new();
         let at = |micros: i64| Duration::from_micros(micros.unsigned_abs());
         let short = i64::try_from(SHORT.as_micros()).unwrap();
-        // The server's timers are less exact than commands, so offsets of microseconds make no sense for them.
+        // The server ends leases and wait limits by timers, which are only exact to milliseconds. So the test uses
+        // offsets of microseconds only if neither event is a timer.
         let exact = freeing != Freeing::LeaseEnd && self.ending != Ending::Limit;
         for number in 0..count {
             let freed = if freeing == Freeing::Flush { FIRST } else { FIRST + self.random.within(0..20_000) };
@@ -251,7 +252,7 @@ impl<'a> Course<'a> {
         schedule
     }
 
-    /// Frees the lock, and returns the number of replies to expect.
+    /// Sends the commands that free the lock, and returns the number of replies to expect.
     #[track_caller]
     fn free(&mut self, freeing: Freeing, race: &Race) -> usize {
         let key = &race.key;
@@ -293,7 +294,8 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// The grant that B's first call has received; `None` after null, an error, or the end of the connection.
+    /// The grant that B's first call has received; `None` if B received null or an error, or if its connection has
+    /// ended.
     #[track_caller]
     fn grant_received(&self, race: &mut Race) -> Option<Grant> {
         let b = race.b.as_mut()?;
@@ -320,8 +322,8 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// Waits until one race is over. C must get the lock. Returns `None` if B never held the lock, otherwise whether
-    /// B's first call received the grant.
+    /// Waits until one race is over, in which C must get the lock. Returns `None` if B never held the lock, and
+    /// otherwise whether B's first call received the grant.
     #[track_caller]
     fn finish(&mut self, race: &mut Race) -> Option<bool> {
         let received = self.grant_received(race);
@@ -339,8 +341,8 @@ impl<'a> Course<'a> {
         let mut knows = received.is_some();
         let mut held = received.or(repeated);
         if matches!(self.ending, Ending::BreakOff | Ending::DeleteUser) && held.is_none() {
-            // The test cannot see whether the server has sent B's reply. If the reply was sent, B holds the lock, and
-            // B's repeated request finds the grant.
+            // The test cannot see whether the server has sent the reply to B. If the server has sent it, B still holds
+            // the lock, and a repeated request of B must return the same grant.
             let owner = self.owner_when_settled(race);
             if owner == "B" {
                 let token = self.a.holder(&key).token;
@@ -363,14 +365,16 @@ impl<'a> Course<'a> {
         held.map(|_| knows)
     }
 
-    /// Waits until the server has noticed that B has left. Returns the owner of the lock after that.
+    /// Waits until the server has noticed that B has left, and has passed B's grant on if there was one. Returns the
+    /// owner of the lock after that.
     #[track_caller]
     fn owner_when_settled(&mut self, race: &Race) -> String {
         let gone = format!("CLIENT LIST ID {}", race.b_id);
         eventually("B is gone", || self.a.call(&*gone).bytes().is_empty());
-        // The module's timer ends this wait only after all earlier work, such as passing B's grant on.
+        // D waits for 1 ms. The module's timer ends this wait only after all earlier work of the module, such as
+        // passing B's grant on.
         assert_eq!(self.a.call(format!("LOCK.ACQUIRE {} D BLOCK 1", race.key)), Reply::NullArray);
-        // If A's lease has just ended, the lock has no owner until the timer serves the waiters.
+        // If A's lease has just ended, the lock has no owner until the module's timer serves the waiters.
         let mut owner = None;
         eventually("the lock has an owner", || {
             owner = self.a.owner(&race.key);
@@ -394,7 +398,7 @@ impl<'a> Course<'a> {
     }
 }
 
-/// Races `ending` against every event that frees the lock. Checks that no lock, waiter or connection remains.
+/// Runs races of `ending` with every event that frees the lock. Then checks that no lock, waiter or connection remains.
 #[track_caller]
 fn race(ending: Ending) -> Vec<Outcomes> {
     let server = Server::start();
@@ -405,7 +409,7 @@ fn race(ending: Ending) -> Vec<Outcomes> {
     let mut course = Course::new(&server, ending);
     for freeing in FREEINGS {
         let mut outcomes = Outcomes::default();
-        // On a busy machine the timing may be wrong. More races then run, until both orders have occurred.
+        // On a busy machine, all races may have the same order. Then more races run, until both orders have occurred.
         let (least, most) = (rounds(42, 2_000), rounds(42, 2_000) + 20 * BATCH);
         let mut raced = 0;
         let both = |outcomes: &Outcomes| (outcomes.before > 0 || !ends_before) && outcomes.after() > 0;

@@ -194,9 +194,9 @@ fn a_place_is_kept_for_as_long_as_was_asked_and_no_longer() {
     assert_eq!(a.queue("lock"), ["C", "W"]);
 }
 
-// When a kept place holds back the waiters behind it.
+// When a kept place holds back the waiters behind the place.
 
-/// After the end of its wait limit, a place holds back the waiters behind it for at least 100 ms more.
+/// When a wait limit is reached, the kept place holds back the waiters behind the place for at least 100 ms more.
 #[test]
 fn after_its_wait_limit_a_place_holds_back_the_waiters_behind_it_for_a_while() {
     const BLOCK: Duration = Duration::from_millis(20);
@@ -211,7 +211,7 @@ fn after_its_wait_limit_a_place_holds_back_the_waiters_behind_it_for_a_while() {
         let wait = format!("LOCK.ACQUIRE lock {owner} BLOCK {} {KEEP}", BLOCK.as_millis());
         assert!(a.call(wait).is_null());
         let reply = reader.call("LOCK.ACQUIRE lock R SHARED");
-        // If the machine was too slow, this attempt shows nothing.
+        // If the machine was too slow, the reader may have asked too late, and this attempt shows nothing.
         let in_time = begun.elapsed() < HELD_BACK;
         assert!(!in_time || reply.is_null(), "the place is overtaken");
         a.call(format!("LOCK.RELEASE lock {owner} HOLDS 0"));
@@ -242,7 +242,7 @@ fn waiters_behind_a_place_that_is_passed_over_are_served() {
 #[test]
 fn the_place_of_a_closed_connection_holds_no_waiter_back() {
     let (server, mut a) = start_held_with("SHARED");
-    // W waits without limit. If its place held others back, it would hold them back for the whole test.
+    // W waits without limit. If W's kept place held others back, it would do so for the whole test.
     let w = server.waiter(&format!("lock W BLOCK 0 {KEEP}"));
     let mut reader = server.waiter("lock R SHARED BLOCK 0");
     drop(w);
@@ -315,7 +315,8 @@ fn a_release_leaves_waits_that_name_no_count() {
 #[test]
 fn giving_up_a_kept_place_lets_the_waiters_behind_it_in() {
     let (server, mut a) = start_held_with("SHARED");
-    // After its wait limit, the place holds back others until W gives it up.
+    // When W's wait limit is reached, W's kept place holds back others. The release ends the place, so the reader is
+    // granted the lock at once.
     for number in 0..20 {
         let mut w = server.client();
         assert!(w.call(format!("LOCK.ACQUIRE lock W BLOCK 5 {KEEP}")).is_null());
@@ -496,7 +497,8 @@ fn very_many_places_are_kept_and_end() {
     let mut client = server.client();
     for batch in 0..PLACES / 500 {
         let owners = batch * 500..(batch + 1) * 500;
-        // The server reads the next request of a waiting client only after the reply to the wait.
+        // The requests run one after the other, because the server reads the next request of a waiting client only
+        // after the reply to the wait.
         client.send_all(
             owners.map(|owner| format!("LOCK.ACQUIRE lock owner-{owner} BLOCK 1 HOLDS 1 KEEP 60000")),
         );

@@ -1,9 +1,11 @@
-//! Every way in which a lock can end. Its waiters get their replies at once, according to the new content of the key.
+//! Every way in which a lock can end. The waiters get their replies at once. The replies depend on what the key
+//! contains then.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 use std::time::{Duration, Instant};
 
-/// Runs `command` while A holds `lock` and B waits for the lock. B must be granted a new tenure.
+/// Runs `command` while A holds `lock`, and B and C wait for `lock`. B must be granted a new tenure, and C must still
+/// wait.
 #[track_caller]
 fn assert_served_after(command: &str) {
     let (server, mut a, mut b) = Server::start_contended();
@@ -475,7 +477,7 @@ fn an_expiry_set_by_hand_serves_the_first_waiter_of_a_lock_with_a_long_name() {
         let [mut b, mut c] =
             ["B", "C"].map(|owner| server.waiter(&format!("{name} {owner} PX 600000 BLOCK 0")));
         assert_eq!(a.call(format!("PEXPIRE {name} 100")), Reply::Int(1));
-        // B must be served in time although another client joins and leaves the queue.
+        // D joins and leaves the queue, which must not delay B's grant.
         let mut d = server.client();
         d.ask(&format!("{name} D BLOCK 1"));
         assert_eq!(d.reply(), Reply::NullArray);
@@ -483,7 +485,7 @@ fn an_expiry_set_by_hand_serves_the_first_waiter_of_a_lock_with_a_long_name() {
         drop(b);
         assert_eq!(a.call(format!("PEXPIRE {name} 100")), Reply::Int(1));
         assert_eq!(c.reply().grant().holds, 1, "{length}, again");
-        // This time, the expiry is set before any client waits.
+        // This time, the client begins to wait when the expiry is already set.
         assert_eq!(a.call(format!("PEXPIRE {name} 300")), Reply::Int(1));
         let mut e = server.client();
         e.ask(&format!("{name} E BLOCK 0"));

@@ -1,4 +1,4 @@
-//! Thousands of waiters arrive, disconnect and are served. Nothing remains of them.
+//! Thousands of waiters arrive, and disconnect or are served. Nothing remains of them.
 
 use lockward_tests::{Client, Crowd, Reply, Server, Setup, appended_commands, eventually, rounds};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ fn roomy() -> Setup {
     Setup::new().config("maxclients 10500")
 }
 
-/// A way in which all waiters disconnect. The first argument is a connection of another client.
+/// Makes all waiters disconnect. The first argument is the connection of a client that does not wait.
 type Vanish = fn(&mut Client, Vec<Client>);
 
 /// The ways to disconnect.
@@ -31,8 +31,8 @@ const VANISH: [(&str, Vanish); 3] = [
 ];
 
 /// Waits until the server uses no more memory than `before` plus the memory that it keeps for later waiters: tables
-/// with spare capacity, and a few internal clients. The server has an internal client of 18 KB for each blocked client,
-/// and frees some hundred of these per second.
+/// with spare capacity, and a few internal clients. The wait is necessary because the server has an internal client of
+/// 18 KB for each blocked client, and frees only some hundred internal clients per second.
 #[track_caller]
 fn see_memory_back(client: &mut Client, before: i64, count: usize) {
     let kept = 500_000 + 150 * count as i64;
@@ -47,7 +47,7 @@ fn see_memory_back(client: &mut Client, before: i64, count: usize) {
     println!("used_memory: {now} again, and {before} before");
 }
 
-/// Runs `work`, and prints the longest PING during that time.
+/// Runs `work`, and prints how long `work` and the slowest PING meanwhile took.
 fn with_pings<R>(server: &Server, what: &str, work: impl FnOnce() -> R) -> R {
     let done = AtomicBool::new(false);
     let probe = || {
@@ -74,7 +74,8 @@ fn with_pings<R>(server: &Server, what: &str, work: impl FnOnce() -> R) -> R {
     })
 }
 
-/// `count` clients arrive and disconnect, `crowds` times, in turn in every way. Nothing remains of them.
+/// Lets `count` clients arrive and disconnect, `crowds` times, in each way in turn. Checks that nothing remains of the
+/// clients.
 #[track_caller]
 fn come_and_vanish(count: usize, crowds: usize, request: fn(usize) -> String) {
     let crowd = Crowd::gather();
@@ -209,7 +210,7 @@ fn a_limit_below_the_number_of_waiters_keeps_them_and_refuses_new_ones() {
         assert_eq!(a.call(["CONFIG", "SET", setting, "2"]), Reply::ok());
         assert_eq!(a.queue("lock"), ["B", "C", "D", "E"], "{setting}");
         for (holder, waiter) in ["A", "B", "C"].iter().zip(&mut waiters) {
-            // The limit is two. Four clients wait, then three, then two, so each new waiter is refused.
+            // The limit is two. Four clients wait, then three, then two, so the server refuses a new waiter each time.
             assert_eq!(late.call("LOCK.ACQUIRE lock F BLOCK 0").error_word(), "MAXWAITERS", "{setting}");
             a.call(format!("LOCK.RELEASE lock {holder}"));
             assert_eq!(waiter.reply().grant().holds, 1);
@@ -314,8 +315,8 @@ fn the_waits_of_one_owner_are_replicated_as_one_change() {
     let server = Setup::new().config("appendonly yes").start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
-    // Each wait asks for a lease of a different length. If each grant set its lease, the server would replicate the
-    // whole tenure each time.
+    // Each wait asks for a lease of a different length. If each grant changed the lease separately, the server would
+    // replicate the whole tenure for each.
     let mut waits = crowd.ask(&server, WAITS, |number| format!("lock B PX {} BLOCK 0", 600_000 + number));
     a.see_blocked(i64::try_from(WAITS).unwrap());
     assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));

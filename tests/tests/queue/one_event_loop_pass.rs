@@ -1,4 +1,4 @@
-//! Grants and other ends of waits in one pass of the server's event loop.
+//! Grants, kills and other ends of waits, all in one pass of the server's event loop.
 
 use lockward_tests::{Client, DEADLINE, Random, Reply, Server, Silence, eventually, rounds};
 
@@ -10,7 +10,7 @@ struct Wait {
 }
 
 impl Wait {
-    /// Reads how the wait has ended, and checks the replies to the later commands on the connection.
+    /// Reads how the wait has ended, and checks that each later command on the connection gets one reply.
     #[track_caller]
     fn end(&mut self) -> End {
         let end = match self.client.reply_within(DEADLINE) {
@@ -37,8 +37,9 @@ enum End {
     Closed,
 }
 
-/// B waits over one to three connections, and C waits after B. One packet frees the lock, kills connections of B and
-/// unblocks others, in any order. If a connection of B receives a grant, B holds the lock. Otherwise C gets the lock.
+/// B waits over one to three connections, and C waits behind B. One packet frees the lock, kills some connections of B
+/// and unblocks some other connections of B, in any order. If a connection of B receives a grant, B holds the lock.
+/// Otherwise C gets the lock.
 #[test]
 fn a_lock_freed_together_with_kills_and_unblocks_is_held_by_the_client_that_gets_the_grant() {
     let server = Server::start();
@@ -162,8 +163,8 @@ fn with_client_reply_off_a_waiter_is_granted_the_lock_without_a_reply() {
     }
 }
 
-/// B disconnects while the server is busy, after B's grant and before the reply. Returns the connection of C, which
-/// waits after B.
+/// Lets B disconnect while the server is busy: after the grant to B, and before the server sends the reply. Returns the
+/// connection of C, which waits behind B.
 #[track_caller]
 fn leave_while_the_server_is_busy(server: &Server, leave: fn(Client)) -> Client {
     let mut a = server.client();
@@ -214,8 +215,8 @@ fn a_client_that_sends_quit_behind_its_wait_keeps_the_lock_that_it_was_granted()
     assert_eq!(a.holder("lock").tenure(), ("B", 1, grant.token));
 }
 
-/// A transaction frees the lock, so that B is granted it. It also renames or moves the lock, and kills B before or
-/// after that. The first waiter for the new name gets the lock.
+/// A transaction frees the lock, so that B is granted the lock. The transaction also renames or moves the lock, and
+/// kills B before or after the move. The first waiter for the new name gets the lock.
 #[test]
 fn a_grant_to_a_client_that_has_left_is_passed_on_under_the_new_name_of_the_lock() {
     let moves: [(&[&str], &str, i64); 5] = [
@@ -249,7 +250,8 @@ fn a_grant_to_a_client_that_has_left_is_passed_on_under_the_new_name_of_the_lock
             for reply in a.call_all(transaction) {
                 assert!(!matches!(reply, Reply::Error(_)), "{what}: {reply:?}");
             }
-            // The server may read this request in the event loop pass of the transaction or after it.
+            // D must get the lock whether the server reads D's request in the event loop pass of the transaction or
+            // later.
             d.ask(&format!("{name} D PX 600000 BLOCK 0"));
             assert_eq!(d.reply().grant().holds, 1, "{what}");
             assert_eq!(there.owner(name).as_deref(), Some("D"), "{what}");
@@ -269,7 +271,7 @@ fn a_grant_whose_owner_asks_again_is_kept_although_the_key_was_renamed() {
     let replies =
         a.transact(["LOCK.RELEASE lock A", "RENAME lock other", &kill, "LOCK.ACQUIRE other B HOLDS 1"]);
     assert_eq!(replies[3].grant().holds, 1);
-    // Each call runs one more event loop pass.
+    // Each call runs in a further event loop pass, in which the module could wrongly take B's grant back.
     for _ in 0..2 {
         assert_eq!(a.owner("other").as_deref(), Some("B"));
     }
@@ -279,7 +281,8 @@ fn a_grant_whose_owner_asks_again_is_kept_although_the_key_was_renamed() {
     assert_eq!(a.owner("other").as_deref(), Some("B"));
 }
 
-/// A command that serves the waiters of the renamed lock, before the module does so in the background.
+/// A command that changes nothing, but serves the waiters for `other` at once. Otherwise the module would serve them
+/// later, in the background.
 const SERVE: &str = "LOCK.RELEASE other C HOLDS 0";
 
 /// Starts a wait for the key "other", and returns its connection and the command that kills this connection.

@@ -74,7 +74,8 @@ fn a_release_grants_all_waiters_up_to_the_first_that_does_not_fit() {
     let tokens = readers.each_mut().map(|reader| reader.reply().grant().token);
     assert!(tokens[0] < tokens[1] && tokens[1] < tokens[2], "{tokens:?}");
     assert!(heavy.has_no_reply() && last.has_no_reply());
-    // Two readers and the heavy request have a weight of four together.
+    // When C has released, two readers with a weight of one each and the heavy request with a weight of two fit into
+    // its four slots.
     a.call("LOCK.RELEASE lock C");
     assert_eq!(heavy.reply().grant().holds, 1);
     assert!(last.has_no_reply());
@@ -298,7 +299,8 @@ fn an_owner_that_is_granted_a_lock_without_a_wait_is_granted_its_waits_too() {
     let mut other = held.server.waiter("lock X BLOCK 0");
     let mut again = held.server.waiter("lock W SHARED BLOCK 0");
     assert!(held.a.call("LOCK.ACQUIRE lock W SHARED").is_null(), "the request has passed W's own first wait");
-    // With HOLDS, the request takes the place of W's first wait.
+    // With HOLDS, the request takes over the place of W's first wait. This place is the first in the queue, so the
+    // request is granted.
     assert_eq!(held.a.acquire("lock W SHARED HOLDS 1").holds, 1);
     let reply = held.writer.reply();
     assert_eq!(reply.error_word(), "SUPERSEDED", "{reply:?}");

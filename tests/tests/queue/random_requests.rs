@@ -1,7 +1,7 @@
 //! Random requests of several clients, compared with a model of the grants and the wait queue.
 //!
-//! Each reply must be the reply of the model. After each command the server must show the same holders and the same
-//! queue as the model. No lease ends and no wait has a limit, so nothing depends on the time.
+//! Each reply of the server must be the reply of the model. After each command, the server must show the same holders
+//! and the same queue as the model. No lease ends and no wait has a limit, so nothing depends on the time.
 
 use lockward_tests::{Client, Random, Reply, Server, eventually, rounds};
 use std::collections::VecDeque;
@@ -28,7 +28,7 @@ struct Request {
     owner: &'static str,
     slots: i64,
     weight: Option<i64>,
-    /// The hold count in HOLDS.
+    /// The hold count that the option HOLDS names.
     holds: Option<i64>,
 }
 
@@ -45,7 +45,7 @@ impl Request {
     }
 }
 
-/// A reply.
+/// A reply of the model or of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Told {
     Holds(i64),
@@ -59,7 +59,7 @@ struct Model {
     holders: Vec<Holder>,
     /// The waiting requests, each with the number of its connection.
     queue: VecDeque<(usize, Request)>,
-    /// The replies to waiters, each with the number of the connection.
+    /// The replies to waiters, each with the number of the waiter's connection.
     told: Vec<(usize, Told)>,
 }
 
@@ -73,7 +73,7 @@ impl Model {
         self.holders.iter_mut().find(|holder| holder.owner == owner)
     }
 
-    /// The reply to a request if no other request waits; `None` if the request must wait.
+    /// The reply to a request if no other request waits before it; `None` if the request must wait.
     fn admit(&mut self, request: &Request) -> Option<Told> {
         if let Some(known) = self.holder(request.owner) {
             let other_weight = request.weight.is_some_and(|weight| weight != known.mode.1);
@@ -97,7 +97,7 @@ impl Model {
         })
     }
 
-    /// Grants the lock to one waiter after another, until the first waiter in the queue does not fit.
+    /// Grants the lock to the first waiter in the queue, as long as this waiter fits beside the holders.
     fn serve(&mut self) {
         while let Some((client, request)) = self.queue.front().cloned() {
             let Some(told) = self.admit(&request) else { return };
@@ -127,8 +127,8 @@ impl Model {
         self.told.extend(superseded.into_iter().map(|(client, _)| (client, Told::Error("SUPERSEDED"))));
     }
 
-    /// The reply to LOCK.ACQUIRE; `None` if the client waits. `waits` is the number of its connection if the request
-    /// has BLOCK.
+    /// The reply to LOCK.ACQUIRE; `None` if the client waits. If the request has BLOCK, `waits` is the number of the
+    /// client's connection.
     fn acquire(&mut self, request: &Request, waits: Option<usize>) -> Option<Told> {
         let first = self.queue.iter().position(|(_, other)| other.owner == request.owner);
         let own = first.filter(|_| request.holds.is_some());
@@ -180,7 +180,7 @@ impl Model {
         told
     }
 
-    /// The reply to LOCK.RENEW; `None` for the fencing token, which the model does not know.
+    /// The reply to LOCK.RENEW; `None` if the reply is the fencing token, because the model has no tokens.
     fn renew(&mut self, owner: &str, slots: i64, weight: Option<i64>) -> Option<Told> {
         let Some(known) = self.holder(owner) else { return Some(Told::Error("NOTHELD")) };
         if rank(slots) < rank(known.mode.0) || weight.is_some_and(|weight| weight != known.mode.1) {

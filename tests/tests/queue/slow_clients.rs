@@ -9,8 +9,8 @@ fn limited() -> Setup {
         .config("client-output-buffer-limit pubsub 1mb 0 0")
 }
 
-/// Lets `silent` send a command `times` times without reading, or until the server disconnects `silent`. Checks that
-/// another client is served meanwhile. Returns the largest `used_memory` of the server.
+/// Lets `silent` send a command without reading the replies, `times` times or until the server disconnects `silent`.
+/// Checks that another client is served meanwhile. Returns the largest `used_memory` of the server.
 #[track_caller]
 fn send_and_never_read(server: &Server, silent: &mut Client, command: &str, times: usize) -> i64 {
     const BATCH: usize = 500;
@@ -27,7 +27,7 @@ fn send_and_never_read(server: &Server, silent: &mut Client, command: &str, time
     most
 }
 
-/// A server on which A holds `lock` and 51 clients wait for it.
+/// A server on which A holds `lock` and 51 clients wait for `lock`.
 #[track_caller]
 fn crowded(setup: Setup) -> (Server, Client, Vec<Client>) {
     let (server, mut a, b) = setup.start_contended();
@@ -48,7 +48,8 @@ fn a_client_that_never_reads_is_cut_off_at_the_servers_limit() {
         let before = a.stat("memory", "used_memory");
         let mut silent = server.client();
         let id = silent.call("CLIENT ID").int();
-        // The kernel buffers some megabytes of replies before the server must buffer any, hence the large number.
+        // The number is large because the kernel buffers some megabytes of replies before the server must buffer
+        // replies itself.
         let most = send_and_never_read(&server, &mut silent, command, 2_000_000);
         println!("{command}: at most {} bytes more", most - before);
         eventually("the server has disconnected the client", || {

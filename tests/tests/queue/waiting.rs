@@ -119,7 +119,7 @@ fn a_waiter_that_is_killed_is_skipped() {
     assert_eq!(c.reply().grant().holds, 1);
 }
 
-/// Makes the server read the release by A and then the disconnection of B, both in one event loop pass.
+/// Makes the server read A's release first and B's disconnection after it, in the same event loop pass.
 #[track_caller]
 fn release_and_leave(server: &Server, a: &mut Client, b: Client, leave: fn(Client)) {
     server.freeze();
@@ -131,7 +131,7 @@ fn release_and_leave(server: &Server, a: &mut Client, b: Client, leave: fn(Clien
     server.thaw();
 }
 
-/// Makes the server read the disconnection of B and then the release by A, both in one event loop pass.
+/// Makes the server read B's disconnection first and A's release after it, in the same event loop pass.
 #[track_caller]
 fn leave_and_release(server: &Server, a: &mut Client, b: Client, leave: fn(Client)) {
     server.freeze();
@@ -177,7 +177,7 @@ fn a_lock_is_free_when_its_last_waiter_disconnects_just_after_the_release() {
     }
 }
 
-/// Releases A's lock, so that B is granted it. Kills B before the server can send B's reply.
+/// Releases A's lock, so that B is granted the lock. Kills B's connection before the server can send the reply to B.
 #[track_caller]
 fn release_and_kill(a: &mut Client, b: i64) {
     let results = a.transact(["LOCK.RELEASE lock A", &format!("CLIENT KILL ID {b}")]);
@@ -241,7 +241,8 @@ fn a_grant_that_its_owner_asks_for_again_a_little_later_is_not_taken_back() {
     let kill = format!("CLIENT KILL ID {}", queue[0].client_id);
     let mut again = server.client();
     again.call("PING");
-    // The server sleeps after it has killed B. So it reads the next request in the next event loop pass.
+    // The server sleeps after it has killed B, while B's owner asks again. So the server reads this request only in the
+    // next event loop pass.
     a.send_all(["MULTI", "LOCK.RELEASE lock A", &kill, "DEBUG SLEEP 0.1", "EXEC"]);
     assert!(b.is_closed());
     let grant = again.acquire("lock B HOLDS 1");
@@ -258,7 +259,8 @@ fn a_grant_is_taken_back_when_the_server_allows_writes_again() {
     let kill = format!("CLIENT KILL ID {}", queue[0].client_id);
     let mut limited = server.waiter("lock C BLOCK 500");
     a.transact(["LOCK.RELEASE lock A", &kill, "CONFIG SET min-replicas-to-write 1"]);
-    // The module's timer ends this wait, and then tries to take B's grant back.
+    // The module's timer ends this wait at its limit, and then tries to take B's grant back. The module cannot do this,
+    // because the server refuses writes.
     assert_eq!(limited.reply(), Reply::NullArray);
     assert_eq!(a.owner("lock").as_deref(), Some("B"));
     a.call("CONFIG SET min-replicas-to-write 0");

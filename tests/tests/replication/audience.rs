@@ -1,5 +1,5 @@
-//! Without a replica, AOF or backlog, the module replicates no changes. A replica or AOF that is added under load
-//! must still miss no change.
+//! While there is no replica, AOF or backlog, the module replicates no changes. Nevertheless, a replica or AOF that is
+//! added under load must not miss a change.
 
 use lockward_tests::{Client, Random, Reply, Server, Setup, eventually, rounds};
 use std::fs;
@@ -10,10 +10,10 @@ use std::thread;
 /// The number of owners that use locks, each over its own connection.
 const OWNERS: u64 = 6;
 
-/// The number of locks that these owners share.
+/// The number of locks that the owners share.
 const LOCKS: i64 = 40;
 
-/// Clients that use locks, and can be paused.
+/// The work of clients that use locks. A test can pause and end the work.
 #[derive(Default)]
 struct Work {
     over: AtomicBool,
@@ -21,7 +21,7 @@ struct Work {
 }
 
 impl Work {
-    /// Runs `part` again and again, until `over` is set.
+    /// Runs `part` again and again until `over` is set, but not while the work is paused.
     fn go_on(&self, mut part: impl FnMut()) {
         while !self.over.load(Ordering::Relaxed) {
             let _goes_on = self.stands.read();
@@ -29,14 +29,14 @@ impl Work {
         }
     }
 
-    /// Pauses all clients between two commands, and runs `look`.
+    /// Pauses the work of all clients, each between two parts, and runs `look` meanwhile.
     fn stand_still<T>(&self, look: impl FnOnce() -> T) -> T {
         let _stands = self.stands.write();
         look()
     }
 }
 
-/// Stops the clients when it goes out of scope, also after a panic.
+/// Ends the work of the clients when this value goes out of scope, also after a panic.
 struct Stop<'a>(&'a Work);
 
 impl Drop for Stop<'_> {
@@ -104,7 +104,7 @@ fn at_work<T>(server: &Server, seed: u64, test: impl FnOnce(&Work) -> T) -> T {
     })
 }
 
-/// Waits until the clients have sent 5,000 commands. By then the server's cron has also run many times.
+/// Waits until the clients have sent 5,000 more commands. By then the server's cron has also run many times.
 #[track_caller]
 fn see_work(server: &Server) {
     let mut client = server.client();
@@ -112,7 +112,8 @@ fn see_work(server: &Server) {
     eventually("clients at work", || client.stat("stats", "total_commands_processed") > before + 5_000);
 }
 
-/// Runs `begin`, which adds a replica or an AOF, while clients use locks. Stops the clients after some time.
+/// Runs `begin`, which adds a replica or an AOF, while clients use locks. The clients also work for some time before
+/// and after `begin`.
 #[track_caller]
 fn while_clients_lock<T>(server: &Server, seed: u64, begin: impl FnOnce() -> T) -> T {
     at_work(server, seed, |_| {
@@ -123,7 +124,7 @@ fn while_clients_lock<T>(server: &Server, seed: u64, begin: impl FnOnce() -> T) 
     })
 }
 
-/// The locks of a server while no client changes them.
+/// The locks of a server, read while no client changes them.
 #[derive(Debug)]
 struct Locks {
     digest: Reply,
@@ -134,8 +135,7 @@ impl Locks {
     fn of(server: &Server) -> Self {
         let mut client = server.client();
         let digest = client.call("DEBUG DIGEST");
-        // The commands are sent in one packet, so that no lock changes in between. The leases are read at slightly
-        // different times.
+        // The leases are read at slightly different times, but in one packet, so the difference is small.
         let infos = client.call_all((0..LOCKS).map(|lock| format!("LOCK.INFO lock-{lock}")));
         let locks = infos.iter().filter(|info| !info.is_null()).map(Reply::info);
         let leases = locks.flat_map(|lock| lock.holders).map(|holder| holder.lease_left).collect();
@@ -144,8 +144,8 @@ impl Locks {
 }
 
 impl PartialEq for Locks {
-    /// Two servers have the same locks if their leases differ by the same time: the time between the two requests.
-    /// The tolerance of 10 s is for a busy machine.
+    /// Compares two servers. All leases must differ by about the same time, which is the time between the requests to
+    /// the two servers. The tolerance of 10 s is for a busy machine.
     fn eq(&self, other: &Self) -> bool {
         let meanwhile = |(one, other): (&i64, &i64)| one - other;
         let mut shifts = self.leases.iter().zip(&other.leases).map(meanwhile);
@@ -182,7 +182,7 @@ fn a_replica_that_attaches_while_clients_lock_misses_nothing() {
 
 /// Waits until no rewrite of the AOF is running or scheduled.
 fn see_no_rewrite(client: &mut Client) {
-    // The order matters: a scheduled rewrite may be running a moment later.
+    // The order of the two conditions matters: a scheduled rewrite may be running a moment later.
     eventually("no rewrite of the AOF", || {
         client.stat("persistence", "aof_rewrite_scheduled") == 0
             && client.stat("persistence", "aof_rewrite_in_progress") == 0
@@ -230,7 +230,8 @@ fn a_change_right_after_the_aof_is_switched_on_is_in_the_aof() {
     for switch in ["CONFIG SET appendonly yes", "PING"] {
         let server = Setup::new().config("hz 100").config("appendfsync always").start();
         let mut client = see_nobody_listen(&server);
-        // The commands are sent in one packet, so that the cron cannot run in between.
+        // The commands are sent in one packet, so that the cron, in which the module could notice the AOF, cannot run
+        // in between.
         client.call_all([
             "LOCK.ACQUIRE lock-1 A",
             switch,
@@ -273,7 +274,8 @@ fn a_change_that_is_not_replicated_still_counts_as_a_change() {
     }
 }
 
-/// Attaches a replica to a primary that delays the snapshot.
+/// Plays a replica that asks for a snapshot, and waits until the primary lists this replica. The primary delays the
+/// snapshot.
 fn ask_for_a_snapshot(primary: &Server) -> Client {
     let mut link = primary.client();
     assert_eq!(link.call("REPLCONF capa eof capa psync2"), Reply::ok());
@@ -289,7 +291,8 @@ fn a_replica_that_starts_from_a_copied_snapshot_misses_nothing() {
     let mut client = see_nobody_listen(&primary);
     let mut first = primary.client();
     assert_eq!(first.call("REPLCONF capa eof capa psync2"), Reply::ok());
-    // The server reads all three commands in one event loop pass, between two runs of the cron.
+    // The server reads the three commands PSYNC, SAVE and LOCK.ACQUIRE in one event loop pass, so its cron does not run
+    // in between.
     primary.freeze();
     first.send("PSYNC ? -1");
     primary.see_unread_from(first.port());
@@ -308,7 +311,7 @@ fn a_replica_that_starts_from_a_copied_snapshot_misses_nothing() {
     assert_eq!(Locks::of(&replica), Locks::of(&primary));
 }
 
-/// A primary that waits for more replicas for a long time before it sends a snapshot.
+/// A primary that delays each snapshot for a long time, in case more replicas come.
 fn in_no_hurry() -> Server {
     Setup::new()
         .config("hz 100")
@@ -317,14 +320,15 @@ fn in_no_hurry() -> Server {
         .start()
 }
 
-/// Waits until the module has noticed in the server's cron that there is nothing to replicate to.
+/// Waits until the module has noticed, in the server's cron, that there is no replica, AOF or backlog.
 fn see_nobody_listen(server: &Server) -> Client {
     let mut client = server.client();
     let_cron_run(&mut client);
     client
 }
 
-/// Lets the server's cron run. The cron is overdue after the sleep, so it runs before the next command.
+/// Lets the server's cron run. The sleep is longer than the time between two runs, so the cron runs before the next
+/// command.
 fn let_cron_run(client: &mut Client) {
     for _ in 0..2 {
         assert_eq!(client.call("DEBUG SLEEP 0.01"), Reply::ok());
@@ -351,18 +355,19 @@ fn a_replica_that_attaches_without_a_snapshot_gets_every_change() {
     });
 }
 
-/// Chooses at random how a primary sends snapshots. From 8.0 on, Valkey and Redis can use a separate connection.
+/// Chooses at random how a server sends or receives snapshots. Valkey and Redis from 8.0 on can use a separate
+/// connection for a snapshot.
 fn send_snapshots(client: &mut Client, random: &mut Random) {
     for setting in ["repl-diskless-sync", "dual-channel-replication-enabled", "repl-rdb-channel"] {
         client.call(format!("CONFIG SET {setting} {}", random.one_of(&["yes", "yes", "no"])));
     }
 }
 
-/// Adds or removes a replica, an AOF or a backlog at random.
+/// Makes one random change that concerns the AOF, snapshots or their settings.
 fn stir(client: &mut Client, random: &mut Random) {
     let lock = random.within(0..LOCKS);
     let switch = format!("CONFIG SET appendonly {}", random.one_of(&["yes", "no"]));
-    // Many of these commands fail while a snapshot or an AOF rewrite is under way, so their replies are ignored.
+    // Many of these commands fail while the server writes a snapshot or rewrites the AOF, so their replies are ignored.
     match random.within(0..7) {
         0 => drop(client.call(switch)),
         1 => drop(client.call("BGREWRITEAOF")),
@@ -371,7 +376,8 @@ fn stir(client: &mut Client, random: &mut Random) {
         4 => send_snapshots(client, random),
         5 => drop(client.call(format!("CONFIG SET repl-diskless-sync-delay {}", random.within(0..2)))),
         _ => {
-            // Redis itself has a bug if a transaction switches the AOF on during a rewrite.
+            // Redis has a bug of its own if a transaction switches the AOF on during a rewrite. So this waits until no
+            // rewrite runs.
             see_no_rewrite(client);
             client.send_all(["MULTI".to_owned(), format!("LOCK.ACQUIRE lock-{lock} C PX 600000"), switch]);
             client.send_all([format!("LOCK.RENEW lock-{lock} C PX 700000"), "BGREWRITEAOF".to_owned()]);
@@ -382,7 +388,8 @@ fn stir(client: &mut Client, random: &mut Random) {
     }
 }
 
-/// The locks in the AOF of a server, loaded by another server. `None` if the AOF is not complete now.
+/// The locks in the AOF of a server, read after another server has loaded a copy of the AOF. `None` if the AOF is off
+/// or is being rewritten.
 fn locks_of_aof(server: &Server) -> Option<Locks> {
     let mut client = server.client();
     let mut is_there = |field: &str| client.stat("persistence", field) > 0;
@@ -421,8 +428,8 @@ fn replicas_and_aofs_that_come_and_go_under_load_miss_nothing() {
                 client.call("CONFIG SET appendonly no");
             }
             if random.once_in(4) {
-                // During a BGSAVE the server would replicate this command, because the command changes the counter of
-                // changes.
+                // During a BGSAVE, DEBUG RELOAD changes the server's counter of changes. Then the server would
+                // replicate DEBUG RELOAD.
                 eventually("no BGSAVE", || client.stat("persistence", "rdb_bgsave_in_progress") == 0);
                 assert_eq!(client.call("DEBUG RELOAD"), Reply::ok());
             }
@@ -501,7 +508,8 @@ fn servers_that_alternate_as_primary_stay_identical() {
                 then.see_in_sync_with(now);
                 assert_eq!(Locks::of(then), Locks::of(now), "round {round}: {switched}");
             });
-            // From here on the two servers differ. In the next round, either server may become the replica.
+            // Both servers are primaries from here on, so their data differ. In the next round, either server may
+            // become the replica.
             then.promote();
         });
         if random.once_in(2) {

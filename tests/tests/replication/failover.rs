@@ -23,10 +23,10 @@ fn shown() -> [Vec<String>; 2] {
     blocks.try_into().expect("two blocks")
 }
 
-/// A server with the lines of redis.conf. With `primary`, a replica of it.
+/// A server with the lines of redis.conf. If `primary` is given, the server is a replica of `primary`.
 fn start(lines: &[String], primary: Option<&Server>) -> Server {
-    // Without these rights, a server or Sentinel that does not log in as configured can neither replicate nor
-    // promote.
+    // The default user may neither replicate nor promote. So replication and failover work only if the servers and
+    // Sentinels log in as the page says.
     let mut setup = Setup::new().config("user default on nopass ~* &* +@all -psync -slaveof");
     for line in lines {
         let line = line.replace("PASSWORD", PASSWORD);
@@ -72,11 +72,11 @@ fn after_the_documented_safe_failover_the_holder_goes_on_and_others_wait() {
     });
 
     let mut alice = primary.client();
-    // The primary has just started, and would grant nothing during its own quarantine.
+    // The primary has just started and is in quarantine. Without this setting, it would not grant the lock.
     assert_eq!(alice.call("CONFIG SET lock.quarantine 0"), Reply::ok());
     let token = alice.acquire("order:42 alice HOLDS 1").token;
     let renewal = format!("LOCK.RENEW order:42 alice TOKEN {token} HOLDS 1");
-    // The time is read before the call, so that the measured time is not too short.
+    // The time is read before the call, so that the measured time is not shorter than the age of the lease.
     let granted = Instant::now();
     assert_eq!(alice.call(renewal.as_str()), Reply::Int(token));
     primary.kill();

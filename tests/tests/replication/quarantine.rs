@@ -39,7 +39,8 @@ fn the_end_of_quarantine_serves_a_waiter_on_a_long_key() {
     let key = "long".repeat(100);
     let (mut b, mut observer) = (server.client(), server.client());
     b.ask(&format!("{key} B BLOCK 0"));
-    // In this test the key does not exist. From 8.2 on, Redis crashes if a module asks for the TTL of a missing key.
+    // The key for which B waits does not exist. If a module asks for the TTL of a missing key, Redis from 8.2 on
+    // crashes.
     observer.see_blocked(1);
     assert_eq!(b.reply().grant().holds, 1);
 }
@@ -148,8 +149,8 @@ fn a_renewal_in_quarantine_confirms_the_holder_and_grants_its_waits() {
     assert_eq!(a.acquire("lock A HOLDS 2"), Grant { token, holds: 2 });
 }
 
-/// A server in quarantine after a restart from a file in which A holds `lock`, and A's token. Later changes may be
-/// missing in the file.
+/// A server in quarantine after a restart from a file in which A holds `lock`. As far as the server knows, the file may
+/// lack later changes. Returns also A's token.
 #[track_caller]
 fn restarted_from_an_older_file(lease: &str) -> (Server, i64) {
     let mut server = Server::start();
@@ -361,7 +362,7 @@ fn a_restored_tenure_reaches_replicas_and_the_aof() {
     assert_eq!(primary.client().holder("lock").tenure(), ("A", 2, 4_711));
 }
 
-/// Commands that claim an invented tenure and release it.
+/// Commands that claim a tenure that never existed, and release it.
 fn make_up(key: &str, token: usize) -> [String; 2] {
     [format!("LOCK.RENEW {key} A TOKEN {token}"), format!("LOCK.RELEASE {key} A")]
 }

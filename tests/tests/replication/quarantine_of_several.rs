@@ -88,8 +88,8 @@ fn restored_tenures_reach_the_replica_and_the_aof_with_their_modes() {
     assert_eq!(primary.client().holders("lock"), holders);
 }
 
-/// A server in quarantine after a restart from a file that lacks the last changes, and the tokens of A, B and C. In
-/// the file A holds the whole lock, because A's downgrade and the grants to B and C came later.
+/// A server in quarantine after a restart from a file that lacks the last changes. In the file A holds the whole lock,
+/// because A's downgrade and the grants to B and C came later. Returns also the tokens of A, B and C.
 #[track_caller]
 fn restarted() -> (Server, [i64; 3]) {
     let mut server = Server::start();
@@ -121,7 +121,7 @@ fn after_a_restart_all_holders_come_back_though_the_file_lacks_a_downgrade() {
 fn a_claim_ends_an_unconfirmed_tenure_which_can_be_claimed_again() {
     let (server, [a, b, c]) = restarted();
     let mut client = server.client();
-    // B does not fit beside A's mode in the file.
+    // B does not fit beside A with the mode that A has in the file. So B's claim ends A's tenure.
     assert_restored(&mut client, "B SHARED", b);
     assert_eq!(client.holders("lock"), ["B x1 SHARED"]);
     assert_restored(&mut client, "C SLOTS 9 WEIGHT 3", c);
@@ -179,7 +179,8 @@ fn after_a_failover_holders_claim_what_the_replica_has_missed() {
     let mut there = replica.promote();
     assert_eq!(there.holders("lock"), ["A x1 SHARED", "X x1 SHARED"], "the holders that the replica knows");
     assert!(there.call("LOCK.ACQUIRE lock Y SHARED").is_null(), "a new tenure in quarantine");
-    // B was granted the lock after X had released it. B and X do not fit together, and X claims nothing.
+    // B was granted the lock after X's release, which the replica has missed. B and X do not fit together, and X does
+    // not claim its tenure. So B's claim ends X's tenure.
     assert_restored(&mut there, "A SHARED", a);
     assert_restored(&mut there, "B SLOTS 3 WEIGHT 2", b);
     assert_eq!(there.holders("lock"), ["A x1 SHARED", "B x1 SLOTS 3 WEIGHT 2"]);

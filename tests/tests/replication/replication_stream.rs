@@ -299,7 +299,7 @@ fn a_replicated_change_contains_exactly_what_has_changed() {
         format!("{next} holds 2"),
     ];
     assert_eq!(changes(&stream.next_command()), handed_over);
-    // Without a TTL, the lease is ended by the module, not by the server.
+    // The key has no TTL, so that the module ends the lease. Otherwise the server could expire the key first.
     a.call_all(["LOCK.RENEW lock B PX 300", "PERSIST lock"]);
     let last = c.reply().grant().token;
     assert_eq!(changes(&stream.next_command()), [format!("B has {next}, holds 2, slots 1, lease 300")]);
@@ -414,7 +414,7 @@ fn very_many_leases_that_are_over_are_replicated_as_one_change() {
     let (begun, lease) = (Instant::now(), LEASE.as_millis());
     a.call_all((0..HOLDERS).map(|number| format!("LOCK.ACQUIRE lock owner-{number} SHARED PX {lease}")));
     let granted = Instant::now();
-    // Without a TTL, the leases are ended by the module, not by the server.
+    // The key has no TTL, so that the module ends the leases. Otherwise the server could expire the key first.
     assert_eq!(a.call("PERSIST lock"), Reply::Int(1));
     let mut w = server.waiter("lock W BLOCK 0 PX 50000");
     stream.commands(&mut a);
@@ -422,7 +422,7 @@ fn very_many_leases_that_are_over_are_replicated_as_one_change() {
     if begun.elapsed() >= LEASE {
         return println!("the machine is too slow: the first leases are over");
     }
-    // All leases end while the server is stopped.
+    // All leases end while the server is stopped, so one decision ends them together.
     eventually("all leases are over", || granted.elapsed() > LEASE);
     server.thaw();
     let token = w.reply().grant().token;

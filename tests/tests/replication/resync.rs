@@ -9,14 +9,14 @@ const LOCKS: u64 = 3_000;
 const CUTS: u64 = 100;
 
 /// The number of cut transfers for a replica that writes the received data to disk on a background thread (Valkey 9).
-/// Such a replica notices a failed transfer only in its cron, once a second.
+/// The number is small because such a replica notices a failed transfer only in its cron, once a second.
 const CUTS_BY_CRON: u64 = 8;
 
-/// The largest number of bytes that the primary sends before the data.
+/// The largest number of bytes that the primary sends in the handshake, before the data.
 const GREETINGS: u64 = 300;
 
 fn primary_with_locks(setup: Setup) -> Server {
-    // The next transfer begins only when the cron has noticed the end of a cut transfer, so the cron runs often.
+    // After a cut, the next transfer begins only when the cron has noticed the cut. So the cron runs often.
     let primary = setup.config("hz 100").start();
     let mut client = primary.client();
     client.call_all((0..LOCKS).map(|number| format!("LOCK.ACQUIRE lock-{number} A{number} PX 600000")));
@@ -26,7 +26,7 @@ fn primary_with_locks(setup: Setup) -> Server {
 
 /// The properties of a full resync.
 struct Resync {
-    /// The number of bytes that the primary sends, with the handshake.
+    /// The number of bytes that the primary sends, including the handshake.
     bytes: u64,
     /// Whether the primary sends the data over a second connection.
     has_a_channel: bool,
@@ -63,7 +63,7 @@ fn cut_short(setup: Setup, prepare: impl Fn(&Server), mut meanwhile: impl FnMut(
     let cuts = if saves_by_cron { CUTS_BY_CRON } else { CUTS };
     let link = Link::to(&primary);
     let cut = |number: u64| GREETINGS + (bytes - GREETINGS) * number / cuts;
-    // Each cut has a different offset. If there is a second connection for the data, only this one is cut.
+    // Each cut has a different offset. If there is a second connection for the data, only the second connection is cut.
     let before = if has_a_channel { &[u64::MAX][..] } else { &[] };
     link.cut_after((0..cuts).flat_map(|number| before.iter().copied().chain([cut(number * 37 % cuts)])));
     let replica = setup.start();
@@ -101,10 +101,10 @@ fn still_has_its_old_lock(client: &mut Client) {
     }
 }
 
-/// Checks that the replica shows no data of a transfer that is not complete: it replies with null or LOADING.
+/// Checks that the replica shows no data of an incomplete transfer: the replica replies with null or LOADING.
 #[track_caller]
 fn has_no_lock_yet(client: &mut Client) {
-    // The link is up only after the last transfer, which is not cut.
+    // Only the last transfer is not cut. The link is up when this transfer is complete, and then the lock is there.
     if client.server_info("replication", "master_link_status") == "down" {
         let reply = client.call("LOCK.INFO lock-7");
         let loading = matches!(&reply, Reply::Error(text) if text.starts_with("LOADING"));
@@ -167,7 +167,7 @@ fn a_replica_promoted_after_half_a_resync_goes_on_with_its_old_tenures() {
         let before = replica.client().holder("old-lock");
         replica.begin_to_follow(link.port());
         eventually("a part of the data has been forwarded", || link.carried() >= bytes * part / 21);
-        // While some servers wait for the rest of the data, they do nothing else. The cut ends the wait.
+        // Some servers execute no command while they wait for the rest of the data. The cut ends this wait.
         drop(link);
         let mut client = replica.promote();
         assert_eq!(client.holder("old-lock").tenure(), before.tenure(), "{part}");

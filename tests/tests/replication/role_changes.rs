@@ -1,5 +1,5 @@
-//! Pauses, failovers and shutdowns while the leases of contended locks end. A server aborts if a module writes in the
-//! background during a pause.
+//! Pauses, failovers and shutdowns while the leases of contended locks end. The module must not serve the waiters then:
+//! a server aborts if a module writes in the background during a pause.
 
 use lockward_tests::{Client, Link, Reply, Server, Setup, eventually, rounds};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,12 +23,12 @@ fn chain() -> [Server; 3] {
 /// Waiters for locks whose leases end one after the other.
 struct Contended {
     waiters: Vec<Client>,
-    /// A waiter whose wait limit ends after all these leases.
+    /// A waiter whose wait limit is reached only when all these leases are over. Its reply shows that they are over.
     last: Client,
 }
 
 impl Contended {
-    /// Renews all leases and runs `then`. The leases end from 300 ms after the renewals on.
+    /// Renews all leases and runs `then`. The first lease ends 300 ms after the renewals, and the others follow.
     #[track_caller]
     fn on(server: &Server, then: impl FnOnce(&mut Client)) -> Self {
         let mut client = server.client();
@@ -41,7 +41,7 @@ impl Contended {
         let mut last = server.client();
         last.ask("held B BLOCK 1500");
         client.see_blocked(i64::try_from(LOCKS).unwrap() + 1);
-        // `then` begins the tested action before the first lease ends.
+        // The leases are long enough for `then` to begin the tested action before the first lease ends.
         let renew = |number| format!("LOCK.RENEW lock-{number} A PX {}", 300 + 2 * number);
         client.send_all((0..LOCKS).map(renew));
         then(&mut client);
@@ -56,7 +56,7 @@ impl Contended {
     #[track_caller]
     fn nobody_is_granted(&mut self) {
         self.see_leases_over();
-        // Only some waiters are checked. To check all would take longer than a pause.
+        // Only some waiters are checked, because a check of all waiters would take longer than the pause.
         assert!(self.waiters.iter_mut().step_by(33).all(Client::has_no_reply));
     }
 
@@ -78,7 +78,7 @@ fn read_all(client: &mut Client) {
 #[track_caller]
 fn assert_same(primary: &Server, replica: &Server) {
     let digest = |server: &Server| server.client().call("DEBUG DIGEST");
-    // When a lease is over, the two servers may delete the key at different times.
+    // When a lease is over, the primary and the replica may delete the key at different times.
     eventually("the same data", || {
         replica.see_in_sync_with(primary);
         digest(primary) == digest(replica)
@@ -228,7 +228,7 @@ fn a_shutdown_that_waits_for_a_lagging_replica_ends_normally() {
     assert!(primary.see_end().success());
     let mut client = replica.promote();
     assert_eq!(client.holder("held").token, token);
-    // The replica counts a lease from the arrival of the change, so the lease may end a little later.
+    // The replica counts a lease from the arrival of the change, so the lease may end a little later there. So C waits.
     assert_eq!(client.acquire("lock-99 C BLOCK 0").holds, 1);
     assert_same(&replica, &last);
 }
@@ -279,7 +279,8 @@ fn changes_on_a_writable_replica_stay_there() {
     }
     replica.see_in_sync_with(&primary);
     last.see_in_sync_with(&replica);
-    // After a full resync the replica has the same data as its primary again.
+    // The writes on the replica may have made its data different. After a full resync, it has the same data as its
+    // primary again.
     let mut a = primary.client();
     a.acquire("lock A PX 600000");
     replica.promote();
@@ -299,7 +300,8 @@ fn an_isolated_primary_with_min_replicas_to_write_grants_nothing_in_the_backgrou
     eventually("the primary sees its replica", || !matches!(client.call(ask), Reply::Error(_)));
     let mut b = primary.waiter("lock B BLOCK 0");
     let mut c = primary.waiter("lock C BLOCK 5500");
-    // The server measures the lag in whole seconds. When this lease ends, the lag is certainly above the limit.
+    // The server measures the lag in whole seconds, and refuses writes when the lag exceeds 2 seconds. The lease of 5
+    // seconds certainly ends after that.
     client.call("LOCK.RENEW lock A PX 5000").int();
     link.swallow();
     assert_eq!(c.reply(), Reply::NullArray, "a wait limit ends although writes are refused");
@@ -341,7 +343,8 @@ fn servers_that_swap_roles_all_the_time_end_up_identical() {
         }
         let [mut one, mut other] = servers.each_ref().map(Server::client);
         for round in 0..rounds(8, 200) {
-            // The server reads both commands in one pass of its event loop, while the clients go on.
+            // The PING is in the same packet as REPLICAOF, so the server reads both commands in one pass of its event
+            // loop.
             one.call_all([format!("REPLICAOF 127.0.0.1 {}", ports[1]), "PING".to_owned()]);
             if round % 3 > 0 {
                 servers[0].see_in_sync_with(&servers[1]);

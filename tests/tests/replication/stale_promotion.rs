@@ -1,14 +1,14 @@
-//! Promotion of a replica that has missed grants: these grants are lost, but no token is given twice.
+//! Promotion of a replica that has missed grants: the grants are lost, but no token is given to two tenures.
 
 use lockward_tests::{Client, Link, Reply, Server, Setup, eventually, rounds};
 use std::collections::BTreeSet;
 
-/// The fault before the primary is killed.
+/// The fault that makes the replica miss grants before the primary is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// The link drops all data, so the replica misses grants.
     Swallowed,
-    /// The replica is stopped. Its data stays in the socket until the replica goes on.
+    /// The replica is stopped. What the primary sends stays in the socket until the replica goes on.
     StandsStill,
 }
 
@@ -35,7 +35,7 @@ fn round(fault: Fault, outcomes: &mut Outcomes) {
         }
     };
     acquire(500);
-    // From here on, the primary certainly sends each change at once.
+    // The full resync is over, so the primary certainly sends each further change at once.
     replica.see_in_sync_with(&primary);
     match fault {
         Fault::Swallowed => link.swallow(),

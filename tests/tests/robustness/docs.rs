@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 const WAITS: &str = "(waits)\n";
 
-/// With this text redis-cli begins the line of a push message.
+/// The text at the beginning of a line in which redis-cli shows a push message.
 const PUSHED: &str = "-> ";
 
 #[test]
@@ -145,7 +145,7 @@ fn every_page_can_be_found() {
     let mut next = vec![first];
     while let Some(name) = next.pop() {
         let folder = Path::new(&name).parent().expect("a folder");
-        // A page must be linked from an index (README.md). A link on another page is not enough.
+        // Each page must have a link on an index page (README.md). A link on another page is not enough.
         let is_index = name.ends_with("/README.md");
         for target in links(&pages[&name]).filter(|_| is_index) {
             let there = folder.join(target.split('#').next().unwrap_or_default()).display().to_string();
@@ -164,7 +164,7 @@ fn every_page_can_be_found() {
 fn every_error_is_documented() {
     let source = read(&root().join("src/errors.rs"));
     let page = read(&root().join("docs/errors.md"));
-    // Errors that no client receives.
+    // Errors that the module uses internally and no client receives. They need no documentation.
     let internal = [
         "ERR malformed changes, or those of a later version of the module",
         "ERR invalid expire time, too long",
@@ -285,7 +285,8 @@ fn sessions(page: &Page) -> Vec<Session> {
     sessions
 }
 
-/// The connection and the command of a step: `alice> PING` or `> PING`. Or `alice:`, which only awaits a reply.
+/// The connection and the command of a step: `alice> PING` or `> PING`. A step `alice:` has no command and only awaits
+/// a reply.
 fn prompt(line: &str) -> Option<(&str, Option<&str>)> {
     let is_name = |who: &str| who.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
     if let Some((who, command)) = line.split_once("> ").filter(|(who, _)| is_name(who)) {
@@ -430,7 +431,7 @@ fn shown_behind(margin: &str, reply: &Reply) -> String {
     }
 }
 
-/// A value in a map. A list is below its name.
+/// A value in a map, as redis-cli shows it: behind the name, or below the name if the value is a list or a map.
 fn shown_below(margin: &str, reply: &Reply) -> String {
     let nested = match reply {
         Reply::Array(items) => !items.is_empty(),
@@ -451,7 +452,7 @@ fn quoted(bytes: &[u8]) -> String {
     format!("\"{}\"", bytes.iter().map(escaped).collect::<String>())
 }
 
-/// The real values of the numbers and names of a session.
+/// The real values of the tokens and UUIDs that a session shows.
 #[derive(Debug, Default)]
 struct Meanings {
     tokens: BTreeMap<u64, u64>,
@@ -459,7 +460,7 @@ struct Meanings {
 }
 
 impl Meanings {
-    /// A word of a command, with the real value of a token or a name.
+    /// A word of a command. A token or UUID of the session is replaced by its real value.
     fn of_word(&self, word: &str) -> String {
         let token = token(word).and_then(|token| self.tokens.get(&token)).map(u64::to_string);
         token.or_else(|| self.names.get(word).cloned()).unwrap_or_else(|| word.to_owned())
@@ -504,13 +505,13 @@ impl Meanings {
         }
     }
 
-    /// Whether the real tokens have the same order as those of the session.
+    /// Whether the real tokens have the same order as the tokens of the session.
     fn keep_order(&self) -> bool {
         self.tokens.values().is_sorted_by(|one, next| one < next)
     }
 }
 
-/// The words of a text and the separators between them, alternating.
+/// The words of a text and the separators between the words, alternating.
 fn pieces(text: &str) -> Vec<&str> {
     let in_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     text.as_bytes()
@@ -532,7 +533,7 @@ fn is_uuid(text: &str) -> bool {
     text.split('-').map(str::len).eq([8, 4, 4, 4, 12]) && text.split('-').all(digits)
 }
 
-/// The anchors of a page's headings, as GitHub makes them.
+/// The anchors that GitHub makes from a page's headings.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut in_block = false;
     let mut anchors = BTreeSet::new();

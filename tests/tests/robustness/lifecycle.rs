@@ -1,8 +1,8 @@
 //! The module is loaded, upgraded, downgraded and removed: as docs/operating.md describes these steps, and in wrong
 //! ways.
 //!
-//! The next version exists only for these tests: see tests/next-version.patch. This version cannot read the next
-//! version's locks of owners named `next`.
+//! The next version exists only for these tests: see tests/next-version.patch. This version cannot read a lock that the
+//! next version has written for an owner whose name begins with `next`.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 use std::fs;
@@ -16,7 +16,7 @@ fn restart(server: &mut Server, change: impl FnOnce(Setup) -> Setup) -> Client {
     server.client()
 }
 
-/// Shuts a server down. Checks that it refuses to start with a changed setup, and logs `why`.
+/// Shuts a server down. Checks that the server then refuses to start with a changed setup, and logs `why`.
 #[track_caller]
 fn refuses(server: &mut Server, change: impl FnOnce(Setup) -> Setup, why: &str) {
     server.terminate();
@@ -36,7 +36,7 @@ fn start_after_all(server: &mut Server, change: impl FnOnce(Setup) -> Setup) -> 
 /// What the module logs when it cannot read a lock of the next version.
 const WHY: &str = "a lock of encoding 2, by another version of Lockward: this one reads 1";
 
-/// Writes a snapshot. SAVE fails while a child process of the server writes a snapshot.
+/// Writes a snapshot. SAVE is repeated, because it fails while a child process of the server writes a snapshot.
 #[track_caller]
 fn save(client: &mut Client) {
     eventually("a snapshot", || client.call("SAVE") == Reply::ok());
@@ -119,8 +119,8 @@ fn a_replica_without_the_module_logs_errors_and_has_no_locks() {
     assert_eq!(r.call("GET key"), Reply::bulk("value"));
     assert_eq!(r.call("EXISTS lock"), Reply::Int(0));
     replica.see_log("unknown command 'LOCK._APPLY'");
-    // When the module is loaded, the replica still lacks the locks that it has missed. It gets each of them with the
-    // next change of the lock.
+    // After the load of the module, the replica still lacks the locks that it has missed. It gets each missed lock with
+    // the next change of that lock.
     let path = Setup::new().module_path();
     assert_eq!(r.call(["MODULE", "LOAD", &path]), Reply::ok());
     assert!(r.info("lock").is_none());
@@ -203,8 +203,9 @@ fn servers_go_to_the_next_version_replica_first_and_back() {
     second.follow(&first);
     first.client().acquire("lock A PX 600000");
     for change in [Setup::next_version as fn(Setup) -> Setup, Setup::this_version] {
-        // The replica changes to the other version first, and becomes the primary. Until the former primary changes
-        // too, it is a replica of a server with the other version.
+        // The replica changes to the other version first, and becomes the primary. The former primary becomes its
+        // replica, and changes to the other version only after that. In between, the two servers have different
+        // versions.
         restart(&mut second, change);
         second.follow(&first);
         let token = first.client().holder("lock").token;

@@ -1,4 +1,4 @@
-//! Lost replies: with HOLDS, a client repeats its command and always knows its hold count.
+//! Lost replies: a client that uses HOLDS repeats its command after a loss, and always knows its hold count.
 
 use lockward_tests::{Client, Fate, Grant, Proxy, Random, Reply, Server, Silence, eventually, rounds};
 use std::collections::HashMap;
@@ -29,7 +29,7 @@ impl<'a> Repeating<'a> {
     }
 }
 
-/// Cuts the connection at about five of twelve requests. Usually the reply is lost, sometimes the request.
+/// Cuts the connection at about five of twelve requests. Usually the reply is lost, and sometimes the request.
 fn some_lost() -> impl FnMut(&[Reply]) -> Fate + Send + 'static {
     let mut random = Random::new();
     move |_| match random.within(0..12) {
@@ -41,7 +41,7 @@ fn some_lost() -> impl FnMut(&[Reply]) -> Fate + Send + 'static {
     }
 }
 
-/// An owner that names HOLDS in each command, and what it knows of its holds.
+/// An owner that names HOLDS in each command, and what this owner knows about its holds.
 struct Reckoning<'a> {
     owner: String,
     connection: Repeating<'a>,
@@ -51,7 +51,7 @@ struct Reckoning<'a> {
 }
 
 impl Reckoning<'_> {
-    /// Adds a hold, releases one, or renews, and compares the result with LOCK.INFO.
+    /// Adds a hold, releases a hold, or renews, and compares the result with LOCK.INFO.
     #[track_caller]
     fn step(&mut self, key: &str, random: &mut Random) {
         let command = |name: &str, rest: &str| format!("LOCK.{name} {key} {} {rest}", self.owner);
@@ -157,7 +157,7 @@ fn with_holds_a_client_knows_its_hold_count_although_replies_are_lost() {
     assert_eq!(observer.call("LOCK.TOP"), Reply::Array(vec![]));
 }
 
-/// The control experiment: the same losses without HOLDS.
+/// The control experiment: without HOLDS, the same losses make hold counts wrong.
 #[test]
 fn without_holds_lost_replies_make_the_hold_count_wrong() {
     let server = Server::start();
@@ -215,7 +215,7 @@ fn a_lost_grant_is_found_by_the_repeat_or_passed_on() {
     let server = Server::start();
     let mut random = Random::new();
     let proxy = Proxy::start(server.port(), move |request| match random.within(0..3) {
-        // The repeat asks for a different lease, so this line recognizes it. It is never lost.
+        // A repeated request is never lost. It asks for a different lease, so this line recognizes it.
         _ if request[4] != Reply::bulk("600000") => Fate::Carried,
         0 => Fate::ReplyLost,
         1 => Fate::ClientLost,

@@ -5,13 +5,13 @@ use lockward_tests::{Client, Reply, Server, eventually, rounds};
 /// The number of cycles that are sent in one write.
 const BATCH: usize = 500;
 
-/// The number of cycles of one kind.
+/// The number of cycles in the measured run of a test.
 fn cycles() -> usize {
     rounds(20_000, 1_000_000)
 }
 
-/// Runs all cycles, [`BATCH`] cycles at a time, and checks that memory has not grown. `batch` gets the number of its
-/// first cycle.
+/// Runs many cycles, [`BATCH`] cycles at a time, and checks that memory has not grown. `batch` runs one batch, and gets
+/// the number of the first cycle in the batch.
 #[track_caller]
 fn stays_flat(what: &str, a: &mut Client, batch: impl FnMut(&mut Client, usize)) {
     stays_flat_by(BATCH, what, a, batch);
@@ -28,7 +28,8 @@ fn stays_flat_by(size: usize, what: &str, a: &mut Client, mut batch: impl FnMut(
         (a.stat("memory", "used_memory"), a.stat("memory", "used_memory_rss"))
     };
     run(a, cycles() / 5);
-    // The server may not have freed all memory at the end of a run. So the larger value of two runs counts.
+    // At the end of a run, the server may not yet have freed all memory. So the larger value of two short runs is the
+    // base.
     let before = run(a, cycles() / 10).max(run(a, cycles() / 10));
     let after = run(a, cycles());
     println!(
@@ -43,7 +44,8 @@ fn stays_flat_by(size: usize, what: &str, a: &mut Client, mut batch: impl FnMut(
     eventually(&format!("{what}: used_memory is below {} + 100,000 again", before.0), || {
         a.stat("memory", "used_memory") < before.0 + 100_000
     });
-    // The allocator of a memory checker keeps freed memory for a while.
+    // Resident memory is checked only with jemalloc, because the allocator of a memory checker keeps freed memory for a
+    // while.
     if a.server_info("memory", "mem_allocator").starts_with("jemalloc") {
         let (before, after) = (before.1, after.1);
         assert!(after < before + 8_000_000, "{what}: {before} resident bytes grew to {after}");
@@ -69,7 +71,7 @@ fn acquiring_locks_and_releasing_or_flushing_them_uses_no_more_memory() {
         let numbers = || from..from + BATCH;
         a.call_all(numbers().map(|number| format!("LOCK.ACQUIRE lock-{number} A")));
         let flush = ["FLUSHALL ASYNC".to_owned()];
-        // The releases and the server's background thread free memory at the same time.
+        // The releases free locks on the main thread while the server's background thread frees the flushed locks.
         let release = |number| format!("LOCK.RELEASE lock-{number} A");
         let take_again = |number| format!("LOCK.ACQUIRE lock-{number} B");
         let half = numbers().take(BATCH / 2);

@@ -1,8 +1,9 @@
-//! A panic in the module is caught in the callback: the server goes on, and the log names the panic.
+//! A panic in the module is caught in the callback that the server has called. The server goes on, and the log names
+//! the panic.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 
-/// A server whose module panics on request, on which A holds `lock` and B waits for it.
+/// A server whose module panics on request. A holds `lock`, and B waits for `lock`.
 #[track_caller]
 fn probed(setup: Setup) -> (Server, Client, Client) {
     setup.start_contended()
@@ -67,8 +68,8 @@ fn a_panic_in_the_timer_is_caught() {
     assert_contained(&server);
 }
 
-/// The server frees a timer after the timer's callback. So the module must not stop this timer during the callback,
-/// even if the timer is overdue.
+/// When a timer fires, the server frees the timer after the timer's callback. So the module must not stop this timer
+/// during the callback, even if the timer is overdue.
 #[test]
 fn a_panic_in_a_late_timer_is_caught() {
     let (server, mut a, _b) = probed(setup());
@@ -110,8 +111,8 @@ fn a_panic_in_a_notification_is_caught() {
     let (server, mut a, _b) = probed(setup());
     a.acquire("other A PX 60000");
     arm(&mut a, "notify");
-    // The module subscribes to evictions when the first held lock is evicted, and still gets the event of that
-    // eviction.
+    // The module subscribes to evictions only when the first held lock is evicted, but early enough to get the event of
+    // this eviction.
     a.evict("other");
     assert_contained(&server);
 }

@@ -1,4 +1,4 @@
-//! Regression tests: one for each fault that was found, named after the correct behaviour.
+//! Regression tests: one for each fault that was found. The name of a test states the correct behaviour.
 
 use lockward_tests::{Client, Reply, Server, Setup, appended_files, commands_in, eventually};
 use std::fs;
@@ -234,7 +234,7 @@ fn locks_evicted_while_memory_is_freed_in_the_background_are_kept() {
         let before = a.stat("memory", "used_memory");
         a.call(["EVAL", fill, "1", "big"]);
         let limit = before + (a.stat("memory", "used_memory") - before) / 3;
-        // It takes a while to free one large value, so the background thread is still busy when the evictions begin.
+        // The background thread needs some time to free the large value, so it is still busy when the evictions begin.
         a.call_all([
             "UNLINK big".to_owned(),
             format!("CONFIG SET maxmemory {limit}"),
@@ -285,8 +285,8 @@ fn a_grant_that_a_later_hold_count_confirms_is_not_taken_back() {
     let id = c.id();
     c.ask("lock C BLOCK 0 HOLDS 1");
     a.see_waiters("lock", 2);
-    // All commands run in one event loop pass: C is granted the lock, is killed before its reply, and goes on over
-    // another connection.
+    // All commands run in one event loop pass: C is granted the lock, C's connection is killed before the reply, and C
+    // goes on over another connection.
     let replies = a.call_all([
         "LOCK.RELEASE lock A".to_owned(),
         "LOCK.RELEASE lock B".to_owned(),
@@ -294,7 +294,8 @@ fn a_grant_that_a_later_hold_count_confirms_is_not_taken_back() {
         "LOCK.ACQUIRE lock C HOLDS 2".to_owned(),
     ]);
     assert_eq!(replies[3].grant().holds, 2);
-    // The module does all its pending work before the wait limit of D ends.
+    // D waits for 20 ms. When this wait has ended, the module has done all its pending work, such as taking a grant
+    // back.
     assert_eq!(a.call("LOCK.ACQUIRE lock D BLOCK 20"), Reply::NullArray);
     assert_eq!(a.holder("lock").holds, 2);
 }
@@ -319,10 +320,10 @@ fn a_full_resync_counts_a_lease_from_its_arrival_although_the_replicas_clock_is_
 fn a_renewal_that_a_promoted_replica_has_missed_can_be_repeated() {
     let server = Server::start_with("quarantine 600000");
     let mut a = server.client();
-    // This command sets the state of a promoted replica that has missed the last renewal: the tenure has the previous
-    // lease.
+    // The claim with a short lease puts the server into the state of a promoted replica that has missed the last
+    // renewal: the tenure still has the lease from before this renewal.
     assert_eq!(a.call("LOCK.RENEW lock A TOKEN 4711 PX 2000"), Reply::Int(4_711));
-    // Without a TTL, the lease is ended by the module, not by the server.
+    // The key has no TTL, so that the module ends the lease. Otherwise the server could expire the key first.
     assert_eq!(a.call("PERSIST lock"), Reply::Int(1));
     let mut b = server.waiter("lock B BLOCK 0");
     eventually("the lease is over", || a.info("lock").is_none());
