@@ -398,8 +398,9 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         }
     }
 
-    /// The waits of an owner that holds the lock re-enter. A wait for a smaller limit or another weight gets an error.
-    /// The owner's kept places end.
+    /// Ends the waits of an owner that holds the lock: each is granted as a re-entry, or gets an error, for example for a
+    /// smaller limit or another weight. Then the owner's kept places end. A wait with HOLDS 1 stays while the tenure is
+    /// unconfirmed, and so do the places.
     fn serve_other_waits_of(&mut self, owner: &Owner) {
         let Some(queue) = self.queue else { return };
         if self.lock.holder(owner).is_none() {

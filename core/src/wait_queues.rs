@@ -98,7 +98,7 @@ pub enum Absence {
 pub enum LimitReached<H> {
     /// A waiter has reached its wait limit.
     Wait(Waiter<H>),
-    /// A kept place is passed over now, or gone.
+    /// A kept place has ended, or does not hold back the waits behind it any more.
     Place,
 }
 

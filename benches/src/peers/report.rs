@@ -20,8 +20,8 @@ const PARTS: [(&str, bool); 2] = [("measured", false), ("shared", true)];
 const BUSY: f64 = 20.0;
 /// The number of clients of the job that is plotted.
 const PLOTTED: usize = 50;
-/// The page leaves out the tables of these jobs, unless a lock did not run, lost acquisitions or gave up. The list of
-/// better locks on the page still includes these jobs.
+/// The page leaves out the table of such a job, unless a library failed to run in it, its counter missed acquisitions,
+/// or it gave up waiting. The list of better locks on the page still includes these jobs.
 const NOT_ON_THE_PAGE: &[(Job, usize)] = &[(Job::Contended, 2)];
 
 const WARNING: &str = "**Other programs used the machine. They make times longer and rates lower, for some locks more than for others. \
@@ -265,7 +265,8 @@ impl Report {
         Self { circumstances, seconds, results: Vec::new() }
     }
 
-    /// Tables in Markdown. Jobs in `left_out` are still shown if a lock did not run, lost acquisitions or gave up.
+    /// Tables in Markdown. A job in `left_out` is still shown if a library failed to run in it, its
+    /// counter missed acquisitions, or it gave up waiting.
     pub fn tables(&self, left_out: &[(Job, usize)]) -> String {
         let mut text = String::new();
         let mut others: Vec<f64> = self.measured().map(|(_, measured)| 100.0 * measured.others).collect();

@@ -32,7 +32,7 @@ struct Figures {
 }
 
 impl Figures {
-    /// The figures at the largest number that was measured. `None` if one of them was not measured.
+    /// The figures at the largest measured number of locks, waiters or nodes. `None` if one of them was not measured.
     fn of(results: &Results) -> Option<Self> {
         let last = |stage: &str, curve: &str| {
             let prefix = format!("{stage}/{curve}-");

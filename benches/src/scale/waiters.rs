@@ -64,7 +64,7 @@ impl Shape {
     }
 }
 
-/// The figures of a server with one number of waiters. Memory is in bytes for each client.
+/// What is measured on one server at one point of the curve, that is, with a certain number of waiters. Memory is in bytes for each client.
 #[derive(Debug, Default)]
 struct Measured {
     handoff: Series,
@@ -320,8 +320,8 @@ fn grow(workers: &[Worker], shape: Shape, measured: &mut [Measured], before: usi
         }
     };
     workers.iter().for_each(|worker| worker.ask(move |crowd| crowd.connect(count)));
-    // With one lock the clients wait as soon as they have connected. Their buffers are still large, so the measured
-    // memory is an upper bound.
+    // With one lock, the clients wait as soon as they have connected, so the connections are not measured by themselves.
+    // The first figure of a waiter is then an upper bound: the buffers of new connections are still large.
     if shape == Shape::Each {
         weigh(|measured| &mut measured.connection);
         settle();

@@ -65,7 +65,8 @@ type AcquirePlan = ReturnType<typeof planOf> & Progress;
 export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
   // First it tries all keys in one pipeline, if there are several. Then it waits for one key after the other.
   for (let isTrial = plan.keys.length > 1; ; isTrial = false) {
-    // A new owner for each round: a late release of an earlier round must not end a new tenure.
+    // A new owner for each round, unless the program has named one: a late release of an earlier round must not end a
+    // new tenure.
     owners += 1;
     const owner = plan.owner ?? `${PROCESS_ID}:${owners}`;
     const tenures = plan.keys.map((key) => new Tenure(plan, owner, key, plan.kind, plan.lease));

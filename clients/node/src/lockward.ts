@@ -84,7 +84,7 @@ export class Lockward {
    *
    * Rejects with `LockBusyError` when the wait limit is over, `UnreachableError` when no server answers, `LockRefusedError`
    * with the server's error, `UnreplicatedError` when too few replicas confirm, and the signal's reason when the signal aborts.
-   * A call that rejects holds nothing. If a server does not answer, a lock that it may have granted ends with its lease.
+   * When the promise is rejected, the caller holds none of the keys. If a server does not answer, a lock that it may have granted ends with its lease.
    */
   async acquire(keys: Keys, options: AcquireOptions = {}): Promise<Lock> {
     const lock = await this.#acquire(keys, options);

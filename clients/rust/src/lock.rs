@@ -141,8 +141,8 @@ impl Lock {
         loop {
             // Of several keys, the first attempt tries all together.
             let together = is_first && self.keys.len() > 1;
-            // Each attempt has a new owner, so that a late release of an earlier attempt cannot end a hold of this
-            // attempt.
+            // Each attempt has a new owner, unless the program has named one. So a late release of an earlier attempt
+            // cannot end a hold of this attempt.
             let owner = self.options.owner.clone().unwrap_or_else(|| self.client.unique_owner());
             let attempted = self.attempt(&owner, together, limit).await;
             // If no server answers, a wait for the replies to the releases would be useless.

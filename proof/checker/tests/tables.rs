@@ -238,8 +238,8 @@ fn a_kept_place_is_passed() {
         .replace("seen 22", "seen 22 still 170");
     violation(&absent, Check::Queue, &[1, 2, 3]);
     clean(&absent.replace("still 170", "still 159"));
-    // C must not be granted the lock first either if B's connection was closed and B certainly did not hold the lock in
-    // between.
+    // The same holds after B's connection was closed, if B certainly did not hold the lock before it came back: C, seen
+    // in the queue after that, must not be granted the lock first.
     let closed =
         slices.replace("10..61 B", "10..30 B").replace("-> null", "-> ?").replace("62..203", "31..203");
     clean(&closed.replace("seen 64", "seen 33"));

@@ -32,9 +32,9 @@ pub enum OldPrimary {
 /// promotion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenPromise {
-    /// The server's wall clock is later than the wall clock of the granting server was at the last grant.
+    /// The server's wall clock is later than the granting server's wall clock was at the last grant.
     PastTheLastGrant,
-    /// The server's wall clock is later than the wall clock of the granting server was at any grant so far.
+    /// The server's wall clock is later than the granting servers' wall clocks were at all grants so far.
     PastEveryGrant,
 }
 

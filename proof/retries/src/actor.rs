@@ -108,7 +108,7 @@ impl Actor<'_> {
         }
     }
 
-    /// Issues a command until there is a reply. An error of the server is a miscount.
+    /// Issues a command again after each failure, until there is a reply. An error reply is returned as a miscount.
     fn call(&self, command: &[String]) -> Result<Value, String> {
         let mut attempt = self.issue(command, false);
         let begun = Instant::now();

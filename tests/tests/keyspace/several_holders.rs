@@ -10,7 +10,7 @@ const CROWD: usize = 40;
 
 const KEYS: [&str; 5] = ["readers", "permits", "heavy", "downgraded", "crowd"];
 
-/// The locks with the holders that they had before they left.
+/// The locks, each with the holders that it had before it left the server.
 struct Left {
     locks: Vec<(&'static str, Vec<Holder>)>,
     at: Instant,
