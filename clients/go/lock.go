@@ -56,11 +56,12 @@ type part struct {
 	node      atomic.Pointer[node]
 
 	// guarded by tenure.mu, once the key is held
-	isHeld   bool      // or was held
-	deadline time.Time // the end of the lease by the clock of this process
-	renewAt  time.Time
-	isLast   bool  // the lease reaches the hold limit
-	failure  error // of the last renewal
+	isHeld    bool      // or was held
+	deadline  time.Time // the end of the lease by the clock of this process
+	renewAt   time.Time
+	isLast    bool  // the lease reaches the hold limit
+	isTooLong bool  // the server has chosen a lease beyond the hold limit
+	failure   error // of the last renewal
 
 	// renewing has an element while a renewal is under way. Only one is under way at a time: otherwise the server could carry out an
 	// older renewal, with a shorter lease, after a newer one.

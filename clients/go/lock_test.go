@@ -934,3 +934,36 @@ func TestADowngradeChangesOnlyTheLimit(t *testing.T) {
 	running.Wait()
 	check(t, lock.Release(t.Context()))
 }
+
+func TestAHoldLimitBeginsWhenAllKeysAreHeld(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	limit := time.Second
+	other := acquire(t, client, "b", lockward.WithLease(time.Hour))
+	granted, _ := acquiringAll(t.Context(), client, []string{"a", "b"}, lockward.WithLease(time.Hour), lockward.WithHoldLimit(limit))
+	s.waitFor("b", 1)
+	before, _ := s.info("a")
+	eventually(t, "a is renewed for longer than the hold limit", func() bool { return s.calls("lock.renew") >= 4 })
+	if now, _ := s.info("a"); len(now) != 1 || now[0] != before[0] {
+		t.Fatal("the wait has started over: ", before, now)
+	}
+	time.Sleep(limit / 4) // the lease of a now ends well before the hold limit
+	check(t, other.Release(t.Context()))
+	lock := receive(t, "the grant", granted)
+	start := time.Now()
+	receive(t, "the loss", lock.Lost())
+	if held := time.Since(start); held < limit-50*time.Millisecond || held > limit+50*time.Millisecond {
+		t.Fatal("held for", held)
+	}
+}
+
+func TestALeaseOfTheServerIsShortenedToTheHoldLimit(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	lock := acquire(t, client, "k", lockward.WithHoldLimit(500*time.Millisecond), lockward.WithoutRenewal())
+	receive(t, "the loss", lock.Lost())
+	time.Sleep(100 * time.Millisecond)
+	s.checkFree("k")
+}

@@ -40,8 +40,14 @@ func (t *tenure) hold(parts ...*part) error {
 	}
 	if t.holdLimit > 0 && t.isWhole() {
 		t.holdEnd = now.Add(t.holdLimit)
+		for _, p := range parts {
+			p.isLast = p.lease == t.holdLimit.Milliseconds()
+		}
 		for _, p := range t.parts {
-			p.deadline = earliest(p.deadline, t.holdEnd)
+			if p.isTooLong = p.deadline.After(t.holdEnd); p.isTooLong {
+				p.deadline, p.renewAt = t.holdEnd, now
+				t.client.wakeAt(now)
+			}
 		}
 	}
 	for _, p := range parts {
@@ -171,11 +177,14 @@ func (t *tenure) renew(ctx context.Context) error {
 func (p *part) extend(r *call) {
 	p.deadline = earliest(leaseEnd(r.sent, r.lease), p.holdEnd)
 	p.renewAt = r.sent.Add(renewalPeriod(min(r.lease, p.lease)))
-	p.isLast = p.holdLimit > 0 && (r.lease < p.lease || r.lease == p.holdLimit.Milliseconds())
+	p.isLast, p.isTooLong = !p.holdEnd.IsZero() && r.lease < p.lease, false
 }
 
-// isAutomatic returns whether the client renews the key by itself. While the caller waits for later keys, it always does.
-func (p *part) isAutomatic() bool { return (p.isRenewed || !p.isWhole()) && !p.isDropped && !p.isLast }
+// isAutomatic returns whether the client renews the key by itself. While the caller waits for later keys, it always does. It also
+// shortens a lease that the server has chosen to the hold limit.
+func (p *part) isAutomatic() bool {
+	return !p.isDropped && (p.isRenewed && !p.isLast || p.isTooLong || !p.isWhole())
+}
 
 // isWhole returns whether all keys are held, or were held. The last key is acquired last.
 func (t *tenure) isWhole() bool { return t.parts[len(t.parts)-1].isHeld }
