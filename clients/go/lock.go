@@ -340,16 +340,16 @@ func (t *tenure) checkHeld() error { return t.end(nil) }
 func (t *tenure) end(reason error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	earlier := t.endReason()
+	earlier := t.endReason(t.parts...)
 	t.finish(reason)
 	return earlier
 }
 
-// endReason returns why the lock is not held, or nil. A lock of several keys is lost when the lease of one of them is over. The
-// caller has mu.
-func (t *tenure) endReason() error {
+// endReason returns why the lock is not held, or nil. A lock of several keys is lost when the lease of one of them is over:
+// endReason looks at the leases of parts. The caller has mu.
+func (t *tenure) endReason(parts ...*part) error {
 	now, first := time.Now(), t.parts[0]
-	for _, p := range t.parts {
+	for _, p := range parts {
 		if p.isHeld && !now.Before(p.deadline) {
 			t.finish(p.fail(ErrLost, errors.New("its lease is over"), p.failure))
 		}

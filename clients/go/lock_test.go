@@ -967,3 +967,30 @@ func TestALeaseOfTheServerIsShortenedToTheHoldLimit(t *testing.T) {
 	time.Sleep(100 * time.Millisecond)
 	s.checkFree("k")
 }
+
+// While a renewal looks at the keys, the lost signals of other locks are late.
+func TestTheWorkOfARenewalGrowsWithTheNumberOfKeysNotWithItsSquare(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	shortest := func(count int) (shortest time.Duration) {
+		keys := make([]string, count)
+		for i := range keys {
+			keys[i] = fmt.Sprint("k", i)
+		}
+		lock, err := client.AcquireAll(t.Context(), keys, lockward.WithLease(time.Hour))
+		check(t, err)
+		for range 10 {
+			start := time.Now()
+			check(t, lock.Renew(t.Context()))
+			if took := time.Since(start); shortest == 0 || took < shortest {
+				shortest = took
+			}
+		}
+		check(t, lock.Release(t.Context()))
+		return shortest
+	}
+	if few, many := shortest(500), shortest(6000); many > 35*few {
+		t.Fatal("500 keys take", few, "and 6000 keys take", many)
+	}
+}

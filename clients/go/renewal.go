@@ -78,7 +78,7 @@ func (c *Client) watch() {
 	var due []*call
 	for _, t := range tenures {
 		t.mu.Lock()
-		isOver := t.endReason() != nil
+		isOver := t.endReason(t.parts...) != nil
 		for _, p := range t.parts {
 			if isOver || !p.isHeld {
 				continue
@@ -135,7 +135,7 @@ func (p *part) renewed(r *call, err error) error {
 	defer p.mu.Unlock()
 	<-p.renewing
 	p.failure = err
-	switch ended := p.endReason(); {
+	switch ended := p.endReason(p); { // watch looks at the other keys: here the work would grow with their square
 	case ended != nil:
 		return ended
 	case deniesTenure(err):
