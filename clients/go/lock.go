@@ -40,6 +40,7 @@ type tenure struct {
 	over         context.Context // ends when the lock is released or lost
 	cancel       context.CancelCauseFunc
 	lost         chan struct{}
+	downgrading  chan struct{} // has an element while a downgrade is under way; only one is at a time
 
 	mu        sync.Mutex
 	holdEnd   time.Time // when the hold limit is over
@@ -70,7 +71,8 @@ type part struct {
 
 // newTenure returns a tenure that is not held.
 func (c *Client) newTenure(keys []string, with settings, options []AcquireOption) *tenure {
-	t := &tenure{client: c, settings: with, lost: make(chan struct{}), keys: keys, parts: make([]*part, len(keys))}
+	t := &tenure{client: c, settings: with, keys: keys, parts: make([]*part, len(keys))}
+	t.lost, t.downgrading = make(chan struct{}), make(chan struct{}, 1)
 	for _, option := range options {
 		option(&t.settings)
 	}
@@ -179,16 +181,26 @@ func (l *Lock) Renew(ctx context.Context) error {
 // Downgrade lets others hold the lock beside this Lock from now on. limit is Shared or Slots, and larger than the present limit.
 // In the same step the server grants the lock to the waiters that fit. The token and the weight stay.
 //
-// The errors are those of Renew. After ErrUnreachable, or if ctx has ended, the next renewal downgrades the lock.
+// The errors are those of Renew. After ErrUnreachable, or if ctx has ended, the next renewal may downgrade the lock, and also if the
+// server has downgraded some of several keys and refused the others.
 func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 	defer runtime.KeepAlive(l)
+	ctx, stop := context.WithTimeout(ctx, l.client.patience)
+	defer stop()
+	select {
+	case l.downgrading <- struct{}{}:
+		defer func() { <-l.downgrading }()
+	case <-ctx.Done():
+		return contextError(ctx, l.Key(), nil)
+	}
 	l.mu.Lock()
 	before, wanted := l.settings, l.settings
 	limit(&wanted)
 	l.limit, l.weight = wanted.limit, wanted.weight
 	l.mu.Unlock()
-	err := l.renew(ctx)
-	if errors.Is(err, ErrRefused) {
+	calls, err := l.renewEach(ctx)
+	// A key that may be downgraded refuses a smaller limit: with the earlier limit it could not be renewed any more.
+	if !slices.ContainsFunc(calls, (*call).mayBeDone) {
 		l.mu.Lock()
 		l.limit, l.weight = before.limit, before.weight
 		l.mu.Unlock()

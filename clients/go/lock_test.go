@@ -994,3 +994,66 @@ func TestTheWorkOfARenewalGrowsWithTheNumberOfKeysNotWithItsSquare(t *testing.T)
 		t.Fatal("500 keys take", few, "and 6000 keys take", many)
 	}
 }
+
+func TestADowngradeThatOneOfSeveralKeysRefusesStaysForTheOtherKeys(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	lock, err := newClient(t, s.client()).AcquireAll(t.Context(), []string{"a", "b"}, lockward.Slots(2))
+	check(t, err)
+	s.do("ACL", "SETUSER", "default", "resetkeys", "~a")
+	expect(t, lock.Downgrade(t.Context(), lockward.Slots(3)), lockward.ErrRefused)
+	s.do("ACL", "SETUSER", "default", "allkeys")
+	check(t, lock.Renew(t.Context()))
+	check(t, lock.Release(t.Context()))
+}
+
+func TestADowngradeThatIsRefusedAfterALostReplyStays(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	var isFirst sync.Once
+	lock := acquire(t, newClient(t, s.tapped(func(sent []byte) (isSent bool, err error) {
+		isSent = true
+		if bytes.Contains(sent, []byte("LOCK.RENEW")) {
+			isFirst.Do(func() {
+				isSent, err = false, io.ErrClosedPipe
+				conn, failure := net.Dial("tcp", s.addr)
+				check(t, failure)
+				defer conn.Close()
+				_, failure = conn.Write(sent)
+				check(t, failure)
+				_, failure = conn.Read(make([]byte, 100))
+				check(t, failure)
+				s.do("ACL", "SETUSER", "default", "-lock.renew")
+			})
+		}
+		return isSent, err
+	})), "k", lockward.Slots(2))
+	expect(t, lock.Downgrade(t.Context(), lockward.Slots(3)), lockward.ErrRefused)
+	s.do("ACL", "SETUSER", "default", "+lock.renew")
+	check(t, lock.Renew(t.Context()))
+	check(t, lock.Release(t.Context()))
+}
+
+func TestARefusedDowngradeUndoesNoOtherDowngrade(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	var lock *lockward.Lock
+	var isFirst sync.Once
+	other := make(chan error, 1)
+	client := newClient(t, s.tapped(func(sent []byte) (bool, error) {
+		if bytes.Contains(sent, []byte("LOCK.RENEW")) {
+			isFirst.Do(func() {
+				go func() { other <- lock.Downgrade(t.Context(), lockward.Slots(4)) }()
+				time.Sleep(100 * time.Millisecond) // the other downgrade waits meanwhile
+			})
+		}
+		return true, nil
+	}))
+	lock = acquire(t, client, "k", lockward.Slots(2))
+	expect(t, lock.Downgrade(t.Context(), lockward.Slots(1)), lockward.ErrRefused)
+	check(t, receive(t, "the other downgrade", other))
+	for range 3 {
+		acquire(t, client, "k", lockward.Slots(4), lockward.WithoutWaiting())
+	}
+	check(t, lock.Renew(t.Context()))
+}

@@ -152,6 +152,12 @@ func (p *part) renewed(r *call, err error) error {
 
 // renew renews all keys.
 func (t *tenure) renew(ctx context.Context) error {
+	_, err := t.renewEach(ctx)
+	return err
+}
+
+// renewEach renews all keys, and also returns the call of each key.
+func (t *tenure) renewEach(ctx context.Context) ([]*call, error) {
 	ctx, cancel := joined(ctx, t.over)
 	defer cancel()
 	ctx, stop := context.WithTimeout(ctx, t.client.patience)
@@ -168,7 +174,7 @@ func (t *tenure) renew(ctx context.Context) error {
 		}
 	}
 	err := t.client.ask(ctx, calls...)
-	return cmp.Or(t.checkHeld(), err)
+	return calls, cmp.Or(t.checkHeld(), err)
 }
 
 // The caller of the following functions has mu, or the key is not held yet.

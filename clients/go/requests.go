@@ -143,6 +143,11 @@ func (r *call) repeat() error {
 	}
 }
 
+// mayBeDone returns whether the server may have carried out some request of the call.
+func (r *call) mayBeDone() bool {
+	return !errors.Is(r.err, ErrRefused) || r.isUncertain && !hasCode(r.err, "LIMIT", "ERR") // the server refuses these each time
+}
+
 // shorten sets the lease to the longest one that the server accepts, after the server's first refusal of a longer one.
 func (r *call) shorten(refusal error) bool {
 	var longest int64
