@@ -32,6 +32,7 @@ type connection struct {
 	client  *redis.Client
 	conn    *redis.Conn
 	isReady bool        // the handshake is over
+	isUsed  bool        // the server has answered a request
 	watch   *time.Timer // calls watchIdle
 	isTaken atomic.Bool // watchIdle must end
 	watched chan bool   // gets whether the connection is intact when watchIdle ends

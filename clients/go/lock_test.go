@@ -1057,3 +1057,26 @@ func TestARefusedDowngradeUndoesNoOtherDowngrade(t *testing.T) {
 	}
 	check(t, lock.Renew(t.Context()))
 }
+
+func TestAFullServerDoesNotStopTheConnectionsThatAreOpen(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	check(t, acquire(t, client, "k").Release(t.Context()))
+	s.do("CONFIG", "SET", "maxclients", "1") // only the client's idle connection stays
+	done := make(chan error)
+	for i := range 4 {
+		go func() {
+			var err error
+			for end := time.Now().Add(1500 * time.Millisecond); err == nil && time.Now().Before(end); {
+				err = client.Do(t.Context(), fmt.Sprint("k", i), func(context.Context, *lockward.Lock) error { return nil })
+				time.Sleep(10 * time.Millisecond)
+			}
+			done <- err
+		}()
+	}
+	for range 4 {
+		check(t, receive(t, "the end", done))
+	}
+	check(t, client.Close())
+}
