@@ -1080,3 +1080,22 @@ func TestAFullServerDoesNotStopTheConnectionsThatAreOpen(t *testing.T) {
 	}
 	check(t, client.Close())
 }
+
+func TestASilentSeedOfAClusterDelaysACallOnlyShortly(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	defer silent.Close()
+	p := startProcess(t, "cluster")
+	for range 8 { // go-redis begins with the silent seed in half of the cases
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{silent.Addr().String(), address(p.facts.Ports[0])}})
+		client := newClient(t, rdb)
+		start := time.Now()
+		check(t, client.Do(t.Context(), "k", func(context.Context, *lockward.Lock) error { return nil }))
+		if took := time.Since(start); took > 3*time.Second {
+			t.Fatal(took)
+		}
+		check(t, client.Close())
+		check(t, rdb.Close())
+	}
+}
