@@ -175,14 +175,16 @@ func (c *Client) connection(ctx context.Context, deadline time.Time, n *node, is
 // closes it. At the idle limit the client closes the connection.
 func (c *Client) keepIdle(n *node, cn *connection) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(n.idle) == maxConnections || c.open.Err() != nil {
-		cn.close()
-		return
+	isKept := len(n.idle) < maxConnections && c.open.Err() == nil
+	if isKept {
+		cn.isTaken.Store(false)
+		cn.watch.Reset(watchAfter)
+		n.idle <- cn
 	}
-	cn.isTaken.Store(false)
-	cn.watch.Reset(watchAfter)
-	n.idle <- cn
+	c.mu.Unlock()
+	if !isKept {
+		cn.close() // may take long
+	}
 }
 
 // watchIdle reads from an idle connection until takeIdle takes it, the idle limit is over, or the server closes it.

@@ -1099,3 +1099,43 @@ func TestASilentSeedOfAClusterDelaysACallOnlyShortly(t *testing.T) {
 		check(t, rdb.Close())
 	}
 }
+
+// A slowConn takes long to close.
+type slowConn struct{ net.Conn }
+
+func (c slowConn) Close() error {
+	time.Sleep(100 * time.Millisecond)
+	return c.Conn.Close()
+}
+
+func TestConnectionsThatCloseSlowlyDelayNoLostSignal(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	rdb := redis.NewClient(&redis.Options{Addr: s.addr, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return slowConn{conn}, err
+	}})
+	t.Cleanup(func() { _ = rdb.Close() })
+	client := newClient(t, rdb)
+	other := acquire(t, client, "other")
+	done := make(chan error, 40)
+	for range cap(done) {
+		go func() {
+			lock, err := client.Acquire(t.Context(), "other", lockward.Shared())
+			if err == nil {
+				err = lock.Release(t.Context())
+			}
+			done <- err
+		}()
+	}
+	s.waitFor("other", int64(cap(done)))
+	lock := acquire(t, client, "k", lockward.WithLease(500*time.Millisecond), lockward.WithoutRenewal())
+	check(t, other.Release(t.Context())) // more connections become idle than the client keeps
+	receive(t, "the loss", lock.Lost())
+	if late := time.Since(lock.Until()); late > 150*time.Millisecond {
+		t.Fatal(late)
+	}
+	for range cap(done) {
+		check(t, receive(t, "a release", done))
+	}
+}
