@@ -23,6 +23,8 @@ const (
 	watchAfter = 50 * time.Millisecond
 	// sentinelPatience is how long the client waits for the Sentinels. Then it connects to the last known primary.
 	sentinelPatience = 250 * time.Millisecond
+	// seedPatience is how long the client waits for the seeds of a cluster. Then it asks them again.
+	seedPatience = 250 * time.Millisecond
 )
 
 // A connection is used by one attempt at a time. It is a separate go-redis client over one connection that this package has opened.
@@ -32,6 +34,7 @@ type connection struct {
 	client  *redis.Client
 	conn    *redis.Conn
 	isReady bool        // the handshake is over
+	isUsed  bool        // the server has answered a request
 	watch   *time.Timer // calls watchIdle
 	isTaken atomic.Bool // watchIdle must end
 	watched chan bool   // gets whether the connection is intact when watchIdle ends
@@ -85,8 +88,7 @@ func (c *Client) nodeFor(ctx context.Context, deadline time.Time, key string, to
 		if to.isAny {
 			key = strconv.FormatInt(time.Now().UnixNano(), 36)
 		}
-		find := func(ctx context.Context) (*redis.Client, error) { return cluster.MasterForKey(ctx, key) }
-		if master, err = bounded(ctx, deadline, find, func(*redis.Client) {}); err != nil {
+		if master, err = find(ctx, deadline, cluster, key); err != nil {
 			return nil, err
 		}
 	}
@@ -106,6 +108,22 @@ func (c *Client) nodeFor(ctx context.Context, deadline time.Time, key string, to
 		c.nodes[addr] = n
 	}
 	return n, nil
+}
+
+// find returns the client of the cluster node that has a key. The first time go-redis asks one seed after the other in random order,
+// and a silent seed takes long. So find soon lets it ask again, in another order.
+func find(ctx context.Context, deadline time.Time, cluster *redis.ClusterClient, key string) (*redis.Client, error) {
+	asking, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	for {
+		until := earliest(time.Now().Add(seedPatience), deadline)
+		master, err := bounded(ctx, until, func(context.Context) (*redis.Client, error) {
+			return cluster.MasterForKey(asking, key)
+		}, func(*redis.Client) {})
+		if err == nil || time.Now().Before(until) || asking.Err() != nil {
+			return master, err
+		}
+	}
 }
 
 // ownOptions are the options for the client's own connections, made from those of rdb.
@@ -157,14 +175,16 @@ func (c *Client) connection(ctx context.Context, deadline time.Time, n *node, is
 // closes it. At the idle limit the client closes the connection.
 func (c *Client) keepIdle(n *node, cn *connection) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(n.idle) == maxConnections || c.open.Err() != nil {
-		cn.close()
-		return
+	isKept := len(n.idle) < maxConnections && c.open.Err() == nil
+	if isKept {
+		cn.isTaken.Store(false)
+		cn.watch.Reset(watchAfter)
+		n.idle <- cn
 	}
-	cn.isTaken.Store(false)
-	cn.watch.Reset(watchAfter)
-	n.idle <- cn
+	c.mu.Unlock()
+	if !isKept {
+		cn.close() // may take long
+	}
 }
 
 // watchIdle reads from an idle connection until takeIdle takes it, the idle limit is over, or the server closes it.

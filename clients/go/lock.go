@@ -40,6 +40,7 @@ type tenure struct {
 	over         context.Context // ends when the lock is released or lost
 	cancel       context.CancelCauseFunc
 	lost         chan struct{}
+	downgrading  chan struct{} // has an element while a downgrade is under way; only one is at a time
 
 	mu        sync.Mutex
 	holdEnd   time.Time // when the hold limit is over
@@ -56,11 +57,12 @@ type part struct {
 	node      atomic.Pointer[node]
 
 	// guarded by tenure.mu, once the key is held
-	isHeld   bool      // or was held
-	deadline time.Time // the end of the lease by the clock of this process
-	renewAt  time.Time
-	isLast   bool  // the lease reaches the hold limit
-	failure  error // of the last renewal
+	isHeld    bool      // or was held
+	deadline  time.Time // the end of the lease by the clock of this process
+	renewAt   time.Time
+	isLast    bool  // the lease reaches the hold limit
+	isTooLong bool  // the server has chosen a lease beyond the hold limit
+	failure   error // of the last renewal
 
 	// renewing has an element while a renewal is under way. Only one is under way at a time: otherwise the server could carry out an
 	// older renewal, with a shorter lease, after a newer one.
@@ -69,7 +71,8 @@ type part struct {
 
 // newTenure returns a tenure that is not held.
 func (c *Client) newTenure(keys []string, with settings, options []AcquireOption) *tenure {
-	t := &tenure{client: c, settings: with, lost: make(chan struct{}), keys: keys, parts: make([]*part, len(keys))}
+	t := &tenure{client: c, settings: with, keys: keys, parts: make([]*part, len(keys))}
+	t.lost, t.downgrading = make(chan struct{}), make(chan struct{}, 1)
 	for _, option := range options {
 		option(&t.settings)
 	}
@@ -178,16 +181,26 @@ func (l *Lock) Renew(ctx context.Context) error {
 // Downgrade lets others hold the lock beside this Lock from now on. limit is Shared or Slots, and larger than the present limit.
 // In the same step the server grants the lock to the waiters that fit. The token and the weight stay.
 //
-// The errors are those of Renew. After ErrUnreachable, or if ctx has ended, the next renewal downgrades the lock.
+// The errors are those of Renew. After ErrUnreachable, or if ctx has ended, the next renewal may downgrade the lock, and also if the
+// server has downgraded some of several keys and refused the others.
 func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 	defer runtime.KeepAlive(l)
+	ctx, stop := context.WithTimeout(ctx, l.client.patience)
+	defer stop()
+	select {
+	case l.downgrading <- struct{}{}:
+		defer func() { <-l.downgrading }()
+	case <-ctx.Done():
+		return contextError(ctx, l.Key(), nil)
+	}
 	l.mu.Lock()
 	before, wanted := l.settings, l.settings
 	limit(&wanted)
 	l.limit, l.weight = wanted.limit, wanted.weight
 	l.mu.Unlock()
-	err := l.renew(ctx)
-	if errors.Is(err, ErrRefused) {
+	calls, err := l.renewEach(ctx)
+	// A key that may be downgraded refuses a smaller limit: with the earlier limit it could not be renewed any more.
+	if !slices.ContainsFunc(calls, (*call).mayBeDone) {
 		l.mu.Lock()
 		l.limit, l.weight = before.limit, before.weight
 		l.mu.Unlock()
@@ -339,16 +352,16 @@ func (t *tenure) checkHeld() error { return t.end(nil) }
 func (t *tenure) end(reason error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	earlier := t.endReason()
+	earlier := t.endReason(t.parts...)
 	t.finish(reason)
 	return earlier
 }
 
-// endReason returns why the lock is not held, or nil. A lock of several keys is lost when the lease of one of them is over. The
-// caller has mu.
-func (t *tenure) endReason() error {
+// endReason returns why the lock is not held, or nil. A lock of several keys is lost when the lease of one of them is over:
+// endReason looks at the leases of parts. The caller has mu.
+func (t *tenure) endReason(parts ...*part) error {
 	now, first := time.Now(), t.parts[0]
-	for _, p := range t.parts {
+	for _, p := range parts {
 		if p.isHeld && !now.Before(p.deadline) {
 			t.finish(p.fail(ErrLost, errors.New("its lease is over"), p.failure))
 		}

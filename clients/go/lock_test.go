@@ -934,3 +934,208 @@ func TestADowngradeChangesOnlyTheLimit(t *testing.T) {
 	running.Wait()
 	check(t, lock.Release(t.Context()))
 }
+
+func TestAHoldLimitBeginsWhenAllKeysAreHeld(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	limit := time.Second
+	other := acquire(t, client, "b", lockward.WithLease(time.Hour))
+	granted, _ := acquiringAll(t.Context(), client, []string{"a", "b"}, lockward.WithLease(time.Hour), lockward.WithHoldLimit(limit))
+	s.waitFor("b", 1)
+	before, _ := s.info("a")
+	eventually(t, "a is renewed for longer than the hold limit", func() bool { return s.calls("lock.renew") >= 4 })
+	if now, _ := s.info("a"); len(now) != 1 || now[0] != before[0] {
+		t.Fatal("the wait has started over: ", before, now)
+	}
+	time.Sleep(limit / 4) // the lease of a now ends well before the hold limit
+	check(t, other.Release(t.Context()))
+	lock := receive(t, "the grant", granted)
+	start := time.Now()
+	receive(t, "the loss", lock.Lost())
+	if held := time.Since(start); held < limit-50*time.Millisecond || held > limit+50*time.Millisecond {
+		t.Fatal("held for", held)
+	}
+}
+
+func TestALeaseOfTheServerIsShortenedToTheHoldLimit(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	lock := acquire(t, client, "k", lockward.WithHoldLimit(500*time.Millisecond), lockward.WithoutRenewal())
+	receive(t, "the loss", lock.Lost())
+	time.Sleep(100 * time.Millisecond)
+	s.checkFree("k")
+}
+
+// While a renewal looks at the keys, the lost signals of other locks are late.
+func TestTheWorkOfARenewalGrowsWithTheNumberOfKeysNotWithItsSquare(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	shortest := func(count int) (shortest time.Duration) {
+		keys := make([]string, count)
+		for i := range keys {
+			keys[i] = fmt.Sprint("k", i)
+		}
+		lock, err := client.AcquireAll(t.Context(), keys, lockward.WithLease(time.Hour))
+		check(t, err)
+		for range 10 {
+			start := time.Now()
+			check(t, lock.Renew(t.Context()))
+			if took := time.Since(start); shortest == 0 || took < shortest {
+				shortest = took
+			}
+		}
+		check(t, lock.Release(t.Context()))
+		return shortest
+	}
+	if few, many := shortest(500), shortest(6000); many > 35*few {
+		t.Fatal("500 keys take", few, "and 6000 keys take", many)
+	}
+}
+
+func TestADowngradeThatOneOfSeveralKeysRefusesStaysForTheOtherKeys(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	lock, err := newClient(t, s.client()).AcquireAll(t.Context(), []string{"a", "b"}, lockward.Slots(2))
+	check(t, err)
+	s.do("ACL", "SETUSER", "default", "resetkeys", "~a")
+	expect(t, lock.Downgrade(t.Context(), lockward.Slots(3)), lockward.ErrRefused)
+	s.do("ACL", "SETUSER", "default", "allkeys")
+	check(t, lock.Renew(t.Context()))
+	check(t, lock.Release(t.Context()))
+}
+
+func TestADowngradeThatIsRefusedAfterALostReplyStays(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	var isFirst sync.Once
+	lock := acquire(t, newClient(t, s.tapped(func(sent []byte) (isSent bool, err error) {
+		isSent = true
+		if bytes.Contains(sent, []byte("LOCK.RENEW")) {
+			isFirst.Do(func() {
+				isSent, err = false, io.ErrClosedPipe
+				conn, failure := net.Dial("tcp", s.addr)
+				check(t, failure)
+				defer conn.Close()
+				_, failure = conn.Write(sent)
+				check(t, failure)
+				_, failure = conn.Read(make([]byte, 100))
+				check(t, failure)
+				s.do("ACL", "SETUSER", "default", "-lock.renew")
+			})
+		}
+		return isSent, err
+	})), "k", lockward.Slots(2))
+	expect(t, lock.Downgrade(t.Context(), lockward.Slots(3)), lockward.ErrRefused)
+	s.do("ACL", "SETUSER", "default", "+lock.renew")
+	check(t, lock.Renew(t.Context()))
+	check(t, lock.Release(t.Context()))
+}
+
+func TestARefusedDowngradeUndoesNoOtherDowngrade(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	var lock *lockward.Lock
+	var isFirst sync.Once
+	other := make(chan error, 1)
+	client := newClient(t, s.tapped(func(sent []byte) (bool, error) {
+		if bytes.Contains(sent, []byte("LOCK.RENEW")) {
+			isFirst.Do(func() {
+				go func() { other <- lock.Downgrade(t.Context(), lockward.Slots(4)) }()
+				time.Sleep(100 * time.Millisecond) // the other downgrade waits meanwhile
+			})
+		}
+		return true, nil
+	}))
+	lock = acquire(t, client, "k", lockward.Slots(2))
+	expect(t, lock.Downgrade(t.Context(), lockward.Slots(1)), lockward.ErrRefused)
+	check(t, receive(t, "the other downgrade", other))
+	for range 3 {
+		acquire(t, client, "k", lockward.Slots(4), lockward.WithoutWaiting())
+	}
+	check(t, lock.Renew(t.Context()))
+}
+
+func TestAFullServerDoesNotStopTheConnectionsThatAreOpen(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	check(t, acquire(t, client, "k").Release(t.Context()))
+	s.do("CONFIG", "SET", "maxclients", "1") // only the client's idle connection stays
+	done := make(chan error)
+	for i := range 4 {
+		go func() {
+			var err error
+			for end := time.Now().Add(1500 * time.Millisecond); err == nil && time.Now().Before(end); {
+				err = client.Do(t.Context(), fmt.Sprint("k", i), func(context.Context, *lockward.Lock) error { return nil })
+				time.Sleep(10 * time.Millisecond)
+			}
+			done <- err
+		}()
+	}
+	for range 4 {
+		check(t, receive(t, "the end", done))
+	}
+	check(t, client.Close())
+}
+
+func TestASilentSeedOfAClusterDelaysACallOnlyShortly(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	defer silent.Close()
+	p := startProcess(t, "cluster")
+	for range 8 { // go-redis begins with the silent seed in half of the cases
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{silent.Addr().String(), address(p.facts.Ports[0])}})
+		client := newClient(t, rdb)
+		start := time.Now()
+		check(t, client.Do(t.Context(), "k", func(context.Context, *lockward.Lock) error { return nil }))
+		if took := time.Since(start); took > 3*time.Second {
+			t.Fatal(took)
+		}
+		check(t, client.Close())
+		check(t, rdb.Close())
+	}
+}
+
+// A slowConn takes long to close.
+type slowConn struct{ net.Conn }
+
+func (c slowConn) Close() error {
+	time.Sleep(100 * time.Millisecond)
+	return c.Conn.Close()
+}
+
+func TestConnectionsThatCloseSlowlyDelayNoLostSignal(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	rdb := redis.NewClient(&redis.Options{Addr: s.addr, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return slowConn{conn}, err
+	}})
+	t.Cleanup(func() { _ = rdb.Close() })
+	client := newClient(t, rdb)
+	other := acquire(t, client, "other")
+	done := make(chan error, 40)
+	for range cap(done) {
+		go func() {
+			lock, err := client.Acquire(t.Context(), "other", lockward.Shared())
+			if err == nil {
+				err = lock.Release(t.Context())
+			}
+			done <- err
+		}()
+	}
+	s.waitFor("other", int64(cap(done)))
+	lock := acquire(t, client, "k", lockward.WithLease(500*time.Millisecond), lockward.WithoutRenewal())
+	check(t, other.Release(t.Context())) // more connections become idle than the client keeps
+	receive(t, "the loss", lock.Lost())
+	if late := time.Since(lock.Until()); late > 150*time.Millisecond {
+		t.Fatal(late)
+	}
+	for range cap(done) {
+		check(t, receive(t, "a release", done))
+	}
+}

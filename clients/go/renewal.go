@@ -40,8 +40,14 @@ func (t *tenure) hold(parts ...*part) error {
 	}
 	if t.holdLimit > 0 && t.isWhole() {
 		t.holdEnd = now.Add(t.holdLimit)
+		for _, p := range parts {
+			p.isLast = p.lease == t.holdLimit.Milliseconds()
+		}
 		for _, p := range t.parts {
-			p.deadline = earliest(p.deadline, t.holdEnd)
+			if p.isTooLong = p.deadline.After(t.holdEnd); p.isTooLong {
+				p.deadline, p.renewAt = t.holdEnd, now
+				t.client.wakeAt(now)
+			}
 		}
 	}
 	for _, p := range parts {
@@ -72,7 +78,7 @@ func (c *Client) watch() {
 	var due []*call
 	for _, t := range tenures {
 		t.mu.Lock()
-		isOver := t.endReason() != nil
+		isOver := t.endReason(t.parts...) != nil
 		for _, p := range t.parts {
 			if isOver || !p.isHeld {
 				continue
@@ -129,7 +135,7 @@ func (p *part) renewed(r *call, err error) error {
 	defer p.mu.Unlock()
 	<-p.renewing
 	p.failure = err
-	switch ended := p.endReason(); {
+	switch ended := p.endReason(p); { // watch looks at the other keys: here the work would grow with their square
 	case ended != nil:
 		return ended
 	case deniesTenure(err):
@@ -146,6 +152,12 @@ func (p *part) renewed(r *call, err error) error {
 
 // renew renews all keys.
 func (t *tenure) renew(ctx context.Context) error {
+	_, err := t.renewEach(ctx)
+	return err
+}
+
+// renewEach renews all keys, and also returns the call of each key.
+func (t *tenure) renewEach(ctx context.Context) ([]*call, error) {
 	ctx, cancel := joined(ctx, t.over)
 	defer cancel()
 	ctx, stop := context.WithTimeout(ctx, t.client.patience)
@@ -162,7 +174,7 @@ func (t *tenure) renew(ctx context.Context) error {
 		}
 	}
 	err := t.client.ask(ctx, calls...)
-	return cmp.Or(t.checkHeld(), err)
+	return calls, cmp.Or(t.checkHeld(), err)
 }
 
 // The caller of the following functions has mu, or the key is not held yet.
@@ -171,11 +183,14 @@ func (t *tenure) renew(ctx context.Context) error {
 func (p *part) extend(r *call) {
 	p.deadline = earliest(leaseEnd(r.sent, r.lease), p.holdEnd)
 	p.renewAt = r.sent.Add(renewalPeriod(min(r.lease, p.lease)))
-	p.isLast = p.holdLimit > 0 && (r.lease < p.lease || r.lease == p.holdLimit.Milliseconds())
+	p.isLast, p.isTooLong = !p.holdEnd.IsZero() && r.lease < p.lease, false
 }
 
-// isAutomatic returns whether the client renews the key by itself. While the caller waits for later keys, it always does.
-func (p *part) isAutomatic() bool { return (p.isRenewed || !p.isWhole()) && !p.isDropped && !p.isLast }
+// isAutomatic returns whether the client renews the key by itself. While the caller waits for later keys, it always does. It also
+// shortens a lease that the server has chosen to the hold limit.
+func (p *part) isAutomatic() bool {
+	return !p.isDropped && (p.isRenewed && !p.isLast || p.isTooLong || !p.isWhole())
+}
 
 // isWhole returns whether all keys are held, or were held. The last key is acquired last.
 func (t *tenure) isWhole() bool { return t.parts[len(t.parts)-1].isHeld }

@@ -38,6 +38,7 @@ type call struct {
 	replies     []command // to the last request; nil if a reply is missing
 	failure     error     // why there is no answer
 	isUncertain bool      // the reply to some request is missing
+	isNew       bool      // the next request needs a new connection
 	isShortened bool      // the server has refused the lease as too long
 	err         error     // the outcome
 }
@@ -109,7 +110,7 @@ func (r *call) repeat() error {
 		case !r.until.IsZero() && !time.Now().Before(r.until):
 			return r.part.fail(ErrUnreachable, r.failure)
 		default:
-			r.sendAlone(to, deadline(r), failures > 0)
+			r.sendAlone(to, deadline(r))
 		}
 		r.isSent = false
 		to = redirect{isAny: failures%2 == 1} // the node may be gone, and any other node knows where the key is now
@@ -143,6 +144,11 @@ func (r *call) repeat() error {
 	}
 }
 
+// mayBeDone returns whether the server may have carried out some request of the call.
+func (r *call) mayBeDone() bool {
+	return !errors.Is(r.err, ErrRefused) || r.isUncertain && !hasCode(r.err, "LIMIT", "ERR") // the server refuses these each time
+}
+
 // shorten sets the lease to the longest one that the server accepts, after the server's first refusal of a longer one.
 func (r *call) shorten(refusal error) bool {
 	var longest int64
@@ -159,7 +165,7 @@ func (r *call) shorten(refusal error) bool {
 }
 
 // sendAlone sends a request once, to the node that has its key.
-func (r *call) sendAlone(to redirect, deadline time.Time, isNew bool) {
+func (r *call) sendAlone(to redirect, deadline time.Time) {
 	c := r.part.client
 	n, err := c.nodeFor(r.ctx, deadline, r.part.key, to)
 	if err == nil && !r.isUnlimited {
@@ -177,7 +183,7 @@ func (r *call) sendAlone(to redirect, deadline time.Time, isNew bool) {
 		}
 	}
 	if r.replies, r.failure = nil, err; err == nil {
-		c.send(r.ctx, deadline, n, to.isAsk, isNew, r)
+		c.send(r.ctx, deadline, n, to.isAsk, r.isNew, r)
 	}
 }
 
@@ -200,17 +206,24 @@ func (c *Client) send(ctx context.Context, deadline time.Time, n *node, isAsk, i
 			commands = append(commands, r.replies...)
 		}
 		err = cn.exchange(ctx, deadline, commands)
-		isBroken = err != nil
+		if refusal := commands[0].Err(); err == nil && redis.IsMaxClientsError(refusal) { // no request was carried out
+			err, cn.isReady = refusal, false
+		}
+		isBroken = err != nil && cn.isUsed
+		cn.isUsed = err == nil
 	}
 	for _, r := range calls {
 		r.isSent, r.failure = true, err
 		if err != nil {
 			r.replies = nil
 			r.isUncertain = r.isUncertain || cn != nil && cn.isReady
+			// A server that is full refuses new connections at once, but answers on the open ones.
+			r.isNew = isBroken || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 			continue
 		}
 		r.part.node.Store(n)
-		isBroken = isBroken || isTransient(r.replies[0].Err())
+		r.isNew = isTransient(r.replies[0].Err())
+		isBroken = isBroken || r.isNew
 	}
 	switch {
 	case cn == nil:
