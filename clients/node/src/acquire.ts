@@ -1,13 +1,14 @@
 // Acquiring locks: try, wait in the server's queue, confirm, or give up.
 
 import { randomUUID } from "node:crypto";
+import { setMaxListeners } from "node:events";
 import type { Command } from "./adapters.js";
 import { UnreachableError, UnreplicatedError } from "./errors.js";
 import { checkOption, kindArguments, Lock } from "./lock.js";
 import type { AcquireOptions } from "./lockward.js";
 import { FIRST_PAUSE, LONGEST_PAUSE, type Progress } from "./servers.js";
 import { isDenial, type Settings, Tenure } from "./tenure.js";
-import { now, rest, within } from "./time.js";
+import { now, rest, settleAll, within } from "./time.js";
 
 /** The longest lease of a grant that the client has not confirmed, in milliseconds. */
 const SHORT_LEASE = 3_000;
@@ -72,14 +73,14 @@ export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
     const tenures = plan.keys.map((key) => new Tenure(plan, owner, key, plan.kind, plan.lease));
     const lock = new Lock(tenures as [Tenure, ...Tenure[]]);
     const isLost = () => tenures.some((each) => each.loss !== undefined);
-    let { signal } = plan;
-    if (tenures.length > 1) signal = signal === undefined ? lock.signal : AbortSignal.any([lock.signal, signal]);
+    const signal = tenures.length > 1 ? AbortSignal.any([lock.signal, plan.signal ?? lock.signal]) : plan.signal;
+    // Many callers may wait with one signal, and one caller for many keys. Without this line Node.js warns of a memory leak.
+    if (signal !== undefined) setMaxListeners(Number.POSITIVE_INFINITY, signal);
     try {
       let isGranted = true;
       if (isTrial) {
         const trials = tenures.map((each) => acquire(each, plan, false, signal));
-        await Promise.allSettled(trials); // if one fails, the others may be granted: wait for them
-        isGranted = (await Promise.all(trials)).every((each) => each);
+        isGranted = (await settleAll(trials)).every((each) => each); // if one fails, the others may be granted
       } else {
         for (const each of tenures) isGranted &&= await acquire(each, plan, plan.waits, signal);
       }
@@ -149,9 +150,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
         signal,
         progress: plan,
         isAlone: true,
-        onLeft: (late) => {
-          tenure.late = late;
-        },
+        waiter: tenure,
       });
       tenure.mayBeGranted = replies[0] !== null || !isLast;
       if (readGrant(replies[0])) return true;
@@ -202,10 +201,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
 
   /** Returns whether the server has granted or renewed the lock. */
   function readGrant(reply: unknown): boolean {
-    if (Array.isArray(reply)) {
-      tenure.token = reply[0];
-      tenure.lease ||= reply[2];
-    }
+    if (Array.isArray(reply)) Object.assign(tenure, { token: reply[0], lease: tenure.lease || reply[2] });
     return reply !== null;
   }
 }

@@ -8,11 +8,7 @@
 import { isUtf8 } from "node:buffer";
 import { type EventEmitter, once } from "node:events";
 import type { Cluster, Redis, RedisOptions } from "ioredis";
-import type {
-  RedisClusterType as NodeCluster,
-  RedisClientType as NodeRedis,
-  RedisSentinelType as NodeSentinel,
-} from "redis";
+import type { RedisClientType, RedisClusterType, RedisSentinelType } from "redis";
 import { rest, within } from "./time.js";
 
 // The members that distinguish the clients. Their methods take different types, all narrower than `any`.
@@ -49,10 +45,7 @@ export interface Connection {
   close(): void;
 }
 
-export interface Address {
-  readonly host: string;
-  readonly port: number;
-}
+export type Address = { readonly host: string; readonly port: number };
 
 /** What the locks need from a library's client. Only `open` sends requests. */
 export interface Adapter {
@@ -85,9 +78,9 @@ const SENTINEL_LIMIT = 100;
 export function adapterOf(client: RedisClient): Adapter {
   if ("isCluster" in client && client.isCluster && "slots" in client) return ioClusterAdapter(client as Cluster);
   if ("status" in client && "duplicate" in client) return ioRedisAdapter(client as Redis);
-  if ("nodeClient" in client) return nodeClusterAdapter(client as unknown as NodeCluster);
-  if ("_execute" in client) return nodeSentinelAdapter(client as unknown as NodeSentinel);
-  if ("isOpen" in client && "duplicate" in client) return nodeRedisAdapter(client as NodeRedis);
+  if ("nodeClient" in client) return nodeClusterAdapter(client as unknown as RedisClusterType);
+  if ("_execute" in client) return nodeSentinelAdapter(client as unknown as RedisSentinelType);
+  if ("isOpen" in client && "duplicate" in client) return nodeRedisAdapter(client as RedisClientType);
   throw new TypeError("the client must be one of ioredis or node-redis");
 }
 
@@ -98,10 +91,18 @@ export function isEnded(client: RedisClient): boolean {
   return isOpen === false || status === "end" || manuallyClosing === true;
 }
 
-/** Calls the listener when the client ends. ioredis emits no event when it is closed while it reconnects. */
+/** Calls the listener when the client ends. */
 export function onEnd(client: RedisClient, listener: () => void): void {
+  const emitter = client as unknown as EventEmitter & { readonly status?: string };
   // A cluster client of node-redis emits "disconnect".
-  for (const event of ["end", "disconnect"]) (client as unknown as EventEmitter).on(event, listener);
+  for (const event of ["end", "disconnect"]) emitter.on(event, listener);
+  // ioredis emits no event when it is closed while it reconnects.
+  const watch = async () => {
+    while (emitter.status === "reconnecting" && !isEnded(client)) await rest(20, undefined, true);
+    if (isEnded(client)) listener();
+  };
+  emitter.on("reconnecting", watch);
+  void watch();
 }
 
 // ioredis.
@@ -189,31 +190,31 @@ const NODE_OVERRIDES = {
   url: undefined,
 };
 
-function nodeRedisAdapter(client: NodeRedis): Adapter {
+function nodeRedisAdapter(client: RedisClientType): Adapter {
   return { prefix: client.options?.keyPrefix, open: () => openNode(client) };
 }
 
-function nodeSentinelAdapter(client: NodeSentinel): Adapter {
+function nodeSentinelAdapter(client: RedisSentinelType): Adapter {
   const open = viaSentinels(async () => {
     // The library hides the options of a Sentinel client. So this duplicates the connection to the primary.
-    const primary = (await bounded(client._execute(false, async (primary) => primary))) as unknown as NodeRedis;
+    const primary = (await bounded(client._execute(false, async (primary) => primary))) as unknown as RedisClientType;
     const reopen = () => openNode(primary);
     return { connection: await reopen(), reopen };
   });
   return { prefix: client._keyPrefix, open };
 }
 
-function nodeClusterAdapter(client: NodeCluster): Adapter {
+function nodeClusterAdapter(client: RedisClusterType): Adapter {
   const { keyPrefix, nodeAddressMap } = client._options as { keyPrefix?: string | Buffer; nodeAddressMap?: NatMap };
   const open = async (address: Address) => {
     const node = client.masters.find((each) => each.client !== undefined) ?? client.masters[0];
-    return openNode((await bounded(client.nodeClient(node as never))) as NodeRedis, address);
+    return openNode((await bounded(client.nodeClient(node as never))) as RedisClientType, address);
   };
   const owner = (slot: number) => client.slots[slot]?.master;
   return { prefix: keyPrefix, cluster: { nodes: () => client.masters, owner, natMap: nodeAddressMap }, open };
 }
 
-async function openNode(template: NodeRedis, address?: Address): Promise<Connection> {
+async function openNode(template: RedisClientType, address?: Address): Promise<Connection> {
   const socket = {
     ...template.options?.socket,
     connectTimeout: CONNECT_LIMIT,
@@ -221,7 +222,7 @@ async function openNode(template: NodeRedis, address?: Address): Promise<Connect
     socketTimeout: undefined,
     ...(address && { host: address.host, port: address.port }),
   };
-  const client = template.duplicate({ ...NODE_OVERRIDES, socket } as object) as unknown as NodeRedis;
+  const client = template.duplicate({ ...NODE_OVERRIDES, socket } as object) as unknown as RedisClientType;
   const close = () => void (client.isOpen && client.destroy());
   const { closed } = await connect(client, close, CONNECT_LIMIT);
   client.unref();

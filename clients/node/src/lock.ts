@@ -1,6 +1,7 @@
 import type { Command } from "./adapters.js";
 import type { LockLostError } from "./errors.js";
 import type { Kind, Tenure } from "./tenure.js";
+import { settleAll } from "./time.js";
 
 /** How a lock is shared. Without these options the lock is exclusive. */
 export interface KindOptions {
@@ -135,7 +136,8 @@ export class Lock implements AsyncDisposable {
    * first.
    */
   release(): Promise<void> {
-    this.#releasing ??= Promise.all(this.#tenures.map((each) => each.release())).then(() => {});
+    // A release that goes on after this could end the next tenure of a named owner.
+    this.#releasing ??= settleAll(this.#tenures.map((each) => each.release())).then(() => {});
     return this.#releasing;
   }
 
@@ -146,7 +148,7 @@ export class Lock implements AsyncDisposable {
 
   /** A lock of several keys is lost when one key is lost. The other keys end with their leases, or are released. */
   #lose(reason: LockLostError): void {
-    for (const each of this.#tenures) each.stopRenewal();
+    for (const each of this.#tenures) each.stop(reason);
     this.#controller?.abort(reason);
   }
 }

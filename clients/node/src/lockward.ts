@@ -1,10 +1,10 @@
-import { setMaxListeners } from "node:events";
 import { acquireAll, planOf } from "./acquire.js";
 import type { RedisClient } from "./adapters.js";
 import { LockBusyError } from "./errors.js";
 import { checkOption, type KindOptions, Lock } from "./lock.js";
 import { Servers } from "./servers.js";
 import { type Kind, type Settings, Tenure } from "./tenure.js";
+import { settleAll } from "./time.js";
 import { WaitingConnections } from "./waiting.js";
 
 /** Settings of a `Lockward`. Times are in milliseconds. */
@@ -72,9 +72,7 @@ export class Lockward {
   /** Throws a `TypeError` if the client is of another library, and a `RangeError` for options out of range. */
   constructor(client: RedisClient, options: LockwardOptions = {}) {
     const { patience = 5_000, responseLimit = 2_000, waitingConnections = 256 } = options;
-    checkOption("patience", patience);
-    checkOption("responseLimit", responseLimit);
-    checkOption("waitingConnections", waitingConnections);
+    for (const each of Object.entries({ patience, responseLimit, waitingConnections })) checkOption(...each);
     const connections = new WaitingConnections(waitingConnections);
     this.#settings = { servers: Servers.of(client), connections, patience, responseLimit };
   }
@@ -117,18 +115,14 @@ export class Lockward {
     const [options, routine] = rest.length === 1 ? [{}, rest[0]] : rest;
     for (;;) {
       const lock = (await this.#acquire(key, options, UNLIMITED)) as Lock;
-      let isDeposed = false;
-      const run = async () => {
-        try {
-          return await routine(lock.token, AbortSignal.any([lock.signal, options.signal ?? lock.signal]));
-        } finally {
-          isDeposed = lock.signal.aborted;
-        }
-      };
+      const signal = AbortSignal.any([lock.signal, options.signal ?? lock.signal]);
+      const running = (async () => routine(lock.token, signal))();
+      const isLost = () => lock.signal.aborted;
+      const isDeposed = running.then(isLost, isLost);
       try {
-        return await runAndRelease(lock, run);
+        return await runAndRelease(lock, () => running);
       } catch (error) {
-        if (!isDeposed) throw error;
+        if (!(await isDeposed)) throw error;
       }
     }
   }
@@ -159,8 +153,6 @@ export class Lockward {
   async #acquire(keys: Keys, options: AcquireOptions, patience = this.#settings.patience): Promise<Lock | null> {
     const plan = planOf(this.#settings, this.#fullKeys(keys), options, patience);
     plan.signal?.throwIfAborted();
-    // Many callers may wait with one signal. Without this line Node.js warns of a memory leak.
-    if (plan.signal !== undefined) setMaxListeners(UNLIMITED, plan.signal);
     return acquireAll(plan);
   }
 
@@ -177,12 +169,8 @@ export class Lockward {
 export type LeadOptions = Pick<AcquireOptions, "lease" | "signal" | "owner" | "replicas">;
 
 async function runAndRelease<T>(lock: Lock, routine: Routine<T>): Promise<T> {
-  try {
-    return await routine(lock.signal, lock);
-  } catch (error) {
-    await lock[Symbol.asyncDispose]().catch(() => {}); // the routine's error takes precedence
-    throw error;
-  } finally {
-    await lock[Symbol.asyncDispose]();
-  }
+  const running = (async () => routine(lock.signal, lock))();
+  const release = () => lock[Symbol.asyncDispose]();
+  await settleAll<unknown>([running, running.then(release, release)]); // the routine's error takes precedence
+  return running;
 }

@@ -36,7 +36,7 @@ export class Node {
 
   /** Calls `commands` when a connection is open, and sends the result. Throws if a reply does not arrive in time. */
   async exchange(request: Request, limit: number, commands: () => Command[]): Promise<unknown[]> {
-    const { signal, isAlone, isBackground, onLeft } = request;
+    const { signal, isAlone, isBackground, waiter } = request;
     const begun = now();
     if (!isAlone) this.#shared ??= this.#open();
     const link = (isAlone ? this.#idle.pop() : this.#shared) ?? this.#open();
@@ -47,12 +47,15 @@ export class Node {
       const connection = link.connection ?? (await within(link.opening, limit, signal, isBackground));
       sending = Promise.all(commands().map((command) => connection.send(command)));
       const replies = await within(sending, begun + limit - now(), signal, isBackground);
-      if (isAlone) this.#keepIdle(link);
+      if (isAlone) {
+        this.#idle.push(link);
+        link.idleTimer = setTimeout(() => this.#retire(link), IDLE_LIMIT).unref();
+      }
       return replies;
     } catch (error) {
       if (isAlone) {
         const late = signal?.aborted && sending ? within(sending, LATE_REPLY_LIMIT) : Promise.resolve([]);
-        onLeft?.(late);
+        if (waiter !== undefined) waiter.late = late;
         void late.catch(() => {}).finally(() => this.#retire(link));
       } else if (sending !== undefined && !signal?.aborted) {
         // This skips a connection that is not open yet: the next attempt may use it.
@@ -85,11 +88,6 @@ export class Node {
     };
     void link.opening.then(opened, () => this.#retire(link));
     return link;
-  }
-
-  #keepIdle(link: Link): void {
-    this.#idle.push(link);
-    link.idleTimer = setTimeout(() => this.#retire(link), IDLE_LIMIT).unref();
   }
 
   #retire(link: Link, isBroken = false): void {

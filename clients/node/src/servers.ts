@@ -30,8 +30,8 @@ export interface Request {
   readonly progress?: Progress;
   /** Checked before each attempt: the tenure must be held. */
   readonly holder?: { checkHeld(): void };
-  /** Called when a request with `isAlone` fails. If the signal has aborted it, `late` resolves with replies that arrive soon. */
-  readonly onLeft?: (late: Promise<unknown[]>) => void;
+  /** When a request with `isAlone` fails, `late` is set. If the signal has aborted it, `late` resolves with replies that arrive soon. */
+  readonly waiter?: { late: Promise<unknown[]> | undefined };
 }
 
 /** The outcome of the attempts of a request, or of several requests of one call. */
@@ -57,6 +57,8 @@ export class Servers {
   readonly #client: RedisClient;
   readonly #adapter: Adapter;
   readonly #nodes = new Map<string, Node>();
+  /** The requests that are under way. Each function ends one. */
+  readonly #underWay = new Set<() => void>();
   /** The addresses that MOVED has named, by slot. */
   readonly #moved = new Map<number, Address>();
 
@@ -65,6 +67,7 @@ export class Servers {
     this.#adapter = adapterOf(client);
     onEnd(client, () => {
       for (const node of this.#nodes.values()) node.closeAll();
+      for (const end of this.#underWay) end();
     });
   }
 
@@ -82,10 +85,19 @@ export class Servers {
   }
 
   /**
-   * Sends a request until a server answers. Throws for an error reply. Returns the replies, and when the last attempt was
-   * sent.
+   * Sends a request until a server answers, or the client ends. Throws for an error reply. Returns the replies, and when the
+   * last attempt was sent.
    */
-  async ask(key: Buffer, request: Request, responseLimit: number) {
+  ask(key: Buffer, request: Request, responseLimit: number) {
+    return new Promise<{ sent: number; replies: unknown[] }>((resolve, reject) => {
+      const end = () => reject(unreachable(key));
+      this.#underWay.add(end);
+      const asked = this.#ask(key, request, responseLimit).finally(() => this.#underWay.delete(end));
+      asked.then(resolve, reject);
+    });
+  }
+
+  async #ask(key: Buffer, request: Request, responseLimit: number) {
     const { signal, progress = {}, patience = Number.POSITIVE_INFINITY, limit = responseLimit } = request;
     const slot = this.#adapter.cluster ? calculateSlot(key) : 0;
     let answeredAt = now();
@@ -98,7 +110,7 @@ export class Servers {
       const begun = now();
       let sent = 0;
       const left = Math.min(request.until, answeredAt + patience) - begun;
-      if (isEnded(this.#client)) throw unreachable(key, new Error("Connection is closed."));
+      if (isEnded(this.#client)) throw unreachable(key);
       if (cause !== undefined && left <= 0) throw unreachable(key, cause);
       try {
         const address = this.#locate(slot, failures, asked ?? this.#moved.get(slot));
@@ -161,15 +173,12 @@ export class Servers {
   }
 }
 
-function unreachable(key: Buffer, cause: Error): UnreachableError {
+function unreachable(key: Buffer, cause = new Error("Connection is closed.")): UnreachableError {
   return new UnreachableError(`no server answers: ${cause.message}`, key, { cause });
 }
 
 /** The address in MOVED or ASK. A node that does not know its own host leaves the host out; then it is the asked node's. */
 function redirectOf({ message }: ServerError, asked: Address): Address {
-  const [, , address = ""] = message.split(" ");
-  const colon = address.lastIndexOf(":");
-  const named = address.slice(0, colon);
-  const host = named === "" || named === "?" ? asked.host : named;
-  return { host, port: Number(address.slice(colon + 1)) };
+  const [, named = "", port] = /(\S*):(\d+)$/.exec(message) ?? [];
+  return { host: named === "" || named === "?" ? asked.host : named, port: Number(port) };
 }

@@ -60,9 +60,9 @@ export class Tenure {
   deadline = Number.NEGATIVE_INFINITY;
   /** When the tenure's first lease was requested. */
   begun = 0;
-  /** Called once, when the tenure is lost. */
-  onLost: ((reason: LockLostError) => void) | undefined;
-  /** Set when the tenure is lost. */
+  /** Called when the tenure is lost, unless the lock was lost before. */
+  onLost = (loss: LockLostError): void => this.stop(loss);
+  /** Set when the lock is lost, at this key or at another one. */
   loss: LockLostError | undefined;
   #isReleased = false;
   /** Whether the lease is renewed. During the wait for later keys of the lock it always is. */
@@ -71,8 +71,12 @@ export class Tenure {
   #renewals = 0;
   #retryAt = 0;
   #holdEnd = Number.POSITIVE_INFINITY;
-  /** When the last renewal was sent. Only the reply to this renewal sets the deadline. */
-  #askedAt = 0;
+  /** The end of the lease that the last renewal asks for. */
+  #latestEnd = 0;
+  /** When the last renewal was sent that shortens the lease. Replies to earlier renewals do not set the deadline. */
+  #shortenedAt = 0;
+  /** What the server has accepted last. */
+  #accepted = {};
 
   constructor(plan: Plan, owner: string, key: Buffer, kind: Kind, lease: number) {
     this.plan = plan;
@@ -90,6 +94,7 @@ export class Tenure {
   begin(sent: number): boolean {
     const { leases } = this.plan.settings.servers;
     this.begun = sent;
+    this.#accepted = { lease: this.lease, kind: this.kind };
     this.deadline = leaseEnd(sent, this.lease);
     if (!this.isHeld) return false;
     leases.tenures.add(this);
@@ -103,8 +108,9 @@ export class Tenure {
     this.#isRenewed = this.plan.renewal;
     this.#holdEnd = begun + this.plan.holdLimit;
     // A lease that the server has chosen may be longer than the hold limit. A renewal shortens it.
-    if (this.deadline > this.#holdEnd) this.renewInBackground();
+    const isTooLong = this.deadline > this.#holdEnd;
     this.deadline = Math.min(this.deadline, this.#holdEnd);
+    if (isTooLong) this.#renew(this.deadline).catch(() => {});
     this.plan.settings.servers.leases.arm(this);
   }
 
@@ -121,8 +127,7 @@ export class Tenure {
     try {
       return await servers.ask(this.key, request, responseLimit);
     } catch (error) {
-      const longest =
-        error instanceof LockRefusedError && /^ERR invalid expire time .*: at most (\d+) /.exec(error.reply);
+      const longest = /^ERR invalid expire time .*: at most (\d+) /.exec((error as LockRefusedError)?.reply);
       if (!longest) throw error;
       this.lease = Number(longest[1]);
       return servers.ask(this.key, request, responseLimit);
@@ -130,8 +135,8 @@ export class Tenure {
   }
 
   /** The renewal command. A server in quarantine that has forgotten the tenure restores it. */
-  renewCommand(lease: number): Command {
-    const { key, owner, token, holds, kind } = this;
+  renewCommand(lease: number, kind = this.kind): Command {
+    const { key, owner, token, holds } = this;
     return ["LOCK.RENEW", key, owner, "PX", lease, "TOKEN", token, "HOLDS", holds, ...kind];
   }
 
@@ -140,13 +145,13 @@ export class Tenure {
    * renewal sets the lease and the kind.
    */
   async renew({ lease = this.lease, kind = this.kind } = {}): Promise<void> {
-    const previous = { lease: this.lease, kind: this.kind };
     this.checkHeld();
     Object.assign(this, { lease, kind });
     try {
-      await this.#renew(Math.min(this.deadline, now() + this.plan.settings.patience), false);
+      await this.#renew(Math.min(this.deadline, now() + this.plan.settings.patience), kind);
+      this.kind = kind;
     } catch (error) {
-      if (error instanceof LockRefusedError) Object.assign(this, previous);
+      if (error instanceof LockRefusedError) Object.assign(this, this.#accepted);
       throw error;
     }
   }
@@ -172,7 +177,7 @@ export class Tenure {
 
   /** Releases the lock. Throws when the tenure is lost. */
   async release(): Promise<void> {
-    this.checkHeld();
+    if (now() >= this.deadline) this.checkHeld();
     this.abandon();
     const progress: Progress = {};
     try {
@@ -188,15 +193,16 @@ export class Tenure {
     }
   }
 
-  /** From now on this process neither renews nor watches the lease. */
-  stopRenewal(): void {
+  /** From now on this process neither renews nor watches the lease, because the lock is lost. A release gives the key back. */
+  stop(loss: LockLostError): void {
+    this.loss ??= loss;
     this.plan.settings.servers.leases.tenures.delete(this);
   }
 
   /** From now on this process does nothing for the tenure. At the server the tenure may continue. */
   abandon(): void {
     this.#isReleased = true;
-    this.stopRenewal();
+    this.plan.settings.servers.leases.tenures.delete(this);
   }
 
   /**
@@ -211,7 +217,7 @@ export class Tenure {
     const commands = (): Command[] => [["LOCK.RELEASE", this.key, this.owner, "HOLDS", 0]];
     const giveUp = () => this.ask({ commands, until, isBackground: true });
     // The server may have carried out the cancelled wait after this release. Then release the grant again.
-    const giveUpAgain = this.late?.then(async ([reply]) => Array.isArray(reply) && giveUp());
+    const giveUpAgain = this.late?.then(async ([reply]) => Array.isArray(reply) && now() < until && giveUp());
     await within(Promise.all([giveUp(), giveUpAgain]), limit).catch(() => {});
   }
 
@@ -225,7 +231,7 @@ export class Tenure {
 
   renewInBackground(): void {
     // The renewal may find that the tenure is lost or released, or the server may refuse the renewal.
-    if (this.#renewals === 0) this.#renew(this.deadline, true).catch(() => {});
+    if (this.#renewals === 0) this.#renew(this.deadline).catch(() => {});
   }
 
   loseByTime(): void {
@@ -238,27 +244,31 @@ export class Tenure {
   }
 
   /**
-   * Renews the lease until a server answers. If the program wants no renewal, a renewal in the background does not change the
-   * deadline: it only restores a tenure that a server has forgotten.
+   * Renews the lease until a server answers, in the background if no kind is given. If the program wants no renewal, a renewal
+   * in the background does not change the deadline: it only restores a tenure that a server has forgotten.
    */
-  async #renew(until: number, isBackground: boolean): Promise<void> {
-    const setsLease = this.#isRenewed || !isBackground;
-    let lease = 0;
+  async #renew(until: number, wanted?: Kind): Promise<void> {
+    const setsLease = this.#isRenewed || wanted !== undefined;
+    let [lease, kind, end] = [0, this.kind, 0];
     const commands = (sent: number) => {
-      this.#askedAt = sent;
+      kind = wanted ?? this.kind;
       const left = (setsLease ? this.#holdEnd : this.deadline) - sent;
       lease = Math.max(1, Math.min(this.lease, Math.ceil(left)));
       // The server may set a shorter lease even if the reply is lost.
-      this.deadline = Math.min(this.deadline, leaseEnd(sent, lease));
+      end = leaseEnd(sent, lease);
+      if (end < this.#latestEnd) this.#shortenedAt = sent;
+      this.#latestEnd = end;
+      this.deadline = Math.min(this.deadline, end);
       this.plan.settings.servers.leases.arm(this);
-      return [this.renewCommand(lease)];
+      return [this.renewCommand(lease, kind)];
     };
     const limit = Math.min(this.plan.settings.responseLimit, this.lease / 6 + 1);
     this.#renewals += 1;
     try {
-      const { sent } = await this.ask({ commands, limit, until, holder: this, isBackground });
+      const { sent } = await this.ask({ commands, limit, until, holder: this, isBackground: wanted === undefined });
       this.checkHeld(); // a late reply does not revive a tenure that has ended
-      if (setsLease && sent === this.#askedAt) this.deadline = Math.min(leaseEnd(sent, lease), this.#holdEnd);
+      this.#accepted = { lease: this.lease, kind };
+      if (setsLease && sent >= this.#shortenedAt) this.deadline = Math.max(this.deadline, Math.min(end, this.#holdEnd));
     } catch (error) {
       if (isDenial(error) && !this.#isReleased) throw this.#lose(error.reply);
       this.#retryAt = now() + Math.min(1_000, this.lease / 6);
@@ -270,11 +280,8 @@ export class Tenure {
   }
 
   #lose(reason: string): LockLostError {
-    this.stopRenewal();
-    if (this.loss === undefined) {
-      this.loss = new LockLostError(`the lock is lost: ${reason}`, this.key);
-      this.onLost?.(this.loss);
-    }
-    return this.loss;
+    this.deadline = Number.NEGATIVE_INFINITY; // a release has nothing to give back
+    if (this.loss === undefined) this.onLost(new LockLostError(`the lock is lost: ${reason}`, this.key));
+    return this.loss as unknown as LockLostError;
   }
 }

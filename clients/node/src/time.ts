@@ -38,6 +38,12 @@ export function within<T>(promise: Promise<T>, milliseconds: number, signal?: Ab
   });
 }
 
+/** Waits until all promises are settled. Rejects if one of them has rejected. */
+export async function settleAll<T>(promises: Promise<T>[]): Promise<T[]> {
+  await Promise.allSettled(promises);
+  return Promise.all(promises);
+}
+
 /** Sleeps until the milliseconds are over or the signal aborts. */
 export function rest(milliseconds: number, signal?: AbortSignal, isBackground = false): Promise<void> {
   const options = { ref: !isBackground, ...(signal && { signal }) };

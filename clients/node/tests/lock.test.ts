@@ -1,15 +1,17 @@
 import assert from "node:assert/strict";
 import { before, describe, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import { Redis } from "ioredis";
 import {
   type Lock,
   LockBusyError,
   LockLostError,
   Lockward,
+  type RedisClient,
   UnreachableError,
   UnreplicatedError,
 } from "../src/index.js";
-import { eventually, LIBRARIES, LossyProxy, Server } from "./servers.js";
+import { eventually, LIBRARIES, LossyProxy, Server, scripted } from "./servers.js";
 
 for (const library of LIBRARIES) {
   describe(library.name, () => {
@@ -270,7 +272,7 @@ for (const library of LIBRARIES) {
       await assert.rejects(lock.guarded("SET", "{g}data", 1), TypeError);
     });
 
-    test("many waiters with one signal cause no warning", async () => {
+    test("many waiters with one signal, and many keys of one lock, cause no warning", async () => {
       const warnings: Error[] = [];
       const note = (warning: Error) => warnings.push(warning);
       process.on("warning", note);
@@ -284,6 +286,9 @@ for (const library of LIBRARIES) {
       await Promise.all(waiting);
       await eventually(async () => (await server.waiters("many")) === 0);
       await holder.release();
+      const keys = Array.from({ length: 40 }, (_, at) => `many ${at}`);
+      await lockward.using(keys, { signal: leaving.signal }, () => {}).catch(() => {});
+      await lockward.using(keys, { signal: new AbortController().signal }, () => {});
       process.off("warning", note);
       assert.deepEqual(warnings, []);
     });
@@ -377,6 +382,45 @@ describe("clients", () => {
       await eventually(async () => !(await server.ask(["EXISTS", "closed"])));
     });
   }
+});
+
+describe("a closed client ends its calls at once", () => {
+  async function assertEnded(client: RedisClient, call: Promise<unknown>): Promise<void> {
+    const closed = performance.now();
+    if (client instanceof Redis) client.disconnect();
+    else (client as unknown as { destroy(): void }).destroy();
+    await assert.rejects(call, UnreachableError);
+    assert(performance.now() < closed + 100);
+  }
+
+  for (const library of LIBRARIES) {
+    test(`${library.name}: a call that pauses`, async () => {
+      const server = await Server.start();
+      const client = await library.client(server);
+      if (client instanceof Redis) client.options.retryStrategy = () => 3_000; // it emits no event when it is closed meanwhile
+      await server.tell("kill");
+      const call = new Lockward(client, { patience: 60_000 }).acquire("a");
+      await sleep(1_800); // now the pauses are long
+      await assertEnded(client, call);
+    });
+  }
+
+  test("ioredis: a call that connects", async () => {
+    const server = await Server.start();
+    const client = server.ioredis({ password: "secret" }, await scripted(() => undefined));
+    const call = new Lockward(client).acquire("a");
+    await sleep(100);
+    await assertEnded(client, call);
+  });
+
+  test("node-redis: a call that connects", async () => {
+    const server = await Server.start();
+    const port = await scripted((_, isFirst) => (isFirst ? "+OK" : undefined));
+    const client = (await server.nodeRedis({ RESP: 2, password: "secret" }, port)) as RedisClient;
+    const call = new Lockward(client).acquire("a");
+    await sleep(100);
+    await assertEnded(client, call);
+  });
 });
 
 describe("faults", () => {
@@ -538,6 +582,81 @@ describe("faults", () => {
     await waiting;
     await own.tell("resume");
     await other.release();
+  });
+
+  test("the release of a lost lock of several keys goes on only until the program gets its result", async () => {
+    const releases: string[] = [];
+    const port = await scripted(([name, key = ""]) => {
+      if (name === "LOCK.ACQUIRE") return "*3\r\n:7\r\n:1\r\n:60000";
+      if (name !== "LOCK.RELEASE") return "+OK";
+      releases.push(key);
+      return key === "lost" ? "-NOTHELD the lock is free" : undefined;
+    });
+    const client = new Lockward(server.ioredis({}, port), { responseLimit: 100, patience: 500 });
+    const lock = await client.acquire(["lost", "other"], { owner: "named", lease: 60_000 });
+    await assert.rejects(lock.release(), LockLostError);
+    const before = releases.length;
+    assert(before > 3);
+    await sleep(600);
+    assert.equal(releases.length, before);
+  });
+
+  test("a late grant to a named owner is not given back after the call has ended", async () => {
+    let releases = 0;
+    const port = await scripted(async ([name, ...command]) => {
+      if (name === "LOCK.ACQUIRE" && !command.includes("BLOCK")) return "$-1";
+      if (name === "LOCK.ACQUIRE") return sleep(550, "*3\r\n:7\r\n:1\r\n:3000");
+      if (name === "LOCK.RELEASE") releases += 1;
+      return name === "LOCK.RELEASE" ? ":0" : "+OK";
+    });
+    const signal = AbortSignal.timeout(400);
+    const options = { owner: "named", waitLimit: 300, signal };
+    await assert.rejects(new Lockward(server.ioredis({}, port)).acquire("late", options), { name: "TimeoutError" });
+    await sleep(300);
+    assert.equal(releases, 1);
+  });
+
+  test("two downgrades at once that the server refuses do not change the lock", async () => {
+    const lock = await lockward.acquire("refused", { slots: 4, lease: 3_000 });
+    const both = [lock.downgrade({ slots: 2 }), lock.downgrade({ slots: 2 })];
+    for (const each of await Promise.allSettled(both)) assert.equal(each.status, "rejected");
+    await lock.renew();
+    await lock.release();
+  });
+
+  test("renewals that overlap keep the lock", async () => {
+    const port = await scripted(async ([name]) => {
+      if (name === "LOCK.ACQUIRE") return "*3\r\n:7\r\n:1\r\n:600";
+      return name === "LOCK.RENEW" ? sleep(60, ":7") : ":0";
+    });
+    const lock = await new Lockward(server.ioredis({}, port)).acquire("overlap", { lease: 600 });
+    const renewing = setInterval(() => lock.renew().catch(() => {}), 20);
+    await sleep(1_500);
+    clearInterval(renewing);
+    assert(lock.held);
+    await lock.release();
+  });
+
+  test("the hold limit ends a lease of the server, even without renewal", async () => {
+    const lock = await lockward.acquire("hold limit", { holdLimit: 1_000, renewal: false });
+    await eventually(
+      async () => ((await server.info("hold limit")).holders[0]?.["lease-left"] as number) <= 1_000,
+      500,
+    );
+    assert(lock.held);
+    await eventually(() => lock.signal.aborted);
+  });
+
+  test("no key of a lost lock is renewed", async () => {
+    const lock = await lockward.acquire(["unrenewed 1", "unrenewed 2"], { lease: 60_000 });
+    await server.ask(["DEL", "unrenewed 1"]);
+    await assert.rejects(lock.renew(), LockLostError);
+    const before = await eventually(() => server.calls("lock.renew"));
+    await assert.rejects(lock.renew(), LockLostError);
+    await server.ask(["PING"]);
+    assert.equal(await server.calls("lock.renew"), before);
+    await assert.rejects(lock.release(), LockLostError);
+    assert.equal(await server.ask(["EXISTS", "unrenewed 2"]), 0);
   });
 
   test("a handle without a key is refused", async () => {

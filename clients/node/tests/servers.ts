@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
+import { createServer, type Socket } from "node:net";
 import { resolve } from "node:path";
 import { createInterface } from "node:readline";
 import { after } from "node:test";
@@ -184,6 +185,40 @@ export class Server {
   async tell(command: string): Promise<void> {
     await this.#process.ask(`${this.#node}${command}`);
   }
+}
+
+/**
+ * Starts a server on a free port, and returns the port. The function gives the reply to each command, as the server sends it.
+ * Without a reply the server is silent. `isFirst` is true for the commands of the first connection.
+ */
+export async function scripted(
+  reply: (command: string[], isFirst: boolean) => string | undefined | Promise<string | undefined>,
+): Promise<number> {
+  const sockets: Socket[] = [];
+  const server = createServer((socket) => {
+    const isFirst = sockets.push(socket) === 1;
+    let text = "";
+    const answer = async (command: string[]) => {
+      const answered = await reply(command, isFirst);
+      if (answered !== undefined) socket.write(`${answered}\r\n`);
+    };
+    socket.on("error", () => {});
+    socket.on("data", (data) => {
+      const lines = `${text}${data}`.split("\r\n");
+      for (;;) {
+        const end = 2 * Number(lines[0]?.slice(1)) + 1;
+        if (!(end < lines.length)) break;
+        void answer(lines.splice(0, end).filter((_, at) => at > 0 && at % 2 === 0));
+      }
+      text = lines.join("\r\n");
+    });
+  });
+  ends.push(() => {
+    server.close();
+    for (const each of sockets) each.destroy();
+  });
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  return (server.address() as { port: number }).port;
 }
 
 export interface Info {
