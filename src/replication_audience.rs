@@ -10,7 +10,7 @@
 //! - An audience comes when a replica asks for a snapshot, when an AOF is switched on, when the role changes, or when
 //!   other data is loaded. The server sends an event in each of these cases, except when a replica asks for a snapshot.
 //!   But the server also sends an event for each snapshot, whether a child process or the server itself makes the
-//!   snapshot. From such an event on, the module assumes an audience.
+//!   snapshot. After such an event the module assumes an audience, until the cron has found that there is none.
 //! - The server does not send changes to a replica that waits for its snapshot. These changes go into the backlog for
 //!   that replica, under a new replication id. Other servers learn this id only from the snapshot, together with the
 //!   offset in the backlog at which to go on. This offset comes after all earlier changes.

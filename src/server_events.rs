@@ -45,8 +45,8 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
 /// A command begins. So the last unlinked lock can be settled: a key that is evicted from now on is another key. The
 /// exception is a command that another module calls in its callback for the eviction of the unlinked lock.
 ///
-/// If the server does not name the caller, the module opens the key of the last unlinked lock. If the key then holds a
-/// value, or gets one later, a command has replaced the lock. On servers that name the caller, the module must not open
+/// If the server does not name the caller, the module opens the key of the last unlinked lock. If the key holds a value
+/// at that time, or gets a value later, a command has replaced the lock. On servers that name the caller, the module must not open
 /// a key in this call. If a client has set CLIENT NO-TOUCH, Redis 7.2 to 8.0 and Valkey 8 read the running command when
 /// a key is opened, but they set it only after this call.
 pub fn command_begins(caller: Caller) {

@@ -136,7 +136,8 @@ impl CountedServer {
         rounds.min_by_key(|(instructions, _)| *instructions).expect("a round")
     }
 
-    /// The instructions since the last call, and callgrind's profile of them.
+    /// How many instructions the server has executed since the last call of this function, and callgrind's profile of
+    /// them.
     fn part(&mut self) -> (u64, String) {
         self.settle();
         self.control.call("ECHO part");

@@ -132,8 +132,8 @@ impl QuarantineMemory {
         self.change_tenures(|tenures| _ = tenures.holds_named.insert(token));
     }
 
-    /// Records that a tenure has ended at this server. If it was released, it cannot be restored. If its lease was
-    /// over, it can be restored, because its owner may have renewed it at another server.
+    /// Records that a tenure has ended at this server. A released tenure cannot be restored. A tenure whose lease was
+    /// over can be restored, because its owner may have renewed it at another server.
     pub fn see_ended(&mut self, token: FencingToken, mode: Mode, end: End) {
         if !mode.admits_others() {
             return self.end_up_to(match end {

@@ -30,8 +30,8 @@
 //!   while it holds others back, and in `passed_over` afterwards.
 //! - A queue without waiters and kept places does not exist.
 //! - A queue with a due time is in `due`, at that time or earlier. A renewal or a hand-off makes the due time later,
-//!   but the entry stays where it is. Moving the entry each time would cost more than finding out once that the queue
-//!   is not due yet.
+//!   but the entry stays where it is. The module then looks at the queue once too early, finds that it is not due, and
+//!   sets the entry to the later time. That costs less than moving the entry at each change.
 
 use crate::cluster_slot::SlotKey;
 use crate::id_hash::{ById, shrink_if_sparse};

@@ -12,7 +12,8 @@ use std::sync::Mutex;
 use std::{mem, slice};
 
 /// Registers every setting. A setting that the configuration does not name gets its value from the module's arguments,
-/// or else its default. Logs a line and returns false when an argument is wrong.
+/// or else its default. If an argument is wrong, the function logs what is wrong,
+/// and returns false.
 ///
 /// # Safety
 /// `argv` holds `argc` strings of the server's.

@@ -75,8 +75,8 @@ struct Contended {
     first_since: Instant,
 }
 
-/// The locks of `db` with the most waiters. The lock with the most waiters comes first. Of two locks with equally many
-/// waiters, the one with the longest wait comes first.
+/// The locks of `db` with the most waiters, sorted by the number of waiters, largest first. Locks with the same number
+/// of waiters are sorted by their longest wait, longest first.
 fn most_contended(db: Db, count: usize) -> Vec<Contended> {
     let mut all: Vec<Contended> = state::with(|state| {
         let contended = |(key, waiters, first_since)| Contended { key: Rc::clone(key), waiters, first_since };

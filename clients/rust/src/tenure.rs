@@ -37,7 +37,7 @@ pub(crate) struct State {
     pub(crate) kind: Kind,
     /// The lease that each renewal asks for, in milliseconds.
     pub(crate) lease: u64,
-    /// The latest time at which the last key may have been granted.
+    /// The start of the hold limit: when the last key was requested or, if the client waited, when its grant arrived.
     pub(crate) since: Instant,
     /// The end of the hold limit: no lease ends later.
     pub(crate) hold_end: Option<Instant>,

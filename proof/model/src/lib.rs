@@ -40,8 +40,9 @@
 //! 1. The quarantine is at least as long as every lease that was granted before the crash or promotion. This includes
 //!    leases that were granted by a server with other settings, or before the setting was changed.
 //! 2. A renewal with TOKEN reaches a server in quarantine before the lease ends by the owner's own clock. A server that
-//!    has lost its data believes the owner. So a late renewal takes the lock from another owner to whom the server has
-//!    granted it meanwhile. When the other owner renews too, the larger token wins.
+//!    has lost its data cannot check the claim of an owner, and accepts it. So a late renewal takes the lock from
+//!    another owner to whom the server has granted the lock meanwhile. When the other owner renews too, the owner with
+//!    the larger token gets the lock.
 //! 3. The old primary takes no more writes when the replica is promoted: it is dead, or min-replicas-max-lag is shorter
 //!    than the time after which the old primary is declared dead. A longer quarantine does not replace this assumption,
 //!    because it only delays new grants at the new primary. The old primary does not know of a renewal at the new
