@@ -363,6 +363,14 @@ const NOT_ON_THE_PAGE: &str = "\
 | EXPIRE by hand, and somebody waits. | `expire`, `expired`, `lock.acquired` | yes |
 | Eviction: the lease ends before that. | `expired` | yes |
 | The quarantine ends, and somebody waits. | `lock.acquired` | yes |
+| All holds are released with `ALL`. | `lock.released` | yes |
+| Hand-off to a client that has just left: the next waiter gets the lock. | `lock.released`, `lock.acquired`, `lock.released`, `lock.acquired` | yes |
+| Hand-off to two readers. | `lock.released`, `lock.acquired`, `lock.acquired` | yes |
+| A renewal with a larger limit lets a waiter in. | `lock.renewed`, `lock.acquired` | yes |
+| EXPIRE by hand, and the new TTL ends. | `expire`, `expired` | yes |
+| Eviction: the owner's next command puts the lock back. | `lock.renewed` | yes |
+| Quarantine: LOCK.RENEW restores a tenure. | `lock.acquired` | yes |
+| Quarantine: LOCK.RENEW with a larger token replaces a restored tenure. | `lock.released`, `lock.acquired` | yes |
 ";
 
 #[test]
