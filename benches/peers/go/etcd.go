@@ -14,7 +14,7 @@ import (
 
 var etcdPeer = peer{
 	modules:  [][2]string{{"etcd/client", "go.etcd.io/etcd/client/v3"}},
-	defaults: "concurrency.Mutex, a session for each client with a lease of 60 s; etcd writes each change to disk",
+	defaults: "a session for each client; lease 60 s, renewed",
 	connect:  connectEtcd,
 }
 

@@ -12,7 +12,7 @@ import (
 
 var mariadbPeer = peer{
 	modules:  [][2]string{{"go-sql-driver/mysql", "github.com/go-sql-driver/mysql"}},
-	defaults: "SELECT GET_LOCK(name, 86400), SELECT RELEASE_LOCK(name), a connection for each client, no lease",
+	defaults: "a connection for each client; no lease",
 	connect:  connectMariadb,
 }
 

@@ -11,7 +11,7 @@ import (
 
 var postgresPeer = peer{
 	modules:  [][2]string{{"pgx", "github.com/jackc/pgx/v5"}},
-	defaults: "SELECT pg_advisory_lock(key), SELECT pg_advisory_unlock(key), a connection for each client, no lease",
+	defaults: "a connection for each client; no lease",
 	connect:  connectPostgres,
 }
 

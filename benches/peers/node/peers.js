@@ -39,8 +39,7 @@ const peers = {
     return {
       jobs: [...EXCLUSIVE, ...SHARED],
       version: `${versionOf("../../clients/node")}, ioredis ${versionOf("node_modules/ioredis")}`,
-      notes:
-        "one Lockward, all clients in one process; lease 30 s, renewed; at most 256 callers wait in the queue at a time, others poll",
+      notes: "one Lockward; lease 30 s, renewed",
       acquire: (key, client) => lockward.acquire(key, kindOf(client)),
     };
   },
@@ -50,7 +49,7 @@ const peers = {
     return {
       jobs: EXCLUSIVE,
       version: `redlock ${versionOf("node_modules/redlock")}, ioredis ${versionOf("node_modules/ioredis")}`,
-      notes: `one Redlock of one server, all clients in one process; lease ${LEASE / 1_000} s, not renewed; ${retryCount} more tries ${
+      notes: `one Redlock of one server; lease ${LEASE / 1_000} s, not renewed; ${retryCount} more tries ${
         retryDelay - retryJitter
       } to ${retryDelay + retryJitter} ms apart, then asked again`,
       acquire: (key) => redlock.acquire([key], LEASE),

@@ -234,7 +234,7 @@ def run(arguments):
     seen = sorted(seen)
     return {
         "version": contest.peer.version,
-        "notes": f"{contest.peer.notes}; threads of {processes} processes of CPython",
+        "notes": f"{contest.peer.notes}; {processes} processes",
         "began_unix_ms": began * 1000,
         "waits_us": [waits for _, waits, _, _ in seen],
         "counter": sum(allowed for *_, allowed in seen) if contest.is_shared else sum(contest.counters),

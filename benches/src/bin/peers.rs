@@ -77,14 +77,13 @@ fn main() -> ExitCode {
             compete(peer, &jobs, &mut programs, &mut report);
         }
     }
-    let tables = report.tables(&[]);
-    println!("{tables}");
+    println!("{}\n{}", report.tables(), report.settings());
     write(RESULTS, &serde_json::to_string_pretty(&report).expect("numbers and text"));
     if let Some(plot) = report.plot() {
         write("handoffs.svg", &plot);
     }
     if report.results.iter().any(|entry| entry.result.as_ref().is_ok_and(|measured| measured.lost != 0)) {
-        eprintln!("A lock had two holders at once: see the names of the locks in the tables.");
+        eprintln!("A lock had two holders at once: see the list below the tables.");
     }
     ExitCode::SUCCESS
 }

@@ -2,7 +2,7 @@
 
 use crate::machine::{machine, today};
 use crate::markdown::{Page, table};
-use crate::peers::contest::{Answer, Job, PERMITS};
+use crate::peers::contest::{Answer, Job};
 use crate::peers::meter::Spent;
 use crate::peers::monitor::Parts;
 use crate::peers::roster::Peer;
@@ -20,9 +20,6 @@ const PARTS: [(&str, bool); 2] = [("measured", false), ("shared", true)];
 const BUSY: f64 = 20.0;
 /// The number of clients of the job that is plotted.
 const PLOTTED: usize = 50;
-/// The page leaves out the table of such a job, unless a library failed to run in it, its counter missed acquisitions,
-/// or it gave up waiting. The list of better locks on the page still includes these jobs.
-const NOT_ON_THE_PAGE: &[(Job, usize)] = &[(Job::Contended, 2)];
 
 const WARNING: &str = "**Other programs used the machine. They make times longer and rates lower, for some locks more than for others. \
     Server CPU and commands depend less on them.**";
@@ -173,9 +170,24 @@ impl Measured {
         }
     }
 
-    /// How long writers waited, if a writer has acquired the lock.
-    fn writers_wait(&self, part: fn(Quantiles) -> f64) -> Option<f64> {
-        self.writers_us.map(part).filter(|us| *us > 0.0)
+    fn grants(&self) -> String {
+        whole(self.a_second)
+    }
+
+    fn handoffs(&self) -> String {
+        self.handoffs_a_second.map_or("-".to_owned(), whole)
+    }
+
+    fn median(&self) -> String {
+        wait(self.acquire_us.p50)
+    }
+
+    fn longest(&self) -> String {
+        wait(self.acquire_us.max)
+    }
+
+    fn server_cpu(&self) -> String {
+        time(self.server_cpu_us)
     }
 
     fn counted_right(&self) -> String {
@@ -184,14 +196,8 @@ impl Measured {
         if self.gave_up == 0 {
             counted
         } else {
-            format!("{counted}; gave up {} times", whole(self.gave_up as f64))
+            format!("{counted}; gave up waiting {} times", whole(self.gave_up as f64))
         }
-    }
-
-    /// The text after the name of a lock that lost acquisitions or gave up. Empty for other locks.
-    fn miscount(&self) -> String {
-        let counted = self.counted_right();
-        if counted == "right" { String::new() } else { format!(": counted {counted}") }
     }
 
     fn sent(&self) -> String {
@@ -225,9 +231,25 @@ impl Entry {
         self.peer == self.ours
     }
 
-    /// The measurements, if a client has acquired the lock.
-    fn used(&self) -> Option<&Measured> {
-        self.result.as_ref().ok().filter(|measured| measured.operations > 0)
+    /// A line of a list, if the lock did not run, lost acquisitions or gave up.
+    fn failure(&self) -> Option<String> {
+        let what = match &self.result {
+            Err(reason) => format!("did not run: {reason}"),
+            Ok(measured) => {
+                let lost = format!("**lost {} acquisitions**", measured.lost);
+                let gave_up = format!("gave up waiting {} times", whole(measured.gave_up as f64));
+                let failed = [(measured.lost != 0, lost), (measured.gave_up > 0, gave_up)];
+                failed
+                    .into_iter()
+                    .filter_map(|(has, text)| has.then_some(text))
+                    .collect::<Vec<_>>()
+                    .join("; ")
+            }
+        };
+        if what.is_empty() {
+            return None;
+        }
+        Some(format!("- {}, {}, {} clients: {what}\n", self.title, self.job, self.clients))
     }
 }
 
@@ -265,70 +287,36 @@ impl Report {
         Self { circumstances, seconds, results: Vec::new() }
     }
 
-    /// Tables in Markdown. A job in `left_out` is still shown if a library failed to run in it, its
-    /// counter missed acquisitions, or it gave up waiting.
-    pub fn tables(&self, left_out: &[(Job, usize)]) -> String {
+    /// Tables in Markdown, and a list of the jobs in which a lock failed or gave up. The list includes jobs that are in
+    /// no table.
+    pub fn tables(&self) -> String {
         let mut text = String::new();
         let mut others: Vec<f64> = self.measured().map(|(_, measured)| 100.0 * measured.others).collect();
         others.sort_by(f64::total_cmp);
         let (median, most) = (others.get(others.len() / 2), others.last());
         let _ = writeln!(
             text,
-            "{}. Other programs used {:.0} % of the CPU time (median of the jobs; at most {:.0} %).\n",
+            "{}. Other programs used {:.0} % of the CPU time (median of the jobs; at most {:.0} %).",
             self.circumstances,
             median.unwrap_or(&0.0),
             most.unwrap_or(&0.0),
         );
         if median.is_some_and(|median| *median > BUSY) {
-            let _ = writeln!(text, "{WARNING}\n");
+            let _ = writeln!(text, "\n{WARNING}");
         }
-        text += &self.peers();
-        for (job, clients) in self.kinds() {
-            if !(left_out.contains(&(job, clients)) && self.all_right(job, clients)) {
-                text += &format!("\n{}\n{}", title(job, clients), self.table(job, clients));
+        for (title, columns) in TABLES {
+            let measured =
+                columns.iter().filter(|(_, job, clients, _)| self.of(*job, *clients).next().is_some());
+            let measured: Vec<&Column> = measured.collect();
+            if !measured.is_empty() {
+                let _ = write!(text, "\n{title}:\n\n{}", self.table(&measured));
             }
         }
-        self.ahead(&mut text);
+        let failed: String = self.results.iter().filter_map(Entry::failure).collect();
+        if !failed.is_empty() {
+            let _ = write!(text, "\nThese locks failed, or gave up a wait:\n\n{failed}");
+        }
         text
-    }
-
-    /// Adds the list of peers that are better than Lockward in some figure.
-    fn ahead(&self, text: &mut String) {
-        type Value = fn(&Measured) -> Option<f64>;
-        type Show = fn(f64) -> String;
-        let less: [(&str, Value, Show); 6] = [
-            ("median wait", |measured| Some(measured.acquire_us.p50), time),
-            ("99th percentile of waits", |measured| Some(measured.acquire_us.p99), time),
-            ("writers' median wait", |measured| measured.writers_wait(|us| us.p50), time),
-            ("writers' 99th percentile", |measured| measured.writers_wait(|us| us.p99), time),
-            ("server CPU", |measured| Some(measured.server_cpu_us), time),
-            ("acquisitions a second", |measured| Some(-measured.a_second), |number| whole(-number)),
-        ];
-        let mut lines = String::new();
-        for (job, clients) in self.kinds() {
-            for (name, value, show) in less {
-                let better: Vec<String> = self
-                    .of(job, clients)
-                    .filter_map(|entry| {
-                        let ours = self.of(job, clients).find(|other| other.peer == entry.ours)?;
-                        let (numbers, beside) = (value(entry.used()?)?, value(ours.used()?)?);
-                        let (title, ours) = (&entry.title, &ours.title);
-                        let (shown, beside_shown) = (show(numbers), show(beside));
-                        (numbers < beside).then(|| format!("{title} {shown} ({ours} {beside_shown})"))
-                    })
-                    .collect();
-                if !better.is_empty() {
-                    let _ = writeln!(lines, "- {job}, {clients}, {name}: {}.", better.join(", "));
-                }
-            }
-        }
-        if !lines.is_empty() {
-            let _ = write!(
-                text,
-                "\nThese locks are better than Lockward in the same language, or on the same server. Each line begins with the job, the number \
-                 of clients and the figure. Lockward's value is in parentheses:\n\n{lines}"
-            );
-        }
     }
 
     /// A plot of the grants to another client in a contended job. `None` if Lockward did not run this job.
@@ -357,7 +345,7 @@ impl Report {
             if part.results.is_empty() {
                 continue;
             }
-            let mut tables = part.tables(NOT_ON_THE_PAGE);
+            let mut tables = part.tables();
             if let Some(plot) = part.plot() {
                 let folder = docs.join("peers");
                 fs::create_dir_all(&folder)?;
@@ -367,6 +355,7 @@ impl Report {
             }
             page.put(name, &tables);
         }
+        page.put("settings", &self.settings());
         page.write()
     }
 
@@ -374,27 +363,12 @@ impl Report {
         self.results.iter().filter_map(|entry| Some((entry, entry.result.as_ref().ok()?)))
     }
 
-    fn kinds(&self) -> Vec<(Job, usize)> {
-        let mut kinds = Vec::new();
-        for entry in &self.results {
-            if !kinds.contains(&(entry.job, entry.clients)) {
-                kinds.push((entry.job, entry.clients));
-            }
-        }
-        kinds
-    }
-
     fn of(&self, job: Job, clients: usize) -> impl Iterator<Item = &Entry> {
         self.results.iter().filter(move |entry| entry.job == job && entry.clients == clients)
     }
 
-    fn all_right(&self, job: Job, clients: usize) -> bool {
-        let is_right = |measured: &Measured| measured.operations > 0 && measured.miscount().is_empty();
-        self.of(job, clients).all(|entry| entry.result.as_ref().is_ok_and(is_right))
-    }
-
     /// The table of the peers, with the versions and notes of the last job of each peer.
-    fn peers(&self) -> String {
+    pub fn settings(&self) -> String {
         let mut named: Vec<&Entry> = Vec::new();
         for entry in &self.results {
             match named.iter_mut().find(|known| known.peer == entry.peer) {
@@ -410,95 +384,92 @@ impl Report {
             };
             [entry.title.clone(), entry.language().to_owned()].into_iter().chain(details).collect()
         });
-        table(&["lock", "client in", "version", "server", "as it was used"], 5, rows)
+        table(&["lock", "client in", "version", "server", "settings"], 5, rows)
     }
 
-    fn table(&self, job: Job, clients: usize) -> String {
-        let columns = columns(job);
-        let heads = ["lock", "client in"].into_iter().chain(columns.iter().map(|(head, _)| *head));
-        let rows = self.of(job, clients).map(|entry| {
-            let (mut title, cells) = (entry.title.clone(), columns.iter());
-            let cells: Vec<String> = match &entry.result {
-                Ok(measured) => {
-                    title += &measured.miscount();
-                    cells.map(|(_, cell)| cell(measured)).collect()
+    /// A table with a row for each lock.
+    fn table(&self, columns: &[&Column]) -> String {
+        let mut peers: Vec<&Entry> = Vec::new();
+        for (_, job, clients, _) in columns {
+            for entry in self.of(*job, *clients) {
+                if !peers.iter().any(|known| known.peer == entry.peer) {
+                    peers.push(entry);
                 }
-                Err(reason) => {
-                    let dashes = cells.skip(1).map(|_| "-".to_owned());
-                    dashes.chain([format!("did not run: {reason}")]).collect()
+            }
+        }
+        let heads: Vec<&str> = ["lock"].into_iter().chain(columns.iter().map(|(head, ..)| *head)).collect();
+        let rows = peers.into_iter().map(|peer| {
+            let cells = columns.iter().map(|(_, job, clients, cell)| {
+                let entry = self.of(*job, *clients).find(|entry| entry.peer == peer.peer);
+                match entry.map(|entry| &entry.result) {
+                    None => String::new(),
+                    Some(Ok(measured)) => cell(measured),
+                    Some(Err(_)) => "failed".to_owned(),
                 }
-            };
-            [title, entry.language().to_owned()].into_iter().chain(cells).collect()
+            });
+            [peer.title.clone()].into_iter().chain(cells).collect()
         });
-        table(&heads.collect::<Vec<_>>(), 2, rows)
+        table(&heads, 1, rows)
     }
 }
 
-/// A column of a table: its head, and the text for a result.
-type Column = (&'static str, fn(&Measured) -> String);
+/// A column of a table: its head, the job and the number of clients, and the text for a result.
+type Column = (&'static str, Job, usize, fn(&Measured) -> String);
 
-/// The columns of the table of a job. The columns for the lock and its language stand before them.
-fn columns(job: Job) -> Vec<Column> {
-    let a_grant: [Column; 3] = [
-        ("most / fewest grants", Measured::unfairness),
-        ("server CPU a grant", |measured| time(measured.server_cpu_us)),
-        ("commands a grant", Measured::sent),
-    ];
-    let waits: [Column; 3] = [
-        ("wait p50", |measured| wait(measured.acquire_us.p50)),
-        ("p99", |measured| wait(measured.acquire_us.p99)),
-        ("longest", |measured| wait(measured.acquire_us.max)),
-    ];
-    match job {
-        Job::Uncontended => vec![
-            ("pairs a second", |measured| whole(measured.a_second)),
-            ("acquire p50", |measured| wait(measured.acquire_us.p50)),
-            ("p99", |measured| wait(measured.acquire_us.p99)),
-            ("server CPU a pair", |measured| time(measured.server_cpu_us)),
-            ("commands a pair", Measured::sent),
+/// The titles and columns of the tables.
+const TABLES: [(&str, &[Column]); 4] = [
+    (
+        "Uncontended",
+        &[
+            ("median time to acquire, 1 client", Job::Uncontended, 1, Measured::median),
+            ("pairs a second, 50 clients", Job::Uncontended, 50, Measured::grants),
+            ("server CPU for a pair, 50 clients", Job::Uncontended, 50, Measured::server_cpu),
+            ("commands for a pair", Job::Uncontended, 50, Measured::sent),
         ],
-        Job::Contended => {
-            let grants: [Column; 2] = [
-                ("grants a second", |measured| whole(measured.a_second)),
-                ("to another client", |measured| measured.handoffs_a_second.map_or("-".to_owned(), whole)),
-            ];
-            [&grants[..], &waits, &a_grant].concat()
-        }
-        Job::Readers => {
-            let grants: [Column; 2] = [
-                ("reads a second", |measured| whole(measured.a_second - measured.writes_a_second)),
-                ("writes a second", |measured| whole(measured.writes_a_second)),
-            ];
-            let readers: [Column; 3] = [("readers wait p50", waits[0].1), waits[1], waits[2]];
-            let writers: [Column; 3] = [
-                ("writers wait p50", |measured| wait(measured.writers_us.unwrap_or_default().p50)),
-                ("p99", |measured| wait(measured.writers_us.unwrap_or_default().p99)),
-                ("longest", |measured| wait(measured.writers_us.unwrap_or_default().max)),
-            ];
-            [&grants[..], &readers, &writers, &a_grant].concat()
-        }
-        Job::Permits | Job::Weights => {
-            let grants: [Column; 1] = [("grants a second", |measured| whole(measured.a_second))];
-            [&grants[..], &waits, &a_grant].concat()
-        }
-    }
-}
-
-/// The line above the table of a job.
-fn title(job: Job, clients: usize) -> String {
-    let writers = (0..clients).filter(|client| job.is_writer(*client)).count();
-    let plural = if clients == 1 { "" } else { "s" };
-    let text = match job {
-        Job::Uncontended => format!("Uncontended, {clients} client{plural}"),
-        Job::Contended => format!("Contended, {clients} clients"),
-        Job::Readers => {
-            format!("Readers: {} clients read and {writers} write, each for 1 ms", clients - writers)
-        }
-        Job::Permits => format!("{PERMITS} permits, {clients} clients that take 1 for 1 ms"),
-        Job::Weights => format!("{PERMITS} permits, {clients} clients that take 1, 2 or 3 for 1 ms"),
-    };
-    text + ":\n"
-}
+    ),
+    (
+        "Contended, 50 clients",
+        &[
+            ("grants a second", Job::Contended, 50, Measured::grants),
+            ("grants a second to another client", Job::Contended, 50, Measured::handoffs),
+            ("median wait", Job::Contended, 50, Measured::median),
+            ("longest wait", Job::Contended, 50, Measured::longest),
+            ("most / fewest grants", Job::Contended, 50, Measured::unfairness),
+            ("server CPU for a grant", Job::Contended, 50, Measured::server_cpu),
+            ("commands for a grant", Job::Contended, 50, Measured::sent),
+            ("500 clients: grants a second to another client", Job::Contended, 500, Measured::handoffs),
+            ("500 clients: longest wait", Job::Contended, 500, Measured::longest),
+        ],
+    ),
+    (
+        "Readers and writers, 50 clients",
+        &[
+            ("reads a second", Job::Readers, 50, |measured| {
+                whole(measured.a_second - measured.writes_a_second)
+            }),
+            ("writes a second", Job::Readers, 50, |measured| whole(measured.writes_a_second)),
+            ("median wait of readers", Job::Readers, 50, Measured::median),
+            ("longest wait of readers", Job::Readers, 50, Measured::longest),
+            ("longest wait of writers", Job::Readers, 50, |measured| {
+                wait(measured.writers_us.unwrap_or_default().max)
+            }),
+            ("server CPU for a grant", Job::Readers, 50, Measured::server_cpu),
+        ],
+    ),
+    (
+        "Permits and weights, 50 clients",
+        &[
+            ("grants a second", Job::Permits, 50, Measured::grants),
+            ("median wait", Job::Permits, 50, Measured::median),
+            ("longest wait", Job::Permits, 50, Measured::longest),
+            ("server CPU for a grant", Job::Permits, 50, Measured::server_cpu),
+            ("weights: grants a second", Job::Weights, 50, Measured::grants),
+            ("weights: median wait", Job::Weights, 50, Measured::median),
+            ("weights: longest wait", Job::Weights, 50, Measured::longest),
+            ("weights: most / fewest grants", Job::Weights, 50, Measured::unfairness),
+        ],
+    ),
+];
 
 /// A time that a client waited. A dash if no client has acquired the lock.
 fn wait(us: f64) -> String {

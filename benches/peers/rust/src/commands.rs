@@ -96,9 +96,9 @@ impl Commands {
     /// How the commands are used.
     pub const fn notes(self) -> &'static str {
         match self {
-            Self::Lockward => "plain commands, a connection for each client; lease 30 s, not renewed",
+            Self::Lockward => "a connection for each client; lease 30 s, not renewed",
             Self::Delex | Self::Delifeq => {
-                "plain commands, a connection for each client; lease 30 s, not renewed; tries 50 to 250 ms apart"
+                "a connection for each client; lease 30 s, not renewed; tries 50 to 250 ms apart"
             }
         }
     }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use tokio::task;
 
 /// How the library is used.
-pub const NOTES: &str = "one Client, a task of tokio for each client; lease 30 s, renewed; at most 256 callers wait in the queue at a time, others poll";
+pub const NOTES: &str = "one Client; lease 30 s, renewed";
 
 /// Connects to the server.
 pub async fn connect(address: &str) -> Client {

@@ -44,7 +44,6 @@ final class Lockward implements Peer {
 
     @Override
     public String notes() {
-        return "one LockwardClient, a thread for each client; lease 30 s, renewed; at most 256 callers wait in the queue at a time, others"
-                + " poll";
+        return "one LockwardClient; lease 30 s, renewed";
     }
 }

@@ -23,17 +23,12 @@ final class Redisson implements Peer {
         config.useSingleServer().setAddress("redis://" + address);
         redisson = org.redisson.Redisson.create(config);
         this.kind = kind;
-        notes = "one RedissonClient, a thread for each client; "
+        notes = "one RedissonClient; "
                 + switch (kind) {
-                    case LOCK, FAIR, READ_WRITE -> "lease " + config.getLockWatchdogTimeout() / 1_000 + " s, renewed by the watchdog; ";
-                    case SEMAPHORE -> "no lease; ";
-                    case EXPIRABLE_SEMAPHORE -> "lease " + LEASE_S + " s, not renewed; ";
-                }
-                + "pools of "
-                + config.useSingleServer().getConnectionPoolSize() + " connections and "
-                + config.useSingleServer().getSubscriptionConnectionPoolSize() + " for "
-                + config.useSingleServer().getSubscriptionsPerConnection() + " subscriptions each"
-                + (kind == Kind.FAIR ? ", too few for 500 waiters with a channel each" : "");
+                    case LOCK, FAIR, READ_WRITE -> "lease " + config.getLockWatchdogTimeout() / 1_000 + " s, renewed";
+                    case SEMAPHORE -> "no lease";
+                    case EXPIRABLE_SEMAPHORE -> "lease " + LEASE_S + " s, not renewed";
+                };
     }
 
     @Override
