@@ -28,11 +28,16 @@ pub fn measure(report: &mut Report) {
     for (connections, depth) in LOADS {
         let (how, name) = if depth == 1 { ("one by one", "alone") } else { ("pipelined", "pipelined") };
         let [guarded, plain, scripted] = costs(report, connections, depth);
-        let what = format!("a guarded SET, {how}");
+        let what = format!("SET through LOCK.GUARD, {how}");
         let row = Row::ratio(&format!("guarded/set-{name}"), &what, &guarded, "SET", &plain);
         report.row(if depth == 1 { row.target(Target::AtMost(ALLOWED)) } else { row });
-        let row =
-            Row::cheaper(&format!("guarded/lua-{name}"), &what, &guarded, "the check in Lua", &scripted);
+        let row = Row::cheaper(
+            &format!("guarded/lua-{name}"),
+            &what,
+            &guarded,
+            "a Lua script that checks the token",
+            &scripted,
+        );
         report.row(row.target(Target::AtLeast(1.0)));
     }
 }

@@ -25,13 +25,14 @@ pub fn measure(report: &mut Report) {
     let lock = of_keys(|key, owner| vec![request(&["LOCK.ACQUIRE", key, owner, "PX", LEASE])]);
     let hash =
         of_keys(|key, owner| vec![request(&["HSET", key, owner, "1"]), request(&["PEXPIRE", key, LEASE])]);
-    let (what, against) = ("memory of a held lock, owner `UUID:thread`", "the hash lock (HSET + PEXPIRE)");
+    let (what, against) =
+        ("memory of a held lock, owner `UUID:thread`", "a re-entrant hash lock (HSET + PEXPIRE)");
     let row = Row::ratio("memory/lock", what, &lock, against, &hash).of(Unit::Bytes);
     report.row(row.target(Target::AtMost(1.05)));
 
     let crowds = [Loaded::Lockward, Loaded::Empty].map(Crowd::start);
     let [(lock, lock_resident), (empty, empty_resident)] = crowds.map(Crowd::settled);
-    let what = "memory of a waiting client, minus that of a client blocked by an empty module";
+    let what = "memory that Lockward adds to a client that a module blocks";
     let row = Row::figure("memory/waiter", what, Unit::Bytes, &Series::once(lock - empty));
     report.row(row.target(Target::AtMost(1024.0)));
     let (what, against) = ("resident memory of a waiting client", "a client blocked by an empty module");

@@ -82,7 +82,7 @@ impl Work {
         match self {
             Self::Pair => "acquire + release by a new owner",
             Self::Again => "release + acquire by a random holder",
-            Self::Renew => "renew by a random holder",
+            Self::Renew => "LOCK.RENEW by a random holder",
             Self::ReEntry => "re-entry + release by a random holder",
             Self::Info => "LOCK.INFO HOLDERS 1",
         }

@@ -114,7 +114,7 @@ pub fn measure(report: &mut Report) {
             _ => queues.round(Kind::Lock).with_wait,
         });
         let what = format!("hand-off and waiting again, {} waiters", whole(waiters as f64));
-        let against = "pub/sub wake-up + Lua retry";
+        let against = "pub/sub: all waiters wake up and retry in Lua";
         let row = Row::cheaper(&format!("pubsub/{waiters}"), &what, &lock, against, &published);
         report.row(row.target(Target::AtLeast(target)));
     }

@@ -74,8 +74,6 @@ pub struct Row {
     pub statistic: Statistic,
     /// The target.
     pub target: Option<Target>,
-    /// A stricter goal than the target. It is shown, but not checked.
-    pub stretch: Option<f64>,
     /// Lockward's measurements, round by round.
     pub ours: Series,
     /// The measurements of the other side, if there is one.
@@ -213,7 +211,6 @@ impl Row {
             middle_half: [rounds.quantile(0.25), rounds.quantile(0.75)],
             statistic: Statistic::Median,
             target: None,
-            stretch: None,
             ours: ours.clone(),
             theirs: other.map(|(_, theirs)| theirs.clone()),
         }
@@ -222,11 +219,6 @@ impl Row {
     /// Sets the target.
     pub fn target(self, target: Target) -> Self {
         Self { target: Some(target), ..self }
-    }
-
-    /// Sets a stricter goal than the target.
-    pub fn stretch(self, stretch: f64) -> Self {
-        Self { stretch: Some(stretch), ..self }
     }
 
     /// Makes the figure a member of a series, at this position.
@@ -246,8 +238,13 @@ impl Row {
 
     /// What was measured, in words.
     pub fn title(&self) -> String {
+        format!("{}{}", self.what_shown(), self.against_shown())
+    }
+
+    /// What was measured, without the other side.
+    pub fn what_shown(&self) -> String {
         let at = self.at.as_ref().map(|at| format!(", {at}")).unwrap_or_default();
-        format!("{}{at}{}", self.what, self.against_shown())
+        format!("{}{at}", self.what)
     }
 
     /// What was measured, in words, for the whole series.
@@ -256,7 +253,7 @@ impl Row {
     }
 
     fn against_shown(&self) -> String {
-        self.against.as_ref().map(|against| format!(", against {against}")).unwrap_or_default()
+        self.against.as_ref().map(|against| format!(", compared with {against}")).unwrap_or_default()
     }
 
     /// The figure with its unit.
@@ -264,15 +261,21 @@ impl Row {
         self.unit.show(self.measured)
     }
 
+    /// The figure with its unit, bold if it misses its target or is too noisy.
+    pub fn judged(&self) -> String {
+        match self.verdict() {
+            Some(Verdict::Missed | Verdict::TooNoisy) => format!("**{}**", self.shown()),
+            None | Some(Verdict::Met | Verdict::WithinNoise) => self.shown(),
+        }
+    }
+
     /// The target in words.
     pub fn target_shown(&self) -> String {
         let Some(target) = self.target else { return String::new() };
-        let bound = match target {
+        match target {
             Target::AtMost(limit) => format!("at most {}", self.unit.show(limit)),
             Target::AtLeast(limit) => format!("at least {}", self.unit.show(limit)),
-        };
-        self.stretch
-            .map_or_else(|| bound.clone(), |stretch| format!("{bound}, better {}", self.unit.show(stretch)))
+        }
     }
 
     /// The verdict in words.

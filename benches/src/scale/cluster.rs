@@ -5,7 +5,7 @@
 //! CPU each do n times the work. The CPU time is measured on one node at a time, because nodes that work at the same
 //! time would displace each other's data in the caches.
 
-use super::curves::{LONG_LEASE, Point, axes, plot};
+use super::curves::{LONG_LEASE, Point};
 use crate::clients::{Client, Clients};
 use crate::cpu::CpuClock;
 use crate::pairs::Pair;
@@ -134,12 +134,7 @@ pub fn measure(report: &mut Report) {
         point.row(report, ("renewal", "server CPU for a renewal", Unit::Nanoseconds), renewal);
         point.row(report, ("rate", "pairs, clients and nodes on one CPU", Unit::Rate), rate);
         let possible = Series::once(nodes as f64 * 1e9 / lock.median());
-        let what = "pairs that the nodes could do with a CPU each, computed from the CPU for a pair";
+        let what = "pairs if each node had its own CPU, computed";
         point.row(report, ("possible", what, Unit::Rate), &possible);
     }
-    let name = format!("{STAGE}-pair");
-    let axes =
-        axes(&name, "Server CPU for a pair by the number of nodes", "nodes", "microseconds, one by one");
-    let lines = [("acquire + release", "pair"), ("SET NX PX + DEL", "pair-against"), ("renewal", "renewal")];
-    plot(report, axes, &lines, 1e3);
 }

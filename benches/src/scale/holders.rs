@@ -1,7 +1,7 @@
 //! Curves by the number of holders of one semaphore: CPU for an acquisition and a release by another owner, CPU for the
 //! commands of a holder, and memory for each holder.
 
-use super::curves::{Point, axes, plot};
+use super::curves::Point;
 use crate::modes::{Sending, Work, hold, key, memory_of_holder};
 use crate::pipeline::Pipeline;
 use crate::placement::{Place, be_client_of};
@@ -38,11 +38,4 @@ pub fn measure(report: &mut Report) {
         let (memory, _) = memory_of_holder(holders);
         point.row(report, ("memory", "memory for each holder", Unit::Bytes), &memory);
     }
-    let x = "holders of one semaphore";
-    let axes = |name: &str, title: &str, y: &str| axes(&format!("{STAGE}-{name}"), title, x, y);
-    let pair = axes("pair", "Server CPU by the number of holders of a semaphore", "microseconds, one by one");
-    let lines = [("acquire + release", "pair"), ("renewal", "renewal"), ("release + acquire", "again")];
-    plot(report, pair, &lines, 1e3);
-    let memory = axes("memory", "Memory by the number of holders of a semaphore", "bytes each");
-    plot(report, memory, &[("holder", "memory")], 1.0);
 }

@@ -220,7 +220,7 @@ fn add_rows(report: &mut Report, count: usize, [locks, strings]: &[Measured; 2])
     }
     if count >= COUNTS[1] {
         add("fork", "fork of BGSAVE", nanoseconds, string, |measured| &measured.fork);
-        add("save", "the whole BGSAVE", nanoseconds, string, |measured| &measured.save);
+        add("save", "time of BGSAVE", nanoseconds, string, |measured| &measured.save);
         add("file", "RDB file, for each lock", Unit::Bytes, string, |measured| &measured.file);
         add("load", "CPU to load the RDB file", nanoseconds, string, |measured| &measured.load);
     }
@@ -231,8 +231,6 @@ fn add_plots(report: &mut Report) {
     let axes = |name: &str, title: &str, y: &str| axes(&format!("{STAGE}-{name}"), title, x, y);
     let pair = axes("pair", "Server CPU for a pair by the number of locks", "microseconds, pipelined");
     plot(report, pair, &[("acquire + release", "pair"), ("SET NX PX + DEL", "pair-against")], 1e3);
-    let memory = axes("memory", "Memory by the number of locks", "bytes each");
-    plot(report, memory, &[("lock", "memory"), ("string with a TTL", "memory-against")], 1.0);
     let load = axes("load", "Loading a snapshot by the number of locks", "seconds of CPU");
     plot(report, load, &[("locks", "load"), ("strings with a TTL", "load-against")], 1e9);
 }

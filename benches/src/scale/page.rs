@@ -1,11 +1,43 @@
 //! Writes the curves of a run and the sizing table into docs/scale.md.
 
-use super::{STAGES, sizing};
-use crate::docs::{series_table, stage, write_plots};
-use crate::markdown::Page;
+use super::{STAGES, holders, sizing};
+use crate::docs::{stage, write_plots};
+use crate::markdown::{Page, table};
 use crate::results::{Results, Row};
 use std::io;
 use std::path::Path;
+
+/// The curves in the tables: the names of their rows without the number at the end. The other curves are in the plots
+/// and in the results.
+const SHOWN: [&str; 27] = [
+    "locks/pair",
+    "locks/pair-ratio",
+    "locks/renewal",
+    "locks/memory",
+    "locks/save",
+    "locks/save-ratio",
+    "locks/load",
+    "locks/load-ratio",
+    "waiters/one-handoff",
+    "waiters/one-handoff-ratio",
+    "waiters/one-wait",
+    "waiters/one-wait-ratio",
+    "waiters/each-handoff",
+    "waiters/each-handoff-ratio",
+    "waiters/each-wait",
+    "waiters/each-wait-ratio",
+    "replica/median",
+    "replica/late",
+    "replica/pairs",
+    "cluster/pair",
+    "cluster/pair-ratio",
+    "cluster/renewal",
+    "cluster/possible",
+    "slots/migrate-whole",
+    "slots/migrate-longest",
+    "slots/atomic-whole",
+    "slots/atomic-longest",
+];
 
 /// Writes the curves of each stage and the sizing table into `scale.md` in a directory, and the plots into `scale/`.
 /// The part of a stage without results stays as it is, and so does the sizing table if one of its figures was not
@@ -16,16 +48,19 @@ use std::path::Path;
 pub fn write(docs: &Path, runs: &[Results]) -> io::Result<()> {
     let mut page = Page::read(docs, "scale.md")?;
     let results = &runs[0];
-    let mut put =
-        |name: &str, written: &str| page.put(name, &format!("- {}\n\n{written}\n", results.circumstances()));
+    let mut put = |name: &str, written: &str| {
+        page.put(name, &format!("- {}\n\n{written}\n", results.short_circumstances()))
+    };
     for (name, ..) in STAGES {
-        // The other side of a comparison is only in the plots. The tables have the ratio.
-        let shown = |row: &&Row| stage(row) == name && !row.name.contains("-against-");
-        let rows: Vec<&Row> = results.rows.iter().filter(shown).collect();
+        let is_shown = |row: &&Row| {
+            let curve = row.name.rsplit_once('-').map_or("", |(curve, _)| curve);
+            stage(row) == name && (name == holders::STAGE || SHOWN.contains(&curve))
+        };
+        let rows: Vec<&Row> = results.rows.iter().filter(is_shown).collect();
         if rows.is_empty() {
             continue;
         }
-        let mut written = series_table(&rows, &results.server);
+        let mut written = series_table(&rows);
         for plot in results.plots.iter().filter(|plot| plot.name.starts_with(&format!("{name}-"))) {
             written += &format!("\n![{}](scale/{}.svg)\n", plot.title, plot.name);
         }
@@ -36,4 +71,28 @@ pub fn write(docs: &Path, runs: &[Results]) -> io::Result<()> {
     }
     page.write()?;
     write_plots(&docs.join("scale"), results)
+}
+
+/// A table with a row for each curve. The points are the columns.
+fn series_table(rows: &[&Row]) -> String {
+    let mut places: Vec<&str> = Vec::new();
+    let mut titles: Vec<String> = Vec::new();
+    for row in rows {
+        let (place, title) = (row.at.as_deref().unwrap_or_default(), row.series_title());
+        if !places.contains(&place) {
+            places.push(place);
+        }
+        if !titles.contains(&title) {
+            titles.push(title);
+        }
+    }
+    let heads = [&["figure"][..], &places].concat();
+    let lines = titles.iter().map(|title| {
+        let cell = |place: &&str| {
+            let is_here = |row: &&&Row| row.at.as_deref() == Some(*place) && row.series_title() == *title;
+            rows.iter().find(is_here).map(|row| row.shown()).unwrap_or_default()
+        };
+        [title.clone()].into_iter().chain(places.iter().map(cell)).collect()
+    });
+    table(&heads, heads.len(), lines)
 }

@@ -48,7 +48,12 @@ pub fn measure(report: &mut Report) {
         point.compared(report, median, against, [lock_median, set_median]);
         let late = ("late", "replica lag, 99th percentile", Unit::Nanoseconds);
         point.compared(report, late, against, [lock_late, set_late]);
-        point.compared(report, ("pairs", "pairs meanwhile", Unit::Rate), against, [lock_pairs, set_pairs]);
+        point.compared(
+            report,
+            ("pairs", "pairs of the other connections", Unit::Rate),
+            against,
+            [lock_pairs, set_pairs],
+        );
     }
     let axes = axes(
         &format!("{STAGE}-lag"),

@@ -72,28 +72,26 @@ pub fn tables(results: &Results) -> Option<String> {
         (
             "HANDOFF",
             time(figures.handoff + figures.wait),
-            "server CPU for a wait that begins and a hand-off, each waits for its own lock",
+            "server CPU for the start of a wait and a hand-off, each client waits for its own lock",
         ),
     ];
     let terms = terms.map(|(name, measured, place)| vec![format!("`{name}`"), measured, place.to_owned()]);
-    let terms = table(&["in the formulas", "measured", "where"], 3, terms);
+    let terms = table(&["in the formulas", "measured", "what it is"], 3, terms);
     let needs = WORKLOADS.map(|(pairs, waiting)| figures.needs(pairs, waiting));
     Some(format!("{terms}\n{}", table(&NEEDS, NEEDS.len(), needs)))
 }
 
 /// The columns of the table of needs.
-const NEEDS: [&str; 11] = [
+const NEEDS: [&str; 9] = [
     "pairs a client a minute",
     "clients that wait",
-    "memory",
-    "CPU",
+    "memory of all nodes",
+    "CPU of all nodes",
     "connections",
     "nodes",
-    "of a node: CPU",
-    "memory",
-    "connections",
-    "`maxclients`",
-    "`lock.max-waiters-total`",
+    "CPU of one node",
+    "`maxclients` of one node",
+    "`lock.max-waiters-total` of one node",
 ];
 
 impl Figures {
@@ -117,8 +115,6 @@ impl Figures {
             whole(connections),
             whole(nodes),
             format!("{:.0} %", cpu / nodes * 100.0),
-            format!("{:.1} GB", memory / nodes / 1e9),
-            whole(connections / nodes),
             rounded(of_node(connections)),
             rounded(of_node(waiters)),
         ]

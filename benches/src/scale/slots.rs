@@ -2,7 +2,7 @@
 //! curves are the time of the move, and the longest PING of the node that gives the slot away. Strings with a TTL and
 //! BLPOPs on a server without any module are measured for comparison.
 
-use super::curves::{Point, axes, plot};
+use super::curves::Point;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
 use crate::results::Unit;
@@ -42,19 +42,12 @@ pub fn measure(report: &mut Report) {
             let [[whole, longest], [plain_whole, plain_longest]] = &least;
             let point = Point::new(STAGE, count, "lock");
             let against = "strings and BLPOPs";
-            let what = format!("time until nobody waits at the old node, {words}");
+            let what = format!("time until no client waits at the old node, {words}");
             let curve = (&*format!("{name}-whole"), &*what, Unit::Nanoseconds);
             point.compared(report, curve, against, [whole, plain_whole]);
-            let what = format!("longest PING meanwhile, {words}");
+            let what = format!("longest PING at the old node, {words}");
             let curve = (&*format!("{name}-longest"), &*what, Unit::Nanoseconds);
             point.compared(report, curve, against, [longest, plain_longest]);
         }
-        let title = format!("Moving a slot {words}");
-        let axes =
-            axes(&format!("{STAGE}-{name}"), &title, "locks of the slot, each with a waiter", "milliseconds");
-        let curves = ["whole", "longest", "whole-against"].map(|curve| format!("{name}-{curve}"));
-        let lines =
-            [("whole time", &*curves[0]), ("longest PING", &curves[1]), ("strings and BLPOPs", &curves[2])];
-        plot(report, axes, &lines, 1e6);
     }
 }

@@ -58,8 +58,8 @@ impl Shape {
 
     const fn words(self) -> &'static str {
         match self {
-            Self::One => "all wait for one lock",
-            Self::Each => "each waits for its own lock",
+            Self::One => "all clients wait for one lock",
+            Self::Each => "each client waits for its own lock",
         }
     }
 }
@@ -346,7 +346,7 @@ fn add_rows(report: &mut Report, shape: Shape, count: usize, [lock, list, bare]:
     };
     let nanoseconds = Unit::Nanoseconds;
     add("handoff", "server CPU for a hand-off", nanoseconds, "LPUSH to BLPOP", |measured| &measured.handoff);
-    add("wait", "server CPU for a wait that begins", nanoseconds, "BLPOP", |measured| &measured.wait);
+    add("wait", "server CPU for the start of a wait", nanoseconds, "BLPOP", |measured| &measured.wait);
     let later = "memory of a waiter that has been idle for 6 seconds, with its connection";
     add("memory-later", later, Unit::Bytes, "BLPOP", |measured| &measured.waiter_later);
     if shape == Shape::One {
