@@ -10,8 +10,9 @@ use inferno::flamegraph::{self, Options, TextTruncateDirection};
 use lockward_bench::handoff::{Kind, Queues};
 use lockward_bench::machine::{machine, today};
 use lockward_bench::pairs::{CONNECTIONS, DEPTH, Pair};
-use lockward_bench::pipeline::Pipeline;
+use lockward_bench::pipeline::{Batch, Expected, Part, Pipeline};
 use lockward_bench::placement::{Place, be_client_of};
+use lockward_bench::request::{LEASE, owner, request};
 use lockward_bench::server::Server;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -21,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// How long each job is sampled.
 const SAMPLED: Duration = Duration::from_secs(10);
+/// The number of other holders of the semaphore.
+const HOLDERS: usize = 1_000;
 const WAITERS: usize = 50;
 /// A function is printed if at least this part of the samples is in it or in the functions that it calls.
 const NAMED: f64 = 0.05;
@@ -38,6 +41,7 @@ fn main() {
             pair as fn() -> Stacks,
         ),
         ("flame-handoff", "Hand-offs among 50 clients that wait for one lock", handoff),
+        ("flame-semaphore", "A permit acquired and released beside 1,000 holders", semaphore),
     ] {
         let stacks = job();
         draw(&Path::new("docs/performance").join(format!("{name}.svg")), title, &stacks);
@@ -142,4 +146,22 @@ fn handoff() -> Stacks {
     let begin = Instant::now();
     queues.pass_on_while(Kind::Lock, || begin.elapsed() < SAMPLED);
     recording.end()
+}
+
+fn semaphore() -> Stacks {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    let acquire = |who: usize| {
+        request(&["LOCK.ACQUIRE", "permits", &owner(who), "PX", LEASE, "HOLDS", "1", "SLOTS", "1000000"])
+    };
+    client.pipeline(&(0..HOLDERS).map(acquire).collect::<Vec<_>>());
+    let mut pipeline = Pipeline::open(&server, CONNECTIONS);
+    let batches: Vec<Batch> = (HOLDERS..HOLDERS + CONNECTIONS)
+        .map(|who| {
+            let release = request(&["LOCK.RELEASE", "permits", &owner(who), "HOLDS", "0"]);
+            let requests = [acquire(who), release].concat().repeat(DEPTH / 2);
+            Batch(vec![Part { requests, expected: [Expected::Grant, Expected::Number(0)].repeat(DEPTH / 2) }])
+        })
+        .collect();
+    sampled(&server, || pipeline.run(&batches, 50))
 }
