@@ -17,7 +17,7 @@ var redsyncPeer = peer{
 		{"redsync", "github.com/go-redsync/redsync/v4"},
 		{"go-redis", "github.com/redis/go-redis/v9"},
 	},
-	defaults: "lease 8 s, not renewed; 32 tries 50 to 250 ms apart, then asked again",
+	defaults: "lease 8 s, not renewed; 32 tries 50 to 250 ms apart, and then a new call",
 	connect:  connectRedsync,
 }
 

@@ -39,7 +39,7 @@ const peers = {
     return {
       jobs: [...EXCLUSIVE, ...SHARED],
       version: `${versionOf("../../clients/node")}, ioredis ${versionOf("node_modules/ioredis")}`,
-      notes: "one Lockward; lease 30 s, renewed",
+      notes: "one client object; lease 30 s, renewed",
       acquire: (key, client) => lockward.acquire(key, kindOf(client)),
     };
   },
@@ -49,9 +49,9 @@ const peers = {
     return {
       jobs: EXCLUSIVE,
       version: `redlock ${versionOf("node_modules/redlock")}, ioredis ${versionOf("node_modules/ioredis")}`,
-      notes: `one Redlock of one server; lease ${LEASE / 1_000} s, not renewed; ${retryCount} more tries ${
+      notes: `one client object, one server; lease ${LEASE / 1_000} s, not renewed; ${retryCount + 1} tries ${
         retryDelay - retryJitter
-      } to ${retryDelay + retryJitter} ms apart, then asked again`,
+      } to ${retryDelay + retryJitter} ms apart, and then a new call`,
       acquire: (key) => redlock.acquire([key], LEASE),
     };
   },
