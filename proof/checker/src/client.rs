@@ -79,7 +79,6 @@ pub struct Client {
 
 impl Client {
     /// A client that holds nothing.
-    #[must_use]
     pub fn new(number: u32) -> Self {
         Self {
             number,
@@ -232,7 +231,6 @@ impl Client {
     }
 
     /// The release at the end of the run, if the client holds the lock.
-    #[must_use]
     pub fn final_release(&self, now: Nanos) -> Option<Operation> {
         let token = self.token.filter(|_| self.holds > 0 && now < self.until)?;
         Some(Operation::Release { released: HoldsReleased::All, token: Some(token) })

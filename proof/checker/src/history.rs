@@ -73,26 +73,22 @@ impl Mode {
     pub const SHARED: Self = Self { slots: 0, weight: 1 };
 
     /// A permit of a semaphore with this weight.
-    #[must_use]
     pub const fn of_slots(slots: u32, weight: u32) -> Self {
         Self { slots, weight }
     }
 
     /// The largest sum of weights that the mode allows.
-    #[must_use]
     pub fn limit(self) -> u64 {
         if self.slots == 0 { u64::MAX } else { self.slots.into() }
     }
 
     /// Whether no other tenure fits beside a tenure of this mode.
-    #[must_use]
     pub fn is_alone(self) -> bool {
         self.limit() <= self.weight.into()
     }
 
     /// Whether a request of this mode can re-enter a tenure of mode `known`. A request with weight 1 is sent without
     /// WEIGHT, so it can re-enter a tenure of any weight.
-    #[must_use]
     pub fn re_enters(self, known: Self) -> bool {
         self.limit() >= known.limit() && (self.weight == 1 || self.weight == known.weight)
     }
@@ -259,7 +255,6 @@ pub struct Data {
 }
 
 /// The key of the data beside a lock. In a cluster, this key is in the slot of the lock.
-#[must_use]
 pub fn data_key(lock: &str, guarded: bool) -> String {
     format!("{{{lock}}}{}", if guarded { "guarded" } else { "plain" })
 }
@@ -285,13 +280,11 @@ pub struct Fault {
 
 impl Operation {
     /// An exclusive acquisition without KEEP and HOLDS.
-    #[must_use]
     pub const fn exclusive(lease: Nanos, wait: Wait) -> Self {
         Self::Acquire { lease, wait, keep: None, holds: None, mode: Mode::EXCLUSIVE }
     }
 
     /// The words of the command. Its times are whole milliseconds.
-    #[must_use]
     pub fn command(&self, key: &str, owner: &str) -> Vec<String> {
         let ms = |time: Nanos| (time / 1_000_000).to_string();
         let mut options: Vec<(&str, Option<String>)> = Vec::new();
@@ -367,7 +360,6 @@ impl fmt::Display for Outcome {
 
 impl Line {
     /// The start of the call, write, reading of data, or fault.
-    #[must_use]
     pub const fn start(&self) -> Nanos {
         match self {
             Self::Call(call) => call.start,
@@ -378,7 +370,6 @@ impl Line {
     }
 
     /// The end of the call, write, reading of data, or fault; `None` for a call without an end.
-    #[must_use]
     pub const fn end(&self) -> Option<Nanos> {
         match self {
             Self::Call(call) => call.end,
@@ -391,7 +382,6 @@ impl Line {
 
 impl Call {
     /// A call that was sent at `start` and has no reply yet.
-    #[must_use]
     pub fn sent(client: u32, node: u32, key: &str, owner: &str, operation: Operation, start: Nanos) -> Self {
         Self {
             client,
@@ -408,31 +398,26 @@ impl Call {
     }
 
     /// Whether the outcome is unknown.
-    #[must_use]
     pub fn is_open(&self) -> bool {
         self.end.is_none() || self.outcome == Outcome::Unknown
     }
 
     /// The time when the client read the reply; `Nanos::MAX` if there was none.
-    #[must_use]
     pub fn answered(&self) -> Nanos {
         if self.is_open() { Nanos::MAX } else { self.end.unwrap_or(Nanos::MAX) }
     }
 
     /// Whether the call waits in the queue if the lock is held.
-    #[must_use]
     pub fn waits(&self) -> bool {
         matches!(self.operation, Operation::Acquire { wait: Wait::Limit(_) | Wait::Unlimited, .. })
     }
 
     /// The mode of an acquisition; `None` for other calls.
-    #[must_use]
     pub const fn mode(&self) -> Option<Mode> {
         if let Operation::Acquire { mode, .. } = self.operation { Some(mode) } else { None }
     }
 
     /// The wait limit, if the call has one.
-    #[must_use]
     pub const fn wait_limit(&self) -> Option<Nanos> {
         if let Operation::Acquire { wait: Wait::Limit(limit), .. } = self.operation {
             Some(limit)
@@ -442,14 +427,12 @@ impl Call {
     }
 
     /// How long the place of the call is kept after the wait, and the kind of wait; `None` without KEEP.
-    #[must_use]
     pub const fn kept(&self) -> Option<(Nanos, Wait)> {
         let Operation::Acquire { keep: Some(keep), wait, .. } = self.operation else { return None };
         Some((keep, wait))
     }
 
     /// The token and the holds, if the call was granted.
-    #[must_use]
     pub fn granted(&self) -> Option<(Token, u32)> {
         let Outcome::Granted { token, holds } = self.outcome else { return None };
         self.end.map(|_| (token, holds))
@@ -465,9 +448,6 @@ pub struct History {
 
 impl History {
     /// Reads a history from a file.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or a line cannot be parsed. The message names the line.
     pub fn read(path: &Path) -> io::Result<Self> {
         let mut lines = Vec::new();
         for (number, text) in BufReader::new(File::open(path)?).lines().enumerate() {
@@ -480,9 +460,6 @@ impl History {
     }
 
     /// Writes the history to a file.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let mut file = BufWriter::new(File::create(path)?);
         for line in &self.lines {

@@ -8,7 +8,6 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 /// The time on the machine's monotonic clock. All processes share this clock, so their histories can be merged.
-#[must_use]
 pub fn now() -> Nanos {
     let time = clock_gettime(ClockId::Monotonic);
     // Both conversions and the sum are safe: neither part of the time is negative, and 2^64 ns are 584 years.
@@ -31,9 +30,6 @@ struct Output {
 
 impl Recorder {
     /// A recorder that writes to a new file.
-    ///
-    /// # Errors
-    /// If the file cannot be created.
     pub fn create(path: &Path) -> io::Result<Self> {
         let output = Output { file: BufWriter::new(File::create(path)?), failure: None };
         Ok(Self { output: Mutex::new(output) })
@@ -55,7 +51,6 @@ impl Recorder {
     }
 
     /// Starts the record of a call that is about to be sent.
-    #[must_use]
     pub fn start(
         &self,
         client: u32,
@@ -68,9 +63,6 @@ impl Recorder {
     }
 
     /// Closes the file.
-    ///
-    /// # Errors
-    /// If a line could not be written. Then the history is incomplete and must not be checked.
     pub fn finish(self) -> io::Result<()> {
         let mut output = self.output.into_inner().unwrap_or_else(PoisonError::into_inner);
         match output.failure.take() {

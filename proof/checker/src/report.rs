@@ -1,15 +1,7 @@
 //! Reports of violations as text.
 
-use crate::history::{Call, Data, Fault, History, Line, Nanos, Outcome, Write, WriteOutcome};
+use crate::history::{Call, Data, Fault, History, Line, Nanos, Write, WriteOutcome};
 use crate::violation::Violation;
-use std::collections::BTreeSet;
-use std::fmt::Write as _;
-
-/// The number of other calls on the same lock that a report shows.
-const MEANWHILE: usize = 6;
-
-/// Indexes of lines, each with the end of its line.
-type Ended = Vec<(Nanos, usize)>;
 
 /// A duration in milliseconds.
 pub(crate) fn ms(time: Nanos) -> String {
@@ -17,63 +9,19 @@ pub(crate) fn ms(time: Nanos) -> String {
 }
 
 impl Violation {
-    /// The violation and the lines that show it. Below them are the faults to the servers and the last calls on the
-    /// same lock in the time of these lines. Times are in milliseconds from the start of the first line.
-    #[must_use]
+    /// The violation, the lines that show it, and the faults to the servers in the time of these lines. Times are in
+    /// milliseconds from the start of the first line.
     pub fn report(&self, history: &History) -> String {
-        let mut report = self.to_string();
-        let lines: Vec<&Line> = self.lines.iter().map(|&at| &history.lines[at]).collect();
-        let Some(begin) = lines.first().map(|line| line.start()) else { return report };
-        for &at in &self.lines {
-            report += &row(history, at, begin);
-        }
-        let (faults, calls) = meanwhile(self, history);
-        if !faults.is_empty() || !calls.is_empty() {
-            report += "\n  Meanwhile:";
-        }
-        // The calls that ended last are the most useful, so the report shows only these.
-        let left_out = calls.len().saturating_sub(MEANWHILE);
-        if left_out > 0 {
-            // The result is ignored, because writing to a string cannot fail.
-            let _ = write!(report, "\n    {left_out} calls on the same lock with a reply, then");
-        }
-        let mut shown: Vec<_> = faults.into_iter().chain(calls.into_iter().skip(left_out)).collect();
-        shown.sort_unstable();
-        for (_, at) in shown {
-            report += &row(history, at, begin);
-        }
-        report
-    }
-}
-
-/// The faults to the servers, and the calls that changed the same lock, each with its end. The function returns only
-/// the faults and calls that ended between the first and the last end of the violation's lines.
-fn meanwhile(violation: &Violation, history: &History) -> (Ended, Ended) {
-    let shown = || violation.lines.iter().map(|&at| &history.lines[at]);
-    let keys: BTreeSet<&str> = shown().filter_map(key).collect();
-    let from = shown().filter_map(Line::end).min().unwrap_or(Nanos::MAX);
-    let to = shown().filter_map(Line::end).max().unwrap_or(Nanos::MAX);
-    let faults = history.lines.iter().enumerate().filter_map(|(at, line)| {
-        let Line::Fault(fault) = line else { return None };
-        (fault.client.is_none() && fault.start <= to && fault.end >= from).then_some((fault.end, at))
-    });
-    let calls = history.calls().filter(|(at, call)| {
-        let changed =
-            matches!(call.outcome, Outcome::Granted { .. } | Outcome::Left { .. } | Outcome::Renewed { .. });
-        let between = (from..=to).contains(&call.answered());
-        changed && between && keys.contains(call.key.as_str()) && !violation.lines.contains(at)
-    });
-    let mut calls: Vec<_> = calls.map(|(at, call)| (call.answered(), at)).collect();
-    calls.sort_unstable();
-    (faults.collect(), calls)
-}
-
-fn key(line: &Line) -> Option<&str> {
-    match line {
-        Line::Call(call) => Some(&call.key),
-        Line::Write(write) => Some(&write.key),
-        Line::Data(data) => Some(&data.key),
-        Line::Fault(_) => None,
+        let lines = || self.lines.iter().map(|&at| &history.lines[at]);
+        let begin = lines().map(Line::start).min().unwrap_or(0);
+        let end = lines().map(|line| line.end().unwrap_or(Nanos::MAX)).max().unwrap_or(0);
+        let is_meanwhile = |(_, line): &(usize, &Line)| {
+            let is_fault = matches!(line, Line::Fault(Fault { client: None, .. }));
+            is_fault && line.start() <= end && line.end() >= Some(begin)
+        };
+        let faults = history.lines.iter().enumerate().filter(is_meanwhile).map(|(at, _)| at);
+        let rows = self.lines.iter().copied().chain(faults).map(|at| row(history, at, begin));
+        std::iter::once(self.to_string()).chain(rows).collect()
     }
 }
 
@@ -82,7 +30,7 @@ fn row(history: &History, at: usize, begin: Nanos) -> String {
     let line = &history.lines[at];
     let since = |time: Nanos| {
         let (sign, time) = if time < begin { ("-", begin - time) } else { ("", time - begin) };
-        format!("{sign}{}.{:03}", time / 1_000_000, time / 1_000 % 1_000)
+        format!("{sign}{}", ms(time))
     };
     let text = match line {
         Line::Call(Call { key, owner, operation, enqueued, outcome, .. }) => {
@@ -105,5 +53,5 @@ fn row(history: &History, at: usize, begin: Nanos) -> String {
         Line::Fault(Fault { name, client: Some(client), .. }) => format!("fault to client {client}: {name}"),
     };
     let end = line.end().map_or_else(|| "the end".to_owned(), since);
-    format!("\n  {:>10} to {end:>10} ms  {text}  [line {}]", since(line.start()), at + 1)
+    format!("\n  {:>13} to {end:>13}  {text}  [line {}]", since(line.start()), at + 1)
 }

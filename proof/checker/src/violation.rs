@@ -1,14 +1,10 @@
 //! Violations of the promises.
 
-use crate::history::{History, Nanos};
-use serde::Deserialize;
-use serde::de::IntoDeserializer;
+use crate::history::History;
 use std::fmt;
-use std::str::FromStr;
 
 /// The checks. Each check tests one promise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
     /// Two tenures of a lock never overlap.
     Overlap,
@@ -28,14 +24,6 @@ pub enum Check {
     Guard,
     /// The run has enough activity to prove something.
     Vacuity,
-}
-
-impl FromStr for Check {
-    type Err = serde::de::value::Error;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Self::deserialize(name.into_deserializer())
-    }
 }
 
 /// A promise that the history breaks.
@@ -62,13 +50,6 @@ impl Violation {
         lines.sort_by_key(|&at| (history.lines[at].start(), at));
         lines.dedup();
         Self { check, what, lines }
-    }
-
-    /// The end of the last line that shows the violation. At this time the promise was certainly broken.
-    #[must_use]
-    pub fn detected_at(&self, history: &History) -> Nanos {
-        let ends = self.lines.iter().map(|&at| history.lines[at].end().unwrap_or(Nanos::MAX));
-        ends.max().unwrap_or(Nanos::MAX)
     }
 }
 

@@ -130,7 +130,6 @@ impl State {
     }
 
     /// Whether an owner relies on the lock now.
-    #[must_use]
     pub fn relies(&self, owner: usize) -> bool {
         self.relied_on(self.owners[owner]).is_some()
     }

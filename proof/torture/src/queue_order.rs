@@ -11,8 +11,10 @@ use lockward_checker::recorder::{Recorder, now};
 use lockward_tests::{Client, Reply};
 use std::time::{Duration, Instant};
 
+/// The number of the client that sends the waits.
+pub(crate) const CLIENT: u32 = u32::MAX;
 /// The lock for which the owners wait.
-pub const KEY: &str = "queue";
+pub(crate) const KEY: &str = "queue";
 const WAITERS: u64 = 6;
 const LEASE: Nanos = 250_000_000;
 /// The lease of the first holder. The lease must be long enough for all waits to enter the queue, and not longer than
@@ -46,15 +48,14 @@ struct Waiter<'r> {
 #[derive(Debug)]
 struct Prober<'r> {
     recorder: &'r Recorder,
-    number: u32,
     port: u16,
     observer: Client,
 }
 
 /// Sends one queue of waits and reads all replies. If a fault ends the round early, the calls before the fault still
 /// count.
-pub fn round(recorder: &Recorder, number: u32, round: u64, port: u16, random: &mut Random) {
-    let Ok(holder) = RecordingClient::connect(recorder, number, port) else {
+pub(crate) fn round(recorder: &Recorder, round: u64, port: u16, random: &mut Random) {
+    let Ok(holder) = RecordingClient::connect(recorder, CLIENT, port) else {
         return std::thread::park_timeout(Duration::from_millis(5));
     };
     let owner = |position: u64| format!("queue-{round}:{position}");
@@ -64,7 +65,7 @@ pub fn round(recorder: &Recorder, number: u32, round: u64, port: u16, random: &m
     let (Some(holder), Outcome::Granted { .. }) = (holder, &granted.outcome) else { return };
     let port = holder.port_of(KEY);
     let Ok(observer) = Client::connect(port) else { return };
-    let mut prober = Prober { recorder, number, port, observer };
+    let mut prober = Prober { recorder, port, observer };
 
     let modes: Vec<_> = (0..WAITERS).map(|_| any_mode()).collect();
     let (in_slices, cut) = (random.between(1, WAITERS + 1), random.between(1, WAITERS + 1));
@@ -97,7 +98,7 @@ pub fn round(recorder: &Recorder, number: u32, round: u64, port: u16, random: &m
     prober.see_still_waiting(&mut places);
     if now() >= granted.answered() + FIRST_LEASE / 2 {
         // This thread was slow, so it may read the reply to a waiter late. The recorded fault excuses the late reply.
-        let (name, client) = ("slow prober".to_owned(), Some(number));
+        let (name, client) = ("slow prober".to_owned(), Some(CLIENT));
         recorder.record(&Line::Fault(Fault { name, client, start: granted.start, end: now() }));
     }
     let release = Operation::Release { released: HoldsReleased::All, token: None };
@@ -115,7 +116,7 @@ pub fn round(recorder: &Recorder, number: u32, round: u64, port: u16, random: &m
 
 impl<'r> Prober<'r> {
     fn wait(&self, owner: String, operation: Operation, mode: Mode) -> Option<Waiter<'r>> {
-        let mut caller = RecordingClient::connect(self.recorder, self.number, self.port).ok()?;
+        let mut caller = RecordingClient::connect(self.recorder, CLIENT, self.port).ok()?;
         let id = caller.id().ok()?;
         let call = caller.ask(KEY, &owner, operation).ok()?;
         Some(Waiter { owner, mode, id, call })

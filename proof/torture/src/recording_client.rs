@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// A client that records its lock calls. In a cluster, the client has a connection to each node to which it was
 /// redirected.
 #[derive(Debug)]
-pub struct RecordingClient<'r> {
+pub(crate) struct RecordingClient<'r> {
     recorder: &'r Recorder,
     number: u32,
     port: u16,
@@ -22,7 +22,7 @@ pub struct RecordingClient<'r> {
 
 /// A call that was sent and has no reply yet.
 #[derive(Debug)]
-pub struct PendingCall<'r> {
+pub(crate) struct PendingCall<'r> {
     caller: RecordingClient<'r>,
     open_call: OpenCall<'r>,
     request: Request,
@@ -39,36 +39,30 @@ struct Request {
 
 impl<'r> RecordingClient<'r> {
     /// Connects the client `number` to the server on `port`.
-    ///
-    /// # Errors
-    /// If the connection fails.
-    pub fn connect(recorder: &'r Recorder, number: u32, port: u16) -> io::Result<Self> {
+    pub(crate) fn connect(recorder: &'r Recorder, number: u32, port: u16) -> io::Result<Self> {
         let connections = HashMap::from([(port, Client::connect(port)?)]);
         Ok(Self { recorder, number, port, connections, key_ports: HashMap::new() })
     }
 
     /// The server's id of the client's connection.
-    ///
-    /// # Errors
-    /// If the connection is lost.
-    pub fn id(&mut self) -> io::Result<i64> {
+    pub(crate) fn id(&mut self) -> io::Result<i64> {
         let reply = self.connection(self.port)?.try_call("CLIENT ID");
         reply.map(|reply| reply.int()).map_err(|_| io::ErrorKind::ConnectionAborted.into())
     }
 
     /// The port of the client's first server.
-    pub const fn port(&self) -> u16 {
+    pub(crate) const fn port(&self) -> u16 {
         self.port
     }
 
     /// The port of the server to which the client sends calls for a lock.
-    pub fn port_of(&self, key: &str) -> u16 {
+    pub(crate) fn port_of(&self, key: &str) -> u16 {
         self.key_ports.get(key).copied().unwrap_or(self.port)
     }
 
     /// Makes a call and waits at most `patience` for the reply. Without a reply, closes the connection and records
     /// that the outcome is unknown.
-    pub fn call(
+    pub(crate) fn call(
         self,
         key: &str,
         owner: &str,
@@ -82,10 +76,12 @@ impl<'r> RecordingClient<'r> {
     }
 
     /// Sends a call.
-    ///
-    /// # Errors
-    /// The recorded call, if the connection is lost.
-    pub fn ask(mut self, key: &str, owner: &str, operation: Operation) -> Result<PendingCall<'r>, Box<Call>> {
+    pub(crate) fn ask(
+        mut self,
+        key: &str,
+        owner: &str,
+        operation: Operation,
+    ) -> Result<PendingCall<'r>, Box<Call>> {
         let port = self.port_of(key);
         let request = Request { key: key.to_owned(), owner: owner.to_owned(), operation: operation.clone() };
         let open_call = self.recorder.start(self.number, port.into(), key, owner, operation);
@@ -127,29 +123,29 @@ impl<'r> RecordingClient<'r> {
 
 impl<'r> PendingCall<'r> {
     /// Records that the wait is in the server's queue now.
-    pub fn enqueued(&mut self) {
+    pub(crate) fn enqueued(&mut self) {
         self.open_call.enqueued();
     }
 
     /// Records that the wait was still in the server's queue at this time.
-    pub fn still_waiting(&mut self, time: Nanos) {
+    pub(crate) fn still_waiting(&mut self, time: Nanos) {
         self.open_call.still_waiting(time);
     }
 
     /// Closes the connection without reading the reply.
-    pub fn close(self) -> Call {
+    pub(crate) fn close(self) -> Call {
         let Self { caller, open_call, .. } = self;
         drop(caller);
         open_call.answered(Outcome::Unknown)
     }
 
     /// Waits for the reply, as [`RecordingClient::call`] does.
-    pub fn answer(self, patience: Duration) -> (Option<RecordingClient<'r>>, Call) {
+    pub(crate) fn answer(self, patience: Duration) -> (Option<RecordingClient<'r>>, Call) {
         self.answer_while(patience, || true)
     }
 
     /// As [`PendingCall::answer`], but also gives up when `goes_on` returns false.
-    pub fn answer_while(
+    pub(crate) fn answer_while(
         mut self,
         patience: Duration,
         goes_on: impl Fn() -> bool,
@@ -188,9 +184,6 @@ impl<'r> PendingCall<'r> {
 }
 
 /// The outcome that this reply to the operation means.
-///
-/// # Panics
-/// If the operation cannot have this reply.
 #[track_caller]
 fn outcome(operation: &Operation, reply: &Reply) -> Outcome {
     let number = |reply: &Reply| u64::try_from(reply.int()).expect("a number that is not negative");

@@ -13,10 +13,10 @@ use lockward_checker::history::{
 };
 use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
-use lockward_checker::violation::Violation;
 use lockward_tests::{Client, Link, Reply, Server, Setup, eventually};
-use std::fmt::{self, Display, Formatter};
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
@@ -28,50 +28,12 @@ const LOCKS: u64 = 4;
 /// The modes of the locks.
 const MODES: [Mode; 4] = [Mode::EXCLUSIVE, Mode::SHARED, Mode::of_slots(3, 1), Mode::of_slots(5, 2)];
 
-/// The ways in which a server forgets tenures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ServerFailure {
-    /// The server is killed and restarts empty.
-    Wiped,
-    /// The primary is killed, and a replica that has missed the last grants is promoted.
-    Stale,
-    /// The primary loses its replicas, and accepts writes until it notices the loss. Then a replica is promoted.
-    Isolated,
-}
+/// How often each event happened, by the name of the event.
+type Counts = Mutex<BTreeMap<&'static str, usize>>;
 
-/// The counts of the rounds.
-#[derive(Debug, Default)]
-struct Counts {
-    wiped: AtomicU32,
-    stale: AtomicU32,
-    isolated: AtomicU32,
-    restored: AtomicU32,
-    /// Restored tenures of owners that the server did not know as holders of the lock.
-    unknown: AtomicU32,
-    /// Restored tenures for which the server knew a different hold count or a different limit.
-    miscounted: AtomicU32,
-    /// Holders whose lease ended before the server restored the tenure.
-    too_late: AtomicU32,
-    /// Refused acquisitions of other owners.
-    excluded: AtomicU32,
-}
-
-/// The result of the rounds.
-#[derive(Debug)]
-pub struct RestoreReport {
-    seed: u64,
-    counts: Counts,
-    history: History,
-    /// The violations of the promises.
-    pub violations: Vec<Violation>,
-}
-
-/// Runs the rounds, six at a time, and checks the history.
-///
-/// # Panics
-/// If a holder does not get its tenure back, or another owner is granted the lock.
-#[must_use]
-pub fn run(rounds: u32, seed: u64, file: &Path) -> RestoreReport {
+/// Runs the rounds, six at a time, and checks the history. Returns a report, and whether there is no violation. Panics if
+/// a holder does not get its tenure back, or another owner is granted the lock.
+pub(crate) fn run(rounds: u32, seed: u64, file: &Path) -> (String, bool) {
     let recorder = Recorder::create(file).expect("a file for the history");
     let (counts, next) = (Counts::default(), AtomicU32::new(0));
     // Several rounds run at the same time, because each round mostly waits.
@@ -84,31 +46,31 @@ pub fn run(rounds: u32, seed: u64, file: &Path) -> RestoreReport {
                         break;
                     }
                     let random = Random::new(seed ^ (u64::from(number) << 32));
-                    Round {
-                        number,
-                        random,
-                        recorder: &recorder,
-                        counts: &counts,
-                        owners: 0,
-                        held: Vec::new(),
-                    }
-                    .run();
+                    let (recorder, counts) = (&recorder, &counts);
+                    Round { number, random, recorder, counts, owners: 0, held: Vec::new() }.run();
                 }
             });
         }
     });
     recorder.finish().expect("a whole history");
     let history = History::read(file).expect("a history");
-    let bounds = Bounds::default();
+    // Replies may be late, because the servers of other rounds start at the same time.
+    let bounds = Bounds { answer: 10_000 * MS, ..Bounds::default() };
     let checks = [
         checker::tenures_never_overlap,
         checker::tokens_grow_and_have_one_owner,
         checker::every_call_is_answered,
     ];
-    // Replies may be late, because the servers of other rounds start at the same time.
-    let bounds = Bounds { answer: 10_000 * MS, ..bounds };
-    let violations = checks.into_iter().flat_map(|check| check(&history, &bounds)).collect();
-    RestoreReport { seed, counts, history, violations }
+    let violations: Vec<_> = checks.into_iter().flat_map(|check| check(&history, &bounds)).collect();
+    let counts = counts.into_inner().expect("no round has panicked");
+    let mut report = format!("restore · seed {seed}: {} calls", history.calls().count());
+    for (event, count) in counts {
+        report += &format!(", {count} × {event}");
+    }
+    for violation in violations.iter().take(3) {
+        report += &format!("\n{}", violation.report(&history));
+    }
+    (report, violations.is_empty())
 }
 
 /// A tenure, as its holder knows it.
@@ -136,22 +98,25 @@ impl<'r> Round<'r> {
     fn run(mut self) {
         match self.random.between(0, 10) {
             0..5 => self.wipe(),
-            5..9 => self.promote(ServerFailure::Stale),
-            _ => self.promote(ServerFailure::Isolated),
+            5..9 => self.promote(false),
+            _ => self.promote(true),
         }
     }
 
+    /// The server is killed and restarts empty.
     fn wipe(&mut self) {
         let mut server = Setup::new().start();
         self.run_workload(server.port(), 12);
         let start = now();
         server.change_setup(|setup| setup.module(&format!("quarantine {}", QUARANTINE / MS)));
         server.kill_and_start_again();
-        self.note(ServerFailure::Wiped, start);
+        self.record_fault("kill and wipe", start);
         self.restore_tenures(&server);
     }
 
-    fn promote(&mut self, how: ServerFailure) {
+    /// A replica that has missed the last grants is promoted. The old primary is killed, or, if `is_isolated`, it has
+    /// lost its replicas and accepts writes until it notices the loss.
+    fn promote(&mut self, is_isolated: bool) {
         let setup = || Setup::new().config("min-replicas-to-write 1").config("min-replicas-max-lag 1");
         let replica = || setup().module(&format!("quarantine {}", QUARANTINE / MS)).start();
         let (mut primary, one, other) = (setup().start(), replica(), replica());
@@ -166,9 +131,8 @@ impl<'r> Round<'r> {
         links.iter().for_each(Link::swallow);
         let start = now();
         self.run_workload(primary.port(), 10);
-        if how == ServerFailure::Isolated {
-            // The primary grants locks until it notices the loss of its replicas.
-            while self.act(primary.port()) != ActResult::Refused {
+        if is_isolated {
+            while self.act(primary.port()) {
                 thread::park_timeout(Duration::from_millis(10));
             }
         } else {
@@ -176,20 +140,20 @@ impl<'r> Round<'r> {
         }
         one.promote();
         other.follow(&one);
-        self.note(how, start);
+        let name = if is_isolated { "promotion beside an isolated primary" } else { "stale promotion" };
+        self.record_fault(name, start);
         see_replicas(&mut one.client());
         self.restore_tenures(&one);
     }
 
-    fn note(&self, how: ServerFailure, start: Nanos) {
-        let (name, count) = match how {
-            ServerFailure::Wiped => ("kill and wipe", &self.counts.wiped),
-            ServerFailure::Stale => ("stale promotion", &self.counts.stale),
-            ServerFailure::Isolated => ("promotion beside an isolated primary", &self.counts.isolated),
-        };
-        count.fetch_add(1, Relaxed);
+    fn record_fault(&self, name: &'static str, start: Nanos) {
+        self.count(name);
         let fault = Fault { name: name.to_owned(), client: None, start, end: now() };
         self.recorder.record(&Line::Fault(fault));
+    }
+
+    fn count(&self, event: &'static str) {
+        *self.counts.lock().expect("no round has panicked").entry(event).or_default() += 1;
     }
 
     /// The holders restore their tenures, while other owners ask for the same locks.
@@ -207,17 +171,16 @@ impl<'r> Round<'r> {
             let known = observer.info(&held.key).map(|info| info.holders).unwrap_or_default();
             let known = known.into_iter().find(|known| known.owner == held.owner);
             if !self.restore(server.port(), &held) {
-                self.counts.too_late.fetch_add(1, Relaxed);
+                self.count("tenure too late");
                 continue;
             }
-            self.counts.restored.fetch_add(1, Relaxed);
-            match known {
-                None => self.counts.unknown.fetch_add(1, Relaxed),
+            self.count(match known {
+                None => "unknown tenure restored",
                 Some(known) if (known.holds, known.slots) != (held.holds.into(), held.mode.slots.into()) => {
-                    self.counts.miscounted.fetch_add(1, Relaxed)
+                    "tenure with another count or limit restored"
                 }
-                Some(_) => 0,
-            };
+                Some(_) => "known tenure restored",
+            });
             let holders = observer.info(&held.key).expect("a held lock").holders;
             let holder = holders.iter().find(|holder| holder.owner == held.owner).expect("a restored tenure");
             let token = i64::try_from(held.token).expect("a token");
@@ -252,9 +215,7 @@ impl<'r> Round<'r> {
                     assert_eq!(token, held.token);
                     return true;
                 }
-                Outcome::Error(word) if word == "NOREPLICAS" => {
-                    thread::park_timeout(Duration::from_millis(5))
-                }
+                outcome if lacks_replicas(&outcome) => thread::park_timeout(Duration::from_millis(5)),
                 outcome => panic!("{held:?} is not restored: {outcome:?}"),
             }
         }
@@ -265,7 +226,7 @@ impl<'r> Round<'r> {
         let owner = self.owner();
         let outcome = self.call(port, key, &owner, Operation::exclusive(QUARANTINE, Wait::No));
         assert!(matches!(outcome, Outcome::NotAcquired | Outcome::Error(_)), "{key}: {outcome:?}");
-        self.counts.excluded.fetch_add(u32::from(outcome == Outcome::NotAcquired), Relaxed);
+        self.count("other owner refused");
     }
 
     /// Performs some random actions.
@@ -275,7 +236,8 @@ impl<'r> Round<'r> {
         }
     }
 
-    fn act(&mut self, port: u16) -> ActResult {
+    /// Performs a random action. Returns `false` if the server refused it, because the server has too few replicas.
+    fn act(&mut self, port: u16) -> bool {
         let lock = self.random.between(0, LOCKS);
         let mode = usize::try_from(lock).ok().and_then(|lock| MODES.get(lock).copied()).unwrap_or_default();
         let key = self.key(lock);
@@ -283,29 +245,26 @@ impl<'r> Round<'r> {
         self.held.retain(|held| now() < held.until);
         let holders: Vec<_> = (0..self.held.len()).filter(|&at| self.held[at].key == key).collect();
         let beside = !mode.is_alone() && self.random.percent(30);
+        let acquire = |mode| Operation::Acquire { lease, wait: Wait::No, keep: None, holds: None, mode };
         let Some(at) = self.random.one_of(&holders).copied().filter(|_| !beside) else {
             let owner = self.owner();
-            let operation = Operation::Acquire { lease, wait: Wait::No, keep: None, holds: None, mode };
             let start = now();
-            return match self.call(port, &key, &owner, operation) {
-                Outcome::Granted { token, holds } => {
-                    self.held.push(HeldTenure { key, owner, token, holds, mode, until: start + lease });
-                    ActResult::Done
-                }
-                outcome => ActResult::from(&outcome),
-            };
+            let outcome = self.call(port, &key, &owner, acquire(mode));
+            if let Outcome::Granted { token, holds } = outcome {
+                self.held.push(HeldTenure { key, owner, token, holds, mode, until: start + lease });
+            }
+            return !lacks_replicas(&outcome);
         };
         let HeldTenure { owner, token, mode, .. } = self.held[at].clone();
         let start = now();
-        match self.random.between(0, 7) {
+        let outcome = match self.random.between(0, 7) {
             0..2 => {
-                let operation = Operation::Acquire { lease, wait: Wait::No, keep: None, holds: None, mode };
-                let outcome = self.call(port, &key, &owner, operation);
+                let outcome = self.call(port, &key, &owner, acquire(mode));
                 if let Outcome::Granted { holds, .. } = outcome {
                     self.held[at].holds = holds;
                     self.held[at].until = self.held[at].until.max(start + lease);
                 }
-                ActResult::from(&outcome)
+                outcome
             }
             2 => {
                 // Sometimes the renewal raises the limit, so that more owners can hold the lock.
@@ -316,24 +275,20 @@ impl<'r> Round<'r> {
                 if let Outcome::Renewed { .. } = outcome {
                     (self.held[at].until, self.held[at].mode) = (start + lease, mode);
                 }
-                ActResult::from(&outcome)
+                outcome
             }
             3..5 => {
-                let outcome = self.call(
-                    port,
-                    &key,
-                    &owner,
-                    Operation::Release { released: HoldsReleased::One, token: Some(token) },
-                );
+                let release = Operation::Release { released: HoldsReleased::One, token: Some(token) };
+                let outcome = self.call(port, &key, &owner, release);
                 match outcome {
                     Outcome::Left { holds: 0 } => drop(self.held.remove(at)),
                     Outcome::Left { holds } => self.held[at].holds = holds,
                     _ => {}
                 }
-                ActResult::from(&outcome)
+                outcome
             }
             // With several holders, a release would not make the lock free for a waiter.
-            _ if holders.len() > 1 => ActResult::Done,
+            _ if holders.len() > 1 => return true,
             _ => {
                 let waiter = self.wait(port, &key);
                 let release = Operation::Release { released: HoldsReleased::All, token: Some(token) };
@@ -351,9 +306,10 @@ impl<'r> Round<'r> {
                     let (owner, mode) = (call.owner.clone(), Mode::EXCLUSIVE);
                     self.held.push(HeldTenure { key, owner, token, holds, mode, until });
                 }
-                ActResult::from(&outcome)
+                outcome
             }
-        }
+        };
+        !lacks_replicas(&outcome)
     }
 
     /// A new owner that waits for a lock.
@@ -364,7 +320,9 @@ impl<'r> Round<'r> {
     }
 
     fn call(&mut self, port: u16, key: &str, owner: &str, operation: Operation) -> Outcome {
-        self.connect(port).call(key, owner, operation, PATIENCE).1.outcome
+        let outcome = self.connect(port).call(key, owner, operation, PATIENCE).1.outcome;
+        assert_ne!(outcome, Outcome::Unknown, "{key}: no reply to {owner}");
+        outcome
     }
 
     fn connect(&self, port: u16) -> RecordingClient<'r> {
@@ -381,24 +339,8 @@ impl<'r> Round<'r> {
     }
 }
 
-/// The result of an action.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ActResult {
-    Done,
-    /// The server refuses writes because it has too few replicas.
-    Refused,
-}
-
-impl From<&Outcome> for ActResult {
-    fn from(outcome: &Outcome) -> Self {
-        match outcome {
-            Outcome::Error(word) if word == "NOREPLICAS" => Self::Refused,
-            outcome => {
-                assert!(!matches!(outcome, Outcome::Unknown), "an answer");
-                Self::Done
-            }
-        }
-    }
+fn lacks_replicas(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Error(word) if word == "NOREPLICAS")
 }
 
 /// Waits until the primary counts a replica as online.
@@ -406,33 +348,4 @@ fn see_replicas(client: &mut Client) {
     eventually("the primary sees a replica", || {
         client.server_info("replication", "min_slaves_good_slaves") != "0"
     });
-}
-
-impl Display for RestoreReport {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { seed, counts, history, violations } = self;
-        let count = |count: &AtomicU32| count.load(Relaxed);
-        writeln!(
-            f,
-            "restore · seed {seed}: {} wiped, {} stale promotions, {} promotions beside an isolated primary",
-            count(&counts.wiped),
-            count(&counts.stale),
-            count(&counts.isolated)
-        )?;
-        write!(
-            f,
-            "  {} tenures restored, {} of them unknown and {} with another count; {} were too late; others were refused \
-             {} times; {} calls",
-            count(&counts.restored),
-            count(&counts.unknown),
-            count(&counts.miscounted),
-            count(&counts.too_late),
-            count(&counts.excluded),
-            history.calls().count()
-        )?;
-        for violation in violations.iter().take(3) {
-            write!(f, "\n{}", violation.report(history))?;
-        }
-        Ok(())
-    }
 }

@@ -4,80 +4,101 @@ use crate::worker_process::{Worker, WorkerArgs};
 use crate::world::{Nemesis, World, WorldName};
 use lockward_checker::bounds::{Activity, Bounds};
 use lockward_checker::checker::{Writes, count_writes, measure_activity, tenures_never_overlap};
-use lockward_checker::history::{self, Data, History, Line, data_key};
+use lockward_checker::history::{Data, History, Line, data_key};
 use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
-use lockward_checker::violation::{Check, Violation};
+use lockward_checker::violation::Violation;
 use lockward_tests::{Client, Reply, Server, Setup};
 use std::collections::BTreeMap;
-use std::fmt::{self, Display, Formatter};
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+const CLIENTS: u32 = 32;
+/// The number of worker processes.
+const WORKERS: u32 = 4;
+
 /// The parameters of a run.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// The world.
-    pub world: WorldName,
+pub(crate) struct Plan {
+    pub(crate) world: WorldName,
     /// The seed of all random choices. The same seed does not give the same history, because the scheduling of
     /// processes differs.
-    pub seed: u64,
-    /// The length of the run.
-    pub length: Duration,
+    pub(crate) seed: u64,
+    pub(crate) length: Duration,
     /// The longest time between two faults, in milliseconds. The shortest time is a sixth of the longest time.
-    pub pace: u64,
-    /// The number of clients.
-    pub clients: u32,
-    /// The number of worker processes.
-    pub workers: u32,
+    pub(crate) pace: u64,
     /// The folder for the histories. No other run uses it.
-    pub dir: PathBuf,
-}
-
-/// The result of a run.
-#[derive(Debug)]
-pub struct Outcome {
-    plan: Plan,
-    server: String,
-    history: History,
-    activity: Activity,
-    /// The numbers of writes to the guarded and to the plain data.
-    writes: [Writes; 2],
-    faults: BTreeMap<String, usize>,
-    /// The number of tenures that overlapped an earlier tenure.
-    pub overlaps: usize,
-    /// The violations of the promises.
-    pub violations: Vec<Violation>,
-}
-
-impl Outcome {
-    /// How soon the history showed a violation of this check: the time from the first call to the violation, and the
-    /// number of replies in this time.
-    #[must_use]
-    pub fn caught_after(&self, check: Check) -> Option<(Duration, usize)> {
-        let violations = self.violations.iter().filter(|violation| violation.check == check);
-        let seen = violations.map(|violation| violation.detected_at(&self.history)).min()?;
-        let first = self.history.calls().map(|(_, call)| call.start).min()?;
-        let answers = self.history.calls().filter(|(_, call)| call.answered() <= seen).count();
-        Some((Duration::from_nanos(seen.saturating_sub(first)), answers))
-    }
+    pub(crate) dir: PathBuf,
 }
 
 impl Plan {
-    /// Runs the plan and checks the history.
-    ///
-    /// # Panics
-    /// If a server does not start or stop, or sends a reply that the operation cannot have.
-    #[must_use]
-    pub fn run(self) -> Outcome {
+    /// Runs the plan and checks the history. Returns a report, and whether no promise was broken. If `expected` names a
+    /// check, returns whether this check has found a violation instead.
+    pub(crate) fn run(self, expected: Option<&str>) -> (String, bool) {
         let world = self.world.start();
         let server = Client::connect(world.port()).expect("a connection").server_version();
         let (world, mut history) = self.record(world, None, |world, nemesis| world.fault(nemesis));
         let data = History { lines: self.read_data(&*world).map(Line::Data).collect() };
         data.write(&self.dir.join("data.json")).expect("a file");
         history.lines.extend(data.lines);
-        self.check(server, history)
+
+        let bounds = self.world.bounds(self.length);
+        let violations = self.world.check(&history, &bounds);
+        let overlaps = tenures_never_overlap(&history, &bounds).len();
+        let is_right = match expected {
+            None => violations.is_empty() && (overlaps > 0 || !self.world.loses_grants()),
+            Some(name) => {
+                violations.iter().any(|violation| format!("{:?}", violation.check).eq_ignore_ascii_case(name))
+            }
+        };
+        (self.report(&server, &history, &bounds, overlaps, &violations), is_right)
+    }
+
+    fn report(
+        &self,
+        server: &str,
+        history: &History,
+        bounds: &Bounds,
+        overlaps: usize,
+        violations: &[Violation],
+    ) -> String {
+        let Self { world, seed, length, pace, .. } = self;
+        let (world, seconds) = (world.name(), length.as_secs());
+        let calls = history.calls().count();
+        let open = history.calls().filter(|(_, call)| call.is_open()).count();
+        let Activity { grants, handoffs, lease_ends, refused_writes, shared, kept, .. } =
+            measure_activity(history, bounds);
+        let [guarded, plain] = [true, false].map(|guarded| {
+            let Writes { all, stale } = count_writes(history, bounds, guarded);
+            format!("{stale} stale of {all}")
+        });
+        let mut faults = BTreeMap::<_, usize>::new();
+        for fault in history.faults() {
+            *faults.entry(&fault.name).or_default() += 1;
+        }
+        let faults: Vec<_> = faults.iter().map(|(name, count)| format!("{count} × {name}")).collect();
+        let mut report = format!(
+            "{world} · {server} · {seconds} s · seed {seed}
+  {calls} calls ({open} without an answer), {grants} grants, {handoffs} hand-offs, {lease_ends} lease ends, \
+             {refused_writes} stale writes refused
+  {shared} tenures held together with another, {kept} grants at a kept place
+  writes beside the lock: guarded {guarded}; plain {plain}
+  faults: {}
+  {overlaps} tenures did not fit beside others
+  {} violations",
+            faults.join(", "),
+            violations.len(),
+        );
+        for of_check in violations.chunk_by(|one, other| one.check == other.check) {
+            if let Some(shortest) = of_check.iter().min_by_key(|violation| violation.lines.len()) {
+                report += &format!("\n{}\n  {} of this kind", shortest.report(history), of_check.len());
+            }
+        }
+        if !violations.is_empty() {
+            report +=
+                &format!("\nAgain: torture --world {world} --seconds {seconds} --pace {pace} --seed {seed}");
+        }
+        report
     }
 
     /// Runs the clients, and injects faults until the end of the run. Returns the running servers and the history.
@@ -93,7 +114,7 @@ impl Plan {
         let faults = self.dir.join("faults.json");
         let recorder = Recorder::create(&faults).expect("a file");
         let workers = self.start_workers(world.port(), &store, url);
-        let mut nemesis = Nemesis::new(Random::new(random.number()), &recorder, workers);
+        let mut nemesis = Nemesis { random: Random::new(random.number()), recorder: &recorder, workers };
         let start = Instant::now();
         loop {
             nemesis.sleep(self.pace / 6..self.pace);
@@ -102,7 +123,7 @@ impl Plan {
             }
             fault(&mut *world, &mut nemesis);
         }
-        let mut files: Vec<PathBuf> = nemesis.into_workers().into_iter().map(Worker::finish).collect();
+        let mut files: Vec<PathBuf> = nemesis.workers.into_iter().map(Worker::finish).collect();
         recorder.finish().expect("a whole history");
         files.push(faults);
         let parts = files.iter().map(|file| History::read(file).expect("a history"));
@@ -125,8 +146,8 @@ impl Plan {
     }
 
     fn start_workers(&self, port: u16, store: &Server, url: Option<String>) -> Vec<Worker> {
-        let each = self.clients.div_ceil(self.workers);
-        (0..self.workers)
+        let each = CLIENTS / WORKERS;
+        (0..WORKERS)
             .map(|number| {
                 Worker::start(&WorkerArgs {
                     world: self.world,
@@ -140,71 +161,5 @@ impl Plan {
                 })
             })
             .collect()
-    }
-
-    fn check(self, server: String, history: History) -> Outcome {
-        let bounds: Bounds = self.world.bounds(self.length);
-        let violations = self.world.check(&history, &bounds);
-        let overlaps = tenures_never_overlap(&history, &bounds).len();
-        let activity = measure_activity(&history, &bounds);
-        let writes = [true, false].map(|guarded| count_writes(&history, &bounds, guarded));
-        let mut faults = BTreeMap::new();
-        for fault in history.faults() {
-            *faults.entry(fault.name.clone()).or_default() += 1;
-        }
-        Outcome { plan: self, server, history, activity, writes, faults, overlaps, violations }
-    }
-}
-
-impl Display for Outcome {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { plan, server, history, activity, writes, faults, overlaps, violations } = self;
-        let Plan { world, seed, length, pace, clients, .. } = plan;
-        writeln!(
-            f,
-            "{} · {server} · {} s · {clients} clients · seed {seed}",
-            world.name(),
-            length.as_secs()
-        )?;
-        let calls = history.calls().count();
-        let open = history.calls().filter(|(_, call)| call.is_open()).count();
-        let Activity { grants, handoffs, lease_ends, refused_writes, shared, kept, .. } = activity;
-        writeln!(
-            f,
-            "  {calls} calls ({open} without an answer), {grants} grants, {handoffs} hand-offs, {lease_ends} lease \
-             ends, {refused_writes} stale writes refused"
-        )?;
-        writeln!(f, "  {shared} tenures held together with another, {kept} grants at a kept place")?;
-        let [guarded, plain] = writes.map(|Writes { all, stale }| format!("{stale} stale of {all}"));
-        writeln!(f, "  writes beside the lock: guarded {guarded}; plain {plain}")?;
-        let faults: Vec<_> = faults.iter().map(|(name, count)| format!("{count} × {name}")).collect();
-        writeln!(f, "  faults: {}", faults.join(", "))?;
-        let sent_away = history::Outcome::Error("TRYAGAIN".to_owned());
-        match history.calls().filter(|(_, call)| call.outcome == sent_away).count() {
-            0 => {}
-            sent_away => writeln!(f, "  {sent_away} waiters got TRYAGAIN")?,
-        }
-        writeln!(f, "  {overlaps} tenures did not fit beside others")?;
-        if violations.is_empty() {
-            return write!(f, "  no violation");
-        }
-        write!(f, "  {} VIOLATIONS", violations.len())?;
-        for of_check in violations.chunk_by(|one, other| one.check == other.check) {
-            let shortest = of_check
-                .iter()
-                .min_by_key(|violation| (violation.lines.len(), violation.detected_at(history)));
-            if let Some(violation) = shortest {
-                write!(f, "\n{}", violation.report(history))?;
-            }
-            if let Some(more @ 1..) = of_check.len().checked_sub(1) {
-                write!(f, "\n  {more} more like this")?;
-            }
-        }
-        write!(
-            f,
-            "\nAgain: torture --world {} --seconds {} --pace {pace} --clients {clients} --seed {seed}",
-            world.name(),
-            length.as_secs()
-        )
     }
 }

@@ -27,10 +27,7 @@ const LEASE: u64 = 800;
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Runs the clients until standard input ends.
-///
-/// # Panics
-/// If the client breaks a promise, or the history cannot be written.
-pub fn run(args: &WorkerArgs, url: &str) {
+pub(crate) fn run(args: &WorkerArgs, url: &str) {
     let recorder = Arc::new(Recorder::create(&args.file).expect("a file for the history"));
     // The first worker process uses a runtime with one thread.
     let mut builder =

@@ -13,23 +13,19 @@ return 1";
 
 /// A client's connection to the fenced store.
 #[derive(Debug)]
-pub struct Store<'r> {
+pub(crate) struct Store<'r> {
     recorder: &'r Recorder,
     wire: Client,
 }
 
 impl<'r> Store<'r> {
     /// Connects to the store on `port`.
-    ///
-    /// # Panics
-    /// If the connection fails.
-    #[must_use]
-    pub fn connect(recorder: &'r Recorder, port: u16) -> Self {
+    pub(crate) fn connect(recorder: &'r Recorder, port: u16) -> Self {
         Self { recorder, wire: Client::connect(port).expect("a connection to the store") }
     }
 
     /// Writes with a token and records the outcome.
-    pub fn write(&mut self, client: u32, key: &str, owner: &str, token: Token) {
+    pub(crate) fn write(&mut self, client: u32, key: &str, owner: &str, token: Token) {
         let start = now();
         let taken = self.wire.call(["EVAL", TAKE, "1", key, &token.to_string()]) == Reply::Int(1);
         let outcome = if taken { WriteOutcome::Accepted } else { WriteOutcome::Refused };

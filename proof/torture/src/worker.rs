@@ -18,10 +18,7 @@ use std::thread;
 /// lease late.
 ///
 /// The worker that runs client 0 also tests the order of the queue.
-///
-/// # Panics
-/// If a server sends a reply that the operation cannot have, or the history cannot be written.
-pub fn run(args: &WorkerArgs) {
+pub(crate) fn run(args: &WorkerArgs) {
     if let Some(url) = &args.url {
         return rust_client::run(args, url);
     }
@@ -51,13 +48,7 @@ pub fn run(args: &WorkerArgs) {
                     if over.load(Ordering::Relaxed) {
                         break;
                     }
-                    queue_order::round(
-                        recorder,
-                        u32::MAX,
-                        round,
-                        primary.load(Ordering::Relaxed),
-                        &mut random,
-                    );
+                    queue_order::round(recorder, round, primary.load(Ordering::Relaxed), &mut random);
                 }
             });
         }

@@ -4,7 +4,7 @@
 use crate::recording_client::RecordingClient;
 use crate::store::Store;
 use lockward_checker::client::{Action, Client, Workload};
-use lockward_checker::history::{Fault, Line, Nanos, Operation, Outcome, Wait};
+use lockward_checker::history::{Fault, Line, Operation, Outcome, Wait};
 use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A client with its connection and its random choices.
 #[derive(Debug)]
-pub struct WorkloadClient<'r> {
+pub(crate) struct WorkloadClient<'r> {
     client: Client,
     workload: &'r Workload,
     random: Random,
@@ -29,8 +29,7 @@ pub struct WorkloadClient<'r> {
 
 impl<'r> WorkloadClient<'r> {
     /// Creates client `number`.
-    #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         number: u32,
         workload: &'r Workload,
         random: Random,
@@ -42,7 +41,7 @@ impl<'r> WorkloadClient<'r> {
     }
 
     /// Performs the next action.
-    pub fn act(&mut self) {
+    pub(crate) fn act(&mut self) {
         let Some(caller) = self.connected() else {
             return thread::park_timeout(Duration::from_millis(5));
         };
@@ -55,7 +54,7 @@ impl<'r> WorkloadClient<'r> {
             Action::Pause(length, token) => {
                 self.caller = Some(caller);
                 let start = now();
-                sleep(length);
+                thread::sleep(Duration::from_nanos(length));
                 let client = Some(self.client.number);
                 let fault = Fault { name: "sleep".to_owned(), client, start, end: now() };
                 self.recorder.record(&Line::Fault(fault));
@@ -63,13 +62,13 @@ impl<'r> WorkloadClient<'r> {
             }
             Action::Rest(length) => {
                 self.caller = Some(caller);
-                sleep(length);
+                thread::sleep(Duration::from_nanos(length));
             }
         }
     }
 
     /// Releases the lock at the end of the run, so that waiters need not wait for the end of the lease.
-    pub fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         if let (Some(caller), Some(operation)) = (self.caller.take(), self.client.final_release(now())) {
             self.call(caller, operation);
         }
@@ -127,12 +126,5 @@ impl<'r> WorkloadClient<'r> {
             return Duration::from_micros(self.random.between(200, 20_000));
         }
         wait + PATIENCE
-    }
-}
-
-fn sleep(length: Nanos) {
-    let end = now() + length;
-    while now() < end {
-        thread::park_timeout(Duration::from_nanos(end.saturating_sub(now())));
     }
 }

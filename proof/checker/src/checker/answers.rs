@@ -11,7 +11,6 @@ use crate::violation::{Check, Violation};
 /// A closed connection counts as a reply. The bound does not apply to closed connections or to waits without limit. It
 /// also does not apply to calls during a fault to the servers or to the client, because a stopped server replies late
 /// and a stopped client reads late.
-#[must_use]
 pub fn every_call_is_answered(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let faults = FaultSpans::of(history, bounds);
     let mut violations = Vec::new();

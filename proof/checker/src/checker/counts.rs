@@ -13,7 +13,6 @@ use crate::violation::{Check, Violation};
 /// possible counts, and allows all counts in the range. Each concurrent call of the owner widens the range by the holds
 /// that the call may have added or removed. A call without a reply may act once at any later time, so it widens the
 /// range from its start on. A renewal with TOKEN may restore a forgotten tenure with the holds that the renewal names.
-#[must_use]
 pub fn hold_counts_add_up(history: &History, _: &Bounds) -> Vec<Violation> {
     let mut violations = Vec::new();
     for calls in group_calls(history, |call| (call.key.as_str(), call.owner.as_str())).into_values() {

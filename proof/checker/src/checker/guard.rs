@@ -20,14 +20,12 @@ use std::collections::{BTreeMap, HashMap};
 /// tenure is certainly held in its definite-hold interval.
 ///
 /// The claim does not hold if a failover may lose a grant, a renewal or a release.
-#[must_use]
 pub fn the_guard_is_right(history: &History, bounds: &Bounds) -> Vec<Violation> {
     wrong_decisions(history, bounds, |_, _| false)
 }
 
 /// The claim of [`the_guard_is_right`], for servers that may forget grants, renewals and releases. It covers only a
 /// write if no fault hit the servers between the first grant of its tenure and the reply to the write.
-#[must_use]
 pub fn the_guard_is_right_between_faults(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let faults = FaultSpans::of(history, bounds);
     wrong_decisions(history, bounds, |tenure, write| faults.to_servers(tenure.earliest, write.answered()))
@@ -35,7 +33,6 @@ pub fn the_guard_is_right_between_faults(history: &History, bounds: &Bounds) -> 
 
 /// Claim: no token in the guarded data beside a lock is smaller than the token before it. This holds on every server,
 /// also after a failover that lost a part of the data.
-#[must_use]
 pub fn guarded_data_is_in_order(history: &History, _: &Bounds) -> Vec<Violation> {
     let guarded = history.data().filter(|(_, data)| data.guarded);
     let falls = guarded.filter_map(|(line, data)| {
@@ -56,7 +53,6 @@ pub struct Writes {
 }
 
 /// Counts the guarded writes or the plain writes.
-#[must_use]
 pub fn count_writes(history: &History, bounds: &Bounds, guarded: bool) -> Writes {
     let tenures = tenures(history, bounds);
     let later = LaterTenures::of(&tenures);

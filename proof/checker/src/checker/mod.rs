@@ -30,7 +30,6 @@ use crate::history::History;
 use crate::violation::Violation;
 
 /// Runs all checks.
-#[must_use]
 pub fn check(history: &History, bounds: &Bounds) -> Vec<Violation> {
     [
         tenures_never_overlap,

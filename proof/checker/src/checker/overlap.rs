@@ -18,7 +18,6 @@ use std::collections::BTreeSet;
 /// begin one. The check uses the smallest weight and the largest limit that a tenure can have.
 ///
 /// The claim does not hold if a failover may lose grants.
-#[must_use]
 pub fn tenures_never_overlap(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let tenures = tenures(history, bounds);
     let mut violations = Vec::new();

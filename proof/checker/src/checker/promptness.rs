@@ -25,7 +25,6 @@ use std::collections::{BTreeSet, HashMap};
 /// - A fault happened in between.
 ///
 /// In these cases the check claims nothing. The first and the last case depend on [`Bounds::settle`].
-#[must_use]
 pub fn a_freed_lock_reaches_a_waiter(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let faults = FaultSpans::of(history, bounds);
     let unseen = unseen_tenures(history, bounds);

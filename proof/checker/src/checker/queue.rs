@@ -36,7 +36,6 @@ const COMPARED: usize = 64;
 /// second kind is a call that continues the place of an earlier wait, so its owner counts as arrived with the earlier
 /// wait. A run that tests the order gives each waiter its own owner, so that no wait continues the place of another
 /// waiter.
-#[must_use]
 pub fn queue_order_is_grant_order(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let faults = FaultSpans::of(history, bounds);
     let mut arrivals = HashMap::<_, Nanos>::new();

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 ///
 /// A write is earlier than another write if its reply came before the other write started. Concurrent writes have no
 /// order. If a later tenure has a smaller token and its owner writes, the check finds this too.
-#[must_use]
 pub fn the_store_accepted_no_stale_write(history: &History, _: &Bounds) -> Vec<Violation> {
     let mut by_key = BTreeMap::<_, Vec<(usize, &Write)>>::new();
     for (line, write) in history.writes().filter(|(_, write)| write.outcome == WriteOutcome::Accepted) {

@@ -22,9 +22,8 @@ use std::collections::{BTreeMap, HashMap};
 /// the tenure. For (4), the whole call lies in a definite-hold interval of its owner, so the call was a re-entry.
 ///
 /// Claim (3) does not hold if a failover may lose a release.
-#[must_use]
 pub fn tokens_grow_and_have_one_owner(history: &History, bounds: &Bounds) -> Vec<Violation> {
-    let mut violations = Vec::new();
+    let mut violations = each_token_has_one_owner(history, bounds);
     let all = tenures(history, bounds);
     let mut tenures = HashMap::<_, Vec<_>>::new();
     for tenure in &all {
@@ -32,7 +31,6 @@ pub fn tokens_grow_and_have_one_owner(history: &History, bounds: &Bounds) -> Vec
     }
     for (key, calls) in group_calls(history, |call| call.key.as_str()) {
         let with_token: Vec<_> = calls.iter().filter_map(|&call| Some((call, token_of(call.1)?))).collect();
-        one_owner(history, key, &with_token, &mut violations);
         growing(history, &with_token, tenures.get(key).map_or(&[], Vec::as_slice), &mut violations);
     }
     for calls in group_calls(history, |call| (call.key.as_str(), call.owner.as_str())).values() {
@@ -43,12 +41,18 @@ pub fn tokens_grow_and_have_one_owner(history: &History, bounds: &Bounds) -> Vec
 }
 
 /// Checks only claim (1), which holds even if two servers grant the same lock.
-#[must_use]
 pub fn each_token_has_one_owner(history: &History, _: &Bounds) -> Vec<Violation> {
     let mut violations = Vec::new();
-    for (key, calls) in group_calls(history, |call| call.key.as_str()) {
-        let with_token: Vec<_> = calls.iter().filter_map(|&call| Some((call, token_of(call.1)?))).collect();
-        one_owner(history, key, &with_token, &mut violations);
+    let mut owners = HashMap::<(&str, Token), IndexedCall<'_>>::new();
+    for (line, call) in history.calls() {
+        let Some(token) = token_of(call) else { continue };
+        let key = &call.key;
+        let &mut (first, known) = owners.entry((key, token)).or_insert((line, call));
+        if known.owner != call.owner {
+            let what =
+                format!("token {token} of {key} was given to two owners, {} and {}", known.owner, call.owner);
+            violations.push(Violation::new(Check::Tokens, history, [first, line], what));
+        }
     }
     violations
 }
@@ -57,23 +61,6 @@ fn token_of(call: &Call) -> Option<Token> {
     call.end?;
     let (Outcome::Granted { token, .. } | Outcome::Renewed { token }) = call.outcome else { return None };
     Some(token)
-}
-
-fn one_owner(
-    history: &History,
-    key: &str,
-    calls: &[(IndexedCall<'_>, Token)],
-    violations: &mut Vec<Violation>,
-) {
-    let mut owners = HashMap::<Token, IndexedCall<'_>>::new();
-    for &((line, call), token) in calls {
-        let &mut (first, known) = owners.entry(token).or_insert((line, call));
-        if known.owner != call.owner {
-            let what =
-                format!("token {token} of {key} was given to two owners, {} and {}", known.owner, call.owner);
-            violations.push(Violation::new(Check::Tokens, history, [first, line], what));
-        }
-    }
 }
 
 fn growing(

@@ -12,13 +12,11 @@ use crate::history::{History, Nanos};
 const MS: Nanos = 1_000_000;
 
 /// A history of a correct server, with clients and faults. The same seed gives the same history.
-#[must_use]
 pub fn correct_history(seed: u64) -> History {
     world::World::new(seed).run()
 }
 
 /// The bounds for the simulated server.
-#[must_use]
 pub fn bounds() -> Bounds {
     Bounds {
         tolerance: 2 * MS,

@@ -37,7 +37,7 @@ impl Clustered {
         if self.moves_whole_slots && nemesis.random.percent(50) {
             // The servers pause writes at the end of such a migration. Clients may notice the pause, so the history
             // records a fault.
-            nemesis.fault("move of a whole slot", |_| self.cluster.migrate_slot(slot, to));
+            nemesis.fault("move of a whole slot", |_| _ = self.cluster.migrate_slot(slot, to));
             return;
         }
         nemesis.maintenance("move of a slot", |nemesis| {

@@ -57,7 +57,7 @@ impl CutOff {
         self.link.swallow();
         nemesis.sleep(50..300);
         let mode = nemesis.random.one_of(&MODES).copied().unwrap_or_default();
-        let missed = Missed::grant(nemesis.recorder(), self.port(), mode);
+        let missed = Missed::grant(nemesis.recorder, self.port(), mode);
         self.primary.kill();
         self.promote(nemesis);
         let outcome = missed.and_then(|missed| missed.come_back(self.port()));

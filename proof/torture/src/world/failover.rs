@@ -1,9 +1,9 @@
 //! A primary and its replica, with failovers.
 
 use super::alone::freeze;
-use super::name::{MS, QUARANTINE};
+use super::cut_off::Settings;
 use super::nemesis::{Nemesis, World};
-use lockward_tests::{Reply, Server, Setup, eventually};
+use lockward_tests::{Reply, Server, eventually};
 use std::mem;
 
 /// A primary and its replica. The primary refuses writes without the replica. When the primary dies, all grants that
@@ -16,14 +16,8 @@ pub(super) struct Failover {
 
 impl Failover {
     pub(super) fn start() -> Self {
-        let setup = || {
-            Setup::new()
-                .module(&format!("quarantine {}", QUARANTINE / MS))
-                .config("min-replicas-to-write 1")
-                .config("min-replicas-max-lag 2")
-        };
-        let primary = setup().start();
-        let replica = setup().start_replica_of(&primary);
+        let primary = Settings::Safe.setup().start();
+        let replica = Settings::Safe.setup().start_replica_of(&primary);
         Self { primary, replica }
     }
 

@@ -9,15 +9,14 @@ mod nemesis;
 mod sentinels;
 mod wiped;
 
-pub use name::WorldName;
-pub use nemesis::{Nemesis, World};
+pub(crate) use name::WorldName;
+pub(crate) use nemesis::{Nemesis, World};
 
 use cut_off::{CutOff, Settings};
 
 impl WorldName {
     /// Starts the servers of the world.
-    #[must_use]
-    pub fn start(self) -> Box<dyn World> {
+    pub(crate) fn start(self) -> Box<dyn World> {
         match self {
             Self::Alone => Box::new(alone::Alone::start()),
             Self::Clocks => Box::new(alone::Clocks::start()),

@@ -28,7 +28,7 @@ type Check = fn(&History, &Bounds) -> Vec<Violation>;
 
 /// A world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-pub enum WorldName {
+pub(crate) enum WorldName {
     /// One server with an AOF. It is killed and restarted, or stopped for longer than leases.
     Alone,
     /// One server whose wall clock is stepped.
@@ -54,17 +54,15 @@ pub enum WorldName {
 
 impl WorldName {
     /// The worlds for clients that use `lockward-client`.
-    pub const THROUGH_CLIENT: [Self; 4] = [Self::Alone, Self::Wiped, Self::Sentinels, Self::Cluster];
+    pub(crate) const THROUGH_CLIENT: [Self; 4] = [Self::Alone, Self::Wiped, Self::Sentinels, Self::Cluster];
 
     /// The name of the world on the command line.
-    #[must_use]
-    pub fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
     /// The workload of the clients in this world.
-    #[must_use]
-    pub fn workload(self) -> Workload {
+    pub(crate) fn workload(self) -> Workload {
         let forgets = self.forgets();
         Workload {
             keys: ["orders", "stock", "mail", "index"].map(str::to_owned).into(),
@@ -82,8 +80,7 @@ impl WorldName {
     }
 
     /// The bounds of the promises in this world. The required activity grows with the length of the run.
-    #[must_use]
-    pub fn bounds(self, length: Duration) -> Bounds {
+    pub(crate) fn bounds(self, length: Duration) -> Bounds {
         let seconds = usize::try_from(length.as_secs()).unwrap_or(usize::MAX);
         // With Sentinels, failovers take most of the time, so there is less activity.
         let seconds = if matches!(self, Self::Sentinels | Self::Sleeping) { seconds / 10 } else { seconds };
@@ -111,8 +108,7 @@ impl WorldName {
     }
 
     /// Checks a history for the promises of this world.
-    #[must_use]
-    pub fn check(self, history: &History, bounds: &Bounds) -> Vec<Violation> {
+    pub(crate) fn check(self, history: &History, bounds: &Bounds) -> Vec<Violation> {
         if !self.forgets() {
             return checker::check(history, bounds);
         }
@@ -149,14 +145,12 @@ impl WorldName {
 
     /// Whether grants are lost in this world, so that two owners may hold a lock at the same time. A run without such
     /// an overlap proves nothing.
-    #[must_use]
-    pub const fn loses_grants(self) -> bool {
+    pub(crate) const fn loses_grants(self) -> bool {
         matches!(self, Self::Lossy)
     }
 
     /// Whether a replaced primary continues in this world, and grants locks until it learns of the failover.
-    #[must_use]
-    pub const fn wakes_primaries(self) -> bool {
+    pub(crate) const fn wakes_primaries(self) -> bool {
         matches!(self, Self::Sleeping)
     }
 
