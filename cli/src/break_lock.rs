@@ -7,7 +7,6 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::exit_code;
 use crate::failure::Failure;
 use crate::info;
 use crate::locks::Holder;
@@ -46,10 +45,6 @@ pub(crate) struct Break {
 
 impl Break {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        self.try_run().map_err(|failure| failure.with_code(exit_code::ERROR))
-    }
-
-    fn try_run(self) -> Result<ExitCode, Failure> {
         let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
         if !self.yes && !can_ask {
             return Err(Failure::new(

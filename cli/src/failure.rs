@@ -4,26 +4,22 @@ use std::{fmt, io};
 
 use redis::RedisError;
 
-/// The exit code, and one line for the user. The line says what went wrong and, if possible, what to do next.
+/// One line for the user. The line says what went wrong and, if possible, what to do next.
 #[derive(Debug)]
 pub(crate) struct Failure {
     line: String,
-    code: u8,
+    /// The exit code. `None` means the usual code of the subcommand.
+    pub(crate) code: Option<u8>,
 }
 
 impl Failure {
-    /// A failure with exit code 1.
     pub(crate) fn new(line: impl Into<String>) -> Self {
-        Self { line: line.into(), code: 1 }
+        Self { line: line.into(), code: None }
     }
 
-    /// The same failure with another exit code.
+    /// The same failure with this exit code.
     pub(crate) fn with_code(self, code: u8) -> Self {
-        Self { code, ..self }
-    }
-
-    pub(crate) const fn code(&self) -> u8 {
-        self.code
+        Self { code: Some(code), ..self }
     }
 }
 

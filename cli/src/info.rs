@@ -8,7 +8,6 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::duration;
-use crate::exit_code;
 use crate::failure::Failure;
 use crate::json;
 use crate::locks::Lock;
@@ -42,11 +41,10 @@ pub(crate) struct Info {
 impl Info {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         let key = self.key.as_bytes();
-        let error = |failure: Failure| failure.with_code(exit_code::ERROR);
         let mut primaries = Primaries::connect(&self.server)?;
-        let lock = primaries.info(key, self.holders, self.waiters).map_err(error)?;
+        let lock = primaries.info(key, self.holders, self.waiters)?;
         if self.json {
-            println!("{}", json::line(&lock).map_err(error)?);
+            println!("{}", json::line(&lock)?);
         } else {
             match &lock {
                 Some(lock) => print!("{}", tables(key, lock)),

@@ -8,7 +8,6 @@ use redis::{Cmd, Connection, RedisError};
 use serde::Serialize;
 
 use crate::duration;
-use crate::exit_code;
 use crate::failure::Failure;
 use crate::json;
 use crate::locks::{Lock, Mode, TYPE, info_command};
@@ -53,10 +52,6 @@ struct LockWithKey<'a> {
 
 impl Ls {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        self.try_run().map_err(|failure| failure.with_code(exit_code::ERROR))
-    }
-
-    fn try_run(self) -> Result<ExitCode, Failure> {
         let mut primaries = Primaries::connect(&self.server)?;
         let found = self.find(&mut primaries)?;
         let mut out = io::stdout().lock();

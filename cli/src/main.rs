@@ -14,7 +14,6 @@ mod run;
 mod server;
 mod text;
 mod top;
-mod wall_clock;
 mod watch;
 
 use std::io::{self, Write};
@@ -55,6 +54,7 @@ fn main() -> ExitCode {
         Ok(Cli { command }) => command,
         Err(error) => return print_usage(&error),
     };
+    let usual_code = usual_code(matches!(command, Command::Run(_)));
     let outcome = match command {
         Command::Run(run) => run.run(),
         Command::Ls(ls) => ls.run(),
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
     };
     outcome.unwrap_or_else(|failure| {
         eprintln!("lockward: {failure}");
-        failure.code().into()
+        failure.code.unwrap_or(usual_code).into()
     })
 }
 
@@ -108,16 +108,16 @@ fn manual(out: &mut Vec<u8>) -> io::Result<()> {
     page.render_version_section(out)
 }
 
-/// Prints the help text or the usage error of clap. The exit code of `run` is not 2, because its command may exit with
-/// 2.
+/// Prints the help text or the usage error of clap.
 fn print_usage(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     let is_run = std::env::args_os().nth(1).is_some_and(|first| first == "run");
-    match error.use_stderr() {
-        false => ExitCode::SUCCESS,
-        true if is_run => exit_code::RUN_FAILED.into(),
-        true => exit_code::ERROR.into(),
-    }
+    if error.use_stderr() { usual_code(is_run).into() } else { ExitCode::SUCCESS }
+}
+
+/// The exit code of a failed subcommand. The code of `run` is not 2, because its command may exit with 2.
+fn usual_code(is_run: bool) -> u8 {
+    if is_run { exit_code::RUN_FAILED } else { exit_code::ERROR }
 }
 
 #[cfg(test)]

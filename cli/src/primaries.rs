@@ -10,7 +10,6 @@ use redis::{
     TlsCertificates, Value,
 };
 
-use crate::exit_code;
 use crate::failure::Failure;
 use crate::locks::{Contended, Lock, info_command};
 use crate::server::Server;
@@ -104,7 +103,7 @@ fn first_answer(
     servers: Vec<ConnectionInfo>,
     ask: impl Fn(&mut Connection, &ConnectionInfo) -> Result<Vec<ConnectionInfo>, RedisError>,
 ) -> Result<Vec<ConnectionInfo>, Failure> {
-    let mut failure = Failure::new("the URL names no server".to_owned());
+    let mut failure = Failure::new("the URL names no server");
     for info in servers {
         let asked = Server::new(info.clone()).and_then(|server| server.connect(REPLY_LIMIT));
         match asked.and_then(|mut connection| Ok(ask(&mut connection, &info)?)) {
@@ -149,10 +148,6 @@ pub(crate) struct Primaries {
 impl Primaries {
     /// Finds the primaries and connects to them. Fails if a primary does not have the module.
     pub(crate) fn connect(url: &ServerUrl) -> Result<Self, Failure> {
-        Self::try_connect(url).map_err(|failure| failure.with_code(exit_code::ERROR))
-    }
-
-    fn try_connect(url: &ServerUrl) -> Result<Self, Failure> {
         let mut all = Vec::new();
         for info in find(url)? {
             let server = Server::new(info)?;

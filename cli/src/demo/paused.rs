@@ -6,7 +6,7 @@
 
 use std::io::{self, Write};
 
-use redis::{Cmd, Connection, RedisError};
+use redis::Connection;
 use uuid::Uuid;
 
 use super::counting::{LEASE_MS, REPLY_LIMIT, WAIT_LIMIT_MS};
@@ -31,11 +31,14 @@ pub(super) fn run(server: &Server) -> Result<(), Failure> {
          Alice's lease is {SHORT_LEASE_MS} ms, and she is stopped for longer. Server: {}",
         server.address()
     )?;
+    let (mut alice, mut bob) = (server.connect(REPLY_LIMIT)?, server.connect(REPLY_LIMIT)?);
     for guarded in [false, true] {
-        let mut sale = Sale::new(server, guarded)?;
-        let shown = sale.show(&mut out);
-        sale.end()?;
-        let left = shown?;
+        // In a cluster the lock and the data must have the same slot.
+        let name = format!("lockward:demo:{{{}}}", Uuid::new_v4());
+        let sale = Sale { lock: format!("{name}:lock"), stock: format!("{name}:pairs"), guarded };
+        let left = sale.show(&mut out, &mut alice, &mut bob);
+        redis::cmd("DEL").arg(&sale.lock).arg(&sale.stock).exec(&mut bob)?;
+        let left = left?;
         if guarded && left != LEFT {
             return Err(Failure::new(format!(
                 "{left} pairs are left instead of {LEFT}. Please report this."
@@ -47,115 +50,73 @@ pub(super) fn run(server: &Server) -> Result<(), Failure> {
 
 /// One of the two sales.
 struct Sale {
-    alice: Connection,
-    bob: Connection,
     lock: String,
     stock: String,
     guarded: bool,
 }
 
 impl Sale {
-    fn new(server: &Server, guarded: bool) -> Result<Self, Failure> {
-        let (alice, bob) = (server.connect(REPLY_LIMIT)?, server.connect(REPLY_LIMIT)?);
-        // In a cluster the lock and the data must have the same slot.
-        let name = format!("lockward:demo:{{{}}}", Uuid::new_v4());
-        Ok(Self { alice, bob, lock: format!("{name}:lock"), stock: format!("{name}:pairs"), guarded })
-    }
-
     /// Sells, and prints each step. Returns how many pairs are left.
-    fn show(&mut self, out: &mut impl Write) -> Result<i64, Failure> {
-        let how = if self.guarded { "LOCK.GUARD ... SET" } else { "SET" };
-        writeln!(out, "\n{how}")?;
-        set(&self.stock, STOCK).exec(&mut self.alice)?;
-        let alice_token = acquire(&self.lock, "alice", SHORT_LEASE_MS, &mut self.alice)?;
-        let alice_read = read(&self.stock, &mut self.alice)?;
-        writeln!(out, "  alice  has the lock with token {alice_token}, reads {alice_read}, and is stopped")?;
+    fn show(
+        &self,
+        out: &mut impl Write,
+        alice: &mut Connection,
+        bob: &mut Connection,
+    ) -> Result<i64, Failure> {
+        writeln!(out, "\n{}", if self.guarded { "LOCK.GUARD ... SET" } else { "SET" })?;
+        redis::cmd("SET").arg(&self.stock).arg(STOCK).arg("EX").arg(STOCK_EXPIRY_S).exec(alice)?;
+        let old_token = self.acquire("alice", SHORT_LEASE_MS, alice)?;
+        let old = self.read(alice)?;
+        writeln!(out, "  alice  has the lock with token {old_token}, reads {old}, and is stopped")?;
         // Bob has the lock when Alice's lease is over.
-        let bob_token = acquire(&self.lock, "bob", LEASE_MS, &mut self.bob)?;
-        let bob_read = read(&self.stock, &mut self.bob)?;
-        let wrote = write(self, bob_token, bob_read - BOB_SELLS, Seller::Bob)?;
-        writeln!(
-            out,
-            "  bob    has the lock with token {bob_token}, reads {bob_read}, writes {}: {wrote}",
-            bob_read - BOB_SELLS
-        )?;
-        let wrote = write(self, alice_token, alice_read - ALICE_SELLS, Seller::Alice)?;
-        writeln!(out, "  alice  goes on, writes {}: {wrote}", alice_read - ALICE_SELLS)?;
-        redis::cmd("LOCK.RELEASE").arg(&self.lock).arg("bob").arg("HOLDS").arg(0).exec(&mut self.bob)?;
+        let token = self.acquire("bob", LEASE_MS, bob)?;
+        let read = self.read(bob)?;
+        let left = read - BOB_SELLS;
+        let wrote = self.write(token, left, bob)?;
+        writeln!(out, "  bob    has the lock with token {token}, reads {read}, writes {left}: {wrote}")?;
+        let wrote = self.write(old_token, old - ALICE_SELLS, alice)?;
+        writeln!(out, "  alice  goes on, writes {}: {wrote}", old - ALICE_SELLS)?;
+        redis::cmd("LOCK.RELEASE").arg(&self.lock).arg("bob").arg("HOLDS").arg(0).exec(bob)?;
         if self.guarded {
-            let token = acquire(&self.lock, "alice", LEASE_MS, &mut self.alice)?;
-            let again = read(&self.stock, &mut self.alice)?;
-            let wrote = write(self, token, again - ALICE_SELLS, Seller::Alice)?;
-            writeln!(
-                out,
-                "  alice  starts again with token {token}, reads {again}, writes {}: {wrote}",
-                again - ALICE_SELLS
-            )?;
+            let token = self.acquire("alice", LEASE_MS, alice)?;
+            let read = self.read(alice)?;
+            let left = read - ALICE_SELLS;
+            let wrote = self.write(token, left, alice)?;
+            writeln!(out, "  alice  starts again with token {token}, reads {read}, writes {left}: {wrote}")?;
         }
-        let left = read(&self.stock, &mut self.bob)?;
+        let left = self.read(bob)?;
         let verdict = if left == LEFT { "right" } else { "wrong: Bob's sale is lost" };
         writeln!(out, "  {left} pairs are left: {verdict}")?;
         Ok(left)
     }
 
-    fn end(&mut self) -> Result<(), Failure> {
-        redis::cmd("DEL").arg(&self.lock).arg(&self.stock).exec(&mut self.bob)?;
-        Ok(())
+    /// Waits for the lock. Returns the fencing token.
+    fn acquire(&self, owner: &str, lease_ms: u64, connection: &mut Connection) -> Result<u64, Failure> {
+        let mut request = redis::cmd("LOCK.ACQUIRE");
+        request.arg(&self.lock).arg(owner).arg("PX").arg(lease_ms).arg("BLOCK").arg(WAIT_LIMIT_MS);
+        let grant: Option<(u64, u32, u64)> = request.query(connection)?;
+        let (token, ..) =
+            grant.ok_or_else(|| Failure::new("the lock of the demo was not free in a minute"))?;
+        Ok(token)
     }
-}
 
-#[derive(Clone, Copy)]
-enum Seller {
-    Alice,
-    Bob,
-}
-
-/// Waits for the lock. Returns the fencing token.
-fn acquire(lock: &str, owner: &str, lease_ms: u64, connection: &mut Connection) -> Result<u64, Failure> {
-    let mut request = redis::cmd("LOCK.ACQUIRE");
-    request.arg(lock).arg(owner).arg("PX").arg(lease_ms).arg("BLOCK").arg(WAIT_LIMIT_MS);
-    let grant: Option<(u64, u32, u64)> = request.query(connection)?;
-    grant
-        .map(|(token, _, _)| token)
-        .ok_or_else(|| Failure::new("the lock of the demo was not free in a minute"))
-}
-
-fn read(stock: &str, connection: &mut Connection) -> Result<i64, Failure> {
-    Ok(redis::cmd("GET").arg(stock).query(connection)?)
-}
-
-fn set(stock: &str, pairs: i64) -> Cmd {
-    let mut set = redis::cmd("SET");
-    set.arg(stock).arg(pairs).arg("EX").arg(STOCK_EXPIRY_S);
-    set
-}
-
-/// Writes the number of pairs that are left. Returns the reply, or the text of the error FENCED.
-fn write(sale: &mut Sale, token: u64, pairs: i64, seller: Seller) -> Result<String, Failure> {
-    let mut request = set(&sale.stock, pairs);
-    if sale.guarded {
-        let mut guarded = redis::cmd("LOCK.GUARD");
-        guarded
-            .arg(&sale.lock)
-            .arg(token)
-            .arg("SET")
-            .arg(&sale.stock)
-            .arg(pairs)
-            .arg("EX")
-            .arg(STOCK_EXPIRY_S);
-        request = guarded;
+    fn read(&self, connection: &mut Connection) -> Result<i64, Failure> {
+        Ok(redis::cmd("GET").arg(&self.stock).query(connection)?)
     }
-    let connection = match seller {
-        Seller::Alice => &mut sale.alice,
-        Seller::Bob => &mut sale.bob,
-    };
-    match request.query(connection) {
-        Ok(reply) => Ok(reply),
-        Err(error) if error.code() == Some("FENCED") => Ok(fenced(&error)),
-        Err(error) => Err(error.into()),
-    }
-}
 
-fn fenced(error: &RedisError) -> String {
-    format!("FENCED {}", error.detail().unwrap_or_default())
+    /// Writes the number of pairs that are left. Returns the reply, or the text of the error FENCED.
+    fn write(&self, token: u64, pairs: i64, connection: &mut Connection) -> Result<String, Failure> {
+        let mut request = redis::Cmd::new();
+        if self.guarded {
+            request.arg("LOCK.GUARD").arg(&self.lock).arg(token);
+        }
+        request.arg("SET").arg(&self.stock).arg(pairs).arg("EX").arg(STOCK_EXPIRY_S);
+        match request.query(connection) {
+            Ok(reply) => Ok(reply),
+            Err(error) if error.code() == Some("FENCED") => {
+                Ok(format!("FENCED {}", error.detail().unwrap_or_default()))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
 }

@@ -9,7 +9,7 @@ mod signals;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{ExitCode, id};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 use lockward_client::{Client, Error, Guard, Lock, Settings};
@@ -99,24 +99,12 @@ pub(crate) struct Run {
     #[arg(long, value_name = "NAME")]
     owner: Option<OsString>,
 
-    /// Print the time of the wait and the token on stderr
-    #[arg(short, long)]
-    verbose: bool,
-
     #[command(flatten)]
     server: ServerUrl,
 }
 
 impl Run {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        // Code 1 means that the failure has no explicit code.
-        self.try_run().map_err(|failure| match failure.code() {
-            1 => failure.with_code(exit_code::RUN_FAILED),
-            _ => failure,
-        })
-    }
-
-    fn try_run(self) -> Result<ExitCode, Failure> {
         let signals = Signals::listen()?;
         // The runtime has only one thread, because the kernel kills the command when the thread that started it ends.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -138,7 +126,6 @@ impl Run {
             Some(limit) => lock.wait(limit),
             None => lock,
         };
-        let start = Instant::now();
         let acquired = tokio::select! {
             biased;
             signal = signals.next() => Err(signal),
@@ -157,10 +144,6 @@ impl Run {
                 return Ok(exit_code::after_signal(signal.number).into());
             }
         };
-        if self.verbose {
-            let waited = duration::show(start.elapsed());
-            eprintln!("lockward: acquired {} after {waited}, token {}", self.name(), self.token(&guard));
-        }
         self.run_command(guard, &mut signals).await
     }
 
@@ -226,23 +209,16 @@ impl Run {
         if matches!(error, Error::Busy { .. }) {
             return Failure::new(format!("{name} is busy")).with_code(self.busy_exit_code);
         }
-        let code = if matches!(error, Error::Unreachable { .. }) {
-            exit_code::UNREACHABLE
+        if let Error::Unreachable { cause, .. } = error {
+            let line = format!("cannot acquire {name}: no server answers: {cause}");
+            return Failure::new(line).with_code(exit_code::UNREACHABLE);
+        }
+        let reason = if let Error::Refused { code, message, .. } = error {
+            format!("{code} {message}")
         } else {
-            exit_code::RUN_FAILED
+            error.to_string()
         };
-        Failure::new(format!("cannot acquire {name}: {}", reason(error))).with_code(code)
-    }
-}
-
-/// Describes the error without the name of the lock.
-fn reason(error: &Error) -> String {
-    if let Error::Refused { code, message, .. } = error {
-        format!("{code} {message}")
-    } else if let Error::Unreachable { cause, .. } = error {
-        format!("no server answers: {cause}")
-    } else {
-        error.to_string()
+        Failure::new(format!("cannot acquire {name}: {reason}"))
     }
 }
 

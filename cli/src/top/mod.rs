@@ -51,10 +51,6 @@ pub(crate) struct Top {
 
 impl Top {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        self.try_run().map_err(|failure| failure.with_code(exit_code::ERROR))
-    }
-
-    fn try_run(self) -> Result<ExitCode, Failure> {
         self.server.address()?;
         if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
             return Err(Failure::new("top needs a terminal; without one, use lockward ls --top"));

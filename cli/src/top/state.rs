@@ -1,16 +1,12 @@
 //! The data on the screen, and the selection.
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use ratatui::widgets::TableState;
 
 use super::poller::{Sample, Totals, Update};
-use crate::locks::{Holder, Lock};
-
-/// How many rates are kept for the curve.
-const CURVE_LENGTH: usize = 300;
+use crate::locks::Lock;
 
 /// How the locks are sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,11 +26,10 @@ pub(super) enum Page {
 }
 
 /// Events per second.
-#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rates {
-    pub(super) handed_off: f64,
-    pub(super) acquired: f64,
-    pub(super) leases_ended: f64,
+    pub(super) handed_off: u64,
+    pub(super) acquired: u64,
+    pub(super) leases_ended: u64,
 }
 
 pub(super) struct State {
@@ -42,8 +37,6 @@ pub(super) struct State {
     /// The reason why the last poll failed, and the time of the first failure since the last successful poll.
     pub(super) error: Option<(String, Instant)>,
     pub(super) rates: Option<Rates>,
-    /// Hand-offs per second, the latest last.
-    pub(super) curve: VecDeque<u64>,
     pub(super) is_paused: bool,
     pub(super) order: Order,
     pub(super) page: Page,
@@ -53,8 +46,6 @@ pub(super) struct State {
     selected: Option<Vec<u8>>,
     /// The totals from which the next rates are computed.
     previous: Option<(Totals, Instant)>,
-    /// The longest lease that was shown for each tenure, in ms, by fencing token.
-    longest_leases: HashMap<u64, u64>,
 }
 
 impl State {
@@ -63,7 +54,6 @@ impl State {
             sample: None,
             error: None,
             rates: None,
-            curve: VecDeque::new(),
             is_paused: false,
             order: Order::Waiters,
             page: Page::Locks,
@@ -71,7 +61,6 @@ impl State {
             interval,
             selected: None,
             previous: None,
-            longest_leases: HashMap::new(),
         }
     }
 
@@ -87,7 +76,6 @@ impl State {
             Ok(sample) => {
                 self.error = None;
                 self.update_rates(&sample);
-                self.update_longest_leases(&sample);
                 self.sample = Some(sample);
                 self.sort_locks();
             }
@@ -102,38 +90,15 @@ impl State {
                 return;
             }
             self.rates = Rates::between(before, sample.totals, span);
-            if let Some(rates) = self.rates {
-                self.curve.push_back(round(rates.handed_off));
-                while self.curve.len() > CURVE_LENGTH {
-                    self.curve.pop_front();
-                }
-            }
         }
         self.previous = Some((sample.totals, sample.at));
     }
 
-    fn update_longest_leases(&mut self, sample: &Sample) {
-        let before = std::mem::take(&mut self.longest_leases);
-        let focused = sample.focus.iter().filter_map(|(_, lock)| lock.as_ref());
-        let locks = sample.locks.iter().filter_map(|(_, lock)| lock.as_ref()).chain(focused);
-        for holder in locks.flat_map(|lock| &lock.holders) {
-            let longest = before.get(&holder.token).copied().unwrap_or_default().max(holder.lease_left);
-            self.longest_leases.insert(holder.token, longest);
-        }
-    }
-
-    /// The remaining lease, divided by the longest lease seen in this tenure.
-    pub(super) fn share_left(&self, holder: &Holder, left: u64) -> f64 {
-        let longest = self.longest_leases.get(&holder.token).copied().unwrap_or(holder.lease_left).max(1);
-        (as_f64(left) / as_f64(longest)).clamp(0.0, 1.0)
-    }
-
-    /// The age of the data that is shown.
-    pub(super) fn age(&self, now: Instant) -> Duration {
-        match &self.sample {
-            Some(sample) if !self.is_paused => now.saturating_duration_since(sample.at),
-            Some(_) | None => Duration::ZERO,
-        }
+    /// The age of the data that is shown, in milliseconds. 0 while the view is paused, so that the shown times stand still.
+    pub(super) fn age_ms(&self, now: Instant) -> u64 {
+        let sample = self.sample.as_ref().filter(|_| !self.is_paused);
+        let age = sample.map(|sample| now.saturating_duration_since(sample.at)).unwrap_or_default();
+        u64::try_from(age.as_millis()).unwrap_or(u64::MAX)
     }
 
     fn sort_locks(&mut self) {
@@ -206,29 +171,12 @@ impl State {
 impl Rates {
     /// `None` if a counter has decreased: a server was restarted, or another server is the primary.
     fn between(before: Totals, now: Totals, span: Duration) -> Option<Self> {
-        let seconds = span.as_secs_f64();
-        if seconds <= 0.0 {
-            return None;
-        }
-        let rate = |before: u64, now: u64| now.checked_sub(before).map(|more| as_f64(more) / seconds);
+        let ms = u64::try_from(span.as_millis()).ok().filter(|ms| *ms > 0)?;
+        let rate = |before: u64, now: u64| Some((now.checked_sub(before)? * 1_000 + ms / 2) / ms);
         Some(Self {
             handed_off: rate(before.handed_off, now.handed_off)?,
             acquired: rate(before.acquired, now.acquired)?,
             leases_ended: rate(before.leases_ended, now.leases_ended)?,
         })
     }
-}
-
-#[allow(clippy::cast_precision_loss, reason = "only the first digits are shown")]
-fn as_f64(number: u64) -> f64 {
-    number as f64
-}
-
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a rate is never negative, and the cast saturates"
-)]
-pub(super) fn round(number: f64) -> u64 {
-    number.round() as u64
 }

@@ -6,10 +6,10 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Sparkline, Table, Wrap};
+use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table, Wrap};
 
 use super::poller::Sample;
-use super::state::{Order, Page, Rates, State, round};
+use super::state::{Order, Page, Rates, State};
 use crate::duration::show_ms;
 use crate::locks::{Holder, Lock, Mode};
 use crate::text;
@@ -18,27 +18,15 @@ use crate::text;
 const WIDE: u16 = 70;
 /// The width of a mode: `10 of 100`.
 const MODE: Constraint = Constraint::Length(9);
-/// The width of a lease bar.
-const BAR: usize = 10;
 const LOCKS_TITLE: &str = "locks with waiters";
-/// The smallest height at which the curve is shown.
-const CURVE_FROM: u16 = 14;
 
 pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Instant) {
     let area = frame.area();
-    let curve = if area.height >= CURVE_FROM && state.page == Page::Locks { 3 } else { 0 };
     let totals = if area.width >= WIDE { 1 } else { 2 };
-    let rows = [
-        Constraint::Length(1),
-        Constraint::Length(totals),
-        Constraint::Length(curve),
-        Constraint::Min(1),
-        Constraint::Length(1),
-    ];
-    let [head, sums, rates, body, foot] = Layout::vertical(rows).areas(area);
+    let rows = [Constraint::Length(1), Constraint::Length(totals), Constraint::Min(1), Constraint::Length(1)];
+    let [head, sums, body, foot] = Layout::vertical(rows).areas(area);
     draw_head(frame, head, state, now);
     draw_totals(frame, sums, state);
-    draw_curve(frame, rates, state);
     match state.page {
         Page::Help => draw_help(frame, body),
         Page::Queue => draw_queue(frame, body, state, now),
@@ -76,17 +64,15 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
 
 fn draw_totals(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let Some(sample) = &state.sample else { return };
-    let rate = |pick: fn(&Rates) -> f64| {
-        state
-            .rates
-            .as_ref()
-            .map_or_else(|| "-".to_owned(), |rates| format!("{}/s", text::grouped(round(pick(rates)))))
+    let rate = |pick: fn(&Rates) -> u64| {
+        let rates = state.rates.as_ref();
+        rates.map_or_else(|| "-".to_owned(), |rates| format!("{}/s", text::grouped(pick(rates))))
     };
     let figure = |name: &str, value: String, style: Style| {
         vec![Span::from(format!(" {name} ")).dim(), Span::styled(value, style.bold()), Span::from("  ")]
     };
     let waiting = if sample.totals.waiting > 0 { Style::new().fg(Color::Yellow) } else { Style::new() };
-    let ended = state.rates.as_ref().is_some_and(|rates| rates.leases_ended > 0.0);
+    let ended = state.rates.as_ref().is_some_and(|rates| rates.leases_ended > 0);
     let ended = if ended { Style::new().fg(Color::Red) } else { Style::new() };
     let held = [
         figure("held", text::grouped(sample.totals.held), Style::new()),
@@ -104,20 +90,6 @@ fn draw_totals(frame: &mut Frame<'_>, area: Rect, state: &State) {
         vec![Line::from([held.concat(), rates.concat()].concat())]
     };
     frame.render_widget(Paragraph::new(lines), area);
-}
-
-fn draw_curve(frame: &mut Frame<'_>, area: Rect, state: &State) {
-    if area.height == 0 {
-        return;
-    }
-    let width = usize::from(area.width.saturating_sub(2));
-    let shown: Vec<u64> = state.curve.iter().rev().take(width).rev().copied().collect();
-    let most = shown.iter().copied().max().unwrap_or(0);
-    let title = format!(" hand-offs per second, {} at most ", text::grouped(most));
-    let block = Block::new().borders(Borders::TOP).border_style(Style::new().dim()).title(title);
-    let [_, inner] = Layout::horizontal([Constraint::Length(1), Constraint::Min(1)]).areas(block.inner(area));
-    frame.render_widget(block, area);
-    frame.render_widget(Sparkline::default().data(shown).style(Style::new().fg(Color::Cyan)), inner);
 }
 
 fn draw_locks(frame: &mut Frame<'_>, area: Rect, state: &mut State, now: Instant) {
@@ -138,7 +110,7 @@ fn draw_locks(frame: &mut Frame<'_>, area: Rect, state: &mut State, now: Instant
         }
         Some(sample) => {
             let title = error.unwrap_or_else(|| LOCKS_TITLE.to_owned());
-            let table = lock_table(&title, state, sample, age_ms(state, now), area.width >= WIDE)
+            let table = lock_table(&title, state, sample, state.age_ms(now), area.width >= WIDE)
                 .row_highlight_style(Style::new().bold().bg(Color::Indexed(237)))
                 .highlight_symbol("> ");
             frame.render_stateful_widget(table, area, &mut state.selection);
@@ -165,7 +137,7 @@ fn lock_table(title: &str, state: &State, sample: &Sample, age: u64, is_wide: bo
         }),
         is_wide.then(|| (left("HOLDER"), Constraint::Fill(4))),
         has_modes.then(|| (left("MODE"), MODE)),
-        Some(lease_column(&mark(Order::Lease, if is_wide { "LEASE LEFT" } else { "LEASE" }), is_wide)),
+        Some(lease_column(&mark(Order::Lease, ""), is_wide)),
     ];
     let rows = sample.locks.iter().map(|(lock, held)| {
         let holder = held.as_ref().and_then(|lock| lock.holders.first());
@@ -182,7 +154,7 @@ fn lock_table(title: &str, state: &State, sample: &Sample, age: u64, is_wide: bo
             Some(right(Line::from(show_ms(wait)).style(wait_style(wait)))),
             is_wide.then(|| left(holders.unwrap_or_else(|| "-".to_owned()))),
             has_modes.then(|| left(mode)),
-            Some(left(holder.map_or_else(Line::default, |holder| lease(state, holder, age, is_wide)))),
+            Some(right(holder.map_or_else(String::new, |holder| lease(holder, age)))),
         ]
     });
     table(title, columns, rows)
@@ -202,18 +174,18 @@ fn draw_queue(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
         frame.render_widget(Paragraph::new("\n Nobody holds this lock now."), inner);
         return;
     };
-    let (age, is_wide) = (age_ms(state, now), area.width >= WIDE);
+    let (age, is_wide) = (state.age_ms(now), area.width >= WIDE);
     // Each table has two additional lines, for its title and its head. If the area is too small for both tables, the
     // waiters get at most half of it.
     let lines = |rows: usize| u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(2);
     let waiters = lines(lock.queue.as_deref().unwrap_or_default().len()).min(area.height / 2);
     let holders = lines(lock.holders.len()).min(area.height.saturating_sub(waiters));
     let [above, below] = Layout::vertical([Constraint::Length(holders), Constraint::Min(1)]).areas(area);
-    frame.render_widget(holder_table(state, key, lock, age, is_wide), above);
+    frame.render_widget(holder_table(key, lock, age, is_wide), above);
     frame.render_widget(waiter_table(lock, age, is_wide), below);
 }
 
-fn holder_table(state: &State, key: &[u8], lock: &Lock, age: u64, is_wide: bool) -> Table<'static> {
+fn holder_table(key: &[u8], lock: &Lock, age: u64, is_wide: bool) -> Table<'static> {
     let has_modes = is_wide && has_modes(lock);
     let columns = [
         Some((left("HOLDER"), Constraint::Fill(1))),
@@ -221,7 +193,7 @@ fn holder_table(state: &State, key: &[u8], lock: &Lock, age: u64, is_wide: bool)
         is_wide.then(|| (right("HOLDS"), Constraint::Length(5))),
         is_wide.then(|| (right("TOKEN"), Constraint::Length(16))),
         Some((right("HELD FOR"), Constraint::Length(9))),
-        Some(lease_column(if is_wide { "LEASE LEFT" } else { "LEASE" }, is_wide)),
+        Some(lease_column("", is_wide)),
     ];
     let rows = lock.holders.iter().map(|holder| {
         [
@@ -230,7 +202,7 @@ fn holder_table(state: &State, key: &[u8], lock: &Lock, age: u64, is_wide: bool)
             is_wide.then(|| right(holder.holds.to_string())),
             is_wide.then(|| right(holder.token.to_string())),
             Some(right(show_ms(holder.held_for.saturating_add(age)))),
-            Some(left(lease(state, holder, age, is_wide))),
+            Some(right(lease(holder, age))),
         ]
     });
     table(&lock.title(key), columns, rows)
@@ -291,16 +263,9 @@ fn right(text: impl Into<Line<'static>>) -> Cell<'static> {
     Cell::from(text.into().right_aligned())
 }
 
-fn lease_column(name: &str, is_wide: bool) -> (Cell<'static>, Constraint) {
-    if is_wide {
-        (left(name.to_owned()), Constraint::Length(18))
-    } else {
-        (right(name.to_owned()), Constraint::Length(7))
-    }
-}
-
-fn age_ms(state: &State, now: Instant) -> u64 {
-    u64::try_from(state.age(now).as_millis()).unwrap_or(u64::MAX)
+fn lease_column(mark: &str, is_wide: bool) -> (Cell<'static>, Constraint) {
+    let (title, width) = if is_wide { ("LEASE LEFT", 11) } else { ("LEASE", 7) };
+    (right(format!("{title}{mark}")), Constraint::Length(width))
 }
 
 fn draw_help(frame: &mut Frame<'_>, area: Rect) {
@@ -323,24 +288,9 @@ fn titled(title: &str) -> Block<'static> {
     Block::new().borders(Borders::TOP).border_style(Style::new().dim()).title(format!(" {title} "))
 }
 
-/// The remaining lease: the time, and a bar if there is room.
-fn lease(state: &State, holder: &Holder, age: u64, has_bar: bool) -> Line<'static> {
-    let left = holder.lease_left.saturating_sub(age);
-    let share = state.share_left(holder, left);
-    let style = match share {
-        share if share < 0.2 => Style::new().fg(Color::Red),
-        share if share < 0.5 => Style::new().fg(Color::Yellow),
-        _ => Style::new().fg(Color::Green),
-    };
-    if !has_bar {
-        return Line::styled(show_ms(left), style).right_aligned();
-    }
-    let full = usize::try_from(round(share * 10.0)).unwrap_or(BAR).min(BAR);
-    Line::from(vec![
-        Span::styled("█".repeat(full), style),
-        Span::from("░".repeat(BAR - full)).dim(),
-        Span::from(format!("{:>8}", show_ms(left))),
-    ])
+/// The remaining lease.
+fn lease(holder: &Holder, age: u64) -> String {
+    show_ms(holder.lease_left.saturating_sub(age))
 }
 
 /// Highlights waits from ten seconds on, and more strongly from a minute on.

@@ -3,13 +3,13 @@
 use std::fmt::Write;
 use std::time::SystemTime;
 
+use chrono::{DateTime, Local, SecondsFormat, Utc};
 use serde::{Serialize, Serializer};
 
 use crate::duration;
 use crate::json;
 use crate::locks::Mode;
 use crate::text;
-use crate::wall_clock;
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -115,9 +115,10 @@ impl Fact {
         Self { reason: Some(reason), ..Self::new(SystemTime::now(), event) }
     }
 
-    /// One line of text, without a newline.
+    /// One line of text without a newline. It begins with the local time: `2026-11-23 03:12:07.123`.
     pub(super) fn line(&self) -> String {
-        let mut line = wall_clock::local(self.time);
+        let time = DateTime::<Local>::from(self.time);
+        let mut line = time.format("%Y-%m-%d %H:%M:%S%.3f").to_string();
         if let Some(key) = &self.key {
             line.push_str("  ");
             line.push_str(&text::show(key));
@@ -150,8 +151,9 @@ impl Fact {
     }
 }
 
+/// Serializes a time in UTC, in the form of RFC 3339: `2026-11-23T02:12:07.123Z`.
 fn utc<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&wall_clock::utc(*time))
+    serializer.serialize_str(&DateTime::<Utc>::from(*time).to_rfc3339_opts(SecondsFormat::Millis, true))
 }
 
 #[allow(clippy::ref_option, reason = "serde gives a reference to the field")]

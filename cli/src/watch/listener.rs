@@ -66,13 +66,6 @@ impl Shared {
     }
 }
 
-/// Why a listener ended.
-pub(super) enum Ending {
-    /// The supervisor stopped the listener.
-    Stopped,
-    Failed(String),
-}
-
 /// A subscribed connection.
 pub(super) struct Listener {
     connection: Connection,
@@ -175,15 +168,8 @@ impl Listener {
         )))
     }
 
-    /// Watches until the supervisor stops the listener or the connection breaks.
-    pub(super) fn run(mut self, occasion: Occasion, stop: &AtomicBool) -> Ending {
-        match self.watch(occasion, stop) {
-            Ok(()) => Ending::Stopped,
-            Err(failure) => Ending::Failed(failure.to_string()),
-        }
-    }
-
-    fn watch(&mut self, occasion: Occasion, stop: &AtomicBool) -> Result<(), Failure> {
+    /// Watches until the supervisor stops the listener. Fails if the connection breaks.
+    pub(super) fn run(mut self, occasion: Occasion, stop: &AtomicBool) -> Result<(), Failure> {
         self.read_all(occasion)?;
         let mut checked = Instant::now();
         let mut setting_checked = Instant::now();

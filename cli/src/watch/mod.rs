@@ -29,7 +29,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::exit_code;
 use crate::failure::Failure;
 use crate::json;
 use crate::primaries::ServerUrl;
@@ -73,10 +72,6 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        self.try_run().map_err(|failure| failure.with_code(exit_code::ERROR))
-    }
-
-    fn try_run(self) -> Result<ExitCode, Failure> {
         end_on_signals()?;
         let (sender, facts) = sync_channel(LINES);
         let shared = Shared {

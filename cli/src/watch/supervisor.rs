@@ -9,7 +9,7 @@ use std::{io, thread};
 
 use super::fact::{Fact, What};
 use super::history::Occasion;
-use super::listener::{Ending, Listener, Shared};
+use super::listener::{Listener, Shared};
 use crate::failure::Failure;
 use crate::primaries::{self, ServerUrl};
 
@@ -24,12 +24,11 @@ pub(super) struct Supervisor {
     shared: Arc<Shared>,
     /// The flags that stop the listeners, by the addresses of their servers.
     running: HashMap<String, Arc<AtomicBool>>,
-    endings: Receiver<(String, Ending)>,
-    ending_sender: Sender<(String, Ending)>,
+    /// The address and the outcome of each listener that has ended.
+    endings: Receiver<(String, Result<(), Failure>)>,
+    ending_sender: Sender<(String, Result<(), Failure>)>,
     /// Whether a listener or a search for primaries failed, and not all primaries have a listener again.
     is_incomplete: bool,
-    /// The last failure. `None` after the supervisor has connected to all primaries again.
-    told: Option<String>,
 }
 
 impl Supervisor {
@@ -38,8 +37,7 @@ impl Supervisor {
     pub(super) fn start(url: ServerUrl, shared: Arc<Shared>) -> Result<Self, Failure> {
         let (ending_sender, endings) = channel();
         let running = HashMap::new();
-        let mut supervisor =
-            Self { url, shared, running, endings, ending_sender, is_incomplete: false, told: None };
+        let mut supervisor = Self { url, shared, running, endings, ending_sender, is_incomplete: false };
         let mut listeners = Vec::new();
         for info in primaries::find(&supervisor.url)? {
             let mut listener = Listener::connect(info, Arc::clone(&supervisor.shared))?;
@@ -75,7 +73,7 @@ impl Supervisor {
             let interval = if self.is_incomplete { RETRY } else { LOOK };
             let left = interval.saturating_sub(looked.elapsed());
             match self.endings.recv_timeout(left) {
-                Ok((address, ending)) => self.note_ending(&address, ending),
+                Ok((address, outcome)) => self.note_ending(&address, outcome),
                 Err(RecvTimeoutError::Timeout) => {
                     looked = Instant::now();
                     self.look();
@@ -85,12 +83,11 @@ impl Supervisor {
         }
     }
 
-    fn note_ending(&mut self, address: &str, ending: Ending) {
+    fn note_ending(&mut self, address: &str, outcome: Result<(), Failure>) {
         self.running.remove(address);
-        if let Ending::Failed(reason) = ending {
+        if let Err(failure) = outcome {
             self.is_incomplete = true;
-            self.told = Some(reason.clone());
-            let reason = format!("{address}: {reason}; events may be missed from now on");
+            let reason = format!("{address}: {failure}; events may be missed from now on");
             self.shared.tell(Fact::of_server(What::Disconnected, reason));
         }
     }
@@ -98,20 +95,14 @@ impl Supervisor {
     /// Starts a listener at each primary that has none, and stops the listeners at other servers.
     fn look(&mut self) {
         match self.try_look() {
-            Ok(()) => {
-                self.is_incomplete = false;
-                self.told = None;
-            }
+            Ok(()) => self.is_incomplete = false,
             Err(failure) => {
-                self.is_incomplete = true;
-                let reason = failure.to_string();
-                // Only the first failure is reported. The end of a listener counts as a failure too, and is reported
-                // when it happens.
-                if self.told.is_none() {
-                    let reason = format!("{reason}; trying again");
+                // Only the first failure is reported. The failure of a listener is reported when it happens.
+                if !self.is_incomplete {
+                    let reason = format!("{failure}; trying again");
                     self.shared.tell(Fact::of_server(What::Disconnected, reason));
                 }
-                self.told = Some(reason);
+                self.is_incomplete = true;
             }
         }
     }

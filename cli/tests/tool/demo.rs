@@ -10,7 +10,7 @@ fn demo(arguments: &[&str]) -> Output {
 
 /// Checks that the demo failed with one line on stderr and without other output. Returns the line.
 fn error_line(output: &Output) -> String {
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
     let text = String::from_utf8(output.stderr.clone()).unwrap();
     assert_eq!(text.lines().count(), 1, "{text}");

@@ -1,24 +1,28 @@
 //! Tests of `lockward run`.
 
-use crate::{lockward, run, url};
-use lockward_tests::{Cluster, Reply, Sentinels, Server, eventually, free_port, soon};
+use crate::{Process, lockward, run, url};
+use lockward_tests::{Cluster, Reply, Sentinels, Server, eventually, free_port};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
-/// A running `lockward run` whose standard input and output are pipes. Dropping this value kills the process.
+/// A running `lockward run` whose standard input and output are pipes. Dropping this value kills the process, and then
+/// the kernel kills its command.
 struct Run {
-    child: Child,
+    process: Process,
     lines: BufReader<ChildStdout>,
 }
 
 impl Run {
     fn start(url: &str, arguments: &[&str]) -> Self {
-        let mut command = lockward(url, &[&["run"], arguments].concat());
+        Self::spawn(lockward(url, &[&["run"], arguments].concat()))
+    }
+
+    fn spawn(mut command: Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
-        Self { child, lines }
+        Self { process: Process(child), lines }
     }
 
     fn line(&mut self) -> String {
@@ -27,21 +31,8 @@ impl Run {
         line.trim_end().to_owned()
     }
 
-    fn send(&self, signal: &str) {
-        let sent = Command::new("kill").arg(format!("-{signal}")).arg(self.child.id().to_string()).status();
-        assert!(sent.unwrap().success());
-    }
-
-    fn code(&mut self) -> Option<i32> {
-        soon("lockward run ends", || self.child.try_wait().unwrap()).code()
-    }
-}
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        // When the tool is killed, its command is killed too.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    fn input(&mut self) -> ChildStdin {
+        self.process.0.stdin.take().unwrap()
     }
 }
 
@@ -75,6 +66,7 @@ fn a_busy_lock_exits_with_120_or_the_busy_exit_code() {
     for (arguments, code) in [
         (["-n", "k", "true"].as_slice(), 120),
         (&["--nonblock", "-E", "9", "k", "true"], 9),
+        (&["-n", "-E", "1", "k", "true"], 1),
         (&["--wait", "50ms", "k", "true"], 120),
         (&["-w", "0s", "k", "true"], 120),
     ] {
@@ -166,9 +158,9 @@ fn the_command_has_the_lock_in_its_environment_and_inherits_the_input() {
     let line = run.line();
     let holder = server.client().holder("order:42");
     assert_eq!(line, format!("order:42 {} {}", holder.owner, holder.token));
-    run.child.stdin.take().unwrap().write_all(b"done\n").unwrap();
+    run.input().write_all(b"done\n").unwrap();
     assert_eq!(run.line(), "done");
-    assert_eq!(run.code(), Some(0));
+    assert_eq!(run.process.code(), Some(0));
     assert_eq!(server.client().info("order:42"), None);
 }
 
@@ -181,7 +173,7 @@ fn the_command_starts_when_the_lock_is_granted() {
     client.see_waiters("k", 1);
     assert_eq!(client.call("LOCK.RELEASE k A"), Reply::Int(0));
     assert_eq!(run.line(), "now");
-    assert_eq!(run.code(), Some(0));
+    assert_eq!(run.process.code(), Some(0));
 }
 
 #[test]
@@ -201,7 +193,7 @@ fn a_lost_lock_ends_the_command() {
     let mut run = Run::start(&url(&server), &["--lease", "1500ms", "k", "-c", "echo $$; exec sleep 600"]);
     let pid = run.line();
     assert_eq!(server.client().call("DEL k"), Reply::Int(1));
-    assert_eq!(run.code(), Some(121));
+    assert_eq!(run.process.code(), Some(121));
     assert!(!runs(&pid));
 }
 
@@ -211,7 +203,7 @@ fn the_command_is_ended_when_no_server_answers_for_a_whole_lease() {
     let mut run = Run::start(&url(&server), &["--lease", "600ms", "k", "-c", "echo $$; exec sleep 600"]);
     let pid = run.line();
     server.kill();
-    assert_eq!(run.code(), Some(121));
+    assert_eq!(run.process.code(), Some(121));
     assert!(!runs(&pid));
 }
 
@@ -223,7 +215,7 @@ fn a_command_that_ignores_sigterm_is_killed_with_its_children() {
     let mut run = Run::start(&url(&server), &arguments);
     let pids = run.line();
     assert_eq!(server.client().call("DEL k"), Reply::Int(1));
-    assert_eq!(run.code(), Some(121));
+    assert_eq!(run.process.code(), Some(121));
     eventually("command and child have ended", || !pids.split(' ').any(runs));
 }
 
@@ -235,7 +227,7 @@ fn a_command_that_handles_sigterm_has_time_to_end() {
     run.line();
     assert_eq!(server.client().call("DEL k"), Reply::Int(1));
     assert_eq!(run.line(), "ending");
-    assert_eq!(run.code(), Some(121));
+    assert_eq!(run.process.code(), Some(121));
 }
 
 #[test]
@@ -244,8 +236,8 @@ fn a_loss_is_detected_at_the_release() {
     let mut run = Run::start(&url(&server), &["k", "-c", "echo on; read answer"]);
     run.line();
     assert_eq!(server.client().call("DEL k"), Reply::Int(1));
-    drop(run.child.stdin.take());
-    assert_eq!(run.code(), Some(121));
+    drop(run.input());
+    assert_eq!(run.process.code(), Some(121));
 }
 
 #[test]
@@ -256,7 +248,7 @@ fn signals_are_passed_on() {
     let mut run = Run::start(&url(&server), &["k", "-c", command]);
     run.line();
     for signal in ["HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "ALRM", "TERM", "TERM"] {
-        run.send(signal);
+        run.process.send(signal);
         assert_eq!(run.line(), signal);
     }
 }
@@ -266,8 +258,8 @@ fn signals_reach_the_children_of_the_command() {
     let server = Server::start();
     let mut run = Run::start(&url(&server), &["k", "-c", "sleep 600 & echo $!; wait"]);
     let pid = run.line();
-    run.send("TERM");
-    assert_eq!(run.code(), Some(128 + 15));
+    run.process.send("TERM");
+    assert_eq!(run.process.code(), Some(128 + 15));
     eventually("the child has ended", || !runs(&pid));
     assert_eq!(server.client().info("k"), None);
 }
@@ -278,15 +270,12 @@ fn ignored_signals_stay_ignored() {
     let arguments = ["run", "k", "-c", "echo on; read answer; echo $answer"];
     let mut command = Command::new("nohup");
     command.arg(env!("CARGO_BIN_EXE_lockward")).args(arguments).env("LOCKWARD_URL", url(&server));
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap());
-    let mut run = Run { child, lines };
+    let mut run = Run::spawn(command);
     assert_eq!(run.line(), "on");
-    run.send("HUP");
-    run.child.stdin.take().unwrap().write_all(b"still\n").unwrap();
+    run.process.send("HUP");
+    run.input().write_all(b"still\n").unwrap();
     assert_eq!(run.line(), "still");
-    assert_eq!(run.code(), Some(0));
+    assert_eq!(run.process.code(), Some(0));
 }
 
 #[test]
@@ -296,8 +285,8 @@ fn a_signal_during_the_wait_leaves_the_queue() {
     client.acquire("k A PX 600000");
     let mut run = Run::start(&url(&server), &["k", "true"]);
     client.see_waiters("k", 1);
-    run.send("INT");
-    assert_eq!(run.code(), Some(128 + 2));
+    run.process.send("INT");
+    assert_eq!(run.process.code(), Some(128 + 2));
     client.see_waiters("k", 0);
     assert_eq!(client.call("LOCK.RELEASE k A"), Reply::Int(0));
     assert_eq!(client.info("k"), None);
@@ -308,18 +297,10 @@ fn the_command_dies_with_lockward_and_the_lease_frees_the_lock() {
     let server = Server::start();
     let mut run = Run::start(&url(&server), &["--lease", "2s", "k", "-c", "echo $$; exec sleep 600"]);
     let pid = run.line();
-    run.send("KILL");
+    run.process.send("KILL");
     eventually("the command is gone", || !runs(&pid));
     let mut client = server.client();
     eventually("the lock is free", || client.info("k").is_none());
-}
-
-#[test]
-fn verbose_prints_the_token() {
-    let server = Server::start();
-    let (_, token, said) = run(&url(&server), &["run", "-v", "k", "-c", "echo $LOCKWARD_TOKEN"]);
-    assert!(said.starts_with("lockward: acquired k after "), "{said}");
-    assert!(said.ends_with(&format!("token {token}")), "{said}");
 }
 
 #[test]
@@ -357,8 +338,8 @@ fn a_command_outlives_a_failover() {
         observer.call("INFO commandstats").text().contains("cmdstat_lock.renew:")
     });
     assert_eq!(observer.holder("k").token, token);
-    drop(run.child.stdin.take());
-    assert_eq!(run.code(), Some(7));
+    drop(run.input());
+    assert_eq!(run.process.code(), Some(7));
     assert_eq!(observer.info("k"), None);
 }
 
@@ -395,8 +376,8 @@ fn several_locks_are_held_together() {
     for key in ["a", "c"] {
         assert_eq!(run(&url, &["run", "--no-wait", key, "true"]).0, 120, "{key}");
     }
-    holder.send("TERM");
-    assert!(holder.code().is_some());
+    holder.process.send("TERM");
+    assert!(holder.process.code().is_some());
     assert_eq!(observer.call("DBSIZE").int(), 0);
 }
 

@@ -1,6 +1,6 @@
 //! A terminal in tmux.
 
-use lockward_tests::soon;
+use crate::{send_signal, soon_in};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -44,14 +44,7 @@ impl Terminal {
     /// Waits until the screen shows a text.
     #[track_caller]
     pub(crate) fn see(&self, wanted: &str) {
-        let mut last = String::new();
-        let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            soon(wanted, || {
-                last = self.text();
-                last.contains(wanted).then_some(())
-            });
-        }));
-        assert!(seen.is_ok(), "{wanted:?} is not in\n{last}");
+        soon_in(wanted, || self.text(), |text| text.contains(wanted).then_some(()));
     }
 
     pub(crate) fn press(&self, key: &str) {
@@ -65,8 +58,7 @@ impl Terminal {
 
     /// Sends a signal to the program.
     pub(crate) fn send(&self, signal: &str) {
-        let sent = Command::new("kill").arg(format!("-{signal}")).arg(self.program()).status();
-        assert!(sent.unwrap().success());
+        send_signal(signal, &self.program());
     }
 
     /// The process id of the program.

@@ -1,16 +1,16 @@
 //! Tests of `lockward watch`.
 
-use crate::{lockward, url};
+use crate::{Process, lockward, output, soon_in, url};
 use lockward_tests::{Cluster, Reply, Server, Setup, eventually, free_port, slot_of, soon};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 /// A running `lockward watch`. Dropping this value kills the process.
 struct Watcher {
-    child: Child,
+    process: Process,
     lines: Arc<Mutex<Vec<String>>>,
 }
 
@@ -40,7 +40,7 @@ impl Watcher {
                 sink.lock().unwrap().push(line.unwrap());
             }
         });
-        Self { child, lines }
+        Self { process: Process(child), lines }
     }
 
     fn lines(&self) -> Vec<String> {
@@ -50,14 +50,8 @@ impl Watcher {
     /// Waits for a line with this text after its time. Returns the line without the time.
     #[track_caller]
     fn see(&self, wanted: &str) -> String {
-        let mut last = Vec::new();
-        let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            soon(wanted, || {
-                last = self.lines();
-                last.iter().map(|line| after_time(line)).find(|line| line.contains(wanted))
-            })
-        }));
-        seen.unwrap_or_else(|_| panic!("{wanted:?} is not in\n{}", last.join("\n")))
+        let find = |text: &str| text.lines().map(after_time).find(|line| line.contains(wanted));
+        soon_in(wanted, || self.lines().join("\n"), find)
     }
 
     /// Waits for a JSON object that satisfies `fits`.
@@ -76,42 +70,12 @@ impl Watcher {
         let lines = self.lines();
         lines.iter().map(|line| after_time(line)).filter(|line| line.starts_with(&start)).collect()
     }
-
-    fn send(&self, signal: &str) {
-        let sent = Command::new("kill").arg(format!("-{signal}")).arg(self.child.id().to_string()).status();
-        assert!(sent.unwrap().success());
-    }
-
-    #[track_caller]
-    fn code(&mut self) -> Option<i32> {
-        soon("lockward watch ends", || self.child.try_wait().unwrap()).code()
-    }
-}
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A process that is killed when this value is dropped.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// Runs a `lockward watch` that must fail. Returns the exit code, standard output and standard error.
-fn refused(url: &str) -> (Option<i32>, String, String) {
+fn refused(url: &str) -> (i32, String, String) {
     let mut command = Command::new("timeout");
-    command.args(["20", env!("CARGO_BIN_EXE_lockward"), "watch"]).env("LOCKWARD_URL", url);
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (status.code(), text(stdout), text(stderr))
+    output(command.args(["20", env!("CARGO_BIN_EXE_lockward"), "watch"]).env("LOCKWARD_URL", url))
 }
 
 /// The line after `2026-11-23 03:12:07.123  `.
@@ -341,7 +305,7 @@ fn missing_event_classes_are_an_error_that_names_the_command() {
     let server = Server::start();
     server.client().call("CONFIG SET notify-keyspace-events Kx");
     let (code, shown, said) = refused(&url(&server));
-    assert_eq!((code, shown.as_str()), (Some(2), ""));
+    assert_eq!((code, shown.as_str()), (2, ""));
     assert!(said.contains("CONFIG SET notify-keyspace-events xKdg"), "{said}");
     assert_eq!(server.client().call("CONFIG GET notify-keyspace-events").items()[1].text(), "xK");
 }
@@ -377,7 +341,7 @@ fn each_documented_right_is_necessary() {
         let rule = format!("ACL SETUSER u reset on >secret ~* {}", others.join(" "));
         assert_eq!(server.client().call(rule), Reply::ok());
         let (code, _, said) = refused(&format!("redis://u:secret@127.0.0.1:{}", server.port()));
-        assert!(code == Some(2) && said.contains("NoPerm"), "without {without}: {code:?} {said}");
+        assert!(code == 2 && said.contains("NoPerm"), "without {without}: {code:?} {said}");
     }
 }
 
@@ -518,7 +482,7 @@ fn watch_reports_a_blocked_output_later() {
     let mut client = server.client();
     client.call(["CONFIG", "SET", "client-output-buffer-limit", "pubsub 256kb 0 0"]);
     let mut command = lockward(&url(&server), &["watch", "--configure"]);
-    let mut child = Killed(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut child = Process(command.stdout(Stdio::piped()).spawn().unwrap());
     see_subscriber(&server);
     let long = "k".repeat(1_000);
     eventually("the server closes the connection", || {
@@ -536,13 +500,12 @@ fn watch_reports_a_blocked_output_later() {
 fn watch_ends_when_its_output_is_closed() {
     let (server, _a, _b) = Server::start_contended();
     let mut command = lockward(&url(&server), &["watch", "--configure"]);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let mut child = Killed(child.unwrap());
+    let mut child = Process(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
     let mut out = BufReader::new(child.0.stdout.take().unwrap());
     let mut line = String::new();
     out.read_line(&mut line).unwrap();
     drop(out);
-    let code = soon("lockward watch ends", || child.0.try_wait().unwrap()).code();
+    let code = child.code();
     let mut said = String::new();
     child.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert_eq!((code, said.as_str()), (Some(0), ""));
@@ -552,14 +515,14 @@ fn watch_ends_when_its_output_is_closed() {
 fn ctrl_c_ends_watch_with_0() {
     let server = Server::start();
     let mut watcher = Watcher::start(&server, &[]);
-    watcher.send("INT");
-    assert_eq!(watcher.code(), Some(0));
+    watcher.process.send("INT");
+    assert_eq!(watcher.process.code(), Some(0));
 }
 
 #[test]
 fn watch_does_not_start_without_a_server() {
     let url = format!("redis://127.0.0.1:{}", free_port());
     let (code, _, said) = refused(&url);
-    assert_eq!(code, Some(2));
+    assert_eq!(code, 2);
     assert!(said.starts_with("lockward: cannot reach a Redis server at "), "{said}");
 }
