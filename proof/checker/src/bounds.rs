@@ -16,7 +16,6 @@ pub struct Bounds {
     /// How long a request may still take effect after its client gave up, and how long a fault may still delay replies
     /// after its end. The check of hand-off times uses this bound. The checks of overlap, tokens and counts do not.
     pub settle: Nanos,
-    /// The required activity.
     pub minimum: Activity,
 }
 
@@ -41,16 +40,13 @@ impl Default for Bounds {
     }
 }
 
-/// The activity in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Activity {
-    /// The number of granted acquisitions.
     pub grants: usize,
     /// The number of tenures that began by a hand-off after a release.
     pub handoffs: usize,
     /// The number of tenures that ended without a release.
     pub lease_ends: usize,
-    /// The number of faults.
     pub faults: usize,
     /// The number of stale writes that the store refused.
     pub refused_writes: usize,

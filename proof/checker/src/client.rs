@@ -8,7 +8,6 @@ use std::ops::Range;
 /// The behaviour of the clients of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// The locks.
     pub keys: Vec<String>,
     /// The lengths of the short leases. Most leases are short, and a client may sleep past the end of a lease.
     pub lease: Range<Nanos>,
@@ -18,13 +17,10 @@ pub struct Workload {
     /// How long a client keeps a lock without a call after it has renewed with a long lease. So faults also hit tenures
     /// with a known lease and without a pending call.
     pub rest: Range<Nanos>,
-    /// The wait limits.
     pub wait: Range<Nanos>,
     /// The wait limits of the waits in slices, which use KEEP.
     pub slice: Range<Nanos>,
-    /// How long a place is kept.
     pub keep: Range<Nanos>,
-    /// The modes of tenures.
     pub modes: Vec<Mode>,
     /// Whether clients follow the rules for failovers that may lose a grant: their acquisitions name HOLDS, they make
     /// no call for a tenure whose lease is over on their clock, and they renew with TOKEN and HOLDS at once after a
@@ -47,14 +43,11 @@ pub enum Action {
     Rest(Nanos),
 }
 
-/// A client and its knowledge.
+/// A client, and what it knows about its lock.
 #[derive(Debug)]
 pub struct Client {
-    /// The number of the client.
     pub number: u32,
-    /// The lock that the client uses.
     pub key: String,
-    /// The owner that the client uses.
     pub owner: String,
     owners: u32,
     token: Option<Token>,
@@ -98,7 +91,6 @@ impl Client {
         }
     }
 
-    /// The next action.
     pub fn next(&mut self, now: Nanos, workload: &Workload, random: &mut Random) -> Action {
         if workload.careful && self.holds > 0 && now >= self.until {
             self.holds = 0;

@@ -11,8 +11,6 @@ use std::path::Path;
 
 /// A time or a duration in nanoseconds.
 pub type Nanos = u64;
-
-/// A fencing token.
 pub type Token = u64;
 
 /// One line of a history.
@@ -23,7 +21,7 @@ pub enum Line {
     Call(Call),
     /// A write to the fenced store.
     Write(Write),
-    /// The data beside a lock at the end of the run.
+    /// The data beside a lock, read at the end of the run.
     Data(Data),
     /// A fault in a server or a client.
     Fault(Fault),
@@ -32,28 +30,21 @@ pub enum Line {
 /// A call: an operation and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
-    /// The client that made the call.
     pub client: u32,
     /// The server to which the client sent the call.
     pub node: u32,
-    /// The lock.
     pub key: String,
-    /// The owner.
     pub owner: String,
-    /// The operation.
     pub operation: Operation,
     /// The invocation: just before the request was sent.
     pub start: Nanos,
     /// The first time at which the wait was seen in the server's queue; `None` if it was not seen.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enqueued: Option<Nanos>,
     /// A later time at which the wait was still in the queue.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub still_waiting: Option<Nanos>,
     /// The response: just after the client read the reply or gave up. `None` if the call had no response at the end of
     /// the run.
     pub end: Option<Nanos>,
-    /// The outcome.
     pub outcome: Outcome,
 }
 
@@ -69,7 +60,6 @@ pub struct Mode {
 impl Mode {
     /// A mode for one owner alone.
     pub const EXCLUSIVE: Self = Self { slots: 1, weight: 1 };
-    /// A reader.
     pub const SHARED: Self = Self { slots: 0, weight: 1 };
 
     /// A permit of a semaphore with this weight.
@@ -92,10 +82,6 @@ impl Mode {
     pub fn re_enters(self, known: Self) -> bool {
         self.limit() >= known.limit() && (self.weight == 1 || self.weight == known.weight)
     }
-
-    fn is_exclusive(&self) -> bool {
-        *self == Self::EXCLUSIVE
-    }
 }
 
 impl Default for Mode {
@@ -110,47 +96,29 @@ impl Default for Mode {
 pub enum Operation {
     /// LOCK.ACQUIRE.
     Acquire {
-        /// The requested lease.
         lease: Nanos,
-        /// Whether the request waits, and for how long.
         wait: Wait,
         /// KEEP: how long the place is kept after the wait.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         keep: Option<Nanos>,
         /// HOLDS: the count to reach.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         holds: Option<u32>,
-        /// SHARED, or SLOTS and WEIGHT.
-        #[serde(default, skip_serializing_if = "Mode::is_exclusive")]
         mode: Mode,
     },
     /// LOCK.RELEASE.
-    Release {
-        /// The holds to release.
-        released: HoldsReleased,
-        /// TOKEN: the tenure.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        token: Option<Token>,
-    },
+    Release { released: HoldsReleased, token: Option<Token> },
     /// LOCK.RENEW.
     Renew {
-        /// The requested lease.
         lease: Nanos,
-        /// TOKEN: the tenure.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<Token>,
         /// HOLDS: the holds of a tenure to restore.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         holds: Option<u32>,
         /// SHARED, or SLOTS and WEIGHT: a larger limit, or the mode of a tenure to restore.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         mode: Option<Mode>,
     },
     /// An RPUSH of the token to the data beside the lock.
     Write {
-        /// TOKEN: the tenure.
         token: Token,
-        /// Whether LOCK.GUARD runs it.
+        /// Whether LOCK.GUARD runs the RPUSH.
         guarded: bool,
     },
 }
@@ -159,11 +127,8 @@ pub enum Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wait {
-    /// No wait.
     No,
-    /// A wait up to this limit.
     Limit(Nanos),
-    /// A wait without limit.
     Unlimited,
 }
 
@@ -171,11 +136,9 @@ pub enum Wait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HoldsReleased {
-    /// One hold.
     One,
     /// One hold, so that this number of holds remains (HOLDS).
     Leaving(u32),
-    /// All holds (ALL).
     All,
 }
 
@@ -183,25 +146,14 @@ pub enum HoldsReleased {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// ACQUIRE: the owner holds the lock.
-    Granted {
-        /// The tenure's fencing token.
-        token: Token,
-        /// The number of holds of the owner.
-        holds: u32,
-    },
+    /// ACQUIRE: the owner holds the lock, with this token and this number of holds.
+    Granted { token: Token, holds: u32 },
     /// ACQUIRE: null.
     NotAcquired,
     /// RELEASE: the number of holds that remain.
-    Left {
-        /// 0: the tenure is over.
-        holds: u32,
-    },
+    Left { holds: u32 },
     /// RENEW: the token of the renewed tenure.
-    Renewed {
-        /// The tenure's fencing token.
-        token: Token,
-    },
+    Renewed { token: Token },
     /// RPUSH: the token was written.
     Written,
     /// The server has refused the call and changed nothing. The text is the first word of the error.
@@ -213,27 +165,19 @@ pub enum Outcome {
 /// A write to the fenced store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Write {
-    /// The client that made the write.
     pub client: u32,
     /// The lock that protects the data.
     pub key: String,
-    /// The owner that writes.
     pub owner: String,
-    /// The fencing token of the write.
     pub token: Token,
-    /// Just before the write was sent.
     pub start: Nanos,
-    /// Just after the reply was read.
     pub end: Nanos,
-    /// The outcome.
     pub outcome: WriteOutcome,
 }
 
-/// The outcome of a write to the fenced store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WriteOutcome {
-    /// The store accepted the write.
     Accepted,
     /// The store refused the write, because it had seen a larger token.
     Refused,
@@ -242,15 +186,11 @@ pub enum WriteOutcome {
 /// The data beside a lock: the written tokens, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Data {
-    /// The lock.
     pub key: String,
     /// Whether the writes were run by LOCK.GUARD.
     pub guarded: bool,
-    /// The tokens.
     pub tokens: Vec<Token>,
-    /// Just before the data was read.
     pub start: Nanos,
-    /// Just after the data was read.
     pub end: Nanos,
 }
 
@@ -270,7 +210,6 @@ pub struct Fault {
     pub name: String,
     /// The client. `None` means a fault to the servers, which affects all clients. [`NOBODY`] means an operation on the
     /// servers that clients must not notice.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<u32>,
     /// Just before the fault began.
     pub start: Nanos,
@@ -299,7 +238,7 @@ impl Operation {
                 }
                 options.extend(keep.map(|keep| ("KEEP", Some(ms(keep)))));
                 options.extend(holds.map(|holds| ("HOLDS", Some(holds.to_string()))));
-                if !mode.is_exclusive() {
+                if *mode != Mode::EXCLUSIVE {
                     options.extend(words(*mode));
                 }
                 "LOCK.ACQUIRE"
@@ -442,7 +381,6 @@ impl Call {
 /// The record of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
-    /// The lines, in any order.
     pub lines: Vec<Line>,
 }
 

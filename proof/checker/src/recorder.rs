@@ -90,14 +90,14 @@ impl OpenCall<'_> {
         self.call.still_waiting = Some(time);
     }
 
-    /// Forgets that the wait was seen in the queue. Used when the call is redirected to another server, which has its
-    /// own queue.
+    /// Forgets that the wait was seen in the queue, because the call was redirected to another server with its own
+    /// queue.
     pub fn redirected(&mut self) {
         (self.call.enqueued, self.call.still_waiting) = (None, None);
     }
 
-    /// Records an outcome at this time instead of now. Used for the beliefs of a client (its own record of when it
-    /// holds a lock), which are not calls to the server.
+    /// Records an outcome at this time instead of now. This is for beliefs, which are not calls to a server: a belief is
+    /// a span in which a client says that it holds a lock.
     pub fn at(&mut self, instant: Nanos, outcome: Outcome) {
         self.call.start = instant.saturating_sub(1);
         self.call.end = Some(instant);

@@ -2,7 +2,7 @@
 //!
 //! A tenure is a key and a granted token. These facts about a tenure are certain:
 //!
-//! - The tenure existed when a client read its first grant, and during the span [`Held`].
+//! - The tenure existed when its first grant was read, and during the span [`Held`].
 //! - The tenure was over at [`Tenure::freed`].
 //! - The tenure began after [`Tenure::began_after`].
 //! - Its weight was at least [`Tenure::weight`], and at most `most_weight`.
@@ -88,9 +88,8 @@ pub(crate) struct Released {
 /// Facts about the calls of an owner on a lock, except its grants.
 #[derive(Default)]
 struct OwnerCalls {
-    /// For each TOKEN: the releases that may have ended a tenure. Finds the earliest start of a release among those
-    /// with a reply after a given time.
-    last: HashMap<Option<Token>, MinFrom<Nanos>>,
+    /// For each TOKEN, the starts of the releases that may have ended a tenure, indexed by the time of the reply.
+    releases: HashMap<Option<Token>, MinFrom<Nanos>>,
     /// The releases that left no holds, by start.
     nothing_left: MinFrom<Released>,
     /// For each TOKEN: the earliest end of a lease that a renewal without a reply may have set.
@@ -118,7 +117,7 @@ impl OwnerCalls {
                 Operation::Release { token, .. } => {
                     let left_nothing = call.outcome == Outcome::Left { holds: 0 };
                     if call.is_open() || left_nothing {
-                        owner_calls.last.entry(token).or_default().push(call.answered(), call.start);
+                        owner_calls.releases.entry(token).or_default().push(call.answered(), call.start);
                     }
                     if left_nothing {
                         let released = Released { end: call.answered(), start: call.start, line };
@@ -145,7 +144,7 @@ impl OwnerCalls {
             }
         }
         for owner_calls in all.values_mut() {
-            owner_calls.last.values_mut().for_each(MinFrom::index);
+            owner_calls.releases.values_mut().for_each(MinFrom::index);
             owner_calls.nothing_left.index();
         }
         all
@@ -202,7 +201,7 @@ fn tenure<'h>(
     // A release whose reply came before `earliest` ended an earlier tenure, so this search starts at `earliest`.
     let maybe_released = [None, Some(token)]
         .iter()
-        .filter_map(|named| owner_calls.last.get(named)?.get(earliest))
+        .filter_map(|named| owner_calls.releases.get(named)?.get(earliest))
         .min()
         .unwrap_or(Nanos::MAX);
     // The tenure existed before this release started, and the release left no holds. So the release ended the tenure,

@@ -29,9 +29,7 @@ pub enum Check {
 /// A promise that the history breaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The check that found the violation.
     pub check: Check,
-    /// What is wrong.
     pub what: String,
     /// The lines that show the violation, as few as possible, in order of time. Each is an index into
     /// [`History::lines`].

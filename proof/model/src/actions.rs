@@ -3,28 +3,21 @@
 use crate::state::{Owner, State};
 use crate::world::{OldPrimary, World};
 
-/// How often each of these events may still happen.
+/// How often each of these actions may still happen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Budget {
-    /// The primary restarts with nothing.
     pub crashes: u8,
-    /// The primary writes its file.
     pub saves: u8,
-    /// The primary restarts from its file.
     pub reloads: u8,
-    /// The replica is promoted.
     pub promotions: u8,
-    /// A wall clock is set.
     pub clock_steps: u8,
-    /// The primary drops the key of a held lock, because the key was evicted or the wall clock was set ahead.
     pub drops: u8,
-    /// The reply to a call is lost.
+    /// A call without a reply, or an owner that has died.
     pub lost_replies: u8,
-    /// An owner sends a write to the data beside the lock.
     pub writes: u8,
 }
 
-/// What may happen next. Owners are numbered, and so are servers.
+/// What may happen next. The numbers are those of owners, servers and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Time passes. Leases and the quarantine may end, and timers fire.
@@ -49,7 +42,7 @@ pub enum Action {
     SendWrite(usize),
     /// The write at this position arrives at this server.
     Write(usize, usize),
-    /// The primary drops the key before the lease is over.
+    /// The primary drops the key before the lease is over, because the key was evicted or the wall clock was set ahead.
     Drop,
     /// The wall clock of this server is moved by this many ticks.
     SetClock(usize, i64),

@@ -47,13 +47,11 @@ pub enum Replicated {
     Write(FencingToken),
 }
 
-/// A server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Node {
     /// The lock, in its key or dropped.
     pub lock: Lock,
-    /// Whether the server has dropped the key before the lease was over. On a replica: whether the primary has dropped
-    /// it.
+    /// Whether the server, or the primary of this replica, has dropped the key before the lease was over.
     pub dropped: bool,
     /// The token of the last write to the data beside the lock.
     pub data: Option<FencingToken>,
@@ -61,9 +59,7 @@ pub struct Node {
     pub unreplicated: bool,
     /// The owners in the wait queue, the next to be served first.
     pub queue: Vec<usize>,
-    /// Where tokens come from.
     pub tokens: TokenSource,
-    /// The quarantine after a start or promotion.
     pub quarantine: Quarantine,
     /// What the server has observed of the lock in this quarantine.
     pub memory: QuarantineMemory,
@@ -77,7 +73,7 @@ pub struct Node {
 #[derive(Debug)]
 pub(crate) struct Done<R> {
     pub(crate) answer: R,
-    /// Waiters whose wait has ended, each with its grant; `None` for a refused waiter.
+    /// The waiters whose wait has ended, each with its grant. `None` means that the waiter was refused.
     pub(crate) completed: Vec<(usize, Option<Grant>)>,
     /// What the primary sends to its replica.
     pub(crate) sent: Option<Replicated>,
@@ -86,9 +82,9 @@ pub(crate) struct Done<R> {
 /// The rules that all servers and owners of a world follow.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// How long every lease is, in ticks.
+    /// The length of every lease, in ticks.
     pub lease: u64,
-    /// How long the quarantine is, in ticks; 0 is none.
+    /// The length of the quarantine, in ticks. 0 means no quarantine.
     pub quarantine: u64,
     /// The limit and the weight with which each owner acquires the lock.
     pub modes: &'static [Mode],
@@ -96,11 +92,8 @@ pub struct Rules {
     pub names_holds: bool,
     /// Whether owners name their limit and weight when they renew.
     pub names_modes: bool,
-    /// Where tokens come from.
     pub tokens: Tokens,
-    /// What happens to the other tenures when a tenure is claimed in quarantine.
     pub claims: Claims,
-    /// How a guarded write is checked.
     pub guards: Guards,
 }
 

@@ -5,27 +5,18 @@ use crate::state::{Happened, State};
 use crate::world::World;
 use stateright::Property;
 
-/// The owners that rely on the lock at one instant fit beside each other.
 pub const EXCLUSION: &str = "the owners that rely on the lock at one instant fit beside each other";
-/// An owner is granted the lock only if it fits beside the owners that rely on it.
 pub const NOBODY_ELSE: &str = "an owner that is granted the lock fits beside the owners that rely on it";
-/// A live holder that renews with its token gets its tenure back.
 pub const TENURE_BACK: &str = "a live holder that renews with its token is not refused";
-/// After a live holder has renewed with its token, the server has the count of holds and the mode that the owner named.
 pub const HOLDS_BACK: &str = "a live holder that renews with its holds and mode has them at the server";
-/// The token of a new tenure is larger than every earlier token.
 pub const TOKENS: &str = "a new tenure's token is larger than every earlier one";
-/// The holders that a server knows fit beside each other. This includes holders that no longer rely on the lock.
+/// This includes holders that no longer rely on the lock.
 pub const LIMITS: &str = "the holders that a server knows fit their limits";
-
-/// A server runs no guarded write with a smaller token than that of a tenure or a write that the server knows. The
-/// promise is for exclusive owners.
+/// A later tenure or write has a larger token, and the server knows of it. The promise is for exclusive owners.
 pub const GUARDED: &str = "no guarded write is run after a later tenure or write";
-/// The guard lets the write of a live holder pass at the primary. After a restart or a promotion, this holds only for a
-/// holder that has renewed.
+/// This holds at the primary. After a restart or a promotion, it holds only for a holder that has renewed.
 pub const PASSES: &str = "the guarded write of a live holder passes";
 
-/// All promises.
 pub const PROMISES: [&str; 8] =
     [EXCLUSION, NOBODY_ELSE, TENURE_BACK, HOLDS_BACK, TOKENS, LIMITS, GUARDED, PASSES];
 

@@ -15,11 +15,8 @@ pub enum Owner {
     Waits(usize),
     /// The owner got a reply that granted a tenure.
     Holds {
-        /// The token of the tenure.
         token: FencingToken,
-        /// The owner's count of holds.
         holds: u32,
-        /// The owner's limit and weight.
         mode: Mode,
         /// The owner relies on the lock until this tick: the start of its last answered call plus one lease.
         until: u64,
@@ -47,8 +44,7 @@ pub enum Happened {
     ReloadedStale,
     /// A promoted replica does not know a tenure that an owner relies on.
     PromotedStale,
-    /// A server that does not know the largest token so far has granted a tenure, for example after a restart or a
-    /// promotion.
+    /// A server that does not know the largest token so far has granted a tenure.
     GrantedElsewhere,
     /// An owner was granted the lock, but does not fit beside the other owners that rely on the lock.
     GrantedOverAnother,
@@ -57,7 +53,6 @@ pub enum Happened {
     /// A live holder has renewed with its token, holds and mode, but the server has a different hold count or mode for
     /// this holder.
     TenureDiffers,
-    /// A guarded write was run.
     WriteRun,
     /// A guarded write was fenced, because a later tenure began before the write arrived.
     StaleWriteFenced,
@@ -69,39 +64,31 @@ pub enum Happened {
     TokensFell,
 }
 
-/// The state of the world.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     /// The right time. All monotonic clocks advance with it.
     pub tick: u64,
     /// The servers: the first primary, and its replica.
     pub nodes: Vec<Node>,
-    /// The number of the primary.
     pub primary: usize,
     /// When the first primary was cut off.
     pub cut: Option<u64>,
     /// The messages that are on their way from the primary to the replica.
     pub link: Vec<Replicated>,
-    /// The primary's file.
     pub file: Option<Vec<u8>>,
     /// The token of the last write that the primary's file contains.
     pub file_data: Option<FencingToken>,
     /// The guarded writes that are on their way.
     pub writes: Vec<GuardedWrite>,
-    /// The owners.
     pub owners: Vec<Owner>,
-    /// What may still happen.
     pub budget: Budget,
-    /// The grants so far.
     pub grants: Grants,
-    /// What has just happened.
     pub happened: Option<Happened>,
 }
 
 /// A guarded write that is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GuardedWrite {
-    /// The token of the write.
     pub token: FencingToken,
     /// The server that has let the write pass, if that server writes in a second step.
     pub passed: Option<usize>,
@@ -110,11 +97,9 @@ pub struct GuardedWrite {
 /// The grants of new tenures so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Grants {
-    /// The number of grants.
     pub count: u32,
-    /// The largest token.
     pub largest: Option<FencingToken>,
-    /// The granting server's wall clock at the last grant.
+    /// The time that the wall clock of the granting server showed at the last grant.
     pub last_wall: i64,
     /// The latest time that the wall clock of a granting server showed at any grant.
     pub latest_wall: i64,

@@ -41,7 +41,6 @@ pub enum TokenPromise {
 /// A world: its rules, and how much may happen in it.
 #[derive(Clone, Debug)]
 pub struct World {
-    /// The rules of servers and owners.
     pub rules: Rules,
     /// The largest count of holds that an owner acquires.
     pub most_holds: u32,
@@ -51,15 +50,11 @@ pub struct World {
     pub downgrade: Option<Slots>,
     /// How many ticks after the end of its lease an owner may still renew. 0 if owners renew only before the end.
     pub late: u64,
-    /// Whether there is a replica.
     pub replica: bool,
-    /// What happens to the old primary at a promotion.
     pub old_primary: OldPrimary,
-    /// When tokens must grow.
     pub token_promise: TokenPromise,
     /// The numbers of ticks by which a wall clock may be set.
     pub clock_steps: &'static [i64],
-    /// How often each event may happen.
     pub budget: Budget,
     /// The tick at which the world ends.
     pub end: u64,
@@ -93,9 +88,7 @@ impl Before {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Renewal {
     Usual,
-    /// The reply is lost.
     Unanswered,
-    /// The owner raises its limit.
     Downgrade,
 }
 

@@ -1,7 +1,5 @@
 //! The promises hold in every interleaving of small worlds. If a test drops an assumption, a promise is broken in the
 //! same world.
-//!
-//! `MODEL_MORE=1` in the environment adds a tick and a tenure to every world in which the promises must hold.
 
 use lockward_core::{Mode, Slots, Weight};
 use lockward_model::{
@@ -37,18 +35,6 @@ const TWO_LIGHT_ONE_HEAVY: &[Mode] = &[of_three(1), of_three(1), of_three(2)];
 /// For each kind, two owners that do not fit beside each other.
 const PAIRS: [&[Mode]; 3] = [&[WRITER; 2], &[WRITER, READER], &[of_three(2); 2]];
 
-/// No faults.
-const CALM: Budget = Budget {
-    crashes: 0,
-    saves: 0,
-    reloads: 0,
-    promotions: 0,
-    clock_steps: 0,
-    drops: 0,
-    lost_replies: 0,
-    writes: 0,
-};
-
 /// Held during a check, so that only one check runs at a time.
 static CHECK: Mutex<()> = Mutex::new(());
 
@@ -80,15 +66,15 @@ fn world(modes: &'static [Mode], budget: Budget) -> World {
 }
 
 fn crash(modes: &'static [Mode]) -> World {
-    World { end: 5, ..world(modes, Budget { crashes: 1, ..CALM }) }
+    World { end: 5, ..world(modes, Budget { crashes: 1, ..Budget::default() }) }
 }
 
 fn stale_promotion(modes: &'static [Mode]) -> World {
-    world(modes, Budget { promotions: 1, ..CALM })
+    world(modes, Budget { promotions: 1, ..Budget::default() })
 }
 
 fn older_file(modes: &'static [Mode]) -> World {
-    world(modes, Budget { saves: 1, reloads: 1, ..CALM })
+    world(modes, Budget { saves: 1, reloads: 1, ..Budget::default() })
 }
 
 /// The old primary is cut off from its replica but continues to run, and owners reach both servers.
@@ -104,11 +90,8 @@ fn with_rules(rules: impl FnOnce(&mut Rules), mut world: World) -> World {
 
 /// Checks that every promise holds in every state, and that each event in `happened` occurs.
 #[track_caller]
-fn holds(mut world: World, happened: &[&'static str]) {
+fn holds(world: World, happened: &[&'static str]) {
     let _check = CHECK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let more: u32 = std::env::var("MODEL_MORE").map_or(0, |more| more.parse().expect("a small number"));
-    world.end += u64::from(more);
-    world.most_tenures += more;
     let began = Instant::now();
     let checker = world.checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     println!(
@@ -147,7 +130,7 @@ fn breaks(world: World, promise: &'static str) -> Vec<Action> {
 
 #[test]
 fn promises_hold_after_a_crash_without_data() {
-    let budget = Budget { crashes: 1, lost_replies: 1, ..CALM };
+    let budget = Budget { crashes: 1, lost_replies: 1, ..Budget::default() };
     holds(
         World { end: 6, most_tenures: 4, ..world(WRITERS, budget) },
         &["CrashedHeld", "Restored", "HandOff", "GrantedElsewhere"],
@@ -156,7 +139,7 @@ fn promises_hold_after_a_crash_without_data() {
 
 #[test]
 fn promises_hold_after_two_crashes_and_a_step_of_the_clock() {
-    let budget = Budget { crashes: 2, clock_steps: 1, ..CALM };
+    let budget = Budget { crashes: 2, clock_steps: 1, ..Budget::default() };
     holds(world(WRITERS, budget), &["CrashedHeld", "Restored", "HandOff", "GrantedElsewhere"]);
 }
 
@@ -170,7 +153,7 @@ fn promises_hold_after_a_promotion_that_missed_messages() {
 
 #[test]
 fn promises_hold_after_a_crash_a_promotion_and_a_step_of_the_clock() {
-    let budget = Budget { crashes: 1, promotions: 1, clock_steps: 1, ..CALM };
+    let budget = Budget { crashes: 1, promotions: 1, clock_steps: 1, ..Budget::default() };
     holds(
         World { waits: false, clock_steps: &[-3], end: 3, ..world(PAIRS[0], budget) },
         &["CrashedHeld", "PromotedStale", "Restored", "RestoredOverAnother", "GrantedElsewhere"],
@@ -187,13 +170,13 @@ fn promises_hold_after_a_restart_from_an_older_file() {
 
 #[test]
 fn promises_hold_after_a_restart_from_an_older_file_and_a_step_of_the_clock() {
-    let budget = Budget { saves: 1, reloads: 1, clock_steps: 1, ..CALM };
+    let budget = Budget { saves: 1, reloads: 1, clock_steps: 1, ..Budget::default() };
     holds(world(PAIRS[0], budget), &["ReloadedStale", "Restored", "HandOff", "GrantedElsewhere"]);
 }
 
 #[test]
 fn promises_hold_after_a_dropped_key_and_a_promotion() {
-    let budget = Budget { promotions: 1, drops: 1, ..CALM };
+    let budget = Budget { promotions: 1, drops: 1, ..Budget::default() };
     holds(world(PAIRS[0], budget), &["PromotedStale", "Restored", "GrantedElsewhere"]);
 }
 
@@ -283,12 +266,15 @@ fn promises_hold_for_a_downgrade_that_a_promotion_missed() {
 
 #[test]
 fn promises_hold_for_guarded_writes_of_owners_that_wait() {
-    holds(world(WRITERS, Budget { writes: 2, ..CALM }), &["WriteRun", "StaleWriteFenced", "HandOff"]);
+    holds(
+        world(WRITERS, Budget { writes: 2, ..Budget::default() }),
+        &["WriteRun", "StaleWriteFenced", "HandOff"],
+    );
 }
 
 #[test]
 fn promises_hold_for_guarded_writes_after_a_crash_without_data() {
-    let budget = Budget { crashes: 1, writes: 2, ..CALM };
+    let budget = Budget { crashes: 1, writes: 2, ..Budget::default() };
     holds(
         World { end: 5, ..world(PAIRS[0], budget) },
         &["WriteRun", "StaleWriteFenced", "CrashedHeld", "Restored"],
@@ -297,7 +283,7 @@ fn promises_hold_for_guarded_writes_after_a_crash_without_data() {
 
 #[test]
 fn promises_hold_for_guarded_writes_after_a_promotion_that_missed_messages() {
-    let budget = Budget { promotions: 1, writes: 2, ..CALM };
+    let budget = Budget { promotions: 1, writes: 2, ..Budget::default() };
     holds(
         World { waits: false, end: 3, ..world(PAIRS[0], budget) },
         &["WriteRun", "StaleWriteFenced", "PromotedStale", "RestoredOverAnother"],
@@ -306,7 +292,7 @@ fn promises_hold_for_guarded_writes_after_a_promotion_that_missed_messages() {
 
 #[test]
 fn promises_hold_for_guarded_writes_after_a_restart_from_an_older_file() {
-    let budget = Budget { saves: 1, reloads: 1, writes: 2, ..CALM };
+    let budget = Budget { saves: 1, reloads: 1, writes: 2, ..Budget::default() };
     holds(
         World { waits: false, end: 3, ..world(PAIRS[0], budget) },
         &["WriteRun", "StaleWriteFenced", "ReloadedStale", "RestoredOverAnother"],
@@ -315,7 +301,7 @@ fn promises_hold_for_guarded_writes_after_a_restart_from_an_older_file() {
 
 #[test]
 fn promises_hold_for_guarded_writes_of_a_lock_whose_key_was_dropped() {
-    let budget = Budget { drops: 1, writes: 2, ..CALM };
+    let budget = Budget { drops: 1, writes: 2, ..Budget::default() };
     holds(world(PAIRS[0], budget), &["WriteRun", "StaleWriteFenced"]);
 }
 
@@ -413,14 +399,14 @@ fn tokens_may_fall_if_a_clock_was_set_back_before_the_last_grant() {
     let stepped = World {
         clock_steps: &[-3],
         token_promise: TokenPromise::PastTheLastGrant,
-        ..world(WRITERS, Budget { crashes: 1, clock_steps: 1, ..CALM })
+        ..world(WRITERS, Budget { crashes: 1, clock_steps: 1, ..Budget::default() })
     };
     breaks(stepped, TOKENS);
 }
 
 #[test]
 fn a_tenure_with_a_smaller_token_than_an_earlier_one_may_be_refused() {
-    let budget = Budget { crashes: 1, saves: 1, reloads: 1, clock_steps: 1, ..CALM };
+    let budget = Budget { crashes: 1, saves: 1, reloads: 1, clock_steps: 1, ..Budget::default() };
     let world = World { waits: false, clock_steps: &[-3], end: 6, ..world(PAIRS[0], budget) };
     breaks(world, TENURE_BACK);
 }
@@ -429,7 +415,7 @@ fn a_tenure_with_a_smaller_token_than_an_earlier_one_may_be_refused() {
 
 #[test]
 fn a_guard_that_writes_after_its_check_runs_a_stale_write() {
-    let calm = world(PAIRS[0], Budget { writes: 1, ..CALM });
+    let calm = world(PAIRS[0], Budget { writes: 1, ..Budget::default() });
     let path = breaks(with_rules(|rules| rules.guards = Guards::TwoSteps, calm), GUARDED);
     let writes = path.iter().filter(|action| matches!(action, Action::Write(..))).count();
     assert_eq!(writes, 2, "{path:?}");

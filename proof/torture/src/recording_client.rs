@@ -75,7 +75,6 @@ impl<'r> RecordingClient<'r> {
         }
     }
 
-    /// Sends a call.
     pub(crate) fn ask(
         mut self,
         key: &str,

@@ -23,7 +23,6 @@ pub(crate) struct WorkerArgs {
     pub(crate) seed: u64,
     /// The number of the first client.
     pub(crate) first: u32,
-    /// The number of clients.
     pub(crate) clients: u32,
     /// The port of the store.
     pub(crate) store: u16,
@@ -35,14 +34,12 @@ pub(crate) struct WorkerArgs {
     pub(crate) file: PathBuf,
 }
 
-/// A worker process.
 pub(crate) struct Worker {
     process: ProcessGroup,
     /// The pipe for the ports of new primaries.
     input: Option<ChildStdin>,
     /// The numbers of the worker's clients.
     pub(crate) clients: std::ops::Range<u32>,
-    /// The file of the worker's history.
     pub(crate) file: PathBuf,
 }
 

@@ -28,7 +28,6 @@ pub(crate) struct WorkloadClient<'r> {
 }
 
 impl<'r> WorkloadClient<'r> {
-    /// Creates client `number`.
     pub(crate) fn new(
         number: u32,
         workload: &'r Workload,
@@ -40,7 +39,6 @@ impl<'r> WorkloadClient<'r> {
         Self { client: Client::new(number), workload, random, recorder, primary, caller: None, store }
     }
 
-    /// Performs the next action.
     pub(crate) fn act(&mut self) {
         let Some(caller) = self.connected() else {
             return thread::park_timeout(Duration::from_millis(5));

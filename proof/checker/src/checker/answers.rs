@@ -25,7 +25,7 @@ pub fn every_call_is_answered(history: &History, bounds: &Bounds) -> Vec<Violati
         }
         let wait = call.wait_limit().unwrap_or(0);
         let due = call.start.saturating_add(wait).saturating_add(bounds.answer);
-        let excused = faults.overlap(call.client, call.start, end);
+        let excused = faults.may_delay(call.client, call.start, end);
         if end > due && call.outcome != Outcome::Unknown && !excused {
             let what =
                 format!("{} got its reply for {} {} after it was due", call.owner, call.key, ms(end - due));

@@ -24,11 +24,11 @@ pub fn the_guard_is_right(history: &History, bounds: &Bounds) -> Vec<Violation> 
     wrong_decisions(history, bounds, |_, _| false)
 }
 
-/// The claim of [`the_guard_is_right`], for servers that may forget grants, renewals and releases. It covers only a
-/// write if no fault hit the servers between the first grant of its tenure and the reply to the write.
+/// The claim of [`the_guard_is_right`], for servers that may forget grants, renewals and releases. The claim covers a
+/// write only if no fault hit the servers between the first grant of the tenure and the reply to the write.
 pub fn the_guard_is_right_between_faults(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let faults = FaultSpans::of(history, bounds);
-    wrong_decisions(history, bounds, |tenure, write| faults.to_servers(tenure.earliest, write.answered()))
+    wrong_decisions(history, bounds, |tenure, write| faults.on_servers(tenure.earliest, write.answered()))
 }
 
 /// Claim: no token in the guarded data beside a lock is smaller than the token before it. This holds on every server,
@@ -61,12 +61,11 @@ pub fn count_writes(history: &History, bounds: &Bounds, guarded: bool) -> Writes
     Writes { all: written().count(), stale: stale.count() }
 }
 
-/// The guarded writes if `those` is true, otherwise the plain writes. Each write comes with the index of its line and
-/// its token.
-fn writes(history: &History, those: bool) -> impl Iterator<Item = (usize, &Call, Token)> {
+/// The guarded writes or the plain writes, each with the index of its line and its token.
+fn writes(history: &History, of_guarded: bool) -> impl Iterator<Item = (usize, &Call, Token)> {
     history.calls().filter_map(move |(line, call)| {
         let Operation::Write { token, guarded } = call.operation else { return None };
-        (guarded == those).then_some((line, call, token))
+        (guarded == of_guarded).then_some((line, call, token))
     })
 }
 
@@ -134,8 +133,7 @@ fn wrongly_fenced(tenure: &Tenure<'_>, write: &Call) -> Option<(String, Option<u
     Some((what, Some(held.by)))
 }
 
-/// For each key and token: of the tenures with this token or a larger token, the tenure whose grant was read first, and
-/// the time of this read.
+/// Finds, among the tenures of a key with this or a larger token, the tenure whose first grant was read first.
 struct LaterTenures<'t, 'h> {
     tenures: &'t [Tenure<'h>],
     by_key: BTreeMap<&'h str, MinFrom<(Nanos, usize)>>,

@@ -51,17 +51,17 @@ impl FaultSpans {
     }
 
     /// Whether a fault to the servers, or an operation on them, happened in this span.
-    pub(super) fn of_servers(&self, from: Nanos, to: Nanos) -> bool {
+    pub(super) fn disturbed_servers(&self, from: Nanos, to: Nanos) -> bool {
         self.servers.overlap(from, to)
     }
 
     /// Whether a fault to the servers happened in this span.
-    pub(super) fn to_servers(&self, from: Nanos, to: Nanos) -> bool {
+    pub(super) fn on_servers(&self, from: Nanos, to: Nanos) -> bool {
         self.failures.overlap(from, to)
     }
 
     /// Whether a fault to the servers or to this client may delay replies in this span.
-    pub(super) fn overlap(&self, client: u32, from: Nanos, to: Nanos) -> bool {
+    pub(super) fn may_delay(&self, client: u32, from: Nanos, to: Nanos) -> bool {
         let spans = [None, Some(client)].into_iter().filter_map(|whose| self.delays.get(&whose));
         spans.into_iter().any(|spans| spans.overlap(from, to))
     }

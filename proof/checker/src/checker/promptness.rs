@@ -47,7 +47,7 @@ pub fn a_freed_lock_reaches_a_waiter(history: &History, bounds: &Bounds) -> Vec<
                 let overlaps = |spans: &HashMap<&str, Spans>| {
                     spans.get(tenure.key).is_some_and(|spans| spans.overlap(fitted, wait.answered()))
                 };
-                faults.overlap(wait.client, fitted, wait.answered())
+                faults.may_delay(wait.client, fitted, wait.answered())
                     || overlaps(&unseen)
                     || overlaps(if is_free { &held_back.by_places } else { &held_back.by_waits })
             };
@@ -146,7 +146,7 @@ impl<'h> HeldBack<'h> {
                 }
                 let end = call.end.unwrap_or(Nanos::MAX);
                 let kept = if call.kept().is_some() { HOLDS_BACK + bounds.tolerance } else { 0 };
-                // The owner's next wait takes over the place if this wait has HOLDS and has reached the server.
+                // The owner's next wait takes over the place, if the next wait has HOLDS and has reached the server.
                 let takes_it = |next: &Call| {
                     let named = matches!(next.operation, Operation::Acquire { holds: Some(_), .. });
                     named && next.waits() && !next.is_open()

@@ -128,7 +128,7 @@ fn continue_place<'h>(
     // The server may have granted the lock to an owner whose connection was closed, for at most its lease. Such an
     // owner has no place in the queue.
     let may_have_held = !reached && (before.outcome != Outcome::Unknown || absent >= *lease);
-    if !in_order || may_have_held || absent >= keep || faults.of_servers(earlier.first, came) {
+    if !in_order || may_have_held || absent >= keep || faults.disturbed_servers(earlier.first, came) {
         return None;
     }
     let since = if reached && absent < HOLDS_BACK { earlier.since } else { came };

@@ -45,7 +45,7 @@ struct Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Waits,
-    /// The place is kept until the second time. Until the first time, the place also holds back the places behind it.
+    /// The first time ends the span in which the place holds back the places behind it. The second time ends the place.
     HoldsBack(Nanos, Nanos),
     /// The place is kept until this time, and does not hold back the places behind it.
     PassedOver(Nanos),
@@ -189,7 +189,7 @@ impl Server {
                 break;
             }
             let first = lock.queue.remove(at);
-            // Tokens differ by at least two, so that a corruption can use a number between two tokens that is no token.
+            // Tokens differ by at least two, so that a corruption can use a number between two tokens.
             self.token += self.random.between(2, 1_000);
             let (token, deadline) = (self.token, now + first.lease);
             replies.push((first.call, Outcome::Granted { token, holds: 1 }));
