@@ -16,7 +16,7 @@ use crate::text;
 /// A number of holders that no lock exceeds.
 const ALL: u64 = u32::MAX as u64;
 
-/// How many holders the question shows.
+/// How many holders are shown above the question.
 const SHOWN: usize = 10;
 
 /// Release a lock in place of its holders

@@ -1,7 +1,6 @@
 //! `lockward info`: the holders and waiters of a lock.
 
 use std::ffi::OsString;
-use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
@@ -80,8 +79,7 @@ pub(crate) fn tables(key: &[u8], lock: &Lock) -> String {
     add_more(&mut tables, lock.holding, holders.len());
     let shown = lock.queue.as_deref().unwrap_or_default();
     if shown.is_empty() {
-        // Writing to a string cannot fail.
-        let _ = write!(tables, "\n{} waiting\n", lock.waiters);
+        tables += &format!("\n{} waiting\n", lock.waiters);
         return tables;
     }
     let queue: Vec<_> = (1..)
@@ -111,7 +109,6 @@ pub(crate) fn tables(key: &[u8], lock: &Lock) -> String {
 fn add_more(tables: &mut String, all: u64, shown: usize) {
     let more = all.saturating_sub(u64::try_from(shown).unwrap_or(u64::MAX));
     if more > 0 {
-        // Writing to a string cannot fail.
-        let _ = writeln!(tables, "and {more} more");
+        *tables += &format!("and {more} more\n");
     }
 }

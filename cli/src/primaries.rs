@@ -85,8 +85,8 @@ pub(crate) fn find(url: &ServerUrl) -> Result<Vec<ConnectionInfo>, Failure> {
             let mut primaries: Vec<ConnectionInfo> = Vec::new();
             for primary in ranges.into_iter().filter_map(|range| range.into_iter().nth(2)) {
                 let (host, port): (Option<String>, u16) = first_two(primary)?;
-                // A node that does not know its own host leaves the host out. Then its host is the one that this
-                // program has asked.
+                // A node that does not know its own host leaves the host out. Then the host is that of the node that
+                // this program has asked.
                 let host = host.filter(|host| !matches!(&**host, "" | "?")).or_else(|| host_of(info));
                 let primary = with_host_and_port(info, host.unwrap_or_default(), port);
                 if primaries.iter().all(|other| other.addr() != primary.addr()) {
@@ -177,7 +177,8 @@ impl Primaries {
         })
     }
 
-    /// Sends LOCK.TOP to all primaries and merges the replies: the `count` locks with the most waiters, most waiters first.
+    /// Sends LOCK.TOP to all primaries, and merges the replies. Returns the `count` locks with the most waiters, most
+    /// waiters first.
     pub(crate) fn most_contended(&mut self, count: u64) -> Result<Vec<Contended>, RedisError> {
         let mut found: Vec<Contended> = Vec::new();
         let top = redis::cmd("LOCK.TOP").arg("COUNT").arg(count).to_owned();

@@ -25,8 +25,8 @@ impl Server {
         &self.address
     }
 
-    /// Opens a connection that waits at most `reply_limit` for each reply. A blocking command needs a limit longer than its own
-    /// wait limit.
+    /// Opens a connection that waits at most `reply_limit` for each reply. This limit must be longer than the wait limit
+    /// of a blocking command.
     pub(crate) fn connect(&self, reply_limit: Duration) -> Result<Connection, Failure> {
         let connected = self.client.get_connection_with_timeout(CONNECT_LIMIT);
         let connection = connected.map_err(|error| self.unreachable(&error))?;
@@ -43,10 +43,8 @@ impl Server {
             known => known?,
         };
         if known.iter().all(|command| *command == Value::Nil) {
-            let address = &self.address;
-            return Err(Failure::new(format!(
-                "the server at {address} does not have the Lockward module. Start one with the module: make run"
-            )));
+            let line = format!("the server at {} does not have the Lockward module", self.address);
+            return Err(Failure::new(line));
         }
         Ok(())
     }
@@ -54,9 +52,7 @@ impl Server {
     fn unreachable(&self, error: &RedisError) -> Failure {
         let address = &self.address;
         if error.is_io_error() {
-            Failure::new(format!(
-                "cannot reach a Redis server at {address}: {error}. Start one with the module: make run"
-            ))
+            Failure::new(format!("cannot reach a Redis server at {address}: {error}"))
         } else {
             Failure::new(format!("the server at {address} refused the connection: {error}"))
         }

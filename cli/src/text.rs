@@ -1,8 +1,6 @@
 //! Text for the terminal: keys and owners, numbers and tables. Keys and owners are arbitrary bytes, and must not send
 //! control characters to the terminal.
 
-use std::fmt::Write;
-
 /// Returns the name as text. Control characters and bytes that are not UTF-8 are escaped: `\x1b`.
 pub(crate) fn show(name: &[u8]) -> String {
     let mut shown = String::with_capacity(name.len());
@@ -21,8 +19,7 @@ pub(crate) fn show(name: &[u8]) -> String {
 
 fn escape(shown: &mut String, bytes: &[u8]) {
     for byte in bytes {
-        // Writing to a string cannot fail.
-        let _ = write!(shown, "\\x{byte:02x}");
+        *shown += &format!("\\x{byte:02x}");
     }
 }
 
@@ -46,8 +43,7 @@ pub(crate) fn table<const N: usize>(head: [&str; N], right: [bool; N], rows: &[[
         for ((cell, width), right) in cells.into_iter().zip(&widths).zip(right) {
             let pad = " ".repeat(width.saturating_sub(console::measure_text_width(cell)));
             let (before, after) = if right { (pad.as_str(), "") } else { ("", pad.as_str()) };
-            // Writing to a string cannot fail.
-            let _ = write!(line, "{before}{cell}{after}  ");
+            line += &format!("{before}{cell}{after}  ");
         }
         format!("{}\n", line.trim_end())
     };

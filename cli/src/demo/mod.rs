@@ -12,8 +12,8 @@ use counting::REPLY_LIMIT;
 
 /// Show lost updates without a lock, on a real server
 ///
-/// Fifty clients add 1 to the same number (GET, add 1, SET): first without a lock, then with SET NX PX, then with LOCK.ACQUIRE. The
-/// demo uses its own keys and deletes them.
+/// Fifty clients add 1 to the same number (GET, add 1, SET): first without a lock, then with SET NX PX, then with
+/// LOCK.ACQUIRE. The demo uses its own keys and deletes them.
 #[derive(Args)]
 pub(crate) struct Demo {
     /// A server with the Lockward module

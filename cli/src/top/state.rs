@@ -85,7 +85,7 @@ impl State {
     fn update_rates(&mut self, sample: &Sample) {
         if let Some((before, then)) = self.previous {
             let span = sample.at.saturating_duration_since(then);
-            // The user has opened a queue, which causes an extra poll. The span before it is too short for a rate.
+            // When the user opens a queue, the poller polls at once. The span before this poll is too short for a rate.
             if span < self.interval / 2 {
                 return;
             }

@@ -1,6 +1,5 @@
 //! The lines that the watcher prints, as text or JSON.
 
-use std::fmt::Write;
 use std::time::SystemTime;
 
 use chrono::{DateTime, Local, SecondsFormat, Utc};
@@ -120,32 +119,30 @@ impl Fact {
         let time = DateTime::<Local>::from(self.time);
         let mut line = time.format("%Y-%m-%d %H:%M:%S%.3f").to_string();
         if let Some(key) = &self.key {
-            line.push_str("  ");
-            line.push_str(&text::show(key));
+            line += &format!("  {}", text::show(key));
         }
-        // Writing to a string cannot fail.
-        let _ = match self.acquisitions {
-            None => write!(line, "  {}", self.event.word()),
-            Some(1) => write!(line, "  acquired and ended, owner not seen"),
-            Some(count) => write!(line, "  acquired and ended {count} times, owners not seen"),
+        line += &match self.acquisitions {
+            None => format!("  {}", self.event.word()),
+            Some(1) => "  acquired and ended, owner not seen".to_owned(),
+            Some(count) => format!("  acquired and ended {count} times, owners not seen"),
         };
         if let Some(party) = &self.party {
-            let _ = write!(line, "  {}  token {}", text::show(&party.owner), party.token);
+            line += &format!("  {}  token {}", text::show(&party.owner), party.token);
         }
         if let Some(mode) = self.mode.filter(|mode| !mode.is_exclusive()) {
-            let _ = write!(line, "  {mode}");
+            line += &format!("  {mode}");
         }
         if let Some(from) = &self.from {
-            let _ = write!(line, "  from {}", text::show(&from.owner));
+            line += &format!("  from {}", text::show(&from.owner));
         }
         if let Some(ms) = self.held_for {
-            let _ = write!(line, "  held for {}", duration::show_ms(ms));
+            line += &format!("  held for {}", duration::show_ms(ms));
         }
         if let Some(reason) = &self.reason {
-            let _ = write!(line, "  {reason}");
+            line += &format!("  {reason}");
         }
         if self.found_later {
-            line.push_str("  (found later)");
+            line += "  (found later)";
         }
         line
     }

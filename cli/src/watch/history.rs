@@ -16,7 +16,8 @@ use super::fact::{Fact, Party, What};
 use super::published::{Change, Published};
 use crate::locks::{Holder, Lock, Mode};
 
-/// If an acquisition arrives within this time after the end of a tenure, its line names the former holder.
+/// The line of an acquisition names the former holder, if the acquisition arrives within this time after the end of the
+/// former tenure.
 const AT_ONCE: Duration = Duration::from_millis(2);
 
 /// If the deadline moves by more than this, the lease was renewed. A smaller move is a measurement error.
@@ -135,11 +136,10 @@ impl History {
         self.locks.contains_key(key)
     }
 
-    /// The keys among the next `count` known keys after `cursor`, and the cursor for the next call. The cursor is
-    /// `None` at the end.
+    /// The next `count` known keys after `cursor`, and the cursor for the next call. The cursor is `None` at the end.
     ///
-    /// `stale` is a node and an age. If it is set, returns only keys of this node and keys without a node. The last
-    /// reading of these keys is at least this old, or one of their leases should be over.
+    /// If `stale` is set, returns only some of these keys: those of this node and those without a node, if their last
+    /// reading is at least this old or one of their leases should be over.
     pub(super) fn keys_after(
         &self,
         cursor: &[u8],

@@ -71,13 +71,13 @@ pub(super) struct Listener {
     connection: Connection,
     server: Server,
     node: Arc<str>,
-    /// The name of a channel up to the key.
+    /// The name of a channel of keyspace events, without the key at its end.
     prefix: Vec<u8>,
     shared: Arc<Shared>,
     /// The locks with events since they were last read.
     pending: HashMap<Vec<u8>, Published>,
     is_flushed: bool,
-    /// The advice to the user, while the server does not publish the needed events.
+    /// Advice to the user. `None` while the server publishes the needed events.
     lacking: Option<String>,
     since: SystemTime,
     cursor: Vec<u8>,

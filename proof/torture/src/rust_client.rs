@@ -198,8 +198,7 @@ impl Task {
     }
 }
 
-/// Whether the guard says that its lock is held. If so, extends the belief to `before`, because the guard was asked
-/// after this time.
+/// Asks the guard whether its lock is held. If so, extends the belief to the time just before the question.
 fn observe(guard: &Guard, belief: &mut Option<Belief>) -> bool {
     let before = now();
     let is_held = guard.is_held();

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// How long a client waits for a reply that is due. This is longer than any fault stops a server.
+/// How long a client waits for a reply that is due. No fault stops a server for so long.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A client with its connection and its random choices.
