@@ -66,18 +66,6 @@ class RedisHash:
             raise
 
 
-class RedisFunction(RedisHash):
-    """Like RedisHash, but the script is a function that the server stores."""
-
-    def __init__(self, server):
-        self.server = server
-        server.function_load((HERE / "function.lua").read_text(), replace=True)
-
-    def run(self, *arguments):
-        self.step = lambda keys, args: self.server.fcall("stock_write", len(keys), *keys, *args)
-        return super().run(*arguments)
-
-
 class RedisTwoKeys(RedisHash):
     """The record is a plain string, and the fence is in a second key."""
 

@@ -92,12 +92,7 @@ class WithStores(unittest.TestCase):
 def checked_stores(server, db):
     """Yields the name of each store, the store objects of Alice and Bob, and an older and a newer token. The owner with the newer token
     holds the lock."""
-    for kind in [
-        stores.RedisHash,
-        stores.RedisFunction,
-        stores.RedisTwoKeys,
-        stores.RedisWatch,
-    ]:
+    for kind in [stores.RedisHash, stores.RedisTwoKeys, stores.RedisWatch]:
         yield kind.__name__, kind(server), kind(server), 1795255079187823, 1795255079187824
     for kind in [stores.PostgresRow, stores.PostgresUpsert, stores.PostgresTransaction]:
         yield kind.__name__, kind(db), kind(db), 1795255079187823, 1795255079187824
