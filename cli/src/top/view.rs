@@ -1,4 +1,4 @@
-//! Draws the screen. 80 columns show everything; 40 columns show the most important fields.
+//! Draws the screen. In a terminal with fewer than 80 columns, the names of locks and owners are cut.
 
 use std::time::Instant;
 
@@ -11,20 +11,18 @@ use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table, Wrap};
 use super::poller::Sample;
 use super::state::{Order, Page, Rates, State};
 use crate::duration::show_ms;
-use crate::locks::{Holder, Lock, Mode};
+use crate::locks::{Holder, Lock};
 use crate::text;
 
-/// The smallest width at which all columns are shown.
-const WIDE: u16 = 70;
 /// The width of a mode: `10 of 100`.
 const MODE: Constraint = Constraint::Length(9);
+/// The width of the remaining lease, below its title with a mark.
+const LEASE: Constraint = Constraint::Length(11);
 const LOCKS_TITLE: &str = "locks with waiters";
 
 pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Instant) {
-    let area = frame.area();
-    let totals = if area.width >= WIDE { 1 } else { 2 };
-    let rows = [Constraint::Length(1), Constraint::Length(totals), Constraint::Min(1), Constraint::Length(1)];
-    let [head, sums, body, foot] = Layout::vertical(rows).areas(area);
+    let rows = [Constraint::Length(1), Constraint::Length(1), Constraint::Min(1), Constraint::Length(1)];
+    let [head, sums, body, foot] = Layout::vertical(rows).areas(frame.area());
     draw_head(frame, head, state, now);
     draw_totals(frame, sums, state);
     match state.page {
@@ -32,10 +30,9 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Instant) {
         Page::Queue => draw_queue(frame, body, state, now),
         Page::Locks => draw_locks(frame, body, state, now),
     }
-    let keys = match (state.page, area.width >= WIDE) {
-        (Page::Locks, true) => " q quit   ↑↓ select   enter queue   w t l n sort   p pause   ? help",
-        (Page::Locks, false) => " q quit  ↑↓  enter  p pause  ? help",
-        (Page::Queue | Page::Help, _) => " q quit   esc back",
+    let keys = match state.page {
+        Page::Locks => " q quit   ↑↓ select   enter queue   w t l n sort   p pause   ? help",
+        Page::Queue | Page::Help => " q quit   esc back",
     };
     frame.render_widget(Line::from(keys).dim(), foot);
 }
@@ -74,22 +71,14 @@ fn draw_totals(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let waiting = if sample.totals.waiting > 0 { Style::new().fg(Color::Yellow) } else { Style::new() };
     let ended = state.rates.as_ref().is_some_and(|rates| rates.leases_ended > 0);
     let ended = if ended { Style::new().fg(Color::Red) } else { Style::new() };
-    let held = [
+    let figures = [
         figure("held", text::grouped(sample.totals.held), Style::new()),
         figure("waiting", text::grouped(sample.totals.waiting), waiting),
-    ];
-    let rates = [
         figure("hand-offs", rate(|rates| rates.handed_off), Style::new().fg(Color::Cyan)),
         figure("acquired", rate(|rates| rates.acquired), Style::new()),
         figure("leases ended", rate(|rates| rates.leases_ended), ended),
     ];
-    let lines = if area.height > 1 {
-        let [handed_off, _, ended] = rates;
-        vec![Line::from(held.concat()), Line::from([handed_off, ended].concat())]
-    } else {
-        vec![Line::from([held.concat(), rates.concat()].concat())]
-    };
-    frame.render_widget(Paragraph::new(lines), area);
+    frame.render_widget(Line::from(figures.concat()), area);
 }
 
 fn draw_locks(frame: &mut Frame<'_>, area: Rect, state: &mut State, now: Instant) {
@@ -110,7 +99,7 @@ fn draw_locks(frame: &mut Frame<'_>, area: Rect, state: &mut State, now: Instant
         }
         Some(sample) => {
             let title = error.unwrap_or_else(|| LOCKS_TITLE.to_owned());
-            let table = lock_table(&title, state, sample, state.age_ms(now), area.width >= WIDE)
+            let table = lock_table(&title, state, sample, state.age_ms(now))
                 .row_highlight_style(Style::new().bold().bg(Color::Indexed(237)))
                 .highlight_symbol("> ");
             frame.render_stateful_widget(table, area, &mut state.selection);
@@ -118,26 +107,18 @@ fn draw_locks(frame: &mut Frame<'_>, area: Rect, state: &mut State, now: Instant
     }
 }
 
-fn lock_table(title: &str, state: &State, sample: &Sample, age: u64, is_wide: bool) -> Table<'static> {
+fn lock_table(title: &str, state: &State, sample: &Sample, age: u64) -> Table<'static> {
     let mark = |order: Order, name: &str| {
         let mark = if state.order == order { "▾" } else { "" };
         format!("{name}{mark}")
     };
-    let name = left(mark(Order::Name, "LOCK"));
-    let waiters = right(mark(Order::Waiters, "WAITERS"));
-    let wait = |name| right(mark(Order::LongestWait, name));
-    let has_modes = is_wide && sample.locks.iter().any(|(_, held)| held.as_ref().is_some_and(has_modes));
     let columns = [
-        Some((name, Constraint::Fill(3))),
-        Some((waiters, Constraint::Length(8))),
-        Some(if is_wide {
-            (wait("LONGEST WAIT"), Constraint::Length(13))
-        } else {
-            (wait("WAIT"), Constraint::Length(7))
-        }),
-        is_wide.then(|| (left("HOLDER"), Constraint::Fill(4))),
-        has_modes.then(|| (left("MODE"), MODE)),
-        Some(lease_column(&mark(Order::Lease, ""), is_wide)),
+        (left(mark(Order::Name, "LOCK")), Constraint::Fill(3)),
+        (right(mark(Order::Waiters, "WAITERS")), Constraint::Length(8)),
+        (right(mark(Order::LongestWait, "LONGEST WAIT")), Constraint::Length(13)),
+        (left("HOLDER"), Constraint::Fill(4)),
+        (left("MODE"), MODE),
+        (right(mark(Order::Lease, "LEASE LEFT")), LEASE),
     ];
     let rows = sample.locks.iter().map(|(lock, held)| {
         let holder = held.as_ref().and_then(|lock| lock.holders.first());
@@ -149,12 +130,12 @@ fn lock_table(title: &str, state: &State, sample: &Sample, age: u64, is_wide: bo
         let mode = held.as_ref().map_or_else(|| "-".to_owned(), |lock| lock.mode.to_string());
         let wait = lock.longest_wait.saturating_add(age);
         [
-            Some(left(text::show(&lock.key))),
-            Some(right(Line::from(text::grouped(lock.waiters)).bold())),
-            Some(right(Line::from(show_ms(wait)).style(wait_style(wait)))),
-            is_wide.then(|| left(holders.unwrap_or_else(|| "-".to_owned()))),
-            has_modes.then(|| left(mode)),
-            Some(right(holder.map_or_else(String::new, |holder| lease(holder, age)))),
+            left(text::show(&lock.key)),
+            right(Line::from(text::grouped(lock.waiters)).bold()),
+            right(Line::from(show_ms(wait)).style(wait_style(wait))),
+            left(holders.unwrap_or_else(|| "-".to_owned())),
+            left(mode),
+            right(holder.map_or_else(String::new, |holder| lease(holder, age))),
         ]
     });
     table(title, columns, rows)
@@ -174,49 +155,47 @@ fn draw_queue(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
         frame.render_widget(Paragraph::new("\n Nobody holds this lock now."), inner);
         return;
     };
-    let (age, is_wide) = (state.age_ms(now), area.width >= WIDE);
+    let age = state.age_ms(now);
     // Each table has two additional lines, for its title and its head. If the area is too small for both tables, the
     // waiters get at most half of it.
     let lines = |rows: usize| u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(2);
     let waiters = lines(lock.queue.as_deref().unwrap_or_default().len()).min(area.height / 2);
     let holders = lines(lock.holders.len()).min(area.height.saturating_sub(waiters));
     let [above, below] = Layout::vertical([Constraint::Length(holders), Constraint::Min(1)]).areas(area);
-    frame.render_widget(holder_table(key, lock, age, is_wide), above);
-    frame.render_widget(waiter_table(lock, age, is_wide), below);
+    frame.render_widget(holder_table(key, lock, age), above);
+    frame.render_widget(waiter_table(lock, age), below);
 }
 
-fn holder_table(key: &[u8], lock: &Lock, age: u64, is_wide: bool) -> Table<'static> {
-    let has_modes = is_wide && has_modes(lock);
+fn holder_table(key: &[u8], lock: &Lock, age: u64) -> Table<'static> {
     let columns = [
-        Some((left("HOLDER"), Constraint::Fill(1))),
-        has_modes.then(|| (left("MODE"), MODE)),
-        is_wide.then(|| (right("HOLDS"), Constraint::Length(5))),
-        is_wide.then(|| (right("TOKEN"), Constraint::Length(16))),
-        Some((right("HELD FOR"), Constraint::Length(9))),
-        Some(lease_column("", is_wide)),
+        (left("HOLDER"), Constraint::Fill(1)),
+        (left("MODE"), MODE),
+        (right("HOLDS"), Constraint::Length(5)),
+        (right("TOKEN"), Constraint::Length(16)),
+        (right("HELD FOR"), Constraint::Length(9)),
+        (right("LEASE LEFT"), LEASE),
     ];
     let rows = lock.holders.iter().map(|holder| {
         [
-            Some(left(text::show(&holder.owner))),
-            has_modes.then(|| left(holder.mode.to_string())),
-            is_wide.then(|| right(holder.holds.to_string())),
-            is_wide.then(|| right(holder.token.to_string())),
-            Some(right(show_ms(holder.held_for.saturating_add(age)))),
-            Some(right(lease(holder, age))),
+            left(text::show(&holder.owner)),
+            left(holder.mode.to_string()),
+            right(holder.holds.to_string()),
+            right(holder.token.to_string()),
+            right(show_ms(holder.held_for.saturating_add(age))),
+            right(lease(holder, age)),
         ]
     });
     table(&lock.title(key), columns, rows)
 }
 
-fn waiter_table(lock: &Lock, age: u64, is_wide: bool) -> Table<'static> {
-    let has_modes = is_wide && has_modes(lock);
+fn waiter_table(lock: &Lock, age: u64) -> Table<'static> {
     let columns = [
-        Some((right("NEXT"), Constraint::Length(5))),
-        Some((left("WAITER"), Constraint::Fill(1))),
-        has_modes.then(|| (left("MODE"), MODE)),
-        Some((right("WAITED"), Constraint::Length(9))),
-        is_wide.then(|| (right("WAIT LEFT"), Constraint::Length(10))),
-        is_wide.then(|| (right("CLIENT"), Constraint::Length(9))),
+        (right("NEXT"), Constraint::Length(5)),
+        (left("WAITER"), Constraint::Fill(1)),
+        (left("MODE"), MODE),
+        (right("WAITED"), Constraint::Length(9)),
+        (right("WAIT LEFT"), Constraint::Length(10)),
+        (right("CLIENT"), Constraint::Length(9)),
     ];
     let shown = lock.queue.as_deref().unwrap_or_default();
     let rows = (1_u64..).zip(shown).map(|(position, waiter)| {
@@ -224,35 +203,26 @@ fn waiter_table(lock: &Lock, age: u64, is_wide: bool) -> Table<'static> {
         let wait_left =
             waiter.wait_left.map_or_else(|| "no limit".to_owned(), |left| show_ms(left.saturating_sub(age)));
         [
-            Some(right(position.to_string())),
-            Some(left(text::show(&waiter.owner))),
-            has_modes.then(|| left(waiter.mode.to_string())),
-            Some(right(Line::from(show_ms(waited)).style(wait_style(waited)))),
-            is_wide.then(|| right(wait_left)),
-            is_wide.then(|| right(waiter.client_id.to_string())),
+            right(position.to_string()),
+            left(text::show(&waiter.owner)),
+            left(waiter.mode.to_string()),
+            right(Line::from(show_ms(waited)).style(wait_style(waited))),
+            right(wait_left),
+            right(waiter.client_id.to_string()),
         ]
     });
     table(&format!("{} waiting, next first", text::grouped(lock.waiters)), columns, rows)
 }
 
-/// A table. `None` means that the column is not shown at this width.
 fn table<const COLUMNS: usize>(
     title: &str,
-    columns: [Option<(Cell<'static>, Constraint)>; COLUMNS],
-    rows: impl Iterator<Item = [Option<Cell<'static>>; COLUMNS]>,
+    columns: [(Cell<'static>, Constraint); COLUMNS],
+    rows: impl Iterator<Item = [Cell<'static>; COLUMNS]>,
 ) -> Table<'static> {
-    let (head, widths): (Vec<_>, Vec<_>) = columns.into_iter().flatten().unzip();
-    let rows = rows.map(|cells| Row::new(cells.into_iter().flatten()));
-    Table::new(rows, widths)
+    let (head, widths): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
+    Table::new(rows.map(Row::new), widths)
         .header(Row::new(head).style(Style::new().add_modifier(Modifier::DIM)))
         .block(titled(title))
-}
-
-/// Whether to show the modes. They are hidden if all holders and waiters of the lock are exclusive.
-fn has_modes(lock: &Lock) -> bool {
-    let held = lock.holders.iter().map(|holder| holder.mode);
-    let mut all = held.chain(lock.queue.iter().flatten().map(|waiter| waiter.mode));
-    !all.all(Mode::is_exclusive)
 }
 
 fn left(text: impl Into<Line<'static>>) -> Cell<'static> {
@@ -261,11 +231,6 @@ fn left(text: impl Into<Line<'static>>) -> Cell<'static> {
 
 fn right(text: impl Into<Line<'static>>) -> Cell<'static> {
     Cell::from(text.into().right_aligned())
-}
-
-fn lease_column(mark: &str, is_wide: bool) -> (Cell<'static>, Constraint) {
-    let (title, width) = if is_wide { ("LEASE LEFT", 11) } else { ("LEASE", 7) };
-    (right(format!("{title}{mark}")), Constraint::Length(width))
 }
 
 fn draw_help(frame: &mut Frame<'_>, area: Rect) {
