@@ -1,6 +1,6 @@
 //! Hold counts add up.
 
-use super::index::{IndexedCall, group_calls};
+use super::index::{IndexedCall, calls_by_owner};
 use crate::bounds::Bounds;
 use crate::history::{Call, History, HoldsReleased, Nanos, Operation, Outcome, Token};
 use crate::violation::{Check, Violation};
@@ -15,8 +15,8 @@ use crate::violation::{Check, Violation};
 /// range from its start on. A renewal with TOKEN may restore a forgotten tenure with the holds that the renewal names.
 pub fn hold_counts_add_up(history: &History, _: &Bounds) -> Vec<Violation> {
     let mut violations = Vec::new();
-    for calls in group_calls(history, |call| (call.key.as_str(), call.owner.as_str())).into_values() {
-        violations.extend(counts_of_owner(history, &calls));
+    for calls in calls_by_owner(history).values() {
+        violations.extend(counts_of_owner(history, calls));
     }
     violations
 }
@@ -59,11 +59,8 @@ impl UnorderedEffects {
 }
 
 fn counts_of_owner(history: &History, calls: &[IndexedCall<'_>]) -> Vec<Violation> {
-    let mut open: Vec<_> = calls.iter().filter(|(_, call)| call.is_open()).collect();
-    open.sort_by_key(|(_, call)| call.start);
-    let mut open = open.into_iter().peekable();
-    let mut acted: Vec<_> = calls.iter().copied().filter(|(_, call)| counts(call)).collect();
-    acted.sort_by_key(|(line, call)| (call.start, *line));
+    let mut open = calls.iter().filter(|(_, call)| call.is_open()).peekable();
+    let acted: Vec<_> = calls.iter().copied().filter(|(_, call)| counts(call)).collect();
 
     let mut violations = Vec::new();
     let mut unordered = UnorderedEffects::default();

@@ -1,4 +1,4 @@
-//! Indexes of the calls by key or owner, and of the faults by client.
+//! Indexes of the calls by owner, and of the faults by client.
 
 use crate::bounds::Bounds;
 use crate::history::{Call, Fault, History, NOBODY, Nanos};
@@ -8,15 +8,13 @@ use std::collections::{BTreeMap, HashMap};
 /// The index of a line, and the call on it.
 pub(super) type IndexedCall<'h> = (usize, &'h Call);
 
-/// Groups the calls by a key.
-pub(super) fn group_calls<'h, K: Ord>(
-    history: &'h History,
-    by: impl Fn(&'h Call) -> K,
-) -> BTreeMap<K, Vec<IndexedCall<'h>>> {
+/// The calls of each owner on each lock, sorted by their start.
+pub(super) fn calls_by_owner(history: &History) -> BTreeMap<(&str, &str), Vec<IndexedCall<'_>>> {
     let mut groups = BTreeMap::<_, Vec<_>>::new();
     for (line, call) in history.calls() {
-        groups.entry(by(call)).or_default().push((line, call));
+        groups.entry((call.key.as_str(), call.owner.as_str())).or_default().push((line, call));
     }
+    groups.values_mut().for_each(|calls| calls.sort_by_key(|(_, call)| call.start));
     groups
 }
 
@@ -37,16 +35,13 @@ impl FaultSpans {
             let over = fault.end.saturating_add(bounds.settle);
             spans.entry(fault.client).or_default().push((fault.start, over));
         }
-        let is_of_servers = |fault: &&Fault| fault.client.is_none() || fault.client == Some(NOBODY);
-        let servers = history.faults().filter(is_of_servers).map(|fault| (fault.start, fault.end));
+        let spans_of = |fits: fn(&&Fault) -> bool| {
+            history.faults().filter(fits).map(|fault| (fault.start, fault.end)).collect()
+        };
         Self {
             delays: spans.into_iter().map(|(client, spans)| (client, spans.into_iter().collect())).collect(),
-            servers: servers.collect(),
-            failures: history
-                .faults()
-                .filter(|fault| fault.client.is_none())
-                .map(|fault| (fault.start, fault.end))
-                .collect(),
+            servers: spans_of(|fault| fault.client.is_none() || fault.client == Some(NOBODY)),
+            failures: spans_of(|fault| fault.client.is_none()),
         }
     }
 

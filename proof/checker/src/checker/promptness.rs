@@ -1,6 +1,6 @@
 //! A freed lock reaches a waiter in time.
 
-use super::index::{FaultSpans, group_calls};
+use super::index::{FaultSpans, calls_by_owner};
 use super::queue::HOLDS_BACK;
 use crate::bounds::Bounds;
 use crate::history::{Call, History, Nanos, Operation, Outcome, Wait};
@@ -138,8 +138,7 @@ impl<'h> HeldBack<'h> {
     fn of(history: &'h History, bounds: &Bounds) -> Self {
         let mut waits = HashMap::<_, Vec<_>>::new();
         let mut places = HashMap::<_, Vec<_>>::new();
-        for ((key, _), mut calls) in group_calls(history, |call| (call.key.as_str(), call.owner.as_str())) {
-            calls.sort_by_key(|(_, call)| call.start);
+        for ((key, _), calls) in calls_by_owner(history) {
             for (at, (_, call)) in calls.iter().enumerate() {
                 if !call.waits() || call.granted().is_some() {
                     continue;
@@ -177,7 +176,7 @@ fn unseen_tenures<'h>(history: &'h History, bounds: &Bounds) -> HashMap<&'h str,
         None => Nanos::MAX,
     };
     let mut spans = HashMap::<_, Vec<_>>::new();
-    for ((key, _), calls) in group_calls(history, |call| (call.key.as_str(), call.owner.as_str())) {
+    for ((key, _), calls) in calls_by_owner(history) {
         let is_open = |call: &Call| call.mode().is_some() && call.is_open();
         let leases = calls.iter().filter_map(|(_, call)| match call.operation {
             Operation::Renew { lease, .. } => Some(reach(call, lease)),

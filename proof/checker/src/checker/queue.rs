@@ -1,6 +1,6 @@
 //! The order of grants is the order of the queue, so no waiter starves.
 
-use super::index::{FaultSpans, IndexedCall, group_calls};
+use super::index::{FaultSpans, IndexedCall, calls_by_owner};
 use crate::bounds::Bounds;
 use crate::history::{Call, History, Nanos, Operation, Outcome, Token, Wait};
 use crate::report::ms;
@@ -40,8 +40,7 @@ pub fn queue_order_is_grant_order(history: &History, bounds: &Bounds) -> Vec<Vio
     let faults = FaultSpans::of(history, bounds);
     let mut arrivals = HashMap::<_, Nanos>::new();
     let mut places = HashMap::<_, Vec<_>>::new();
-    for ((key, _), mut calls) in group_calls(history, |call| (call.key.as_str(), call.owner.as_str())) {
-        calls.sort_by_key(|(line, call)| (call.start, *line));
+    for ((key, _), calls) in calls_by_owner(history) {
         first_arrivals(&calls, key, bounds, &mut arrivals);
         places.entry(key).or_default().extend(places_of(&calls, &faults, bounds));
     }

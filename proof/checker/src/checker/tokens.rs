@@ -1,6 +1,6 @@
 //! Tokens grow, and each token has one owner.
 
-use super::index::{IndexedCall, group_calls};
+use super::index::{IndexedCall, calls_by_owner};
 use crate::bounds::Bounds;
 use crate::history::{Call, History, Nanos, Operation, Outcome, Token};
 use crate::spans::MinFrom;
@@ -25,15 +25,16 @@ use std::collections::{BTreeMap, HashMap};
 pub fn tokens_grow_and_have_one_owner(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let mut violations = each_token_has_one_owner(history, bounds);
     let all = tenures(history, bounds);
-    let mut tenures = HashMap::<_, Vec<_>>::new();
-    for tenure in &all {
-        tenures.entry(tenure.key).or_default().push(tenure);
+    let mut answered = HashMap::<_, Vec<_>>::new();
+    for (line, call) in history.calls() {
+        if let Some(token) = token_of(call) {
+            answered.entry(call.key.as_str()).or_default().push((call.answered(), line, token));
+        }
     }
-    for (key, calls) in group_calls(history, |call| call.key.as_str()) {
-        let with_token: Vec<_> = calls.iter().filter_map(|&call| Some((call, token_of(call.1)?))).collect();
-        growing(history, &with_token, tenures.get(key).map_or(&[], Vec::as_slice), &mut violations);
+    for of_key in all.chunk_by(|one, other| one.key == other.key) {
+        growing(history, answered.remove(of_key[0].key).unwrap_or_default(), of_key, &mut violations);
     }
-    for calls in group_calls(history, |call| (call.key.as_str(), call.owner.as_str())).values() {
+    for calls in calls_by_owner(history).values() {
         never_granted_again(history, calls, &mut violations);
     }
     equal_on_re_entry(history, &all, &mut violations);
@@ -63,22 +64,20 @@ fn token_of(call: &Call) -> Option<Token> {
     Some(token)
 }
 
+/// Checks claim (2) for the tenures of a key. `answered` is the time, the line and the token of each reply with a token.
 fn growing(
     history: &History,
-    calls: &[(IndexedCall<'_>, Token)],
-    tenures: &[&Tenure<'_>],
+    mut answered: Vec<(Nanos, usize, Token)>,
+    tenures: &[Tenure<'_>],
     violations: &mut Vec<Violation>,
 ) {
-    let mut answered = calls.to_vec();
-    answered.sort_by_key(|((_, call), _)| call.answered());
-    let mut begun = tenures.to_vec();
-    begun.sort_by_key(|tenure| tenure.began_after);
+    answered.sort_unstable();
     let mut answered = answered.into_iter().peekable();
+    let mut begun: Vec<_> = tenures.iter().collect();
+    begun.sort_by_key(|tenure| tenure.began_after);
     let mut largest: Option<(Token, usize)> = None;
     for tenure in begun {
-        while let Some(((at, _), known)) =
-            answered.next_if(|((_, other), _)| other.answered() < tenure.began_after)
-        {
+        while let Some((_, at, known)) = answered.next_if(|(time, ..)| *time < tenure.began_after) {
             largest = largest.max(Some((known, at)));
         }
         if let Some((known, at)) = largest.filter(|&(known, _)| known > tenure.token) {

@@ -1,7 +1,7 @@
 //! The run has enough activity to prove something.
 
 use super::guard::count_writes;
-use super::index::{IndexedCall, group_calls};
+use super::index::{IndexedCall, calls_by_owner};
 use crate::bounds::{Activity, Bounds};
 use crate::history::{History, Outcome, WriteOutcome};
 use crate::tenure::{Tenure, tenures};
@@ -80,9 +80,7 @@ fn held_beside_another(of_key: &[Tenure<'_>]) -> usize {
 
 /// The number of granted waits whose owner had a kept place from an earlier wait that ended without a grant.
 fn grants_after_a_slice(history: &History) -> usize {
-    let by_owner = group_calls(history, |call| (call.key.as_str(), call.owner.as_str()));
-    let pairs = by_owner.into_values().map(|mut calls| {
-        calls.sort_by_key(|(_, call)| call.start);
+    let pairs = calls_by_owner(history).into_values().map(|calls| {
         let comes_back = |pair: &&[IndexedCall<'_>]| match pair {
             [(_, before), (_, next)] => {
                 let kept =
