@@ -41,6 +41,6 @@ impl From<RedisError> for Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        Self::new(format!("cannot write the output: {error}"))
+        Self::new(format!("input or output failed: {error}"))
     }
 }

@@ -264,7 +264,7 @@ impl<'a> Comparison<'a> {
             Change::Released => (What::Released, None),
             Change::Expired => (What::Lost, Some("lease over")),
             Change::Broken(reason) => (What::Broken, Some(reason)),
-            Change::Acquired | Change::Arrived(_) | Change::Other => (What::Ended, None),
+            Change::Acquired | Change::Arrived(_) | Change::Renewed | Change::Other => (What::Ended, None),
         };
         Fact { reason: reason.map(str::to_owned), ..tenure.fact(&self.reading.key, time, what) }
     }
@@ -304,11 +304,8 @@ impl<'a> Comparison<'a> {
                 let fact = tenure.fact(&reading.key, time, What::Acquired);
                 return Fact { from: self.predecessor(place).cloned(), ..fact };
             }
-            let way = self.changes().iter().find_map(|(change, _)| match change {
-                Change::Arrived(way) => Some((*way).to_owned()),
-                Change::Acquired | Change::Released | Change::Expired | Change::Broken(_) | Change::Other => {
-                    None
-                }
+            let way = self.changes().iter().find_map(|(change, _)| {
+                if let Change::Arrived(way) = change { Some((*way).to_owned()) } else { None }
             });
             let is_first_sight = way.is_some() || reading.occasion == Occasion::Start;
             let what = if is_first_sight { What::Held } else { What::Acquired };
@@ -410,7 +407,7 @@ mod tests {
         }
 
         fn event(&mut self, ms: u64, name: &str) {
-            self.published.add(name.as_bytes(), self.begun.0 + Duration::from_millis(ms));
+            self.published.add(Change::of(name.as_bytes()), self.begun.0 + Duration::from_millis(ms));
             self.ms = ms;
         }
 

@@ -352,24 +352,20 @@ impl Listener {
             && *kind == PushKind::PMessage
             && let Some(key) = channel.strip_prefix(self.prefix.as_slice())
         {
-            self.note_event(key, event)?;
+            self.note_event(key, Change::of(event))?;
         }
         Ok(())
     }
 
-    fn note_event(&mut self, key: &[u8], event: &[u8]) -> Result<(), RedisError> {
-        let now = SystemTime::now();
-        if let Some(published) = self.pending.get_mut(key) {
-            published.add(event, now);
+    fn note_event(&mut self, key: &[u8], change: Change) -> Result<(), RedisError> {
+        let is_pending = self.pending.contains_key(key);
+        if !is_pending && !change.may_create() && !self.shared.history().knows(key) {
             return Ok(());
         }
-        if !Change::of(event).may_create(event) && !self.shared.history().knows(key) {
-            return Ok(());
-        }
-        if self.pending.len() >= MAX_PENDING {
+        if !is_pending && self.pending.len() >= MAX_PENDING {
             return Err(io::Error::other("the events come faster than the locks can be read").into());
         }
-        self.pending.entry(key.to_vec()).or_default().add(event, now);
+        self.pending.entry(key.to_vec()).or_default().add(change, SystemTime::now());
         Ok(())
     }
 }

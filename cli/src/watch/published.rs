@@ -17,7 +17,9 @@ pub(super) enum Change {
     Broken(&'static str),
     /// The key came from another name, database or dump, in this way.
     Arrived(&'static str),
-    /// Nothing changed, or only the lease.
+    /// LOCK.RENEW changed the lease or the limit.
+    Renewed,
+    /// The event says nothing about the tenures.
     Other,
 }
 
@@ -34,28 +36,22 @@ impl Change {
             b"rename_to" => Self::Arrived("renamed"),
             b"move_to" => Self::Arrived("moved from another database"),
             b"restore" => Self::Arrived("restored"),
-            b"lock.renewed" | b"expire" | b"persist" | b"evicted" | b"new" | b"keymiss" => Self::Other,
+            b"lock.renewed" => Self::Renewed,
+            b"expire" | b"persist" | b"evicted" | b"new" | b"keymiss" => Self::Other,
             // Events of other data types mean that another value has replaced the lock.
             _ => Self::Broken("overwritten"),
         }
     }
 
     /// Whether a key that the watcher does not know may be a lock after this event.
-    pub(super) fn may_create(self, event: &[u8]) -> bool {
-        match self {
-            Self::Acquired | Self::Released | Self::Arrived(_) => true,
-            Self::Other => event == b"lock.renewed",
-            Self::Expired | Self::Broken(_) => false,
-        }
+    pub(super) fn may_create(self) -> bool {
+        matches!(self, Self::Acquired | Self::Released | Self::Arrived(_) | Self::Renewed)
     }
 
     /// Whether the change may end a tenure.
     pub(super) fn is_end(self) -> bool {
-        match self {
-            Self::Released | Self::Expired | Self::Broken(_) => true,
-            // A key that arrives from elsewhere replaces a lock, and `Comparison::ended_without_event` reports this.
-            Self::Arrived(_) | Self::Acquired | Self::Other => false,
-        }
+        // A key that arrives from elsewhere replaces a lock too, but `Comparison::ended_without_event` reports this.
+        matches!(self, Self::Released | Self::Expired | Self::Broken(_))
     }
 }
 
@@ -69,17 +65,14 @@ pub(super) struct Published {
 }
 
 impl Published {
-    /// Adds an event that arrived at this time.
-    pub(super) fn add(&mut self, event: &[u8], at: SystemTime) {
-        let change = Change::of(event);
-        self.renewed |= event == b"lock.renewed";
-        if change == Change::Other {
-            return;
-        }
-        if self.changes.len() < KEPT {
-            self.changes.push((change, at));
-        } else if change == Change::Acquired {
-            self.more_acquired += 1;
+    /// Adds a change that was reported at this time.
+    pub(super) fn add(&mut self, change: Change, at: SystemTime) {
+        match change {
+            Change::Other => {}
+            Change::Renewed => self.renewed = true,
+            _ if self.changes.len() < KEPT => self.changes.push((change, at)),
+            Change::Acquired => self.more_acquired += 1,
+            Change::Released | Change::Expired | Change::Broken(_) | Change::Arrived(_) => {}
         }
     }
 }

@@ -3,6 +3,11 @@
 use crate::{run, url};
 use lockward_tests::{Client, Reply, Server, free_port};
 
+/// The words of each line.
+fn words(shown: &str) -> Vec<Vec<&str>> {
+    shown.lines().map(|line| line.split_whitespace().collect()).collect()
+}
+
 #[test]
 fn ls_shows_each_lock_and_no_other_key() {
     let (server, _a, _b) = Server::start_contended();
@@ -10,7 +15,7 @@ fn ls_shows_each_lock_and_no_other_key() {
     assert_eq!(client.call("SET other value"), Reply::ok());
     client.acquire("free C PX 600000");
     let (code, shown, _) = run(&url(&server), &["ls"]);
-    let rows: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
+    let rows = words(&shown);
     assert_eq!((code, rows.len()), (0, 3), "{shown}");
     assert_eq!(rows[0], ["LOCK", "HOLDER", "MODE", "HOLDS", "LEASE", "LEFT", "WAITERS"]);
     assert_eq!((&rows[1][..3], rows[1].last()), (["free", "C", "exclusive"].as_slice(), Some(&"0")));
@@ -50,7 +55,7 @@ fn ls_shows_the_mode_and_the_number_of_holders() {
 fn info_shows_the_mode_of_each_holder_and_waiter() {
     let (server, _d) = start_with_many_holders();
     let (code, shown, _) = run(&url(&server), &["info", "pool"]);
-    let rows: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
+    let rows = words(&shown);
     assert_eq!((code, rows[0].join(" ").as_str()), (0, "pool (3 of 5, 2 holders)"));
     assert_eq!(rows[3][..5], ["A", "1", "of", "5", "1"], "{shown}");
     assert_eq!(rows[4][..5], ["B", "2", "of", "5", "1"], "{shown}");
@@ -108,7 +113,7 @@ fn info_shows_holder_and_queue() {
     let token = server.client().holder("lock").token;
     let (code, shown, _) = run(&url(&server), &["info", "lock"]);
     assert_eq!(code, 0);
-    let rows: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
+    let rows = words(&shown);
     assert_eq!(rows[3][..4], ["A", "exclusive", "1", &token.to_string()], "{shown}");
     assert_eq!(rows[6][..3], ["1", "B", "exclusive"], "{shown}");
     let json = run(&url(&server), &["info", "--json", "lock"]).1;

@@ -6,7 +6,7 @@ import java.util.Properties;
 import redis.clients.jedis.RedisClient;
 import redis.clients.jedis.exceptions.JedisDataException;
 
-/** The retries of Jedis. */
+/** Sends the commands with Jedis. */
 final class OnJedis implements Driver.Library {
     private final RedisClient client;
 

@@ -14,7 +14,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.ConcurrentHashMap;
 
-/** The retries of Lettuce. */
+/** Sends the commands with Lettuce. */
 final class OnLettuce implements Driver.Library {
     private record Keyword(String name) implements ProtocolKeyword {
         @Override
