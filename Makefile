@@ -48,7 +48,6 @@ test-arm64: build-all ## Run the tests with an arm64 server and module, emulated
 
 test-packages: deb dist ## Install the packages on clean Debians as in docs/installing.md, and test them. Needs root.
 	@scripts/test-packages
-	@scripts/check-dockerfile
 
 test-clients: test-java ## Run test-python, test-java, test-go, test-node, test-retries and test-published.
 	cargo build --release -p lockward-retries
