@@ -96,8 +96,8 @@ pub(super) fn run(server: &Server) -> Result<(), Failure> {
             kind.name(),
             &number.to_string(),
             &INCREMENTS.saturating_sub(number).to_string(),
-            &duration::show(took),
-            &if kind == Kind::NoLock { "-".to_owned() } else { duration::show(longest) },
+            &show(took),
+            &if kind == Kind::NoLock { "-".to_owned() } else { show(longest) },
             &format!("{} to {}", increments().min().unwrap_or(0), increments().max().unwrap_or(0)),
         ]);
         if kind == Kind::LockCommands && number != INCREMENTS {
@@ -107,6 +107,10 @@ pub(super) fn run(server: &Server) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+fn show(duration: Duration) -> String {
+    duration::show_ms(duration::ms(duration))
 }
 
 /// One round, with its own keys.

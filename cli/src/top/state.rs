@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use ratatui::widgets::TableState;
 
 use super::poller::{Sample, Totals, Update};
+use crate::duration;
 use crate::locks::Lock;
 
 /// How the locks are sorted.
@@ -97,8 +98,7 @@ impl State {
     /// The age of the data that is shown, in milliseconds. 0 while the view is paused, so that the shown times stand still.
     pub(super) fn age_ms(&self, now: Instant) -> u64 {
         let sample = self.sample.as_ref().filter(|_| !self.is_paused);
-        let age = sample.map(|sample| now.saturating_duration_since(sample.at)).unwrap_or_default();
-        u64::try_from(age.as_millis()).unwrap_or(u64::MAX)
+        sample.map_or(0, |sample| duration::ms(now.saturating_duration_since(sample.at)))
     }
 
     fn sort_locks(&mut self) {
@@ -171,7 +171,7 @@ impl State {
 impl Rates {
     /// `None` if a counter has decreased: a server was restarted, or another server is the primary.
     fn between(before: Totals, now: Totals, span: Duration) -> Option<Self> {
-        let ms = u64::try_from(span.as_millis()).ok().filter(|ms| *ms > 0)?;
+        let ms = Some(duration::ms(span)).filter(|ms| *ms > 0)?;
         let rate = |before: u64, now: u64| Some((now.checked_sub(before)? * 1_000 + ms / 2) / ms);
         Some(Self {
             handed_off: rate(before.handed_off, now.handed_off)?,

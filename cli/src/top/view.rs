@@ -10,7 +10,7 @@ use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table, Wrap};
 
 use super::poller::Sample;
 use super::state::{Order, Page, Rates, State};
-use crate::duration::show_ms;
+use crate::duration::{ms, show_ms};
 use crate::locks::{Holder, Lock};
 use crate::text;
 
@@ -41,8 +41,7 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
     let servers = state.sample.as_ref().map_or("", |sample| sample.servers.as_str());
     let (status, style) = match (&state.error, &state.sample) {
         (Some((_, since)), Some(_)) => {
-            let span = now.saturating_duration_since(*since).as_millis();
-            let span = show_ms(u64::try_from(span).unwrap_or(u64::MAX));
+            let span = show_ms(ms(now.saturating_duration_since(*since)));
             (format!(" NO SERVER for {span} "), Style::new().fg(Color::White).bg(Color::Red).bold())
         }
         (Some(_), None) => (" NO SERVER ".to_owned(), Style::new().fg(Color::White).bg(Color::Red).bold()),
