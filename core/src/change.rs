@@ -6,7 +6,8 @@ use crate::token::FencingToken;
 /// A change to one holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// This owner now holds the lock with these values: a grant, a renewal, or a re-entry that extends the lease.
+    /// The owner now holds the lock with these values, after a grant, a renewal, or a re-entry that extends
+    /// the lease.
     Put(Holder),
     /// The tenure with this token now has this many holds. Its lease does not change.
     Count(FencingToken, u32),

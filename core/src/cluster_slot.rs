@@ -1,8 +1,8 @@
 //! The slot of a key in a Redis cluster: CRC16 (XMODEM) of the key or of its hash tag, modulo 16,384, as in the cluster
 //! specification.
 
-/// A key of two bytes in the same slot as a longer key. The module asks the server about the short key, because the
-/// cost of the question depends on the length of the key.
+/// A key of two bytes in the same slot as a longer key. The module asks the server about the short key,
+/// because the server needs more time for a longer key.
 pub type SlotKey = [u8; 2];
 
 const SLOTS: u16 = 16_384;
@@ -44,7 +44,8 @@ fn hash_tag(key: &[u8]) -> &[u8] {
     tag().filter(|tag| !tag.is_empty()).unwrap_or(key)
 }
 
-/// A short key in the same slot as `key`. To find it takes some 20 microseconds, and longer for a long `key`.
+/// A short key in the same slot as `key`. The search takes about 20 microseconds, and longer for a long
+/// `key`.
 #[must_use]
 pub fn slot_key(key: &[u8]) -> SlotKey {
     let slot = slot_of(hash_tag(key));

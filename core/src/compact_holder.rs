@@ -20,7 +20,7 @@ pub struct CompactHolder {
     pub owner: Owner,
     /// Up to 511 holds, and the token.
     holds_and_token: Pair<54>,
-    /// The deadline in microseconds, for leases of any length, and up to 127 slots.
+    /// The deadline in microseconds (a lease of any length fits), and up to 127 slots.
     deadline_and_slots: Pair<8>,
     /// The microseconds from the grant to the deadline, up to 12 days, and the drift, up to 4 seconds.
     length_and_drift: Pair<23>,
@@ -68,7 +68,7 @@ impl CompactHolder {
         }
     }
 
-    /// The token. Never `None`: `new` stored a valid one.
+    /// The token. Never `None`, because `new` has stored a valid token.
     pub fn token(&self) -> Option<FencingToken> {
         FencingToken::new(self.holds_and_token.low() as u64)
     }

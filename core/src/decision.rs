@@ -37,8 +37,8 @@ use crate::wait_queues::{QueueId, WaitQueues};
 use crate::waiter::{Completion, Waiter};
 use std::hash::Hash;
 
-/// The most tenures that one decision ends one by one because their leases are over. To end 4,096 tenures takes some 5
-/// ms. The remaining tenures hold the lock until the next decision. If clients wait, the next decision is due at once.
+/// One decision ends at most this many expired tenures one by one, which takes about 5 ms. The remaining
+/// tenures hold the lock until the next decision. If clients wait, the next decision is due at once.
 const MOST_ENDED: usize = 4_096;
 
 /// The answer to an acquisition that is not refused.
@@ -115,8 +115,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         }
     }
 
-    /// The one place that says what happens to a request. This function does not check whether others wait before the
-    /// request.
+    /// What happens to a request. No other code decides this. The caller checks whether others wait before
+    /// the request.
     #[inline(always)]
     fn admission(&self, request: &AcquireRequest) -> Admission {
         if let Some(known) = self.lock.holder(&request.owner) {
@@ -398,9 +398,9 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         }
     }
 
-    /// Ends the waits of an owner that holds the lock: each is granted as a re-entry, or gets an error, for example for a
-    /// smaller limit or another weight. Then the owner's kept places end. A wait with HOLDS 1 stays while the tenure is
-    /// unconfirmed, and so do the places.
+    /// Ends the waits of an owner that holds the lock: each is granted as a re-entry, or gets an error, for
+    /// example for a smaller limit or another weight. Then the owner's kept places end. While the tenure is
+    /// unconfirmed, a wait with HOLDS 1 stays, and the kept places stay too.
     fn serve_other_waits_of(&mut self, owner: &Owner) {
         let Some(queue) = self.queue else { return };
         if self.lock.holder(owner).is_none() {
@@ -478,7 +478,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     #[inline(always)]
     fn release_holds(&mut self, request: &ReleaseRequest) -> Result<(u32, Option<Instant>), Refusal> {
         let Some(known) = self.lock.holder(&request.owner) else {
-            // The request repeats the release that ended the tenure. No holds are left, as the request asks.
+            // The request repeats the release that ended the tenure. No holds are left, which is the count
+            // that the request names.
             return match request.left {
                 HoldsLeft::Exactly(0) => Ok((0, None)),
                 HoldsLeft::Exactly(_) | HoldsLeft::OneLess | HoldsLeft::None => {
@@ -543,10 +544,10 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         Ok(())
     }
 
-    /// Makes room for a claimed tenure beside the tenures of other owners. If the claim and these tenures do not all
-    /// fit together, they are tried in this order: first the confirmed tenures and the claim, from the largest token to
-    /// the smallest, then the unconfirmed tenures. A tenure stays if it fits beside the tenures that were tried before
-    /// and stay. Each other tenure ends, and its owner may claim it again.
+    /// Ends tenures of other owners if a claimed tenure does not fit beside them. If the claim and these
+    /// tenures do not all fit together, they are tried in this order: first the confirmed tenures and the
+    /// claim, from the largest token to the smallest, then the unconfirmed tenures. A tenure stays if it fits
+    /// beside all tenures that stay already. Each other tenure ends, and its owner may claim it again.
     ///
     /// # Errors
     /// [`Refusal::NotHeld`] when the claim does not fit. Then no tenure ends.

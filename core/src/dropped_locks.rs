@@ -4,11 +4,11 @@
 //! is *unreplicated* from the moment at which its lock is kept or forgotten until the change is sent to replicas and
 //! the AOF. If a decision replicates the change at once, the store marks the name as replicated.
 //!
-//! Memory is short when locks are evicted, so an entry is small: a hash, a key, a lock, and a short key in the same
-//! cluster slot. No index by time is necessary: a dropped lock that clients wait for gets a decision when its lease
-//! ends, and sweeps visit the other dropped locks, in the order of the hashes of their keys. A sweep remembers only the
-//! hash at its last position and goes on [`after`](DroppedLocks::after) this hash. So the memory of a sweep does not
-//! depend on the length of the keys.
+//! Memory is short when locks are evicted, so an entry is small: a hash, a key, a lock, and a short key in
+//! the same cluster slot. No index by time is necessary: a dropped lock that clients wait for gets a decision
+//! when its lease ends, and sweeps visit the other dropped locks, in the order of the hashes of their keys. A
+//! sweep remembers only the hash of the key that it visited last, and goes on [`after`](DroppedLocks::after)
+//! this hash. So the memory of a sweep does not depend on the length of the keys.
 
 use crate::cluster_slot::{SlotKey, slot_key};
 use crate::lock::Lock;
@@ -125,12 +125,13 @@ impl DroppedLocks {
         !self.unreplicated.is_empty()
     }
 
-    /// Removes and returns one unreplicated name. The caller replicates the dropped lock of this name, or its end.
+    /// Removes and returns one unreplicated name. The caller replicates the dropped lock of this name, or
+    /// that this lock has ended.
     pub fn pop_unreplicated(&mut self) -> Option<LockName> {
         self.unreplicated.pop_first()
     }
 
-    /// Records that a decision has replicated the dropped lock of this name, or its end.
+    /// Records that a decision has replicated the dropped lock of this name, or that this lock has ended.
     pub fn mark_replicated(&mut self, db: Db, key: &[u8]) {
         if self.has_unreplicated() {
             self.unreplicated.remove(&(db, key.into()));

@@ -29,7 +29,7 @@ pub struct Effects<H> {
     /// The waits that ended, in order.
     pub completions: Vec<Completion<H>>,
     payload: Vec<u8>,
-    /// The last records of the payload. A further acquisition of the same tenure replaces them.
+    /// The last records of the payload, which a further acquisition of the same tenure replaces.
     last: Option<LastRecords>,
     changes: usize,
     verbatim: bool,
@@ -86,7 +86,8 @@ impl<H> Effects<H> {
         self.replication_skipped = false;
     }
 
-    /// Notes that there is no replica, AOF or backlog. Then the changes of this decision are counted but not encoded.
+    /// Called when there is no replica, AOF or backlog. The changes of this decision are then counted but not
+    /// encoded.
     pub const fn skip_replication(&mut self) {
         self.replication_skipped = true;
     }

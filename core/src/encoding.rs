@@ -584,7 +584,7 @@ mod tests {
             payload[field] = bad;
             assert_eq!(decode(&payload, Origin::Live, at), Err(Malformed), "field {field}");
         }
-        // A careless decoder would read each of these as 1.
+        // A careless decoder would read each of these numbers as 1.
         assert!(decode(&[VERSION, RELEASED, 1], Origin::Live, at).is_ok());
         for number in [
             &[0x81, 0x00][..],                                                   // a needless byte

@@ -13,7 +13,7 @@ pub struct Slots(pub(crate) u32);
 impl Slots {
     /// One owner.
     pub const EXCLUSIVE: Self = Self(1);
-    /// Any number of owners, as for a read lock. The number of this limit is 0.
+    /// Any number of owners, as for a read lock. This limit is stored as 0.
     pub const SHARED: Self = Self(0);
     /// The largest number that a request can name.
     pub const MAX: u32 = 1_000_000;

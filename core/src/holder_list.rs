@@ -26,7 +26,7 @@ use std::{mem, slice};
 /// The most holders in a sorted list.
 const FEW: usize = 32;
 
-/// When only this many holders are left, they are stored in a list again.
+/// When an indexed lock has only this many holders left, they are stored in a list again.
 const FEW_AGAIN: usize = FEW / 2;
 
 /// Holders, each with its own owner and its own token.
@@ -34,8 +34,8 @@ const FEW_AGAIN: usize = FEW / 2;
 pub enum HolderList {
     /// Sorted by token.
     Few(Vec<Holder>),
-    /// A copy of the lock shares this memory until the lock or the copy changes. So a copy is as cheap as a copy of a
-    /// few holders.
+    /// A copy of the lock shares this memory until the lock or the copy changes. So copying many holders is
+    /// as cheap as copying a few.
     Many(Arc<Indexed>),
 }
 
@@ -52,12 +52,12 @@ pub struct Indexed {
 
 /// The tokens of tenures by the keyed hash of their owners.
 ///
-/// A table that grows blocks the server while it rehashes. So there are several tables. They grow at different times,
-/// and each blocks the server for a shorter time.
+/// A table that grows rehashes its entries, which blocks the server. So there are several tables. They grow
+/// at different times, and each blocks the server for a shorter time.
 #[derive(Clone, Debug, Default)]
 struct ByOwner {
     tables: [HashMap<u64, FencingToken, ById>; TABLES],
-    /// Tenures whose owner has the same hash as an earlier owner. Nearly always there is none.
+    /// Tenures whose owner has the same hash as an earlier owner. This list is nearly always empty.
     collisions: Vec<FencingToken>,
     hasher: RandomState,
 }
@@ -120,9 +120,9 @@ impl HolderList {
         }
     }
 
-    /// The owners of the tenures with larger tokens than this token; for `None`, of all tenures. A defragmenter moves
-    /// the owners' heap memory. To go on later, the defragmenter passes the token of the last tenure that it has
-    /// visited.
+    /// The owners of the tenures whose tokens are larger than `after`, or of all tenures for `None`. A
+    /// defragmenter moves the owners' heap memory. To go on later, the defragmenter passes the token of the
+    /// last tenure that it has visited.
     pub fn owners_mut(
         &mut self,
         after: Option<FencingToken>,

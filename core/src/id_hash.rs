@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 /// The hasher of a map whose keys are numbers that this process has chosen.
 pub type ById = BuildHasherDefault<IdHasher>;
 
-/// Multiplies by 2^64 over the golden ratio (Knuth, The Art of Computer Programming, 6.4).
+/// Multiplies by 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming, 6.4).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IdHasher(u64);
 
@@ -28,7 +28,7 @@ impl Hasher for IdHasher {
     }
 
     fn finish(&self) -> u64 {
-        // The high bits are mixed best, but a table uses the low bits too.
+        // The high bits are mixed better than the low bits, but a table uses the low bits too.
         self.0 ^ self.0.rotate_left(32)
     }
 }

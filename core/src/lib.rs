@@ -1,8 +1,8 @@
 //! The lock of Lockward as pure data and functions.
 //!
-//! This crate knows no server, reads no clock and does no I/O. Time is an argument ([`Now`]). A decision returns its
-//! effects ([`Effects`]), and the caller carries them out. The module uses the same functions on a primary, on a
-//! replica and when it loads the AOF. The tests and the model check use them too.
+//! This crate calls no server, reads no clock and does no I/O. Time is an argument ([`Now`]). A decision
+//! returns its effects ([`Effects`]), and the caller carries them out. The module uses the same functions on
+//! a primary, on a replica and when it loads the AOF. The tests and the model check use them too.
 //!
 //! - [`Lock`] is the stored value: its holders. [`Lock::apply`] is the one way to change it.
 //! - [`WaitQueues`] keeps the wait queues, one for each lock that clients wait for.

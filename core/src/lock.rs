@@ -21,11 +21,12 @@ use std::mem;
 #[derive(Clone, Debug)]
 pub struct Lock(Repr);
 
-/// How a lock is stored. An only holder that fits into [`CompactHolder`] is always stored in this form.
+/// How a lock is stored. A single holder that fits into [`CompactHolder`] is always stored as a
+/// `CompactHolder`.
 #[derive(Clone, Debug)]
 enum Repr {
     One(CompactHolder),
-    /// `None` for a lock that nobody holds. So such a lock has no heap memory.
+    /// `None` for a lock that nobody holds, so that such a lock has no heap memory.
     List(Option<Box<List>>),
 }
 
@@ -171,9 +172,9 @@ impl Lock {
         self.list().map_or_else(Vec::new, HolderList::index_lengths)
     }
 
-    /// The owners of the tenures with larger tokens than this token, each with the token of its tenure; for `None`, of
-    /// all tenures. A defragmenter moves the owners' heap memory. To go on later, the defragmenter passes the token of
-    /// the last tenure that it has visited.
+    /// The owners of the tenures whose tokens are larger than `after`, or of all tenures for `None`. Each
+    /// owner comes with the token of its tenure. A defragmenter moves the owners' heap memory. To go on
+    /// later, the defragmenter passes the token of the last tenure that it has visited.
     pub fn owners_mut(
         &mut self,
         after: Option<FencingToken>,
@@ -331,8 +332,8 @@ impl Lock {
         }
     }
 
-    /// The bytes that the lock takes on the heap, beside its own size. The memory of the owners is estimated from the
-    /// first 64 holders.
+    /// The size of the lock's heap memory in bytes. The memory of the owners is estimated from the first 64
+    /// holders.
     #[must_use]
     pub fn heap_size(&self) -> usize {
         const SAMPLED: usize = 64;

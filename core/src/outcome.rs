@@ -33,7 +33,7 @@ pub enum NotHeld {
 pub enum Refusal {
     /// The owner does not hold the lock.
     NotHeld(NotHeld),
-    /// The request named a count of holds that one acquisition or release cannot reach from the owner's count.
+    /// The request named a count of holds that the owner cannot reach with one acquisition or release.
     Holds {
         /// The count that the owner has.
         has: u32,
@@ -45,7 +45,7 @@ pub enum Refusal {
     },
     /// The owner already has the largest possible count of holds.
     TooManyHolds,
-    /// The server has given the largest fencing token that exists.
+    /// The server has already given the largest fencing token.
     TokensUsedUp,
     /// The named token lies more than a day ahead of the server's clock.
     TokenFarAhead,

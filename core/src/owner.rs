@@ -23,7 +23,8 @@ const SUFFIX: usize = 7;
 /// allocation.
 const INLINE: usize = UUID + SUFFIX;
 
-/// The digits and the characters of a written UUID, and the digits of the longest number after it.
+/// The lengths in characters: of a UUID without hyphens, of a UUID with hyphens, and of the longest number
+/// after a UUID.
 const DIGITS: usize = 2 * UUID;
 const UUID_TEXT: usize = DIGITS + 4;
 const THREAD_DIGITS: usize = 17;
@@ -41,8 +42,8 @@ enum Name {
 
 /// An owner without heap memory: a UUID and its suffix, or digits, or a short name that is filled up with zeros.
 ///
-/// Its fields are whole words. An owner is copied more often than it is compared, and a copy is slow if a processor
-/// reads memory in larger or smaller pieces than it wrote (store forwarding fails).
+/// The fields are whole machine words. An owner is copied more often than it is compared, and a copy is slow
+/// if a processor reads memory in larger or smaller pieces than it wrote (store forwarding fails).
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 struct Short {
@@ -53,7 +54,7 @@ struct Short {
     kind_and_suffix: NonZeroU64,
 }
 
-/// These values in place of a length mark the other two kinds: no short name is so long.
+/// These values replace the length and mark a UUID or digits. No short name has such a length.
 const IS_UUID: u8 = u8::MAX;
 const IS_DIGITS: u8 = u8::MAX - 1;
 
@@ -164,7 +165,7 @@ impl Owner {
         }
     }
 
-    /// The bytes that the owner takes on the heap, beside its own size.
+    /// The size of the owner's heap memory in bytes.
     #[must_use]
     pub fn heap_size(&self) -> usize {
         match &self.0 {

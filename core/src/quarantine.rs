@@ -27,7 +27,7 @@ impl Quarantine {
         Self { began, length, unconfirmed_until: began }
     }
 
-    /// Begins again, because the server was promoted.
+    /// Begins the quarantine again, because the server was promoted.
     pub const fn restart(&mut self, now: Instant) {
         self.began = now;
         self.unconfirmed_until = now;
@@ -70,8 +70,8 @@ impl Quarantine {
 pub struct QuarantineMemory {
     /// No tenure with this token or a smaller one can be restored.
     ended_up_to: Option<FencingToken>,
-    /// What is known of single tenures; `None` when nothing is known. For most locks only `ended_up_to` is known.
-    /// Without the box, a memory of such a lock is small.
+    /// What is known of single tenures; `None` when nothing is known. For most locks only `ended_up_to` is
+    /// known. The box keeps the memory of these locks small.
     tenures: Option<Box<Tenures>>,
 }
 

@@ -1,8 +1,8 @@
 //! All that a server remembers of locks beside the keyspace, and the rules by which this memory changes.
 //!
-//! The keyspace holds the locks. The store holds the rest: who waits, where tokens come from, the quarantine and what
-//! this server has seen in it, the locks that the server has dropped from the keyspace early, and the last lock that
-//! left the keyspace. The module and the model check run the same store.
+//! The keyspace holds the locks. The store holds the rest: the wait queues, the source of tokens, the
+//! quarantine with this server's observations in it, the locks that the server has dropped from the keyspace
+//! early, and the last lock that left the keyspace. The module and the model check run the same store.
 //!
 //! When something other than the module removes a lock from the keyspace, the lock goes through these states:
 //!
@@ -15,8 +15,9 @@
 //!     no event  -->  settled: deleted or overwritten, so the tenures have ended; or renamed or moved
 //! ```
 //!
-//! The store has no clock and knows no server. Times are arguments, and so is the count of locks that the server has
-//! freed. The count distinguishes a deletion from RENAME and MOVE, which unlink a lock but free nothing.
+//! The store reads no clock and calls no server. The times and the count of locks that the server has freed
+//! are arguments. The count distinguishes a deletion from RENAME and MOVE, which unlink a lock but free
+//! nothing.
 
 use crate::change::{Change, End};
 use crate::counters::Counters;
@@ -33,8 +34,8 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::mem;
 
-/// The most locks and ended tenures, together, that have entries of their own in quarantine. The entries take at most
-/// 20 MB.
+/// At most this many locks and ended tenures, counted together, have their own entries in quarantine. The
+/// entries take at most 20 MB.
 const MEMORIES: usize = 200_000;
 
 /// If at least this much of a lease is left when its key expires, the wall clock has jumped. A wall clock that only
@@ -109,14 +110,15 @@ pub struct Unlinked {
     pub may_be_evicted: bool,
     /// Whether the server may have evicted the lock, or may have expired its key although a lease is still running.
     pub may_be_dropped: bool,
-    /// Whether the caller must have the wait queue of the lock checked, if there is one, and set the timer.
+    /// Whether the caller must mark the wait queue of the lock, if there is one, for a check, and set the
+    /// timer.
     pub recheck: bool,
 }
 
 /// What happens to the last unlinked lock when a key has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expired {
-    /// Nothing is kept: the unlinked lock has ended, or the expired key was not that of the unlinked lock.
+    /// Nothing is kept, because the unlinked lock has ended or another key has expired.
     Over,
     /// The tenure is kept: its lease ends very soon.
     Kept,
@@ -145,9 +147,9 @@ impl UnlinkedLock {
 /// What this server has observed of each lock in this quarantine.
 #[derive(Debug, Default)]
 struct Memories {
-    /// Locks are found by the hash of the key, because the entry of a lock that is gone must not take more memory when
-    /// the key is longer. Two locks with the same hash share one entry. This is safe, because no token is given twice:
-    /// at worst, the server restores or confirms fewer tenures than it could.
+    /// Locks are found by the hash of the key, so that an entry for a long key takes no more memory than an
+    /// entry for a short key. Two locks with the same hash share one entry. This is safe, because no token is
+    /// given twice: at worst, the server restores or confirms fewer tenures than it could.
     by_lock: HashMap<(Db, u64), QuarantineMemory>,
     /// How many ended tenures of all locks have an entry of their own.
     ended_entries: usize,
@@ -424,9 +426,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.remember(name, now, |memory| memory.end_up_to(lock.last_token()));
     }
 
-    /// A command or event has ended the tenures of a lock without a decision. If there are many tenures, they are
-    /// counted and freed in parts. If the server still shares the memory of the lock, the server frees it, and the
-    /// tenures are not counted.
+    /// A command or event has ended the tenures of a lock without a decision. If there are many tenures, they
+    /// are counted and freed in parts. If the server still shares the memory of the lock, the server frees
+    /// this memory, and the tenures are not counted.
     fn end_tenures(&mut self, name: &impl NameRef, lock: Lock, now: Instant) {
         self.remember_ended(name, &lock, now);
         if lock.has_many_holders() {
@@ -436,9 +438,10 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// Something other than the module removes a lock from the keyspace: the key is deleted, overwritten, renamed,
-    /// moved, expired or evicted. `latest_wall` is the server's clock. `evicts` tells whether the server evicts keys,
-    /// and is called only if the store does not know the answer.
+    /// Something other than the module removes a lock from the keyspace: the key is deleted, overwritten,
+    /// renamed, moved, expired or evicted. `latest_wall` is the latest wall time by which the server may have
+    /// judged a TTL. `evicts` returns whether the server evicts keys. The store calls `evicts` only if it
+    /// does not know the answer.
     ///
     /// A lock with many holders is remembered only if the server may have dropped it, because the store would have to
     /// free all these holders later. If the lock is not remembered, the ends of its tenures are not counted, because
@@ -451,8 +454,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         freed: u64,
         evicts: impl FnOnce() -> bool,
     ) -> Unlinked {
-        // One DEL may unlink many locks. While a lock is still unsettled, no other command has begun, so the earlier
-        // answer of `evicts` still holds.
+        // One DEL may unlink many locks. As long as the previous lock is not settled, no new command has
+        // begun. So the earlier answer of `evicts` is still correct.
         let known_to_evict = self.unlinked.as_ref().is_some_and(|unlinked| unlinked.may_be_evicted);
         self.settle_unlinked(now, freed);
         let held = lock.last_deadline() > Some(now);
@@ -492,8 +495,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
     /// now.
     pub fn settle_unlinked(&mut self, now: Instant, freed: u64) {
         if let Some(UnlinkedLock { name, lock, freed: before, .. }) = self.unlinked.take() {
-            // RENAME and MOVE unlink a lock and free nothing: the tenure goes on under another name. For a lock with
-            // many holders the count proves nothing, because the server may free it later, on another thread.
+            // RENAME and MOVE unlink a lock and free nothing: the tenure goes on under another name. For a
+            // lock with many holders the count proves nothing, because the server may free such a lock later,
+            // on another thread.
             if freed == before && !lock.has_many_holders() {
                 self.remember_ended(&name, &lock, now);
             } else {
@@ -642,25 +646,27 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.take_dropped(name);
     }
 
-    /// Observes the token in a change that the primary or a file has sent.
+    /// Records the token in a change from the primary or a file, so that new tokens are larger.
     pub fn observe_change(&mut self, change: &Change) {
         if let Change::Put(holder) = change {
             self.tokens.observe(holder.token);
         }
     }
 
-    /// Observes the tokens of a lock that another server granted, or that this server granted before a restart.
+    /// Records the tokens of a lock that another server granted, or that this server granted before a
+    /// restart. New tokens are larger.
     pub fn observe(&mut self, lock: &Lock) {
         lock.holders().for_each(|holder| self.tokens.observe(holder.token));
     }
 
-    /// Whether a token of a lock lies so far ahead that no correct server has given it.
+    /// Whether a token of a lock lies so far ahead that no correct server can have given this token.
     #[must_use]
     pub fn is_far_ahead(&self, lock: &Lock, wall: WallTime) -> bool {
         lock.holders().any(|holder| self.tokens.is_far_ahead(holder.token, wall))
     }
 
-    /// A dropped lock has been read from a snapshot. The caller has already observed its tokens.
+    /// A dropped lock has been read from a snapshot. The caller has already passed the lock to
+    /// [`Self::observe`].
     pub fn load_dropped(&mut self, db: Db, key: &[u8], lock: Lock) {
         self.async_loaded.as_mut().unwrap_or(&mut self.dropped_locks).put(db, key, lock);
     }
@@ -675,7 +681,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.dropped_locks.flush(db);
     }
 
-    /// Two databases have been swapped. Clients go on waiting for the same key of the same database.
+    /// Two databases have been swapped. Each client still waits for the same key of the same database.
     pub fn swap(&mut self, one: Db, other: Db) {
         self.memories.swap(one, other);
         self.dropped_locks.swap(one, other);

@@ -63,7 +63,7 @@ impl TokenSource {
         Self { floor: 0 }
     }
 
-    /// A token larger than every token given or observed; `None` after the largest.
+    /// A token that is larger than every token given or observed; `None` after the largest token.
     pub fn next(&mut self, wall: WallTime) -> Option<FencingToken> {
         let by_clock = u64::try_from(wall.as_micros()).unwrap_or(0);
         let token = FencingToken::new(self.floor.saturating_add(1).max(by_clock))?;
@@ -89,7 +89,7 @@ impl TokenSource {
         token.get() > latest.max(self.floor)
     }
 
-    /// Observes a token that another server gave, or that this server gave before a restart.
+    /// Raises the floor to a token that another server gave, or that this server gave before a restart.
     pub fn observe(&mut self, token: FencingToken) {
         self.floor = self.floor.max(token.get());
     }

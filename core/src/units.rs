@@ -26,7 +26,7 @@ impl Span {
     }
 
     const fn micros(self) -> i64 {
-        // In range: a span is at most MAX.
+        // The product does not overflow, because a span is at most MAX.
         (self.0 as i64).saturating_mul(MICROS_PER_MILLI)
     }
 
@@ -70,7 +70,7 @@ impl Instant {
         Self(self.0.saturating_sub(span.micros()))
     }
 
-    /// How long until `later`, rounded up; zero when `later` is past.
+    /// The time until `later`, rounded up; zero when `later` is past.
     #[must_use]
     pub fn until(self, later: Self) -> Span {
         Span::from_micros_rounded_up(later.0.saturating_sub(self.0))
@@ -82,7 +82,7 @@ impl Instant {
         self.0.saturating_sub(earlier.0).max(0).unsigned_abs()
     }
 
-    /// How long since `earlier`, rounded down; zero when `earlier` is still to come.
+    /// The time since `earlier`, rounded down; zero when `earlier` is still to come.
     #[must_use]
     pub fn since(self, earlier: Self) -> Span {
         Span::from_micros_rounded_down(self.0.saturating_sub(earlier.0))
@@ -133,7 +133,7 @@ impl WallTime {
         Self(self.0.saturating_add(span.micros()))
     }
 
-    /// How long until `later`, rounded up; zero when `later` is past.
+    /// The time until `later`, rounded up; zero when `later` is past.
     #[must_use]
     pub fn until(self, later: Self) -> Span {
         Span::from_micros_rounded_up(later.0.saturating_sub(self.0))

@@ -77,12 +77,13 @@ pub struct KeptPlace {
     pub place: Place,
     /// When the wait ended.
     pub kept_since: Instant,
-    /// Until when the place holds back the places behind it; `None` when it is passed over.
+    /// The instant until which this place holds back the places behind it; `None` when this place is passed
+    /// over.
     pub holds_back_until: Option<Instant>,
 }
 
 impl KeptPlace {
-    /// The instant at which the place is not kept any longer.
+    /// The instant at which the place ends.
     pub const fn ends(&self) -> Instant {
         self.kept_since.after(self.place.keep)
     }
@@ -122,7 +123,7 @@ impl<H> Queued<H> {
         }
     }
 
-    /// Since when the owner waits.
+    /// The instant since which the owner has waited.
     pub const fn since(&self) -> Instant {
         match &self.who {
             Who::Present(waiter) => waiter.since,

@@ -18,9 +18,9 @@
 //!            the connection is closed
 //! ```
 //!
-//! While a place is absent or passed over, the owner's next request takes it over. The 100 ms are for a client that
-//! waits in slices, each with a short wait limit. Without the 100 ms, a writer that waits in slices could starve,
-//! because readers would overtake it between its slices.
+//! While a place is absent or passed over, the owner's next request takes it over. Some clients wait in
+//! slices: they repeat the request again and again, each time with a short wait limit. Without the 100 ms,
+//! readers could overtake a writer between its slices, and the writer could starve.
 //!
 //! Invariants:
 //!
@@ -29,9 +29,10 @@
 //! - A kept place is indexed by its position, by its owner and by its age, and in `limits`. Its position is in `places`
 //!   while it holds others back, and in `passed_over` afterwards.
 //! - A queue without waiters and kept places does not exist.
-//! - A queue with a due time is in `due`, at that time or earlier. A renewal or a hand-off makes the due time later,
-//!   but the entry stays where it is. The module then looks at the queue once too early, finds that it is not due, and
-//!   sets the entry to the later time. That costs less than moving the entry at each change.
+//! - A queue with a due time is in `due`, at that time or earlier. A renewal or a hand-off makes the due time
+//!   later, but the entry stays where it is. The module then checks the queue once too early, finds that the
+//!   queue is not due, and sets the entry to the later time. This costs less than moving the entry at each
+//!   change.
 
 use crate::cluster_slot::SlotKey;
 use crate::id_hash::{ById, shrink_if_sparse};
@@ -87,7 +88,7 @@ pub enum Full {
 /// Why a client leaves its wait queue. This decides whether its kept place holds others back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
-    /// The client was told that its wait limit was reached. The client may ask again at once.
+    /// The wait limit was reached. The client receives null, and may ask again at once.
     LimitReached,
     /// The client's connection is closed.
     Disconnected,
@@ -116,8 +117,8 @@ pub struct WaitQueues<H> {
     /// All queues in the order of a sweep. The names are here too, so that a sweep need not look up each queue.
     sweep_order: BTreeMap<QueueId, LockName>,
     hasher: RandomState,
-    /// The queue that was last found by its name. One command looks up the same queue several times, and this saves the
-    /// later lookups.
+    /// The queue that was last found by its name. One command looks up the same queue several times, and this
+    /// field saves the later lookups.
     last_found: Cell<QueueId>,
     last_id: u64,
     last_position: u64,
@@ -518,7 +519,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
     }
 
-    /// The lock of a queue may have changed without a decision, so the queue is due now.
+    /// Records that the lock of a queue may have changed without a decision. The queue is due now.
     pub fn set_changed(&mut self, queue: QueueId, now: Instant) {
         if let Some(entry) = self.queues.get_mut(&queue) {
             entry.changed = true;
