@@ -17,12 +17,13 @@ use crate::transaction;
 use crate::waiters;
 use lockward_core::{Completion, Db, Instant, LimitReached, Outcome, QueueId, Span};
 
-/// How long the work goes on before clients are served again, in microseconds. The limit is a time and not a count,
-/// because the cost of one piece of work varies.
+/// How long the module works before it lets the server serve clients again, in microseconds. The limit is a
+/// time and not a count, because the cost of one piece of work varies.
 const WORK_SLICE: i64 = 1_000;
 
-/// How long keys in a cluster and dropped locks are checked before clients are served again, in microseconds. This
-/// slice is shorter than [`WORK_SLICE`], because each check calls the server more often.
+/// How long the module checks keys in a cluster and dropped locks before it lets the server serve clients
+/// again, in microseconds. This slice is shorter than [`WORK_SLICE`], because each check calls the server
+/// more often.
 const SWEEP_SLICE: i64 = 300;
 
 /// After this many refused writes in one slice, the work pauses for [`RETRY`].
@@ -62,7 +63,8 @@ pub fn rearm() {
     state::with(|state| state.rearm(now));
 }
 
-/// Does the work that is due, for one slice of time. The rest is due in the next pass of the event loop.
+/// Does the work that is due, for one slice of time. The remaining work is due in the next pass of the event
+/// loop.
 pub fn work(context: Context) {
     let now = mono();
     let slice = Slice::of_micros(WORK_SLICE);

@@ -1,9 +1,9 @@
 //! The instant by which a command judges leases.
 //!
-//! All commands of one transaction, script or function judge leases by the instant of the first command. So no lease
-//! ends while the transaction, script or function runs. The server does the same with TTLs. The server does not tell
-//! the module that a transaction or script is over. So the module watches for the next command that is in no
-//! transaction or script.
+//! All commands of one transaction, script or function judge leases by the instant of the first command. So
+//! no lease ends while the transaction, script or function runs. The server does the same with TTLs. The
+//! server sends no event at the end of a transaction or script. So the module watches for the next command
+//! that is in no transaction or script.
 
 use crate::server::{Context, global_flags, now, stop_watching_commands, watch_commands};
 use crate::state;

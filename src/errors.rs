@@ -1,5 +1,5 @@
-//! All error replies and their texts. Programs look only at the first word. No text contains anything that a client
-//! sent.
+//! All error replies and their texts. Programs check only the first word. No text contains anything that a
+//! client sent.
 
 use crate::server::{Context, InnerRefused, WrongType};
 use crate::statistics;

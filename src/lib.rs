@@ -59,13 +59,13 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     argc: c_int,
 ) -> c_int {
     let api_version = raw::REDISMODULE_APIVER_1 as c_int;
-    // SAFETY: the server's context, valid for this call. Nothing may be allocated before this.
+    // SAFETY: the server's context is valid for this call. Nothing may be allocated before this.
     let known = unsafe { raw::Export_RedisModule_Init(context, NAME.as_ptr(), VERSION, api_version) };
     if known != raw::REDISMODULE_OK as c_int {
         return raw::REDISMODULE_ERR as c_int;
     }
     catch_panic(Callback::Load, raw::REDISMODULE_ERR as c_int, || {
-        // SAFETY: the server's context, valid for this call.
+        // SAFETY: the server's context is valid for this call.
         let context = unsafe { Context::new(context) };
         if !server::is_recent_enough() {
             log(Level::Warning, "Lockward needs Redis 7.0 or later, or Valkey");
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
             && snapshot_key::register(context)
             && callbacks::statistics::register(context)
             && callbacks::commands::register_all(context)
-            // SAFETY: the server's arguments, valid for this call.
+            // SAFETY: the server's arguments are valid for this call.
             && unsafe { config::register(context, argv, argc) };
         if !registered {
             return raw::REDISMODULE_ERR as c_int;

@@ -65,9 +65,10 @@ pub enum Callback {
 
 /// Runs a callback. If the callback panics, this function logs the panic and returns `fallback`.
 ///
-/// If a shared value is in use, the module itself has made the server call the callback. Then the callback does not
-/// run, and this function logs the call and returns `fallback`. Two kinds of callback run even then, because the server
-/// may call them on another thread while the main thread uses a shared value.
+/// If a shared value is in use, the server has called back into the module during a call from the module.
+/// Then the callback does not run, and this function logs the call and returns `fallback`. Two kinds of
+/// callback run even then, because the server may call them on another thread while the main thread uses a
+/// shared value.
 pub fn catch_panic<R>(kind: Callback, fallback: R, callback: impl FnOnce() -> R) -> R {
     if !matches!(kind, Callback::Free | Callback::Keys) && in_use() {
         log(Level::Warning, &format!("{kind:?} ignored: it came while the module's state was in use"));
@@ -89,7 +90,7 @@ fn reason(cause: &(dyn Any + Send)) -> &str {
     text.or_else(|| cause.downcast_ref::<&str>().copied()).unwrap_or("for no known reason")
 }
 
-/// Panics on demand. Only the test suite uses them, to show that panics are caught.
+/// Panics on request. The test suite uses this module to show that panics are caught.
 #[cfg(feature = "panic-probe")]
 pub mod probe {
     use crate::panics::Callback;
@@ -122,7 +123,8 @@ pub mod probe {
         (b"config", Callback::Config),
     ];
 
-    /// With this name no callback panics. Instead, the server calls the module while the module's state is in use.
+    /// The name for the test of nested calls: with this name, LOCK._PANIC makes the server call the module
+    /// while the module's state is in use.
     pub const NESTED: &[u8] = b"nested";
 
     /// Makes the next callback of the kind named `callback` panic. False when there is no kind of that name.

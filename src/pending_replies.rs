@@ -78,8 +78,8 @@ pub struct PendingReplies {
     replies: HashMap<BlockedClient, PendingReply, ById>,
     undelivered: VecDeque<Undelivered>,
     decisions: u64,
-    /// For each tenure: the number of the last reply when the owner claimed its holds. Holds up to that reply are not
-    /// passed on.
+    /// For each tenure: the number of the last reply when the owner claimed its holds. Holds from replies up
+    /// to this number are not passed on.
     claimed: HashMap<FencingToken, u64, ById>,
     /// For each tenure whose lock was renamed or moved: the present name of the lock.
     moved: HashMap<FencingToken, LockName, ById>,
@@ -183,7 +183,7 @@ impl PendingReplies {
         locks.chain(self.moved.values_mut()).for_each(|(db, _)| *db = db.swapped(one, other));
     }
 
-    /// This server is no primary any more, so it passes no hold on.
+    /// Drops the holds to pass on, because this server is not a primary any more.
     pub fn drop_undelivered(&mut self) {
         self.undelivered.clear();
         self.forget_if_empty();

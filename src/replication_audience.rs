@@ -30,7 +30,8 @@ pub struct ReplicationAudience {
 }
 
 impl ReplicationAudience {
-    /// At first there may be an audience. `can_be_known` tells whether the module can find out on this server.
+    /// At first the module assumes an audience. `can_be_known` says whether the module can find out on this
+    /// server.
     pub const fn new(can_be_known: bool) -> Self {
         Self { none: false, can_be_known }
     }
@@ -45,7 +46,7 @@ impl ReplicationAudience {
         self.none
     }
 
-    /// From now on there may be an audience.
+    /// Records that there may be an audience from now on.
     pub const fn may_come(&mut self) {
         self.none = false;
     }

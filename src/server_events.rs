@@ -1,8 +1,8 @@
 //! Changes of locks that the module did not make, as the server reports them.
 //!
-//! The functions in this file must not write to any key: the server is in the middle of another operation. They note
-//! which locks must be checked, and set the timer. [`crate::background`] does the work in the next pass of the event
-//! loop.
+//! The functions in this file must not write to any key: the server is in the middle of another operation.
+//! They record which locks must be checked, and set the timer. [`crate::background`] does the work in the
+//! next pass of the event loop.
 
 use crate::server::{
     Caller, Content, Context, KeyName, OpenKey, global_flags, latest_wall, lock_allocation, module_context,
@@ -28,8 +28,8 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
         if unlinked.recheck {
             state.recheck_lock(name, now.mono);
         }
-        // It is not too late to subscribe now, because the server sends the event of an eviction or expiry after the
-        // key is gone.
+        // Subscribing now is early enough, because the server sends the event of an eviction or expiry only
+        // after the key is gone.
         if unlinked.may_be_dropped {
             subscriptions::subscribe_expired_evicted();
         }
@@ -42,13 +42,14 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     });
 }
 
-/// A command begins. So the last unlinked lock can be settled: a key that is evicted from now on is another key. The
-/// exception is a command that another module calls in its callback for the eviction of the unlinked lock.
+/// A command begins. A key that is evicted from now on is not the key of the last unlinked lock, so this lock
+/// can be settled. The exception is a command that another module calls in its callback for the eviction of
+/// the unlinked lock.
 ///
-/// If the server does not name the caller, the module opens the key of the last unlinked lock. If the key holds a value
-/// at that time, or gets a value later, a command has replaced the lock. On servers that name the caller, the module must not open
-/// a key in this call. If a client has set CLIENT NO-TOUCH, Redis 7.2 to 8.0 and Valkey 8 read the running command when
-/// a key is opened, but they set it only after this call.
+/// If the server does not name the caller, the module opens the key of the last unlinked lock. If the key
+/// holds a value at that time, or gets a value later, a command has replaced the lock. On servers that name
+/// the caller, the module must not open a key in this call. If a client has set CLIENT NO-TOUCH, Redis 7.2 to
+/// 8.0 and Valkey 8 read the running command when a key is opened, but they set it only after this call.
 pub fn command_begins(caller: Caller) {
     let now = mono();
     match caller {
@@ -91,9 +92,9 @@ pub fn arrived(context: Context, name: &KeyName<'_>) {
     }
 }
 
-/// The server has evicted a key. If a command had unlinked the last unlinked lock, and the evicted key is a later key
-/// of the same name, then [`command_begins`] has settled the lock by now. So this eviction is not taken for an eviction
-/// of the lock.
+/// The server has evicted a key. The evicted key may be a later key with the name of the last unlinked lock.
+/// In that case [`command_begins`] has already settled the lock, so this function does not treat the lock as
+/// evicted.
 ///
 /// A dropped lock is replicated at once, before the server's own DEL. The next pass of the event loop may be too late,
 /// because a failover or a shutdown may forbid writes by then.

@@ -1,4 +1,4 @@
-//! Slices of time for work that no client asked for.
+//! Slices of time for background work.
 
 use crate::server::mono;
 use lockward_core::Instant;

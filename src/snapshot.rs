@@ -1,13 +1,14 @@
 //! How dropped locks are written to snapshots and read from them.
 //!
-//! A snapshot holds what is in the keyspace. So while a snapshot is written, each database with dropped locks has one
-//! more key, a *snapshot key*. All dropped locks of the database are written as its value. Usually the key exists only
-//! in the child process that writes the snapshot, where no client sees it. For SAVE and at a shutdown it exists in the
-//! server itself, which serves no client meanwhile. When a snapshot key is read, its locks become dropped locks at
-//! once, before the AOF or the primary sends changes of them. The key itself is deleted when the data set is loaded.
+//! A snapshot contains only the keyspace. So while a snapshot is written, each database with dropped locks
+//! has one more key, a *snapshot key*. All dropped locks of the database are written as the value of this
+//! key. Usually the key exists only in the child process that writes the snapshot, where no client sees it.
+//! For SAVE and at a shutdown the key exists in the server itself, which serves no client meanwhile. When a
+//! snapshot key is read, its locks become dropped locks at once, before the AOF or the primary sends changes
+//! of these locks. The key itself is deleted when the data set is loaded.
 //!
-//! The locks are not written as keys of their own. With such keys, a replica or an AOF would have more keys than the
-//! primary, and SETNX of one of them would have another result there.
+//! The locks are not written as keys of their own. With such keys, a replica or an AOF would have more keys
+//! than the primary. SETNX of such a key would then have a different result there.
 
 use crate::server::{Context, KeyName, OpenKey, clock, global_flags, subscriptions};
 use crate::{state, stored};
@@ -26,8 +27,8 @@ pub struct Carried {
 pub fn begins(context: Context) {
     let databases: Vec<Db> = state::with(|state| state.store.dropped_locks.databases().collect());
     for db in databases {
-        // The name is new each time: under a fixed name, there could be a key whose TTL has passed but that still
-        // exists.
+        // The name is new each time, because a key of a fixed name might already exist with a TTL that has
+        // passed.
         let key = format!("lockward:shadows:{}", Uuid::new_v4()).into_bytes();
         let name = KeyName::copied(db, &key);
         context.select(db);
@@ -56,8 +57,8 @@ pub fn carried(db: Db, append: impl Fn(&mut Vec<u8>, &Lock, Now)) -> Vec<Carried
     state::with(|state| state.store.dropped_locks.of(db).map(carry).collect())
 }
 
-/// A snapshot key has been read, under this name. False when it is refused, because the server is not loading or the
-/// value does not consist of locks.
+/// A snapshot key with this name has been read. Returns false if the key is refused, because the server is
+/// not loading or the value does not consist of locks.
 pub fn load(db: Db, name: &[u8], all: &[Carried]) -> bool {
     if !global_flags().loading_or_async_loading() {
         return false;

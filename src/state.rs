@@ -3,8 +3,8 @@
 //! The [`Store`] of core holds the memory about locks. All other memory of the module is in this file. The state is
 //! used only in calls that the server makes under its lock.
 //!
-//! The state is borrowed only while no function of the server runs that could call back into the module. Code decides
-//! under the borrow, ends the borrow, and then acts.
+//! While the state is borrowed, no function of the server may run that could call back into the module. So
+//! code first decides with the borrowed state, then ends the borrow, and then acts.
 
 use crate::effects_buffer::EffectsBuffer;
 use crate::pending_replies::PendingReplies;
@@ -17,7 +17,7 @@ use lockward_core::{Instant, LockName, Now, QueueId, Store, SweepPosition};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Everything but the settings.
+/// Everything that the module remembers except the settings.
 #[derive(Default)]
 pub struct State {
     /// Wait queues, dropped locks, tokens and quarantine: what core needs for decisions.
@@ -32,7 +32,7 @@ pub struct State {
     pub sweeps: Sweeps,
     /// Whether anyone receives what is replicated.
     pub replication_audience: ReplicationAudience,
-    /// The keys that carry dropped locks through a snapshot now.
+    /// The snapshot keys that exist now.
     pub snapshot_keys: Vec<LockName>,
     /// The sockets of clients that have waited.
     pub sockets: HashMap<u64, Socket>,
@@ -104,7 +104,7 @@ lazy_static! {
     static ref STATE: Shared<State> = Shared::new(State::default());
 }
 
-/// Set and read only under the server's lock.
+/// Whether the module is changing the keyspace. Set and read only under the server's lock.
 static OWN_WRITE: AtomicBool = AtomicBool::new(false);
 
 /// Uses the state. Must not be called within `use_state`.
@@ -112,12 +112,13 @@ pub fn with<R>(use_state: impl FnOnce(&mut State) -> R) -> R {
     STATE.with(use_state)
 }
 
-/// Whether the module itself is changing the keyspace now, so that it ignores the server's reports of this change.
+/// Whether the module itself is changing the keyspace now. If so, the module ignores the server's reports of
+/// this change.
 pub fn own_write() -> bool {
     OWN_WRITE.load(Ordering::Relaxed)
 }
 
-/// Marks that the module changes the keyspace. The mark ends when this is dropped.
+/// Marks that the module is changing the keyspace, until this guard is dropped.
 pub struct OwnWrite(());
 
 impl OwnWrite {

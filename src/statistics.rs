@@ -22,9 +22,9 @@ pub struct Statistics {
     pub disconnected: u64,
     /// Waits whose place a later request of the same owner took over.
     pub superseded: u64,
-    /// Held locks that were evicted, and kept.
+    /// Held locks that were evicted and kept as dropped locks.
     pub kept_from_eviction: u64,
-    /// Held locks that the server dropped because its wall clock had jumped, and that were kept.
+    /// Held locks that the server dropped because its wall clock had jumped, and that the module kept.
     pub kept_from_clock_steps: u64,
     server: MonotonicStats,
     next_look: Option<Instant>,

@@ -6,11 +6,12 @@ use lockward_core::encoding::{self, Origin};
 use lockward_core::{Loading, Lock};
 use std::fmt::Display;
 
-/// Reads a stored lock; `None` when it is refused. Its tokens are observed, so that every new token is larger.
+/// Reads a stored lock; `None` when it is refused. The tokens of the lock raise the floor of new tokens, so
+/// that every new token is larger.
 ///
-/// A token that lies more than a day ahead is refused in a RESTORE, which a client sends. Such a token is accepted from
-/// this server's own file or primary. Such a token means that a clock was wrong, but it would be worse if the server
-/// did not start.
+/// A token that lies more than a day ahead is refused in a RESTORE, which a client sends. From the server's
+/// own file or primary, the module accepts such a token. The token shows that a clock was wrong, but it would
+/// be worse if the server did not start.
 pub fn load(payload: &[u8]) -> Option<Lock> {
     let now = clock::read();
     let (origin, trusted) = match state::with(|state| state.store.loading()) {

@@ -11,7 +11,7 @@ use lockward_core::{Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, 
 /// them takes 20 slices and 0.17 seconds.
 const KEYS_IN_SLICE: usize = 500;
 
-/// A lease that ends later than this from now is left to the next round.
+/// A lease that does not end within this time is left to the next round.
 const SOON: Span = match Span::from_millis(1_000) {
     Some(span) => span,
     None => Span::MAX,
@@ -75,8 +75,9 @@ fn has_changed(
     }
 }
 
-/// Whether this node does not serve a long key any more. Asks the server only about the slot, with a short key of that
-/// slot. While a slot moves to this node, the waiters for a lock that has already arrived stay.
+/// Whether this node does not serve a long key any more. The function asks the server only about the slot,
+/// with a short key of the same slot. While a slot moves to this node, the waiters for a lock that has
+/// already arrived stay.
 fn has_long_key_left(context: Context, queue: QueueId, db: Db, key: &[u8], cluster: ClusterState) -> bool {
     let Some(slot_key) = state::with(|state| state.store.queues.slot_key(queue)) else { return false };
     let missing =
@@ -102,7 +103,7 @@ pub fn sweep_dropped_locks(context: Context, now: Instant, slice: Slice) -> bool
         if !stands || in_cluster {
             match context.write_gate(&name) {
                 WriteGate::Open if stands => {}
-                // Any value under its key ends the dropped lock, even another lock.
+                // Any value under the key of the dropped lock ends this lock, even another lock.
                 WriteGate::Open => {
                     let (Ok(()) | Err(WrongType)) =
                         transaction::run(context, &name, |decision| decision.expire_and_serve());
@@ -125,7 +126,8 @@ fn next_dropped_lock(context: Context, in_cluster: bool, now: Instant, slice: Sl
         if let Some(name) = name {
             return Some(name);
         }
-        // The position of a long key in a cluster has no name. For such a key, only the slot is checked.
+        // For a long key in a cluster, `next_of_round` returns no name. For such a key, only the slot is
+        // checked.
         let (db, _) = position;
         context.select(db);
         let slot_key = state::with(|state| state.store.dropped_locks.slot_key_at(position))?;

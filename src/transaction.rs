@@ -1,9 +1,9 @@
 //! One decision on one lock with all its effects. A command, the timer and an event all change locks in this one way.
 //!
-//! The lock is in the keyspace or, when the server has dropped its key early, among the dropped locks. Core decides.
-//! The effects are then carried out in one order: store, replicate, set the timer for the clients that still wait,
-//! notify, and unblock. A module that is notified may do anything. If it changes locks, this module receives the
-//! changes as events.
+//! The lock is in the keyspace or, when the server has dropped its key early, among the dropped locks. Core
+//! decides. The effects are then carried out in one order: store, replicate, set the timer for the clients
+//! that still wait, notify, and unblock. A module that is notified may call any command. If it changes locks,
+//! this module receives the changes as events.
 
 use crate::command_time;
 use crate::effects_buffer::EffectsBuffer;
@@ -20,7 +20,7 @@ use lockward_core::{
 /// Runs `decide` on the lock in `name`, and carries out the effects.
 ///
 /// # Errors
-/// [`WrongType`] when the key holds another type; then nothing was decided.
+/// [`WrongType`] when the key holds another type. Then no decision is made.
 pub fn run<R>(
     context: Context,
     name: &KeyName<'_>,
@@ -68,7 +68,7 @@ pub fn run<R>(
     if let Some(waits) = &mut buffer.decided.waits
         && name.bytes().len() > LONGEST_SWEPT_KEY
     {
-        // The sweeps leave out long keys, so check again when the TTL ends.
+        // The sweeps leave out long keys. So the queue is due again when the TTL ends.
         waits.due = key.expires_at().map(|time| now.mono_at(time)).into_iter().chain(waits.due).min();
     }
     drop(key);
@@ -112,7 +112,7 @@ pub fn put_back(context: Context, name: &KeyName<'_>) {
     context.signal_modified(name);
 }
 
-/// Replicates the dropped lock of this name, or its end.
+/// Replicates the dropped lock of this name, or that this lock has ended.
 pub fn replicate_dropped(context: Context, name: &KeyName<'_>) {
     let mut payload = Vec::new();
     let now = now();

@@ -24,7 +24,8 @@ pub struct Wait {
     pub minted: bool,
 }
 
-/// Blocks the client of `context` in the wait queue of `name`. `due` is when that lock must be checked again.
+/// Blocks the client of `context` in the wait queue of `name`. `due` is the instant at which this lock must
+/// be checked again.
 ///
 /// # Errors
 /// [`Error::Full`] when no more clients may wait. [`Error::MayNotWait`] when the server does not let this client wait.
@@ -42,8 +43,8 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
         return Err(Error::Superseded);
     }
     let client = BlockedClient::block(context, id, minted, socket).ok_or(Error::MayNotWait)?;
-    // If a reply is still pending for this handle, it was for an earlier client with the same handle, whose callback
-    // has panicked.
+    // If a reply is still pending for this handle, it belongs to an earlier client with the same handle,
+    // whose callback has panicked.
     drop_reply(client);
     let now = mono();
     let limit = limit.map(|limit| now.after(limit));

@@ -1,8 +1,8 @@
 //! The one timer of the module.
 //!
-//! The timer is set for the earliest of these: the end of a lease that a client waits for, a wait limit, the end of the
-//! quarantine, and work that an event has left. While there are waiters or dropped locks, it also fires ten times a
-//! second, to sweep for keys that changed without an event.
+//! The timer is set for the earliest of these: the end of a lease that a client waits for, a wait limit, the
+//! end of the quarantine, and work that an event has caused. While there are waiters or dropped locks, it
+//! also fires ten times a second, to sweep for keys that changed without an event.
 //!
 //! The server's timers follow the wall clock: when the wall clock is set back, the timers stand still. So every
 //! decision on a lock with waiters, and the server's cron, check by the monotonic clock whether the timer is overdue.
@@ -66,8 +66,8 @@ impl WakeupTimer {
         self.held_back_until = None;
     }
 
-    /// Lets no work begin before `until`, because the server does not accept writes now. Waits do not end at their
-    /// limits before `until` either.
+    /// Delays all work until `until`, because the server does not accept writes now. Until then, waits do not
+    /// end at their limits either.
     pub const fn hold_back(&mut self, until: Instant) {
         self.held_back_until = Some(until);
     }
@@ -91,7 +91,7 @@ impl Rounds {
         now >= self.next
     }
 
-    /// A slice is over. Sets when the round goes on, or when the next round begins.
+    /// A slice is over. Sets the instant at which the round goes on or the next round begins.
     pub fn went_on(&mut self, round_is_over: bool, now: Instant) {
         self.next = now.after(BETWEEN_SLICES);
         if round_is_over {

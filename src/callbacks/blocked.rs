@@ -21,7 +21,7 @@ pub unsafe extern "C" fn on_reply(
     _argv: *mut *mut raw::RedisModuleString,
     _argc: c_int,
 ) -> c_int {
-    // SAFETY: the server's context, valid for this call.
+    // SAFETY: the server's context is valid for this call.
     let context = unsafe { Context::new(context) };
     let client = BlockedClient::of_callback(context);
     let replied =
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn on_unblock(
     _argv: *mut *mut raw::RedisModuleString,
     _argc: c_int,
 ) -> c_int {
-    // SAFETY: the server's context, valid for this call.
+    // SAFETY: the server's context is valid for this call.
     let context = unsafe { Context::new(context) };
     catch_panic(Callback::Unblock, (), || {
         if let Some(client) = BlockedClient::of_callback(context) {

@@ -37,18 +37,18 @@ unsafe extern "C" fn on_command<C: Command>(
     if let Some(at) = C::INFO.key.and_then(KeyUse::inner_command) {
         let reported = catch_panic(Callback::Keys, true, || {
             let count = usize::try_from(argc).unwrap_or_default();
-            // SAFETY: the server's context and strings, valid for this call.
+            // SAFETY: the server's context and strings are valid for this call.
             unsafe { report_keys(context, slice::from_raw_parts(argv, count), at) }
         });
         if reported {
             return raw::REDISMODULE_OK as c_int;
         }
     }
-    // SAFETY: the server's context, valid for this call.
+    // SAFETY: the server's context is valid for this call.
     let context = unsafe { Context::of_command(context) };
     let done = catch_panic(Callback::Command, Err(Error::Internal), || {
         let count = usize::try_from(argc).unwrap_or_default();
-        // SAFETY: the server gives `argc` strings, valid until this call returns.
+        // SAFETY: the server passes `argc` strings, which are valid until this call returns.
         let strings = unsafe { ArgumentStrings::new(slice::from_raw_parts(argv, count)) };
         C::run(context, Arguments::new(context.db(), strings))
     });

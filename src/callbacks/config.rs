@@ -11,22 +11,22 @@ use std::ffi::{c_char, c_int, c_longlong, c_void};
 use std::sync::Mutex;
 use std::{mem, slice};
 
-/// Registers every setting. A setting that the configuration does not name gets its value from the module's arguments,
-/// or else its default. If an argument is wrong, the function logs what is wrong,
-/// and returns false.
+/// Registers every setting. The value of a setting comes from the configuration, or else from the module's
+/// arguments, or else it is the default. If an argument is wrong, the function logs the mistake and returns
+/// false.
 ///
 /// # Safety
-/// `argv` holds `argc` strings of the server's.
+/// `argv` points to `argc` strings of the server.
 pub unsafe fn register(context: Context, argv: *mut *mut raw::RedisModuleString, argc: c_int) -> bool {
     let count = usize::try_from(argc).unwrap_or_default();
-    // SAFETY: as the caller promises. Without arguments the pointer is not used.
+    // SAFETY: the caller promises `argc` valid strings. Without arguments the pointer is not used.
     let strings = if count == 0 { &[] } else { unsafe { slice::from_raw_parts(argv, count) } };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises valid strings.
     let arguments: Vec<&[u8]> = strings.iter().map(|string| unsafe { string_bytes(*string) }).collect();
     let Some(defaults) = defaults(&arguments) else { return false };
     let registered =
         ALL.iter().zip(defaults).all(|(setting, default)| register_one(context, setting, default));
-    // SAFETY: the context is that of the module's load.
+    // SAFETY: the server passed this context to load the module, and it is still valid.
     let loaded = registered
         && unsafe { api!(RedisModule_LoadConfigs(context.as_ptr())) == raw::REDISMODULE_OK as c_int };
     if loaded {
@@ -53,7 +53,7 @@ fn warn_of_contradiction() {
 }
 
 fn register_one(context: Context, setting: &'static Setting, default: i64) -> bool {
-    // SAFETY: the context is that of the module's load; the setting lives for ever.
+    // SAFETY: the server passed this context to load the module, and the setting is static.
     let status = unsafe {
         api!(RedisModule_RegisterNumericConfig(
             context.as_ptr(),

@@ -45,7 +45,7 @@ pub fn create_type(
     version: c_int,
     mut methods: raw::RedisModuleTypeMethods,
 ) -> *mut raw::RedisModuleType {
-    // SAFETY: the context is that of the module's load; the server copies name and methods.
+    // SAFETY: the server passed this context to load the module, and it copies the name and the methods.
     unsafe { api!(RedisModule_CreateDataType(context.as_ptr(), name.as_ptr(), version, &raw mut methods)) }
 }
 
@@ -73,7 +73,7 @@ pub fn register(context: Context) -> bool {
 /// # Safety
 /// The module gave `value` to the server, and the server has not freed it.
 unsafe fn lock<'a>(value: *const c_void) -> Option<&'a Lock> {
-    // SAFETY: such a value is a boxed lock.
+    // SAFETY: every value that the module gave to the server is a boxed lock.
     unsafe { value.cast::<Lock>().as_ref() }
 }
 
@@ -84,14 +84,15 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *m
             return ptr::null_mut();
         }
         let mut len = 0;
-        // SAFETY: the server's io, valid for this call; the buffer is ours, to be freed by the server's allocator.
+        // SAFETY: the server's `io` is valid for this call. The server allocates the buffer, and this
+        // function frees it below.
         let buffer = unsafe { api!(RedisModule_LoadStringBuffer(io, &raw mut len)) };
         if buffer.is_null() {
             return ptr::null_mut();
         }
         // SAFETY: the server has read `len` bytes into the buffer.
         let loaded = stored::load(unsafe { slice::from_raw_parts(buffer.cast(), len) });
-        // SAFETY: allocated by the server in the call above, freed once.
+        // SAFETY: the server allocated the buffer in the call above, and the buffer is freed once.
         unsafe { api!(RedisModule_Free(buffer.cast())) };
         loaded.map_or(ptr::null_mut(), |lock| lock_allocation::give(Box::new(lock)).cast())
     })
@@ -99,11 +100,11 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *m
 
 unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
     catch_panic(Callback::RdbSave, (), || {
-        // SAFETY: the server's value, valid for this call.
+        // SAFETY: the server's value is valid for this call.
         let Some(lock) = (unsafe { lock(value) }) else { return };
         let mut payload = Vec::new();
         encoding::append_lock(&mut payload, lock, clock::read());
-        // SAFETY: the server's io, valid for this call; the bytes are copied.
+        // SAFETY: the server's `io` is valid for this call, and the server copies the bytes.
         unsafe { api!(RedisModule_SaveStringBuffer(io, payload.as_ptr().cast(), payload.len())) };
     });
 }
@@ -114,11 +115,11 @@ unsafe extern "C" fn aof_rewrite(
     value: *mut c_void,
 ) {
     catch_panic(Callback::AofRewrite, (), || {
-        // SAFETY: the server's value, valid for this call.
+        // SAFETY: the server's value is valid for this call.
         let Some(lock) = (unsafe { lock(value) }) else { return };
         let mut payload = Vec::new();
         encoding::append_lock(&mut payload, lock, clock::read());
-        // SAFETY: the format names a string of the server's and a buffer with its length, and these follow.
+        // SAFETY: the arguments match the format: a string of the server, and a buffer with its length.
         unsafe {
             api!(RedisModule_EmitAOF(
                 io,
@@ -142,7 +143,7 @@ unsafe extern "C" fn free(value: *mut c_void) {
 /// deletes only locks without holders, which the server frees at once.
 unsafe extern "C" fn free_effort(_context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> usize {
     catch_panic(Callback::Free, 1, || {
-        // SAFETY: the server's value, valid for this call.
+        // SAFETY: the server's value is valid for this call.
         unsafe { lock(value) }.map_or(1, |lock| lock.holders().len().max(1))
     })
 }
@@ -153,7 +154,7 @@ unsafe extern "C" fn mem_usage(
     _samples: usize,
 ) -> usize {
     catch_panic(Callback::MemUsage, 0, || {
-        // SAFETY: the server's value, valid for this call, allocated by the server's allocator.
+        // SAFETY: the server's value is valid for this call, and is an allocation of the server's allocator.
         let (size, lock) = unsafe { (api!(RedisModule_MallocSize(value.cast_mut())), lock(value)) };
         size.saturating_add(lock.map_or(0, Lock::heap_size))
     })
@@ -161,14 +162,14 @@ unsafe extern "C" fn mem_usage(
 
 unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
     catch_panic(Callback::Digest, (), || {
-        // SAFETY: the server's value, valid for this call.
+        // SAFETY: the server's value is valid for this call.
         let Some(lock) = (unsafe { lock(value) }) else { return };
         // The digest must be the same on a primary and its replica. Each server stores the deadline by its own clock,
         // so the digest leaves out the deadline.
         for holder in lock.holders() {
             let owner = holder.owner.to_bytes();
             let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-            // SAFETY: the server's digest, valid for this call; the bytes are copied.
+            // SAFETY: the server's digest is valid for this call, and the server copies the bytes.
             unsafe {
                 api!(RedisModule_DigestAddStringBuffer(digest, owner.as_ptr().cast(), owner.len()));
                 api!(RedisModule_DigestAddLongLong(digest, number(holder.token.get())));
@@ -184,7 +185,7 @@ unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_v
 unsafe extern "C" fn unlink(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     // The module's own changes are not reported.
     if !state::own_write() {
-        // SAFETY: the server's context and value, valid for this call.
+        // SAFETY: the server's context and value are valid for this call.
         unsafe { unlinked(context, value) };
     }
 }
@@ -194,7 +195,7 @@ unsafe extern "C" fn unlink(context: *mut raw::RedisModuleKeyOptCtx, value: *con
 #[inline(never)]
 unsafe fn unlinked(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     catch_panic(Callback::Unlink, (), || {
-        // SAFETY: as the caller promises; the name is valid through the call.
+        // SAFETY: the caller promises a valid context and value, and the name is valid through the call.
         unsafe {
             let db = Db(api!(RedisModule_GetDbIdFromOptCtx(context)));
             let name = api!(RedisModule_GetKeyNameFromOptCtx(context));
@@ -215,9 +216,10 @@ unsafe extern "C" fn defrag(
     catch_panic(Callback::Defrag, 0, || {
         // SAFETY:
         // - the value, and an owner on the heap, are each one allocation of the server's allocator;
-        // - `DefragAlloc` moves an allocation and frees the old place, or returns null and leaves it;
+        // - `DefragAlloc` either moves an allocation and frees the old place, or returns null and changes
+        //   nothing;
         // - a moved owner is put in place without dropping the box that pointed to its old place;
-        // - the context is the server's, valid for this call.
+        // - the server's context is valid for this call.
         unsafe {
             let mut cursor = 0;
             api!(RedisModule_DefragCursorGet(context, &raw mut cursor));

@@ -33,7 +33,7 @@ pub unsafe extern "C" fn on_new_key(
     key: *mut raw::RedisModuleString,
 ) -> c_int {
     catch_panic(Callback::Notify, (), || {
-        // SAFETY: context, event and key are the server's, valid through the call.
+        // SAFETY: the server's context, event and key are valid through the call.
         let (_, _, name) = unsafe { event_args(context, event, key) };
         server_events::new_key(&name);
     });
@@ -43,13 +43,13 @@ pub unsafe extern "C" fn on_new_key(
 /// The arguments of a keyspace event.
 ///
 /// # Safety
-/// All three are the server's, valid for `'a`.
+/// The three pointers come from the server and are valid for `'a`.
 unsafe fn event_args<'a>(
     context: *mut raw::RedisModuleCtx,
     event: *const c_char,
     key: *mut raw::RedisModuleString,
 ) -> (Context, &'a CStr, KeyName<'a>) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises valid pointers.
     let (context, event, name) = unsafe {
         let context = Context::new(context);
         (context, CStr::from_ptr(event), KeyName::new(context.db(), key))
@@ -57,10 +57,10 @@ unsafe fn event_args<'a>(
     if version() < DB_OF_CLIENT_SINCE {
         return (context, event, name);
     }
-    // The context has the client's database. But MOVE and COPY report a key of another database, so the database is
-    // read from the open key.
+    // The context names the client's database. But MOVE and COPY report a key of another database, so the
+    // database is read from the open key.
     let db = OpenKey::to_look(context, &name).db().unwrap_or(name.db());
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises valid pointers.
     (context, event, unsafe { KeyName::new(db, key) })
 }
 
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn on_generic(
     key: *mut raw::RedisModuleString,
 ) -> c_int {
     catch_panic(Callback::Notify, (), || {
-        // SAFETY: context, event and key are the server's, valid through the call.
+        // SAFETY: the server's context, event and key are valid through the call.
         let (context, event, name) = unsafe { event_args(context, event, key) };
         if event == c"expire" {
             server_events::ttl_set(&name);
@@ -110,7 +110,7 @@ unsafe extern "C" fn on_loading(
         }
         raw::REDISMODULE_SUBEVENT_LOADING_REPL_START => server_events::loading_begins(Loading::Primary),
         _ => {
-            // SAFETY: the server's context, valid for this call.
+            // SAFETY: the server's context is valid for this call.
             snapshot::ends(unsafe { Context::new(context) });
             server_events::loading_ends();
         }
@@ -137,7 +137,7 @@ unsafe extern "C" fn on_snapshot(
     _data: *mut c_void,
 ) {
     catch_panic(Callback::Snapshot, (), || {
-        // SAFETY: the server's context, valid for this call.
+        // SAFETY: the server's context is valid for this call.
         let context = unsafe { Context::new(context) };
         match stage {
             raw::REDISMODULE_SUBEVENT_PERSISTENCE_ENDED | raw::REDISMODULE_SUBEVENT_PERSISTENCE_FAILED => {
@@ -159,8 +159,8 @@ unsafe extern "C" fn on_config(
 ) {
     catch_panic(Callback::Config, (), || {
         server_events::audience_may_come();
-        // SAFETY: the server passes this structure with this event, valid through the call, with as many names as it
-        // says.
+        // SAFETY: the server passes this structure with this event. It is valid through the call and has
+        // `num_changes` names.
         let names = unsafe {
             let Some(changed) = data.cast::<raw::RedisModuleConfigChange>().as_ref() else { return };
             let count = usize::try_from(changed.num_changes).unwrap_or_default();
@@ -180,7 +180,7 @@ unsafe extern "C" fn on_flush(
     data: *mut c_void,
 ) {
     catch_panic(Callback::Flush, (), || {
-        // SAFETY: the server passes this structure with this event, valid through the call.
+        // SAFETY: the server passes this structure with this event, and it is valid through the call.
         let flushed = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() };
         if let Some(flushed) = flushed.filter(|_| stage == raw::REDISMODULE_SUBEVENT_FLUSHDB_END) {
             server_events::flushed((flushed.dbnum >= 0).then_some(Db(flushed.dbnum)));
@@ -195,7 +195,7 @@ unsafe extern "C" fn on_swap_db(
     data: *mut c_void,
 ) {
     catch_panic(Callback::SwapDb, (), || {
-        // SAFETY: the server passes this structure with this event, valid through the call.
+        // SAFETY: the server passes this structure with this event, and it is valid through the call.
         if let Some(swapped) = unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() } {
             server_events::swapped(Db(swapped.dbnum_first), Db(swapped.dbnum_second));
         }
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn on_expired_evicted(
     key: *mut raw::RedisModuleString,
 ) -> c_int {
     catch_panic(Callback::Notify, (), || {
-        // SAFETY: context, event and key are the server's, valid through the call.
+        // SAFETY: the server's context, event and key are valid through the call.
         let (context, event, name) = unsafe { event_args(context, event, key) };
         if event == c"evicted" {
             server_events::evicted(context, &name);

@@ -9,7 +9,7 @@ use redis_module::raw;
 pub unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) {
     catch_panic(Callback::NextCommand, (), || {
         command_time::command_begins();
-        // SAFETY: the server's filter context, valid for this call.
+        // SAFETY: the server's filter context is valid for this call.
         server_events::command_begins(unsafe { server::caller(command) });
     });
 }

@@ -13,8 +13,8 @@ use std::{ptr, slice};
 /// The name of the type. The server requires nine characters.
 const NAME: &CStr = c"lockward_";
 
-/// The version of the type, which the server writes into RDB files. This version is only that of the list, and must not
-/// change. The payload of each lock in the list begins with the version of the encoding.
+/// The version of the type, which the server writes into RDB files. This version is only the version of the
+/// list, and must not change. The payload of each lock in the list begins with the version of the encoding.
 const ENCODING: c_int = 1;
 
 /// Makes the data type. False when the server refuses it.
@@ -33,10 +33,10 @@ pub fn register(context: Context) -> bool {
 
 unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, _value: *mut c_void) {
     catch_panic(Callback::RdbSave, (), || {
-        // SAFETY: the server's io, valid for this call.
+        // SAFETY: the server's `io` is valid for this call.
         let db = Db(unsafe { api!(RedisModule_GetDbIdFromIO(io)) });
         let all = snapshot::carried(db, encoding::append_lock);
-        // SAFETY: the server's io, valid for this call; the bytes are copied.
+        // SAFETY: the server's `io` is valid for this call, and the server copies the bytes.
         unsafe {
             api!(RedisModule_SaveUnsigned(io, u64::try_from(all.len()).unwrap_or(u64::MAX)));
             for Carried { key, payload } in all {
@@ -52,9 +52,9 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *m
         if version != ENCODING {
             return ptr::null_mut();
         }
-        // SAFETY: the server's io, valid for this call.
+        // SAFETY: the server's `io` is valid for this call.
         let Some(all) = (unsafe { read(io) }) else { return ptr::null_mut() };
-        // SAFETY: the server's io, valid for this call; the name is null or valid through the call.
+        // SAFETY: the server's `io` is valid for this call, and the name is null or valid through the call.
         let (db, name) = unsafe {
             let name = api!(RedisModule_GetKeyNameFromIO(io));
             (Db(api!(RedisModule_GetDbIdFromIO(io))), if name.is_null() { &[] } else { string_bytes(name) })
@@ -68,15 +68,15 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *m
 /// # Safety
 /// The server has passed `io` to the running callback.
 unsafe fn read(io: *mut raw::RedisModuleIO) -> Option<Vec<Carried>> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises a valid `io`.
     let count = unsafe { api!(RedisModule_LoadUnsigned(io)) };
     let mut all = Vec::new();
     for _ in 0..count {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises a valid `io`.
         let (key, payload) = unsafe { (read_bytes(io)?, read_bytes(io)?) };
         all.push(Carried { key, payload });
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises a valid `io`.
     (unsafe { api!(RedisModule_IsIOError(io)) } == 0).then_some(all)
 }
 
@@ -87,7 +87,7 @@ unsafe fn read(io: *mut raw::RedisModuleIO) -> Option<Vec<Carried>> {
 unsafe fn read_bytes(io: *mut raw::RedisModuleIO) -> Option<Vec<u8>> {
     let mut len = 0;
     // SAFETY:
-    // - the io is as the caller promises;
+    // - the caller promises a valid `io`;
     // - the server has read `len` bytes into a buffer of its allocator, which is freed once.
     unsafe {
         let buffer = api!(RedisModule_LoadStringBuffer(io, &raw mut len));
@@ -106,12 +106,12 @@ unsafe extern "C" fn aof_rewrite(
     _value: *mut c_void,
 ) {
     catch_panic(Callback::AofRewrite, (), || {
-        // SAFETY: the server's io, valid for this call.
+        // SAFETY: the server's `io` is valid for this call.
         let db = Db(unsafe { api!(RedisModule_GetDbIdFromIO(io)) });
         let append =
             |payload: &mut Vec<u8>, lock: &_, now| encoding::append_dropped_lock(payload, Some(lock), now);
         for Carried { key, payload } in snapshot::carried(db, append) {
-            // SAFETY: the format names two buffers with their lengths, and these follow.
+            // SAFETY: the arguments match the format: two buffers with their lengths.
             unsafe {
                 api!(RedisModule_EmitAOF(
                     io,

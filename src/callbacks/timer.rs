@@ -7,12 +7,12 @@ use redis_module::raw;
 use std::ffi::c_void;
 
 pub unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
-    // SAFETY: the server's context, valid for this call.
+    // SAFETY: the server's context is valid for this call.
     let context = unsafe { Context::new(context) };
-    // The timer is marked as fired before the work. Otherwise a panic of the work would leave the mark unset, and the
-    // timer would never be set again. If setting the mark panics, the work does not run: the timer would still be
-    // marked as set, so the work could stop and thereby free it. After the callback, the server would free the timer
-    // again.
+    // The timer is marked as fired before the work. Otherwise, after a panic of the work, the timer would
+    // stay marked as set and would never be set again. If the marking itself panics, the work does not run,
+    // because it could stop the timer that is still marked as set and thereby free it. The server would then
+    // free the timer again after the callback.
     let fired = || {
         background::timer_fired();
         true

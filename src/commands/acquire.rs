@@ -76,7 +76,7 @@ struct Parsed<'a> {
     key: KeyName<'a>,
     request: AcquireRequest,
     minted: bool,
-    /// Whether to wait, and for how long at most.
+    /// Whether the client waits, and for how long at most.
     block: Option<Option<Span>>,
     keep: Option<Span>,
 }

@@ -38,7 +38,7 @@ impl BlockedClient {
     pub fn block(context: Context, id: u64, minted: bool, socket: Option<Socket>) -> Option<Self> {
         let entry_points = entry_points();
         let unblock = if version() >= TIMEOUT_SAFE_SINCE { entry_points.unblock } else { None };
-        // SAFETY: the context is valid. The server never looks into the private data, and has nothing to free.
+        // SAFETY: the context is valid. The server never reads the private data, and has nothing to free.
         let handle =
             unsafe { api!(RedisModule_BlockClient(context.as_ptr(), entry_points.reply, unblock, None, 0)) };
         let handle = NonNull::new(handle)?;
@@ -53,15 +53,15 @@ impl BlockedClient {
         unsafe { api!(RedisModule_UnblockClient(self.handle.as_ptr(), ptr::null_mut())) };
     }
 
-    /// A client with this handle, for a lookup.
+    /// A value that equals the client with this handle, to look up this client.
     pub const fn with_handle(handle: NonNull<raw::RedisModuleBlockedClient>) -> Self {
         Self { handle, id: 0, minted: false, socket: None }
     }
 
-    /// The client of a callback of a blocked client, for a lookup.
+    /// A value that equals the client of the running callback, to look up this client.
     pub fn of_callback(context: Context) -> Option<Self> {
-        // SAFETY: the context belongs to a callback of a blocked client; the server returns the client's handle, or
-        // null.
+        // SAFETY: the context belongs to a callback of a blocked client. The server returns the client's
+        // handle or null.
         let handle = unsafe { api!(RedisModule_GetBlockedClientHandle(context.as_ptr())) };
         NonNull::new(handle).map(Self::with_handle)
     }

@@ -6,14 +6,14 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::slice;
 
-/// A reply of `RM_Call`, freed when this is dropped.
+/// A reply of `RM_Call`. It is freed when this value is dropped.
 pub struct CallReply(NonNull<raw::RedisModuleCallReply>);
 
 impl CallReply {
-    /// Takes over a reply; `None` when the server has given none.
+    /// Takes over a reply; `None` if the server has returned no reply.
     ///
     /// # Safety
-    /// `reply` comes from `RM_Call` and is freed by nobody else.
+    /// `reply` comes from `RM_Call`, and no other code frees it.
     pub unsafe fn new(reply: *mut raw::RedisModuleCallReply) -> Option<Self> {
         NonNull::new(reply).map(Self)
     }
@@ -38,7 +38,7 @@ impl CallReply {
         self.kind() == raw::REDISMODULE_REPLY_PROMISE as c_int
     }
 
-    /// Whether the command has replied nothing.
+    /// Whether the command has sent no reply.
     pub fn is_empty(&self) -> bool {
         self.kind() == raw::REDISMODULE_REPLY_UNKNOWN as c_int
     }
@@ -50,7 +50,7 @@ impl CallReply {
 
     /// Whether the server can return promises: Redis from 7.2 on, and Valkey.
     pub fn may_be_promise() -> bool {
-        // SAFETY: reads a function pointer that the server set when the module was loaded.
+        // SAFETY: this reads a function pointer, which the server set when the module was loaded.
         unsafe { raw::RedisModule_CallReplyPromiseAbort }.is_some()
     }
 
@@ -72,7 +72,8 @@ impl<'a> ReplyPart<'a> {
 
     /// The part of a list at this position.
     pub fn at(self, position: usize) -> Option<Self> {
-        // SAFETY: the reply is valid for 'a; the server returns null if it is no list, or not so long.
+        // SAFETY: the reply is valid for 'a. The server returns null if the reply is not a list, or is a
+        // shorter list.
         let part = unsafe { api!(RedisModule_CallReplyArrayElement(self.0.as_ptr(), position)) };
         NonNull::new(part).map(|part| Self(part, PhantomData))
     }
@@ -86,7 +87,7 @@ impl<'a> ReplyPart<'a> {
     /// The text of a string or an error; empty for anything else.
     pub fn text(self) -> &'a [u8] {
         let mut len = 0;
-        // SAFETY: the reply is valid for 'a, and its text lives as long.
+        // SAFETY: the reply and its text are valid for 'a.
         unsafe {
             let start = api!(RedisModule_CallReplyStringPtr(self.0.as_ptr(), &raw mut len));
             if start.is_null() { &[] } else { slice::from_raw_parts(start.cast(), len) }
@@ -102,7 +103,7 @@ impl<'a> ReplyPart<'a> {
 
 impl Drop for CallReply {
     fn drop(&mut self) {
-        // SAFETY: ours, freed once.
+        // SAFETY: this value owns the reply, and frees it once.
         unsafe { api!(RedisModule_FreeCallReply(self.0.as_ptr())) };
     }
 }

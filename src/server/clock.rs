@@ -34,8 +34,8 @@ fn micros() -> i64 {
     i64::try_from(unsafe { api!(RedisModule_MonotonicMicroseconds()) }).unwrap_or(i64::MAX)
 }
 
-/// The latest time that the server may have used to judge a TTL just now. The server uses the time at which a command
-/// began until the command is done, and Valkey 9 reads the clock only once a millisecond.
+/// The latest wall time by which the server may have judged a TTL just now. The server uses the time at which
+/// a command began until the command is done, and Valkey 9 reads the clock only once a millisecond.
 pub fn latest_wall() -> WallTime {
     // SAFETY: the two functions take no arguments, and do not access the module's memory.
     let (millis, micros) = unsafe {

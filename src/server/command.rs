@@ -18,8 +18,8 @@ pub struct CommandInfo {
     pub key: Option<KeyUse>,
     /// Its arguments, as COMMAND DOCS and the hints of redis-cli show them.
     pub arguments: &'static [Argument],
-    /// Its ACL categories, on servers that let a module name them. [`OWN_CATEGORY`] is left out where it could not be
-    /// added.
+    /// Its ACL categories, on servers that let a module name them. [`OWN_CATEGORY`] is left out if the server
+    /// could not add it.
     pub categories: &'static [&'static str],
     /// Its tips for clients and proxies, as COMMAND INFO names them, separated by spaces.
     pub tips: &'static CStr,
@@ -141,7 +141,7 @@ fn raw_list(
 ) -> Vec<raw::RedisModuleCommandArg> {
     let raw = |(at, argument): (usize, &Argument)| argument.raw(at < chosen, held);
     let mut list: Vec<_> = arguments.iter().enumerate().map(raw).collect();
-    // SAFETY: this C struct is valid when zeroed: null pointers and zero numbers.
+    // SAFETY: this C struct is valid when all its pointers are null and its numbers are zero.
     list.push(unsafe { mem::zeroed() });
     list
 }
@@ -187,10 +187,10 @@ impl KeyUse {
 /// Adds [`OWN_CATEGORY`] where the server can: Redis from 7.4 on, and Valkey. On other servers a module cannot add a
 /// category.
 pub fn add_category(context: Context) -> bool {
-    // SAFETY: reads a function pointer that the server set when the module was loaded.
+    // SAFETY: this reads a function pointer, which the server set when the module was loaded.
     let Some(add) = (unsafe { raw::RedisModule_AddACLCategory }) else { return false };
     let Ok(name) = CString::new(OWN_CATEGORY) else { return false };
-    // SAFETY: the context is that of the module's load; the name is copied.
+    // SAFETY: the server passed this context to load the module, and it copies the name.
     let added = unsafe { add(context.as_ptr(), name.as_ptr()) } == raw::REDISMODULE_OK as c_int;
     if !added {
         log(Level::Warning, "there is an ACL category @lock already: the module goes without");
@@ -207,7 +207,7 @@ pub fn register_command(
 ) -> bool {
     let key = c_int::from(info.key.is_some());
     let (context, name) = (context.as_ptr(), info.name.as_ptr());
-    // SAFETY: the context is that of the module's load; all texts are constant and end in NUL.
+    // SAFETY: the server passed this context to load the module. All texts are constant and end in NUL.
     let created = unsafe {
         api!(RedisModule_CreateCommand(context, name, entry_point, info.flags.as_ptr(), key, key, key))
     };
@@ -215,7 +215,7 @@ pub fn register_command(
         log(Level::Warning, &format!("there is a command {} already", info.name.to_string_lossy()));
         return false;
     }
-    // SAFETY: the command has just been made under this name.
+    // SAFETY: the command was created above under this name.
     let command = unsafe { api!(RedisModule_GetCommand(context, name)) };
     !command.is_null() && describe(command, info) && categorise(command, info, own_category)
 }
@@ -227,7 +227,8 @@ fn describe(command: *mut raw::RedisModuleCommand, info: &CommandInfo) -> bool {
         sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
         sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
     };
-    // SAFETY: these C structs are valid when zeroed: null pointers, zero numbers, "unknown" and "omitted" kinds.
+    // SAFETY: zero is a valid value for every field of these C structs. For a kind, zero means "unknown" or
+    // "omitted".
     let mut specs: [raw::RedisModuleCommandKeySpec; 3] = unsafe { mem::zeroed() };
     if let (Some(key), [first, inner, _end]) = (info.key, &mut specs) {
         first.flags = key.flags().into();
@@ -258,20 +259,21 @@ fn describe(command: *mut raw::RedisModuleCommand, info: &CommandInfo) -> bool {
         key_specs: if info.key.is_some() { specs.as_mut_ptr() } else { ptr::null_mut() },
         args: if info.arguments.is_empty() { ptr::null_mut() } else { arguments.as_mut_ptr() },
     };
-    // SAFETY: the command exists; everything `described` points to lives through the call, which copies it.
+    // SAFETY: the command exists. All data behind `described` lives through the call, and the server copies
+    // the data.
     let status = unsafe { api!(RedisModule_SetCommandInfo(command, &raw const described)) };
     status == raw::REDISMODULE_OK as c_int
 }
 
 fn categorise(command: *mut raw::RedisModuleCommand, info: &CommandInfo, own_category: bool) -> bool {
-    // SAFETY: reads a function pointer that the server set when the module was loaded.
+    // SAFETY: this reads a function pointer, which the server set when the module was loaded.
     let Some(categorise) = (unsafe { raw::RedisModule_SetCommandACLCategories }) else {
         return true; // Redis before 7.2
     };
     let known = |name: &&&str| own_category || **name != OWN_CATEGORY;
     let names: Vec<&str> = info.categories.iter().filter(known).copied().collect();
     let Ok(names) = CString::new(names.join(" ")) else { return false };
-    // SAFETY: the command exists; the text is read within the call.
+    // SAFETY: the command exists, and the server reads the text only during the call.
     let status = unsafe { categorise(command, names.as_ptr()) };
     status == raw::REDISMODULE_OK as c_int
 }

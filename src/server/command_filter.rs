@@ -1,7 +1,7 @@
 //! Calls at the beginning of every command.
 //!
-//! The server has no event for the beginning of a command, but calls a command filter then. The module registers a
-//! filter only while it needs one, because a filter makes every command slower.
+//! The server sends no event when a command begins, but it calls the command filters at this time. The module
+//! registers a filter only while it needs one, because a filter makes every command slower.
 
 use super::entry_points::entry_points;
 use super::module_context::module_context;
@@ -20,7 +20,7 @@ pub enum Caller {
     TopLevel,
     /// A script or another module: the command runs within another command.
     Inner,
-    /// A client, a script or another module. Redis 7.0 does not say which.
+    /// A client, a script or another module: Redis 7.0 does not name the caller.
     Unknown,
 }
 
@@ -30,14 +30,14 @@ pub fn watch_commands() {
     if FILTER.load(Ordering::Relaxed).is_null() {
         let flags = raw::REDISMODULE_CMDFILTER_NOSELF as c_int;
         let (context, callback) = (module_context().as_ptr(), entry_points().command);
-        // SAFETY: the module's context is valid; the callback takes no data.
+        // SAFETY: the module's context is valid, and the callback takes no data.
         let filter = unsafe { api!(RedisModule_RegisterCommandFilter(context, callback, flags)) };
         FILTER.store(filter, Ordering::Relaxed);
     }
 }
 
-/// Ends [`watch_commands`]. Must not be called while a command begins: the server may be walking through its list of
-/// filters.
+/// Ends [`watch_commands`]. Must not be called while a command begins, because the server may then be walking
+/// through its list of filters.
 pub fn stop_watching_commands() {
     let filter = FILTER.swap(ptr::null_mut(), Ordering::Relaxed);
     if !filter.is_null() {
@@ -52,8 +52,8 @@ pub fn stop_watching_commands() {
 /// # Safety
 /// The server has passed `command` to the running callback.
 pub unsafe fn caller(command: *mut raw::RedisModuleCommandFilterCtx) -> Caller {
-    // SAFETY: as the caller promises. The pointer for the client's info is null, so the server only looks the client
-    // up.
+    // SAFETY: the caller promises a valid `command`. The pointer for the client's info is null, so the server
+    // writes nothing there.
     unsafe {
         let (Some(id_of), Some(info_of)) =
             (raw::RedisModule_CommandFilterGetClientId, raw::RedisModule_GetClientInfoById)

@@ -15,7 +15,7 @@ pub struct Context {
     of_command: bool,
 }
 
-/// The flags of a context. Costly to read: the server computes its memory use for them.
+/// The flags of a context. Reading them is costly, because the server computes its memory use each time.
 #[derive(Clone, Copy)]
 pub struct Flags(u32);
 
@@ -48,7 +48,7 @@ impl Flags {
         self.any(raw::REDISMODULE_CTX_FLAGS_LOADING)
     }
 
-    /// The server is loading data. With ASYNC_LOADING it goes on serving the old data meanwhile.
+    /// The server is loading data. With ASYNC_LOADING the server still serves the old data meanwhile.
     pub const fn loading_or_async_loading(self) -> bool {
         self.any(raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING)
     }
@@ -81,7 +81,8 @@ impl Context {
     /// Wraps the context of a callback.
     ///
     /// # Safety
-    /// `context` is the callback's own, and the wrapper is not used after the callback has returned.
+    /// `context` belongs to the running callback, and the wrapper is not used after this callback has
+    /// returned.
     pub const unsafe fn new(context: *mut raw::RedisModuleCtx) -> Self {
         Self { raw: context, of_command: false }
     }
@@ -89,12 +90,12 @@ impl Context {
     /// Wraps the context of a command's callback.
     ///
     /// # Safety
-    /// As [`Context::new`].
+    /// The same as for [`Context::new`].
     pub const unsafe fn of_command(context: *mut raw::RedisModuleCtx) -> Self {
         Self { raw: context, of_command: true }
     }
 
-    /// Whether this is the context of a command, which can be replicated verbatim.
+    /// Whether this is the context of a command. Only a command can be replicated verbatim.
     pub const fn is_of_command(self) -> bool {
         self.of_command
     }
@@ -104,8 +105,9 @@ impl Context {
         self.raw
     }
 
-    /// Tells the server what the module handles itself: errors while loading, signals that a key has changed, a replica
-    /// that loads new data beside the old, and a node that loads the data of a slot that it does not own yet.
+    /// Declares what the module handles itself: errors while loading, signals that a key has changed, a
+    /// replica that loads new data beside the old data, and a node that loads the data of a slot that it does
+    /// not own yet.
     pub fn set_options(self) {
         let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
             | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
@@ -113,7 +115,7 @@ impl Context {
         if info::text(c"server", c"valkey_version").is_some() {
             options |= VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION;
         }
-        // SAFETY: the context is that of the module's load.
+        // SAFETY: the server passed this context to load the module, and it is still valid.
         unsafe { api!(RedisModule_SetModuleOptions(self.raw, options.cast_signed())) };
     }
 
@@ -132,7 +134,7 @@ impl Context {
 
     /// Selects a database, in a callback without a client.
     pub fn select(self, db: Db) {
-        // SAFETY: the context is valid; a database that does not exist is refused and changes nothing.
+        // SAFETY: the context is valid. The server refuses a database that does not exist.
         unsafe { api!(RedisModule_SelectDb(self.raw, db.0)) };
     }
 
@@ -156,13 +158,13 @@ impl Context {
 
     /// Replies a bulk string.
     pub fn reply_bytes(self, bytes: &[u8]) {
-        // SAFETY: the context is valid; the bytes are copied.
+        // SAFETY: the context is valid, and the server copies the bytes.
         unsafe { api!(RedisModule_ReplyWithStringBuffer(self.raw, bytes.as_ptr().cast(), bytes.len())) };
     }
 
     /// Replies a simple string.
     pub fn reply_simple(self, text: &CStr) {
-        // SAFETY: the context is valid; the text is copied.
+        // SAFETY: the context is valid, and the server copies the text.
         unsafe { api!(RedisModule_ReplyWithSimpleString(self.raw, text.as_ptr())) };
     }
 
@@ -193,7 +195,7 @@ impl Context {
     /// Replies an error. `text` begins with the error's word.
     pub fn reply_error(self, text: &str) {
         let text = CString::new(text).unwrap_or_default();
-        // SAFETY: the context is valid; the text is copied.
+        // SAFETY: the context is valid, and the server copies the text.
         unsafe { api!(RedisModule_ReplyWithError(self.raw, text.as_ptr())) };
     }
 
@@ -206,14 +208,14 @@ impl Context {
     /// Sends the client the reply of a command that the module has called. The module must have called the command in
     /// the client's version of the protocol.
     pub fn reply_with(self, reply: &CallReply) {
-        // SAFETY: context and reply are valid.
+        // SAFETY: the context and the reply are valid.
         unsafe { api!(RedisModule_ReplyWithCallReply(self.raw, reply.as_ptr())) };
     }
 
-    /// Sends a command with a key and a payload to replicas and the AOF. False when the server does not know the
-    /// command.
+    /// Sends a command with a key and a payload to replicas and the AOF. Returns false if the server has no
+    /// such command.
     pub fn replicate(self, command: &CStr, name: &KeyName<'_>, payload: &[u8]) -> bool {
-        // SAFETY: the format names a string of the server's and a buffer with its length, and these follow.
+        // SAFETY: the arguments match the format: a string of the server, and a buffer with its length.
         let status = unsafe {
             api!(RedisModule_Replicate(
                 self.raw,
@@ -235,7 +237,7 @@ impl Context {
 
     /// Signals a changed key to WATCH and client-side caches.
     pub fn signal_modified(self, name: &KeyName<'_>) {
-        // SAFETY: context and name are valid.
+        // SAFETY: the context and the name are valid.
         unsafe { api!(RedisModule_SignalModifiedKey(self.raw, name.as_ptr())) };
     }
 
@@ -247,12 +249,12 @@ impl Context {
             Event::Renewed => (raw::REDISMODULE_NOTIFY_MODULE, c"lock.renewed"),
             Event::LeaseOver => (raw::REDISMODULE_NOTIFY_EXPIRED, c"expired"),
         };
-        // SAFETY: context, text and name are valid.
+        // SAFETY: the context, the text and the name are valid.
         unsafe { api!(RedisModule_NotifyKeyspaceEvent(self.raw, class, text.as_ptr(), name.as_ptr())) };
     }
 
-    /// Whether writes must wait: clients are paused, by hand, for a failover or for a shutdown. If a module writes in
-    /// the background during a pause, the server crashes.
+    /// Whether writes must wait, because clients are paused by CLIENT PAUSE, for a failover or for a
+    /// shutdown. If a module writes in the background during a pause, the server crashes.
     pub fn paused() -> bool {
         // SAFETY: the function takes no arguments.
         unsafe { api!(RedisModule_AvoidReplicaTraffic()) != 0 }

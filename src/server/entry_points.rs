@@ -1,7 +1,7 @@
 //! The functions of the module that the server calls.
 //!
-//! `callbacks/` passes these functions down when the module is loaded. So lower layers can start timers, block clients
-//! and subscribe, and only `callbacks/` knows what the functions do.
+//! `callbacks/` passes these functions to this file when the module is loaded. So lower layers can start
+//! timers, block clients and subscribe without importing `callbacks/`.
 
 use redis_module::raw;
 use std::sync::OnceLock;
@@ -43,7 +43,7 @@ const NONE: EntryPoints = EntryPoints {
 
 static ENTRY_POINTS: OnceLock<EntryPoints> = OnceLock::new();
 
-/// Takes the functions. Called once, when the module is loaded, before anything is started.
+/// Stores the functions. Called once while the module is loaded, before any timer, block or subscription.
 pub fn set_entry_points(entry_points: EntryPoints) {
     ENTRY_POINTS.get_or_init(|| entry_points);
 }

@@ -3,8 +3,8 @@
 use redis_module::raw;
 use std::ffi::c_int;
 
-/// Calls a function of the module API by its name. The function must be in the list below: [`is_recent_enough`] has
-/// checked that all functions in the list exist.
+/// Calls a function of the module API by its name. The function must be in the list below, because
+/// [`is_recent_enough`] has checked that all functions in this list exist.
 macro_rules! api {
     ($function:ident($($argument:expr),* $(,)?)) => {{
         const { $crate::server::known::$function }
@@ -22,13 +22,13 @@ macro_rules! needed {
         }
 
         fn is_complete() -> bool {
-            // SAFETY: reads function pointers that the server set when the module was loaded.
+            // SAFETY: this reads function pointers, which the server set when the module was loaded.
             unsafe { true $(&& { raw::$function }.is_some())* }
         }
     };
 }
 
-// The functions that are used without a check. All of them exist since Redis 7.0.
+// The functions that are called without a check. All of them exist in Redis 7.0 and later.
 needed! {
     RedisModule_AvoidReplicaTraffic RedisModule_BlockClient RedisModule_Call RedisModule_CallReplyStringPtr
     RedisModule_CallReplyArrayElement RedisModule_CallReplyInteger
@@ -60,17 +60,18 @@ needed! {
     RedisModule_WrongArity
 }
 
-/// The number of the oldest version that has all the module needs.
+/// The number of the oldest version that has all functions of the list.
 const OLDEST: c_int = 0x0007_0000;
 
-/// The version of the server, as it numbers itself: 0x00MMmmpp. Zero when the server is too old to tell its version.
+/// The version of the server in the form 0x00MMmmpp. Zero if the server is too old to report its version.
 pub fn version() -> c_int {
-    // SAFETY: reads a function pointer that the server set when the module was loaded; the function takes no arguments.
+    // SAFETY: the server set this function pointer when the module was loaded, and the function takes no
+    // arguments.
     unsafe { raw::RedisModule_GetServerVersion.map_or(0, |version| version()) }
 }
 
-/// Whether the server has all the module needs. Must be called before any other function of the server except the
-/// log.
+/// Whether the server has all functions that the module needs. Must be called before any other function of
+/// the server except the log.
 pub fn is_recent_enough() -> bool {
     version() >= OLDEST && is_complete()
 }

@@ -5,8 +5,9 @@ use std::ffi::{CStr, c_int};
 use std::ops::RangeInclusive;
 use std::ptr;
 
-/// The servers whose source was read for [`crate::replication_audience`]: Redis 7.0.15, 7.2.6, 7.4.1, 8.0.6 and 8.6.3,
-/// and Valkey 7.2.7, 8.0.1, 8.1.1 and 9.1.2. On other servers the module always assumes an audience.
+/// The servers whose source code the authors read for [`crate::replication_audience`]: Redis 7.0.15, 7.2.6,
+/// 7.4.1, 8.0.6 and 8.6.3, and Valkey 7.2.7, 8.0.1, 8.1.1 and 9.1.2. On other servers the module always
+/// assumes an audience.
 ///
 /// These functions of the server show that the audience misses no change (Valkey writes `replica` for `slave`):
 ///
@@ -86,8 +87,8 @@ pub fn has_no_replication_audience() -> bool {
     })
 }
 
-/// Counts of the server that grow until CONFIG RESETSTAT sets them to 0. After a reset, one count may exceed its old
-/// value again before the next check. It is very unlikely that all three counts do.
+/// Counts of the server that grow until CONFIG RESETSTAT sets them to 0. After a reset, one count may exceed
+/// its old value again before the next check. It is very unlikely that all three counts do this.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MonotonicStats([u64; 3]);
 
@@ -110,7 +111,7 @@ impl MonotonicStats {
 /// A field of a section; `None` when the server has no such field.
 pub fn text(section: &CStr, field: &CStr) -> Option<Vec<u8>> {
     let section = Section::new(section);
-    // SAFETY: the text belongs to the section, and is copied while the section lives.
+    // SAFETY: the text belongs to the section, and the module copies it while the section lives.
     unsafe {
         let text = api!(RedisModule_ServerInfoGetFieldC(section.0, field.as_ptr()));
         (!text.is_null()).then(|| CStr::from_ptr(text).to_bytes().to_vec())
@@ -129,7 +130,7 @@ impl Section {
     /// The number in a field; `None` when there is no such field.
     fn number(&self, field: &CStr) -> Option<u64> {
         let mut status: c_int = 0;
-        // SAFETY: the section is the server's, got in `new`.
+        // SAFETY: the server returned this section in `new`, and it is still valid.
         let number =
             unsafe { api!(RedisModule_ServerInfoGetFieldUnsigned(self.0, field.as_ptr(), &raw mut status)) };
         (status == raw::REDISMODULE_OK as c_int).then_some(number)
@@ -138,7 +139,7 @@ impl Section {
 
 impl Drop for Section {
     fn drop(&mut self) {
-        // SAFETY: got in `new`, freed once.
+        // SAFETY: the server returned this section in `new`, and it is freed once.
         unsafe { api!(RedisModule_FreeServerInfo(ptr::null_mut(), self.0)) };
     }
 }

@@ -10,17 +10,17 @@ use redis_module::raw;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 
-/// Why an inner command is refused before the server sees it.
+/// Why the module refuses an inner command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InnerRefused {
-    /// It is one of this module's commands.
+    /// The command belongs to this module.
     OwnCommand,
     /// No command has this name.
     NoSuchCommand,
-    /// It is WAIT or WAITAOF. These commands wait for the writes of the client that calls them. The client of an inner
-    /// command has made no writes.
+    /// The command is WAIT or WAITAOF, which wait for the writes of the client that calls them. The client of
+    /// an inner command has made no writes.
     WaitsForReplicas,
-    /// It is another module's command, and it may block its client.
+    /// The command belongs to another module and may block its client.
     Blocks,
     /// There is no reply.
     NoReply,
@@ -38,7 +38,7 @@ pub struct InnerCommand<'a> {
 }
 
 impl<'a> InnerCommand<'a> {
-    /// The command that begins with the next argument; `None` when there is none.
+    /// The command that begins with the next argument; `None` if no argument follows.
     pub fn parse(rest: ArgumentStrings<'a>) -> Result<Option<Self>, InnerRefused> {
         let strings = rest.as_slice();
         let Some(name) = strings.first() else { return Ok(None) };
@@ -89,8 +89,8 @@ impl<'a> InnerCommand<'a> {
             Some(_) | None => (c"0!CESMv", c"0!ESMv"),
         };
         let mut reply = self.call_as(context, as_client)?;
-        // This error means that the caller is a module. A module has no user, so the command is called again as the
-        // server.
+        // This error means that a module has called LOCK.GUARD. A module has no user, so the command is
+        // called again with the rights of the server.
         if reply.error().is_some_and(|error| error.starts_with(b"ERR cannot run as user")) {
             reply = self.call_as(context, as_server)?;
         }
@@ -99,7 +99,8 @@ impl<'a> InnerCommand<'a> {
 
     fn call_as(&self, context: Context, mode: &CStr) -> Result<CallReply, InnerRefused> {
         let arguments = self.strings.get(1..).unwrap_or_default();
-        // SAFETY: the mode names an array of the server's strings with its length, and these follow; the reply is ours.
+        // SAFETY: the arguments match the mode: an array of the server's strings with its length. `CallReply`
+        // takes over the reply.
         let reply = unsafe {
             CallReply::new(api!(RedisModule_Call(
                 context.as_ptr(),
@@ -110,7 +111,8 @@ impl<'a> InnerCommand<'a> {
             )))
         };
         let reply = reply.ok_or(InnerRefused::NoReply)?;
-        // The command waits, and the server could not stop it. The promise is dropped, so nobody gets the reply.
+        // The command waits, and the server cannot prevent this. The promise is dropped, so nobody gets the
+        // reply.
         if reply.is_promise() {
             Err(InnerRefused::Blocks)
         } else if reply.is_empty() {
@@ -144,8 +146,9 @@ fn is_own(name: &[u8]) -> bool {
     name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"lock."))
 }
 
-/// Tells the server the keys of a command with an inner command at position `at`: the first argument, and the keys of
-/// the inner command. Returns false if the server does not ask for keys but runs the command.
+/// Reports to the server the keys of a command that has an inner command at position `at`: the first
+/// argument, and the keys of the inner command. Returns false if the server does not ask for keys but runs
+/// the command.
 ///
 /// From Redis 8.4 on, the server asks on its I/O threads, without its lock. On these threads the module must not call a
 /// command to learn the flags of the keys, so most flags are unknown. When the inner command runs, the server checks
@@ -158,7 +161,7 @@ pub unsafe fn report_keys(
     argv: &[*mut raw::RedisModuleString],
     at: usize,
 ) -> bool {
-    // SAFETY: the context is valid, as the caller promises; these functions need no client; the strings are valid.
+    // SAFETY: the caller promises a valid context and valid strings. These functions need no client.
     unsafe {
         if api!(RedisModule_IsKeysPositionRequest(context)) == 0 {
             return false;
@@ -184,12 +187,12 @@ pub unsafe fn report_keys(
 /// The positions and flags of the keys of a command.
 ///
 /// # Safety
-/// As [`report_keys`], and the server's lock is held.
+/// The same as for [`report_keys`], and the thread holds the server's lock.
 unsafe fn known_keys(
     context: *mut raw::RedisModuleCtx,
     argv: &[*mut raw::RedisModuleString],
 ) -> Vec<(usize, c_int)> {
-    // SAFETY: the strings are valid, as the caller promises.
+    // SAFETY: the caller promises valid strings.
     let words: Vec<&[u8]> = argv.iter().map(|word| unsafe { string_bytes(*word) }).collect();
     // A call with a wrong number of words has no keys: it ends with an error.
     let command = known_command_or_sub(&words).filter(|command| command.takes(words.len()));
@@ -197,7 +200,7 @@ unsafe fn known_keys(
     if let Some(keys) = command.keys(words.len()) {
         return keys;
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises a valid context and valid strings.
     let keys = unsafe { keys_by_server(context, argv) };
     if keys.is_empty() {
         return command.counted_keys(&words);
@@ -207,17 +210,18 @@ unsafe fn known_keys(
     keys.into_iter().map(flags).collect()
 }
 
-/// The positions of the keys of a command, as the server finds them, and their flags or 0. The server does not need its
-/// lock for this call.
+/// The positions of the keys of a command, as the server finds them, and the flags of each key (0 if the
+/// server names none). The server does not need its lock for this call.
 ///
 /// # Safety
-/// As [`report_keys`].
+/// The same as for [`report_keys`].
 unsafe fn keys_by_server(
     context: *mut raw::RedisModuleCtx,
     argv: &[*mut raw::RedisModuleString],
 ) -> Vec<(usize, c_int)> {
     let (mut count, mut flags) = (0, ptr::null_mut());
-    // SAFETY: both lists have `count` entries, or are null, and are the server's, freed once.
+    // SAFETY: each list is null or has `count` entries. The server has allocated both lists, and each is
+    // freed once.
     unsafe {
         let positions = api!(RedisModule_GetCommandKeysWithFlags(
             context,

@@ -35,11 +35,11 @@ pub enum Content<'a> {
     WrongType,
 }
 
-/// An open key, which is closed when this is dropped. When a key is opened for writing and its TTL has passed, the
-/// server deletes the key first, and for this calls back into the module.
+/// An open key, which is closed when this value is dropped. If a key whose TTL has passed is opened for
+/// writing, the server first deletes the key, and calls back into the module for this.
 pub struct OpenKey<'a> {
     key: *mut raw::RedisModuleKey,
-    /// The lock in the key, once [`Self::content`] has found it.
+    /// The lock in the key, after [`Self::content`] has found it.
     value: *mut Lock,
     open: PhantomData<&'a ()>,
 }
@@ -50,8 +50,8 @@ impl<'a> OpenKey<'a> {
         Self::open(context, name, raw::REDISMODULE_WRITE)
     }
 
-    /// Opens a key to look at it. The server counts no hit and no miss. From Redis 7.2 on, a key whose TTL has passed
-    /// is not deleted.
+    /// Opens a key to inspect it. The server counts no hit and no miss. From Redis 7.2 on, a key whose TTL
+    /// has passed is not deleted.
     pub fn to_look(context: Context, name: &KeyName<'a>) -> Self {
         const NO_EFFECTS: u32 = raw::REDISMODULE_OPEN_KEY_NOTOUCH
             | raw::REDISMODULE_OPEN_KEY_NONOTIFY
@@ -67,7 +67,7 @@ impl<'a> OpenKey<'a> {
 
     fn open(context: Context, name: &KeyName<'a>, mode: u32) -> Self {
         let mode = c_int::try_from(mode).unwrap_or_default();
-        // SAFETY: context and name are valid for 'a.
+        // SAFETY: the context and the name are valid for 'a.
         let key = unsafe { api!(RedisModule_OpenKey(context.as_ptr(), name.as_ptr(), mode)) };
         Self { key, value: ptr::null_mut(), open: PhantomData }
     }
@@ -80,7 +80,7 @@ impl<'a> OpenKey<'a> {
 
     /// What the key holds.
     pub fn content(&mut self) -> Content<'_> {
-        // SAFETY: the key is open, or null if it was opened for reading and does not exist; the API allows null.
+        // SAFETY: the key is open, or null if a missing key was opened for reading. The API allows null.
         let kind = unsafe { api!(RedisModule_KeyType(self.key)) };
         if kind == raw::REDISMODULE_KEYTYPE_EMPTY as c_int {
             return Content::Missing;
@@ -94,8 +94,8 @@ impl<'a> OpenKey<'a> {
         self.value = unsafe { api!(RedisModule_ModuleTypeGetValue(self.key)) }.cast();
         // SAFETY:
         // - a value of our type was made by `lock_allocation::give`, in `create` or in the type's load callback;
-        // - it lives as long as the key does, and `self` is borrowed while the reference is used;
-        // - all runs under the server's lock, and the key is open once.
+        // - the value lives as long as the key, and `self` is borrowed while the reference is used;
+        // - all code runs under the server's lock, and the key is opened only once at a time.
         match unsafe { self.value.as_mut() } {
             Some(lock) => Content::Lock(lock),
             None => Content::WrongType,
@@ -111,7 +111,7 @@ impl<'a> OpenKey<'a> {
         let expires_at = lock.expires_at();
         let value = lock_allocation::give(lock);
         let of_type = LOCK_TYPE.load(Ordering::Relaxed);
-        // SAFETY: the key is open for writing; the value belongs to the server from here on.
+        // SAFETY: the key is open for writing, and the value belongs to the server after this call.
         let stored = unsafe { api!(RedisModule_ModuleTypeSetValue(self.key, of_type, value.cast())) };
         if stored != raw::REDISMODULE_OK as c_int {
             // SAFETY: the server has refused the value, so the module still owns it.
@@ -134,10 +134,11 @@ impl<'a> OpenKey<'a> {
         }
     }
 
-    /// When the key expires, by the TTL that the module or a client has set; `None` without a TTL or without a key.
+    /// The time at which the key expires, by the TTL that the module or a client has set; `None` without a
+    /// TTL or without a key.
     pub fn expires_at(&self) -> Option<WallTime> {
-        // SAFETY: the key is open. Redis crashes from 8.2 on when it is asked for the TTL of a key that does not exist
-        // (`RM_GetAbsExpire`).
+        // SAFETY: the key is open. From 8.2 on, `RM_GetAbsExpire` of a missing key crashes Redis, so the key
+        // type is checked first.
         let time = unsafe {
             if api!(RedisModule_KeyType(self.key)) == raw::REDISMODULE_KEYTYPE_EMPTY as c_int {
                 return None;
@@ -150,7 +151,7 @@ impl<'a> OpenKey<'a> {
     /// Makes a key that holds nothing a snapshot key.
     pub fn create_snapshot_key(&mut self) {
         let of_type = SNAPSHOT_KEY_TYPE.load(Ordering::Relaxed);
-        // SAFETY: the key is open for writing; the value of a snapshot key is neither read nor freed.
+        // SAFETY: the key is open for writing, and nobody reads or frees the value of a snapshot key.
         unsafe { api!(RedisModule_ModuleTypeSetValue(self.key, of_type, ptr::dangling_mut())) };
     }
 
@@ -173,7 +174,7 @@ impl<'a> OpenKey<'a> {
 
 impl Drop for OpenKey<'_> {
     fn drop(&mut self) {
-        // SAFETY: opened once, closed once; closing null is allowed.
+        // SAFETY: the key was opened once and is closed once. The API allows null.
         unsafe { api!(RedisModule_CloseKey(self.key)) };
     }
 }

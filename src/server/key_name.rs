@@ -24,9 +24,9 @@ impl<'a> KeyName<'a> {
         Self { db, string, owned: false, bytes: OnceCell::new() }
     }
 
-    /// The name of `key` in `db`, for work that no command asks for.
+    /// The name of `key` in `db`, for work outside of commands.
     pub fn copied(db: Db, key: &[u8]) -> Self {
-        // SAFETY: the bytes are copied; without a context the string is ours to free.
+        // SAFETY: the server copies the bytes. Because the context is null, the module must free the string.
         let string =
             unsafe { api!(RedisModule_CreateString(ptr::null_mut(), key.as_ptr().cast(), key.len())) };
         Self { db, string, owned: true, bytes: OnceCell::new() }
@@ -41,7 +41,7 @@ impl<'a> KeyName<'a> {
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get_or_init(|| {
             let mut len = 0;
-            // SAFETY: the string is valid for 'a, or as long as this lives, and nobody gets the bytes for longer.
+            // SAFETY: the string is valid as long as `self`, and the returned bytes are borrowed from `self`.
             unsafe {
                 let start = api!(RedisModule_StringPtrLen(self.string, &raw mut len));
                 slice::from_raw_parts(start.cast(), len)
@@ -70,7 +70,7 @@ impl NameRef for KeyName<'_> {
 impl Drop for KeyName<'_> {
     fn drop(&mut self) {
         if self.owned {
-            // SAFETY: created without a context in `copied`, and freed once.
+            // SAFETY: `copied` created the string without a context, and it is freed once.
             unsafe { api!(RedisModule_FreeString(ptr::null_mut(), self.string)) };
         }
     }

@@ -26,9 +26,9 @@ pub struct KnownCommand {
 
 /// Where the keys of a command are, and how it uses them.
 struct KeySpec {
-    /// The positions, if they depend on nothing but the number of arguments.
+    /// The positions, if they depend only on the number of arguments.
     range: Option<Range>,
-    /// The positions, if an argument tells how many keys there are.
+    /// The positions, if an argument gives the number of keys.
     counted: Option<Counted>,
     /// The flags of the module API; `None` when they depend on the arguments.
     flags: Option<c_int>,
@@ -42,7 +42,8 @@ struct Range {
     step: usize,
 }
 
-/// The number of keys is in the argument at `count`. The keys begin at `first`, in steps.
+/// The argument at `count` is the number of keys. The keys begin at `first`, at a fixed distance from each
+/// other.
 struct Counted {
     count: usize,
     first: usize,
@@ -97,8 +98,8 @@ impl KnownCommand {
         Some(keys)
     }
 
-    /// The positions and flags of the keys, if an argument tells how many keys there are. This is for MSETEX, whose
-    /// keys Valkey 9.1 does not tell modules.
+    /// The positions and flags of the keys, if an argument gives the number of keys. MSETEX needs this
+    /// function, because Valkey 9.1 does not report the keys of MSETEX to modules.
     pub fn counted_keys(&self, words: &[&[u8]]) -> Vec<(usize, c_int)> {
         let counted = self.specs.iter().filter_map(|spec| spec.counted.as_ref().zip(spec.flags));
         counted
@@ -126,7 +127,7 @@ impl Range {
 }
 
 impl Counted {
-    /// The positions of the keys; none if the call has too few words for that many keys.
+    /// The positions of the keys; empty if the call has too few words for that many keys.
     fn positions(&self, words: &[&[u8]]) -> impl Iterator<Item = usize> + use<> {
         let count = words.get(self.count).and_then(|word| parse_i64(word)).unwrap_or_default();
         let steps = usize::try_from(count).ok().and_then(|count| count.checked_sub(1));
@@ -141,7 +142,7 @@ impl Counted {
 
 fn ask(name: &CStr) -> Option<KnownCommand> {
     let context = module_context().as_ptr();
-    // SAFETY: the mode names two texts that end in NUL, and these follow; the reply is ours.
+    // SAFETY: the arguments match the mode: two texts that end in NUL. `CallReply` takes over the reply.
     let reply = unsafe {
         CallReply::new(api!(RedisModule_Call(
             context,
@@ -196,7 +197,7 @@ fn key_spec(spec: ReplyPart<'_>) -> KeySpec {
     KeySpec { range: range(), counted: counted(), flags: flags() }
 }
 
-/// A flag as the module API has it. `None` for a flag that says that the specification is incomplete.
+/// The number of a flag in the module API. `None` for the flag that marks a specification as incomplete.
 fn flag_of(text: &[u8]) -> Option<u32> {
     Some(match text {
         b"RO" => raw::REDISMODULE_CMD_KEY_RO,

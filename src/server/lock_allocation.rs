@@ -1,8 +1,8 @@
 //! The locks in the keyspace as values of the server: how many there are, and their memory.
 //!
-//! No event reports every lock that leaves the keyspace: FLUSHALL and a full resync do not name locks, and RENAME
-//! reports a lock that goes on under another name. But when the server frees a value, that lock is gone, whatever the
-//! reason.
+//! No event reports every lock that leaves the keyspace: FLUSHALL and a full resync do not name locks, and
+//! RENAME reports a lock that goes on under another name. But when the server frees a value, this lock is
+//! certainly gone.
 //!
 //! Most locks are released, and soon another lock is acquired. So the memory of a released lock is used again. This
 //! saves the bookkeeping of the server's allocator, some 20 ns for an acquire and a release.
@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 /// The memory of at most this many locks is kept: 3 KB.
 const SPARE: usize = 64;
 
-/// The number of values that were given to the server, less those that the module has deleted. Written only under the
-/// server's lock.
+/// The number of values that were given to the server, minus the values that the module has deleted. Written
+/// only under the server's lock.
 static GIVEN: AtomicU64 = AtomicU64::new(0);
 
 /// The number of values that the server has freed for other reasons. Written by the server's own threads too: FLUSHALL
@@ -41,7 +41,7 @@ pub fn spare() -> Box<Lock> {
     SPARES.with(Vec::pop).unwrap_or_default()
 }
 
-/// Keeps the memory of a lock, to be used again.
+/// Keeps the memory of a lock for the next [`spare`].
 pub fn keep(mut lock: Box<Lock>) {
     if !lock.is_free() {
         *lock = Lock::new();
@@ -59,9 +59,10 @@ pub fn give(lock: Box<Lock>) -> *mut Lock {
     Box::into_raw(lock)
 }
 
-/// Has the server delete the key of a value. The server frees the value during the call: the server leaves a value to
-/// another thread only if freeing the value is much work (`freeObjAsync`). Another module may be notified and make this
-/// module delete a second value during the call. Then the first value counts as freed for another reason.
+/// Calls `delete`, by which the server deletes the key of a value. The server frees the value during the
+/// call, because it leaves only values that are costly to free to another thread (`freeObjAsync`). Another
+/// module may be notified and make this module delete a second value during the call. Then the first value
+/// counts as freed for another reason.
 pub fn deleting(value: *mut Lock, delete: impl FnOnce()) {
     DELETED.store(value, Ordering::Relaxed);
     delete();
@@ -73,7 +74,7 @@ pub fn deleting(value: *mut Lock, delete: impl FnOnce()) {
 /// # Safety
 /// `value` was made by [`give`], and is freed once.
 pub unsafe fn free(value: *mut Lock) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises a value from `give`, which is freed once.
     let lock = unsafe { Box::from_raw(value) };
     if value == DELETED.load(Ordering::Relaxed) {
         GIVEN.store(GIVEN.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);

@@ -8,7 +8,7 @@ use std::ptr;
 pub enum Level {
     /// Information.
     Notice,
-    /// Something that the operator should look at.
+    /// Something that the operator should check.
     Warning,
 }
 
@@ -21,7 +21,8 @@ impl Level {
     }
 }
 
-/// Writes one line to the server's log. The text may hold anything: it is an argument, never a format.
+/// Writes one line to the server's log. The text may contain any characters, because it is passed as an
+/// argument and not as a format.
 pub fn log(level: Level, text: &str) {
     let text: Vec<u8> = text.bytes().map(|byte| if byte < b' ' { b' ' } else { byte }).collect();
     let Ok(text) = CString::new(text) else { return };

@@ -9,13 +9,13 @@ static MODULE_CONTEXT: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null
 
 /// Makes the module's context. Called once, when the module is loaded.
 pub fn create(context: Context) {
-    // SAFETY: the context is valid; the new one is never freed, as the module can never be unloaded.
+    // SAFETY: the context is valid. The new context is never freed, because the module cannot be unloaded.
     let detached = unsafe { api!(RedisModule_GetDetachedThreadSafeContext(context.as_ptr())) };
     MODULE_CONTEXT.store(detached, Ordering::Relaxed);
 }
 
 /// The module's context.
 pub fn module_context() -> Context {
-    // SAFETY: valid as long as the module is loaded.
+    // SAFETY: this context is valid as long as the module is loaded.
     unsafe { Context::new(MODULE_CONTEXT.load(Ordering::Relaxed)) }
 }

@@ -1,7 +1,8 @@
 //! Values that the module keeps from one call of the server to the next.
 //!
-//! A value is used in short closures, and nothing in a closure uses a shared value again. `make lint` checks this rule
-//! (`scripts/check-layers`). If the server still calls the module during a closure, `catch_panic` rejects the call.
+//! A value is used in short closures, and no code in such a closure uses a shared value again. `make lint`
+//! checks this rule (`scripts/check-layers`). If the server still calls the module during a closure,
+//! `catch_panic` rejects the call.
 //!
 //! Two calls may come without the server's lock: the call that frees a value, and the call that asks for the keys of a
 //! command. These two calls use shared values only on the main thread, where the lock is held.
@@ -36,7 +37,7 @@ pub struct Shared<T>(RedisGILGuard<RefCell<T>>);
 /// The server's lock, which is held during a call of the server.
 struct ServerLock;
 
-// SAFETY: only `Shared::with` makes one, and shared values are used only under the server's lock.
+// SAFETY: only `Shared::with` makes a `ServerLock`, and shared values are used only under the server's lock.
 unsafe impl RedisLockIndicator for ServerLock {}
 
 impl<T> Shared<T> {
@@ -57,7 +58,7 @@ pub fn in_use() -> bool {
     IN_USE.load(Ordering::Relaxed)
 }
 
-/// Marks that a shared value is in use. The mark ends when this is dropped, also by a panic.
+/// Marks that a shared value is in use, until this guard is dropped, also by a panic.
 struct InUse(());
 
 impl InUse {

@@ -20,14 +20,15 @@ impl Socket {
     /// with RDMA.
     pub fn is_left(self) -> bool {
         let mut byte = 0_u8;
-        // SAFETY: room for one byte, which lives as long as the call. The byte stays in the socket, and the call does
-        // not wait.
+        // SAFETY: the buffer has room for one byte and lives through the call. The call does not wait, and
+        // the byte stays in the socket.
         let read = unsafe { recv(self.0, (&raw mut byte).cast(), 1, LOOK_ONLY) };
         if read < 0 && Error::last_os_error().kind() == ErrorKind::WouldBlock {
-            return false; // Nothing to read, not even the end. This usual case costs less than `poll`.
+            return false; // The client has sent nothing and is connected. `poll` would cost more.
         }
         let mut socket = Polled { descriptor: self.0, asked: READ_SIDE_ENDED, found: 0 };
-        // SAFETY: one entry, as counted, which lives as long as the call; a limit of 0 does not wait. Nothing is read.
+        // SAFETY: the count of 1 matches the one entry, which lives through the call. With a limit of 0, the
+        // call does not wait.
         let found = unsafe { poll(&raw mut socket, 1, 0) };
         found == 1 && socket.found & (READ_SIDE_ENDED | HUNG_UP) != 0
     }
@@ -36,7 +37,7 @@ impl Socket {
 /// POLLRDHUP, which only Linux has. On other systems, the module sees that a client has left only when both sides of
 /// the connection are closed.
 const READ_SIDE_ENDED: c_short = if cfg!(target_os = "linux") { 0x2000 } else { 0 };
-/// POLLHUP. (POLLERR is left out: it also reports messages in the error queue of a healthy socket.)
+/// POLLHUP. POLLERR is left out, because it also reports messages in the error queue of a healthy socket.
 const HUNG_UP: c_short = 0x10;
 
 /// MSG_PEEK | MSG_DONTWAIT.
@@ -60,7 +61,8 @@ impl Context {
     pub fn socket(self, client: u64) -> Option<Socket> {
         let id = c_longlong::try_from(client).ok()?;
         let (list, by_id) = (c"LIST".as_ptr(), c"ID".as_ptr());
-        // SAFETY: the format names two C strings and a number, and these follow; the reply is ours.
+        // SAFETY: the arguments match the format: two C strings and a number. `CallReply` takes over the
+        // reply.
         let reply = unsafe {
             CallReply::new(api!(RedisModule_Call(
                 self.as_ptr(),

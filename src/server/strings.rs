@@ -5,10 +5,10 @@ use lockward_core::Db;
 use redis_module::raw;
 use std::slice;
 
-/// The bytes of a string of the server's.
+/// The bytes of a string of the server.
 ///
 /// # Safety
-/// `string` is valid for `'a`, and is not changed meanwhile.
+/// `string` is valid and unchanged for `'a`.
 pub unsafe fn string_bytes<'a>(string: *const raw::RedisModuleString) -> &'a [u8] {
     let mut len = 0;
     // SAFETY: the string is valid for `'a`. The returned pointer is not null, and `len` bytes can be read from it while
@@ -34,7 +34,7 @@ impl<'a> ArgumentStrings<'a> {
         Self(argv.get(1..).unwrap_or_default().iter())
     }
 
-    /// The strings that are left.
+    /// The remaining strings.
     pub(super) fn as_slice(&self) -> &'a [*mut raw::RedisModuleString] {
         self.0.as_slice()
     }
@@ -51,14 +51,15 @@ impl<'a> Iterator for ArgumentStrings<'a> {
 impl<'a> ArgumentString<'a> {
     /// The argument as the name of a key in `db`.
     pub fn key_name(self, db: Db) -> KeyName<'a> {
-        // SAFETY: valid for 'a, as `ArgumentStrings::new` says.
+        // SAFETY: the caller of `ArgumentStrings::new` promises strings that are valid for 'a.
         unsafe { KeyName::new(db, *self.0) }
     }
 }
 
 impl<'a> From<ArgumentString<'a>> for &'a [u8] {
     fn from(argument: ArgumentString<'a>) -> Self {
-        // SAFETY: valid for 'a, as `ArgumentStrings::new` says; the server does not change a command's arguments.
+        // SAFETY: the caller of `ArgumentStrings::new` promises strings that are valid for 'a, and the server
+        // does not change the arguments of a command.
         unsafe { string_bytes(*argument.0) }
     }
 }

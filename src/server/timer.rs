@@ -24,6 +24,6 @@ pub fn start(delay: Span) -> TimerId {
 
 /// Stops a timer that has not fired.
 pub fn stop(timer: TimerId) {
-    // SAFETY: the module's context is valid; the server refuses a timer that it does not know.
+    // SAFETY: the module's context is valid, and the server refuses an unknown timer.
     unsafe { api!(RedisModule_StopTimer(module_context().as_ptr(), timer.0, ptr::null_mut())) };
 }

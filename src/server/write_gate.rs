@@ -1,4 +1,4 @@
-//! Whether the server accepts a write that no client asked for.
+//! Whether the server accepts a write that no client has sent.
 
 use super::call_reply::CallReply;
 use super::context::Context;
@@ -41,7 +41,7 @@ impl Context {
     }
 
     fn call_gate(self, mode: &CStr, name: &KeyName<'_>) -> WriteGate {
-        // SAFETY: the modes name a string of the server's, and this follows; the reply is ours.
+        // SAFETY: the argument matches the modes: one string of the server. `CallReply` takes over the reply.
         let reply = unsafe {
             CallReply::new(api!(RedisModule_Call(self.as_ptr(), GATE.as_ptr(), mode.as_ptr(), name.as_ptr())))
         };
