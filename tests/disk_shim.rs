@@ -1,5 +1,6 @@
-//! A disk that knows the synced length of each file. This library is preloaded into a server, and records the length of
-//! each file at its last sync. This file is not part of the crate: the tests compile it at run time (src/disk.rs).
+//! A disk that records the synced length of each file. This library is preloaded into a server, and stores
+//! the length that each file had at its last sync. This file is not part of the crate: the tests compile it
+//! at run time (src/disk.rs).
 //!
 //! The library does not really sync. Instead, it waits for a millisecond, which is about as long as a sync takes. So a
 //! server can be killed during a sync.

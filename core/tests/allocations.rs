@@ -81,7 +81,7 @@ fn payload_of(holders: usize, has_limits: bool) -> Vec<u8> {
 
 const NOW: Now = Now { mono: Instant::from_micros(0), wall: WallTime::from_micros(0) };
 
-/// The test allows 6 KB more than 16 times the payload, because trees and tables are not full.
+/// The test allows 6 KB in addition to 16 times the payload, because trees and tables are not full.
 #[test]
 fn a_stored_lock_takes_no_more_than_16_times_its_payload() {
     let counts = (1..=200).chain([1_000, 1_025, 1_793, 4_097, 28_673, 65_536, 114_689, 300_000]);
@@ -91,8 +91,8 @@ fn a_stored_lock_takes_no_more_than_16_times_its_payload() {
         let (lock, peak) = peak_of(|| encoding::decode_lock(&payload, Origin::Loaded, NOW));
         let (lock, live) = (lock.unwrap(), LIVE.get() - before);
         assert_eq!(lock.holders().len(), holders);
-        // The size that MEMORY USAGE shows is exact for a list. For trees and tables this size is an estimate, because
-        // core cannot see how full the trees and tables are.
+        // The size that MEMORY USAGE shows is exact for a list. For trees and tables this size is an
+        // estimate, because core does not know how full the trees and tables are.
         let (size, near) = (lock.heap_size(), if holders > 32 { live * 2 / 5 + 4_096 } else { 0 });
         assert!(size.abs_diff(live) <= near, "{holders} holders: {live} bytes, and not {size}");
         let times = peak as f64 / payload.len() as f64;

@@ -87,8 +87,8 @@ fn changes(unit: i64) -> impl Strategy<Value = (Now, Vec<Change>)> {
         .prop_flat_map(move |clocks| (Just(at(clocks)), prop::collection::vec(change(clocks.0, unit), 1..6)))
 }
 
-/// The same holders, with each owner and each token only once, and with larger limits if the holders do not fit beside
-/// each other.
+/// The same holders, but without repeated owners and tokens, and with larger limits if the holders do not fit
+/// beside each other.
 fn fitted(mut holders: Vec<Holder>) -> Vec<Holder> {
     let (mut owners, mut tokens) = (HashSet::new(), HashSet::new());
     holders.retain(|holder| owners.insert(holder.owner.clone()) && tokens.insert(holder.token));

@@ -181,8 +181,8 @@ impl Client {
         self.pushes.pop_front()
     }
 
-    /// Whether no reply has arrived yet. Call this function only when the server has certainly executed the command,
-    /// because a reply that comes later goes unnoticed.
+    /// Whether no reply has arrived yet. Call this function only when the server has certainly executed the
+    /// command, because the function does not wait for a later reply.
     #[track_caller]
     pub fn has_no_reply(&mut self) -> bool {
         match self.reply_within(Duration::from_millis(1)) {
@@ -237,7 +237,7 @@ impl Client {
         found || !self.unread.is_empty()
     }
 
-    /// Whether the server has closed the connection. Replies that came before its end may be unread.
+    /// Whether the server has closed the connection. Replies that arrived before the end may still be unread.
     #[track_caller]
     pub fn has_ended(&self) -> bool {
         self.stream.set_nonblocking(true).expect("a connection");

@@ -1,4 +1,4 @@
-//! A wall clock for one server that a test can step.
+//! A wall clock for one server. A test can step this clock.
 
 use crate::process::temporary_path;
 use crate::server::Setup;

@@ -296,8 +296,8 @@ impl SlotMove<'_> {
         // The reply is NOKEY if other clients have removed all keys of the batch meanwhile.
         let answer = source.call(command);
         if matches!(answer.redirection(), Some(Redirection::Moved(_))) {
-            // The source redirects MIGRATE because it knows already that the target serves the slot. It deletes the
-            // remaining keys itself.
+            // The source already knows that the target serves the slot, so it redirects MIGRATE. The source
+            // deletes the remaining keys itself.
             return false;
         }
         assert!(matches!(&answer, Reply::Simple(text) if text == "OK" || text == "NOKEY"), "{answer:?}");
@@ -419,7 +419,7 @@ fn slots(line: &str) -> impl Iterator<Item = (u16, u16)> {
 }
 
 impl Setup {
-    /// Starts a cluster node that serves no slot yet and knows no other node.
+    /// Starts a cluster node that serves no slot and has not met another node.
     #[track_caller]
     pub fn start_node(self) -> Server {
         self.config_before("cluster-enabled yes")

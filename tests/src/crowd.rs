@@ -13,7 +13,8 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// Waits until no other test has a crowd, and raises this process's limit of open files as far as the system allows.
+    /// Waits until no other test has a crowd. Then raises this process's limit of open files as far as the
+    /// system allows.
     #[must_use]
     pub fn gather() -> Self {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());

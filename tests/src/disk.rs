@@ -1,4 +1,4 @@
-//! A disk for one server that can lose everything that the server has not synced.
+//! A disk for one server. The disk can lose all data that the server has not synced.
 
 use crate::process::temporary_path;
 use crate::random::Random;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// The size of the file that disk_shim.rs maps.
 const ROOM: usize = 1_024 * 16;
 
-/// A disk that knows up to which length each file is synced.
+/// A disk that records up to which length each file is synced.
 ///
 /// A killed process loses nothing that it has written: the kernel still has the data. A power failure loses all data
 /// that was not synced.

@@ -26,10 +26,10 @@
 //!   the checker reports leaks.
 //! - `LOCKWARD_SHIM_OPTIONS`: additional options with which rustc compiles the preloaded libraries, if the server is
 //!   for another processor.
-//! - `LOCKWARD_SLOWNESS`, when the tests are compiled: the factor by which all time limits are longer, for slow
+//! - `LOCKWARD_SLOWNESS`, read at compile time: all time limits are multiplied by this factor, for slow
 //!   servers.
-//! - `LOCKWARD_LONG=1`: randomized tests run the larger number of [`rounds`]. The tests check the same claims. Set it
-//!   at night, for releases, and in the search for a rare fault.
+//! - `LOCKWARD_LONG=1`: randomized tests run the larger number of [`rounds`]. The tests check the same
+//!   claims. Set this variable at night, for releases, and in the search for a rare fault.
 //! - `LOCKWARD_SEED`: the seed of all random choices. Each randomized test prints its seed.
 
 mod client;

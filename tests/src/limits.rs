@@ -1,4 +1,4 @@
-//! How many files this process, and the servers it starts, may have open.
+//! The limit of open files of this process and of the servers that it starts.
 
 use std::io;
 
@@ -13,7 +13,7 @@ pub fn raise_open_files(wanted: u64) -> u64 {
     let above = libc::rlimit { rlim_cur: wanted, rlim_max: wanted.max(limit.rlim_max) };
     limit.rlim_cur = wanted.min(limit.rlim_max);
     for limit in [above, limit] {
-        // SAFETY: the call reads a structure that outlives it.
+        // SAFETY: the call reads a structure that outlives the call.
         if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } == 0 {
             break;
         }
@@ -21,8 +21,8 @@ pub fn raise_open_files(wanted: u64) -> u64 {
     open_files().rlim_cur
 }
 
-/// Gives the calling thread its own table of open files. Files that this thread opens do not count against the limit of
-/// the other threads, and the other threads cannot use these files.
+/// Gives the calling thread its own table of open files. Files that this thread opens later do not count for
+/// the limit of the other threads, and the other threads cannot use them.
 pub fn own_files() {
     // SAFETY: the call takes no pointer and has no conditions.
     let status = unsafe { libc::unshare(libc::CLONE_FILES) };
@@ -31,7 +31,7 @@ pub fn own_files() {
 
 fn open_files() -> libc::rlimit {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the call writes a structure that outlives it.
+    // SAFETY: the call writes a structure that outlives the call.
     let status = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     assert_eq!(status, 0, "the limit of open files: {}", io::Error::last_os_error());
     limit

@@ -73,8 +73,8 @@ impl Link {
         }
     }
 
-    /// Each element of `bytes` is for one of the next connections: the link cuts this connection after that number of
-    /// bytes from the server.
+    /// Each element of `bytes` belongs to one of the next connections, in order. The link cuts the connection
+    /// after this number of bytes from the server.
     pub fn cut_after(&self, bytes: impl IntoIterator<Item = u64>) {
         held(&self.state.cuts).extend(bytes);
     }

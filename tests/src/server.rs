@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, io, thread};
 
-/// How long a server may take until it serves. The limit is long because a server starts slowly under valgrind and
-/// similar tools.
+/// The time limit for the start of a server. The limit is long because a server starts slowly under valgrind
+/// and similar tools.
 const START: Duration = Duration::from_secs(60);
 
 /// The settings of a server that is tested. The configuration lines of a test override these settings.
@@ -50,8 +50,8 @@ pub struct Setup {
 enum Kind {
     /// A server for tests, with [`TEST_SETTINGS`].
     Tested,
-    /// A server for measurements, without [`TEST_SETTINGS`]. The start reads the log instead of connecting, so that no
-    /// connection disturbs the measurement.
+    /// A server for measurements, without [`TEST_SETTINGS`]. To find out whether the server has started, the
+    /// library reads the log and does not connect, so that no connection disturbs the measurement.
     Measured,
     /// A Sentinel.
     Sentinel,

@@ -80,7 +80,7 @@ pub enum Op {
 pub enum Asked {
     /// The mode that the owner usually asks for, with or without its weight.
     Usual { names_weight: bool },
-    /// The index of a limit of the run, and a weight, which is reduced to the limit.
+    /// The index of one of the run's limits, and a weight. A weight above the limit is reduced to the limit.
     Other { limit: usize, weight: Option<u32> },
 }
 
@@ -152,7 +152,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The start of a run.
+/// The settings at the start of a run.
 #[derive(Clone, Debug)]
 pub struct Setting {
     pub wall: i64,

@@ -1,6 +1,7 @@
 //! The reference: how locks and queues must behave, written as simply as possible, with plain vectors and linear scans.
 //!
-//! It uses nothing of core: owners and keys are numbers, times are microseconds. A limit of 0 is no limit.
+//! The reference uses no code of core. Owners and keys are numbers, and times are microseconds. A limit of 0
+//! is no limit.
 
 use crate::KEYS;
 
@@ -236,7 +237,7 @@ impl Reference {
             })
     }
 
-    /// Whether a request is admitted, waits or is refused if no other request waits before it.
+    /// Whether a request is admitted, must wait or is refused, if no other request waits before this request.
     fn admission(&self, wait: &Wait) -> Admission {
         let Some(at) = self.of(wait.key, wait.owner) else {
             return match wait.holds {
@@ -579,10 +580,10 @@ impl Reference {
         Answer::Token(token)
     }
 
-    /// Replaces the tenure of the claim's owner by the claim. If the tenures then do not fit together, they are tried
-    /// in this order: first the claim and the confirmed tenures, from the largest token to the smallest, then the
-    /// unconfirmed tenures. A tenure stays if it fits beside the tenures that stay already. Returns whether the claim
-    /// stays. If the claim does not stay, nothing changes.
+    /// Replaces the tenure of the claim's owner by the claim. If the tenures then do not fit together, they
+    /// are tried in this order: first the claim and the confirmed tenures, from the largest token to the
+    /// smallest, then the unconfirmed tenures. A tenure stays if it fits beside all tenures that stay
+    /// already. Returns whether the claim stays. If the claim does not stay, nothing changes.
     fn make_room(&mut self, key: usize, claim: &Tenure) -> bool {
         let mut tenures = self.locks[key].clone();
         tenures.retain(|tenure| tenure.owner != claim.owner);
@@ -668,8 +669,8 @@ impl Reference {
         }
     }
 
-    /// Lets time pass. At every instant at which a wait limit, a kept place, a lease or the quarantine ends, first the
-    /// waits whose limit is reached end, and then every lock gets a decision.
+    /// Lets time pass. At every instant at which a wait limit, a kept place, a lease or the quarantine ends,
+    /// this function ends the waits that have reached their limits, and then decides on every lock.
     pub fn advance(&mut self, to: i64) {
         loop {
             let limits = self.waits().into_iter().filter_map(|wait| wait.limit).collect::<Vec<_>>();

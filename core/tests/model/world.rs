@@ -1,4 +1,5 @@
-//! Core with a simple copy of what the module adds to it: keys, dropped locks, one timer, and a replica.
+//! Core, with simple versions of the parts that the module adds: keys, dropped locks, one timer, and a
+//! replica.
 
 use crate::KEYS;
 use crate::operations::Setting;

@@ -438,7 +438,7 @@ impl Options<'_> {
     }
 }
 
-/// `99.999` is a microsecond before 100 ms.
+/// An instant from a text in milliseconds, such as `99.999`, which is a microsecond before 100 ms.
 fn at_micros(ms: &str) -> Instant {
     let (whole, part) = ms.split_once('.').unwrap_or((ms, "0"));
     let whole: i64 = whole.parse().unwrap();

@@ -1,4 +1,4 @@
-//! What replicas and the AOF are sent, and which events.
+//! The changes that are sent to replicas and the AOF, and the events that are published.
 
 use crate::notation::{World, owner, table, token};
 use lockward_core::encoding::{self, Message, Origin};

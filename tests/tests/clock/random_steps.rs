@@ -92,7 +92,7 @@ struct Trial {
     /// The time for which the server has certainly run.
     ran: Duration,
     seen: Seen,
-    // The last field, so that the clients disconnect before the server ends.
+    // This field is the last, so that the clients disconnect before the server ends.
     _server: Server,
 }
 
@@ -349,7 +349,7 @@ impl Trial {
         lock.overdue_since = None;
     }
 
-    /// Compares the rest of the lease and of the wait limit in LOCK.INFO with the expected times.
+    /// Compares the times that LOCK.INFO reports for the lease and the wait limit with the expected times.
     fn compare(&mut self, lock: &ContendedLock, limit: Option<Due>) {
         let asked = Instant::now();
         let reply = self.pulse.call(format!("LOCK.INFO {} WAITERS 1", lock.key));

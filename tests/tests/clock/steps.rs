@@ -145,8 +145,8 @@ fn a_renewal_right_after_a_step_back_does_not_end_the_lease() {
     let token = a.acquire("lock A PX 600000").token;
     for _ in 0..20 {
         clock.back(HOUR);
-        // The server may still have the time before the step in its cache. Compared with this time, the new expiry has
-        // passed, so the server could delete the key.
+        // The server's cache may still contain the time before the step. By that time, the new expiry has
+        // already passed, so the server could delete the key.
         let replies = a.call_all(["LOCK.RENEW lock A PX 600000", "EXISTS lock"]);
         assert_eq!(replies[0], Reply::Int(token));
         assert_eq!(a.holder("lock").tenure(), ("A", 1, token));

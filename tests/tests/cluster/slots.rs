@@ -226,7 +226,7 @@ fn kept_places_end_when_their_slot_moves() {
     cluster.move_slot(slot_of("lock"), to);
     assert_eq!(w.reply().error_word(), "TRYAGAIN");
     here.see_places_kept(0);
-    // In the move back, no client waits. The kept place must end nevertheless.
+    // No client waits while the slot moves back. The kept place must still end.
     let mut there = to.client();
     drop(to.waiter("lock V BLOCK 0 HOLDS 1 KEEP 60000"));
     there.see_places_kept(1);

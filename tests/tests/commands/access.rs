@@ -231,7 +231,7 @@ fn a_command_of_the_module_cannot_be_renamed_and_the_log_says_so() {
     for command in ["LOCK.ACQUIRE", "LOCK._APPLY", "LOCK._GATE"] {
         let log = Setup::new().config(&format!("rename-command {command} \"\"")).start_refused();
         assert!(log.contains("No such command in rename-command"), "{log}");
-        // Nor can a command of the server take the name of a module's command.
+        // A command of the server cannot take the name of a module's command either.
         let log = Setup::new().config(&format!("rename-command GET {command}")).start_refused();
         assert!(log.contains(&command.to_lowercase()), "the log does not name the command: {log}");
     }

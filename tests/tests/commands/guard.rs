@@ -204,8 +204,8 @@ fn wait_and_waitaof_are_refused() {
         assert_eq!(client.call(call.as_str()).error(), refused, "{command}");
         let [in_transaction] = client.transact([&call]);
         assert_eq!(in_transaction.error(), refused, "{command}");
-        // In a script, the module must refuse WAIT and WAITAOF before it calls them, because Valkey aborts when a
-        // module calls them there.
+        // In a script, the module must refuse WAIT and WAITAOF before it calls them, because Valkey aborts
+        // when a module calls them in a script.
         let words = call.split(' ').map(|word| format!("'{word}'")).collect::<Vec<_>>().join(",");
         let in_script = client.call(["EVAL", &format!("return redis.pcall({words})"), "0"]);
         assert!(in_script.error().starts_with(refused), "{command}: {in_script:?}");
@@ -266,8 +266,8 @@ fn a_command_runs_with_the_rights_of_its_client() {
         let refused = guarded(command);
         assert_eq!(refused.error_word(), "NOPERM", "{command}: {refused:?}");
     }
-    // For the guard, the user needs only the right to read the lock's key. This right is not enough for a guarded
-    // command that writes this key.
+    // For LOCK.GUARD itself, the user needs only the right to read the lock's key. This right is not enough
+    // for a guarded command that writes this key.
     assert_eq!(guarded("SET lock 1").error_word(), "NOPERM");
     let other = client.call(format!("LOCK.GUARD data {token} SET lock 1"));
     assert_eq!(other.error_word(), "NOPERM");
@@ -496,8 +496,8 @@ fn a_blocking_command_of_another_module_is_refused() {
     let server = Setup::new().beside_another().start();
     let mut client = server.client();
     let token = client.acquire("lock A PX 600000").token;
-    // EMPTY.STALL blocks without the flag `blocking`. On Redis 7.0 such a command aborts the server in a script, so it
-    // is left out there.
+    // EMPTY.STALL blocks without the flag `blocking`. In a script, such a command aborts Redis 7.0, so the
+    // test leaves it out on Redis 7.0.
     let blocking = if server.has_redis(7, 2) { &["EMPTY.WAIT", "EMPTY.STALL"][..] } else { &["EMPTY.WAIT"] };
     for command in blocking {
         let refused = client.call(format!("LOCK.GUARD lock {token} {command} line"));

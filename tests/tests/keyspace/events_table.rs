@@ -54,8 +54,9 @@ impl Audience {
                 _ => events.push(format!("`{event}` of `{key}`")),
             }
         }
-        // The server ends a TTL by the wall clock, and the module ends a lease by the monotonic clock. If the wall
-        // clock runs a little ahead, there are two events `expired`: an early one, and one at the end of the lease.
+        // The server ends a TTL by the wall clock, and the module ends a lease by the monotonic clock. If the
+        // wall clock runs a little ahead, the server sends `expired` early, and the module sends `expired`
+        // again at the end of the lease.
         events.dedup_by(|again, event| again == event && event == "`expired`");
         if events.is_empty() { "none".to_owned() } else { events.join(", ") }
     }
@@ -82,7 +83,8 @@ fn observed_on(server: &Server, act: impl FnOnce(&mut Client)) -> Observed {
     audience.observed()
 }
 
-/// What the clients of an [`Audience`] receive from a new server while `act` runs. `before` runs first, without them.
+/// What the clients of an [`Audience`] receive from a new server while `act` runs. `before` runs before the
+/// clients subscribe.
 #[track_caller]
 fn observed(before: impl FnOnce(&mut Client), act: impl FnOnce(&mut Client)) -> Observed {
     let server = Server::start();

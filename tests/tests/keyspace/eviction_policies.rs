@@ -118,8 +118,8 @@ fn no_lock_has_two_holders_on_a_replica_promoted_under_memory_pressure() {
         limit_memory(&mut replica.promote(), "allkeys-lru");
         replica
     });
-    // Now the same with a replica that was there before the locks. It receives the dropped locks in the replication
-    // stream, and not by a full resync.
+    // The same test with a replica that is in sync before the locks are acquired. The replica receives the
+    // dropped locks in the replication stream, and not by a full resync.
     let primary = Server::start();
     let replica = Server::start_replica_of(&primary);
     let mut client = primary.client();
@@ -150,8 +150,8 @@ fn dropped_in_aof(server: &Server) -> HashSet<Vec<u8>> {
         } else if let [name, key, ..] = &command[..]
             && name.to_ascii_uppercase().starts_with(b"LOCK.")
         {
-            // A lock command after that puts the lock back into the keyspace. A DEL does not, because the server writes
-            // a DEL for the eviction.
+            // A later lock command for this key puts the lock back into the keyspace. A DEL says nothing,
+            // because the server also writes a DEL for the eviction.
             kept.remove(key);
         }
     }

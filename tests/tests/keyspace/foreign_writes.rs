@@ -152,8 +152,8 @@ impl Stage {
         match &reply {
             None => return true,
             Some(Reply::Array(_)) => {
-                // B was granted the lock. But the command may have broken or moved the lock after the grant, so B need
-                // not be its holder now.
+                // B was granted the lock. But the command may have broken or moved the lock after the grant,
+                // so B may no longer hold it.
                 let holder = self.a.call("LOCK.INFO lock");
                 assert!(matches!(holder, Reply::Array(_) | Reply::NullArray | Reply::Error(_)), "{what}");
             }

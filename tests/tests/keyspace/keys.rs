@@ -124,7 +124,8 @@ fn a_restored_lock_whose_lease_is_over_is_free() {
     let payload = a.call("DUMP lock");
     eventually("the lease is over", || a.info("lock").is_none());
     restore(&mut a, "lock", payload.bytes());
-    // A payload stores times in whole milliseconds, so the restored lease may last for less than a millisecond more.
+    // A payload stores times in whole milliseconds, so the restored lease may last up to a millisecond
+    // longer.
     eventually("the restored lock is free", || a.info("lock").is_none());
     assert_eq!(a.acquire("lock B").holds, 1);
 }

@@ -2,9 +2,9 @@
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 
-/// The bytes of a connection after its first command, and the additional bytes of a connection that waits. Both figures
-/// are from before the server shortens the buffers of idle clients. Change these figures together with the section
-/// Sizing of docs/operating.md.
+/// The bytes of a connection after its first command, and the additional bytes of a connection that waits.
+/// Both figures are measured before the server shortens the buffers of idle clients. Change these figures
+/// together with the section Sizing of docs/operating.md.
 fn of_connection_and_wait(server: &Server) -> (i64, i64) {
     let is_valkey = server.client().call("INFO server").text().contains("valkey_version");
     let has_shared_query_buffer = is_valkey || server.has_redis(8, 0);

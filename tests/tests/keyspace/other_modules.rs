@@ -61,7 +61,8 @@ fn a_waiter_that_is_unblocked_while_it_is_granted_the_lock_has_it_or_passes_it_o
         at(&mut a, event, &format!("CLIENT UNBLOCK {id} {how}"));
         a.call(command);
         let which = format!("{command}, unblocked at {event} with {how}");
-        // Some servers do not unblock B during the grant. Then B has the lock, and releases it.
+        // Some servers do not unblock B during the grant. In that case B receives the grant, and must release
+        // the lock.
         match b.reply() {
             Reply::NullArray => {}
             Reply::Error(text) => assert!(text.starts_with("UNBLOCKED"), "{which}: {text}"),

@@ -1,8 +1,8 @@
 //! Crashes under load: the server is killed, and its disk loses the data that was not synced.
 //!
-//! With `appendfsync always`, every change whose reply a client has received must be there after the restart. A request
-//! without a reply may have been executed or not. With other settings, the same load loses such changes, which shows
-//! that the test notices losses.
+//! With `appendfsync always`, a change must survive the restart if a client has received the reply. A request
+//! without a reply may have been executed or not. With other settings, the same load loses acknowledged
+//! changes, which shows that the test notices losses.
 
 use lockward_tests::{
     Client, Disk, Holder, Random, Reply, Server, Setup, Silence, appended_files, eventually, rounds,

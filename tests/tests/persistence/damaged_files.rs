@@ -115,8 +115,8 @@ impl Recorder {
         self.states.push(state);
     }
 
-    /// Runs one to three event loop passes. If the AOF is cut after a pass other than the last, a load finds `key`
-    /// free: the lock was freed, or its lease is over at the time of the load.
+    /// Runs one to three event loop passes. If the AOF is cut after an earlier pass than the last, a server
+    /// that loads the AOF finds `key` free: the lock was freed, or its lease is over at the time of the load.
     #[track_caller]
     fn passes(&mut self, what: &str, key: &str, act: impl FnOnce(&mut Client)) {
         let (units, before, state) = self.after(act);
@@ -451,8 +451,8 @@ fn payloads(snapshot: &[u8]) -> Vec<Range<usize>> {
     KEYS.iter()
         .map(|key| {
             let at = find(key).expect("a key") + key.len() + TYPE_AND_KIND;
-            // The two highest bits say how many bytes the length takes. The payloads here are so short that it takes
-            // one or two.
+            // The two highest bits say how many bytes the length takes. The payloads in this test are so
+            // short that their length takes one or two bytes.
             let (length, size) = match snapshot[at] {
                 short @ ..0x40 => (short.into(), 1),
                 long => (usize::from(long & 0x3f) << 8 | usize::from(snapshot[at + 1]), 2),
@@ -472,8 +472,9 @@ fn a_snapshot_that_was_cut_is_refused() {
     let mut random = Random::new();
     let (mut server, path, bytes) = snapshot();
     let length = bytes.len();
-    // If a file ends between two parts of a module value, the server refuses the file, and then checks the file to log
-    // the reason. In this check it hangs: https://github.com/redis/redis/pull/15034. So the test does not cut there.
+    // If a file ends between two parts of a module value, the server refuses the file, and then checks the
+    // file to log the reason. In this check the server hangs: https://github.com/redis/redis/pull/15034. So
+    // the test does not cut there.
     let hangs: Vec<usize> = payloads(&bytes)
         .into_iter()
         .flat_map(|payload| {

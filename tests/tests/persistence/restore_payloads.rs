@@ -561,7 +561,8 @@ fn very_many_holders_come_back_from_an_aof_of_commands() {
     let (_server, mut client, frame, now) =
         credulous_with(Setup::new().config("appendonly yes").config("aof-use-rdb-preamble no"));
     assert_eq!(restore(&mut client, "lock", &frame.around(&crowd(now, HOUR_MS))), Reply::ok());
-    // A lock that is loaded from AOF commands gets a TTL. With a TTL before the rewrite too, the digests can be equal.
+    // A lock that is loaded from AOF commands gets a TTL. Without a TTL before the rewrite, the digests would
+    // differ.
     client.call("PEXPIRE lock 3000000");
     let before = client.call("DEBUG DIGEST");
     client.call("BGREWRITEAOF");
@@ -573,7 +574,7 @@ fn very_many_holders_come_back_from_an_aof_of_commands() {
     assert_eq!(client.call("DEBUG DIGEST"), before);
 }
 
-/// If the module copied such a lock, the server would stand still for a second.
+/// A copy of such a lock would block the server for a second.
 #[test]
 fn a_lock_with_a_million_holders_is_unlinked_without_a_copy() {
     let count = rounds(300_000, 1_000_000);

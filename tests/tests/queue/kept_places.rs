@@ -211,7 +211,7 @@ fn after_its_wait_limit_a_place_holds_back_the_waiters_behind_it_for_a_while() {
         let wait = format!("LOCK.ACQUIRE lock {owner} BLOCK {} {KEEP}", BLOCK.as_millis());
         assert!(a.call(wait).is_null());
         let reply = reader.call("LOCK.ACQUIRE lock R SHARED");
-        // If the machine was too slow, the reader may have asked too late, and this attempt shows nothing.
+        // If the machine was too slow, the reader may have asked too late, and this attempt proves nothing.
         let in_time = begun.elapsed() < HELD_BACK;
         assert!(!in_time || reply.is_null(), "the place is overtaken");
         a.call(format!("LOCK.RELEASE lock {owner} HOLDS 0"));

@@ -1,4 +1,4 @@
-//! Thousands of waiters arrive, and disconnect or are served. Nothing remains of them.
+//! Thousands of waiters arrive, and disconnect or are served. The server keeps no data about them.
 
 use lockward_tests::{Client, Crowd, Reply, Server, Setup, appended_commands, eventually, rounds};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -315,8 +315,8 @@ fn the_waits_of_one_owner_are_replicated_as_one_change() {
     let server = Setup::new().config("appendonly yes").start();
     let mut a = server.client();
     a.acquire("lock A PX 600000");
-    // Each wait asks for a lease of a different length. If each grant changed the lease separately, the server would
-    // replicate the whole tenure for each.
+    // Each wait asks for a lease of a different length. If each grant changed the lease separately, the
+    // server would replicate the whole tenure for each grant.
     let mut waits = crowd.ask(&server, WAITS, |number| format!("lock B PX {} BLOCK 0", 600_000 + number));
     a.see_blocked(i64::try_from(WAITS).unwrap());
     assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));

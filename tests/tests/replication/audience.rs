@@ -376,8 +376,8 @@ fn stir(client: &mut Client, random: &mut Random) {
         4 => send_snapshots(client, random),
         5 => drop(client.call(format!("CONFIG SET repl-diskless-sync-delay {}", random.within(0..2)))),
         _ => {
-            // Redis has a bug of its own if a transaction switches the AOF on during a rewrite. So this waits until no
-            // rewrite runs.
+            // Redis itself has a bug if a transaction switches the AOF on during a rewrite. So the test waits
+            // until no rewrite is running.
             see_no_rewrite(client);
             client.send_all(["MULTI".to_owned(), format!("LOCK.ACQUIRE lock-{lock} C PX 600000"), switch]);
             client.send_all([format!("LOCK.RENEW lock-{lock} C PX 700000"), "BGREWRITEAOF".to_owned()]);

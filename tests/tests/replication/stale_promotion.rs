@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 enum Fault {
     /// The link drops all data, so the replica misses grants.
     Swallowed,
-    /// The replica is stopped. What the primary sends stays in the socket until the replica goes on.
+    /// The replica is stopped. The primary's data stays in the socket until the replica goes on.
     StandsStill,
 }
 
@@ -19,8 +19,8 @@ struct Outcomes {
     lost: usize,
 }
 
-/// Acquires locks, and causes the fault after the first 500. Then kills the primary, promotes the replica, and checks
-/// the replica's locks.
+/// Acquires locks, and causes the fault after the first 500 locks. Then kills the primary, promotes the
+/// replica, and checks the replica's locks.
 fn round(fault: Fault, outcomes: &mut Outcomes) {
     let mut primary = Server::start();
     let link = Link::to(&primary);

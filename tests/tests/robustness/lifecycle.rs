@@ -1,4 +1,4 @@
-//! The module is loaded, upgraded, downgraded and removed: as docs/operating.md describes these steps, and in wrong
+//! The module is loaded, upgraded, downgraded and removed, both as docs/operating.md describes and in wrong
 //! ways.
 //!
 //! The next version exists only for these tests: see tests/next-version.patch. This version cannot read a lock that the
