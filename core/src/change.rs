@@ -9,7 +9,7 @@ pub enum Change {
     /// The owner now holds the lock with these values, after a grant, a renewal, or a re-entry that extends
     /// the lease.
     Put(Holder),
-    /// The tenure with this token now has this many holds. Its lease does not change.
+    /// The tenure with this token now has this many holds. The lease does not change.
     Count(FencingToken, u32),
     /// The tenure with this token is over.
     End(FencingToken, End),

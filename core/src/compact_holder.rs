@@ -87,8 +87,9 @@ impl CompactHolder {
 
 /// Two signed numbers in 64 bits: `low` in the lower `BITS` bits, `high` in the other bits.
 ///
-/// The complement of the 64 bits is stored. It is 0 only if both numbers are -1, and `new` refuses this pair. Because
-/// the stored number is never 0, an enum that has a `Pair` needs no further bytes for its discriminant.
+/// The complement of the 64 bits is stored. The complement is 0 only if both numbers are -1, and `new`
+/// refuses this pair. Because the stored number is never 0, an enum that has a `Pair` needs no further bytes
+/// for its discriminant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Pair<const BITS: u32>(NonZeroI64);
 

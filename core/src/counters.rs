@@ -5,8 +5,9 @@ use crate::units::Instant;
 
 /// Counts of the results of decisions, and the durations of waits and tenures. Counts wrap around.
 ///
-/// A tenure begins with a grant (`acquired`) or is restored (`restored`). It ends by a release (`released`), by the end
-/// of its lease (`leases_ended`), or in another way that has no counter, for example when the lock's key is deleted.
+/// A tenure begins with a grant (`acquired`) or is restored (`restored`). A tenure ends by a release
+/// (`released`), by the end of its lease (`leases_ended`), or in another way that has no counter, for example
+/// when the lock's key is deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// New tenures, including the tenures that were granted to waiters.

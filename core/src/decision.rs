@@ -1,10 +1,10 @@
 //! One decision on one lock. Every grant is decided here.
 //!
 //! A decision is made for a command, for the wake-up timer, for a key that was deleted, or for a client that
-//! disconnected. A decision always begins with two steps: it ends the tenures whose leases are over, and it serves the
-//! wait queue. Then it decides on the request. So no request overtakes a waiter, and a lock is never free while a
-//! waiter could have it. (A release on a replica skips both steps, because the primary decides about leases and
-//! waiters.)
+//! disconnected. A decision always begins with two steps: it ends the tenures whose leases are over, and it
+//! serves the wait queue. The decision on the request comes after these two steps. So no request overtakes a
+//! waiter, and a lock is never free while a waiter could have it. (A release on a replica skips both steps,
+//! because the primary decides about leases and waiters.)
 //!
 //! | the owner | the lock | acquire | release | renew |
 //! | --- | --- | --- | --- | --- |
@@ -171,9 +171,9 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         self.serve();
     }
 
-    /// Releases one hold or all, and serves the wait queue. Returns the holds left. If the release names the count to
-    /// be left and no token, it also ends the owner's waits and kept places that name more holds. In this way a client
-    /// that stops waiting cancels its earlier requests.
+    /// Releases one hold or all, and serves the wait queue. Returns the holds left. A release that names the
+    /// count to be left, but no token, also ends the owner's waits and kept places that name more holds. In
+    /// this way a client that stops waiting cancels its earlier requests.
     ///
     /// # Errors
     /// [`Refusal::NotHeld`], or [`Refusal::Holds`] when the named count is neither the owner's count nor one less.
@@ -319,9 +319,10 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         left == 0
     }
 
-    /// Decides on a lock that may have changed without a decision, for example by RENAME. First it does what
-    /// [`Decision::expire_and_serve`] does. Then confirmed holders that also wait for the lock re-enter, and their kept
-    /// places end. Last, the queue is served again, because the waiters behind them may fit.
+    /// Decides on a lock that may have changed without a decision, for example by RENAME. First this function
+    /// does the same as [`Decision::expire_and_serve`]. Then confirmed holders that also wait for the lock
+    /// re-enter, and their kept places end. Last, the queue is served again, because the waiters behind these
+    /// holders may fit.
     pub fn recheck(&mut self) {
         self.expire_and_serve();
         if let Some(queue) = self.queue {
@@ -346,8 +347,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         self.effects.change(self.lock, change, event, self.now);
     }
 
-    /// Whether the server knows that a tenure goes on: the tenure began or was renewed in this quarantine, or there is
-    /// no quarantine.
+    /// Whether the server knows that a tenure still lasts: the tenure began or was renewed in this
+    /// quarantine, or there is no quarantine.
     fn is_confirmed<O>(&self, known: Holder<O>) -> bool {
         self.quarantine_memory.as_ref().is_none_or(|memory| {
             !self.quarantine.is_unconfirmed(known.since) || memory.has_renewed(known.token)
@@ -550,7 +551,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     /// beside all tenures that stay already. Each other tenure ends, and its owner may claim it again.
     ///
     /// # Errors
-    /// [`Refusal::NotHeld`] when the claim does not fit. Then no tenure ends.
+    /// [`Refusal::NotHeld`] when the claim does not fit, and then no tenure ends.
     fn make_room(&mut self, owner: &Owner, token: FencingToken, mode: Mode) -> Result<(), Refusal> {
         let own = self.lock.holder(owner).map(|own| own.token);
         let others = || self.lock.holders().rev().filter(|holder| Some(holder.token) != own);

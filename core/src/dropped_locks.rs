@@ -71,7 +71,7 @@ impl DroppedLocks {
         of_hash.iter().find(|dropped| *dropped.key == *key).map(|dropped| &dropped.lock)
     }
 
-    /// Keeps a lock that the server has just dropped. Its name becomes unreplicated.
+    /// Keeps a lock that the server has just dropped. The name of the lock becomes unreplicated.
     pub fn keep(&mut self, db: Db, key: &[u8], lock: Lock) {
         self.put(db, key, lock);
         self.unreplicated.insert((db, key.into()));
@@ -111,7 +111,7 @@ impl DroppedLocks {
         Some(removed)
     }
 
-    /// Removes a dropped lock that has ended. Its name becomes unreplicated.
+    /// Removes a dropped lock that has ended. The name of the lock becomes unreplicated.
     #[inline]
     pub fn forget(&mut self, db: Db, key: &[u8]) -> Option<Lock> {
         let DroppedLock { key, lock, .. } = self.remove(db, key)?;
@@ -166,8 +166,8 @@ impl DroppedLocks {
         self.unreplicated = mem::take(&mut self.unreplicated).into_iter().map(swapped).collect();
     }
 
-    /// The dropped locks that a sweep visits after `last`, each with its position and key. If two keys share a hash and
-    /// a sweep stops after the first of them, the sweep leaves out the second when it goes on.
+    /// The dropped locks that a sweep visits after `last`, each with its position and key. If two keys share
+    /// a hash and a sweep stops after the first key, the sweep later leaves out the second key.
     pub fn after(&self, last: Option<SweepPosition>) -> impl Iterator<Item = (SweepPosition, &[u8], &Lock)> {
         let from = last.map_or(Bound::Unbounded, |(db, _)| Bound::Included(db));
         self.by_db.range((from, Bound::Unbounded)).flat_map(move |(db, of_db)| {

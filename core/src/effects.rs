@@ -8,7 +8,7 @@ use crate::units::Now;
 use crate::waiter::Completion;
 use std::mem;
 
-/// Something that happened to a lock. Clients can subscribe to it as a keyspace event.
+/// Something that happened to a lock. Clients can subscribe to these events as keyspace events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// An owner acquired the lock, or added a hold.
@@ -34,7 +34,8 @@ pub struct Effects<H> {
     changes: usize,
     verbatim: bool,
     replication_skipped: bool,
-    /// A large lock whose leases are all over. Freeing it takes long, so the caller frees it in parts.
+    /// A large lock whose leases are all over. Freeing such a lock takes long, so the caller frees the lock
+    /// in parts.
     pub(crate) discarded: Option<Lock>,
 }
 
@@ -63,12 +64,13 @@ impl<H> Default for Effects<H> {
     }
 }
 
-/// What replicas and the AOF are sent for a decision.
+/// What the server sends to replicas and the AOF for a decision.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Propagation<'a> {
     /// Nothing, because nothing has changed.
     Nothing,
-    /// The command as the client sent it. It has the same result on a replica, and when the AOF is loaded.
+    /// The command as the client sent it. The command has the same result on a replica, and when the AOF is
+    /// loaded.
     Verbatim,
     /// The changes, encoded.
     Changes(&'a [u8]),
@@ -98,7 +100,7 @@ impl<H> Effects<H> {
         self.changes > 0
     }
 
-    /// What replicas and the AOF are sent.
+    /// What the server sends to replicas and the AOF.
     #[must_use]
     pub fn propagation(&self) -> Propagation<'_> {
         if self.replication_skipped && self.changed() {
@@ -176,8 +178,8 @@ impl<H> Effects<H> {
         self.verbatim = self.changes == 1;
     }
 
-    /// Replaces the recorded changes by the whole lock. A dropped lock needs this, because its key is missing on
-    /// replicas too. If the lock is free now, the end of the dropped lock is replicated.
+    /// Replaces the recorded changes by the whole lock. A dropped lock needs this function, because its key
+    /// is missing on replicas too. If the lock is free now, the end of the dropped lock is replicated.
     pub fn replicate_whole_lock(&mut self, lock: &Lock, now: Now) {
         self.payload.clear();
         self.last = None;
@@ -196,7 +198,7 @@ fn clear<T>(list: &mut Vec<T>, kept: usize) {
     list.shrink_to(kept);
 }
 
-/// The event of `change`, which is not yet applied to `lock`.
+/// The event of a change that is not yet applied to `lock`.
 #[must_use]
 pub fn event_of(lock: &Lock, change: &Change) -> Event {
     match change {

@@ -51,12 +51,13 @@ const ALL_OVER: u8 = 7;
 /// This length of an owner means that a UUID and a suffix follow.
 const UUID: u8 = 0;
 
-/// Where a payload comes from. This decides how much is left of the leases in the payload.
+/// Where a payload comes from. The origin decides how much is left of the leases in the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The primary, in the replication stream or in a full resync: the time left of a lease counts from now.
     Live,
-    /// A file of this server, or RESTORE: the time since the payload was written, by the wall clock, is subtracted.
+    /// A file of this server, or RESTORE: the lease is shorter by the time since the payload was written,
+    /// measured by the wall clock.
     Loaded,
 }
 
@@ -100,7 +101,7 @@ pub fn append_lock(payload: &mut Vec<u8>, lock: &Lock, now: Now) {
     }
 }
 
-/// Writes a dropped lock to `payload`, which is empty. `None` writes that the dropped lock is gone.
+/// Writes a dropped lock to `payload`, which is empty. `None` means that the dropped lock is gone.
 pub fn append_dropped_lock(payload: &mut Vec<u8>, lock: Option<&Lock>, now: Now) {
     payload.extend([VERSION, DROPPED]);
     if let Some(lock) = lock {
@@ -205,8 +206,8 @@ fn decode_puts(mut reader: Reader<'_>, origin: Origin, now: Now) -> Result<Lock,
     if reader.rest.is_empty() {
         return Ok(Lock::held_by_one(first, expires_at));
     }
-    // The puts are counted first, because a list that grows could take much more memory than a hostile payload has
-    // bytes.
+    // The puts are counted first, because the memory of a growing list could be much larger than a hostile
+    // payload.
     let count = reader.count_puts()?.saturating_add(1);
     let mut holders = Vec::with_capacity(count);
     holders.push(first);
@@ -443,7 +444,8 @@ mod tests {
     #[test]
     fn a_replica_counts_the_lease_from_when_it_receives_it() {
         let payload = payload(&[Change::Put(holder(b"a", 7, 1, 500))], now(100, 9_000));
-        // The replica is another machine. Its monotonic clock is different, and its wall clock is an hour off.
+        // The replica is another machine, with a different monotonic clock and a wall clock that is an hour
+        // ahead.
         let there = now(70_000, 9_000 + 3_600_000);
         let Change::Put(received) = decode(&payload, Origin::Live, there).unwrap().remove(0) else {
             panic!()

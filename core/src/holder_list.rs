@@ -23,13 +23,13 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::{mem, slice};
 
-/// The most holders in a sorted list.
+/// The largest number of holders in a sorted list.
 const FEW: usize = 32;
 
 /// When an indexed lock has only this many holders left, they are stored in a list again.
 const FEW_AGAIN: usize = FEW / 2;
 
-/// Holders, each with its own owner and its own token.
+/// Holders. No two holders have the same owner or the same token.
 #[derive(Clone, Debug)]
 pub enum HolderList {
     /// Sorted by token.
@@ -52,8 +52,8 @@ pub struct Indexed {
 
 /// The tokens of tenures by the keyed hash of their owners.
 ///
-/// A table that grows rehashes its entries, which blocks the server. So there are several tables. They grow
-/// at different times, and each blocks the server for a shorter time.
+/// A table that grows rehashes its entries, which blocks the server. So the index has several tables. The
+/// tables grow at different times, and each of them blocks the server for a shorter time.
 #[derive(Clone, Debug, Default)]
 struct ByOwner {
     tables: [HashMap<u64, FencingToken, ById>; TABLES],
@@ -282,7 +282,8 @@ impl HolderList {
         }
     }
 
-    /// This list, if no copy shares its memory; else `None`, and the copy keeps the memory.
+    /// Returns this list if no copy shares its memory. Otherwise returns `None`, and the copy keeps the
+    /// memory.
     pub fn unshared(self) -> Option<Self> {
         match self {
             Self::Few(_) => Some(self),
@@ -298,8 +299,8 @@ impl HolderList {
         }
     }
 
-    /// The bytes on the heap, without the owners' own memory. Trees and tables are about half empty, so their entries
-    /// count twice.
+    /// The size of the heap memory in bytes, without the memory of the owners. Trees and tables are about
+    /// half empty, so their entries count twice.
     pub fn heap_size(&self) -> usize {
         match self {
             Self::Few(holders) => holders.capacity().saturating_mul(size_of::<Holder>()),

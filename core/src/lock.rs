@@ -247,7 +247,7 @@ impl Lock {
         self.holders().len().saturating_sub(expired)
     }
 
-    /// What the present tenures take together.
+    /// The load of the present tenures.
     #[must_use]
     #[inline]
     pub fn load(&self) -> Load {
@@ -258,7 +258,7 @@ impl Lock {
         }
     }
 
-    /// What the present tenures take together, without the tenure with this token.
+    /// The load of the present tenures, except the tenure with this token.
     pub(crate) fn load_without(&self, token: Option<FencingToken>) -> Load {
         let Some(holder) = token.and_then(|token| self.of_token(token)) else { return self.load() };
         match &self.0 {
@@ -355,7 +355,8 @@ impl Lock {
         self.holders().len() > MANY
     }
 
-    /// This lock, if no copy shares its memory; else `None`, and the copy keeps the memory.
+    /// Returns this lock if no copy shares its memory. Otherwise returns `None`, and the copy keeps the
+    /// memory.
     pub(crate) fn unshared(self) -> Option<Self> {
         match self.0 {
             Repr::List(Some(list)) => {

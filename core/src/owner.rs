@@ -290,7 +290,7 @@ mod tests {
             name[at] = byte;
             name
         };
-        // Tries every byte at every index. A digit makes another UUID or number.
+        // Tries every byte at every index. If the byte is a digit, the text is another UUID or number.
         for at in 0..UUID.len() + 3 {
             for byte in 0..=u8::MAX {
                 let name = with(at, byte);

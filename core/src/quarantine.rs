@@ -63,9 +63,9 @@ impl Quarantine {
 /// What a server has observed of a lock's tenures in this quarantine. The stored lock is not enough: it is from before
 /// the quarantine and may be out of date.
 ///
-/// Every tenure in this memory has ended, or goes on and was confirmed. A released tenure stays ended. If a tenure has
-/// ended in any way, the older tenures that do not fit beside this tenure stay ended too: they must have ended before
-/// this tenure was granted.
+/// Every tenure in this memory either has ended, or still lasts and was confirmed. A released tenure stays
+/// ended. If a tenure has ended in any way, the older tenures that do not fit beside this tenure stay ended
+/// too: they must have ended before this tenure was granted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QuarantineMemory {
     /// No tenure with this token or a smaller one can be restored.
@@ -78,7 +78,7 @@ pub struct QuarantineMemory {
 /// What a server has observed of single tenures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Tenures {
-    /// For each mode beside which other tenures can fit: the token of the latest tenure that has ended.
+    /// For each mode that leaves room for other tenures: the token of the latest ended tenure of this mode.
     ended: BTreeMap<Mode, FencingToken>,
     /// The tenures in `ended` that were released.
     released: BTreeSet<FencingToken>,

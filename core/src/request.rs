@@ -44,7 +44,7 @@ pub struct ReleaseRequest {
 pub enum HoldsLeft {
     /// One hold less than before.
     OneLess,
-    /// This count of holds. It is one less than before, or the same count when the request is repeated.
+    /// This count of holds: one less than before, or the same count when the request is repeated.
     Exactly(u32),
     /// No hold.
     None,
@@ -63,8 +63,9 @@ pub struct RenewRequest {
     /// In quarantine and with a token: the count of holds of the tenure. A tenure that is restored without this value
     /// has one hold.
     pub holds: Option<u32>,
-    /// A larger limit than the tenure has, so that other tenures fit beside it. In quarantine and with a token: the
-    /// limit of the tenure. A tenure that is restored without this value is exclusive.
+    /// A limit that is larger than the limit of the tenure, so that other tenures fit beside this tenure. In
+    /// quarantine and with a token: the limit of the tenure. A tenure that is restored without this value is
+    /// exclusive.
     pub slots: Option<Slots>,
     /// The weight of the tenure, at most the limit. `None` keeps the weight of the tenure; a restored tenure then gets
     /// weight 1.

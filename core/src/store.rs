@@ -1,4 +1,4 @@
-//! All that a server remembers of locks beside the keyspace, and the rules by which this memory changes.
+//! All data about locks that a server has outside the keyspace, and the rules by which this data changes.
 //!
 //! The keyspace holds the locks. The store holds the rest: the wait queues, the source of tokens, the
 //! quarantine with this server's observations in it, the locks that the server has dropped from the keyspace
@@ -69,9 +69,9 @@ impl NameRef for LockName {
 pub enum Loading {
     /// The server is not loading.
     No,
-    /// From its own file.
+    /// The server loads its own file.
     File,
-    /// From its primary, in a full resync.
+    /// The server loads the data of its primary, in a full resync.
     Primary,
 }
 
@@ -86,7 +86,8 @@ pub struct Waits {
     pub due: Option<Instant>,
 }
 
-/// What the caller must carry out after a decision. An empty value may be used again for the next decision.
+/// What the caller must carry out after a decision. The caller may empty this value and use it again for the
+/// next decision.
 #[derive(Debug)]
 pub struct Decided<W> {
     /// What has changed, and which clients must be unblocked.
@@ -110,7 +111,7 @@ pub struct Unlinked {
     pub may_be_evicted: bool,
     /// Whether the server may have evicted the lock, or may have expired its key although a lease is still running.
     pub may_be_dropped: bool,
-    /// Whether the caller must mark the wait queue of the lock, if there is one, for a check, and set the
+    /// Whether the caller must mark the wait queue of the lock (if there is one) for a check, and set the
     /// timer.
     pub recheck: bool,
 }
@@ -217,8 +218,8 @@ struct Discarded {
     ended: Option<Instant>,
 }
 
-/// All that a server remembers of locks beside the keyspace. `W` is the handle by which the caller finds a blocked
-/// client.
+/// All data about locks that a server has outside the keyspace. `W` is the handle by which the caller finds a
+/// blocked client.
 #[derive(Debug)]
 pub struct Store<W> {
     /// The wait queues.
@@ -305,8 +306,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         if self.queues.has_queues() { self.queues.queue(name.db(), name.key()) } else { None }
     }
 
-    /// Decides on one lock. `lock` is the value of its key. The caller first calls [`Self::break_dropped`]. Afterwards
-    /// the caller carries out what is in `decided`.
+    /// Decides on one lock. `lock` is the value of the lock's key. The caller first calls
+    /// [`Self::break_dropped`]. Afterwards the caller carries out what is in `decided`.
     #[inline]
     pub fn decide<R>(
         &mut self,
@@ -412,8 +413,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// Forgets all observations when the quarantine is over. From then on, a waiter that asks for its first hold can
-    /// re-enter even if its owner has an unconfirmed tenure. So all queues are due.
+    /// Forgets all observations when the quarantine is over. From then on, a waiter that asks for its first
+    /// hold can re-enter even if its owner has an unconfirmed tenure. So this function makes all queues due.
     pub fn notice_end_of_quarantine(&mut self, now: Instant) {
         if self.quarantine.ends(now).is_none() && mem::take(&mut self.decided_in_quarantine) {
             self.memories = Memories::default();
@@ -443,9 +444,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
     /// judged a TTL. `evicts` returns whether the server evicts keys. The store calls `evicts` only if it
     /// does not know the answer.
     ///
-    /// A lock with many holders is remembered only if the server may have dropped it, because the store would have to
-    /// free all these holders later. If the lock is not remembered, the ends of its tenures are not counted, because
-    /// the tenures may go on under another name.
+    /// A lock with many holders is remembered only if the server may have dropped it, because the store would
+    /// have to free all these holders later. If the lock is not remembered, the ends of its tenures are not
+    /// counted, because the tenures may continue under another name.
     pub fn unlinked(
         &mut self,
         name: &impl NameRef,
@@ -495,7 +496,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
     /// now.
     pub fn settle_unlinked(&mut self, now: Instant, freed: u64) {
         if let Some(UnlinkedLock { name, lock, freed: before, .. }) = self.unlinked.take() {
-            // RENAME and MOVE unlink a lock and free nothing: the tenure goes on under another name. For a
+            // RENAME and MOVE unlink a lock and free nothing: the tenure continues under another name. For a
             // lock with many holders the count proves nothing, because the server may free such a lock later,
             // on another thread.
             if freed == before && !lock.has_many_holders() {
@@ -671,8 +672,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.async_loaded.as_mut().unwrap_or(&mut self.dropped_locks).put(db, key, lock);
     }
 
-    /// One database has been flushed, or all databases if `db` is `None`. The flushed locks have ended, also the
-    /// dropped locks.
+    /// One database has been flushed, or all databases if `db` is `None`. The flushed locks have ended, and
+    /// so have the dropped locks.
     pub fn flush(&mut self, db: Option<Db>, now: Instant) {
         let matters = !self.follows() && self.quarantine.ends(now).is_some();
         if let Some(last) = self.tokens.last().filter(|_| matters) {
@@ -701,7 +702,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.decided_in_quarantine = false;
     }
 
-    /// The server has become a primary. It may have missed grants, so a quarantine begins.
+    /// The server has become a primary. A quarantine begins, because the server may have missed grants.
     pub fn become_primary(&mut self, now: Instant) {
         self.replica = false;
         self.memories = Memories::default();

@@ -41,7 +41,7 @@ impl Span {
     }
 }
 
-/// An instant on the server's monotonic clock, in microseconds. It can lie before the clock's zero.
+/// An instant on the server's monotonic clock, in microseconds. An instant can lie before the clock's zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(i64);
 

@@ -41,7 +41,7 @@ impl Positions {
         }
     }
 
-    /// Removes a position. Returns whether others are left.
+    /// Removes a position. Returns whether other positions are left.
     fn remove(&mut self, position: Position) -> bool {
         match self {
             Self::One(_) => false,
@@ -61,7 +61,7 @@ pub struct Queued<H> {
     owner: OwnerHash,
 }
 
-/// Who has a place.
+/// Who has a place in the queue.
 #[derive(Debug)]
 pub enum Who<H> {
     /// A client waits.
@@ -75,7 +75,7 @@ pub enum Who<H> {
 pub struct KeptPlace {
     /// The owner, and what it waited for.
     pub place: Place,
-    /// When the wait ended.
+    /// The instant at which the wait ended.
     pub kept_since: Instant,
     /// The instant until which this place holds back the places behind it; `None` when this place is passed
     /// over.
@@ -115,7 +115,7 @@ impl<H> Queued<H> {
         }
     }
 
-    /// When the wait limit is reached, or when a kept place is passed over or ends.
+    /// The instant at which the wait limit is reached, or at which a kept place is passed over or ends.
     pub fn limit(&self) -> Option<Instant> {
         match &self.who {
             Who::Present(waiter) => waiter.wait_request.limit,
@@ -289,8 +289,8 @@ impl<H> WaitQueue<H> {
         Some(queued)
     }
 
-    /// Removes the first place that is not passed over. Returns it, and whether its owner may have other places in the
-    /// queue; `false` means that the owner has none.
+    /// Removes the first place that is not passed over. Returns the place, and whether its owner may have
+    /// other places in the queue; `false` means that the owner has none.
     pub fn pop_first(&mut self) -> Option<(Position, Queued<H>, bool)> {
         let (position, queued) = self.places.pop_first()?;
         let has_other_places = self.unindex(position, &queued);

@@ -1,7 +1,7 @@
 //! The wait queues: one for each lock that clients wait for, first come, first served.
 //!
-//! A queue exists while clients wait for its lock or places in it are kept. Queues are in the memory of the primary
-//! only. They are neither stored nor replicated.
+//! A queue exists while clients wait for its lock or places in it are kept. Queues are in the memory of the
+//! primary only. Queues are neither stored nor replicated.
 //!
 //! Every operation costs O(log n). For an index of one queue, n is the number of its waiters. For an index of all
 //! queues, such as the wait limits, n is the number of all waiters. A waiter is found by its position (to serve it), by
@@ -24,10 +24,10 @@
 //!
 //! Invariants:
 //!
-//! - A waiter is in one queue. It is indexed by its position, by its owner and by its handle, and in `limits` if it has
-//!   a limit.
-//! - A kept place is indexed by its position, by its owner and by its age, and in `limits`. Its position is in `places`
-//!   while it holds others back, and in `passed_over` afterwards.
+//! - A waiter is in one queue, and is indexed by its position, by its owner and by its handle. A waiter with
+//!   a limit is also in `limits`.
+//! - A kept place is indexed by its position, by its owner and by its age, and in `limits`. The position of
+//!   the place is in `places` while the place holds others back, and in `passed_over` afterwards.
 //! - A queue without waiters and kept places does not exist.
 //! - A queue with a due time is in `due`, at that time or earlier. A renewal or a hand-off makes the due time
 //!   later, but the entry stays where it is. The module then checks the queue once too early, finds that the
@@ -57,7 +57,8 @@ use std::rc::Rc;
 /// of the key.
 pub const LONGEST_SWEPT_KEY: usize = 256;
 
-/// For how long a kept place holds back the places behind it. The time begins when the wait limit is reached.
+/// How long a kept place holds back the places behind it, from the instant at which the wait limit is
+/// reached.
 const HOLDS_BACK: Span = match Span::from_millis(100) {
     Some(span) => span,
     None => Span::MAX,
@@ -85,7 +86,8 @@ pub enum Full {
     Total,
 }
 
-/// Why a client leaves its wait queue. This decides whether its kept place holds others back.
+/// Why a client leaves its wait queue. The reason decides whether the kept place of the client holds others
+/// back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
     /// The wait limit was reached. The client receives null, and may ask again at once.
@@ -109,7 +111,7 @@ pub struct WaitQueues<H> {
     by_name: BTreeMap<Db, HashMap<Rc<[u8]>, QueueId>>,
     queues: HashMap<QueueId, WaitQueue<H>, ById>,
     by_handle: HashMap<H, (QueueId, Position), ById>,
-    /// When waits reach their limit, and when kept places change.
+    /// The instants at which waits reach their limits or kept places change.
     limits: BTreeSet<(Instant, QueueId, Position)>,
     /// All kept places, the oldest first.
     kept: BTreeSet<(Instant, QueueId, Position)>,
@@ -357,9 +359,9 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.queues.get(&queue)?.front()
     }
 
-    /// Removes the first waiter of a queue. Returns it, and whether its owner may have other places in the queue;
-    /// `false` means that the owner has none. A kept place before the waiter is removed too, so call this only to serve
-    /// the first waiter or to end all waits.
+    /// Removes the first waiter of a queue. Returns the waiter, and whether its owner may have other places
+    /// in the queue; `false` means that the owner has none. A kept place before the waiter is removed too, so
+    /// call this only to serve the first waiter or to end all waits.
     pub fn pop_front(&mut self, queue: QueueId) -> Option<(Waiter<H>, bool)> {
         loop {
             let (position, queued, has_other_places) = self.queues.get_mut(&queue)?.pop_first()?;
@@ -439,8 +441,9 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
     }
 
-    /// Removes the waiter with this handle, because its client has left or was unblocked. Its place may be kept. If the
-    /// waiter was the first in its queue, the queue is due, because the next waiters may fit.
+    /// Removes the waiter with this handle, because its client has left or was unblocked. The place of the
+    /// waiter may be kept. If the waiter was the first in its queue, the queue is due, because the next
+    /// waiters may fit.
     pub fn leave(&mut self, handle: H, absence: Absence, now: Instant) -> Option<Waiter<H>> {
         let (queue, position) = *self.by_handle.get(&handle)?;
         self.end_wait(queue, position, absence, now)
@@ -607,7 +610,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         removed
     }
 
-    /// Removes the place at a position, if there is one. Does not close a queue that is empty afterwards.
+    /// Removes the place at a position, if there is one. The function does not close a queue that is then
+    /// empty.
     fn take(&mut self, id: QueueId, position: Position) -> Option<Queued<H>> {
         let queued = self.queues.get_mut(&id)?.remove(position)?;
         self.unindex(id, position, &queued);
