@@ -40,9 +40,9 @@ pub fn timer_fired() {
     state::with(|state| state.wakeup_timer.fired());
 }
 
-/// Called by the server's cron. Reads the wall clock for later decisions. Checks for CONFIG RESETSTAT, and whether
-/// there is an audience for changes. Sets the timer again if it is overdue, because the server's timers stand still
-/// after the wall clock was set back.
+/// Called by the server's cron. Reads the wall clock for later decisions. Checks for CONFIG RESETSTAT, and
+/// whether there is an audience for changes. Sets the timer again if it is overdue, because the server's
+/// timers do not fire for some time after the wall clock was set back.
 pub fn tick() {
     clock::read();
     if state::with(|state| !state.store.has_unlinked()) {
@@ -174,9 +174,9 @@ fn put_back(context: Context, now: Instant, slice: Slice) {
     }
 }
 
-/// Replicates the new dropped locks, and the ends of the dropped locks that are gone. This is not a new write, because
-/// it only completes the DEL that the server itself has replicated. So the module does not ask whether the server would
-/// accept a write. It only waits for the end of a pause of writes.
+/// Replicates the new dropped locks, and the ends of the dropped locks that are gone. This is not a new
+/// write, because it only completes the DEL that the server itself has replicated. So the module does not ask
+/// whether the server would accept a write. The module only waits until a pause of writes is over.
 fn replicate_dropped_locks(context: Context, slice: Slice) {
     while let Some((db, key)) = state::with(|state| state.store.dropped_locks.pop_unreplicated()) {
         context.select(db);

@@ -19,14 +19,14 @@ pub fn of(context: Context) -> Now {
     state::with(|state| *state.transaction_time.get_or_insert(now))
 }
 
-/// A command begins. If it is in no transaction or script, the last transaction or script is over.
+/// A command begins. If this command is in no transaction or script, the last transaction or script is over.
 pub fn command_begins() {
     if state::with(|state| state.transaction_time.is_some()) && !global_flags().in_transaction_or_script() {
         forget();
     }
 }
 
-/// Ends the watch for commands. Must not be called within a transaction or script.
+/// Stops watching for commands. Must not be called within a transaction or script.
 pub fn stop_watching() {
     stop_watching_commands();
     forget();

@@ -33,7 +33,7 @@ pub enum Error {
     Fenced(Option<FencingToken>),
     /// The inner command of LOCK.GUARD is refused.
     Inner(InnerRefused),
-    /// Refused by the decision on the lock.
+    /// The decision on the lock refused the request.
     Refused(Refusal),
     /// No more clients may wait.
     Full(Full),

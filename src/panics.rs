@@ -1,4 +1,4 @@
-//! No panic leaves the module, because it would end the server's process.
+//! No panic leaves the module, because such a panic would end the server's process.
 
 use crate::server::{Level, in_use, log};
 use std::any::Any;
@@ -65,8 +65,8 @@ pub enum Callback {
 
 /// Runs a callback. If the callback panics, this function logs the panic and returns `fallback`.
 ///
-/// If a shared value is in use, the server has called back into the module during a call from the module.
-/// Then the callback does not run, and this function logs the call and returns `fallback`. Two kinds of
+/// If a shared value is in use, the server has called back into the module during a call from the module. In
+/// this case the callback does not run, and this function logs the call and returns `fallback`. Two kinds of
 /// callback run even then, because the server may call them on another thread while the main thread uses a
 /// shared value.
 pub fn catch_panic<R>(kind: Callback, fallback: R, callback: impl FnOnce() -> R) -> R {
@@ -127,7 +127,7 @@ pub mod probe {
     /// while the module's state is in use.
     pub const NESTED: &[u8] = b"nested";
 
-    /// Makes the next callback of the kind named `callback` panic. False when there is no kind of that name.
+    /// Makes the next callback of the kind named `callback` panic. Returns false if no kind has this name.
     pub fn arm(callback: &[u8]) -> bool {
         let found = NAMES.iter().find(|(name, _)| *name == callback).map(|(_, kind)| *kind);
         ARMED.set(found);

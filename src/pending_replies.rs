@@ -33,7 +33,8 @@ pub struct PendingReply {
     pub owner: Owner,
     /// How the wait has ended.
     pub outcome: Outcome,
-    /// The lock, if the wait has ended with a decision on the lock. None once the owner has claimed the hold.
+    /// The lock, if the wait has ended with a decision on the lock. `None` after the owner has claimed the
+    /// hold.
     lock: Option<LockName>,
     /// The place in the queue, if it is to be kept for an owner whose client has left.
     place: Option<Place>,
@@ -98,7 +99,7 @@ impl PendingReplies {
         client
     }
 
-    /// Takes the reply for a client.
+    /// Removes and returns the reply for a client.
     pub fn take(&mut self, client: BlockedClient) -> Option<PendingReply> {
         const KEPT: usize = 64;
         let mut reply = self.replies.remove(&client)?;

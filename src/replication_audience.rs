@@ -11,9 +11,10 @@
 //!   other data is loaded. The server sends an event in each of these cases, except when a replica asks for a snapshot.
 //!   But the server also sends an event for each snapshot, whether a child process or the server itself makes the
 //!   snapshot. After such an event the module assumes an audience, until the cron has found that there is none.
-//! - The server does not send changes to a replica that waits for its snapshot. These changes go into the backlog for
-//!   that replica, under a new replication id. Other servers learn this id only from the snapshot, together with the
-//!   offset in the backlog at which to go on. This offset comes after all earlier changes.
+//! - The server does not send changes to a replica that waits for its snapshot. These changes go into the
+//!   backlog for that replica, under a new replication id. Other servers learn this id only from the
+//!   snapshot, together with the offset in the backlog from which they must continue. This offset comes after
+//!   all earlier changes.
 //! - A server that starts makes its backlog and its AOF before its cron runs for the first time.
 //! - The cron does not run within a transaction or a script, so the answer stays the same until the transaction or
 //!   script ends.
@@ -31,12 +32,12 @@ pub struct ReplicationAudience {
 
 impl ReplicationAudience {
     /// At first the module assumes an audience. `can_be_known` says whether the module can find out on this
-    /// server.
+    /// server whether there is an audience.
     pub const fn new(can_be_known: bool) -> Self {
         Self { none: false, can_be_known }
     }
 
-    /// Whether the module can find out.
+    /// Whether the module can find out whether there is an audience.
     pub const fn can_be_known(self) -> bool {
         self.can_be_known
     }
@@ -51,7 +52,7 @@ impl ReplicationAudience {
         self.none = false;
     }
 
-    /// The server's cron has found whether there is no audience.
+    /// Records the result of the server's cron: whether there is no audience.
     pub const fn found(&mut self, none: bool) {
         self.none = none;
     }

@@ -1,8 +1,8 @@
 //! Changes of locks that the module did not make, as the server reports them.
 //!
 //! The functions in this file must not write to any key: the server is in the middle of another operation.
-//! They record which locks must be checked, and set the timer. [`crate::background`] does the work in the
-//! next pass of the event loop.
+//! The functions record which locks must be checked, and set the timer. [`crate::background`] does the work
+//! in the next pass of the event loop.
 
 use crate::server::{
     Caller, Content, Context, KeyName, OpenKey, global_flags, latest_wall, lock_allocation, module_context,
@@ -13,16 +13,16 @@ use crate::statistics::count;
 use crate::transaction;
 use lockward_core::{Db, Expired, LONGEST_SWEPT_KEY, Loading, Lock, NameRef, Now, QueueId};
 
-/// Something other than the module removes the lock in `name` from the keyspace: the key is deleted, overwritten,
-/// renamed, moved, expired or evicted. Afterwards the background work serves the waiters, according to what the key
-/// then holds.
+/// Something other than the module removes the lock in `name` from the keyspace: the key is deleted,
+/// overwritten, renamed, moved, expired or evicted. Afterwards the background work serves the waiters,
+/// depending on the value that the key then holds.
 pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     let now = Now { mono: mono(), wall: latest_wall() };
     state::with(|state| {
         if state.store.follows() {
             return;
         }
-        // The server's flags are costly to read.
+        // Reading the server's flags is costly.
         let evicts = || global_flags().may_evict();
         let unlinked = state.store.unlinked(name, lock, now, lock_allocation::freed(), evicts);
         if unlinked.recheck {
@@ -49,7 +49,8 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
 /// If the server does not name the caller, the module opens the key of the last unlinked lock. If the key
 /// holds a value at that time, or gets a value later, a command has replaced the lock. On servers that name
 /// the caller, the module must not open a key in this call. If a client has set CLIENT NO-TOUCH, Redis 7.2 to
-/// 8.0 and Valkey 8 read the running command when a key is opened, but they set it only after this call.
+/// 8.0 and Valkey 8 read the running command when a key is opened, but these servers set the running command
+/// only after this call.
 pub fn command_begins(caller: Caller) {
     let now = mono();
     match caller {
@@ -161,7 +162,7 @@ pub fn flushed(db: Option<Db>) {
     });
 }
 
-/// Two databases have been swapped. Clients go on waiting for the same key of the same database.
+/// Two databases have been swapped. Each client still waits for the same key of the same database.
 pub fn swapped(one: Db, other: Db) {
     recheck(|state| {
         state.store.swap(one, other);
@@ -186,10 +187,10 @@ fn recheck(queues: impl FnOnce(&mut State) -> Vec<QueueId>) {
     });
 }
 
-/// The server has become a replica. Most servers have ended the waits before this event, one by one, and each client
-/// has left its queue. Valkey 9 leaves some waits: all in cluster mode, all during FAILOVER until the failover has
-/// succeeded, and otherwise the waits of clients that can be redirected. The module ends these waits in the next pass
-/// of the event loop.
+/// The server has become a replica. Most servers have ended the waits before this event, one by one, and each
+/// client has left its queue. Valkey 9 does not end some waits: all waits in cluster mode, all waits during
+/// FAILOVER until the failover has succeeded, and otherwise the waits of clients that can be redirected. The
+/// module ends these waits in the next pass of the event loop.
 pub fn became_replica() {
     subscriptions::subscribe_async_loading();
     recheck(|state| {
@@ -233,7 +234,7 @@ pub fn loading_begins(from: Loading) {
     });
 }
 
-/// The server has loaded its data, or failed to.
+/// The server has loaded its data, or has failed to load it.
 pub fn loading_ends() {
     let now = mono();
     recheck(|state| {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 /// One setting: a number with a range.
 pub struct Setting {
-    /// Its name without the prefix `lock.`.
+    /// The name without the prefix `lock.`.
     pub name: &'static std::ffi::CStr,
     /// The default.
     pub default: i64,
@@ -51,14 +51,15 @@ impl Setting {
     }
 }
 
-/// The lease of a request that names no lease. It is never longer than the longest lease that a request may name.
+/// The lease of a request that names no lease. The default is never longer than the longest lease that a
+/// request may name.
 pub fn default_lease() -> Span {
     let lease = DEFAULT_LEASE.span().min(max_lease());
     quarantine().map_or(lease, |quarantine| lease.min(quarantine))
 }
 
-/// The default lease as it is set and as it is used, in milliseconds. `None` unless another setting
-/// makes it shorter.
+/// The configured default lease, and the default lease that is used, in milliseconds. `None` unless another
+/// setting makes the default lease shorter.
 pub fn shortened_default_lease() -> Option<(u64, u64)> {
     let (set, is) = (DEFAULT_LEASE.span(), default_lease());
     (is < set).then(|| (set.as_millis(), is.as_millis()))

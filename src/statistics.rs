@@ -3,15 +3,15 @@
 //! A replica does not count the decisions of its primary. Core's `Counters` counts the results of decisions. The other
 //! counts are in this file.
 //!
-//! The server does not report CONFIG RESETSTAT to modules, but the command also resets counts of the server. So the
-//! module checks the server's counts when INFO is asked for, and ten times a second. The module loses what it counts
-//! between the reset and this check.
+//! The server does not report CONFIG RESETSTAT to modules, but the command also resets counts of the server.
+//! So the module checks the server's counts when INFO is asked for, and ten times a second. The counts
+//! between the reset and this check are lost.
 
 use crate::server::info::MonotonicStats;
 use lockward_core::{Instant, Span};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// All counts but the errors.
+/// All counts except the errors.
 #[derive(Default)]
 pub struct Statistics {
     /// Acquisitions that were answered with null at once.
@@ -30,16 +30,16 @@ pub struct Statistics {
     next_look: Option<Instant>,
 }
 
-/// How many errors were replied. This count is not in the state, because errors are also counted while the state is
-/// borrowed.
+/// The number of error replies. This count is not in the state, because errors are also counted while the
+/// state is borrowed.
 static ERRORS: AtomicU64 = AtomicU64::new(0);
 
-/// An error is replied.
+/// Counts an error reply.
 pub fn count_error() {
     ERRORS.store(errors().wrapping_add(1), Ordering::Relaxed);
 }
 
-/// How many errors were replied.
+/// The number of error replies.
 pub fn errors() -> u64 {
     ERRORS.load(Ordering::Relaxed)
 }

@@ -1,4 +1,5 @@
-//! The sweeps through waited-for keys and dropped locks, for changes of which the server sends no event.
+//! The sweeps through waited-for keys and dropped locks, which find changes for which the server sends no
+//! event.
 
 use crate::server::{ClusterState, Content, Context, KeyName, OpenKey, WriteGate, WrongType, cluster_state};
 use crate::slice::Slice;
@@ -6,9 +7,9 @@ use crate::state::{self, State};
 use crate::{transaction, waiters};
 use lockward_core::{Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, Span, SweepPosition};
 
-/// How many waited-for keys are checked before clients are served again. To check 500 keys takes some 0.4 ms, because
-/// the sweep opens only keys with short names. By default there may be at most 10,000 waited-for keys. A round through
-/// them takes 20 slices and 0.17 seconds.
+/// How many waited-for keys are checked before clients are served again. A check of 500 keys takes about 0.4
+/// ms, because the sweep opens only keys with short names. By default there may be at most 10,000 waited-for
+/// keys. A round through them takes 20 slices and 0.17 seconds.
 const KEYS_IN_SLICE: usize = 500;
 
 /// A lease that does not end within this time is left to the next round.
@@ -63,7 +64,7 @@ fn has_changed(
     cluster: Option<ClusterState>,
 ) -> bool {
     let not_served = || context.slot_gate(name) == WriteGate::NotServed;
-    // If a client has set a TTL and it has passed, the server deletes the key when it is opened.
+    // If a client has set a TTL that has passed, the server deletes the key when the module opens it.
     match OpenKey::for_write(context, name).content() {
         Content::Missing => cluster.is_some() && not_served(),
         Content::WrongType => true,

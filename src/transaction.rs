@@ -20,7 +20,7 @@ use lockward_core::{
 /// Runs `decide` on the lock in `name`, and carries out the effects.
 ///
 /// # Errors
-/// [`WrongType`] when the key holds another type. Then no decision is made.
+/// [`WrongType`] when the key holds another type, and then no decision is made.
 pub fn run<R>(
     context: Context,
     name: &KeyName<'_>,
@@ -76,8 +76,8 @@ pub fn run<R>(
     Ok(answer)
 }
 
-/// A read has found a lease that is over. The module removes the holder, just as the server deletes a key that has
-/// expired when a client reads the key. But if a client waits for the lock, the background work soon removes the
+/// A read has found a lease that is over. The module removes the holder, just as the server deletes an
+/// expired key that a client reads. But if a client waits for the lock, the background work soon removes the
 /// holder, and may grant the lock too.
 pub fn clear_away(context: Context, name: &KeyName<'_>) {
     let not_ours = state::with(|state| state.store.follows() || state.store.queue(name).is_some());
@@ -86,8 +86,8 @@ pub fn clear_away(context: Context, name: &KeyName<'_>) {
     }
 }
 
-/// Another value has been stored under the key of a dropped lock: ends the tenures of the dropped lock. Does nothing on
-/// a replica, where the primary decides.
+/// Ends the tenures of a dropped lock, because another value has been stored under its key. Does nothing on a
+/// replica, where the primary decides.
 pub fn break_dropped(name: &KeyName<'_>, now: Instant) {
     state::with(|state| {
         if !state.store.follows() {

@@ -123,8 +123,8 @@ pub fn end_waits_in(queue: QueueId, outcome: Outcome, now: Instant, slice: Slice
     }
 }
 
-/// Answers a client whose wait has ended. If the client has left but the server has not noticed yet, a hold that was
-/// granted to it is passed on. False when no reply is pending for the client.
+/// Answers a client whose wait has ended. If the client has left but the server has not noticed yet, a hold
+/// that was granted to this client is passed on. Returns false if no reply is pending for the client.
 pub fn reply(context: Context, client: BlockedClient) -> bool {
     let Some(reply) = state::with(|state| state.pending.take(client)) else { return false };
     if reply.may_be_passed_on() && reply.client.socket.is_some_and(Socket::is_left) {
@@ -144,8 +144,8 @@ pub fn reply(context: Context, client: BlockedClient) -> bool {
     true
 }
 
-/// Drops the pending reply of a client that cannot be answered any more. If the reply grants a hold, the hold is passed
-/// on. True when a reply was pending for the client.
+/// Drops the pending reply of a client that cannot be answered any more. If the reply grants a hold, the hold
+/// is passed on. Returns true if a reply was pending for the client.
 pub fn drop_reply(client: BlockedClient) -> bool {
     let reply = state::with(|state| state.pending.take(client));
     reply.map(leave_undelivered).is_some()
@@ -179,7 +179,7 @@ pub enum Leaving {
     Unblocked,
 }
 
-/// The client leaves its wait queue. True when the client was in a queue.
+/// The client leaves its wait queue. Returns true if the client was in a queue.
 pub fn leave(client: BlockedClient, leaving: Leaving) -> bool {
     let now = mono();
     state::with(|state| {

@@ -4,9 +4,9 @@
 //! end of the quarantine, and work that an event has caused. While there are waiters or dropped locks, it
 //! also fires ten times a second, to sweep for keys that changed without an event.
 //!
-//! The server's timers follow the wall clock: when the wall clock is set back, the timers stand still. So every
-//! decision on a lock with waiters, and the server's cron, check by the monotonic clock whether the timer is overdue.
-//! If it is overdue, they set it again.
+//! The server's timers follow the wall clock: when the wall clock is set back, the timers do not fire. So
+//! every decision on a lock with waiters, and the server's cron, check by the monotonic clock whether the
+//! timer is overdue. If the timer is overdue, they set the timer again.
 
 use crate::server::timer::{self, TimerId};
 use lockward_core::{Instant, Span};
@@ -23,7 +23,8 @@ const BETWEEN_SLICES: Span = match Span::from_millis(7) {
     None => Span::MAX,
 };
 
-/// A timer that is overdue by this time stands still, or the server is so busy that setting it again does not matter.
+/// If a timer is overdue by this time, the server's timers do not fire, or the server is so busy that setting
+/// the timer again does not matter.
 const OVERDUE: Span = match Span::from_millis(10) {
     Some(span) => span,
     None => Span::MAX,
@@ -41,8 +42,8 @@ pub struct WakeupTimer {
 }
 
 impl WakeupTimer {
-    /// Sets the timer for the next work, or for the next slice of a sweep that has keys to check. If the timer is set
-    /// early enough and is not overdue, it stays as it is.
+    /// Sets the timer for the next work, or for the next slice of a sweep that has keys to check. If the
+    /// timer is already set early enough and is not overdue, this function does not change it.
     pub fn rearm(&mut self, work: Option<Instant>, has_queues: bool, has_dropped: bool, now: Instant) {
         let queues = has_queues.then_some(self.queues.next);
         let dropped_locks = has_dropped.then_some(self.dropped_locks.next);

@@ -9,7 +9,7 @@ use redis_module::raw;
 use std::ffi::c_int;
 use std::slice;
 
-/// Registers all commands. False when the server refuses one.
+/// Registers all commands. Returns false if the server refuses a command.
 pub fn register_all(context: Context) -> bool {
     let own_category = add_category(context);
     let registered = register::<commands::Acquire>(context, own_category)

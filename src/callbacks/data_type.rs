@@ -49,7 +49,7 @@ pub fn create_type(
     unsafe { api!(RedisModule_CreateDataType(context.as_ptr(), name.as_ptr(), version, &raw mut methods)) }
 }
 
-/// Makes the data type of locks. False when the server refuses it.
+/// Makes the data type of locks. Returns false if the server refuses it.
 pub fn register(context: Context) -> bool {
     let methods = raw::RedisModuleTypeMethods {
         rdb_load: Some(rdb_load),
@@ -134,8 +134,8 @@ unsafe extern "C" fn aof_rewrite(
 }
 
 unsafe extern "C" fn free(value: *mut c_void) {
-    // The server may call this on a thread of its own. SAFETY: `value` is a lock that the module gave to the server,
-    // and the server gives it back once.
+    // The server may call this function on a thread of its own. SAFETY: `value` is a lock that the module
+    // gave to the server, and the server gives it back once.
     catch_panic(Callback::Free, (), || unsafe { lock_allocation::free(value.cast()) });
 }
 

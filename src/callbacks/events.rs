@@ -9,7 +9,7 @@ use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::slice;
 
-/// Subscribes to the events that the module always needs. False when the server refuses.
+/// Subscribes to the events that the module always needs. Returns false if the server refuses.
 ///
 /// The module subscribes to rare events when it first needs them, see [`crate::server::subscriptions`].
 pub fn subscribe(context: Context) -> bool {
@@ -159,8 +159,8 @@ unsafe extern "C" fn on_config(
 ) {
     catch_panic(Callback::Config, (), || {
         server_events::audience_may_come();
-        // SAFETY: the server passes this structure with this event. It is valid through the call and has
-        // `num_changes` names.
+        // SAFETY: the server passes this structure with this event. The structure is valid through the call
+        // and has `num_changes` names.
         let names = unsafe {
             let Some(changed) = data.cast::<raw::RedisModuleConfigChange>().as_ref() else { return };
             let count = usize::try_from(changed.num_changes).unwrap_or_default();
@@ -180,7 +180,8 @@ unsafe extern "C" fn on_flush(
     data: *mut c_void,
 ) {
     catch_panic(Callback::Flush, (), || {
-        // SAFETY: the server passes this structure with this event, and it is valid through the call.
+        // SAFETY: the server passes this structure with this event, and the structure is valid through the
+        // call.
         let flushed = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() };
         if let Some(flushed) = flushed.filter(|_| stage == raw::REDISMODULE_SUBEVENT_FLUSHDB_END) {
             server_events::flushed((flushed.dbnum >= 0).then_some(Db(flushed.dbnum)));
@@ -195,7 +196,8 @@ unsafe extern "C" fn on_swap_db(
     data: *mut c_void,
 ) {
     catch_panic(Callback::SwapDb, (), || {
-        // SAFETY: the server passes this structure with this event, and it is valid through the call.
+        // SAFETY: the server passes this structure with this event, and the structure is valid through the
+        // call.
         if let Some(swapped) = unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() } {
             server_events::swapped(Db(swapped.dbnum_first), Db(swapped.dbnum_second));
         }

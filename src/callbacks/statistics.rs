@@ -6,7 +6,7 @@ use crate::server::{Context, api};
 use redis_module::raw;
 use std::ffi::{CStr, c_int};
 
-/// Registers the section. False when the server refuses.
+/// Registers the section. Returns false if the server refuses.
 pub fn register(context: Context) -> bool {
     // SAFETY: the server passed this context to load the module, and it is still valid.
     let status = unsafe { api!(RedisModule_RegisterInfoFunc(context.as_ptr(), Some(on_info))) };

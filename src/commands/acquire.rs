@@ -43,8 +43,8 @@ impl Command for Acquire {
         only_clients(context)?;
         let (acquired, due) = transaction::run(context, &parsed.key, |decision| {
             let acquired = decision.acquire(&parsed.request);
-            // After a change, other modules are notified and may free the lock before this client is in the wait queue.
-            // So the queue is then due at once.
+            // After a change, other modules are notified and may free the lock before this client is in the
+            // wait queue. So after a change the queue is due at once.
             let due = if decision.effects.changed() { Some(decision.now.mono) } else { decision.due() };
             (acquired, due)
         })?;

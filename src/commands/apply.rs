@@ -1,7 +1,7 @@
 //! LOCK._APPLY key changes
 //!
-//! Internal: replicas and the AOF are sent this command when a lock changes, see docs/design.md. Clients may not call
-//! it.
+//! Internal: the server sends this command to replicas and the AOF when a lock changes, see docs/design.md.
+//! Clients may not call this command.
 
 use super::command::{Command, CommandSource, command_source};
 use crate::arguments::Arguments;

@@ -1,7 +1,7 @@
 //! LOCK._GATE key
 //!
-//! Internal: a write that does nothing. The module calls it to learn whether the server would let a client write to
-//! the key now, see [`crate::server::Context::write_gate`].
+//! Internal: a write that does nothing. The module calls this command to find out whether the server would
+//! let a client write to the key now, see [`crate::server::Context::write_gate`].
 
 use super::command::Command;
 use crate::arguments::Arguments;

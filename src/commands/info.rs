@@ -76,7 +76,7 @@ fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, Shown), Error
 
 /// Who holds a lock now.
 pub struct Holding {
-    /// The first holders, as many as were asked for.
+    /// The first holders, up to the requested number.
     pub first: Vec<Holder>,
     /// How many holders there are.
     pub count: usize,

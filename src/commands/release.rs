@@ -43,8 +43,8 @@ impl Command for Release {
                 }
                 Ok(left)
             })?,
-            // The primary decides whether a lease is over and serves the waiters. It replicates these changes
-            // separately.
+            // The primary decides whether a lease is over and serves the waiters. The primary replicates
+            // these changes separately.
             CommandSource::Primary | CommandSource::File => {
                 transaction::run(context, &key, |decision| decision.apply_release(&request))?
             }

@@ -1,12 +1,12 @@
-//! Clients that the server holds blocked for the module.
+//! Clients that the server keeps blocked for the module.
 //!
 //! A handle is unblocked exactly once, by the code that takes the waiter out of its wait queue. The server frees the
 //! handle some time later. In between, exactly one callback takes the pending reply: either the callback that replies,
 //! or the callback that reports that the client is gone.
 //!
-//! The module does not use the server's own time limit. It passes a timeout callback, which CLIENT UNBLOCK calls, only
-//! from Redis 7.4 and Valkey 8 on. Older versions lose the reply or crash when a timeout and an unblock happen in the
-//! same pass of the event loop.
+//! The module does not use the server's own time limit. The module passes a timeout callback only from Redis
+//! 7.4 and Valkey 8 on. CLIENT UNBLOCK calls this callback. Older versions lose the reply or crash when a
+//! timeout and an unblock happen in the same pass of the event loop.
 
 use super::context::Context;
 use super::entry_points::entry_points;
@@ -21,7 +21,7 @@ use std::ptr::{self, NonNull};
 /// loop. Valkey's numbers begin at 8.
 const TIMEOUT_SAFE_SINCE: c_int = 0x0007_0400;
 
-/// A client that the server holds blocked for the module. Two values are equal if their handles are equal.
+/// A client that the server keeps blocked for the module. Two values are equal if their handles are equal.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockedClient {
     handle: NonNull<raw::RedisModuleBlockedClient>,
@@ -53,12 +53,12 @@ impl BlockedClient {
         unsafe { api!(RedisModule_UnblockClient(self.handle.as_ptr(), ptr::null_mut())) };
     }
 
-    /// A value that equals the client with this handle, to look up this client.
+    /// A value for lookups, which equals the client with this handle.
     pub const fn with_handle(handle: NonNull<raw::RedisModuleBlockedClient>) -> Self {
         Self { handle, id: 0, minted: false, socket: None }
     }
 
-    /// A value that equals the client of the running callback, to look up this client.
+    /// A value for lookups, which equals the client of the running callback.
     pub fn of_callback(context: Context) -> Option<Self> {
         // SAFETY: the context belongs to a callback of a blocked client. The server returns the client's
         // handle or null.

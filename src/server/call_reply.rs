@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::slice;
 
-/// A reply of `RM_Call`. It is freed when this value is dropped.
+/// A reply of `RM_Call`. The reply is freed when this value is dropped.
 pub struct CallReply(NonNull<raw::RedisModuleCallReply>);
 
 impl CallReply {

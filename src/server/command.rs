@@ -8,20 +8,20 @@ use std::{mem, ptr};
 
 /// A command as it is described to the server.
 pub struct CommandInfo {
-    /// Its name, in lower case.
+    /// The name, in lower case.
     pub name: &'static CStr,
-    /// Its flags, as `RM_CreateCommand` names them.
+    /// The flags, as `RM_CreateCommand` names them.
     pub flags: &'static CStr,
     /// The number of words of a call, including the name. A negative number -n means n words or more.
     pub arity: c_int,
     /// How the command uses its key, which is its first argument; `None` for a command without a key.
     pub key: Option<KeyUse>,
-    /// Its arguments, as COMMAND DOCS and the hints of redis-cli show them.
+    /// The arguments, as COMMAND DOCS and the hints of redis-cli show them.
     pub arguments: &'static [Argument],
-    /// Its ACL categories, on servers that let a module name them. [`OWN_CATEGORY`] is left out if the server
+    /// The ACL categories, on servers that let a module name them. [`OWN_CATEGORY`] is left out if the server
     /// could not add it.
     pub categories: &'static [&'static str],
-    /// Its tips for clients and proxies, as COMMAND INFO names them, separated by spaces.
+    /// The tips for clients and proxies, as COMMAND INFO names them, separated by spaces.
     pub tips: &'static CStr,
     /// What the command does, in one sentence.
     pub summary: &'static CStr,
@@ -53,7 +53,7 @@ enum Kind {
 }
 
 impl Argument {
-    /// The key, which comes first.
+    /// The key, which is the first argument.
     pub const KEY: Self =
         Self { name: c"key", kind: Kind::Key, option: None, optional: false, multiple: false };
 
@@ -87,7 +87,7 @@ impl Argument {
         Self { name, kind: Kind::OneOf(choices), option: None, optional: true, multiple: false }
     }
 
-    /// An option that may be given, and what may follow it.
+    /// An option, and the arguments that may follow it.
     pub const fn together(name: &'static CStr, arguments: &'static [Self]) -> Self {
         Self { name, kind: Kind::Together(arguments), option: None, optional: true, multiple: false }
     }
@@ -198,7 +198,7 @@ pub fn add_category(context: Context) -> bool {
     added
 }
 
-/// Registers a command whose calls go to `entry_point`. False when the server refuses it.
+/// Registers a command whose calls go to `entry_point`. Returns false if the server refuses it.
 pub fn register_command(
     context: Context,
     info: &CommandInfo,

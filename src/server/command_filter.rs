@@ -46,8 +46,8 @@ pub fn stop_watching_commands() {
     }
 }
 
-/// The caller of the command. The server can look up a connected client by its id. It cannot look up the clients with
-/// which scripts and modules call commands, because these clients have no connection.
+/// The caller of the command. The server can look up a connected client by its id. The server cannot look up
+/// the clients with which scripts and modules call commands, because these clients have no connection.
 ///
 /// # Safety
 /// The server has passed `command` to the running callback.

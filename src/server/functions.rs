@@ -1,4 +1,4 @@
-//! The functions of the server, and whether it has all that the module needs.
+//! The functions of the server, and a check that the server has all functions that the module needs.
 
 use redis_module::raw;
 use std::ffi::c_int;

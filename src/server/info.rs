@@ -24,9 +24,9 @@ use std::ptr;
 ///   written to RDB files, for which `startSaving` fires PERSISTENCE.
 /// - A replica that comes after this server has changed its role: `replicationSetMaster` and `replicationUnsetMaster`
 ///   fire ROLE_CHANGED. A full resync fires LOADING.
-/// - An AOF that is switched on: `feedAppendOnlyFile` drops commands until the child of the rewrite runs: FORK_CHILD.
-///   If the rewrite has to wait (`startAppendOnly`, `bgrewriteaofCommand`), the module assumes an audience since the
-///   CONFIG event, which fires before the rewrite.
+/// - An AOF that is switched on: `feedAppendOnlyFile` drops commands until the child of the rewrite runs:
+///   FORK_CHILD. If the rewrite has to wait (`startAppendOnly`, `bgrewriteaofCommand`), the module has
+///   assumed an audience since the CONFIG event, which fires before the rewrite.
 /// - An AOF in other cases: when the server starts, the AOF exists before the cron runs for the first time. After
 ///   RM_RdbLoad, RM_ResetDataset and REPLICAOF NO ONE, the AOF begins with a fork. `restartAOFWithSyncRdb` (Valkey 9.1)
 ///   runs on replicas only.
@@ -40,7 +40,7 @@ use std::ptr;
 const KNOWN: [(&CStr, &[RangeInclusive<[u32; 2]>]); 2] =
     [(c"valkey_version", &[[7, 2]..=[9, 1]]), (c"redis_version", &[[7, 0]..=[8, 0], [8, 6]..=[8, 6]])];
 
-/// Whether this is one of the servers whose source was read.
+/// Whether this server is in the list `KNOWN`.
 pub fn is_known() -> bool {
     // Valkey has both fields, so its own field comes first in the list.
     let named = KNOWN.iter().find_map(|(field, known)| Some((text(c"server", field)?, known)));
@@ -54,9 +54,9 @@ fn major_and_minor(version: &[u8]) -> Option<[u32; 2]> {
     Some([numbers.next()??, numbers.next()??])
 }
 
-/// Whether the server leaves a client of MOVE or COPY in the other database if a module is subscribed to the events of
-/// these commands. This is a fault of Valkey 8.1, fixed in 9.1 (`moduleNotifyKeyspaceEvent`). The source of 9.0 was not
-/// read.
+/// Whether the server leaves a client of MOVE or COPY in the other database if a module is subscribed to the
+/// events of these commands. This is a fault of Valkey 8.1, fixed in 9.1 (`moduleNotifyKeyspaceEvent`). The
+/// authors have not read the source of 9.0.
 pub fn events_move_clients() -> bool {
     let version = text(c"server", c"valkey_version").and_then(|version| major_and_minor(&version));
     version.is_some_and(|version| ([8, 1]..[9, 1]).contains(&version))

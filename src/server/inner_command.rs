@@ -22,7 +22,7 @@ pub enum InnerRefused {
     WaitsForReplicas,
     /// The command belongs to another module and may block its client.
     Blocks,
-    /// There is no reply.
+    /// The server has returned no reply.
     NoReply,
 }
 
@@ -63,9 +63,9 @@ impl<'a> InnerCommand<'a> {
         CStr::from_bytes_until_nul(&self.name).unwrap_or_default()
     }
 
-    /// Runs the command as the client of the running command, and sends its reply. The server makes the same checks as
-    /// for commands of scripts: the client's rights, the role, the memory limit, replicas and the disk. A command that
-    /// would block replies at once instead.
+    /// Runs the command as the client of the running command, and sends its reply. The server makes the same
+    /// checks as for commands of scripts: the client's rights, the role, the memory limit, replicas and the
+    /// disk. A command that would block does not block here, but replies at once.
     pub fn run(&self, context: Context) -> Result<(), InnerRefused> {
         let reply = self.call(context)?;
         if let Some(text) = reply.error().and_then(|error| error.strip_prefix(OLD_ACL_ERROR)) {
@@ -122,7 +122,8 @@ impl<'a> InnerCommand<'a> {
         }
     }
 
-    /// The error as a client gets it for a command that it sends itself. Redis 7.0 has another text for modules.
+    /// The error text that a client gets if it sends the command itself. Redis 7.0 gives modules a different
+    /// text.
     fn no_permission(&self, text: &[u8]) -> String {
         let what = if text.ends_with(b"subcommand.") {
             let name = self.name().to_bytes().to_ascii_lowercase();
@@ -139,7 +140,7 @@ impl<'a> InnerCommand<'a> {
     }
 }
 
-/// How the error of Redis 7.0 begins when the user may not run a command that a module calls.
+/// The beginning of the error of Redis 7.0 when the user may not run a command that a module calls.
 const OLD_ACL_ERROR: &[u8] = b"ERR acl verification failed, ";
 
 fn is_own(name: &[u8]) -> bool {

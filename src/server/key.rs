@@ -72,7 +72,7 @@ impl<'a> OpenKey<'a> {
         Self { key, value: ptr::null_mut(), open: PhantomData }
     }
 
-    /// The database of the key; none when there is no key.
+    /// The database of the key; `None` when there is no key.
     pub fn db(&self) -> Option<Db> {
         // SAFETY: the key is open, or null.
         (!self.key.is_null()).then(|| Db(unsafe { api!(RedisModule_GetDbIdFromModuleKey(self.key)) }))
@@ -120,9 +120,10 @@ impl<'a> OpenKey<'a> {
         self.expire_at(expires_at);
     }
 
-    /// Carries out a change of the lock in the key. `before` and `after` are the TTLs that the lock had before the
-    /// change and has now. A free lock has no TTL: its key is deleted. For any other lock, the TTL of the key is set if
-    /// `after` differs from `before`. So a TTL that was set by hand stays until the next lease, here and on replicas.
+    /// Carries out a change of the lock in the key. `before` and `after` are the TTLs that the lock had
+    /// before the change and has now. A free lock has no TTL: its key is deleted. For any other lock, the TTL
+    /// of the key is set if `after` differs from `before`. So a TTL that a client has set stays until the
+    /// next lease, here and on replicas.
     pub fn changed(&mut self, before: WallTime, after: Option<WallTime>) {
         match after {
             None => lock_allocation::deleting(self.value, || {
@@ -148,7 +149,7 @@ impl<'a> OpenKey<'a> {
         (time >= 0).then(|| WallTime::from_millis(time))
     }
 
-    /// Makes a key that holds nothing a snapshot key.
+    /// Stores a snapshot key in a key that holds nothing.
     pub fn create_snapshot_key(&mut self) {
         let of_type = SNAPSHOT_KEY_TYPE.load(Ordering::Relaxed);
         // SAFETY: the key is open for writing, and nobody reads or frees the value of a snapshot key.

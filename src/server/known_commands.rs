@@ -1,4 +1,4 @@
-//! What the server reports of its commands. The module asks once for each command.
+//! What the server reports about its commands. The module asks once for each command.
 
 use super::call_reply::{CallReply, ReplyPart};
 use super::module_context::module_context;
@@ -10,17 +10,18 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_int};
 use std::rc::Rc;
 
-/// What is known of a command.
+/// What the server reports about a command.
 pub struct KnownCommand {
-    /// Whether a module has made it.
+    /// Whether a module has registered the command.
     pub of_module: bool,
-    /// Whether it has the flag `blocking`. A module's command may block its client without this flag.
+    /// Whether the command has the flag `blocking`. A module's command may block its client without this
+    /// flag.
     pub says_it_blocks: bool,
     /// The number of words of a call. A negative number -n means n words or more.
     arity: i64,
     /// Its key specifications.
     specs: Vec<KeySpec>,
-    /// Whether it has subcommands.
+    /// Whether the command has subcommands.
     has_subcommands: bool,
 }
 
@@ -54,7 +55,7 @@ lazy_static! {
     static ref KNOWN: Shared<HashMap<Box<[u8]>, Rc<KnownCommand>>> = Shared::new(HashMap::new());
 }
 
-/// What is known of the command with this name; `None` when there is no such command.
+/// What the server reports about the command with this name; `None` when there is no such command.
 pub fn known_command(name: &CStr) -> Option<Rc<KnownCommand>> {
     /// The number of commands that are remembered.
     const MOST: usize = 1_024;
@@ -71,7 +72,7 @@ pub fn known_command(name: &CStr) -> Option<Rc<KnownCommand>> {
     Some(asked)
 }
 
-/// What is known of the command whose name these words begin with, or of its subcommand.
+/// What the server reports about the command whose name is the first word, or about its subcommand.
 pub fn known_command_or_sub(words: &[&[u8]]) -> Option<Rc<KnownCommand>> {
     let (name, rest) = words.split_first()?;
     let known = known_command(&CString::new(*name).ok()?)?;

@@ -1,7 +1,7 @@
 //! The locks in the keyspace as values of the server: how many there are, and their memory.
 //!
 //! No event reports every lock that leaves the keyspace: FLUSHALL and a full resync do not name locks, and
-//! RENAME reports a lock that goes on under another name. But when the server frees a value, this lock is
+//! RENAME reports a lock that continues under another name. But when the server frees a value, this lock is
 //! certainly gone.
 //!
 //! Most locks are released, and soon another lock is acquired. So the memory of a released lock is used again. This

@@ -28,7 +28,8 @@ pub fn log(level: Level, text: &str) {
     let Ok(text) = CString::new(text) else { return };
     // SAFETY:
     // - the format is constant and names exactly the one string that follows;
-    // - logging needs no context: the line then lacks the module's name, so the text has it.
+    // - logging needs no context. Without a context the server does not add the module's name, so the text
+    //   contains the name.
     unsafe {
         api!(RedisModule_Log(ptr::null_mut(), level.name().as_ptr(), c"<lock> %s".as_ptr(), text.as_ptr()))
     };

@@ -28,8 +28,9 @@ pub fn on_main_thread() -> bool {
 /// Whether a shared value is in use. Set and read only under the server's lock.
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
-/// A value that the server's calls into the module share. The server makes these calls one at a time, under a lock of
-/// its own. The calls are not all on one thread: another module may call our commands on a thread of its own.
+/// A value that is used in several calls of the server into the module. The server makes these calls one at a
+/// time, under a lock of its own. The calls are not all on one thread: another module may call our commands
+/// on a thread of its own.
 ///
 /// The value is used only in calls that the server makes under its lock.
 pub struct Shared<T>(RedisGILGuard<RefCell<T>>);

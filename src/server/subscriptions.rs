@@ -13,7 +13,7 @@ use redis_module::raw;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Subscribes to an event of the server. False when the server refuses.
+/// Subscribes to an event of the server. Returns false if the server refuses.
 pub fn subscribe_server_event(context: Context, id: u64, callback: raw::RedisModuleEventCallback) -> bool {
     let event = raw::RedisModuleEvent { id, dataver: 1 };
     // SAFETY: the context is the module's own, or the server passed it to load the module.

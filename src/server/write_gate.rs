@@ -9,9 +9,9 @@ use std::ffi::CStr;
 /// Whether the server would accept the write now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteGate {
-    /// The write may be done.
+    /// The server would accept the write.
     Open,
-    /// The write may not be done now: the server would refuse a client's write too.
+    /// The server would refuse the write now, as it would refuse a client's write.
     Refused,
     /// This node does not serve the key.
     NotServed,
@@ -22,9 +22,9 @@ pub enum WriteGate {
 impl Context {
     /// Whether the server would accept a client's write to `name`: role, replicas, disk, cluster slot.
     ///
-    /// The module asks by calling LOCK._GATE, a write command that does nothing. It calls LOCK._GATE in the mode for
-    /// scripts, in which the server makes the same checks as for clients. The server checks the slot last. So if the
-    /// server refuses for another reason, the module asks about the slot separately.
+    /// The module asks by calling LOCK._GATE, a write command that does nothing. The module calls LOCK._GATE
+    /// in the mode for scripts, in which the server makes the same checks as for clients. The server checks
+    /// the slot last. So if the server refuses for another reason, the module asks about the slot separately.
     pub fn write_gate(self, name: &KeyName<'_>) -> WriteGate {
         match self.call_gate(c"SEs", name) {
             WriteGate::Refused => match self.slot_gate(name) {
