@@ -55,7 +55,8 @@ fn mode() -> impl Strategy<Value = Mode> {
         .prop_map(|(slots, weight)| mode_of(slots, weight))
 }
 
-/// A tenure at the instant `mono`. Its times differ from `mono` by multiples of `unit` microseconds.
+/// A tenure at the instant `mono`. The times of the tenure differ from `mono` by multiples of `unit`
+/// microseconds.
 fn holder(mono: i64, unit: i64) -> impl Strategy<Value = Holder> {
     let span = move || (0..LONG).prop_map(move |millis| millis * 1_000 / unit * unit);
     let part = if unit == 1 { 0..1_000_i64 } else { 0..1 };
@@ -158,8 +159,8 @@ fn read(payload: &[u8], now: Now) -> Result<(), TestCaseError> {
     }
     let Ok(lock) = encoding::decode_lock(payload, Origin::Loaded, now) else { return Ok(()) };
     assert_sound(&lock)?;
-    // A server must be able to save and load again each lock that it has loaded. Otherwise it could not restart from
-    // its own file.
+    // A server must be able to save and load again each lock that it has loaded. Otherwise the server could
+    // not restart from its own file.
     prop_assert!(encoding::decode_lock(&store(&lock, now), Origin::Loaded, now).is_ok(), "{:?}", lock);
     Ok(())
 }
@@ -299,7 +300,7 @@ fn many() -> Vec<Holder> {
     (0..MANY).map(holder).collect()
 }
 
-/// The payload of holders, whether or not a lock can have them.
+/// The payload of these holders, even if no lock can have them.
 fn payload_of(holders: &[Holder]) -> Vec<u8> {
     let puts: Vec<Change> = holders.iter().cloned().map(Change::Put).collect();
     encode(&puts, at((0, 0)))

@@ -67,7 +67,7 @@ impl Client {
     /// Connects to a server on this machine. The connection uses RESP2 at first.
     ///
     /// # Errors
-    /// As the socket reports.
+    /// The error that the socket reports.
     pub fn connect(port: u16) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), DEADLINE)?;
         stream.set_nodelay(true)?;
@@ -82,7 +82,8 @@ impl Client {
         self.reply()
     }
 
-    /// Sends a command and waits for its reply. Returns [`Silence`] if the connection is closed or the reply is late.
+    /// Sends a command and waits for its reply. Returns [`Silence`] if the connection is closed or the reply
+    /// is late.
     #[track_caller]
     pub fn try_call(&mut self, command: impl Command) -> Result<Reply, Silence> {
         self.try_send(command).map_err(|_| Silence::Closed)?;
@@ -92,7 +93,7 @@ impl Client {
     /// Sends a command without waiting for its reply. Fails if the connection is closed.
     ///
     /// # Errors
-    /// As the socket reports.
+    /// The error that the socket reports.
     pub fn try_send(&mut self, command: impl Command) -> io::Result<()> {
         self.write(&encode(&command.arguments()))
     }
@@ -100,7 +101,7 @@ impl Client {
     /// Sends several commands in one write, without waiting for their replies. Fails if the connection is closed.
     ///
     /// # Errors
-    /// As the socket reports.
+    /// The error that the socket reports.
     pub fn try_send_all<C: Command>(&mut self, commands: impl IntoIterator<Item = C>) -> io::Result<()> {
         let bytes: Vec<u8> = commands.into_iter().flat_map(|command| encode(&command.arguments())).collect();
         self.write(&bytes)

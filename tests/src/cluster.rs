@@ -33,10 +33,9 @@ pub fn slot_of(key: &str) -> u16 {
 /// Where a node redirects a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redirection {
-    /// To the owner of the slot.
+    /// The client must send the command to the owner of the slot.
     Moved(u16),
-    /// To the node that imports the slot. The client must send ASKING before the command, and only this command goes
-    /// there.
+    /// The client must send ASKING and this one command to the node that imports the slot.
     Ask(u16),
 }
 
@@ -138,7 +137,7 @@ impl Cluster {
         &self.nodes
     }
 
-    /// All nodes, to change one of them.
+    /// All nodes, so that a test can change one of them.
     pub fn nodes_mut(&mut self) -> &mut [Server] {
         &mut self.nodes
     }
@@ -329,8 +328,8 @@ impl SlotMove<'_> {
     }
 }
 
-/// A client of the whole cluster. It follows redirections, and repeats a command after TRYAGAIN, CLUSTERDOWN and
-/// other temporary errors.
+/// A client of the whole cluster. The client follows redirections, and repeats a command after TRYAGAIN,
+/// CLUSTERDOWN and other temporary errors.
 #[derive(Debug)]
 pub struct ClusterClient {
     seeds: Vec<u16>,
@@ -393,10 +392,10 @@ fn asks_to_come_again(error: &str) -> bool {
         .any(|word| error.starts_with(word))
 }
 
-/// What a node knows of one node: the node's id, its flags, and its ranges of slots (first and last slot).
+/// What a node reports about one node: the id, the flags, and the ranges of slots (first and last slot).
 type Known = (String, String, Vec<(u16, u16)>);
 
-/// What a node knows of all nodes, sorted.
+/// What a node reports about all nodes, sorted.
 fn view(nodes: &str) -> Vec<Known> {
     let mut view: Vec<Known> = nodes
         .lines()

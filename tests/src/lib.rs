@@ -7,11 +7,11 @@
 //!   AOF.
 //! - [`Link`] is a proxy for replication links that cuts connections or drops data.
 //! - [`Proxy`] is a proxy between clients and a server that loses requests and replies.
-//! - [`Cluster`] is three primaries and their replicas. It can move slots.
+//! - [`Cluster`] is three primaries and their replicas, and can move slots.
 //! - [`Sentinels`] monitor a primary, and promote a replica when the primary is down.
 //! - [`Listener`] accepts connections, for a test that plays a server.
 //! - [`Certificates`] are for servers with TLS.
-//! - [`Crowd`] is thousands of connections.
+//! - [`Crowd`] opens thousands of connections.
 //! - [`ProcessGroup`], [`Directory`] and [`free_port`] are for processes that are not servers.
 //! - [`eventually`] waits for a condition. A test never sleeps.
 //!

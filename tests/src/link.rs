@@ -39,7 +39,7 @@ struct State {
 struct Connection {
     /// The number of forwarded bytes from the server.
     carried: AtomicU64,
-    /// Whether the connection has dropped data. From then on it forwards nothing.
+    /// Whether the connection has dropped data. Such a connection forwards nothing more.
     lost: AtomicBool,
 }
 

@@ -100,7 +100,7 @@ impl Reply {
         self.items()[2].int()
     }
 
-    /// The reply as a reply of LOCK.INFO.
+    /// The decoded reply of LOCK.INFO.
     #[track_caller]
     pub fn info(&self) -> Info {
         let int = |map: &Self, name: &str| map.field(name).int();
@@ -151,7 +151,7 @@ impl Server {
         waiter
     }
 
-    /// New connections that wait for a held lock without limit. They queue in the given order.
+    /// New connections that wait for a held lock without limit. The connections queue in the given order.
     #[track_caller]
     pub fn waiters<const N: usize>(&self, key: &str, owners: [&str; N]) -> [Client; N] {
         owners.map(|owner| self.waiter(&format!("{key} {owner} BLOCK 0")))

@@ -21,7 +21,7 @@ impl ProcessGroup {
     /// Starts a process.
     ///
     /// # Errors
-    /// When the program does not run.
+    /// The program cannot be started.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let parent = process::id();
         // SAFETY: between fork and exec the closure only makes system calls; it allocates nothing and takes no lock.
@@ -49,7 +49,7 @@ impl ProcessGroup {
     /// Waits until the process ends.
     ///
     /// # Errors
-    /// As the system reports.
+    /// The error that the system reports.
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         self.child.wait()
     }
@@ -57,7 +57,7 @@ impl ProcessGroup {
     /// Kills the process and waits for its end. Child processes of the process are not killed.
     ///
     /// # Errors
-    /// As the system reports.
+    /// The error that the system reports.
     pub fn kill(&mut self) -> io::Result<ExitStatus> {
         self.child.kill()?;
         self.child.wait()
@@ -67,7 +67,7 @@ impl ProcessGroup {
     /// another process.
     ///
     /// # Errors
-    /// As the system reports.
+    /// The error that the system reports.
     pub fn signal(&self, signal: libc::c_int) -> io::Result<()> {
         send_signal(self.child.id().cast_signed(), signal)
     }
@@ -75,7 +75,7 @@ impl ProcessGroup {
     /// Sends a signal to the whole group.
     ///
     /// # Errors
-    /// As the system reports.
+    /// The error that the system reports.
     pub fn signal_all(&self, signal: libc::c_int) -> io::Result<()> {
         send_signal(-self.child.id().cast_signed(), signal)
     }
@@ -113,7 +113,7 @@ fn die_with(parent: u32) -> io::Result<()> {
     }
 }
 
-/// A temporary directory. It is removed when this value goes out of scope.
+/// A temporary directory, which is removed when this value goes out of scope.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,

@@ -49,7 +49,7 @@ pub struct Losses {
     pub replies: Vec<Reply>,
     /// How often [`Fate::CutAfter`] cut a connection before the reply arrived.
     pub cuts: usize,
-    /// The number of requests that were held back. They are not lost.
+    /// The number of requests that were held back. These requests are not lost.
     pub held: usize,
 }
 

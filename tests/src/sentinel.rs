@@ -9,7 +9,7 @@ use std::time::Duration;
 /// The name of the primary in the Sentinels.
 const NAME: &str = "locks";
 
-/// How long a test waits for a failover. It must be long: Sentinels wait ten seconds or, on a slow machine, longer
+/// How long a test waits for a failover. This time is long, because Sentinels wait for at least ten seconds
 /// before they turn the former primary into a replica.
 const PATIENCE: Duration = Duration::from_secs(90);
 

@@ -231,7 +231,8 @@ impl Setup {
         }
     }
 
-    /// Starts a process on `port` and waits until it serves. If the process ends instead, the error says how.
+    /// Starts a process on `port` and waits until it serves. If the process ends instead, the error says how
+    /// it ended.
     fn launch(&self, port: u16, dir: &Path) -> Result<ProcessGroup, Refusal> {
         let file = dir.join("server.conf");
         fs::write(&file, self.configuration(port, dir)).expect("a writable directory");
@@ -492,7 +493,7 @@ impl Server {
     /// As [`Server::start_again`], but the server may refuse to start.
     ///
     /// # Errors
-    /// How the server ended. The test can then call this function again.
+    /// The error says how the server ended. The test can then call this function again.
     #[track_caller]
     pub fn try_to_start_again(&mut self) -> Result<(), Refusal> {
         assert!(self.end_is_expected, "it has not been ended");

@@ -49,7 +49,7 @@ pub enum Op {
         holds: Option<u32>,
         mode: Option<Asked>,
     },
-    /// Time passes, in microseconds.
+    /// This many microseconds pass.
     Advance(i64),
     /// The wall clock is moved by this many microseconds.
     MoveWallClock(i64),

@@ -95,7 +95,8 @@ pub struct Wait {
     pub absent: Option<Absent>,
 }
 
-/// Since when a client is absent, and until when the kept place holds back the places behind it.
+/// The instant at which a client left, and the instant until which the kept place holds back the places
+/// behind it.
 #[derive(Clone, Copy, Debug)]
 pub struct Absent {
     pub since: i64,

@@ -254,7 +254,8 @@ impl World {
         let counters = &self.counters;
         let begun = counters.acquired + counters.restored - counted.acquired - counted.restored;
         let ended = counters.tenure_durations.len() - counted.tenure_durations.len();
-        // A tenure may begin and end within one decision. Then its token is neither in `before` nor in `after`.
+        // A tenure may begin and end within one decision. The token of such a tenure is neither in `before`
+        // nor in `after`.
         let gone = before.difference(after).count() as u64;
         let come = after.difference(before).count() as u64;
         prop_assert!(begun >= come && ended >= gone && begun + gone == ended + come, "{:?}", counters);

@@ -19,8 +19,9 @@
 //! | `quarantine lasts 100`, `the wall clock shows 7000`, `token 9 is observed` | change the state of the world |
 //! | `the lock is`, `the queue is`, `the counters are`, `the lock is due`, `the queues are due` | show the state of the world |
 //!
-//! Results are the reply and then what waiters get: `0 left; 7 gets 1 hold, token 2`. The wall clock stands still at
-//! zero unless a row sets it, so the tokens are 1, 2, 3 and so on. A lease is 100 ms if the row names no other.
+//! Results are the reply and then what waiters get: `0 left; 7 gets 1 hold, token 2`. The wall clock stands
+//! still at zero unless a row sets it, so the tokens are 1, 2, 3 and so on. A lease is 100 ms if the row
+//! names no lease.
 
 use lockward_core::encoding::{self, Origin};
 use lockward_core::{

@@ -17,12 +17,12 @@
 //! - a server or a Sentinel takes `kill`, `start`, `restart`, `pause`, `resume`, and `module ARGUMENTS` for the next start;
 //! - a cluster takes the same commands after the number of a node: `0 kill`;
 //! - a proxy takes these commands:
-//!   - `plan [STEP[, STEP]...]` sets the fate of later requests. Without a step the proxy forwards all requests. A
-//!     step is `FATE PATTERN [COUNT | until PATTERN]`, where FATE is `request` (the request is lost), `reply` (the
-//!     reply is lost) or `hold` (the request is held back until the next plan). A step hits each request with an
-//!     argument that matches PATTERN. The pattern `LOCK.*` matches each argument that begins with `LOCK.`. The next
-//!     step begins after COUNT hits, or at a request that matches the second PATTERN. After a loss the proxy closes
-//!     the connection.
+//!   - `plan [STEP[, STEP]...]` sets the fate of later requests. Without a step the proxy forwards all
+//!     requests. A step is `FATE PATTERN [COUNT | until PATTERN]`, where FATE is `request` (the request is
+//!     lost), `reply` (the reply is lost) or `hold` (the request is held back until the next plan). A step
+//!     applies to each request with an argument that matches PATTERN. The pattern `LOCK.*` matches each
+//!     argument that begins with `LOCK.`. The next step begins after COUNT such requests, or at a request
+//!     that matches the second PATTERN. After a loss the proxy closes the connection.
 //!   - `random SEED REQUESTS REPLIES PATTERN...`: of 1,000 requests that match a PATTERN, the proxy loses about
 //!     REQUESTS requests and REPLIES replies.
 //!   - `delay MILLISECONDS` delays later replies.
@@ -30,8 +30,8 @@
 //!   - `losses` returns how many requests and replies were lost, and how many requests were held back: `{"requests":
 //!     1, "replies": 2, "held": 3}`.
 //!
-//! The program ends at the end of its input, and ends all servers that it has started. It fails if a server has
-//! crashed.
+//! The program ends at the end of its input, and ends all servers that it has started. The program fails if a
+//! server has crashed.
 
 use lockward_tests::{Cluster, Fate, Losses, Proxy, Random, Reply, Server, Setup};
 use std::collections::VecDeque;

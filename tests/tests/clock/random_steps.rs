@@ -28,8 +28,8 @@ enum Used {
     KeyWithTtl,
 }
 
-/// The time when a wait limit or a lease ends. The exact time is unknown. It is between two instants, because the wait
-/// or the lease began between two known instants.
+/// The time when a wait limit or a lease ends. The exact time is unknown. The time lies between two instants,
+/// because the wait or the lease began between two known instants.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     earliest: Instant,
@@ -42,7 +42,7 @@ impl Due {
     }
 }
 
-/// The behaviour of the client that does not hold the lock.
+/// What the client does that does not hold the lock.
 #[derive(Clone, Copy, Debug)]
 enum Asks {
     /// The client waits for the lock, until the wait limit if there is one. `lease` is the lease in its request.
@@ -66,7 +66,7 @@ struct ContendedLock {
     overdue_since: Option<Duration>,
 }
 
-/// What the test has seen.
+/// The events that the test has counted.
 #[derive(Debug, Default)]
 struct Seen {
     steps: usize,
@@ -260,7 +260,7 @@ impl Trial {
         lock.token = grant.token;
     }
 
-    /// Records that the client that did not hold the lock holds it now, and chooses what the former holder does next.
+    /// Records that the other client holds the lock now, and chooses what the former holder does next.
     fn granted(&mut self, lock: &mut ContendedLock, lease: Due, now: Instant) {
         if now + TOLERANCE < lock.lease.earliest {
             let by = lock.lease.earliest - now;

@@ -268,8 +268,8 @@ fn a_token_the_server_gave_itself_is_not_far_ahead_after_a_step_back() {
     let dumped = a.call("DUMP lock").bytes().to_vec();
     assert_eq!(a.call([b"RESTORE", &b"copy"[..], b"0", &dumped]), Reply::ok());
     a.call("DEL lock copy");
-    // Both tokens are more than a day ahead of the clock. The server refuses the larger token. It accepts the smaller
-    // token, because it has granted this token itself.
+    // Both tokens are more than a day ahead of the clock. The server refuses the larger token. The server
+    // accepts the smaller token, because it has granted this token itself.
     let claim = |token: i64| format!("LOCK.RENEW other A TOKEN {token}");
     assert!(a.call(claim(token + 1)).error().contains("a day ahead"));
     assert_eq!(a.call(claim(token)), Reply::Int(token));

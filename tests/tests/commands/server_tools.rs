@@ -77,7 +77,7 @@ fn errors_are_counted_by_their_first_word_and_null_is_no_error() {
     assert_eq!(b.reply().grant().holds, 1);
     a.call("LOCK.RELEASE lock B");
     assert_eq!(again.reply().grant().holds, 1);
-    // Some servers count a command that waits only when the wait has ended, and by now all waits have ended. There are
+    // Some servers count a waiting command only after its wait, and by now all waits have ended. There are
     // seven calls: one by A, one by B, two by C and three by D.
     assert_eq!(counted(&mut a, "lock.acquire", "calls"), 7);
     assert_eq!(counted(&mut a, "lock.acquire", "failed_calls"), 3);

@@ -412,9 +412,9 @@ fn pressed() -> impl Iterator<Item = String> {
     (0..PRESSED).map(|number| format!("lock-{number}"))
 }
 
-/// Lets A acquire locks on a server that then evicts keys with every command. A renews all locks, so each lock is
-/// stored and evicted again. Then sends two renewals and `last` in one packet, so that these three commands run in one
-/// event loop pass.
+/// Lets A acquire locks on a server that then evicts keys with every command. A renews all locks, so each
+/// lock is stored and evicted again. Then the function sends two renewals and `last` in one packet, so that
+/// these three commands run in one event loop pass.
 #[track_caller]
 fn press(client: &mut Client, last: &str) {
     client.call_all(pressed().map(|lock| format!("LOCK.ACQUIRE {lock} A PX 600000")));
@@ -473,8 +473,8 @@ fn an_overwritten_lock_stays_broken_when_the_new_value_is_evicted_in_the_same_pa
         "LOCK.INFO lock".to_owned(),
     ];
     let replies = a.call_all(packet);
-    // Valkey 9 sometimes evicts the value only in the next event loop pass. Then EXISTS in the packet still finds the
-    // value.
+    // Valkey 9 sometimes evicts the value only in the next event loop pass. In this case EXISTS in the packet
+    // still finds the value.
     if replies[replies.len() - 2] == Reply::Int(0) {
         assert!(replies[replies.len() - 1].is_null(), "{:?}", replies.last());
     }
@@ -568,7 +568,7 @@ fn a_deleted_lock_stays_free_when_the_new_value_is_evicted_in_the_same_pass() {
 fn a_key_of_the_same_name_in_another_database_does_not_break_a_dropped_lock() {
     let (_server, mut a, _) = start_evicted(Setup::new());
     a.call("SET string value");
-    // In a transaction, Valkey 9 tells modules a wrong database for the key that COPY writes.
+    // In a transaction, Valkey 9 gives modules the wrong database of the key that COPY writes.
     a.transact(["COPY string lock DB 1", "PING"]);
     // Valkey 8.1 leaves the client in database 1 if a module receives events of new keys.
     a.call("SELECT 0");

@@ -150,8 +150,8 @@ fn dropped_in_aof(server: &Server) -> HashSet<Vec<u8>> {
         } else if let [name, key, ..] = &command[..]
             && name.to_ascii_uppercase().starts_with(b"LOCK.")
         {
-            // A later lock command for this key puts the lock back into the keyspace. A DEL says nothing,
-            // because the server also writes a DEL for the eviction.
+            // Only a later lock command for this key puts the lock back into the keyspace. A DEL does not,
+            // because the server writes a DEL for the eviction.
             kept.remove(key);
         }
     }
@@ -187,8 +187,9 @@ fn no_lock_has_two_holders_after_a_restart_under_memory_pressure() {
 
 #[test]
 fn a_lock_is_kept_although_the_server_gets_below_its_limit_during_the_eviction() {
-    // The end of a rehash frees a hash table. If this happens during an eviction, the server is below its limit at
-    // once. Each event loop pass runs one command here, so each eviction is the first in its pass.
+    // The end of a rehash frees a hash table. If this happens during an eviction, the used memory falls below
+    // the limit at once. Each event loop pass runs one command here, so each eviction is the first in its
+    // pass.
     let server = Server::start();
     let mut client = server.client();
     let filler = "x".repeat(1_000);
@@ -221,8 +222,8 @@ fn a_write_by_a_client_with_no_touch_breaks_a_lock_under_an_eviction_policy() {
     }
 }
 
-/// The control experiment: without the module, locks are set by SET NX. They get second holders under the same
-/// pressure.
+/// The control experiment: without the module, locks are set by SET NX. Such locks get second holders under
+/// the same pressure.
 #[test]
 fn without_the_module_locks_by_set_nx_have_two_holders_under_memory_pressure() {
     let server = Setup::without_module().start();

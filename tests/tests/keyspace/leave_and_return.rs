@@ -1,12 +1,12 @@
-//! Every way in which a lock can leave a server and come back. Each way is tested with locks that have had different
-//! commands.
+//! Every way in which a lock can leave a server and come back. Each way is tested with locks on which
+//! different commands have run.
 
 use lockward_tests::{Client, Holder, Reply, Server, Setup, eventually};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The lease of the lock `over`. It ends before the locks come back.
+/// The lease of the lock `over`. This lease ends before the locks come back.
 const SHORT: Duration = Duration::from_millis(200);
 
 /// The state of a lock before it left.
@@ -17,7 +17,7 @@ struct Left {
     at: Instant,
 }
 
-/// Creates locks with different commands, and returns the state of each.
+/// Creates locks with different commands, and returns the state of each lock.
 fn leave(server: &Server) -> Vec<Left> {
     let mut a = server.client();
     for request in [

@@ -141,7 +141,7 @@ fn all_holders_come_back_from_an_aof() {
                 client.stat("persistence", "aof_rewrite_scheduled") == 0
                     && client.stat("persistence", "aof_rewrite_in_progress") == 0
             });
-            // These two changes come after the rewrite. They are in the AOF as commands.
+            // These two changes come after the rewrite, so they are in the AOF as commands.
             client.acquire("permits B SLOTS 9 PX 600000");
             assert_eq!(client.call("LOCK.RELEASE permits B"), Reply::Int(1));
         }

@@ -229,8 +229,8 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
                     scope.spawn(move || rival(&owner, port, chance, acknowledged))
                 })
                 .collect();
-            // During a rewrite the AOF has several files. If a file that is not the last loses unsynced data, the
-            // server does not start. So the AOF is rewritten only with `appendfsync always`.
+            // During a rewrite the AOF has several files. If a file other than the last one loses unsynced
+            // data, the server does not start. So the AOF is rewritten only with `appendfsync always`.
             if appendfsync == "always" && random.once_in(4) {
                 let mut client = server.client();
                 client.call(format!("CONFIG SET aof-use-rdb-preamble {}", random.one_of(&["yes", "no"])));
@@ -276,8 +276,9 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
                 // The token that the server has loaded counts too, even if no client has received the reply with this
                 // token.
                 tokens.extend((!tokens.contains(&found.token)).then_some(found.token));
-                // The crash may have lost the end of a tenure from an earlier cycle. Then this tenure holds the lock
-                // again. Its token was checked in that cycle, so it is left out here.
+                // The crash may have lost the end of a tenure from an earlier cycle. In this case the tenure
+                // holds the lock again. The test has checked the token in that cycle, so it leaves out the
+                // token here.
                 tokens.retain(|token| !given.contains(token) || *token != found.token);
                 assert_eq!(client.call(["LOCK.RELEASE", key, &found.owner, "ALL"]), Reply::Int(0));
             }

@@ -1,4 +1,5 @@
-//! Cut and damaged files: the server loads the intact part and goes on, or it refuses to start and logs the reason.
+//! Cut and damaged files: the server either loads the intact part and works, or refuses to start and logs the
+//! reason.
 
 use lockward_tests::{
     Client, Grant, Holder, Random, Refusal, Reply, Sent, Server, Setup, appended_files, commands_in,
@@ -403,7 +404,7 @@ fn assert_sound(server: &Server, what: &str) {
 fn no_damage_to_an_aof_crashes_the_server() {
     let mut random = Random::new();
     let mut recording = recording();
-    // This is the server's default: when a command of the AOF fails, the server logs the error and goes on.
+    // This is the server's default: when a command of the AOF fails, the server logs the error and continues.
     recording.server.change_setup(|setup| setup.config("propagation-error-behavior ignore"));
     let (mut loads, mut refusals, mut logged) = (0, 0, 0);
     for _ in 0..rounds(25, 400) {

@@ -272,8 +272,8 @@ fn originals(client: &mut Client, now: u64) -> Vec<Vec<Put>> {
     };
     assert_eq!(client.call("DBSIZE"), Reply::Int(0));
     vec![
-        // An owner of the form `UUID:thread`. It is stored as 0 in place of a length, the bytes of the UUID, and the
-        // thread plus one.
+        // An owner of the form `UUID:thread`. Such an owner is stored as 0 in place of a length, the bytes of
+        // the UUID, and the thread plus one.
         vec![Put {
             owner_length: Some(0),
             ..put(1, b"\x0f\x8f\xad\x5b\xd9\xcb\x46\x9f\xa1\x65\x70\x86\x77\x28\x95\x0e\x2b")
@@ -500,8 +500,8 @@ fn follow_one_that_sends(snapshot: &[u8], replica: &Server) {
         if received.windows(5).any(|word| word == b"PSYNC") {
             break;
         }
-        // The replica sends several REPLCONF commands together, and expects a reply to each. It sends any other command
-        // only after the replies to all earlier commands.
+        // The replica sends several REPLCONF commands together, and expects a reply to each. The replica
+        // sends any other command only after the replies to all earlier commands.
         let asked = received.windows(8).filter(|word| *word == b"REPLCONF").count();
         let ping = received.windows(4).any(|word| word == b"PING");
         let answers = if ping && asked == 0 { "+PONG\r\n".to_owned() } else { "+OK\r\n".repeat(asked) };

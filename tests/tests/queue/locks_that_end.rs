@@ -1,5 +1,5 @@
-//! Every way in which a lock can end. The waiters get their replies at once. The replies depend on what the key
-//! contains then.
+//! Every way in which a lock can end. The waiters get their replies at once. The replies depend on the value
+//! that the key then contains.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 use std::time::{Duration, Instant};

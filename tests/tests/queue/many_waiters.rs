@@ -1,4 +1,4 @@
-//! Thousands of waiters arrive, and disconnect or are served. The server keeps no data about them.
+//! Thousands of waiters arrive, and disconnect or are served. The server keeps no data about these waiters.
 
 use lockward_tests::{Client, Crowd, Reply, Server, Setup, appended_commands, eventually, rounds};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -74,8 +74,8 @@ fn with_pings<R>(server: &Server, what: &str, work: impl FnOnce() -> R) -> R {
     })
 }
 
-/// Lets `count` clients arrive and disconnect, `crowds` times, in each way in turn. Checks that nothing remains of the
-/// clients.
+/// Lets `count` clients arrive and disconnect, `crowds` times, and each time in the next way of [`VANISH`].
+/// Checks that the server keeps no data about the clients.
 #[track_caller]
 fn come_and_vanish(count: usize, crowds: usize, request: fn(usize) -> String) {
     let crowd = Crowd::gather();

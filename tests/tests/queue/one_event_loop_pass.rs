@@ -281,8 +281,8 @@ fn a_grant_whose_owner_asks_again_is_kept_although_the_key_was_renamed() {
     assert_eq!(a.owner("other").as_deref(), Some("B"));
 }
 
-/// A command that changes nothing, but serves the waiters for `other` at once. Otherwise the module would serve them
-/// later, in the background.
+/// A command that changes nothing, but serves the waiters for `other` at once. Otherwise the module would
+/// serve these waiters later, in the background.
 const SERVE: &str = "LOCK.RELEASE other C HOLDS 0";
 
 /// Starts a wait for the key "other", and returns its connection and the command that kills this connection.

@@ -74,8 +74,8 @@ fn a_release_grants_all_waiters_up_to_the_first_that_does_not_fit() {
     let tokens = readers.each_mut().map(|reader| reader.reply().grant().token);
     assert!(tokens[0] < tokens[1] && tokens[1] < tokens[2], "{tokens:?}");
     assert!(heavy.has_no_reply() && last.has_no_reply());
-    // When C has released, two readers with a weight of one each and the heavy request with a weight of two fit into
-    // its four slots.
+    // When C has released, two readers with weight 1 and the heavy request with weight 2 fit into the four
+    // slots of the heavy request.
     a.call("LOCK.RELEASE lock C");
     assert_eq!(heavy.reply().grant().holds, 1);
     assert!(last.has_no_reply());

@@ -1,5 +1,5 @@
-//! Pauses, failovers and shutdowns while the leases of contended locks end. The module must not serve the waiters then:
-//! a server aborts if a module writes in the background during a pause.
+//! Pauses, failovers and shutdowns while the leases of contended locks end. Meanwhile the module must not
+//! serve the waiters, because a server aborts if a module writes in the background during a pause.
 
 use lockward_tests::{Client, Link, Reply, Server, Setup, eventually, rounds};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ fn logged() -> Setup {
     Setup::new().config("appendonly yes").config("shutdown-timeout 20")
 }
 
-/// A primary, a replica of it, and a replica of this replica. Each has an AOF.
+/// A primary, a replica of it, and a replica of this replica. Each server has an AOF.
 fn chain() -> [Server; 3] {
     let primary = logged().start();
     let replica = logged().start_replica_of(&primary);
@@ -23,7 +23,8 @@ fn chain() -> [Server; 3] {
 /// Waiters for locks whose leases end one after the other.
 struct Contended {
     waiters: Vec<Client>,
-    /// A waiter whose wait limit is reached only when all these leases are over. Its reply shows that they are over.
+    /// A waiter whose wait limit is reached only when all these leases are over. The reply to this waiter
+    /// shows that the leases are over.
     last: Client,
 }
 
@@ -228,7 +229,8 @@ fn a_shutdown_that_waits_for_a_lagging_replica_ends_normally() {
     assert!(primary.see_end().success());
     let mut client = replica.promote();
     assert_eq!(client.holder("held").token, token);
-    // The replica counts a lease from the arrival of the change, so the lease may end a little later there. So C waits.
+    // The replica counts a lease from the arrival of the change, so the lease may end a little later on the
+    // replica. So C waits.
     assert_eq!(client.acquire("lock-99 C BLOCK 0").holds, 1);
     assert_same(&replica, &last);
 }
@@ -279,8 +281,8 @@ fn changes_on_a_writable_replica_stay_there() {
     }
     replica.see_in_sync_with(&primary);
     last.see_in_sync_with(&replica);
-    // The writes on the replica may have made its data different. After a full resync, it has the same data as its
-    // primary again.
+    // The writes on the replica may have made its data different. After a full resync, the replica has the
+    // same data as its primary again.
     let mut a = primary.client();
     a.acquire("lock A PX 600000");
     replica.promote();

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 enum Fault {
     /// The link drops all data, so the replica misses grants.
     Swallowed,
-    /// The replica is stopped. The primary's data stays in the socket until the replica goes on.
+    /// The replica is stopped. The primary's data stays in the socket until the replica continues.
     StandsStill,
 }
 

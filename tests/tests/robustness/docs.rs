@@ -21,7 +21,7 @@
 //!   same token, and a larger number is a larger token.
 //! - In an integer reply, a number of 4 to 12 digits matches any number.
 //! - A UUID matches any UUID, which then stays the same in the whole session.
-//! - `...` matches the rest of a line. Alone on the last line of a reply, it matches all further lines.
+//! - `...` matches the rest of a line. A `...` alone on the last line of a reply matches all further lines.
 
 use lockward_tests::{Client, DEADLINE, Reply, Server};
 use std::collections::{BTreeMap, BTreeSet};
@@ -164,7 +164,7 @@ fn every_page_can_be_found() {
 fn every_error_is_documented() {
     let source = read(&root().join("src/errors.rs"));
     let page = read(&root().join("docs/errors.md"));
-    // Errors that the module uses internally and no client receives. They need no documentation.
+    // Errors that the module uses internally and no client receives. These errors need no documentation.
     let internal = [
         "ERR malformed changes, or those of a later version of the module",
         "ERR invalid expire time, too long",

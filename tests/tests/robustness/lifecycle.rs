@@ -119,8 +119,8 @@ fn a_replica_without_the_module_logs_errors_and_has_no_locks() {
     assert_eq!(r.call("GET key"), Reply::bulk("value"));
     assert_eq!(r.call("EXISTS lock"), Reply::Int(0));
     replica.see_log("unknown command 'LOCK._APPLY'");
-    // After the load of the module, the replica still lacks the locks that it has missed. It gets each missed lock with
-    // the next change of that lock.
+    // After the load of the module, the replica still lacks the locks that it has missed. The replica gets
+    // each missed lock with the next change of that lock.
     let path = Setup::new().module_path();
     assert_eq!(r.call(["MODULE", "LOAD", &path]), Reply::ok());
     assert!(r.info("lock").is_none());
@@ -203,9 +203,9 @@ fn servers_go_to_the_next_version_replica_first_and_back() {
     second.follow(&first);
     first.client().acquire("lock A PX 600000");
     for change in [Setup::next_version as fn(Setup) -> Setup, Setup::this_version] {
-        // The replica changes to the other version first, and becomes the primary. The former primary becomes its
-        // replica, and changes to the other version only after that. In between, the two servers have different
-        // versions.
+        // The replica changes to the other version first, and becomes the primary. The former primary becomes
+        // the replica of the new primary, and changes to the other version only after that. In between, the
+        // two servers have different versions.
         restart(&mut second, change);
         second.follow(&first);
         let token = first.client().holder("lock").token;

@@ -1,5 +1,5 @@
-//! A panic in the module is caught in the callback that the server has called. The server goes on, and the log names
-//! the panic.
+//! A panic in the module is caught in the callback that the server has called. The server continues to work,
+//! and the log names the panic.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 

@@ -285,8 +285,8 @@ fn a_grant_that_a_later_hold_count_confirms_is_not_taken_back() {
     let id = c.id();
     c.ask("lock C BLOCK 0 HOLDS 1");
     a.see_waiters("lock", 2);
-    // All commands run in one event loop pass: C is granted the lock, C's connection is killed before the reply, and C
-    // goes on over another connection.
+    // All commands run in one event loop pass: C is granted the lock, C's connection is killed before the
+    // reply, and C acquires the lock again over another connection.
     let replies = a.call_all([
         "LOCK.RELEASE lock A".to_owned(),
         "LOCK.RELEASE lock B".to_owned(),
