@@ -522,8 +522,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.unlinked = newer.or(self.unlinked.take());
     }
 
-    /// The server has evicted a key. Returns whether that key held the last unlinked lock. If so, the tenure of this
-    /// lock is kept, and the caller replicates the dropped lock at once, before the server's own DEL.
+    /// The server has evicted a key. Returns whether that key held the last unlinked lock. If the result is
+    /// true, the tenure of this lock is kept, and the caller replicates the dropped lock at once, before the
+    /// server's own DEL.
     pub fn evicted(&mut self, name: &impl NameRef) -> bool {
         if !self.unlinked_is(name) {
             return false;
@@ -655,12 +656,12 @@ impl<W: Copy + Eq + Hash> Store<W> {
     }
 
     /// Records the tokens of a lock that another server granted, or that this server granted before a
-    /// restart. New tokens are larger.
+    /// restart.
     pub fn observe(&mut self, lock: &Lock) {
         lock.holders().for_each(|holder| self.tokens.observe(holder.token));
     }
 
-    /// Whether a token of a lock lies so far ahead that no correct server can have given this token.
+    /// Whether a token of a lock lies too far ahead to come from a correct server.
     #[must_use]
     pub fn is_far_ahead(&self, lock: &Lock, wall: WallTime) -> bool {
         lock.holders().any(|holder| self.tokens.is_far_ahead(holder.token, wall))

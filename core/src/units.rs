@@ -58,13 +58,13 @@ impl Instant {
         self.0
     }
 
-    /// The instant `span` later.
+    /// The instant that is `span` later.
     #[must_use]
     pub const fn after(self, span: Span) -> Self {
         Self(self.0.saturating_add(span.micros()))
     }
 
-    /// The instant `span` earlier.
+    /// The instant that is `span` earlier.
     #[must_use]
     pub const fn before(self, span: Span) -> Self {
         Self(self.0.saturating_sub(span.micros()))
@@ -127,7 +127,7 @@ impl WallTime {
         self.0.div_euclid(MICROS_PER_MILLI)
     }
 
-    /// The time `span` later.
+    /// The time that is `span` later.
     #[must_use]
     pub const fn after(self, span: Span) -> Self {
         Self(self.0.saturating_add(span.micros()))

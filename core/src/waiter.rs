@@ -16,7 +16,7 @@ pub struct WaitRequest<H> {
     /// How long the place is kept after the wait limit is reached or the client leaves. A request with this value must
     /// name its count of holds.
     pub keep: Option<Span>,
-    /// How the caller finds the blocked client again.
+    /// The handle by which the caller finds the blocked client.
     pub handle: H,
 }
 
