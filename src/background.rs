@@ -35,7 +35,6 @@ const RETRY: Span = match Span::from_millis(20) {
     None => Span::MAX,
 };
 
-/// The timer has fired.
 pub fn timer_fired() {
     state::with(|state| state.wakeup_timer.fired());
 }

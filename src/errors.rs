@@ -26,7 +26,6 @@ pub enum Error {
     WrongType,
     /// A replica was asked to change a lock.
     ReadOnly,
-    /// Writes are paused.
     Paused,
     /// The token of LOCK.GUARD is not that of a present holder. The value is the largest token of the present holders,
     /// if there are any.

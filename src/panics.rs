@@ -123,8 +123,7 @@ pub mod probe {
         (b"config", Callback::Config),
     ];
 
-    /// The name for the test of nested calls: with this name, LOCK._PANIC makes the server call the module
-    /// while the module's state is in use.
+    /// With this name, LOCK._PANIC makes the server call the module while the module's state is in use.
     pub const NESTED: &[u8] = b"nested";
 
     /// Makes the next callback of the kind named `callback` panic. Returns false if no kind has this name.

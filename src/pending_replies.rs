@@ -27,7 +27,6 @@ use std::mem;
 
 /// The reply to a client whose wait has ended.
 pub struct PendingReply {
-    /// The client.
     pub client: BlockedClient,
     /// The owner that waited.
     pub owner: Owner,

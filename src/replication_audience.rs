@@ -32,7 +32,7 @@ pub struct ReplicationAudience {
 
 impl ReplicationAudience {
     /// At first the module assumes an audience. `can_be_known` says whether the module can find out on this
-    /// server whether there is an audience.
+    /// server.
     pub const fn new(can_be_known: bool) -> Self {
         Self { none: false, can_be_known }
     }

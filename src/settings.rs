@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicI64, Ordering};
 pub struct Setting {
     /// The name without the prefix `lock.`.
     pub name: &'static std::ffi::CStr,
-    /// The default.
     pub default: i64,
     /// The smallest number.
     pub least: i64,

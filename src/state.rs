@@ -122,7 +122,6 @@ pub fn own_write() -> bool {
 pub struct OwnWrite(());
 
 impl OwnWrite {
-    /// Sets the mark.
     pub fn begin() -> Self {
         OWN_WRITE.store(true, Ordering::Relaxed);
         Self(())

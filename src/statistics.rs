@@ -44,7 +44,6 @@ pub fn errors() -> u64 {
     ERRORS.load(Ordering::Relaxed)
 }
 
-/// Adds one.
 pub const fn count(count: &mut u64) {
     *count = count.wrapping_add(1);
 }

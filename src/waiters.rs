@@ -14,7 +14,6 @@ use lockward_core::{
 
 /// A wait that is about to begin.
 pub struct Wait {
-    /// The request.
     pub request: AcquireRequest,
     /// The wait limit; `None` for no limit.
     pub limit: Option<Span>,

@@ -26,7 +26,7 @@ pub unsafe fn register(context: Context, argv: *mut *mut raw::RedisModuleString,
     let Some(defaults) = defaults(&arguments) else { return false };
     let registered =
         ALL.iter().zip(defaults).all(|(setting, default)| register_one(context, setting, default));
-    // SAFETY: the server passed this context to load the module, and it is still valid.
+    // SAFETY: the context is valid while the server loads the module.
     let loaded = registered
         && unsafe { api!(RedisModule_LoadConfigs(context.as_ptr())) == raw::REDISMODULE_OK as c_int };
     if loaded {
@@ -53,7 +53,7 @@ fn warn_of_contradiction() {
 }
 
 fn register_one(context: Context, setting: &'static Setting, default: i64) -> bool {
-    // SAFETY: the server passed this context to load the module, and the setting is static.
+    // SAFETY: the context is valid while the server loads the module, and the setting is static.
     let status = unsafe {
         api!(RedisModule_RegisterNumericConfig(
             context.as_ptr(),

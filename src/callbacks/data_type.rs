@@ -45,7 +45,8 @@ pub fn create_type(
     version: c_int,
     mut methods: raw::RedisModuleTypeMethods,
 ) -> *mut raw::RedisModuleType {
-    // SAFETY: the server passed this context to load the module, and it copies the name and the methods.
+    // SAFETY: the context is valid while the server loads the module, and the server copies the name and the
+    // methods.
     unsafe { api!(RedisModule_CreateDataType(context.as_ptr(), name.as_ptr(), version, &raw mut methods)) }
 }
 
@@ -84,8 +85,8 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *m
             return ptr::null_mut();
         }
         let mut len = 0;
-        // SAFETY: the server's `io` is valid for this call. The server allocates the buffer, and this
-        // function frees it below.
+        // SAFETY: `io` is valid for this call. The server allocates the buffer, and this function frees it
+        // below.
         let buffer = unsafe { api!(RedisModule_LoadStringBuffer(io, &raw mut len)) };
         if buffer.is_null() {
             return ptr::null_mut();
@@ -100,11 +101,11 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *m
 
 unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
     catch_panic(Callback::RdbSave, (), || {
-        // SAFETY: the server's value is valid for this call.
+        // SAFETY: `value` is valid for this call.
         let Some(lock) = (unsafe { lock(value) }) else { return };
         let mut payload = Vec::new();
         encoding::append_lock(&mut payload, lock, clock::read());
-        // SAFETY: the server's `io` is valid for this call, and the server copies the bytes.
+        // SAFETY: `io` is valid for this call, and the server copies the bytes.
         unsafe { api!(RedisModule_SaveStringBuffer(io, payload.as_ptr().cast(), payload.len())) };
     });
 }
@@ -115,7 +116,7 @@ unsafe extern "C" fn aof_rewrite(
     value: *mut c_void,
 ) {
     catch_panic(Callback::AofRewrite, (), || {
-        // SAFETY: the server's value is valid for this call.
+        // SAFETY: `value` is valid for this call.
         let Some(lock) = (unsafe { lock(value) }) else { return };
         let mut payload = Vec::new();
         encoding::append_lock(&mut payload, lock, clock::read());
@@ -143,7 +144,7 @@ unsafe extern "C" fn free(value: *mut c_void) {
 /// deletes only locks without holders, which the server frees at once.
 unsafe extern "C" fn free_effort(_context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> usize {
     catch_panic(Callback::Free, 1, || {
-        // SAFETY: the server's value is valid for this call.
+        // SAFETY: `value` is valid for this call.
         unsafe { lock(value) }.map_or(1, |lock| lock.holders().len().max(1))
     })
 }
@@ -154,7 +155,7 @@ unsafe extern "C" fn mem_usage(
     _samples: usize,
 ) -> usize {
     catch_panic(Callback::MemUsage, 0, || {
-        // SAFETY: the server's value is valid for this call, and is an allocation of the server's allocator.
+        // SAFETY: `value` is valid for this call, and is an allocation of the server's allocator.
         let (size, lock) = unsafe { (api!(RedisModule_MallocSize(value.cast_mut())), lock(value)) };
         size.saturating_add(lock.map_or(0, Lock::heap_size))
     })
@@ -162,14 +163,14 @@ unsafe extern "C" fn mem_usage(
 
 unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
     catch_panic(Callback::Digest, (), || {
-        // SAFETY: the server's value is valid for this call.
+        // SAFETY: `value` is valid for this call.
         let Some(lock) = (unsafe { lock(value) }) else { return };
         // The digest must be the same on a primary and its replica. Each server stores the deadline by its own clock,
         // so the digest leaves out the deadline.
         for holder in lock.holders() {
             let owner = holder.owner.to_bytes();
             let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-            // SAFETY: the server's digest is valid for this call, and the server copies the bytes.
+            // SAFETY: `digest` is valid for this call, and the server copies the bytes.
             unsafe {
                 api!(RedisModule_DigestAddStringBuffer(digest, owner.as_ptr().cast(), owner.len()));
                 api!(RedisModule_DigestAddLongLong(digest, number(holder.token.get())));

@@ -180,8 +180,7 @@ unsafe extern "C" fn on_flush(
     data: *mut c_void,
 ) {
     catch_panic(Callback::Flush, (), || {
-        // SAFETY: the server passes this structure with this event, and the structure is valid through the
-        // call.
+        // SAFETY: this event comes with this structure, which is valid through the call.
         let flushed = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() };
         if let Some(flushed) = flushed.filter(|_| stage == raw::REDISMODULE_SUBEVENT_FLUSHDB_END) {
             server_events::flushed((flushed.dbnum >= 0).then_some(Db(flushed.dbnum)));
@@ -196,8 +195,7 @@ unsafe extern "C" fn on_swap_db(
     data: *mut c_void,
 ) {
     catch_panic(Callback::SwapDb, (), || {
-        // SAFETY: the server passes this structure with this event, and the structure is valid through the
-        // call.
+        // SAFETY: this event comes with this structure, which is valid through the call.
         if let Some(swapped) = unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() } {
             server_events::swapped(Db(swapped.dbnum_first), Db(swapped.dbnum_second));
         }

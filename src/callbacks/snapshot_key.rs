@@ -33,10 +33,10 @@ pub fn register(context: Context) -> bool {
 
 unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, _value: *mut c_void) {
     catch_panic(Callback::RdbSave, (), || {
-        // SAFETY: the server's `io` is valid for this call.
+        // SAFETY: `io` is valid for this call.
         let db = Db(unsafe { api!(RedisModule_GetDbIdFromIO(io)) });
         let all = snapshot::carried(db, encoding::append_lock);
-        // SAFETY: the server's `io` is valid for this call, and the server copies the bytes.
+        // SAFETY: `io` is valid for this call, and the server copies the bytes.
         unsafe {
             api!(RedisModule_SaveUnsigned(io, u64::try_from(all.len()).unwrap_or(u64::MAX)));
             for Carried { key, payload } in all {
@@ -52,9 +52,9 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *m
         if version != ENCODING {
             return ptr::null_mut();
         }
-        // SAFETY: the server's `io` is valid for this call.
+        // SAFETY: `io` is valid for this call.
         let Some(all) = (unsafe { read(io) }) else { return ptr::null_mut() };
-        // SAFETY: the server's `io` is valid for this call, and the name is null or valid through the call.
+        // SAFETY: `io` is valid for this call, and the name is null or valid through the call.
         let (db, name) = unsafe {
             let name = api!(RedisModule_GetKeyNameFromIO(io));
             (Db(api!(RedisModule_GetDbIdFromIO(io))), if name.is_null() { &[] } else { string_bytes(name) })
@@ -106,7 +106,7 @@ unsafe extern "C" fn aof_rewrite(
     _value: *mut c_void,
 ) {
     catch_panic(Callback::AofRewrite, (), || {
-        // SAFETY: the server's `io` is valid for this call.
+        // SAFETY: `io` is valid for this call.
         let db = Db(unsafe { api!(RedisModule_GetDbIdFromIO(io)) });
         let append =
             |payload: &mut Vec<u8>, lock: &_, now| encoding::append_dropped_lock(payload, Some(lock), now);

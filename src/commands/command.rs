@@ -7,7 +7,6 @@ use crate::state;
 
 /// One command: its description for the server, and what it does.
 pub trait Command {
-    /// The description.
     const INFO: CommandInfo;
 
     /// Parses the whole request, carries it out and replies. A command that fails returns an error and sends no reply.

@@ -1,8 +1,8 @@
 //! LOCK._PANIC callback
 //!
-//! Makes the next callback of the named kind panic. Only the test suite uses this command. The name `nested`
-//! is not the name of a callback. With this name, the command publishes an event while the module's state is
-//! in use, so the server calls back into the module.
+//! Makes the next callback of the named kind panic. Only the test suite uses this command. With the name
+//! `nested`, the command instead publishes an event while the module's state is in use, so the server calls
+//! back into the module.
 
 use super::command::Command;
 use crate::arguments::Arguments;

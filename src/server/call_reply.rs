@@ -50,7 +50,7 @@ impl CallReply {
 
     /// Whether the server can return promises: Redis from 7.2 on, and Valkey.
     pub fn may_be_promise() -> bool {
-        // SAFETY: this reads a function pointer, which the server set when the module was loaded.
+        // SAFETY: the server set this function pointer when the module was loaded.
         unsafe { raw::RedisModule_CallReplyPromiseAbort }.is_some()
     }
 

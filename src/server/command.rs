@@ -25,7 +25,6 @@ pub struct CommandInfo {
     pub tips: &'static CStr,
     /// What the command does, in one sentence.
     pub summary: &'static CStr,
-    /// The complexity of the command.
     pub complexity: &'static CStr,
 }
 
@@ -187,10 +186,10 @@ impl KeyUse {
 /// Adds [`OWN_CATEGORY`] where the server can: Redis from 7.4 on, and Valkey. On other servers a module cannot add a
 /// category.
 pub fn add_category(context: Context) -> bool {
-    // SAFETY: this reads a function pointer, which the server set when the module was loaded.
+    // SAFETY: the server set this function pointer when the module was loaded.
     let Some(add) = (unsafe { raw::RedisModule_AddACLCategory }) else { return false };
     let Ok(name) = CString::new(OWN_CATEGORY) else { return false };
-    // SAFETY: the server passed this context to load the module, and it copies the name.
+    // SAFETY: the context is valid while the server loads the module, and the server copies the name.
     let added = unsafe { add(context.as_ptr(), name.as_ptr()) } == raw::REDISMODULE_OK as c_int;
     if !added {
         log(Level::Warning, "there is an ACL category @lock already: the module goes without");
@@ -207,7 +206,7 @@ pub fn register_command(
 ) -> bool {
     let key = c_int::from(info.key.is_some());
     let (context, name) = (context.as_ptr(), info.name.as_ptr());
-    // SAFETY: the server passed this context to load the module. All texts are constant and end in NUL.
+    // SAFETY: the context is valid while the server loads the module. All texts are constant and end in NUL.
     let created = unsafe {
         api!(RedisModule_CreateCommand(context, name, entry_point, info.flags.as_ptr(), key, key, key))
     };
@@ -266,7 +265,7 @@ fn describe(command: *mut raw::RedisModuleCommand, info: &CommandInfo) -> bool {
 }
 
 fn categorise(command: *mut raw::RedisModuleCommand, info: &CommandInfo, own_category: bool) -> bool {
-    // SAFETY: this reads a function pointer, which the server set when the module was loaded.
+    // SAFETY: the server set this function pointer when the module was loaded.
     let Some(categorise) = (unsafe { raw::RedisModule_SetCommandACLCategories }) else {
         return true; // Redis before 7.2
     };

@@ -115,7 +115,7 @@ impl Context {
         if info::text(c"server", c"valkey_version").is_some() {
             options |= VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION;
         }
-        // SAFETY: the server passed this context to load the module, and it is still valid.
+        // SAFETY: the context is valid while the server loads the module.
         unsafe { api!(RedisModule_SetModuleOptions(self.raw, options.cast_signed())) };
     }
 
@@ -138,13 +138,11 @@ impl Context {
         unsafe { api!(RedisModule_SelectDb(self.raw, db.0)) };
     }
 
-    /// The id of the client.
     pub fn client_id(self) -> u64 {
         // SAFETY: the context is valid.
         unsafe { api!(RedisModule_GetClientId(self.raw)) }
     }
 
-    /// Replies an integer.
     pub fn reply_integer(self, number: u64) {
         let number = c_longlong::try_from(number).unwrap_or(c_longlong::MAX);
         self.reply_signed(number);

@@ -22,7 +22,7 @@ macro_rules! needed {
         }
 
         fn is_complete() -> bool {
-            // SAFETY: this reads function pointers, which the server set when the module was loaded.
+            // SAFETY: the server set these function pointers when the module was loaded.
             unsafe { true $(&& { raw::$function }.is_some())* }
         }
     };

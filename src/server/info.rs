@@ -96,7 +96,6 @@ impl MonotonicStats {
     const FIELDS: [&CStr; 3] =
         [c"total_connections_received", c"total_commands_processed", c"total_net_input_bytes"];
 
-    /// Reads the counts.
     pub fn read() -> Self {
         let section = Section::new(c"stats");
         Self(Self::FIELDS.map(|field| section.number(field).unwrap_or_default()))
@@ -118,7 +117,6 @@ pub fn text(section: &CStr, field: &CStr) -> Option<Vec<u8>> {
     }
 }
 
-/// A section of INFO.
 struct Section(*mut raw::RedisModuleServerInfoData);
 
 impl Section {

@@ -32,12 +32,10 @@ impl<'a> KeyName<'a> {
         Self { db, string, owned: true, bytes: OnceCell::new() }
     }
 
-    /// The database.
     pub const fn db(&self) -> Db {
         self.db
     }
 
-    /// The key.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get_or_init(|| {
             let mut len = 0;

@@ -6,7 +6,6 @@ use std::ptr;
 /// The level of a log line.
 #[derive(Clone, Copy, Debug)]
 pub enum Level {
-    /// Information.
     Notice,
     /// Something that the operator should check.
     Warning,

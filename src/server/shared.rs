@@ -42,7 +42,6 @@ struct ServerLock;
 unsafe impl RedisLockIndicator for ServerLock {}
 
 impl<T> Shared<T> {
-    /// Shares a value.
     pub fn new(value: T) -> Self {
         Self(RedisGILGuard::new(RefCell::new(value)))
     }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Subscribes to an event of the server. Returns false if the server refuses.
 pub fn subscribe_server_event(context: Context, id: u64, callback: raw::RedisModuleEventCallback) -> bool {
     let event = raw::RedisModuleEvent { id, dataver: 1 };
-    // SAFETY: the context is the module's own, or the server passed it to load the module.
+    // SAFETY: the context is the module's own, or is valid while the server loads the module.
     let status = unsafe { api!(RedisModule_SubscribeToServerEvent(context.as_ptr(), event, callback)) };
     status == raw::REDISMODULE_OK as c_int
 }
@@ -27,8 +27,8 @@ pub fn subscribe_async_loading() {
     subscribe_server_event(module_context(), event, entry_points().async_loading);
 }
 
-/// Subscribes to expirations and evictions. The module calls this function when a held lock leaves the
-/// keyspace for the first time and the module must know why.
+/// Subscribes to expirations and evictions. Called when a held lock leaves the keyspace for the first time
+/// and the module must know why.
 pub fn subscribe_expired_evicted() {
     static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
     let classes = raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED;
@@ -42,9 +42,8 @@ pub fn subscribe_new_keys() {
     subscribe_once(&SUBSCRIBED, raw::REDISMODULE_NOTIFY_NEW, entry_points().new_key);
 }
 
-/// Subscribes to the events of EXPIRE, RENAME and MOVE. The module calls this function when a lock leaves the
-/// keyspace and one of its holds may have to be passed on. Does nothing on servers with the fault of
-/// [`info::events_move_clients`].
+/// Subscribes to the events of EXPIRE, RENAME and MOVE. Called when a lock leaves the keyspace and one of its
+/// holds may have to be passed on. Does nothing on servers with the fault of [`info::events_move_clients`].
 pub fn subscribe_generic() {
     static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
     if !SUBSCRIBED.swap(true, Ordering::Relaxed) && !info::events_move_clients() {
@@ -52,9 +51,8 @@ pub fn subscribe_generic() {
     }
 }
 
-/// Subscribes to changes of long keys, which the sweep does not open. The module calls this function when the
-/// first client waits for a long key. Does nothing on servers with the fault of
-/// [`info::events_move_clients`].
+/// Subscribes to changes of long keys, which the sweep does not open. Called when the first client waits for
+/// a long key. Does nothing on servers with the fault of [`info::events_move_clients`].
 pub fn subscribe_long_keys() {
     static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
     if !SUBSCRIBED.swap(true, Ordering::Relaxed) && !info::events_move_clients() {
