@@ -44,7 +44,7 @@ fn under_mixed_load_locks_exclude_each_other_and_leave_nothing_behind() {
                 for round in 0..60 {
                     let key = random(3);
                     let (leaves, limit) = (random(4), 1 + random(40));
-                    // A client that disconnects later may hold the lock at that time. So such a client asks
+                    // A client may hold the lock when it disconnects. So a client that will disconnect asks
                     // for a short lease.
                     let lease = if leaves < 2 { 20 } else { 60_000 };
                     client.ask(&format!("lock-{key} {owner}-{round} PX {lease} BLOCK {limit}"));

@@ -366,8 +366,8 @@ impl<'a> Course<'a> {
         held.map(|_| knows)
     }
 
-    /// Waits until the server has noticed that B has left, and has passed B's grant on if there was one. Returns the
-    /// owner of the lock after that.
+    /// Waits until the server has noticed that B has left, and has passed B's grant on if there was one. Then
+    /// returns the owner of the lock.
     #[track_caller]
     fn owner_when_settled(&mut self, race: &Race) -> String {
         let gone = format!("CLIENT LIST ID {}", race.b_id);

@@ -1,5 +1,5 @@
-//! Pauses, failovers and shutdowns while the leases of contended locks end. Meanwhile the module must not
-//! serve the waiters, because a server aborts if a module writes in the background during a pause.
+//! Pauses, failovers and shutdowns while the leases of contended locks end. During a pause the module must
+//! not serve the waiters, because a server aborts if a module then writes in the background.
 
 use lockward_tests::{Client, Link, Reply, Server, Setup, eventually, rounds};
 use std::sync::atomic::{AtomicBool, Ordering};
