@@ -64,7 +64,14 @@ func acquire(tb testing.TB, client *lockward.Client, key string, options ...lock
 	tb.Helper()
 	lock, err := client.Acquire(tb.Context(), key, options...)
 	check(tb, err)
+	keepAlive(tb, lock)
 	return lock
+}
+
+// keepAlive keeps a lock until the test ends. Otherwise the garbage collector may drop the lock after its last use, and the client
+// does not renew it any more.
+func keepAlive(tb testing.TB, lock *lockward.Lock) {
+	tb.Cleanup(func() { runtime.KeepAlive(lock) })
 }
 
 func check(tb testing.TB, err error) {
@@ -84,15 +91,16 @@ func expect(tb testing.TB, err error, wanted ...error) {
 	}
 }
 
-// acquiring acquires a lock in the background.
+// acquiring acquires a lock of one or several keys in the background.
 func acquiring(
-	ctx context.Context, client *lockward.Client, key string, options ...lockward.AcquireOption,
+	ctx context.Context, tb testing.TB, client *lockward.Client, keys []string, options ...lockward.AcquireOption,
 ) (<-chan *lockward.Lock, <-chan error) {
 	granted, failed := make(chan *lockward.Lock, 1), make(chan error, 1)
 	go func() {
-		if lock, err := client.Acquire(ctx, key, options...); err != nil {
+		if lock, err := client.AcquireAll(ctx, keys, options...); err != nil {
 			failed <- err
 		} else {
+			keepAlive(tb, lock)
 			granted <- lock
 		}
 	}()
@@ -274,23 +282,24 @@ func TestContext(t *testing.T) {
 func TestAGrantToACallerThatHasLeftIsReleased(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	client := newClient(t, s.client())
+	client, rdb := newClient(t, s.client()), s.client()
 	for i := range 200 {
-		lock := acquire(t, client, "k", lockward.WithLease(time.Hour))
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		if i%2 == 0 { // the deadline passes at about the same time as the grant
-			ctx, cancel = context.WithTimeout(t.Context(), 5*time.Millisecond)
+		isCancelled := i%2 != 0
+		lease := int64(1 + i/2%10)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond) // passes at about the same time as the other's lease
+		if isCancelled {
+			lease = time.Hour.Milliseconds()
+			ctx, cancel = context.WithCancel(t.Context())
 		}
-		granted, failed := acquiring(ctx, client, "k", lockward.WithLease(time.Hour))
+		check(t, rdb.Do(t.Context(), "LOCK.ACQUIRE", "k", "other", "PX", lease).Err())
+		granted, failed := acquiring(ctx, t, client, []string{"k"}, lockward.WithLease(time.Hour))
 		released := make(chan error, 1)
-		if i%2 == 0 {
-			time.Sleep(4 * time.Millisecond)
-		} else {
+		if isCancelled {
 			s.waitFor("k", 1)
-		}
-		go func() { released <- lock.Release(t.Context()) }()
-		if i%2 != 0 {
+			go func() { released <- rdb.Do(t.Context(), "LOCK.RELEASE", "k", "other").Err() }()
 			cancel()
+		} else {
+			close(released)
 		}
 		select {
 		case lock := <-granted:
@@ -357,28 +366,37 @@ func TestReleaseAndLossAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
-	released := 0
-	for range 100 {
-		lock, err := client.Acquire(t.Context(), "k", lockward.WithLease(20*time.Millisecond), lockward.WithoutRenewal(), lockward.WithoutWaiting())
-		if errors.Is(err, lockward.ErrBusy) { // at the server the previous lease is not over yet
-			continue
+	short := func(key string) *lockward.Lock {
+		return acquire(t, client, key, lockward.WithLease(20*time.Millisecond), lockward.WithoutRenewal())
+	}
+	var released []*lockward.Lock
+	lost := 0
+	for range 50 {
+		locks := make([]*lockward.Lock, 5)
+		for i := range locks {
+			locks[i] = short(fmt.Sprint("k", i))
 		}
-		check(t, err)
-		time.Sleep(time.Until(lock.Until()) - 500*time.Microsecond)
-		if err := lock.Release(t.Context()); err != nil {
-			if !errors.Is(err, lockward.ErrUnreachable) { // no reply before the lease ended
-				expect(t, err, lockward.ErrLost)
+		receive(t, "the loss of the first lock", locks[0].Lost()) // the leases of the others end just after it
+		for _, lock := range locks[1:] {
+			if err := lock.Release(t.Context()); err != nil {
+				if !errors.Is(err, lockward.ErrUnreachable) { // no reply before the lease ended
+					expect(t, err, lockward.ErrLost)
+				}
+				lost++
+			} else {
+				released = append(released, lock)
 			}
-			continue
 		}
-		released++
+	}
+	t.Log(len(released), "locks are released in time,", lost, "are lost")
+	receive(t, "a loss after the leases of all locks", short("last").Lost())
+	for _, lock := range released {
 		select {
 		case <-lock.Lost():
 			t.Fatal("Release succeeded, but the lock is reported as lost")
 		default:
 		}
 	}
-	t.Log(released, "of 100 are released in time")
 }
 
 func TestADroppedLockIsNotRenewed(t *testing.T) {
@@ -387,7 +405,8 @@ func TestADroppedLockIsNotRenewed(t *testing.T) {
 	client := newClient(t, s.client())
 	parent, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	lock := acquire(t, client, "k", lockward.WithLease(1500*time.Millisecond))
+	lock, err := client.Acquire(t.Context(), "k", lockward.WithLease(1500*time.Millisecond))
+	check(t, err)
 	lost, ctx := lock.Lost(), lock.Context(parent)
 	runtime.KeepAlive(lock)
 	eventually(t, "the dropped lock ends", func() bool {
@@ -405,7 +424,7 @@ func TestClose(t *testing.T) {
 	s := startServer(t)
 	client := newClient(t, s.client())
 	lock := acquire(t, client, "k")
-	_, failed := acquiring(t.Context(), client, "k")
+	_, failed := acquiring(t.Context(), t, client, []string{"k"})
 	s.waitFor("k", 1)
 	check(t, client.Close())
 	expect(t, receive(t, "the end of the wait", failed), lockward.ErrClosed)
@@ -580,21 +599,6 @@ type contextWithErr struct {
 
 func (c contextWithErr) Err() error { return c.err() }
 
-// acquiringAll acquires several keys in the background.
-func acquiringAll(
-	ctx context.Context, client *lockward.Client, keys []string, options ...lockward.AcquireOption,
-) (<-chan *lockward.Lock, <-chan error) {
-	granted, failed := make(chan *lockward.Lock, 1), make(chan error, 1)
-	go func() {
-		if lock, err := client.AcquireAll(ctx, keys, options...); err != nil {
-			failed <- err
-		} else {
-			granted <- lock
-		}
-	}()
-	return granted, failed
-}
-
 func TestALateReleaseDoesNotEndALaterGrant(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -604,7 +608,7 @@ func TestALateReleaseDoesNotEndALaterGrant(t *testing.T) {
 		copied := bytes.Clone(sent)
 		return !bytes.Contains(sent, []byte("LOCK.RELEASE")) || !stopped.CompareAndSwap(nil, &copied), nil
 	}))
-	granted, _ := acquiringAll(t.Context(), client, []string{"a", "b"}, lockward.WithLease(time.Second))
+	granted, _ := acquiring(t.Context(), t, client, []string{"a", "b"}, lockward.WithLease(time.Second))
 	s.waitFor("b", 1)
 	conn, err := net.Dial("tcp", s.addr)
 	check(t, err)
@@ -670,12 +674,15 @@ func TestCloseWaitsForAReleaseUnderWay(t *testing.T) {
 	s := startServer(t)
 	var client *lockward.Client
 	closed := make(chan error, 1)
+	var isFirst sync.Once
 	client = newClient(t, s.tapped(func(sent []byte) (bool, error) {
 		if bytes.Contains(sent, []byte("LOCK.RELEASE")) {
-			go func() { closed <- client.Close() }()
-			eventually(t, "the client is closing", func() bool {
-				_, err := client.Acquire(t.Context(), "other", lockward.WithoutWaiting())
-				return errors.Is(err, lockward.ErrClosed)
+			isFirst.Do(func() {
+				go func() { closed <- client.Close() }()
+				eventually(t, "the client is closing", func() bool {
+					_, err := client.Acquire(t.Context(), "other", lockward.WithoutWaiting())
+					return errors.Is(err, lockward.ErrClosed)
+				})
 			})
 		}
 		return true, nil
@@ -696,7 +703,7 @@ func TestAWaitForSeveralKeysStartsOverWhenOneIsLost(t *testing.T) {
 		if isGranted {
 			ctx, cancel = context.WithTimeout(t.Context(), patience)
 		}
-		granted, failed := acquiringAll(ctx, client, []string{"a", "b"}, lockward.WithLease(500*time.Millisecond))
+		granted, failed := acquiring(ctx, t, client, []string{"a", "b"}, lockward.WithLease(500*time.Millisecond))
 		s.waitFor("b", 1)
 		before, _ := s.info("a")
 		s.do("DEL", "a")
@@ -738,7 +745,7 @@ func TestAnUnconfirmedGrantIsReleasedWhenAnotherKeyIsLost(t *testing.T) {
 		}
 		return isSent, nil
 	}))
-	granted, _ := acquiringAll(t.Context(), client, []string{"a", "b"}, lockward.WithLease(3*time.Second))
+	granted, _ := acquiring(t.Context(), t, client, []string{"a", "b"}, lockward.WithLease(3*time.Second))
 	s.waitFor("b", 1)
 	check(t, other.Release(t.Context()))
 	start := time.Now()
@@ -754,7 +761,7 @@ func TestKeysAreRenewedDuringTheWaitForTheNextKeyEvenWithoutRenewal(t *testing.T
 	s := startServer(t)
 	client := newClient(t, s.client())
 	other := acquire(t, client, "b", lockward.WithLease(time.Hour))
-	granted, failed := acquiringAll(t.Context(), client, []string{"a", "b"}, lockward.WithLease(3*time.Second), lockward.WithoutRenewal())
+	granted, failed := acquiring(t.Context(), t, client, []string{"a", "b"}, lockward.WithLease(3*time.Second), lockward.WithoutRenewal())
 	eventually(t, "a is renewed for longer than its lease", func() bool { return s.calls("lock.renew") >= 4 || len(failed) > 0 })
 	check(t, other.Release(t.Context()))
 	select {
@@ -939,22 +946,29 @@ func TestAHoldLimitBeginsWhenAllKeysAreHeld(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
-	limit := time.Second
+	limit := 3 * time.Second
 	other := acquire(t, client, "b", lockward.WithLease(time.Hour))
-	granted, _ := acquiringAll(t.Context(), client, []string{"a", "b"}, lockward.WithLease(time.Hour), lockward.WithHoldLimit(limit))
+	granted, _ := acquiring(t.Context(), t, client, []string{"a", "b"}, lockward.WithLease(time.Hour), lockward.WithHoldLimit(limit))
 	s.waitFor("b", 1)
-	before, _ := s.info("a")
-	eventually(t, "a is renewed for longer than the hold limit", func() bool { return s.calls("lock.renew") >= 4 })
-	if now, _ := s.info("a"); len(now) != 1 || now[0] != before[0] {
-		t.Fatal("the wait has started over: ", before, now)
+	waiting, _ := s.info("a")
+	renewals := s.calls("lock.renew")
+	eventually(t, "a is renewed during the wait", func() bool { return s.calls("lock.renew") > renewals })
+	if now, _ := s.info("a"); len(now) != 1 || now[0] != waiting[0] {
+		t.Fatal("the wait has started over: ", waiting, now)
 	}
-	time.Sleep(limit / 4) // the lease of a now ends well before the hold limit
+	short := acquire(t, client, "short", lockward.WithLease(300*time.Millisecond), lockward.WithoutRenewal())
+	receive(t, "its loss", short.Lost()) // now the lease of a ends well before the hold limit
+	before := time.Now()
 	check(t, other.Release(t.Context()))
 	lock := receive(t, "the grant", granted)
-	start := time.Now()
+	after := time.Now()
+	eventually(t, "the last lease ends with the hold limit", func() bool {
+		end := lock.Until() // the client takes a thousandth and some milliseconds off each lease
+		return end.After(before.Add(limit-10*time.Millisecond)) && !end.After(after.Add(limit))
+	})
 	receive(t, "the loss", lock.Lost())
-	if held := time.Since(start); held < limit-50*time.Millisecond || held > limit+50*time.Millisecond {
-		t.Fatal("held for", held)
+	if end := lock.Until(); time.Now().Before(end) || end.After(after.Add(limit)) {
+		t.Fatal("lost at", time.Now(), "but held until", end)
 	}
 }
 
