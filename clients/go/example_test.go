@@ -76,7 +76,7 @@ func ExampleClient_Acquire() {
 	}
 	defer first.Release(ctx)
 
-	limited, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	limited, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
 	_, err = client.Acquire(limited, "order:44")
 	fmt.Println(errors.Is(err, lockward.ErrBusy), errors.Is(err, context.DeadlineExceeded))
