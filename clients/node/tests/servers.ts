@@ -3,11 +3,12 @@
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
+import { syncBuiltinESMExports } from "node:module";
 import { createServer, type Socket } from "node:net";
 import { resolve } from "node:path";
 import { createInterface } from "node:readline";
-import { after } from "node:test";
-import { setTimeout as sleep } from "node:timers/promises";
+import { after, type TestContext } from "node:test";
+import timers, { setTimeout as sleep } from "node:timers/promises";
 import { Redis } from "ioredis";
 import { createClient } from "redis";
 import type { RedisClient } from "../src/index.js";
@@ -25,6 +26,25 @@ export async function eventually<T>(condition: () => T | Promise<T>, within = 20
     assert(performance.now() < until, "the condition is still false");
     await sleep(5);
   }
+}
+
+/** Until the test ends, timers of 100 ms or more take days. Returns how many of them `timers/promises` has started. */
+export function lengthenTimers(t: TestContext): () => number {
+  const [start, rest] = [globalThis.setTimeout, timers.setTimeout];
+  let rests = 0;
+  const lengthen = (milliseconds = 0) => (milliseconds < 100 ? milliseconds : 2 ** 31 - 1);
+  globalThis.setTimeout = ((run: () => void, milliseconds?: number, ...more: []) =>
+    start(run, lengthen(milliseconds), ...more)) as typeof start;
+  timers.setTimeout = ((milliseconds?: number, ...more: []) => {
+    if (lengthen(milliseconds) !== milliseconds) rests += 1;
+    return rest(lengthen(milliseconds), ...more);
+  }) as typeof rest;
+  syncBuiltinESMExports(); // for those that have imported the function
+  t.after(() => {
+    [globalThis.setTimeout, timers.setTimeout] = [start, rest];
+    syncBuiltinESMExports();
+  });
+  return () => rests;
 }
 
 const ends: (() => unknown)[] = [];
@@ -173,6 +193,11 @@ export class Server {
 
   async waiters(key: string): Promise<number> {
     return (await this.info(key)).queue.length;
+  }
+
+  /** How long the first holder has held a lock, in milliseconds. */
+  async heldFor(key: string): Promise<number> {
+    return (await this.info(key)).holders[0]?.["held-for"] as number;
   }
 
   /** How often a command was called. */
