@@ -319,14 +319,19 @@ func TestManyCallersOnFewConnections(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client(), lockward.WithWaitingConnections(20))
-	rdb, most, done := s.client(), 0, make(chan error, 300)
+	rdb, done := s.client(), make(chan error, 300)
+	connections := func() int { return strings.Count(rdb.ClientList(t.Context()).Val(), "\n") }
+	holder := acquire(t, client, "k")
 	for range cap(done) {
 		go func() {
 			done <- client.Do(t.Context(), "k", func(context.Context, *lockward.Lock) error { return nil })
 		}()
 	}
+	s.waitFor("k", 20)
+	most := connections()
+	check(t, holder.Release(t.Context()))
 	eventually(t, "all callers have had the lock", func() bool {
-		most = max(most, strings.Count(rdb.ClientList(t.Context()).Val(), "\n"))
+		most = max(most, connections())
 		return len(done) == cap(done)
 	})
 	for range cap(done) {
@@ -703,7 +708,7 @@ func TestAWaitForSeveralKeysStartsOverWhenOneIsLost(t *testing.T) {
 	client := newClient(t, s.client())
 	for _, isGranted := range []bool{true, false} {
 		other := acquire(t, client, "b")
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		if isGranted {
 			ctx, cancel = context.WithTimeout(t.Context(), patience)
 		}
