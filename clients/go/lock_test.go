@@ -1112,11 +1112,13 @@ func TestConnectionsThatCloseSlowlyDelayNoLostSignal(t *testing.T) {
 		return slowConn{conn, mayClose}, err
 	}})
 	t.Cleanup(func() { _ = rdb.Close() })
-	client := newClient(t, rdb)
+	// No late reply closes a connection.
+	client := newClient(t, rdb, lockward.WithPatience(time.Hour), lockward.WithResponseLimit(time.Hour))
 	t.Cleanup(allow) // before the client is closed
 	other := acquire(t, client, "other")
-	done := make(chan error, 40)
-	for range cap(done) {
+	const callers = 40
+	done := make(chan error, callers+1)
+	for range callers {
 		go func() {
 			lock, err := client.Acquire(t.Context(), "other", lockward.Shared())
 			if err == nil {
@@ -1125,9 +1127,9 @@ func TestConnectionsThatCloseSlowlyDelayNoLostSignal(t *testing.T) {
 			done <- err
 		}()
 	}
-	s.waitFor("other", int64(cap(done)))
+	s.waitFor("other", callers)
 	lock := acquire(t, client, "k", lockward.WithLease(500*time.Millisecond), lockward.WithoutRenewal())
-	check(t, other.Release(t.Context())) // more connections become idle than the client keeps
+	go func() { done <- other.Release(t.Context()) }() // then more connections become idle than the client keeps
 	receive(t, "the loss", lock.Lost())
 	allow()
 	for range cap(done) {
