@@ -51,10 +51,10 @@ type noLog struct{}
 
 func (noLog) Printf(context.Context, string, ...any) {}
 
-// newClient returns a client that is closed when the test ends.
+// newClient returns a client that is closed when the test ends. On a busy machine, a server may not answer within the default patience.
 func newClient(tb testing.TB, rdb redis.UniversalClient, options ...lockward.Option) *lockward.Client {
 	tb.Helper()
-	client, err := lockward.New(rdb, options...)
+	client, err := lockward.New(rdb, append([]lockward.Option{lockward.WithPatience(patience)}, options...)...)
 	check(tb, err)
 	tb.Cleanup(func() { _ = client.Close() })
 	return client
@@ -318,7 +318,7 @@ func TestAGrantToACallerThatHasLeftIsReleased(t *testing.T) {
 func TestManyCallersOnFewConnections(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	client := newClient(t, s.client(), lockward.WithWaitingConnections(20))
+	client := newClient(t, s.client(), lockward.WithWaitingConnections(20), lockward.WithPatience(time.Hour), lockward.WithResponseLimit(time.Hour))
 	rdb, done := s.client(), make(chan error, 300)
 	connections := func() int { return strings.Count(rdb.ClientList(t.Context()).Val(), "\n") }
 	holder := acquire(t, client, "k")

@@ -96,10 +96,15 @@ func address(port int) string { return fmt.Sprint("127.0.0.1:", port) }
 func (s *server) pause()  { s.tb.Helper(); s.tell(s.node + "pause") }
 func (s *server) resume() { s.tb.Helper(); s.tell(s.node + "resume") }
 
+// connect returns a client for one command.
+func (s *server) connect() *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: s.addr, DialTimeout: patience, ReadTimeout: patience})
+}
+
 // do sends a command.
 func (s *server) do(args ...any) any {
 	s.tb.Helper()
-	rdb := redis.NewClient(&redis.Options{Addr: s.addr})
+	rdb := s.connect()
 	defer rdb.Close()
 	reply, err := rdb.Do(context.Background(), args...).Result()
 	if err != nil && err != redis.Nil {
@@ -137,7 +142,7 @@ type holder struct {
 // info returns the holders of a lock, and how many wait for it.
 func (s *server) info(key string) (holders []holder, waiters int64) {
 	s.tb.Helper()
-	rdb := redis.NewClient(&redis.Options{Addr: s.addr, Protocol: 3})
+	rdb := s.connect()
 	defer rdb.Close()
 	reply, err := rdb.Do(context.Background(), "LOCK.INFO", key).Result()
 	if err == redis.Nil {

@@ -66,9 +66,8 @@ for (const library of LIBRARIES) {
     test("300 callers that acquire one lock repeatedly take turns", async () => {
       const holder = await lockward.acquire("crowd");
       const grants = new Array<number>(300).fill(0);
-      const until = performance.now() + 30_000;
       const callers = grants.map(async (_, caller) => {
-        while (Math.min(...grants) < 3 && performance.now() < until) {
+        while (Math.min(...grants) < 3 && Math.max(...grants) <= 5) {
           await lockward.using("crowd", () => {
             grants[caller] = (grants[caller] as number) + 1;
           });
