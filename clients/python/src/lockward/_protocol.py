@@ -26,6 +26,8 @@ SHORT_LEASE = 3000
 GIVE_UP_LIMIT = 0.2
 #: How long after the wait limit a reply may come, in seconds.
 _GRACE = 0.06
+#: The time for the reply to the last attempt, in seconds.
+_SHORTEST = 0.05
 
 
 class Call:
@@ -66,7 +68,7 @@ class Call:
             cause: Any = None
             for node, group in self.runtime.by_node(unanswered):
                 left = self._end(end, extra) + (_GRACE if self.waits else 0.0) - monotonic()
-                limit = max(0.05, min(self._response_limit + extra, left))
+                limit = max(_SHORTEST, min(self._response_limit + extra, left))
                 cause = await self._send(node, group, limit) or cause
             unanswered = [request for request in unanswered if not request.is_answered or request.shorten()]
             left = self._end(end, extra) - monotonic()
@@ -119,13 +121,15 @@ class Call:
         if not requests or isinstance(error, GeneratorExit):  # the event loop has ended
             return
         is_awaited = patience <= GIVE_UP_LIMIT
-        limit = 0.05 if isinstance(error, UnreachableError) else GIVE_UP_LIMIT
+        limit = _SHORTEST if isinstance(error, UnreachableError) else GIVE_UP_LIMIT
         if self.waits:
-            limit = max(0.05, min(limit, self.wait_until + 0.19 - monotonic()))
-        patience = limit if is_awaited else patience
+            limit = max(_SHORTEST, min(limit, self.wait_until + 0.19 - monotonic()))
+        patience = limit - _SHORTEST if is_awaited else patience  # the last attempt begins when the patience is over
         giving_up = self.runtime.start(Call(self.runtime, patience, self._response_limit).ask(requests))
         is_interrupted = error is not None and not isinstance(error, Exception)
-        if is_awaited or not self.runtime.is_asynchronous or not is_interrupted:
+        if is_awaited:
+            await self.runtime.wait(giving_up, 2.0)  # on a busy machine, the last attempt may take longer
+        elif not self.runtime.is_asynchronous or not is_interrupted:
             await self.runtime.wait(giving_up, limit)
 
 
