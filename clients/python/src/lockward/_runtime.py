@@ -287,9 +287,12 @@ class Runtime:
         except (
             BaseException
         ):  # the event loop ends, or the program has cancelled all tasks: the next `watch` starts a new task
-            self._is_watched, self._is_closed, self._next = False, True, FOREVER
-            self.close_idle()
+            self.stop_watch()
             raise
+
+    def stop_watch(self) -> None:
+        self._is_watched, self._is_closed, self._next = False, True, FOREVER
+        self.close_idle()
 
     def _tick(self, now: float) -> float:
         """End the tenures whose leases are over, and renew those that are due. Return the time of the next call."""

@@ -71,7 +71,13 @@ class TaskRuntime(Runtime):
         return task
 
     def start_watch(self, watch: Coroutine[Any, Any, None]) -> None:
+        def ended(watcher: asyncio.Task[None]) -> None:
+            # A task that is cancelled before it begins runs no code, so it cannot note its end.
+            if watcher is self._watcher and watcher.cancelled():
+                self.stop_watch()
+
         self._watcher = self.loop.create_task(watch, name="lockward")
+        self._watcher.add_done_callback(ended)
 
     async def wait_for(self, event: asyncio.Event, limit: float) -> None:
         timer = self.loop.call_later(limit, event.set)
