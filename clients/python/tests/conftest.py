@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import time
@@ -23,6 +24,15 @@ def eventually(condition: Callable[[], Any], within: float = 20.0) -> Any:
             return found
         assert time.monotonic() < until, "the condition is still false"
         time.sleep(0.005)
+
+
+async def eventually_in_loop(condition: Callable[[], Any], within: float = 20.0) -> Any:
+    """As `eventually`, but other tasks run meanwhile."""
+    until = time.monotonic() + within
+    while not (found := condition()):
+        assert time.monotonic() < until, "the condition is still false"
+        await asyncio.sleep(0.005)
+    return found
 
 
 class Process:
@@ -117,6 +127,12 @@ def holders(client: Any, name: Any) -> list[bytes]:
 def waiters(client: Any, name: Any) -> int:
     info = as_map(client.execute_command("LOCK.INFO", name))
     return int(info[b"waiters"]) if info else 0
+
+
+def held_for(client: Any, name: Any) -> float:
+    """For how many seconds the only holder has held the lock."""
+    [holder] = as_map(client.execute_command("LOCK.INFO", name))[b"holders"]
+    return int(as_map(holder)[b"held-for"]) / 1000
 
 
 def as_map(reply: Any) -> Any:

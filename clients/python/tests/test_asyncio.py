@@ -7,13 +7,13 @@ import functools
 import gc
 import warnings
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
-from conftest import as_map, holders, waiters
+from conftest import as_map, eventually_in_loop, held_for, holders, waiters
 
 from lockward import LockError, LockLostError, LockNotOwnedError, LockRefusedError, UnreplicatedError
 from lockward.asyncio import Lock
@@ -46,18 +46,12 @@ def in_loop(test: Any) -> Any:
     return run
 
 
-async def eventually(condition: Callable[[], Any]) -> Any:
-    while not (found := condition()):
-        await asyncio.sleep(0.005)
-    return found
-
-
 @in_loop
 async def test_only_one_caller_holds_the_lock(server: Any, client: Any, own: Any) -> None:
     mine, other = Lock(own, "a"), Lock(own, "a")
     assert await mine.acquire() and mine.held and await mine.owned() and await mine.locked()
     assert not await other.acquire(blocking=False)
-    assert not await other.acquire(blocking_timeout=0.01)
+    assert not await other.acquire(blocking_timeout=1)
     assert not other.held and not await other.owned()
     with pytest.raises(LockError):
         await other.release()
@@ -122,14 +116,14 @@ async def test_a_cancelled_wait_leaves_the_queue(server: Any, client: Any, own: 
     await holder.acquire()
     for _ in range(3):
         waiting = asyncio.create_task(Lock(own, "a").acquire())
-        await eventually(lambda: waiters(client, "a") == 1)
+        await eventually_in_loop(lambda: waiters(client, "a") == 1)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        await eventually(lambda: waiters(client, "a") == 0)
+        await eventually_in_loop(lambda: waiters(client, "a") == 0)
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(Lock(own, "a").acquire(), 0.05)
-    await eventually(lambda: waiters(client, "a") == 0)
+    await eventually_in_loop(lambda: waiters(client, "a") == 0)
     await holder.release()
     assert not await holder.locked()
 
@@ -142,7 +136,7 @@ async def test_a_wait_cancelled_at_the_moment_of_the_grant_leaves_no_lock_held(
         holder = Lock(own, "a")
         await holder.acquire()
         waiting = asyncio.create_task(Lock(own, "a").acquire())
-        await eventually(lambda: waiters(client, "a") == 1)
+        await eventually_in_loop(lambda: waiters(client, "a") == 1)
         releasing = asyncio.create_task(holder.release())
         for _ in range(attempt % 10):
             await asyncio.sleep(0)
@@ -153,7 +147,7 @@ async def test_a_wait_cancelled_at_the_moment_of_the_grant_leaves_no_lock_held(
         except asyncio.CancelledError:
             pass
         await releasing
-        await eventually(lambda: not holders(client, "a"))
+        await eventually_in_loop(lambda: not holders(client, "a"))
 
 
 @in_loop
@@ -188,7 +182,7 @@ async def test_a_lock_whose_key_is_deleted_or_overwritten_is_lost(server: Any, c
     await lock.acquire()
     await lock.lost.wait()
     with pytest.raises(LockLostError), warnings.catch_warnings():
-        await eventually(lambda: not holders(client, "a"))
+        await eventually_in_loop(lambda: not holders(client, "a"))
         await lock.release()
 
 
@@ -226,7 +220,7 @@ async def test_a_dropped_lock_is_not_renewed(server: Any, client: Any, own: Any)
     await lock.acquire()
     del lock
     gc.collect()
-    await eventually(lambda: not holders(client, "a"))
+    await eventually_in_loop(lambda: not holders(client, "a"))
 
 
 @in_loop
@@ -259,14 +253,17 @@ def test_each_event_loop_has_its_own_connections(server: Any, client: Any) -> No
 
 @in_loop
 async def test_locks_are_renewed_after_all_tasks_were_cancelled(server: Any, client: Any, own: Any) -> None:
-    first, second = Lock(own, "a", lease=0.6), Lock(own, "b", lease=0.6)
-    await first.acquire()
-    await asyncio.sleep(0.05)
-    [watcher] = [task for task in asyncio.all_tasks() if task.get_name() == "lockward"]
-    watcher.cancel()
-    await asyncio.sleep(0.3)
-    await second.acquire()
-    await asyncio.sleep(1.5)
-    assert first.held and second.held and await first.owned() and await second.owned()
-    await first.release()
-    await second.release()
+    locks = [Lock(own, name, lease=2) for name in ("a", "b", "c")]
+    for lock in locks:
+        await lock.acquire()
+        if lock is not locks[0]:
+            await asyncio.sleep(0)  # the watcher begins. The first one is cancelled before it begins.
+        if lock is not locks[-1]:
+            [watcher] = [task for task in asyncio.all_tasks() if task.get_name() == "lockward"]
+            watcher.cancel()
+            with suppress(asyncio.CancelledError):
+                await watcher
+    for lock in locks:  # without renewals, the lease ends before
+        await eventually_in_loop(lambda lock=lock: held_for(client, lock.name) > 2.5)
+        assert lock.held and await lock.owned()
+        await lock.release()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from conftest import Server, calls, eventually, holders, waiters
+from conftest import Server, calls, eventually, eventually_in_loop, holders, waiters
 from redis.asyncio.cluster import RedisCluster as AsyncCluster
 from redis.cluster import ClusterNode, RedisCluster
 
@@ -80,10 +80,9 @@ def test_locks_in_a_cluster_with_asyncio(nodes: Any) -> None:
             async with lockward.asyncio.Lock(cluster, NAME) as lock:
                 assert holders(nodes[1].client(), NAME) and await lock.owned()
                 other = lockward.asyncio.Lock(cluster, NAME)
-                assert not await other.acquire(blocking_timeout=0.05)
+                assert not await other.acquire(blocking_timeout=1)
                 waiting = asyncio.create_task(other.acquire())
-                while waiters(nodes[1].client(), NAME) != 1:
-                    await asyncio.sleep(0.005)
+                await eventually_in_loop(lambda: waiters(nodes[1].client(), NAME) == 1)
             assert await waiting
             await other.release()
         finally:
@@ -143,11 +142,12 @@ def test_a_waiter_survives_a_redirection_to_a_dead_node(nodes: Any, monkeypatch:
     """The redirection is an answer. So the call waits longer than its patience, until the slot has a new primary."""
     cluster, granted = RedisCluster(port=nodes[0].port, host="127.0.0.1"), threading.Event()
     lock = Lock(cluster, NAME, patience=0.2)
-    servers, first = lock._runtime.servers, ("127.0.0.1", nodes[0].port)
+    servers, first, redirected = lock._runtime.servers, ("127.0.0.1", nodes[0].port), []
     with socket.socket() as unused, monkeypatch.context() as patch:
         unused.bind(("127.0.0.1", 0))  # bound, but not listening: connections are refused
         patch.setattr(servers, "node_of", lambda *_: first)
-        patch.setattr(servers, "redirect", lambda *_: unused.getsockname())
+        patch.setattr(servers, "redirect", lambda *_: redirected.append(True) or unused.getsockname())
         threading.Thread(target=lambda: lock.acquire(blocking_timeout=20) and granted.set(), daemon=True).start()
-        assert not granted.wait(1)
+        eventually(lambda: len(redirected) > 6)  # the pauses between the attempts are longer than the patience
+        assert not granted.is_set()
     assert granted.wait(20)

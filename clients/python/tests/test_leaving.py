@@ -7,13 +7,12 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from time import sleep
-from typing import Any
+from typing import Any, Callable
 
 import pytest
 import redis
 import redis.asyncio
-from conftest import eventually, holders, waiters
+from conftest import eventually, eventually_in_loop, holders, waiters
 
 import lockward
 import lockward.asyncio
@@ -24,10 +23,11 @@ class Proxy:
     """Forwards one request and one reply at a time.
 
     After `swallow`, the proxy forwards the next acquisition, but not its reply. From then on, the proxy closes all
-    connections until `open` is called.
+    connections until `open` is called, and counts them.
     """
 
     def __init__(self, port: int) -> None:
+        self.cuts = 0
         self._listener, self._server, self._state = socket.create_server(("127.0.0.1", 0)), port, "open"
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -60,6 +60,7 @@ class Proxy:
                     self._state = "cut off"
                 else:
                     client.sendall(reply)
+        self.cuts += self._state == "cut off"
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_a_grant_whose_reply_is_lost_is_released_later(proxy: Proxy, client: red
     own = redis.Redis(port=proxy.port)
     proxy.swallow()
     with pytest.raises(UnreachableError):
-        lockward.Lock(own, "a", timeout=1000, patience=0.5).acquire(blocking=False)
+        lockward.Lock(own, "a", timeout=1000, patience=2).acquire(blocking=False)
     assert holders(client, "a")
     proxy.open()
     eventually(lambda: not holders(client, "a"))
@@ -84,16 +85,15 @@ def test_a_grant_to_a_cancelled_acquisition_is_released_later(proxy: Proxy, clie
         own = redis.asyncio.Redis(port=proxy.port)
         proxy.swallow()
         acquiring = asyncio.create_task(lockward.asyncio.Lock(own, "a", timeout=1000).acquire())
-        while not holders(client, "a"):
-            await asyncio.sleep(0.005)
+        await eventually_in_loop(lambda: holders(client, "a"))
         acquiring.cancel()
         with pytest.raises(asyncio.CancelledError):
             await acquiring
-        await asyncio.sleep(0.5)
+        cuts = proxy.cuts
+        await eventually_in_loop(lambda: proxy.cuts > cuts + 2)  # the client repeats the release
         assert holders(client, "a")
         proxy.open()
-        while holders(client, "a"):
-            await asyncio.sleep(0.005)
+        await eventually_in_loop(lambda: not holders(client, "a"))
         await own.connection_pool.disconnect()
 
     asyncio.run(asyncio.wait_for(main(), 20))
@@ -125,6 +125,13 @@ def test_no_release_is_sent_if_no_acquisition_was_sent() -> None:
         assert not [each for each in threading.enumerate() if each not in before and each.name == "lockward-task"]
 
 
+def a_pause_is_over(client: redis.Redis) -> Callable[[], bool]:
+    """A condition that becomes true when another lock is lost, after the longest pause between two attempts."""
+    other = lockward.Lock(client, "other", timeout=1.5)
+    assert other.acquire()
+    return lambda: not other.held
+
+
 @pytest.mark.parametrize("name", [None, "job-7"])
 def test_a_resumed_lock_of_a_named_owner_is_not_released_later(proxy: Proxy, client: redis.Redis, name: Any) -> None:
     async def main() -> None:
@@ -133,20 +140,20 @@ def test_a_resumed_lock_of_a_named_owner_is_not_released_later(proxy: Proxy, cli
         assert await lock.acquire()
         resumed = await lockward.asyncio.Lock.resume(own, lock.handle(detach=True))
         proxy.cut_off()
-        releasing = asyncio.create_task(resumed.release())
-        await asyncio.sleep(0.05)
+        releasing, cuts = asyncio.create_task(resumed.release()), proxy.cuts
+        await eventually_in_loop(lambda: proxy.cuts > cuts)
         releasing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await releasing
-        await asyncio.sleep(0.4)
-        proxy.open()
         if name is None:
-            while holders(client, "a"):
-                await asyncio.sleep(0.005)
+            proxy.open()
+            await eventually_in_loop(lambda: not holders(client, "a"))
         else:
-            assert await lock.acquire(blocking=False)
-            await asyncio.sleep(1.5)  # longer than the pause between two attempts
-            assert await lock.owned()
+            again = lockward.Lock(client, "a", timeout=1000, owner=name)
+            assert again.acquire(blocking=False)
+            proxy.open()
+            await eventually_in_loop(a_pause_is_over(client))
+            assert again.owned()
         await own.connection_pool.disconnect()
 
     asyncio.run(asyncio.wait_for(main(), 20))
@@ -164,9 +171,8 @@ def test_the_other_keys_of_a_lost_lock_of_a_named_owner_are_not_released_later(
     proxy.cut_off()
     with pytest.raises(LockLostError):
         both.release()
-    sleep(0.1)
-    proxy.open()
     again = lockward.Lock(client, "b", owner="job-7", timeout=1000)
     assert again.acquire(blocking=False)
-    sleep(1.5)  # the pause between two attempts is shorter
+    proxy.open()
+    eventually(a_pause_is_over(client))
     assert again.owned()
