@@ -93,7 +93,7 @@ async fn run_ends_the_work_when_the_lock_is_lost() {
     let server = Server::start();
     let client = client(&server).await;
     let mut observer = server.client();
-    let lost = client.lock("k").lease(Duration::from_millis(600)).run(async |_| -> Result<(), Error> {
+    let lost = client.lock("k").lease(Duration::from_secs(3)).run(async |_| -> Result<(), Error> {
         observer.call("DEL k");
         pending().await
     });
@@ -210,7 +210,7 @@ async fn close_returns_whether_all_locks_are_released() {
         "LOCK.RELEASE" => Fate::RequestLost,
         _ => Fate::Carried,
     });
-    let settings = Settings::default().patience(Duration::from_millis(300));
+    let settings = Settings::default().patience(Duration::from_secs(1));
     let client: Client = client_with(&url(proxy.port()), settings);
     assert!(client.close().await);
     drop(client.lock("k").lease(LONG).acquire().await.expect("a guard"));

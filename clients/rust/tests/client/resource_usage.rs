@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 async fn see_renewed_once_per_third(count: u64, lease: Duration) {
     let server = Server::start();
-    let client = client(&server).await;
+    let client = client_with(&url(server.port()), Settings::default().response_limit(LONG));
     let begun = Instant::now();
     let acquiring =
         (0..count).map(|number| tokio::spawn(client.lock(format!("k{number}")).lease(lease).acquire()));
@@ -16,8 +16,9 @@ async fn see_renewed_once_per_third(count: u64, lease: Duration) {
         guards.push(guard.await.expect("no panic").expect("a guard"));
     }
     let mut observer = server.client();
-    eventually("each is renewed several times", || calls(&mut observer, "lock.renew") >= 3 * count);
+    eventually("each is renewed twice", || calls(&mut observer, "lock.renew") >= 2 * count);
     let renewals = calls(&mut observer, "lock.renew");
+    // On a busy machine the renewals are late. So there are fewer of them.
     let thirds = begun.elapsed().div_duration_f64(lease / 3);
     assert!(renewals <= count * (thirds * 1.01) as u64, "{renewals} renewals in {thirds} thirds of a lease");
     assert_eq!(calls(&mut observer, "lock.acquire"), count);
@@ -30,7 +31,7 @@ async fn see_renewed_once_per_third(count: u64, lease: Duration) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_are_renewed_once_per_third_of_a_lease() {
-    see_renewed_once_per_third(20, Duration::from_millis(1_500)).await;
+    see_renewed_once_per_third(20, Duration::from_secs(6)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
