@@ -14,9 +14,7 @@ import java.util.List;
 import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
-import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.locks.LockSupport;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.Test;
 
@@ -149,7 +147,7 @@ class KindsTest {
         CountDownLatch deposed = new CountDownLatch(1);
         CountDownLatch leads = new CountDownLatch(1);
         try (LockwardClient brief =
-                SERVER.builder().lease(Duration.ofMillis(500)).build()) {
+                SERVER.builder().lease(Duration.ofSeconds(2)).build()) {
             Running<Boolean> leader = Threads.run(() -> brief.lead(name, term -> {
                 if (deposed.getCount() == 0) {
                     return;
@@ -277,7 +275,7 @@ class KindsTest {
         try (LockwardClient one = SERVER.builder().waitingConnections(1).build()) {
             for (int round = 0; round < 50; round++) {
                 CompletableFuture<HeldLock> cancelled = one.request(name).acquireAsync();
-                LockSupport.parkNanos(ThreadLocalRandom.current().nextInt(3_000_000));
+                Threads.spin(1 << round % 18);
                 cancelled.cancel(true);
             }
             CompletableFuture<HeldLock> waiting = one.request(name).acquireAsync();
@@ -289,31 +287,14 @@ class KindsTest {
 
     @Test
     void aReentryKeepsTheHoldLimit() throws Exception {
-        CountDownLatch lost = new CountDownLatch(1);
-        LockwardLock lock = CLIENT.request(name)
-                .holdLimit(Duration.ofSeconds(2))
-                .onLost(loss -> lost.countDown())
-                .asLock();
+        LockwardLock lock =
+                CLIENT.request(name).holdLimit(Duration.ofSeconds(20)).asLock();
         lock.lock(); // with the server's lease, which is longer than the hold limit
-        long begun = System.nanoTime();
-        eventually(() -> SERVER.info(name).orElseThrow().leaseLeft() <= 2_000);
-        eventually(() -> SERVER.info(name).orElseThrow().leaseLeft() <= 1_000);
-        lock.lock(1, TimeUnit.MINUTES);
-        eventually(() -> SERVER.info(name).orElseThrow().leaseLeft() <= 1_000);
-        assertTrue(lost.await(20, TimeUnit.SECONDS));
-        assertTrue(System.nanoTime() - begun < TimeUnit.SECONDS.toNanos(4));
-        eventually(() -> !SERVER.isLocked(name));
-    }
-
-    @Test
-    void aRenewalByTheProgramSetsTheWholeLease() throws Exception {
-        try (HeldLock held = CLIENT.request(name)
-                .lease(Duration.ofSeconds(60))
-                .renewal(false)
-                .acquire()) {
-            eventually(() -> SERVER.info(name).orElseThrow().leaseLeft() < 58_000);
-            held.renew();
-            assertTrue(SERVER.info(name).orElseThrow().leaseLeft() > 58_000);
-        }
+        eventually(() -> SERVER.info(name).orElseThrow().leaseLeft() <= 19_000);
+        lock.lock(1, TimeUnit.HOURS);
+        eventually(() -> SERVER.info(name).orElseThrow().leaseLeft() <= 20_000);
+        assertTrue(SERVER.info(name).orElseThrow().leaseLeft() < 19_500);
+        lock.unlock();
+        lock.unlock();
     }
 }

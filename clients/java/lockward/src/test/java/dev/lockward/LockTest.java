@@ -38,7 +38,7 @@ class LockTest {
         lock.lock();
         assertTrue(lock.isHeldByCurrentThread() && lock.isLocked());
         assertFalse(Threads.inOtherThread(() -> lock.tryLock()));
-        assertFalse(Threads.inOtherThread(() -> lock.tryLock(10, TimeUnit.MILLISECONDS)));
+        assertFalse(Threads.inOtherThread(() -> lock.tryLock(1, TimeUnit.SECONDS)));
         assertFalse(Threads.inOtherThread(lock::isHeldByCurrentThread));
         lock.unlock();
         assertFalse(lock.isHeldByCurrentThread() || lock.isLocked());
@@ -233,9 +233,9 @@ class LockTest {
     @Test
     void aHoldWithoutALeaseStartsRenewals() {
         try (LockwardClient brief =
-                SERVER.builder().lease(Duration.ofSeconds(1)).build()) {
+                SERVER.builder().lease(Duration.ofSeconds(3)).build()) {
             LockwardLock mine = brief.getLock(name);
-            mine.lock(2, TimeUnit.SECONDS);
+            mine.lock(4, TimeUnit.SECONDS);
             mine.lock();
             SERVER.awaitRenewals(2, name);
             mine.unlock();
@@ -315,7 +315,7 @@ class LockTest {
     void anotherThreadCanReleaseAHeldLock() throws Exception {
         HeldLock tenure = Server.tryAcquire(CLIENT, name, Duration.ZERO, null).orElseThrow();
         assertTrue(Server.tryAcquire(CLIENT, name, Duration.ZERO, null).isEmpty());
-        assertTrue(Server.tryAcquire(CLIENT, name, Duration.ofMillis(20), null).isEmpty());
+        assertTrue(Server.tryAcquire(CLIENT, name, Duration.ofSeconds(1), null).isEmpty());
         assertFalse(lock.tryLock());
         assertEquals(SERVER.info(name).orElseThrow().token(), tenure.fencingToken());
         assertEquals(SERVER.info(name).orElseThrow().owner(), tenure.owner());
@@ -373,7 +373,7 @@ class LockTest {
         HeldLock brief = Server.tryAcquire(CLIENT, name + "2", Duration.ZERO, Duration.ofMinutes(5))
                 .orElseThrow();
         brief.onLost(loss -> losses.incrementAndGet());
-        brief.releaseAfter(Duration.ofMillis(50));
+        brief.releaseAfter(Duration.ofSeconds(1));
         assertTrue(CLIENT.getLock(name + "2").tryLock(1, TimeUnit.MINUTES));
         CLIENT.getLock(name + "2").unlock();
         assertEquals(0, losses.get());

@@ -88,16 +88,18 @@ class RepliesTest {
     }
 
     @Test
-    void aCancelledCallerWaitsFor200MillisecondsAndTheReleaseIsRepeated() throws Exception {
-        try (ScriptedServer server = silentUntilRelease(2);
+    void aCancelledCallerDoesNotWaitForTheReplyAndTheReleaseIsRepeated() throws Exception {
+        AtomicBoolean isSilent = new AtomicBoolean(true);
+        try (ScriptedServer server = new ScriptedServer(
+                        request -> request.startsWith("LOCK.ACQUIRE") || isSilent.get() ? null : ":0");
                 LockwardClient client = patientClient(server)) {
             Threads.Running<Boolean> caller =
                     Threads.run(() -> client.request("k").acquire());
             eventually(() -> server.count("LOCK.ACQUIRE k ") == 1);
             caller.interrupt();
             assertThrows(InterruptedException.class, caller::join);
-            assertTrue(server.count("LOCK.RELEASE k ") <= 1); // it is repeated only after the response limit
-            eventually(() -> server.count("LOCK.RELEASE k ") == 2);
+            isSilent.set(false);
+            eventually(() -> server.count("LOCK.RELEASE k ") >= 2);
         }
     }
 
@@ -110,15 +112,33 @@ class RepliesTest {
                 });
                 LockwardClient client = Server.builder(server.uri())
                         .responseLimit(Duration.ofMillis(250))
+                        .patience(Duration.ofSeconds(60))
                         .build()) {
             Threads.Running<Boolean> caller =
                     Threads.run(() -> client.request("a", "b").owner("me").acquire());
             eventually(() -> server.requests.stream().anyMatch(request -> request.contains(" BLOCK ")));
             caller.interrupt();
             assertThrows(InterruptedException.class, caller::join);
-            long sent = server.count("LOCK.RELEASE a ");
-            Thread.sleep(1_000); // within the patience, the client would repeat the release
-            assertEquals(sent, server.count("LOCK.RELEASE a "));
+            // An owner without a name: the client repeats the release within the patience.
+            LockRequest other = client.request("c");
+            assertThrows(LockUnreachableException.class, () -> other.tryAcquire(Duration.ofMillis(100)));
+            eventually(() -> server.count("LOCK.RELEASE c ") >= 4);
+            assertEquals(
+                    2, server.count("LOCK.RELEASE a ")); // after the first attempt for both keys, and after the last
+        }
+    }
+
+    @Test
+    void aRenewalByTheProgramSetsTheWholeLease() throws Exception {
+        try (ScriptedServer server =
+                        new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE") ? grant(7, 60_000) : ":7");
+                LockwardClient client = Server.builder(server.uri()).build()) {
+            HeldLock held = client.request("k")
+                    .lease(Duration.ofSeconds(60))
+                    .renewal(false)
+                    .acquire();
+            held.renew();
+            assertEquals(1, server.count("LOCK.RENEW k " + held.owner() + " PX 60000 "), server.requests::toString);
         }
     }
 
@@ -137,7 +157,7 @@ class RepliesTest {
     @Test
     void aReleaseWithoutAReplyFailsAtTheEndOfTheLease() throws Exception {
         try (ScriptedServer server =
-                        new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE") ? grant(7, 1_000) : null);
+                        new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE") ? grant(7, 3_000) : null);
                 LockwardClient client = patientClient(server)) {
             HeldLock held = client.request("k").acquire();
             CompletableFuture<Void> release = held.releaseAsync();

@@ -18,6 +18,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.Callable;
+import java.util.concurrent.TimeUnit;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.stream.IntStream;
@@ -97,10 +98,11 @@ public final class Server implements AutoCloseable {
     }
 
     LockwardClient.Builder builder() {
-        return LockwardClient.builder(uri()).resources(RESOURCES);
+        return builder(uri());
     }
 
     static LockwardClient.Builder builder(RedisURI uri, RedisURI... others) {
+        shared(); // its first request
         return LockwardClient.builder(uri, others).resources(RESOURCES);
     }
 
@@ -230,11 +232,7 @@ public final class Server implements AutoCloseable {
 
     /** Waits until the condition is true. */
     public static void eventually(Callable<Boolean> condition) {
-        eventually(Duration.ofSeconds(30), condition);
-    }
-
-    static void eventually(Duration within, Callable<Boolean> condition) {
-        long until = System.nanoTime() + within.toNanos();
+        long until = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
         try {
             while (!condition.call()) {
                 assertTrue(System.nanoTime() < until, "the condition is still false");

@@ -63,6 +63,13 @@ final class Threads {
         }
     }
 
+    /** Keeps this thread busy for a moment. */
+    static void spin(int times) {
+        for (int i = 0; i < times; i++) {
+            Thread.onSpinWait();
+        }
+    }
+
     static <T> Running<T> start(Callable<T> action) {
         return new Running<>(action);
     }

@@ -81,7 +81,7 @@ class LockProviderTest {
 
     @Test
     void theEndOfLockAtLeastForIsNotReportedAsALoss() {
-        lock(LONG, Duration.ofMillis(200)).unlock();
+        lock(LONG, Duration.ofSeconds(1)).unlock();
         eventually(() -> !SERVER.isLocked(name));
         client.close();
         assertEquals(0, losses.get());
@@ -128,7 +128,7 @@ class LockProviderTest {
     void anUnreachableServerIsThrownAsALockException() {
         try (Server own = new Server();
                 LockwardClient brief = LockwardClient.builder(RedisURI.create("127.0.0.1", own.port))
-                        .patience(Duration.ofMillis(300))
+                        .patience(Duration.ofSeconds(2))
                         .build()) {
             LockwardLockProvider there = new LockwardLockProvider(brief, "");
             SimpleLock one = there.lock(configuration(LONG, Duration.ZERO)).orElseThrow();

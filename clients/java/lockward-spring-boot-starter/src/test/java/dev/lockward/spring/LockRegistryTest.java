@@ -90,7 +90,7 @@ class LockRegistryTest {
         lock.lock();
         assertTrue(lock.tryLock());
         assertFalse(inOtherThread(() -> REGISTRY.obtain(key).tryLock()));
-        assertFalse(inOtherThread(() -> lock.tryLock(20, TimeUnit.MILLISECONDS)));
+        assertFalse(inOtherThread(() -> lock.tryLock(1, TimeUnit.SECONDS)));
         lock.unlock();
         FutureTask<Void> waiter = start(() -> {
             lock.lockInterruptibly();
@@ -119,7 +119,7 @@ class LockRegistryTest {
                 LockwardClient client = own.client()) {
             RegistryLock one = new LockwardLockRegistry(client, "").obtain(key);
             one.lock();
-            FutureTask<Boolean> waiter = start(() -> one.tryLock(600, TimeUnit.MILLISECONDS));
+            FutureTask<Boolean> waiter = start(() -> one.tryLock(1, TimeUnit.SECONDS));
             assertFalse(waiter.get(30, TimeUnit.SECONDS));
             String asked = own.call("INFO", "commandstats").toString();
             // The holder has sent one request, the waiter two: one that does not wait, and one that waits.
@@ -190,7 +190,7 @@ class LockRegistryTest {
         assertThrows(ConcurrentModificationException.class, lock::unlock);
         assertTrue(lock.tryLock(Duration.ZERO, Duration.ofMinutes(5)));
         assertTrue(leaseLeft() > 200_000);
-        assertFalse(inOtherThread(() -> lock.tryLock(Duration.ofMillis(20), Duration.ofMinutes(5))));
+        assertFalse(inOtherThread(() -> lock.tryLock(Duration.ofSeconds(1), Duration.ofMinutes(5))));
         lock.unlock();
         assertThrows(IllegalArgumentException.class, () -> lock.lock(Duration.ofNanos(1)));
         assertThrows(IllegalArgumentException.class, () -> lock.tryLock(Duration.ZERO, Duration.ofMillis(-1)));
@@ -222,7 +222,7 @@ class LockRegistryTest {
         assertInstanceOf(
                 TimeoutException.class,
                 assertThrows(ExecutionException.class, () -> start(() -> {
-                                    registry.executeLocked(key, Duration.ofMillis(20), () -> {});
+                                    registry.executeLocked(key, Duration.ofSeconds(1), () -> {});
                                     return null;
                                 })
                                 .get(30, TimeUnit.SECONDS))
