@@ -22,12 +22,12 @@ from lockward import LockLostError, UnreachableError
 class Proxy:
     """Forwards one request and one reply at a time.
 
-    After `swallow`, the proxy forwards the next acquisition, but not its reply. From then on, the proxy closes all
-    connections until `open` is called, and counts them.
+    After `swallow`, the proxy forwards the next acquisition, but not its reply. From then on, the proxy forwards nothing
+    on its connections, and closes and counts new connections until `open` is called.
     """
 
     def __init__(self, port: int) -> None:
-        self.cuts = 0
+        self.cuts, self._generation = 0, 0  # each cut begins a generation of connections
         self._listener, self._server, self._state = socket.create_server(("127.0.0.1", 0)), port, "open"
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -37,9 +37,12 @@ class Proxy:
 
     def cut_off(self) -> None:
         self._state = "cut off"
+        self._generation += 1
 
     def open(self) -> None:
         assert self._state == "cut off"
+        with socket.create_connection(("127.0.0.1", self.port)) as last:
+            last.recv(1)  # the proxy has closed all earlier connections, too
         self._state = "open"
 
     def close(self) -> None:
@@ -49,18 +52,22 @@ class Proxy:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+                generation = self._generation
+                if self._state == "cut off":
+                    client.close()
+                    self.cuts += 1
+                else:
+                    threading.Thread(target=self._serve, args=(client, generation), daemon=True).start()
 
-    def _serve(self, client: socket.socket) -> None:
+    def _serve(self, client: socket.socket, generation: int) -> None:
         with client, socket.create_connection(("127.0.0.1", self._server)) as server, suppress(OSError):
-            while self._state != "cut off" and (request := client.recv(65536)) and self._state != "cut off":
+            while (request := client.recv(65536)) and self._generation == generation:
                 server.sendall(request)
                 reply = server.recv(65536)
                 if self._state == "swallow" and b"LOCK.ACQUIRE" in request:
-                    self._state = "cut off"
+                    self.cut_off()
                 else:
                     client.sendall(reply)
-        self.cuts += self._state == "cut off"
 
 
 @pytest.fixture
