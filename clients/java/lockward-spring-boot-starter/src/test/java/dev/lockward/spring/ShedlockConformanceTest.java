@@ -6,10 +6,12 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.lockward.LockwardClient;
 import dev.lockward.Server;
+import java.time.Duration;
 import net.javacrumbs.shedlock.core.ExtensibleLockProvider;
 import net.javacrumbs.shedlock.test.support.AbstractExtensibleLockProviderIntegrationTest;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
 
 /** ShedLock's own tests for lock providers. */
 class ShedlockConformanceTest extends AbstractExtensibleLockProviderIntegrationTest {
@@ -27,6 +29,13 @@ class ShedlockConformanceTest extends AbstractExtensibleLockProviderIntegrationT
     @AfterAll
     static void close() {
         CLIENT.close();
+    }
+
+    /** With a longer lease than ShedLock's 50 ms. */
+    @Test
+    @Override
+    public void shouldTimeout() throws InterruptedException {
+        doTestTimeout(Duration.ofSeconds(1));
     }
 
     @Override
