@@ -181,12 +181,12 @@ impl<'a> Request<'a> {
                 }
             }
             "ASK" => self.asking = self.client.redirect(error, node),
-            "READONLY" | "UNBLOCKED" | "LOADING" | "MASTERDOWN" => self.client.forget_routes_to(node),
+            "READONLY" | "UNBLOCKED" | "LOADING" | "MASTERDOWN" => node.suspect(),
             "CLUSTERDOWN" | "TRYAGAIN" | "SUPERSEDED" => {}
             code => {
                 if code == "NOREPLICAS" {
                     // Another server may have replaced this server, and this server may not know that.
-                    self.client.forget_routes_to(node);
+                    node.suspect();
                 }
                 return true;
             }

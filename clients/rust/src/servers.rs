@@ -19,7 +19,7 @@ use redis::{
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -45,10 +45,10 @@ pub(crate) struct Inner {
     address: Address,
     id: Uuid,
     next_owner: AtomicU64,
-    nodes: Mutex<HashMap<String, Arc<Node>>>,
-    /// The node of each slot that the client knows. If the servers are no cluster, all keys are in one slot.
+    /// The known nodes. Those that did not answer lately come last.
+    nodes: Mutex<Vec<Arc<Node>>>,
+    /// The node of each slot, as far as it is known. If the servers are no cluster, all keys are in one slot.
     routes: Mutex<HashMap<Slot, Arc<Node>>>,
-    last_primary: Mutex<Option<Arc<Node>>>,
     /// The lookup of the primary that is in progress.
     lookup: Mutex<Option<Awaited<Arc<Node>>>>,
 }
@@ -60,29 +60,42 @@ pub(crate) struct Node {
     /// Connections for the next waiters, each with the time since which it is idle. None of these connections has a
     /// request in progress.
     pub(crate) idle: Mutex<Vec<(Instant, Awaited<MultiplexedConnection>)>>,
-    /// The last time at which the server did not answer.
-    silent_since: Mutex<Option<Instant>>,
+    /// Whether the client looks up again which node serves a slot before it sends another request for this slot to this
+    /// node.
+    is_suspect: AtomicBool,
     /// Changes when the shared connection breaks, and when another node has become the primary.
     pub(crate) broken: watch::Sender<()>,
+}
+
+impl Node {
+    /// Makes the client look up again which node serves the slots of this node.
+    pub(crate) fn suspect(&self) {
+        self.is_suspect.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Inner {
     pub(crate) fn new(address: Address, settings: Settings) -> Result<Arc<Self>, Error> {
         let runtime =
             Handle::try_current().map_err(|_| Error::invalid("create the client in a tokio runtime"))?;
-        Ok(Arc::new(Self {
+        let client = Self {
             wait_permits: Semaphore::new(settings.waiting_connections.min(Semaphore::MAX_PERMITS)),
             settings,
             runtime,
             releases: watch::Sender::default(),
-            address,
             id: Uuid::new_v4(),
             next_owner: AtomicU64::new(0),
             nodes: Mutex::default(),
             routes: Mutex::default(),
-            last_primary: Mutex::default(),
             lookup: Mutex::default(),
-        }))
+            address,
+        };
+        match &client.address {
+            Address::Server(info) => drop(client.node(info.clone())),
+            Address::Cluster(seeds) => seeds.iter().for_each(|info| drop(client.node(info.clone()))),
+            Address::Sentinels { .. } => {}
+        }
+        Ok(Arc::new(client))
     }
 
     /// The name of an owner that nobody else uses.
@@ -97,19 +110,11 @@ impl Inner {
     /// The node that serves a slot, as far as is known.
     pub(crate) async fn node_for(self: &Arc<Self>, slot: Slot) -> RedisResult<Arc<Node>> {
         let known = locked(&self.routes).get(&slot).cloned();
-        if let Some(node) = known {
-            return Ok(node);
-        }
-        let node = match &self.address {
-            Address::Server(info) => self.node(info.clone()),
-            Address::Sentinels { .. } => self.primary().await?,
-            // Any node redirects a request to the right node. Nodes that did not answer lately come last.
-            Address::Cluster(seeds) => {
-                let seeds: Vec<_> = seeds.iter().map(|info| self.node(info.clone())).collect();
-                let known: Vec<_> = locked(&self.nodes).values().cloned().collect();
-                let node = seeds.into_iter().chain(known).min_by_key(|node| *locked(&node.silent_since));
-                node.ok_or_else(timed_out)?
-            }
+        let node = match known {
+            Some(node) if !node.is_suspect.load(Ordering::Relaxed) => return Ok(node),
+            last if matches!(self.address, Address::Sentinels { .. }) => self.primary(last).await?,
+            // Any node of a cluster redirects a request to the right node.
+            _ => locked(&self.nodes).first().cloned().ok_or_else(timed_out)?,
         };
         self.assign(slot, &node);
         Ok(node)
@@ -117,19 +122,15 @@ impl Inner {
 
     /// Notes which node serves a slot.
     pub(crate) fn assign(&self, slot: Slot, node: &Arc<Node>) {
+        node.is_suspect.store(false, Ordering::Relaxed);
         locked(&self.routes).insert(slot, Arc::clone(node));
-    }
-
-    /// Forgets the routes to a node. Before the next request, the client looks up which node serves these slots.
-    pub(crate) fn forget_routes_to(&self, node: &Arc<Node>) {
-        locked(&self.routes).retain(|_, known| !Arc::ptr_eq(known, node));
     }
 
     /// Notes that a node did not answer a request. `shared` is the connection of the request, which is dropped if it is
     /// the node's shared connection.
     pub(crate) fn note_silence(&self, node: &Arc<Node>, shared: Option<&Awaited<MultiplexedConnection>>) {
-        *locked(&node.silent_since) = Some(Instant::now());
-        self.forget_routes_to(node);
+        node.suspect();
+        locked(&self.nodes).sort_by_key(|each| Arc::ptr_eq(each, node));
         // If a newer shared connection has replaced this one already, the newer one stays.
         locked(&node.shared).take_if(|open| shared.is_some_and(|shared| open.ptr_eq(shared)));
         locked(&node.idle).clear();
@@ -143,18 +144,32 @@ impl Inner {
 
     fn node(&self, info: ConnectionInfo) -> Arc<Node> {
         let mut nodes = locked(&self.nodes);
-        let node = nodes.entry(info.addr().to_string()).or_insert_with(|| {
-            let node = Arc::new(Node {
-                info,
-                shared: Mutex::default(),
-                idle: Mutex::default(),
-                silent_since: Mutex::default(),
-                broken: watch::Sender::new(()),
-            });
-            self.runtime.spawn(close_idle(Arc::downgrade(&node)));
-            node
+        if let Some(node) = nodes.iter().find(|node| node.info.addr() == info.addr()) {
+            return Arc::clone(node);
+        }
+        let node = Arc::new(Node {
+            info,
+            is_suspect: AtomicBool::new(false),
+            shared: Mutex::default(),
+            idle: Mutex::default(),
+            broken: watch::Sender::new(()),
         });
-        Arc::clone(node)
+        self.runtime.spawn(close_idle(Arc::downgrade(&node)));
+        nodes.push(Arc::clone(&node));
+        node
+    }
+
+    fn open(&self, info: &ConnectionInfo, config: AsyncConnectionConfig) -> Awaited<MultiplexedConnection> {
+        // The redis crate reports the end of a connection only with RESP3.
+        let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let redis = redis.set_lib_name("lockward-client", env!("CARGO_PKG_VERSION"));
+        let tcp = TcpSettings::default().set_nodelay(true);
+        let info = info.clone().set_redis_settings(redis).set_tcp_settings(tcp);
+        let limit = self.settings.response_limit;
+        let config = config.set_connection_timeout(Some(limit)).set_response_timeout(None);
+        self.spawn(async move {
+            redis::Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await
+        })
     }
 
     fn spawn<T: Clone + Send + Sync + 'static>(
@@ -179,7 +194,7 @@ impl Inner {
             }
             Ok::<(), redis::aio::SendError>(())
         });
-        shared.insert(self.spawn(open(node.info.clone(), config, self.settings.response_limit))).clone()
+        shared.insert(self.open(&node.info, config)).clone()
     }
 
     /// The node that is known to serve a slot, and the shared connection to it. `None` if the client knows no node or
@@ -194,22 +209,14 @@ impl Inner {
     /// server notices that the waiter has left.
     pub(crate) fn own(&self, node: &Node) -> Awaited<MultiplexedConnection> {
         let idle = locked(&node.idle).pop().map(|(_, connection)| connection);
-        let (info, limit) = (node.info.clone(), self.settings.response_limit);
-        idle.unwrap_or_else(|| self.spawn(open(info, AsyncConnectionConfig::new(), limit)))
+        idle.unwrap_or_else(|| self.open(&node.info, AsyncConnectionConfig::new()))
     }
 
     /// The primary that the Sentinels name. One lookup serves all callers that ask at the same time.
-    async fn primary(self: &Arc<Self>) -> RedisResult<Arc<Node>> {
-        let inner = Arc::clone(self);
+    async fn primary(self: &Arc<Self>, last: Option<Arc<Node>>) -> RedisResult<Arc<Node>> {
         let begin = || {
-            self.spawn(async move {
-                let primary = within(inner.settings.response_limit, inner.find_primary()).await?;
-                let last = locked(&inner.last_primary).replace(Arc::clone(&primary));
-                if let Some(last) = last.filter(|last| !Arc::ptr_eq(last, &primary)) {
-                    last.broken.send_replace(());
-                }
-                Ok(primary)
-            })
+            let inner = Arc::clone(self);
+            self.spawn(async move { within(inner.settings.response_limit, inner.find_primary(last)).await })
         };
         let lookup = {
             let mut lookup = locked(&self.lookup);
@@ -219,12 +226,12 @@ impl Inner {
         lookup.await
     }
 
-    async fn find_primary(&self) -> RedisResult<Arc<Node>> {
+    /// Asks the Sentinels for the primary, and the last known primary whether it still is one.
+    async fn find_primary(&self, last: Option<Arc<Node>>) -> RedisResult<Arc<Node>> {
         let Address::Sentinels { sentinels, name, server } = &self.address else { return Err(timed_out()) };
-        let limit = self.settings.response_limit;
         let asked = sentinels.iter().map(|sentinel| {
             let asking = async move {
-                let mut sentinel = open(sentinel.clone(), AsyncConnectionConfig::new(), limit).await?;
+                let mut sentinel = self.open(sentinel, AsyncConnectionConfig::new()).await?;
                 let query = cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).to_owned();
                 let address: Option<(String, u16)> = query.query_async(&mut sentinel).await?;
                 let (host, port) = address.ok_or_else(|| {
@@ -236,27 +243,25 @@ impl Inner {
             asking.boxed()
         });
         // The last known primary is asked a little later, so that it is used only if no Sentinel answers in this time.
-        let last = locked(&self.last_primary).clone().map(|last| {
+        let kept = last.clone().map(|last| {
             let check = async move {
-                sleep(limit / 8).await;
+                sleep(self.settings.response_limit / 8).await;
                 self.check_primary(last).await
             };
             check.boxed()
         });
-        Ok(select_ok(asked.chain(last)).await?.0)
+        let (primary, _) = select_ok(asked.chain(kept)).await?;
+        if let Some(last) = last.filter(|last| !Arc::ptr_eq(last, &primary)) {
+            last.broken.send_replace(());
+        }
+        Ok(primary)
     }
 
     /// Returns `node` if the node says that it is a primary.
     async fn check_primary(&self, node: Arc<Node>) -> RedisResult<Arc<Node>> {
-        let shared = self.shared(&node);
-        let asking = async { cmd("ROLE").query_async::<Value>(&mut shared.clone().await?).await };
-        // This request gets half the limit, because it is the second step of a lookup that must end within the whole
-        // limit.
-        let role = within(self.settings.response_limit / 2, asking).await.inspect_err(|error| {
-            if error.code().is_none() {
-                self.note_silence(&node, Some(&shared));
-            }
-        })?;
+        // The shared connection may be broken without a sign.
+        let mut connection = self.open(&node.info, AsyncConnectionConfig::new()).await?;
+        let role: Value = cmd("ROLE").query_async(&mut connection).await?;
         let master = Value::BulkString(b"master".to_vec());
         if role.as_sequence().and_then(<[_]>::first) == Some(&master) {
             return Ok(node);
@@ -269,20 +274,6 @@ impl fmt::Debug for Inner {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Client").field("id", &self.id).finish_non_exhaustive()
     }
-}
-
-async fn open(
-    info: ConnectionInfo,
-    config: AsyncConnectionConfig,
-    limit: Duration,
-) -> RedisResult<MultiplexedConnection> {
-    // The redis crate reports the end of a connection only with RESP3.
-    let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-    let redis = redis.set_lib_name("lockward-client", env!("CARGO_PKG_VERSION"));
-    let info = info.set_redis_settings(redis).set_tcp_settings(TcpSettings::default().set_nodelay(true));
-    let config = config.set_connection_timeout(None).set_response_timeout(None);
-    let client = redis::Client::open(info)?;
-    within(limit, client.get_multiplexed_async_connection_with_config(&config)).await
 }
 
 /// Closes the connections that nobody has used for some time, until the node is dropped.
