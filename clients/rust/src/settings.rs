@@ -48,7 +48,8 @@ impl Settings {
     /// How many connections may wait for locks at a time: at least 1. The default is 256. Further callers wait in the
     /// process for one of these connections. Meanwhile they try to acquire their locks without waiting, first after 50
     /// milliseconds, then less and less often, and in the end once a second. Such a try succeeds when the lock is free
-    /// and its queue is empty.
+    /// and its queue is empty. A call with [`replicas`](crate::Lock::replicas) has a connection of its own from the
+    /// start, which does not count here.
     #[must_use]
     pub fn waiting_connections(self, count: usize) -> Self {
         Self { waiting_connections: count.max(1), ..self }
