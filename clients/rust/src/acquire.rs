@@ -78,12 +78,13 @@ impl Options {
 /// The acquisition of one key. If this value is dropped before the acquisition has ended, the client gives up in the
 /// background.
 pub(crate) struct Acquire<'a> {
+    client: &'a Arc<Inner>,
     options: &'a Options,
     /// The end of the wait.
     limit: Instant,
     /// The lease to ask for, in milliseconds. `None` is the server's default.
     lease: Option<u64>,
-    request: Request<'a>,
+    request: Request,
     /// Set when the call may wait in the server's queue, on a connection of its own.
     permit: Option<SemaphorePermit<'a>>,
     /// Whether the server may keep a queue position or a grant for this owner, even if no reply was lost.
@@ -99,17 +100,16 @@ impl<'a> Acquire<'a> {
         limit: Instant,
         only_tries: bool,
     ) -> Result<Tenure, Error> {
-        let mut request = Request::new(client, &Arc::new(name));
-        request.deadline = limit + OVERTIME;
-        // A call that does not wait must end within the patience, so answers do not start its patience again.
-        request.restarts_patience = !options.waits_not();
-        if options.replicas.is_some() {
-            // WAIT covers the commands before it on the same connection, so the client must send ACQUIRE and WAIT on
-            // one connection. On the shared connection, WAIT would delay the commands of other calls.
-            request.is_alone = true;
-        }
+        let patience = client.settings.patience;
+        let end = if options.waits_not() { from_now(patience) } else { limit + OVERTIME };
+        let mut request = Request::new(client, &Arc::new(name), end);
+        request.patience = patience;
+        // WAIT covers the commands before it on the same connection, so the client must send ACQUIRE and WAIT on one
+        // connection. On the shared connection, WAIT would delay the commands of other calls.
+        request.is_alone = options.replicas.is_some();
         let lease = options.lease.map(|lease| options.limit_lease(millis(lease)));
-        let mut acquire = Self { options, limit, lease, request, permit: None, leaves_something: false };
+        let mut acquire =
+            Self { client, options, limit, lease, request, permit: None, leaves_something: false };
         match acquire.acquire(only_tries).await {
             // A server has answered during the call, so the wait limit was reached.
             Err(Error::Unreachable { key, .. }) if acquire.request.is_answered && acquire.is_late() => {
@@ -123,40 +123,43 @@ impl<'a> Acquire<'a> {
     /// needs no connection of its own to acquire a free lock. If the lock is held, the call waits slice by slice until
     /// the wait limit.
     async fn acquire(&mut self, only_tries: bool) -> Result<Tenure, Error> {
-        if self.options.owner.is_some() {
-            self.let_releases_end().await?;
+        let (client, options, limit) = (self.client, self.options, self.limit);
+        let name = Arc::clone(&self.request.name);
+        // The client may repeat a release of a named owner. A release after the acquisition would end the new tenure.
+        let is_named = options.owner.is_some();
+        if is_named && !client.releases_end(self.request.end(), |other| *other == *name).await {
+            let cause = "an earlier release of this owner has had no reply".to_owned();
+            return Err(Error::Unreachable { key: name.shown(), cause });
         }
-        let wanted = self.lease;
         let mut polls = 0;
         loop {
-            let (waits, left) = (self.permit.is_some(), until(self.limit));
-            let is_last = !waits || left <= SLICE;
-            // The last slice is rounded up, because 0 would mean no limit.
-            let millis = millis(left.min(SLICE)) + u64::from(is_last);
-            let slice = waits.then_some(Slice { millis, is_last });
-            let lease = if waits { self.lease.map(|lease| lease.min(SHORT_LEASE)) } else { self.lease };
-            let cmd = self.request.name.acquire(lease, slice, self.options.kind);
-            let wait = slice.map_or(Duration::ZERO, |slice| Duration::from_millis(slice.millis));
+            let waits = self.permit.is_some();
             if waits && !self.request.is_alone {
                 // Earlier requests used the shared connection. Waits need a connection of their own.
                 (self.request.is_alone, self.request.connection) = (true, None);
             }
-            self.request.replicas = self.options.replicas.filter(|_| !waits);
-            let requested = Instant::now();
-            let limit = self.request.client.settings.response_limit.saturating_add(wait);
-            let reply = match self.request.send(&cmd, limit).await {
-                Ok(Some(reply)) => reply,
-                // The wait limit is reached, so a missing reply counts as a null: the wait has ended without a grant.
-                Ok(None) if waits && self.is_late() => Value::Nil,
-                Ok(None) => continue,
-                Err(error) => match error.longest_lease() {
-                    Some(longest) if self.lease == wanted && Some(longest) < wanted => {
-                        self.lease = Some(longest);
-                        continue;
-                    }
-                    _ => return Err(error),
-                },
-            };
+            self.request.replicas = options.replicas.filter(|_| !waits);
+            let (mut requested, mut is_last) = (Instant::now(), true);
+            let lease = &mut self.lease;
+            let asked = self.request.ask(|longest_lease| {
+                requested = Instant::now();
+                *lease = lease.map(|lease| lease.min(longest_lease));
+                let response_limit = client.settings.response_limit;
+                if !waits {
+                    return Ok((name.acquire(*lease, None, options.kind), response_limit));
+                }
+                let left = until(limit);
+                if left.is_zero() {
+                    return Err(Error::Busy { key: name.shown() });
+                }
+                is_last = left <= SLICE;
+                // The last slice is rounded up, because 0 would mean no limit.
+                let millis = millis(left.min(SLICE)) + u64::from(is_last);
+                let short = lease.map(|lease| lease.min(SHORT_LEASE));
+                let cmd = name.acquire(short, Some(Slice { millis, is_last }), options.kind);
+                Ok((cmd, response_limit.saturating_add(Duration::from_millis(millis))))
+            });
+            let reply = asked.await?;
             self.leaves_something = reply != Value::Nil || !is_last;
             let is_over = only_tries || self.is_late() || (waits && is_last && reply == Value::Nil);
             if let Some((token, _, lease)) = read::<Option<(u64, u32, u64)>>(reply)? {
@@ -167,30 +170,18 @@ impl<'a> Acquire<'a> {
                 }
             }
             if is_over {
-                return Err(Error::Busy { key: self.request.name.shown() });
+                return Err(Error::Busy { key: name.shown() });
             }
             // From here on the call waits until its wait limit, even if no server answers or no connection is free.
             self.request.patience = FAR_FUTURE;
-            self.request.deadline = self.limit + OVERTIME;
+            self.request.deadline = limit + OVERTIME;
             if !waits {
                 polls += 1;
-                let pause = pause_after(polls, 50, 1_000).min(until(self.limit));
-                let permit = timeout(pause, self.request.client.wait_permits.acquire()).await;
+                let pause = pause_after(polls, 50, 1_000).min(until(limit));
+                let permit = timeout(pause, client.wait_permits.acquire()).await;
                 self.permit = permit.ok().and_then(Result::ok);
             }
         }
-    }
-
-    /// Waits until no release by this owner is in progress in the background. The client may send such a release again.
-    /// A release that arrives after the acquisition would end the new tenure.
-    async fn let_releases_end(&self) -> Result<(), Error> {
-        let Request { client, name, .. } = &self.request;
-        let mut releases = client.releases.subscribe();
-        let ended = releases.wait_for(|releases| !releases.contains(name));
-        timeout(until(self.request.end()), ended).await.map(drop).map_err(|_| Error::Unreachable {
-            key: name.shown(),
-            cause: "an earlier release of this owner has had no reply".to_owned(),
-        })
     }
 
     /// Makes a tenure of a grant. The client confirms the grant by a renewal after a wait, or if the granted lease
@@ -203,11 +194,11 @@ impl<'a> Acquire<'a> {
         let whole = self.lease.unwrap_or(granted);
         let lease = self.options.limit_lease(whole);
         let granted = if waits { whole.min(SHORT_LEASE) } else { whole };
-        let tenure = Tenure::new(self.request.client, self.options.kind);
+        let tenure = Tenure::new(self.client, self.options.kind);
         tenure.add(&self.request, token, lease, since, lease_end(granted, since));
         if waits || granted != lease {
             self.request.replicas = self.options.replicas;
-            self.request.patience = self.request.client.settings.patience;
+            self.request.patience = self.client.settings.patience;
             tenure.renew_key(token, &mut self.request, 1).await?;
         }
         let reached = self.request.confirmed_by;
@@ -229,15 +220,20 @@ impl<'a> Acquire<'a> {
 impl Drop for Acquire<'_> {
     fn drop(&mut self) {
         if self.leaves_something || self.request.may_have_run {
+            // A named owner may soon acquire the lock again, and a late release would end the new tenure.
+            let is_named = self.options.owner.is_some();
+            let limit = if is_named { GIVE_UP_LIMIT } else { self.client.settings.patience };
+            self.request.deadline = from_now(limit);
+            let give_up = self.request.name.give_up();
             if self.permit.is_some() {
                 // This closes the connection, so the server notices that the waiter has left.
                 self.request.connection = None;
+            } else if self.request.is_alone && self.request.may_have_run {
+                // WAIT may delay the release on this connection for a long time.
+                let mut beside = Request::new(self.client, &self.request.name, self.request.deadline);
+                beside.release_in_background(give_up.clone());
             }
-            // A named owner may soon acquire the lock again, and a late release would end the new tenure.
-            let is_named = self.options.owner.is_some();
-            let limit = if is_named { GIVE_UP_LIMIT } else { self.request.client.settings.patience };
-            let give_up = self.request.name.give_up();
-            self.request.release_in_background(give_up, from_now(limit));
+            self.request.release_in_background(give_up);
         } else if let Some((node, connection)) = self.request.connection.take()
             && self.request.is_alone
             && matches!(connection.peek(), Some(Ok(_)))

@@ -11,10 +11,9 @@ use crate::request::Request;
 use crate::servers::Inner;
 use crate::settings::Settings;
 use crate::tenure::Tenure;
-use crate::time::lease_end;
+use crate::time::{from_now, lease_end};
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::time::timeout;
 
 /// A client of one deployment: a server, the servers that Sentinels watch, or a cluster.
 ///
@@ -89,7 +88,7 @@ impl Client {
             // It is unknown when the other process renewed the lease last. Until the first renewal the lease counts
             // from now on.
             let now = Instant::now();
-            let request = Request::new(&self.inner, &name);
+            let request = Request::new(&self.inner, &name, now);
             tenure.add(&request, token, lease, now, lease_end(lease, now));
         }
         tenure.renew(self.inner.settings.patience).await?;
@@ -103,13 +102,13 @@ impl Client {
     /// that is not released ends with its lease. Call this method before a program ends. Locks whose guards still exist
     /// are not released.
     pub async fn close(&self) -> bool {
-        let mut releases = self.inner.releases.subscribe();
-        timeout(self.inner.settings.patience, releases.wait_for(Vec::is_empty)).await.is_ok()
+        self.inner.releases_end(from_now(self.inner.settings.patience), |_| true).await
     }
 
     /// Waits until a server answers, at most for the client's patience.
     pub(crate) async fn reach(&self) -> Result<(), Error> {
         let nobody = Arc::new(OwnedKey { key: Vec::new(), owner: Vec::new() });
-        Request::new(&self.inner, &nobody).repeat(&redis::cmd("PING")).await.map(drop)
+        let end = from_now(self.inner.settings.patience);
+        Request::new(&self.inner, &nobody, end).repeat(&redis::cmd("PING")).await.map(drop)
     }
 }

@@ -5,8 +5,9 @@ use crate::error::{Error, Loss};
 use crate::handle;
 use crate::request::Request;
 use crate::servers::Inner;
+use crate::settings::Settings;
 use crate::tenure::{Held, LOSSES, State, Tenure};
-use crate::time::{FAR_FUTURE, until};
+use crate::time::{FAR_FUTURE, from_now, until};
 use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue};
 use std::fmt;
@@ -186,14 +187,14 @@ impl Guard {
         let Tenure { client, .. } = &*self.tenure;
         let Some((name, token)) = self.tokens.first() else { return Err(Error::invalid("no key is named")) };
         let cmd = name.guard(*token, command);
-        let mut request = Request::new(client, name);
+        let Settings { patience, response_limit, .. } = client.settings;
+        let mut request = Request::new(client, name, from_now(patience));
         request.runs_once = true;
         let mut is_renewed = false;
         loop {
-            self.tenure.check()?;
-            match request.send(&cmd, client.settings.response_limit).await {
-                Ok(Some(reply)) => return read(reply),
-                Ok(None) => {}
+            let guarded = request.ask(|_| self.tenure.check().map(|()| (cmd.clone(), response_limit)));
+            match guarded.await {
+                Ok(reply) => return read(reply),
                 // A server in quarantine may have forgotten the tenure. A renewal restores it.
                 Err(error) if error.code() == Some("FENCED") && !is_renewed => {
                     is_renewed = true;
@@ -230,8 +231,8 @@ impl Guard {
         let Tenure { client, .. } = &*self.tenure;
         let keys = self.unreleased();
         let releases = keys.iter().map(async |Held { name, token, deadline, .. }| {
-            let mut request = Request::new(client, name);
-            request.deadline = *deadline;
+            let end = from_now(client.settings.patience).min(*deadline);
+            let mut request = Request::new(client, name, end);
             let released = match request.repeat(&name.release(*token)).await {
                 Ok(_) => Ok(()),
                 // An earlier attempt, whose reply was lost, has released the lock.
@@ -262,7 +263,8 @@ impl Drop for Guard {
         let _ = self.end();
         for held in self.unreleased() {
             let release = held.name.release(held.token);
-            Request::new(&self.tenure.client, &held.name).release_in_background(release, held.deadline);
+            let mut request = Request::new(&self.tenure.client, &held.name, held.deadline);
+            request.release_in_background(release);
         }
     }
 }

@@ -6,11 +6,11 @@ use crate::error::Error;
 use crate::guard::Guard;
 use crate::servers::Inner;
 use crate::time::{FAR_FUTURE, from_now, until};
-use futures_util::future::{FutureExt, join_all, pending};
+use futures_util::future::{FutureExt, join_all};
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 /// How long the client pauses after a loss before it starts over. If the lease is shorter than a round trip, a client
 /// without this pause would send requests without a break.
@@ -144,10 +144,13 @@ impl Lock {
             // Each attempt has a new owner, unless the program has named one. So a late release of an earlier attempt
             // cannot end a hold of this attempt.
             let owner = self.options.owner.clone().unwrap_or_else(|| self.client.unique_owner());
+            let is_own = |name: &OwnedKey| name.owner == owner && self.keys.contains(&name.key);
             let attempted = self.attempt(&owner, together, limit).await;
-            // If no server answers, a wait for the replies to the releases would be useless.
+            // Wait for the replies to the releases of a failed attempt, but not for long. If no server answers, such a
+            // wait is useless.
             if matches!(&attempted, Err(error) if !matches!(error, Error::Unreachable { .. })) {
-                self.let_releases_end(&owner, limit).await;
+                let end = from_now(GIVE_UP_LIMIT).min(limit + OVERTIME * 3 / 2);
+                self.client.releases_end(end, is_own).await;
             }
             match attempted {
                 Err(Error::Busy { .. }) if together && !waits_not => {}
@@ -169,8 +172,6 @@ impl Lock {
         let Self { client, keys, options } = self;
         let mut guard = Guard::new(client, options.kind);
         let tenure = &guard.tenure;
-        // With one key, no key can be lost before the last key is granted.
-        let lost = if keys.len() > 1 { guard.lost().boxed() } else { pending().boxed() };
         let only_tries = together || options.waits_not();
         let acquisitions = keys.iter().map(async |key| {
             let name = OwnedKey { key: key.clone(), owner: owner.to_vec() };
@@ -192,19 +193,11 @@ impl Lock {
         };
         tokio::select! {
             biased;
-            _ = lost => {}
+            _ = guard.lost() => {}
             acquired = all => acquired?,
         }
         guard.complete(options.hold_limit)?;
         Ok(guard)
-    }
-
-    /// Waits for the replies to the releases of an attempt that has failed, but not for long.
-    async fn let_releases_end(&self, owner: &[u8], limit: Instant) {
-        let mut releases = self.client.releases.subscribe();
-        let is_own = |name: &Arc<OwnedKey>| name.owner == owner && self.keys.contains(&name.key);
-        let ended = releases.wait_for(|releases| !releases.iter().any(is_own));
-        let _ = timeout(GIVE_UP_LIMIT.min(until(limit + OVERTIME * 3 / 2)), ended).await;
     }
 
     /// Acquires the lock, runs `work` and releases the lock, even if `work` returns an error or panics. When the lock

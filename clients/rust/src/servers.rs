@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, timeout, timeout_at};
 use uuid::Uuid;
 
 /// How long a node keeps an idle connection for the next waiter.
@@ -101,6 +101,14 @@ impl Inner {
     /// The name of an owner that nobody else uses.
     pub(crate) fn unique_owner(&self) -> Vec<u8> {
         format!("{}:{}", self.id, self.next_owner.fetch_add(1, Ordering::Relaxed)).into_bytes()
+    }
+
+    /// Waits until no release that `is_meant` is in progress in the background, at most until `end`. Returns whether
+    /// that is so.
+    pub(crate) async fn releases_end(&self, end: Instant, is_meant: impl Fn(&OwnedKey) -> bool) -> bool {
+        let mut releases = self.releases.subscribe();
+        let ended = releases.wait_for(|releases| !releases.iter().any(|name| is_meant(name)));
+        timeout_at(end.into(), ended).await.is_ok()
     }
 
     pub(crate) fn slot(&self, key: &[u8]) -> Slot {

@@ -97,14 +97,7 @@ impl Tenure {
 
     /// Adds the key of a request that has acquired the key, or that continues the tenure of another process. `lease` is
     /// the lease that renewals ask for.
-    pub(crate) fn add(
-        &self,
-        request: &Request<'_>,
-        token: u64,
-        lease: u64,
-        since: Instant,
-        deadline: Instant,
-    ) {
+    pub(crate) fn add(&self, request: &Request, token: u64, lease: u64, since: Instant, deadline: Instant) {
         let held = Held { name: Arc::clone(&request.name), token, deadline, broken: request.broken() };
         self.state.send_modify(|state| {
             (state.lease, state.since) = (state.lease.min(lease), state.since.max(since));
@@ -222,8 +215,7 @@ impl Tenure {
     pub(crate) async fn renew_each(&self, patience: Duration) -> Vec<Result<(), Error>> {
         let keys = self.state().keys;
         let renewals = keys.iter().map(async |held| {
-            let mut request = Request::new(&self.client, &held.name);
-            request.patience = patience;
+            let mut request = Request::new(&self.client, &held.name, from_now(patience));
             self.renew_key(held.token, &mut request, 6).await
         });
         join_all(renewals).await
@@ -234,44 +226,29 @@ impl Tenure {
     ///
     /// # Errors
     /// [`Error::Lost`] when the tenure is over; otherwise the error of the last attempt.
-    pub(crate) async fn renew_key(
-        &self,
-        token: u64,
-        request: &mut Request<'_>,
-        part: u64,
-    ) -> Result<(), Error> {
+    pub(crate) async fn renew_key(&self, token: u64, request: &mut Request, part: u64) -> Result<(), Error> {
         let name = Arc::clone(&request.name);
         request.deadline = request.deadline.min(self.state.borrow().deadline());
-        loop {
+        let response_limit = self.client.settings.response_limit;
+        let mut deadline = Instant::now();
+        let renewed = request.ask(|longest_lease| {
             self.check()?;
-            let (lease, kind, hold_end) = {
-                let state = self.state.borrow();
-                (state.lease, state.kind, state.hold_end)
-            };
+            self.change(|state| state.lease = state.lease.min(longest_lease));
+            let State { lease, kind, hold_end, .. } = *self.state.borrow();
             let since = Instant::now();
             let lease = hold_end.map_or(lease, |end| lease.min(millis(until(end))));
             if lease == 0 {
                 return Err(name.lost_by(Loss::LeaseOver));
             }
-            let deadline = lease_end(lease, since);
+            deadline = lease_end(lease, since);
             // If the new lease ends before the old one, the earlier end counts from now on: the server may set the new
             // lease although its reply is lost.
             self.change_key(&name, |held| held.deadline = held.deadline.min(deadline));
-            let limit = Duration::from_millis(lease / part + 1).min(self.client.settings.response_limit);
-            match request.send(&name.renew(token, lease, kind), limit).await {
-                Ok(None) => {}
-                Ok(Some(reply)) => {
-                    let _: u64 = read(reply)?;
-                    self.change_key(&name, |held| {
-                        (held.deadline, held.broken) = (deadline, request.broken())
-                    });
-                    return self.check();
-                }
-                Err(error) => match error.longest_lease().filter(|longest| *longest < lease) {
-                    Some(longest) => self.change(|state| state.lease = longest),
-                    None => return Err(self.judge(&name, error, &LOSSES)),
-                },
-            }
-        }
+            let limit = Duration::from_millis(lease / part + 1).min(response_limit);
+            Ok((name.renew(token, lease, kind), limit))
+        });
+        let _: u64 = read(renewed.await.map_err(|error| self.judge(&name, error, &LOSSES))?)?;
+        self.change_key(&name, |held| (held.deadline, held.broken) = (deadline, request.broken()));
+        self.check()
     }
 }
