@@ -30,6 +30,10 @@ use uuid::Uuid;
 /// How long a node keeps an idle connection for the next waiter.
 const IDLE_LIMIT: Duration = Duration::from_secs(5);
 
+/// How long to delay the start of the renewals of a tenure. This is much shorter than a lease, and longer than many
+/// tenures, which then need no renewal task.
+const MOMENT: Duration = Duration::from_millis(5);
+
 /// The result of a task of the client's runtime, for all callers that need it. The task goes on even if these callers
 /// leave or their own runtimes stand still.
 pub(crate) type Awaited<T> = Shared<BoxFuture<'static, RedisResult<T>>>;
@@ -42,6 +46,8 @@ pub(crate) struct Inner {
     pub(crate) wait_permits: Semaphore,
     /// The releases that are in progress in the background.
     pub(crate) releases: watch::Sender<Vec<Arc<OwnedKey>>>,
+    /// Work that will begin after [`MOMENT`].
+    soon: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
     address: Address,
     id: Uuid,
     next_owner: AtomicU64,
@@ -83,6 +89,7 @@ impl Inner {
             settings,
             runtime,
             releases: watch::Sender::default(),
+            soon: Mutex::default(),
             id: Uuid::new_v4(),
             next_owner: AtomicU64::new(0),
             nodes: Mutex::default(),
@@ -109,6 +116,20 @@ impl Inner {
         let mut releases = self.releases.subscribe();
         let ended = releases.wait_for(|releases| !releases.iter().any(|name| is_meant(name)));
         timeout_at(end.into(), ended).await.is_ok()
+    }
+
+    /// Begins some work after [`MOMENT`]. One task begins all work that is added in this time.
+    pub(crate) fn begin_soon(self: &Arc<Self>, begin: impl FnOnce() + Send + 'static) {
+        let mut soon = locked(&self.soon);
+        soon.push(Box::new(begin));
+        if soon.len() == 1 {
+            let client = Arc::clone(self);
+            self.runtime.spawn(async move {
+                sleep(MOMENT).await;
+                let all = std::mem::take(&mut *locked(&client.soon));
+                all.into_iter().for_each(|begin| begin());
+            });
+        }
     }
 
     pub(crate) fn slot(&self, key: &[u8]) -> Slot {

@@ -114,9 +114,16 @@ impl Tenure {
             state.keys.extend(other.keys);
             state.keys.sort_by(|one, other| one.name.key.cmp(&other.name.key));
         });
-        // The keys must be in the tenure before this task begins, because it ends if the tenure has no keys.
+        // The keys must be in the tenure before this work begins. Another thread may begin the work right away, and it
+        // ends if the tenure has no keys.
         if is_renewed && is_first {
-            self.client.runtime.spawn(Arc::clone(self).renew_until_over());
+            let tenure = Arc::clone(self);
+            // Most tenures have ended before this work begins, so they need no task.
+            self.client.begin_soon(move || {
+                if tenure.state().next_renewal().is_some() {
+                    tenure.client.runtime.spawn(Arc::clone(&tenure).renew_until_over());
+                }
+            });
         }
     }
 
