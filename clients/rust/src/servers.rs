@@ -288,9 +288,15 @@ impl Inner {
 
     /// Returns `node` if the node says that it is a primary.
     async fn check_primary(&self, node: Arc<Node>) -> RedisResult<Arc<Node>> {
-        // The shared connection may be broken without a sign.
-        let mut connection = self.open(&node.info, AsyncConnectionConfig::new()).await?;
-        let role: Value = cmd("ROLE").query_async(&mut connection).await?;
+        // The shared connection may be broken without a sign, and the server may accept no other connection.
+        let shared = locked(&node.shared).clone();
+        let own = self.open(&node.info, AsyncConnectionConfig::new());
+        let asked = shared.into_iter().chain([own]).map(|connection| {
+            async move { cmd("ROLE").query_async::<Value>(&mut connection.await?).await }.boxed()
+        });
+        // These requests get half the limit, because they are the second step of a lookup that must end within the
+        // whole limit.
+        let (role, _) = within(self.settings.response_limit / 2, select_ok(asked)).await?;
         let master = Value::BulkString(b"master".to_vec());
         if role.as_sequence().and_then(<[_]>::first) == Some(&master) {
             return Ok(node);

@@ -2,7 +2,7 @@
 
 use crate::{LONG, calls, client, client_with, granted, soon, url};
 use lockward_client::{Error, Limit, Settings};
-use lockward_tests::{Fate, Proxy, Reply, Server, eventually};
+use lockward_tests::{Fate, Proxy, Reply, Sentinels, Server, eventually};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
@@ -349,4 +349,51 @@ async fn the_release_of_a_dropped_guard_leaves_a_silent_connection_after_the_res
     // Before the silent connection is closed, everything that the client has sent on it arrives.
     eventually("a connection is closed", || observer.stat("clients", "connected_clients") < connections);
     assert_eq!(calls(&mut observer, "lock.release"), 2, "the silent connection is used again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_are_renewed_while_the_primary_accepts_no_other_connection() {
+    let server = Server::start();
+    let sentinels = Sentinels::watch(&server, 0);
+    let client = client_with(&sentinels.url(), Settings::default());
+    let guard = client.lock("k").lease(Duration::from_millis(1_500)).acquire().await.expect("a guard");
+    let mut observer = server.client();
+    observer.acquire("busy other PX 600000");
+    let connections = observer.stat("clients", "connected_clients");
+    assert_eq!(observer.call(format!("CONFIG SET maxclients {connections}")), Reply::ok());
+    let waiter = tokio::spawn(client.lock("busy").wait(LONG).acquire());
+    eventually("its connection is refused", || observer.stat("stats", "rejected_connections") > 0);
+    let renewals = calls(&mut observer, "lock.renew");
+    eventually("it is renewed for two leases", || {
+        calls(&mut observer, "lock.renew") >= renewals + 6 || !guard.is_held()
+    });
+    assert!(guard.is_held(), "a healthy server has the lock");
+    waiter.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_that_hangs_delays_a_lookup_by_half_the_response_limit() {
+    let (former, primary) = (Server::start(), Server::start());
+    let proxy = Proxy::start_two_way(former.port());
+    proxy.set_plan(|request| if request[0].text() == "ROLE" { Fate::Held } else { Fate::Carried });
+    let sentinels = Sentinels::watch_with(&former, 0, |_| {
+        vec![
+            format!("sentinel monitor locks 127.0.0.1 {} 2", proxy.port()),
+            "sentinel down-after-milliseconds locks 600000".to_owned(),
+        ]
+    });
+    let limit = Duration::from_secs(8);
+    let settings = Settings::default().response_limit(limit).patience(limit * 3 / 4);
+    let client = client_with(&sentinels.url(), settings);
+    let trying = tokio::spawn(client.lock("k").try_acquire());
+    eventually("the former primary is asked", || proxy.losses().held > 0);
+    for sentinel in sentinels.all() {
+        let mut sentinel = sentinel.client();
+        assert_eq!(sentinel.call("SENTINEL REMOVE locks"), Reply::ok());
+        let monitor = format!("SENTINEL MONITOR locks 127.0.0.1 {} 2", primary.port());
+        assert_eq!(sentinel.call(monitor), Reply::ok());
+    }
+    let guard = granted(trying).await;
+    proxy.set_plan(|_| Fate::Carried);
+    guard.release().await.expect("a release");
 }
