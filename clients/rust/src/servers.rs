@@ -184,7 +184,9 @@ impl Inner {
             broken: watch::Sender::new(()),
         });
         self.runtime.spawn(close_idle(Arc::downgrade(&node)));
-        nodes.push(Arc::clone(&node));
+        // A server has named this node just now, so the nodes that did not answer stay behind it.
+        let behind_first = nodes.len().min(1);
+        nodes.insert(behind_first, Arc::clone(&node));
         node
     }
 

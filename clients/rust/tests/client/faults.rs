@@ -2,7 +2,7 @@
 
 use crate::{LONG, calls, client, client_with, granted, soon, url};
 use lockward_client::{Error, Limit, Settings};
-use lockward_tests::{Fate, Proxy, Reply, Sentinels, Server, eventually};
+use lockward_tests::{Cluster, Fate, Proxy, Reply, Sentinels, Server, Setup, eventually, slot_of};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
@@ -396,4 +396,22 @@ async fn a_primary_that_hangs_delays_a_lookup_by_half_the_response_limit() {
     let guard = granted(trying).await;
     proxy.set_plan(|_| Fate::Carried);
     guard.release().await.expect("a release");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_a_redirection_names_is_asked_before_a_silent_node() {
+    let setup = Setup::new().config("cluster-require-full-coverage no");
+    let cluster = Cluster::start_primaries(setup, 5);
+    let [silent, seed, other, ..] = cluster.nodes() else { panic!("five nodes") };
+    let mut keys = (0..).map(|number| format!("k{number}"));
+    let mut key = || keys.find(|key| cluster.owner(slot_of(key)).port() == other.port()).expect("a key");
+    let (first, second) = (key(), key());
+    silent.freeze();
+    let limit = Duration::from_secs(2);
+    let settings = Settings::default().response_limit(limit).patience(limit * 7 / 4);
+    let seeds = format!("redis+cluster://127.0.0.1:{},127.0.0.1:{}", silent.port(), seed.port());
+    let client = client_with(&seeds, settings);
+    client.lock(first).try_acquire().await.expect("a guard").release().await.expect("a release");
+    seed.freeze();
+    client.lock(second).try_acquire().await.expect("a guard").release().await.expect("a release");
 }
