@@ -40,15 +40,16 @@ impl<'a> Arguments<'a> {
             Err(ParseError::Lease) => return Err(Error::InvalidLease(command)),
             Err(error) => return Err(error.into()),
         };
-        // Two settings limit the lease. The error names the smaller limit, so that a lease within this limit is
-        // accepted.
-        let most = settings::max_lease();
-        let quarantine = settings::quarantine().filter(|quarantine| *quarantine < most);
-        match lease.filter(|lease| *lease <= quarantine.unwrap_or(most)) {
-            Some(lease) => Ok(lease),
-            None => Err(quarantine.map_or(Error::LongerThanMaxLease(command, most), |quarantine| {
-                Error::LongerThanQuarantine(command, quarantine)
-            })),
+        let (most, quarantine) = (settings::max_lease(), settings::quarantine());
+        match lease {
+            Some(lease) if lease <= most && quarantine.is_none_or(|quarantine| lease <= quarantine) => {
+                Ok(lease)
+            }
+            // The error names the smaller limit, so that a lease within this limit is accepted.
+            _ => Err(match quarantine {
+                Some(quarantine) if quarantine < most => Error::LongerThanQuarantine(command, quarantine),
+                _ => Error::LongerThanMaxLease(command, most),
+            }),
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::holder::{Mode, Slots, Weight};
 use crate::owner::Owner;
 use crate::token::FencingToken;
 use crate::units::Span;
+use std::ops::RangeInclusive;
 
 /// Why the arguments are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,12 +93,22 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
         self.number()?.ok_or(ParseError::NotAnInteger)
     }
 
+    /// A number in `range`.
+    ///
+    /// # Errors
+    /// [`ParseError::Syntax`] when the argument is missing, [`ParseError::NotAnInteger`], `out_of_range`.
+    fn in_range(&mut self, range: RangeInclusive<u64>, out_of_range: ParseError) -> Result<u64, ParseError> {
+        let number = u64::try_from(self.integer()?).ok();
+        number.filter(|number| range.contains(number)).ok_or(out_of_range)
+    }
+
     /// A count of holds, at least `least`.
     ///
     /// # Errors
     /// [`ParseError::Syntax`] when the argument is missing, [`ParseError::NotAnInteger`], [`ParseError::Holds`].
     pub fn holds(&mut self, least: u32) -> Result<u32, ParseError> {
-        u32::try_from(self.integer()?).ok().filter(|holds| *holds >= least).ok_or(ParseError::Holds)
+        let holds = self.in_range(least.into()..=u32::MAX.into(), ParseError::Holds)?;
+        u32::try_from(holds).map_err(|_| ParseError::Holds)
     }
 
     /// A number of slots, at least 1.
@@ -105,8 +116,8 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     /// # Errors
     /// [`ParseError::Syntax`] when the argument is missing, [`ParseError::NotAnInteger`], [`ParseError::Slots`].
     pub fn slots(&mut self) -> Result<Slots, ParseError> {
-        let number = u32::try_from(self.integer()?).ok().filter(|number| *number > 0);
-        number.and_then(Slots::new).ok_or(ParseError::Slots)
+        let number = self.in_range(1..=Slots::MAX.into(), ParseError::Slots)?;
+        u32::try_from(number).ok().and_then(Slots::new).ok_or(ParseError::Slots)
     }
 
     /// A weight.
@@ -123,8 +134,7 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     /// [`ParseError::Syntax`] when the argument is missing, [`ParseError::NotAnInteger`], [`ParseError::Keep`].
     pub fn keep(&mut self) -> Result<Span, ParseError> {
         const LONGEST: u64 = 60_000;
-        let millis = u64::try_from(self.integer()?).ok().filter(|millis| (1..=LONGEST).contains(millis));
-        millis.and_then(Span::from_millis).ok_or(ParseError::Keep)
+        Span::from_millis(self.in_range(1..=LONGEST, ParseError::Keep)?).ok_or(ParseError::Keep)
     }
 
     /// A fencing token.
@@ -167,30 +177,34 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     }
 }
 
-/// The name of an option: up to eight letters in any case, stored as one number.
+/// The name of an option: two to seven letters in any case, as one number that is quick to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionName(u64);
 
 impl OptionName {
-    /// The value for a text that cannot be the name of an option.
-    const NONE: Self = Self(0);
-
-    /// The name with these letters. A text that is not one to eight letters gives a name that no option has.
+    /// The name with these letters. If a text is no name of an option, its result equals the name of no option.
     #[must_use]
-    pub const fn of(mut text: &[u8]) -> Self {
-        if text.len() > 8 {
-            return Self::NONE;
+    pub const fn of(text: &[u8]) -> Self {
+        /// This bit distinguishes a lower-case letter from the upper-case letter. No other byte becomes a lower-case
+        /// letter if the bit is set.
+        const LOWER_CASE: u64 = u64::from_le_bytes([0x20, 0x20, 0x20, 0x20, 0x20, 0x20, 0x20, 0]);
+        if text.len() > 7 {
+            return Self(0);
         }
-        let mut name = 0;
-        while let [letter, rest @ ..] = text {
-            let lower = *letter | 0x20;
-            if !lower.is_ascii_lowercase() {
-                return Self::NONE;
+        // The first and the last letters are read in one piece each. In a short name these pieces overlap. Together
+        // with the length, they still determine the name.
+        let letters = match (text.first_chunk(), text.last_chunk()) {
+            (Some(first), Some(last)) => {
+                u32::from_le_bytes(*first) as u64 | (u32::from_le_bytes(*last) as u64 >> 8) << 32
             }
-            name = (name << 8) | lower as u64;
-            text = rest;
-        }
-        Self(name)
+            _ => match (text.first_chunk(), text.last_chunk()) {
+                (Some(first), Some(last)) => {
+                    u16::from_le_bytes(*first) as u64 | (u16::from_le_bytes(*last) as u64) << 16
+                }
+                _ => 0,
+            },
+        };
+        Self(letters | LOWER_CASE | (text.len() as u64) << 56)
     }
 }
 
@@ -265,9 +279,20 @@ mod tests {
         for known in [b"WaItErS".as_slice(), b"waiters", b"WAITERS"] {
             assert_eq!(OptionName::of(known), option::WAITERS);
         }
-        assert_ne!(OptionName::of(b"abcdefgh"), OptionName::NONE);
-        for other in [b"abcdefghi".as_slice(), b"PX\0", b"\0PX", b"P\x18", b"", b"[x", b"P@", b"\xd0x"] {
-            assert_eq!(OptionName::of(other), OptionName::NONE, "{}", other.escape_ascii());
+        for word in ["px", "all", "keep", "holds", "shared", "waiters"] {
+            let name = OptionName::of(word.as_bytes());
+            // Changes each byte to every other byte, and tries shorter and longer texts.
+            for at in 0..word.len() {
+                for byte in 0..=u8::MAX {
+                    let mut text = word.as_bytes().to_vec();
+                    text[at] = byte;
+                    assert_eq!(OptionName::of(&text) == name, text.eq_ignore_ascii_case(word.as_bytes()));
+                }
+                assert_ne!(OptionName::of(&word.as_bytes()[..at]), name);
+                assert_ne!(OptionName::of(&[word.as_bytes(), &word.as_bytes()[at..]].concat()), name);
+            }
+            let long = [word, &" ".repeat(256 - word.len()), word].concat();
+            assert_ne!(OptionName::of(long.as_bytes()), name);
         }
     }
 

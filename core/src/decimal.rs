@@ -15,8 +15,8 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
 #[must_use]
 pub(crate) fn parse_u64(digits: &[u8]) -> Option<u64> {
     match digits {
+        [digit @ b'0'..=b'9'] => return Some(u64::from(digit & 0x0f)),
         [b'1'..=b'9', ..] if digits.len() <= 19 => {}
-        [b'0'] => return Some(0),
         _ => return None,
     }
     let mut number = 0_u64;

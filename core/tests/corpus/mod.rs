@@ -91,9 +91,10 @@ pub fn arguments(input: &[u8]) {
             },
             1 => match arguments.option() {
                 Some(name) => {
-                    let text = text.expect("an argument").to_ascii_lowercase();
-                    let letters = text.len() <= 8 && text.iter().all(u8::is_ascii_lowercase);
-                    assert_eq!(name, OptionName::of(if letters { &text } else { b"" }));
+                    let text = text.expect("an argument");
+                    for word in [b"px".as_slice(), b"all", b"keep", b"holds", b"shared", b"waiters"] {
+                        assert_eq!(name == OptionName::of(word), text.eq_ignore_ascii_case(word));
+                    }
                 }
                 None => assert!(text.is_none()),
             },
