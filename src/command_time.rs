@@ -10,11 +10,16 @@ use crate::state;
 use lockward_core::Now;
 
 /// The time by which the running command, or the background work, judges leases.
+#[inline]
 pub fn of(context: Context) -> Now {
     let now = now();
-    if !context.is_of_command() || !context.flags().in_transaction_or_script() {
-        return now;
-    }
+    if context.is_of_command() && context.flags().in_transaction_or_script() { of_first(now) } else { now }
+}
+
+/// The time of the first command in the running transaction or script. If that is the running command, the time is
+/// `now`.
+#[inline(never)]
+fn of_first(now: Now) -> Now {
     watch_commands();
     state::with(|state| *state.transaction_time.get_or_insert(now))
 }

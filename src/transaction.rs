@@ -14,7 +14,8 @@ use crate::server::{
 use crate::state::{self, OwnWrite, State};
 use crate::statistics::count;
 use lockward_core::{
-    Decided, Decision, Instant, LONGEST_SWEPT_KEY, Now, Outcome, Propagation, Waits, encoding,
+    Completion, Decided, Decision, Instant, LONGEST_SWEPT_KEY, LockName, Now, Outcome, Propagation, Waits,
+    encoding,
 };
 
 /// Runs `decide` on the lock in `name`, and carries out the effects.
@@ -28,43 +29,37 @@ pub fn run<R>(
 ) -> Result<R, WrongType> {
     let mut key = OpenKey::for_write(context, name);
     let now = command_time::of(context);
-    let (answer, mut buffer) = match key.content() {
+    let mut new = None;
+    let (lock, before) = match key.content() {
         Content::WrongType => {
             break_dropped(name, now.mono);
             return Err(WrongType);
         }
         Content::Lock(lock) => {
             let before = lock.expires_at();
-            let decided = state::with(|state| {
-                // A lock that was stored under the key, for example by RESTORE, ends the dropped lock.
-                state.break_dropped(name, now.mono);
-                let mut buffer = buffer(context, state);
-                let freed = lock_allocation::freed();
-                let answer = state.store.decide(name, lock, &mut buffer.decided, now, freed, decide);
-                end_waits(state, &mut buffer);
-                (answer, buffer)
-            });
-            let after = lock.time_to_expire();
-            {
-                let _own_write = OwnWrite::begin();
-                key.changed(before, after);
-            }
-            decided
+            (lock, Some(before))
         }
-        Content::Missing => {
-            let mut lock = lock_allocation::spare();
-            let decided = state::with(|state| {
-                let mut buffer = buffer(context, state);
-                let freed = lock_allocation::freed();
-                let answer =
-                    state.store.decide_without_key(name, &mut lock, &mut buffer.decided, now, freed, decide);
-                end_waits(state, &mut buffer);
-                (answer, buffer)
-            });
-            key.create(lock);
-            decided
-        }
+        Content::Missing => (&mut **new.insert(lock_allocation::spare()), None),
     };
+    let (answer, mut buffer) = state::with(|state| {
+        if before.is_some() {
+            // A lock that was stored under the key, for example by RESTORE, ends the dropped lock.
+            state.break_dropped(name, now.mono);
+        }
+        let mut buffer = buffer(context, state);
+        let freed = lock_allocation::freed();
+        let answer = state.store.decide(name, lock, &mut buffer.decided, now, freed, decide);
+        end_waits(state, &mut buffer);
+        (answer, buffer)
+    });
+    if let Some(before) = before {
+        let after = lock.time_to_expire();
+        let _own_write = OwnWrite::begin();
+        key.changed(before, after);
+    }
+    if let Some(new) = new {
+        key.create(new);
+    }
     if let Some(waits) = &mut buffer.decided.waits
         && name.bytes().len() > LONGEST_SWEPT_KEY
     {
@@ -149,15 +144,27 @@ fn buffer(context: Context, state: &mut State) -> Box<EffectsBuffer> {
 #[inline]
 fn end_waits(state: &mut State, buffer: &mut EffectsBuffer) {
     if let Some(waits) = &buffer.decided.waits {
-        for completion in buffer.decided.effects.completions.drain(..) {
-            if completion.outcome == Outcome::Superseded {
-                count(&mut state.statistics.superseded);
-            }
-            buffer.to_unblock.push(state.pending.add(completion, Some(waits.lock.clone())));
-        }
+        end_waits_for(state, &waits.lock, &mut buffer.decided.effects.completions, &mut buffer.to_unblock);
     }
 }
 
+#[inline(never)]
+fn end_waits_for(
+    state: &mut State,
+    lock: &LockName,
+    completions: &mut Vec<Completion<BlockedClient>>,
+    to_unblock: &mut Vec<BlockedClient>,
+) {
+    for completion in completions.drain(..) {
+        if completion.outcome == Outcome::Superseded {
+            count(&mut state.statistics.superseded);
+        }
+        to_unblock.push(state.pending.add(completion, Some(lock.clone())));
+    }
+}
+
+/// Carries out what was decided. The part that every decision needs is inlined.
+#[inline(always)]
 fn carry_out(context: Context, name: &KeyName<'_>, mut buffer: Box<EffectsBuffer>, now: Now) {
     let EffectsBuffer { decided: Decided { effects, waits }, to_unblock } = &mut *buffer;
     match effects.propagation() {
@@ -165,8 +172,8 @@ fn carry_out(context: Context, name: &KeyName<'_>, mut buffer: Box<EffectsBuffer
         Propagation::Verbatim => context.replicate_verbatim(),
         Propagation::Changes(payload) => replicate(context, name, payload),
     }
-    if let Some(Waits { queue, due, .. }) = waits.take() {
-        state::with(|state| state.set_due(queue, due, now.mono));
+    if waits.is_some() {
+        wait_on(waits, now.mono);
     }
     if effects.changed() {
         context.signal_modified(name);
@@ -174,8 +181,23 @@ fn carry_out(context: Context, name: &KeyName<'_>, mut buffer: Box<EffectsBuffer
             context.notify(*event, name);
         }
     }
-    to_unblock.drain(..).for_each(BlockedClient::unblock);
-    to_unblock.shrink_to(64);
+    if !to_unblock.is_empty() {
+        unblock(to_unblock);
+    }
     effects.clear();
     state::with(|state| state.effects_buffer = Some(buffer));
+}
+
+/// Sets when the lock must be checked again for the clients that still wait.
+#[inline(never)]
+fn wait_on(waits: &mut Option<Waits>, now: Instant) {
+    if let Some(Waits { queue, due, .. }) = waits.take() {
+        state::with(|state| state.set_due(queue, due, now));
+    }
+}
+
+#[inline(never)]
+fn unblock(clients: &mut Vec<BlockedClient>) {
+    clients.drain(..).for_each(BlockedClient::unblock);
+    clients.shrink_to(64);
 }

@@ -20,7 +20,7 @@
 //! A decision changes the lock in memory and records the changes in [`Effects`]. The caller carries the effects out
 //! before anything else reads the lock.
 //!
-//! For speed, the usual path is inlined, and rare work (a lease that is over, a wait queue) is kept out of it.
+//! For speed, the usual path is inlined, and rare work (a lease that is over, a re-entry, a wait queue) is kept out of it.
 
 use crate::change::{Change, End};
 use crate::counters::Counters;
@@ -130,6 +130,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     }
 
     /// What happens to a request of a holder.
+    #[inline(never)]
     fn re_entry(&self, request: &AcquireRequest, known: Holder<&Owner>) -> Admission {
         // The request asks for the first hold, but the owner's tenure is unconfirmed. This server may have missed that
         // the tenure ended, and that another tenure began.
@@ -185,13 +186,21 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
             self.effects.replicate_verbatim();
         }
         self.count_release(ended);
-        if let (Some(queue), HoldsLeft::Exactly(left), None) = (self.queue, request.left, request.token) {
+        if let Some(queue) = self.queue {
+            self.cancel_requests(queue, request);
+            self.serve_queue(queue);
+        }
+        Ok(left)
+    }
+
+    /// Ends the waits and kept places that a release cancels.
+    #[inline(never)]
+    fn cancel_requests(&mut self, queue: QueueId, request: &ReleaseRequest) {
+        if let (HoldsLeft::Exactly(left), None) = (request.left, request.token) {
             while let Some(waiter) = self.queues.pop_naming_more(queue, &request.owner, left) {
                 self.effects.completions.push(Completion { waiter, outcome: Outcome::Superseded });
             }
         }
-        self.serve();
-        Ok(left)
     }
 
     /// Carries out a release that the primary has replicated. Ends no lease and serves no waiter, because the primary
@@ -440,6 +449,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     }
 
     /// Sets the holder's count to `holds`. The lease may get longer, but never shorter.
+    #[inline(never)]
     fn re_enter(&mut self, request: &AcquireRequest, known: Holder<()>, holds: u32) -> Grant {
         let deadline = known.deadline.max(self.now.mono.after(request.lease));
         let counted = holds > known.holds;
@@ -585,6 +595,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         Ok(())
     }
 
+    #[inline(never)]
     fn not_held(&self, owner: &Owner) -> NotHeld {
         match (self.lock.holder(owner), self.lock.last_token()) {
             (Some(own), _) => NotHeld::OtherToken(own.token),

@@ -78,6 +78,7 @@ pub enum Propagation<'a> {
 
 impl<H> Effects<H> {
     /// Empties all lists. Keeps the memory that most decisions need, and releases the rest.
+    #[inline(always)]
     pub fn clear(&mut self) {
         clear(&mut self.events, 256);
         clear(&mut self.completions, 64);
@@ -102,6 +103,7 @@ impl<H> Effects<H> {
 
     /// What the server sends to replicas and the AOF.
     #[must_use]
+    #[inline]
     pub fn propagation(&self) -> Propagation<'_> {
         if self.replication_skipped && self.changed() {
             Propagation::Verbatim
@@ -193,8 +195,16 @@ impl<H> Effects<H> {
 }
 
 /// Empties a list, and releases its memory beyond `kept` elements.
+#[inline(always)]
 fn clear<T>(list: &mut Vec<T>, kept: usize) {
     list.clear();
+    if list.capacity() > kept {
+        shrink(list, kept);
+    }
+}
+
+#[inline(never)]
+fn shrink<T>(list: &mut Vec<T>, kept: usize) {
     list.shrink_to(kept);
 }
 

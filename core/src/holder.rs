@@ -39,8 +39,8 @@ impl Slots {
 /// A limit that allows less is smaller. [`Slots::SHARED`] is the largest.
 impl Ord for Slots {
     fn cmp(&self, other: &Self) -> Ordering {
-        let rank = |slots: Self| if slots == Self::SHARED { u32::MAX } else { slots.0 };
-        rank(*self).cmp(&rank(*other))
+        // The number of the largest limit is 0. One less than 0 wraps to the largest number.
+        self.0.wrapping_sub(1).cmp(&other.0.wrapping_sub(1))
     }
 }
 

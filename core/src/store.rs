@@ -175,6 +175,7 @@ impl Memories {
     }
 
     /// Removes and returns what is remembered of a lock.
+    #[inline(never)]
     fn take(&mut self, db: Db, key: &[u8]) -> QuarantineMemory {
         let mut known = self.by_lock.remove(&(db, self.hasher.hash_one(key))).unwrap_or_default();
         self.ended_entries = self.ended_entries.saturating_sub(known.ended_entries());
@@ -183,6 +184,7 @@ impl Memories {
     }
 
     /// Stores what is remembered of a lock.
+    #[inline(never)]
     fn put(&mut self, db: Db, key: &[u8], mut known: QuarantineMemory) {
         let remembered = self.by_lock.len().saturating_add(self.ended_entries);
         if remembered.saturating_add(known.ended_entries()) >= MEMORIES
@@ -306,9 +308,14 @@ impl<W: Copy + Eq + Hash> Store<W> {
         if self.queues.has_queues() { self.queues.queue(name.db(), name.key()) } else { None }
     }
 
-    /// Decides on one lock. `lock` is the value of the lock's key. The caller first calls
-    /// [`Self::break_dropped`]. Afterwards the caller carries out what is in `decided`.
-    #[inline]
+    /// Decides on one lock. `lock` is the value of its key, and then the caller has called [`Self::break_dropped`]. If
+    /// the key is missing, `lock` is free, and becomes the value that the key must get. Afterwards the caller carries
+    /// out what is in `decided`.
+    ///
+    /// If the key is missing because the server has dropped the lock, the decision is on the dropped lock. If the
+    /// decision changes the dropped lock, the whole lock is replicated, because the server sent a DEL of its key to the
+    /// replicas and the AOF when it dropped the lock.
+    #[inline(always)]
     pub fn decide<R>(
         &mut self,
         name: &impl NameRef,
@@ -318,10 +325,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
         freed: u64,
         decide: impl FnOnce(&mut Decision<'_, W>) -> R,
     ) -> R {
-        // A lock that was renamed shares its memory with the unlinked lock, so a change would copy that memory. To
-        // prevent this, the unlinked lock is settled first.
-        if self.unlinked.is_some() && (self.unlinked_is(name) || lock.has_many_holders()) {
-            self.settle_unlinked(now.mono, freed);
+        let was_dropped = lock.is_free() && self.take_dropped_into(name, lock);
+        if self.unlinked.is_some() {
+            self.settle_before_decision(name, lock, now.mono, freed);
         }
         let queue = self.queue(name);
         let in_quarantine = self.quarantine.ends(now.mono).is_some();
@@ -352,39 +358,43 @@ impl<W: Copy + Eq + Hash> Store<W> {
         if let Some(lock) = effects.discarded.take() {
             self.discarded.push_back(Discarded { lock, ended: None });
         }
+        if was_dropped {
+            self.decided_on_dropped(name, lock, effects, now);
+        }
         answer
     }
 
-    /// Decides on a lock that has no key. If the server has dropped a lock of this name, the decision is on the dropped
-    /// lock. If the decision changes the dropped lock, the whole lock is replicated, because the server sent a DEL of
-    /// its key to the replicas and the AOF when it dropped the lock. `lock` must be free before the call. After the
-    /// call, `lock` is the value that the key must get.
+    /// A lock that was renamed shares its memory with the unlinked lock, so a change would copy that memory. To prevent
+    /// this, the unlinked lock is settled first.
+    #[inline(never)]
+    fn settle_before_decision(&mut self, name: &impl NameRef, lock: &Lock, now: Instant, freed: u64) {
+        if self.unlinked_is(name) || lock.has_many_holders() {
+            self.settle_unlinked(now, freed);
+        }
+    }
+
+    /// If the server has dropped a lock of this name, moves it into `lock`. Returns whether it has.
     #[inline]
-    pub fn decide_without_key<R>(
+    fn take_dropped_into(&mut self, name: &impl NameRef, lock: &mut Lock) -> bool {
+        let dropped = self.take_dropped(name);
+        dropped.map(|dropped| *lock = dropped).is_some()
+    }
+
+    #[inline(never)]
+    fn decided_on_dropped(
         &mut self,
         name: &impl NameRef,
         lock: &mut Lock,
-        decided: &mut Decided<W>,
+        effects: &mut Effects<W>,
         now: Now,
-        freed: u64,
-        decide: impl FnOnce(&mut Decision<'_, W>) -> R,
-    ) -> R {
-        let dropped = self.take_dropped(name);
-        let was_dropped = dropped.is_some();
-        if let Some(dropped) = dropped {
-            *lock = dropped;
+    ) {
+        if effects.changed() {
+            self.dropped_locks.mark_replicated(name.db(), name.key());
+            effects.replicate_whole_lock(lock, now);
+            lock.recompute_expiry(now);
+        } else {
+            self.dropped_locks.put(name.db(), name.key(), mem::take(lock));
         }
-        let answer = self.decide(name, lock, decided, now, freed, decide);
-        if was_dropped {
-            if decided.effects.changed() {
-                self.dropped_locks.mark_replicated(name.db(), name.key());
-                decided.effects.replicate_whole_lock(lock, now);
-                lock.recompute_expiry(now);
-            } else {
-                self.dropped_locks.put(name.db(), name.key(), mem::take(lock));
-            }
-        }
-        answer
     }
 
     /// What this server has observed of a lock in this quarantine.

@@ -41,12 +41,15 @@ impl Command for Acquire {
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
         let parsed = Parsed::parse(arguments)?;
         only_clients(context)?;
-        let (acquired, due) = transaction::run(context, &parsed.key, |decision| {
+        let mut due = None;
+        let acquired = transaction::run(context, &parsed.key, |decision| {
             let acquired = decision.acquire(&parsed.request);
-            // After a change, other modules are notified and may free the lock before this client is in the
-            // wait queue. So after a change the queue is due at once.
-            let due = if decision.effects.changed() { Some(decision.now.mono) } else { decision.due() };
-            (acquired, due)
+            if acquired == Ok(Acquired::Busy) {
+                // After a change, other modules are notified and may free the lock before this client is in the wait
+                // queue. So the queue is then due at once.
+                due = if decision.effects.changed() { Some(decision.now.mono) } else { decision.due() };
+            }
+            acquired
         })?;
         match acquired? {
             Acquired::Granted(grant) => {

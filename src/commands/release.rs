@@ -31,31 +31,38 @@ impl Command for Release {
 
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
         let (key, request) = parse(arguments)?;
-        let mut claimed = None;
-        let released = match command_source(context)? {
-            CommandSource::Client => transaction::run(context, &key, |decision| {
-                let left = decision.release(&request)?;
-                if left > 0
-                    && request.left == HoldsLeft::Exactly(left)
-                    && let Some(holder) = decision.lock.holder(&request.owner)
-                {
-                    claimed = Some(holder.token);
-                }
-                Ok(left)
-            })?,
-            // The primary decides whether a lease is over and serves the waiters. The primary replicates
-            // these changes separately.
-            CommandSource::Primary | CommandSource::File => {
-                transaction::run(context, &key, |decision| decision.apply_release(&request))?
-            }
+        let left = match command_source(context)? {
+            CommandSource::Client => release(context, &key, &request)?,
+            CommandSource::Primary | CommandSource::File => apply(context, &key, &request)?,
         };
-        let left = released?;
-        if let Some(token) = claimed {
-            state::with(|state| state.pending.claim(token));
-        }
         context.reply_integer(u64::from(left));
         Ok(())
     }
+}
+
+fn release(context: Context, key: &KeyName<'_>, request: &ReleaseRequest) -> Result<u32, Error> {
+    let mut claimed = None;
+    let released = transaction::run(context, key, |decision| {
+        let released = decision.release(request);
+        if let Ok(left @ 1..) = released
+            && request.left == HoldsLeft::Exactly(left)
+            && let Some(holder) = decision.lock.holder(&request.owner)
+        {
+            claimed = Some(holder.token);
+        }
+        released
+    })?;
+    if let Some(token) = claimed {
+        state::with(|state| state.pending.claim(token));
+    }
+    Ok(released?)
+}
+
+/// Carries out the release of the primary or of a file. The primary decides whether a lease is over and serves the
+/// waiters. It replicates these changes separately.
+#[inline(never)]
+fn apply(context: Context, key: &KeyName<'_>, request: &ReleaseRequest) -> Result<u32, Error> {
+    Ok(transaction::run(context, key, |decision| decision.apply_release(request))??)
 }
 
 fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, ReleaseRequest), Error> {

@@ -80,15 +80,13 @@ impl<'a> OpenKey<'a> {
 
     /// What the key holds.
     pub fn content(&mut self) -> Content<'_> {
-        // SAFETY: the key is open, or null if a missing key was opened for reading. The API allows null.
-        let kind = unsafe { api!(RedisModule_KeyType(self.key)) };
-        if kind == raw::REDISMODULE_KEYTYPE_EMPTY as c_int {
-            return Content::Missing;
-        }
-        // SAFETY: the key is open.
+        // SAFETY: the key is open, or null if it was opened for reading and does not exist; the API allows null.
         let of_type = unsafe { api!(RedisModule_ModuleTypeGetType(self.key)) };
         if of_type.is_null() || of_type != LOCK_TYPE.load(Ordering::Relaxed) {
-            return Content::WrongType;
+            // SAFETY: as above.
+            let kind = unsafe { api!(RedisModule_KeyType(self.key)) };
+            let is_missing = kind == raw::REDISMODULE_KEYTYPE_EMPTY as c_int;
+            return if is_missing { Content::Missing } else { Content::WrongType };
         }
         // SAFETY: the key is open.
         self.value = unsafe { api!(RedisModule_ModuleTypeGetValue(self.key)) }.cast();

@@ -31,7 +31,9 @@ impl<'a> ArgumentStrings<'a> {
     /// # Safety
     /// Every string in `argv` is valid for `'a`.
     pub unsafe fn new(argv: &'a [*mut raw::RedisModuleString]) -> Self {
-        Self(argv.get(1..).unwrap_or_default().iter())
+        let mut words = argv.iter();
+        words.next();
+        Self(words)
     }
 
     /// The remaining strings.

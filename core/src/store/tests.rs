@@ -296,10 +296,8 @@ fn acquire(store: &mut Store<u32>, key: &str, millis: i64, in_key: &mut Lock) ->
         weight: None,
     };
     let mut decided = Decided::default();
-    let granted =
-        store.decide_without_key(&name(key), in_key, &mut decided, now(millis), FREED, |decision| {
-            decision.acquire(&request)
-        });
+    let granted = store
+        .decide(&name(key), in_key, &mut decided, now(millis), FREED, |decision| decision.acquire(&request));
     granted.unwrap();
     decided
 }

@@ -223,11 +223,7 @@ impl Node {
         }
         let (mut store, mut lock) = self.open(rules, now);
         let mut decided = Decided::default();
-        let answer = if lock.is_free() {
-            store.decide_without_key(&name(), &mut lock, &mut decided, now, 0, decide)
-        } else {
-            store.decide(&name(), &mut lock, &mut decided, now, 0, decide)
-        };
+        let answer = store.decide(&name(), &mut lock, &mut decided, now, 0, decide);
         self.close(&store, lock);
         let sent = match decided.effects.propagation() {
             Propagation::Nothing => None,
