@@ -69,6 +69,8 @@ impl CountedServer {
             "valgrind",
             "--quiet",
             "--tool=callgrind",
+            // A server of scripts/servers is a shell script that runs the program.
+            "--trace-children=yes",
             "--dump-before=echoCommand",
             "--callgrind-out-file={dir}/counted.%p",
             "--log-fd=1",
