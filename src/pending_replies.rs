@@ -32,8 +32,8 @@ pub struct PendingReply {
     pub owner: Owner,
     /// How the wait has ended.
     pub outcome: Outcome,
-    /// The lock, if the wait has ended with a decision on the lock. `None` after the owner has claimed the
-    /// hold.
+    /// The lock, if the wait has ended with a decision on the lock. `None` after the owner has repeated its
+    /// request, and so keeps the hold: see [`PendingReplies::claim`].
     lock: Option<LockName>,
     /// The place in the queue, if it is to be kept for an owner whose client has left.
     place: Option<Place>,

@@ -93,7 +93,7 @@ pub fn arrived(context: Context, name: &KeyName<'_>) {
     }
 }
 
-/// The server has evicted a key. The evicted key may be a later key with the name of the last unlinked lock.
+/// The server has evicted a key. This may be another key that got the name of the last unlinked lock afterwards.
 /// In that case [`command_begins`] has already settled the lock, so this function does not treat the lock as
 /// evicted.
 ///

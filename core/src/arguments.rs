@@ -182,7 +182,7 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
 pub struct OptionName(u64);
 
 impl OptionName {
-    /// The name with these letters. If a text is no name of an option, its result equals the name of no option.
+    /// The name with these letters. The result for any other text differs from the names of all options.
     #[must_use]
     pub const fn of(text: &[u8]) -> Self {
         /// This bit distinguishes a lower-case letter from the upper-case letter. No other byte becomes a lower-case

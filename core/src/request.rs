@@ -44,7 +44,7 @@ pub struct ReleaseRequest {
 pub enum HoldsLeft {
     /// One hold less than before.
     OneLess,
-    /// This count of holds: one less than before, or the same count when the request is repeated.
+    /// This count of holds: one less than before, or the same as before when the request is repeated.
     Exactly(u32),
     /// No hold.
     None,

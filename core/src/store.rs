@@ -121,7 +121,8 @@ pub struct Unlinked {
 pub enum Expired {
     /// Nothing is kept, because the unlinked lock has ended or another key has expired.
     Over,
-    /// The tenure is kept: its lease ends very soon.
+    /// The tenure is kept, because its lease still runs by the monotonic clock. The key need not be put back, because
+    /// the lease ends very soon.
     Kept,
     /// The tenure is kept and the key must be put back: the wall clock has jumped.
     KeptFromClockJump,
@@ -152,7 +153,7 @@ struct Memories {
     /// entry for a short key. Two locks with the same hash share one entry. This is safe, because no token is
     /// given twice: at worst, the server restores or confirms fewer tenures than it could.
     by_lock: HashMap<(Db, u64), QuarantineMemory>,
-    /// How many ended tenures of all locks have an entry of their own.
+    /// The sum of [`QuarantineMemory::ended_entries`] over all locks in `by_lock`.
     ended_entries: usize,
     /// For each database that was flushed: the largest token given before the flush. The key `None` stands for all
     /// databases. When there are too many entries to remember, the value of `None` is raised to the token of an ended
@@ -423,8 +424,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// Forgets all observations when the quarantine is over. From then on, a waiter that asks for its first
-    /// hold can re-enter even if its owner has an unconfirmed tenure. So this function makes all queues due.
+    /// Forgets all observations when the quarantine is over. During the quarantine, a waiter with HOLDS 1 waits while its
+    /// owner has an unconfirmed tenure. Afterwards it re-enters this tenure. So this function makes all queues due.
     pub fn notice_end_of_quarantine(&mut self, now: Instant) {
         if self.quarantine.ends(now).is_none() && mem::take(&mut self.decided_in_quarantine) {
             self.memories = Memories::default();

@@ -1,4 +1,4 @@
-//! The locks in the keyspace as values of the server: how many there are, and their memory.
+//! Counts the locks that the server stores as values of keys, and manages their memory.
 //!
 //! No event reports every lock that leaves the keyspace: FLUSHALL and a full resync do not name locks, and
 //! RENAME reports a lock that continues under another name. But when the server frees a value, this lock is

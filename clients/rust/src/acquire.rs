@@ -184,7 +184,7 @@ impl<'a> Acquire<'a> {
         }
     }
 
-    /// Makes a tenure of a grant. The client confirms the grant by a renewal after a wait, or if the granted lease
+    /// Turns a grant into a tenure. The client confirms the grant by a renewal after a wait, or if the granted lease
     /// differs from the wanted lease.
     ///
     /// # Errors

@@ -125,8 +125,8 @@ impl Lock {
     ///
     /// # Errors
     /// - [`Error::Busy`] when the wait limit is reached.
-    /// - [`Error::Unreachable`] when no server answers for the client's patience, or until the wait limit if the wait
-    ///   limit comes first. A caller that is already waiting goes on until its wait limit.
+    /// - [`Error::Unreachable`] when no server answers within the client's patience, or before the wait limit if the wait
+    ///   limit comes first. A caller that is already in the queue waits until its wait limit.
     /// - [`Error::Lost`] when the lock is lost again before the call returns.
     /// - [`Error::Unreplicated`] when too few [`replicas`](Self::replicas) confirm the grant.
     /// - [`Error::Invalid`] when an option is out of range.

@@ -198,7 +198,7 @@ fn tenure<'h>(
     bounds: &Bounds,
 ) -> Tenure<'h> {
     let earliest = settings.grants.iter().map(|(_, call, _)| call.start).min().unwrap_or(first.start);
-    // A release whose reply came before `earliest` ended an earlier tenure, so this search starts at `earliest`.
+    // If the reply to a release came before the first acquisition of this tenure, the release ended an earlier tenure.
     let maybe_released = [None, Some(token)]
         .iter()
         .filter_map(|named| owner_calls.releases.get(named)?.get(earliest))

@@ -47,7 +47,7 @@
 //!    than the time after which the old primary is declared dead. A longer quarantine does not replace this assumption,
 //!    because it only delays new grants at the new primary. The old primary does not know of a renewal at the new
 //!    primary. So the old primary grants the lock when the old lease has ended.
-//! 4. Owners name HOLDS: 1 for their first hold, and 2 or more only while they rely on the lock. An owner that names no
+//! 4. Owners name HOLDS 1 for their first hold, and HOLDS 2 or more only while they rely on the lock. An owner that names no
 //!    count re-enters an unconfirmed tenure, which may have ended.
 //! 5. An owner that is not exclusive names its limit and weight when it renews with TOKEN. Otherwise a server that has
 //!    lost its data restores a tenure as exclusive, and then refuses the other owners that rely on the lock.

@@ -45,7 +45,7 @@ class LinkBase:
                 setattr(theirs, name, None)
 
     async def open(self, address: Address | None) -> None:
-        """Open the connection. If Sentinels know the server, connect to this address."""
+        """Open the connection to ``address``, which Sentinels have named. None: the address of redis-py's options."""
 
     def send(self, data: bytes, until: float) -> None:
         """Send without waiting for the reply. The next read must end before ``until``."""

@@ -275,7 +275,7 @@ fn guarded_writes(
     writes.map(|(line, _)| line).collect()
 }
 
-/// Waits of one owner with KEEP, each with the owner's next call on the lock.
+/// All waits with KEEP, each paired with the next call of the same owner on the same lock.
 fn pairs_of_slices(history: &History) -> impl Iterator<Item = (&Call, &Call)> {
     let waits = history.calls().filter(|(_, call)| call.kept().is_some());
     waits.filter_map(|(_, call)| {
