@@ -21,6 +21,9 @@ const (
 	replyTime  = 5 * time.Millisecond   // the server ends a wait this long before the caller's deadline
 	firstPause = 50 * time.Millisecond  // the first pause between two attempts, doubling to a second
 	leaveLimit = 200 * time.Millisecond // how long a caller that leaves waits for a release
+
+	// minLease is the shortest lease that a client can hold: leaseEnd subtracts a millisecond.
+	minLease = 2 * time.Millisecond
 )
 
 // An AcquireOption sets what an acquisition asks for.
@@ -37,6 +40,14 @@ type settings struct {
 	mayWait   bool
 	replicas  int
 	within    time.Duration // the replicas' time
+	err       error         // an option is out of range
+}
+
+// checkRange notes an error if the value of an option is too small.
+func (s *settings) checkRange(name string, value, least time.Duration) {
+	if value < least {
+		s.err = fmt.Errorf("lockward: the %s is %v, but must be %v or more", name, value, least)
+	}
 }
 
 // Shared acquires a read lock: all owners that ask for Shared may hold the lock together. Without Shared or Slots, the lock is
@@ -49,19 +60,26 @@ func Slots(n int) AcquireOption { return func(s *settings) { s.limit = []any{"SL
 // Weight acquires w of the Slots instead of one. w is 1 to the number of slots.
 func Weight(w int) AcquireOption { return func(s *settings) { s.weight = []any{"WEIGHT", w} } }
 
-// WithLease sets the lease, in whole milliseconds and at least 1 ms. If the server refuses the lease as too long, the client takes
-// the longest one that the server accepts. Without WithLease, the lease is the server's setting lock.default-lease.
+// WithLease sets the lease, in whole milliseconds. With a lease below 2 ms the acquisition fails at once: the client subtracts a
+// thousandth and a millisecond from each lease. If the server refuses the lease as too long, the client takes the longest one that
+// the server accepts. Without WithLease, the lease is the server's setting lock.default-lease.
 func WithLease(lease time.Duration) AcquireOption {
-	return func(s *settings) { s.lease = max(lease.Milliseconds(), 1) }
+	return func(s *settings) {
+		s.lease = lease.Milliseconds()
+		s.checkRange("lease", lease, minLease)
+	}
 }
 
 // WithoutRenewal stops the automatic renewal: the lock ends with its lease, unless the caller calls Renew.
 func WithoutRenewal() AcquireOption { return func(s *settings) { s.isRenewed = false } }
 
 // WithHoldLimit limits how long the lock is held. The lock is lost this long after it was granted. Until then the client renews it.
-// limit is 1 ms or more.
+// With a limit below 2 ms the acquisition fails at once.
 func WithHoldLimit(limit time.Duration) AcquireOption {
-	return func(s *settings) { s.holdLimit = max(limit, time.Millisecond) }
+	return func(s *settings) {
+		s.holdLimit = limit
+		s.checkRange("hold limit", limit, minLease)
+	}
 }
 
 // WithoutWaiting makes an acquisition fail with ErrBusy at once if the lock is not free.
@@ -71,11 +89,12 @@ func WithoutWaiting() AcquireOption { return func(s *settings) { s.mayWait = fal
 // it: the server grants the same tenure again, and the first release ends it for both Locks.
 func WithOwner(owner string) AcquireOption { return func(s *settings) { s.owner = owner } }
 
-// WithReplicas acquires the lock only if count replicas confirm the grant in time: within is a millisecond to a day. Otherwise the
-// client releases the lock, and the error is ErrUnreplicated.
+// WithReplicas acquires the lock only if count replicas confirm the grant in time. Otherwise the client releases the lock, and the
+// error is ErrUnreplicated. within is a millisecond to a day: with less the acquisition fails at once, and more counts as a day.
 func WithReplicas(count int, within time.Duration) AcquireOption {
 	return func(s *settings) {
-		s.replicas, s.within = count, min(max(within, time.Millisecond), 24*time.Hour)
+		s.replicas, s.within = count, min(within, 24*time.Hour)
+		s.checkRange("replicas' time", within, time.Millisecond)
 	}
 }
 
@@ -85,7 +104,7 @@ func WithReplicas(count int, within time.Duration) AcquireOption {
 //
 // After an error the caller holds nothing. The error is ErrBusy when the deadline of ctx has passed and the lock was not free;
 // ErrUnreachable when no server answers; ErrRefused; ErrUnreplicated; or ErrClosed. When ctx is cancelled, the caller leaves the queue
-// at once, and the error is the cause of ctx.
+// at once, and the error is the cause of ctx. If an option is out of range, Acquire sends no request, and the error says so.
 func (c *Client) Acquire(ctx context.Context, key string, options ...AcquireOption) (*Lock, error) {
 	return c.AcquireAll(ctx, []string{key}, options...)
 }
@@ -104,9 +123,11 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 	defer c.running.Done()
 	for isFirst := true; ; isFirst = false {
 		// A new owner for each attempt: a late release of an earlier attempt must not end a new tenure.
-		t := c.newTenure(keys, settings{isRenewed: true, mayWait: true}, options)
-		err := t.acquire(ctx, isFirst)
-		if err == nil {
+		t, err := c.newTenure(keys, settings{isRenewed: true, mayWait: true}, options)
+		if err != nil {
+			return nil, err
+		}
+		if err = t.acquire(ctx, isFirst); err == nil {
 			return t.lock(), nil
 		}
 		t.giveBack(ctx, err)

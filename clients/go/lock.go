@@ -69,12 +69,15 @@ type part struct {
 	renewing chan struct{}
 }
 
-// newTenure returns a tenure that is not held.
-func (c *Client) newTenure(keys []string, with settings, options []AcquireOption) *tenure {
+// newTenure returns a tenure that is not held, or an error if an option is out of range.
+func (c *Client) newTenure(keys []string, with settings, options []AcquireOption) (*tenure, error) {
 	t := &tenure{client: c, settings: with, keys: keys, parts: make([]*part, len(keys))}
 	t.lost, t.downgrading = make(chan struct{}), make(chan struct{}, 1)
 	for _, option := range options {
 		option(&t.settings)
+	}
+	if t.err != nil {
+		return nil, t.err
 	}
 	if t.isOwnerNamed = t.owner != ""; !t.isOwnerNamed {
 		t.owner = c.newOwner()
@@ -88,7 +91,7 @@ func (c *Client) newTenure(keys []string, with settings, options []AcquireOption
 	c.tenures[t] = struct{}{}
 	c.mu.Unlock()
 	_ = t.checkHeld() // the client may be closed
-	return t
+	return t, nil
 }
 
 // setLease sets the lease of the next requests, in milliseconds.
@@ -322,20 +325,23 @@ func (l *Lock) Handle() (string, error) {
 // Resume continues the tenure of a Handle. It renews the tenure, and then the Lock is held as after Acquire. Only the options for
 // the lease, the renewal and the hold limit have an effect.
 //
-// The errors are those of Lock.Renew.
+// The errors are those of Lock.Renew. If an option is out of range, Resume sends no request.
 func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOption) (*Lock, error) {
 	var h handle
 	encoded := base64.NewDecoder(base64.RawURLEncoding, strings.NewReader(text))
 	if err := gob.NewDecoder(encoded).Decode(&h); err != nil || len(h.Keys) == 0 || len(h.Tokens) != len(h.Keys) {
 		return nil, errors.New("lockward: this is not the handle of a lock")
 	}
-	t := c.newTenure(h.Keys, settings{owner: h.Owner, limit: h.Limit, weight: h.Weight, lease: h.Lease, isRenewed: true}, options)
+	t, err := c.newTenure(h.Keys, settings{owner: h.Owner, limit: h.Limit, weight: h.Weight, lease: h.Lease, isRenewed: true}, options)
+	if err != nil {
+		return nil, err
+	}
 	for i, p := range t.parts {
 		p.token = h.Tokens[i]
 	}
 	ctx, cancel := joined(ctx, t.over)
 	defer cancel()
-	err := t.take(ctx, renewCommand, c.patience, t.parts...)
+	err = t.take(ctx, renewCommand, c.patience, t.parts...)
 	if errors.Is(err, ErrBusy) { // the renewed lease is already over
 		err = t.parts[0].fail(ErrLost)
 	}

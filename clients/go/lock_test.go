@@ -356,7 +356,7 @@ func TestVeryShortAndVeryLongLeases(t *testing.T) {
 	check(t, short.Release(t.Context()))
 	for range 100 {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		if lock, err := client.Acquire(ctx, "tiny", lockward.WithLease(time.Millisecond)); err != nil {
+		if lock, err := client.Acquire(ctx, "tiny", lockward.WithLease(2*time.Millisecond)); err != nil {
 			if !errors.Is(err, context.DeadlineExceeded) {
 				expect(t, err, lockward.ErrLost)
 			}
@@ -365,6 +365,44 @@ func TestVeryShortAndVeryLongLeases(t *testing.T) {
 		}
 		cancel()
 	}
+}
+
+func TestOptionsThatAreOutOfRangeAreErrorsBeforeAnyRequest(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	nothing := func(context.Context, *lockward.Lock) error { t.Error("done"); return nil }
+	handle, err := acquire(t, client, "resumed").Handle()
+	check(t, err)
+	requests := func() int { return s.calls("lock.acquire") + s.calls("lock.renew") + s.calls("lock.release") }
+	before := requests()
+	for want, option := range map[string]lockward.AcquireOption{
+		"lockward: the lease is 0s, but must be 2ms or more":          lockward.WithLease(0),
+		"lockward: the lease is -1s, but must be 2ms or more":         lockward.WithLease(-time.Second),
+		"lockward: the lease is 1.999ms, but must be 2ms or more":     lockward.WithLease(1999 * time.Microsecond),
+		"lockward: the hold limit is 0s, but must be 2ms or more":     lockward.WithHoldLimit(0),
+		"lockward: the replicas' time is 0s, but must be 1ms or more": lockward.WithReplicas(1, 0),
+	} {
+		_, acquired := client.Acquire(t.Context(), "k", option, lockward.WithoutWaiting())
+		_, acquiredAll := client.AcquireAll(t.Context(), []string{"a", "b"}, option, lockward.WithoutWaiting())
+		_, resumed := client.Resume(t.Context(), handle, option)
+		for _, err := range []error{
+			acquired, acquiredAll, resumed,
+			client.Do(t.Context(), "k", nothing, option, lockward.WithoutWaiting()),
+			client.DoAll(t.Context(), []string{"a", "b"}, nothing, option, lockward.WithoutWaiting()),
+			client.Lead(t.Context(), "k", nothing, option, lockward.WithoutWaiting()),
+		} {
+			if err == nil || err.Error() != want {
+				t.Errorf("got %v, not %s", err, want)
+			}
+		}
+	}
+	if after := requests(); after != before {
+		t.Error(after-before, "requests")
+	}
+	lock, err := client.Resume(t.Context(), handle)
+	check(t, err)
+	check(t, lock.Release(t.Context()))
 }
 
 func TestReleaseAndLossAtTheSameTime(t *testing.T) {
@@ -805,10 +843,13 @@ func TestACandidateThatWasPausedAtTheGrantLeadsLater(t *testing.T) {
 func TestALeaseShorterThanARoundTripIsNotRequestedInABusyLoop(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	client := newClient(t, s.client())
+	client := newClient(t, s.tapped(func([]byte) (bool, error) {
+		receive(t, "the end of the lease", time.After(2*time.Millisecond))
+		return true, nil
+	}))
 	ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
 	defer cancel()
-	_, err := client.Acquire(ctx, "k", lockward.WithLease(time.Millisecond))
+	_, err := client.Acquire(ctx, "k", lockward.WithLease(2*time.Millisecond))
 	expect(t, err, context.DeadlineExceeded)
 	if calls := s.calls("lock.acquire") + s.calls("lock.renew"); calls > 20 {
 		t.Fatal(calls, "requests")
