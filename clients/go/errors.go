@@ -17,7 +17,8 @@ var (
 	// quarantine. If the deadline of the context ended the wait, the error is context.DeadlineExceeded, too.
 	ErrBusy error = &outcome{"others hold it or wait for it", "wait longer, or try again later"}
 
-	// ErrLost means that the tenure ended before it was released: another owner may hold the lock now.
+	// ErrLost means that the tenure ended before it was released: another owner may hold the lock now. The error names the cause,
+	// but it is not ErrRefused or ErrUnreachable, too.
 	ErrLost error = &outcome{"it is lost", "stop the work: another owner may hold the lock"}
 
 	// ErrReleased means that the Lock was released before, or that Handle has ended it.
@@ -36,7 +37,7 @@ var (
 	// ErrClosed means that the client is closed. Locks that Close has ended return ErrLost and ErrClosed.
 	ErrClosed error = &outcome{"the client is closed", "use one that is open"}
 
-	errCancelled = &outcome{"the caller has left", "nothing is held"}
+	errCancelled = &outcome{"the context of the caller has ended", "call again with another context"}
 )
 
 // An outcome says what happened, and what to do.
@@ -67,7 +68,19 @@ func (e *keyError) what() string {
 	return what
 }
 
-func (e *keyError) Unwrap() []error { return append([]error{e.outcome}, e.causes...) }
+// Unwrap returns the outcome and the causes. If a request has failed before a loss, only the causes of its failure count: errors.Is
+// must tell a lost lock from a failed request.
+func (e *keyError) Unwrap() []error {
+	all := []error{e.outcome}
+	for _, cause := range e.causes {
+		if inner, ok := cause.(*keyError); ok && e.outcome == ErrLost {
+			all = append(all, inner.causes...)
+		} else {
+			all = append(all, cause)
+		}
+	}
+	return all
+}
 
 func (p *part) fail(outcome error, causes ...error) error { return &keyError{outcome, p.key, causes} }
 

@@ -222,7 +222,8 @@ func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 //
 // The error is ErrLost when the lock is lost, or ErrReleased; then the command did not run. If the server answers the command
 // with an error, Guarded returns go-redis' error, and the lock stays held. When the reply is lost, the command may have run.
-// Then Guarded does not repeat it, and the error is ErrUnreachable. It is ctx.Err(), too, if ctx has ended.
+// Then Guarded does not repeat it, and the error is ErrUnreachable. It is ctx.Err(), too, if ctx has ended. If ctx ends before the
+// command is sent, the error is the cause of ctx and not ErrUnreachable, and the command did not run.
 func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 	defer runtime.KeepAlive(l)
 	p, guard := l.parts[0], append([]any{"LOCK.GUARD", l.Key(), l.Token()}, args...)
@@ -247,6 +248,9 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 			}
 		case r.replies != nil && (err == nil || errors.Is(err, ErrRefused)):
 			return r.replies[0]
+		}
+		if ctx.Err() != nil && errors.Is(err, ErrUnreachable) && !r.isUncertain {
+			err = p.fail(errCancelled, context.Cause(ctx), ctx.Err(), r.failure)
 		}
 		reply.SetErr(err)
 		return reply

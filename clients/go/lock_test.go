@@ -564,9 +564,66 @@ func TestErrorsTellTheKeyAndTheReplyOfTheServer(t *testing.T) {
 	s.do("DEL", "k")
 	err = lock.Guarded(t.Context()).Err()
 	expect(t, err, lockward.ErrLost)
+	if errors.Is(err, lockward.ErrRefused) {
+		t.Error("a lost lock is not refused: ", err)
+	}
 	if strings.Count(err.Error(), "lockward") != 1 || !redis.HasErrorPrefix(err, "NOTHELD") {
 		t.Error(err)
 	}
+}
+
+func TestALockThatIsLostInAnOutageIsNotUnreachable(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	var isCut atomic.Bool
+	client := newClient(t, s.tapped(func([]byte) (bool, error) {
+		if isCut.Load() {
+			return false, io.ErrClosedPipe
+		}
+		return true, nil
+	}))
+	lock := acquire(t, client, "k", lockward.WithLease(time.Second), lockward.WithoutRenewal())
+	isCut.Store(true)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_ = lock.Renew(ctx) // its failure is a cause of the loss
+	receive(t, "the loss", lock.Lost())
+	err := lock.Release(t.Context())
+	expect(t, err, lockward.ErrLost)
+	if errors.Is(err, lockward.ErrUnreachable) {
+		t.Error(err)
+	}
+}
+
+func TestAGuardedWriteWhoseContextHasEnded(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	lock := acquire(t, newClient(t, s.tapped(func(sent []byte) (bool, error) {
+		if bytes.Contains(sent, []byte("LOCK.GUARD")) {
+			cancel(nil)
+			return false, io.ErrClosedPipe
+		}
+		return true, nil
+	})), "k")
+	late, stop := context.WithDeadlineCause(t.Context(), time.Now(), io.EOF)
+	defer stop()
+	err := lock.Guarded(late, "SET", "state", "paid").Err()
+	expect(t, err, io.EOF, context.DeadlineExceeded)
+	if errors.Is(err, lockward.ErrUnreachable) || !lock.Held() {
+		t.Error(err)
+	}
+	err = lock.Guarded(ctx, "SET", "state", "paid").Err() // may have run
+	expect(t, err, lockward.ErrUnreachable, context.Canceled)
+	err = lock.Guarded(ctx, "SET", "state", "paid").Err()
+	expect(t, err, context.Canceled)
+	if errors.Is(err, lockward.ErrUnreachable) {
+		t.Error(err)
+	}
+	if calls := s.calls("lock.guard"); calls != 0 {
+		t.Error(calls)
+	}
+	check(t, lock.Release(t.Context()))
 }
 
 func TestIdleConnectionsAreClosed(t *testing.T) {
