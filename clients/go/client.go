@@ -150,6 +150,9 @@ func (c *Client) newOwner() string { return c.id + ":" + strconv.FormatUint(c.ow
 // When the lock is lost, the context of fn is cancelled, context.Cause returns the reason, and fn should stop. fn may send the
 // lock's Token with each write, so that the store can refuse a write with a smaller token.
 //
+// The deadline of ctx limits the wait and the work: the context of fn ends at the deadline, too. To limit only the wait, call Acquire
+// with a context that has the deadline, and give the work lock.Context(parent), where parent has no deadline.
+//
 // Do returns the error of Acquire or of fn. If the lock was lost, the error is ErrLost, too: the work was not protected up to its
 // end.
 func (c *Client) Do(
