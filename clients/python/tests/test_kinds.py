@@ -131,6 +131,15 @@ def test_several_locks_form_one_lock(module: Any, own: Any, client: redis.Redis)
         module.MultiLock([module.Lock(own, "a"), module.Lock(own, "a")])
 
 
+@pytest.mark.parametrize("name", ["timeout", "lease", "hold_limit"])
+@pytest.mark.parametrize("seconds", [-1, 0, 0.001, float("nan")])
+def test_a_lease_that_ends_at_once_is_refused(module: Any, own: Any, name: str, seconds: float) -> None:
+    with pytest.raises(ValueError, match=f"^{name} "):
+        module.Lock(own, "a", **{name: seconds})
+    with pytest.raises(ValueError, match=f"^{name} "):
+        module.MultiLock([module.Lock(own, "a")], **{name: seconds})
+
+
 def test_several_locks_are_lost_when_one_of_them_is_lost(module: Any, own: Any, client: redis.Redis) -> None:
     told: list[Any] = []
     both = module.MultiLock([module.Lock(own, "a"), module.Lock(own, "b")], on_lost=told.append)

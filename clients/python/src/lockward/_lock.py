@@ -30,6 +30,8 @@ N = TypeVar("N")  # None, or an awaitable of it
 L = TypeVar("L", bound="LockBase[Any, Any, Any]")
 #: The client does not know the server's default lease. Without a named lease, a hold limit up to this one is the lease, too.
 _DEFAULT_LEASE = 30.0
+#: The client subtracts a millisecond from each lease, so a lease of one millisecond is over when it begins.
+_SHORTEST_LEASE = 0.002
 
 
 def kind(shared: bool, slots: int | None, weight: int | None = None) -> Command:
@@ -53,7 +55,7 @@ class LockBase(Generic[E, B, N]):
     """A lock with this key, not yet acquired. The first eight arguments are those of redis-py's Lock. Times are seconds.
 
     ``timeout``: the lease, after which the lock ends. None: the lock is held until it is released, and its lease is
-    renewed while this object lives.
+    renewed while this object lives. ``timeout``, ``lease`` and ``hold_limit`` are at least 0.002 seconds.
 
     ``sleep`` is accepted and ignored: the server hands the lock over, so the client does not poll.
 
@@ -119,6 +121,10 @@ class LockBase(Generic[E, B, N]):
 
     def __post_init__(self) -> None:
         check_client(self.redis, self._kind.is_asynchronous)
+        for option in ("timeout", "lease", "hold_limit"):
+            seconds = getattr(self, option)
+            if seconds is not None and not seconds >= _SHORTEST_LEASE:
+                raise ValueError(f"{option} must be None or at least {_SHORTEST_LEASE} seconds, not {seconds}")
         self.auto_renewal = not self.timeout if self.auto_renewal is None else self.auto_renewal
         self._owner = self.owner.encode() if isinstance(self.owner, str) else self.owner
         self._encode = self.redis.get_encoder().encode
