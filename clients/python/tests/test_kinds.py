@@ -114,6 +114,17 @@ def test_a_semaphore_has_permits(module: Any, own: Any) -> None:
     one.release()
 
 
+def test_a_semaphore_takes_over_options_for_the_wait(module: Any, own: Any, client: redis.Redis) -> None:
+    with lockward.Semaphore(client, "a", 1).permits():
+        assert module.Semaphore(own, "a", 1, blocking_timeout=0.1).acquire() is None
+        assert module.Semaphore(own, "a", 1, blocking=False).acquire() is None
+        with (
+            pytest.raises(LockError, match="within the time"),
+            module.Semaphore(own, "a", 1, blocking_timeout=0.1).permits(),
+        ):
+            pass
+
+
 def test_several_locks_form_one_lock(module: Any, own: Any, client: redis.Redis) -> None:
     def locks() -> list[Any]:
         return [module.Lock(own, "b"), module.Lock(own, "a", shared=True)]

@@ -565,11 +565,11 @@ class SemaphoreBase(Generic[L]):
         """A lock of ``permits`` slots, not yet acquired."""
         return self._lock(weight=None if permits == 1 else permits)
 
-    def acquire(self, permits: int = 1, blocking: bool = True, timeout: Number | None = None) -> Any:
+    def acquire(self, permits: int = 1, blocking: bool | None = None, timeout: Number | None = None) -> Any:
         """Acquire ``permits`` slots within `timeout` seconds. Return a held lock, or None."""
         lock = self.permits(permits)
         lock._enters_held = True
         return lock._run(self._acquire(lock, blocking, timeout))
 
-    async def _acquire(self, lock: L, blocking: bool, timeout: Number | None) -> L | None:
+    async def _acquire(self, lock: L, blocking: bool | None, timeout: Number | None) -> L | None:
         return lock if (await lock._acquire(blocking, timeout, None)) else None

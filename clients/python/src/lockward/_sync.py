@@ -116,7 +116,7 @@ class Semaphore(SemaphoreBase[Lock]):
     """A semaphore with this number of slots. All callers should use the same number. The other arguments are those of ``Lock``.
 
     ``acquire(permits=2, timeout=1)`` returns the permit: a held lock, to be released with ``release()`` or by ``with``.
-    It returns None if the slots are not free in time.
+    It returns None if the slots are not free in time. ``with semaphore.permits(2) as permit:`` raises LockError instead.
     """
 
     _make = Lock
