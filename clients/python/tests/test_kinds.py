@@ -142,6 +142,41 @@ def test_several_locks_form_one_lock(module: Any, own: Any, client: redis.Redis)
         module.MultiLock([module.Lock(own, "a"), module.Lock(own, "a")])
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("timeout", 2),
+        ("blocking", False),
+        ("blocking_timeout", 1),
+        ("thread_local", False),
+        ("raise_on_release_error", False),
+        ("auto_renewal", True),
+        ("lease", 2),
+        ("hold_limit", 2),
+        ("owner", "job-7"),
+        ("on_lost", print),
+        ("replicas", (1, 1)),
+        ("patience", 1),
+        ("response_limit", 1),
+        ("waiting_connections", 1),
+    ],
+)
+def test_several_locks_refuse_options_of_one_lock(module: Any, own: Any, name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{name} .*'a'.* to MultiLock"):
+        module.MultiLock([module.Lock(own, "b"), module.Lock(own, "a", **{name: value})])
+    module.MultiLock([module.Lock(own, "b"), module.Lock(own, "a")], **{name: value})
+
+
+def test_several_locks_may_have_different_kinds(module: Any, own: Any, client: redis.Redis) -> None:
+    kinds = [module.ReadWriteLock(own, "a").read(), module.Semaphore(own, "b", 3).permits(2), module.Lock(own, "c")]
+    with module.MultiLock(kinds, blocking_timeout=20):
+        assert lockward.Lock(client, "a", shared=True).acquire(blocking=False)
+        assert lockward.Semaphore(client, "b", 3).acquire(blocking=False)
+        assert not lockward.Semaphore(client, "b", 3).acquire(blocking=False)
+    with pytest.raises(ValueError, match="re-entrant"):
+        module.MultiLock([module.Lock(own, "a", reentrant=True), module.Lock(own, "b")])
+
+
 @pytest.mark.parametrize("name", ["timeout", "lease", "hold_limit"])
 @pytest.mark.parametrize("seconds", [-1, 0, 0.001, float("nan")])
 def test_a_lease_that_ends_at_once_is_refused(module: Any, own: Any, name: str, seconds: float) -> None:

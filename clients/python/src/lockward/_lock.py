@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from time import monotonic
 from types import SimpleNamespace
@@ -125,7 +125,6 @@ class LockBase(Generic[E, B, N]):
             seconds = getattr(self, option)
             if seconds is not None and not seconds >= _SHORTEST_LEASE:
                 raise ValueError(f"{option} must be None or at least {_SHORTEST_LEASE} seconds, not {seconds}")
-        self.auto_renewal = not self.timeout if self.auto_renewal is None else self.auto_renewal
         self._owner = self.owner.encode() if isinstance(self.owner, str) else self.owner
         self._encode = self.redis.get_encoder().encode
         #: The keys, in the order in which they are acquired, and the kind of lock that each is.
@@ -148,6 +147,10 @@ class LockBase(Generic[E, B, N]):
         raise NotImplementedError
 
     # What is held.
+
+    @property
+    def _is_renewed(self) -> bool:
+        return self.timeout is None if self.auto_renewal is None else bool(self.auto_renewal)
 
     @property
     def _runtime(self) -> Runtime:
@@ -367,7 +370,7 @@ class LockBase(Generic[E, B, N]):
         while is_held is None:
             tenures = [Tenure(key, kind) for key, kind in self._parts]
             # While the caller waits for a later key, the keys that it already has are renewed in any case.
-            is_renewed = bool(self.auto_renewal) or len(tenures) > 1
+            is_renewed = self._is_renewed or len(tenures) > 1
             holding = Holding(owner(), millis(lease) if lease else 0, tenures, self._kind.event(), named, is_renewed)
             try:
                 is_held = await Acquisition(self, call, holding, None if self._owner else owner).run()
@@ -388,7 +391,7 @@ class LockBase(Generic[E, B, N]):
             if self.reentrant:
                 return await self._acquire(blocking, blocking_timeout, token)
             raise
-        holding.is_renewed = bool(self.auto_renewal)
+        holding.is_renewed = self._is_renewed
         if self.hold_limit is not None:
             holding.end = holding.granted_at + self.hold_limit
         self._store(holding)
@@ -532,12 +535,28 @@ LockBase.__init__.__doc__ = LockBase.__doc__
 
 class MultiLockBase(LockBase[Any, Any, Any]):
     def __init__(self, locks: Sequence[LockBase[Any, Any, Any]], **options: Any) -> None:
-        if not locks or any(lock.redis is not locks[0].redis for lock in locks) or options.get("reentrant"):
+        is_reentrant = options.get("reentrant") or any(lock.reentrant for lock in locks)
+        if not locks or any(lock.redis is not locks[0].redis for lock in locks) or is_reentrant:
             raise ValueError("these must be locks of one client, and cannot be re-entrant")
+        for lock in locks:
+            self._check_options(lock)
         super().__init__(locks[0].redis, ", ".join(readable(lock.name) for lock in locks), **options)
         self._parts = sorted(part for lock in locks for part in lock._parts)
         if len({key for key, _ in self._parts}) < len(self._parts):
             raise ValueError("the names must be distinct")
+
+    @staticmethod
+    def _check_options(lock: LockBase[Any, Any, Any]) -> None:
+        """ValueError if the lock has an option that this class would ignore."""
+        taken_over = {"redis", "name", "shared", "slots", "weight", "sleep"}  # `sleep` has no effect in any lock
+        if lock.slots is not None:
+            taken_over.add("thread_local")  # Semaphore sets it
+        for option in fields(lock):
+            if option.name not in taken_over and getattr(lock, option.name) != option.default:
+                name = readable(lock.name)
+                raise ValueError(
+                    f"{option.name} of the lock {name!r} would have no effect: give it to MultiLock instead"
+                )
 
 
 class ReadWriteLockBase(Generic[L]):

@@ -98,8 +98,9 @@ class Lock(LockBase[threading.Event, bool, None]):
 class MultiLock(MultiLockBase, Lock):
     """Several locks of one client as one, such as ``MultiLock([Lock(r, "a"), Lock(r, "b")])``: all are held, or none.
 
-    The names and kinds are those of the locks; the other arguments are those of ``Lock``. The locks are acquired in the
-    order of their names, so that two programs do not deadlock. A MultiLock is lost as soon as one of its locks is lost.
+    The names and kinds are those of the locks. The other arguments are those of ``Lock``: give them to the MultiLock,
+    because the locks must have none. The locks are acquired in the order of their names, so that two programs do not
+    deadlock. A MultiLock is lost as soon as one of its locks is lost.
     """
 
 
