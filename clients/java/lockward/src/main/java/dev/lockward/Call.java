@@ -169,11 +169,14 @@ final class Call {
             return new LockUnreachableException(
                     "no reply to the command guarded by the lock " + key + ": it may have run", cause);
         }
-        return left > 0
-                ? null
-                : new LockUnreachableException(
-                        "no server answers for the lock " + key + ": " + cause.getMessage() + "; try again later",
-                        cause);
+        return left > 0 ? null : unreachable(cause);
+    }
+
+    private LockUnreachableException unreachable(Throwable failure) {
+        // Lettuce wraps the error that says why a connection could not be opened.
+        Throwable cause = failure.getCause() == null ? failure : failure.getCause();
+        return new LockUnreachableException(
+                "no server answers for the lock " + key + ": " + cause.getMessage() + "; try again later", failure);
     }
 
     /** One attempt to send the requests, in one pipeline. It completes with the replies, or with the reason why there are none. */
@@ -297,10 +300,12 @@ final class Call {
                 return;
             }
             pause(Math.min(left, Clock.backOff(failures++))).whenComplete((done, cancelled) -> {
-                if (cancelled == null) {
-                    attempt();
-                } else {
+                if (cancelled != null) {
                     answers.completeExceptionally(cancelled);
+                } else if (Clock.left(giveUpAt()) > 0) {
+                    attempt();
+                } else { // another attempt would have no time, and its failure would hide this cause
+                    answers.completeExceptionally(unreachable(cause));
                 }
             });
         }

@@ -2,9 +2,12 @@ package dev.lockward;
 
 import static dev.lockward.Server.eventually;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.lettuce.core.RedisURI;
 import io.lettuce.core.cluster.SlotHash;
+import java.net.ServerSocket;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
@@ -51,6 +54,23 @@ class ServersTest {
             server.call("LOCK.RELEASE", "k", "other", "ALL");
             assertTrue(waiting.get(20, TimeUnit.SECONDS).isHeld());
             assertTrue(server.info("k").orElseThrow().leaseLeft() > 3_000);
+        }
+    }
+
+    @Test
+    void theErrorSaysWhyNoConnectionCouldBeOpened() throws Exception {
+        int closed;
+        try (ServerSocket socket = new ServerSocket(0)) {
+            closed = socket.getLocalPort();
+        }
+        try (LockwardClient client = Server.builder(RedisURI.create("127.0.0.1", closed))
+                .patience(Duration.ofMillis(500))
+                .build()) {
+            // On a busy machine the first call may end before its connection is refused.
+            eventually(() -> assertThrows(LockUnreachableException.class, () -> client.request("k")
+                            .tryAcquire(Duration.ZERO))
+                    .getMessage()
+                    .contains("Connection refused: "));
         }
     }
 }
