@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
-import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, test } from "node:test";
@@ -53,14 +53,19 @@ test("the install line in the README works from a clean folder", async () => {
   const folder = mkdtempSync(join(tmpdir(), "lockward-"));
   after(() => rmSync(folder, { recursive: true }));
   for (const file of ["src", "package.json", "package-lock.json", "tsconfig.json", "tsconfig.build.json", ".npmrc"]) {
-    cpSync(file, join(folder, "clients/node", file), { recursive: true });
+    cpSync(file, join(folder, "lockward/clients/node", file), { recursive: true });
   }
   const env = { ...process.env, npm_config_prefer_offline: "true", npm_config_audit: "false" };
-  const program = `import { Lockward } from "lockward"; console.log(typeof Lockward)`;
-  const check = `${install}node --input-type=module --eval '${program}'`;
-  const { status, stdout, stderr } = spawnSync("bash", ["-ec", check], { cwd: folder, env, encoding: "utf8" });
+  const cwd = join(folder, "program");
+  mkdirSync(cwd);
+  writeFileSync(
+    join(cwd, "program.mjs"),
+    'import { Redis } from "ioredis"; import { Lockward } from "lockward"; console.log(typeof Redis, typeof Lockward)',
+  );
+  const check = `${install}node program.mjs`;
+  const { status, stdout, stderr } = spawnSync("bash", ["-ec", check], { cwd, env, encoding: "utf8" });
   assert.equal(status, 0, stderr);
-  assert.match(stdout, /^function$/m);
+  assert.match(stdout, /^function function$/m);
 });
 
 test("require works", async () => {
