@@ -94,6 +94,7 @@ public final class HeldLock implements AutoCloseable {
     /**
      * Runs a command only while the server has this tenure: sends LOCK.GUARD with the first key and its fencing token. Example: {@code
      * guarded("SET", "{order:42}:state", "paid")}. Without arguments the server only checks the token.
+     * Of several keys, the server checks only the token of the key that sorts first.
      *
      * <p>The data must be on the lock's server. In a cluster the keys of the data need the slot of the lock, by a common tag such as
      * {@code {order:42}}. If the reply is lost, the client does not repeat the command, because the server may have run it.
