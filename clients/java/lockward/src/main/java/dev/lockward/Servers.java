@@ -195,6 +195,7 @@ final class Servers {
                     node.address = address;
                     if (last != null && !last.equals(address)) { // there is a new primary
                         node.waiting.forEach(Connection::close);
+                        closeIdle(node);
                         onConnectionLost.accept(node);
                     }
                     return new Connection(node, redis);
@@ -225,7 +226,8 @@ final class Servers {
     }
 
     /**
-     * Makes the next request to the node open a new connection. Returns false if this was already done.
+     * Makes the next request to the node open a new connection. Returns false if this was already done. The idle connections stay:
+     * if the server accepts no new connection, they are the only ones that work.
      *
      * @param shared the present shared connection, or null if it could not be opened
      */
@@ -238,12 +240,13 @@ final class Servers {
         }
         nodesBySlot.values().removeIf(node::equals);
         failures.incrementAndGet();
-        if (shared != null) { // without a new connection, the idle ones may be the only ones that work
-            for (Connection idle = node.idle.poll(); idle != null; idle = node.idle.poll()) {
-                idle.close();
-            }
-        }
         return true;
+    }
+
+    private static void closeIdle(Node node) {
+        for (Connection idle = node.idle.poll(); idle != null; idle = node.idle.poll()) {
+            idle.close();
+        }
     }
 
     /**
@@ -255,6 +258,7 @@ final class Servers {
         Node node = used.node();
         Connection shared = node.openConnection();
         if (shared != null && (shared.equals(used) || node.waiting.contains(used)) && leave(node, shared)) {
+            closeIdle(node);
             // Other requests on this connection may still get their replies.
             timer.at(Clock.now() + responseLimit, shared::close);
         }

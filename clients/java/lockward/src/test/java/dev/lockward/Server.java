@@ -155,6 +155,18 @@ public final class Server implements AutoCloseable {
                 .forEach(line -> call("CLIENT", "KILL", "ID", line.replaceFirst("^\\W*id=(\\d+) .*", "$1")));
     }
 
+    /** Closes the oldest connection: the shared one of the client. */
+    void killOldest() {
+        Object own = call("CLIENT", "ID").get(0);
+        String oldest = call("CLIENT", "LIST", "TYPE", "normal")
+                .toString()
+                .lines()
+                .filter(line -> line.contains("id=") && !line.contains("id=" + own + " "))
+                .findFirst()
+                .orElseThrow();
+        call("CLIENT", "KILL", "ID", oldest.replaceFirst("^\\W*id=(\\d+) .*", "$1"));
+    }
+
     /** A number in the reply to INFO. */
     long count(String name) {
         Matcher matcher = Pattern.compile(name + "\\D+(\\d+)")

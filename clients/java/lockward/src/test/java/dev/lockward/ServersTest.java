@@ -58,6 +58,22 @@ class ServersTest {
     }
 
     @Test
+    void anIdleConnectionIsUsedIfTheSharedOneBrokeAndTheServerAcceptsNoOther() throws Exception {
+        try (Server server = new Server();
+                LockwardClient client = server.client()) {
+            server.call("LOCK.ACQUIRE", "k", "other", "PX", 60_000);
+            CompletableFuture<HeldLock> waiting = client.request("k").acquireAsync();
+            eventually(() -> server.waiters("k") == 1);
+            server.call("LOCK.RELEASE", "k", "other", "ALL");
+            HeldLock held = waiting.get(20, TimeUnit.SECONDS);
+            server.call("CONFIG", "SET", "maxclients", 1);
+            server.killOldest();
+            held.release();
+            assertFalse(server.isLocked("k"));
+        }
+    }
+
+    @Test
     void theErrorSaysWhyNoConnectionCouldBeOpened() throws Exception {
         int closed;
         try (ServerSocket socket = new ServerSocket(0)) {
