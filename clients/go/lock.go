@@ -19,8 +19,8 @@ import (
 
 // A Lock is held by an owner of its own. While the Lock is held, the client renews its lease. The Lock can still be lost: the
 // process is paused for longer than the lease, no server is reachable, or an administrator breaks the lock. Lost and Context
-// report the loss. Held returns whether the lock is held. The client learns at the next renewal, within a third of the lease,
-// that an administrator has broken the lock. A loss stops no write that is under way. So write to the lock's server with Guarded. Pass the
+// report the loss. Held returns whether the lock is held. If an administrator breaks the lock, the client notices this at
+// the next renewal, within a third of the lease. A loss stops no write that is under way. So write to the lock's server with Guarded. Pass the
 // Token to any other store, and let the store refuse a token that is smaller than the largest one it has seen.
 //
 // Many goroutines may use a Lock; they hold it together. A Lock must not be copied. When the program has no reference to a Lock any

@@ -410,7 +410,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
 
     /// Ends the waits of an owner that holds the lock: each is granted as a re-entry, or gets an error, for
     /// example for a smaller limit or another weight. Then the owner's kept places end. While the tenure is
-    /// unconfirmed, a wait with HOLDS 1 stays, and the kept places stay too.
+    /// unconfirmed, the owner's waits with HOLDS 1 and its kept places remain in the queue.
     fn serve_other_waits_of(&mut self, owner: &Owner) {
         let Some(queue) = self.queue else { return };
         if self.lock.holder(owner).is_none() {

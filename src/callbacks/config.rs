@@ -16,7 +16,7 @@ use std::{mem, slice};
 /// false.
 ///
 /// # Safety
-/// `argv` points to `argc` strings of the server.
+/// `argv` must point to an array of `argc` strings of the server.
 pub unsafe fn register(context: Context, argv: *mut *mut raw::RedisModuleString, argc: c_int) -> bool {
     let count = usize::try_from(argc).unwrap_or_default();
     // SAFETY: the caller promises `argc` valid strings. Without arguments the pointer is not used.

@@ -213,7 +213,7 @@ impl Context {
     /// Sends a command with a key and a payload to replicas and the AOF. Returns false if the server has no
     /// such command.
     pub fn replicate(self, command: &CStr, name: &KeyName<'_>, payload: &[u8]) -> bool {
-        // SAFETY: the arguments match the format: a string of the server, and a buffer with its length.
+        // SAFETY: the format string names a string of the server and a buffer with its length, and these follow.
         let status = unsafe {
             api!(RedisModule_Replicate(
                 self.raw,

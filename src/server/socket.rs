@@ -61,8 +61,7 @@ impl Context {
     pub fn socket(self, client: u64) -> Option<Socket> {
         let id = c_longlong::try_from(client).ok()?;
         let (list, by_id) = (c"LIST".as_ptr(), c"ID".as_ptr());
-        // SAFETY: the arguments match the format: two C strings and a number. `CallReply` takes over the
-        // reply.
+        // SAFETY: the format string names two C strings and a number, and these follow. `CallReply` takes over the reply.
         let reply = unsafe {
             CallReply::new(api!(RedisModule_Call(
                 self.as_ptr(),

@@ -24,7 +24,7 @@ pub fn encode<A: AsRef<[u8]>>(arguments: &[A]) -> Vec<u8> {
 /// Decodes the first reply in `bytes`, and returns it with its length. `None` if the reply is incomplete.
 ///
 /// # Errors
-/// [`NoReply`] when the bytes are not a reply.
+/// [`NoReply`] if the bytes cannot be the beginning of a RESP reply.
 pub fn decode(bytes: &[u8]) -> Result<Option<(Reply, usize)>, NoReply> {
     let mut reader = Reader { bytes, at: 0 };
     match reader.reply(0) {

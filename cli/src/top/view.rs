@@ -1,4 +1,4 @@
-//! Draws the screen. In a terminal with fewer than 80 columns, the names of locks and owners are cut.
+//! Draws the screen. If the terminal has fewer than 80 columns, `top` cuts the names of locks and owners.
 
 use std::time::Instant;
 

@@ -91,7 +91,7 @@ impl Guard {
     }
 
     /// Resolves when the lock is lost, with the reason, or with [`Loss::Released`] when the guard is released or
-    /// dropped. Several locks are lost as soon as one of them is lost. The future resolves when the lease is over by
+    /// dropped. A guard of several locks is lost as soon as one of them is lost. The future resolves when the lease is over by
     /// this process's clock, even if no server answers. It resolves earlier when the server refuses a renewal because
     /// the owner does not hold the lock. If a client deletes the lock, the next renewal comes up to a third of the
     /// lease later. The future borrows nothing from the guard and may be moved to another task. Await it in a tokio

@@ -32,9 +32,10 @@ pub enum OldPrimary {
 /// promotion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenPromise {
-    /// The server's wall clock is later than the granting server's wall clock was at the last grant.
+    /// The wall clock of the server shows a later time than the wall clock of the granting server showed at the last
+    /// grant.
     PastTheLastGrant,
-    /// The server's wall clock is later than the granting servers' wall clocks were at all grants so far.
+    /// The wall clock of the server shows a later time than the wall clock of any granting server showed at its grants.
     PastEveryGrant,
 }
 

@@ -114,8 +114,8 @@ impl<'r> Round<'r> {
         self.restore_tenures(&server);
     }
 
-    /// A replica that has missed the last grants is promoted. The old primary is killed, or, if `is_isolated`, it has
-    /// lost its replicas and accepts writes until it notices the loss.
+    /// Promotes a replica that did not receive the last grants. If `is_isolated`, the old primary lives on without
+    /// replicas, and accepts writes until it notices that. Otherwise it is killed.
     fn promote(&mut self, is_isolated: bool) {
         let setup = || Setup::new().config("min-replicas-to-write 1").config("min-replicas-max-lag 1");
         let replica = || setup().module(&format!("quarantine {}", QUARANTINE / MS)).start();

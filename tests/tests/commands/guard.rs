@@ -16,8 +16,8 @@ fn names(commands: &[Sent]) -> Vec<String> {
     commands.iter().map(|words| String::from_utf8_lossy(&words[0]).to_uppercase()).collect()
 }
 
-/// Lets the holder's lease of `lock` end. No lock command runs after the end, so the module has not removed the holder
-/// yet.
+/// Shortens the lease of `owner`, and waits until it is over. No lock command runs after that, so the module has not
+/// removed the holder yet.
 fn end_lease(client: &mut Client, owner: &str) {
     client.call(format!("LOCK.RENEW lock {owner} PX 1"));
     eventually("the lease is over", || client.call("PTTL lock").int() < 0);

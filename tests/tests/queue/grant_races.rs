@@ -399,7 +399,8 @@ impl<'a> Course<'a> {
     }
 }
 
-/// Runs races of `ending` with every event that frees the lock. Then checks that no lock, waiter or connection remains.
+/// Runs races of `ending` with every event that frees the lock. At the end it checks that no owner holds a lock, no client
+/// waits, and no connection is left over.
 #[track_caller]
 fn race(ending: Ending) -> Vec<Outcomes> {
     let server = Server::start();

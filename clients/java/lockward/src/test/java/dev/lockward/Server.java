@@ -22,6 +22,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
 /** A server for tests. It ends when the tests end, at the latest. */
@@ -147,24 +148,25 @@ public final class Server implements AutoCloseable {
 
     /** Closes all connections that do not wait. */
     void killIdle() {
-        Object own = call("CLIENT", "ID").get(0);
-        call("CLIENT", "LIST", "TYPE", "normal")
-                .toString()
-                .lines()
-                .filter(line -> line.contains(" flags=N ") && !line.contains("id=" + own + " "))
-                .forEach(line -> call("CLIENT", "KILL", "ID", line.replaceFirst("^\\W*id=(\\d+) .*", "$1")));
+        others().filter(line -> line.contains(" flags=N ")).forEach(this::kill);
     }
 
     /** Closes the oldest connection: the shared one of the client. */
     void killOldest() {
+        kill(others().findFirst().orElseThrow());
+    }
+
+    /** The lines of CLIENT LIST, without that of this object's own connection. */
+    private Stream<String> others() {
         Object own = call("CLIENT", "ID").get(0);
-        String oldest = call("CLIENT", "LIST", "TYPE", "normal")
+        return call("CLIENT", "LIST", "TYPE", "normal")
                 .toString()
                 .lines()
-                .filter(line -> line.contains("id=") && !line.contains("id=" + own + " "))
-                .findFirst()
-                .orElseThrow();
-        call("CLIENT", "KILL", "ID", oldest.replaceFirst("^\\W*id=(\\d+) .*", "$1"));
+                .filter(line -> line.contains("id=") && !line.contains("id=" + own + " "));
+    }
+
+    private void kill(String line) {
+        call("CLIENT", "KILL", "ID", line.replaceFirst("^\\W*id=(\\d+) .*", "$1"));
     }
 
     /** A number in the reply to INFO. */

@@ -46,9 +46,7 @@ class ServersTest {
     void aGrantIsConfirmedThoughTheServerAcceptsNoOtherConnection() throws Exception {
         try (Server server = new Server();
                 LockwardClient client = server.client()) {
-            server.call("LOCK.ACQUIRE", "k", "other", "PX", 60_000);
-            CompletableFuture<HeldLock> waiting = client.request("k").acquireAsync();
-            eventually(() -> server.waiters("k") == 1);
+            CompletableFuture<HeldLock> waiting = waitBehindAnother(server, client);
             server.killIdle();
             server.call("CONFIG", "SET", "maxclients", server.connections() - 1);
             server.call("LOCK.RELEASE", "k", "other", "ALL");
@@ -61,9 +59,7 @@ class ServersTest {
     void anIdleConnectionIsUsedIfTheSharedOneBrokeAndTheServerAcceptsNoOther() throws Exception {
         try (Server server = new Server();
                 LockwardClient client = server.client()) {
-            server.call("LOCK.ACQUIRE", "k", "other", "PX", 60_000);
-            CompletableFuture<HeldLock> waiting = client.request("k").acquireAsync();
-            eventually(() -> server.waiters("k") == 1);
+            CompletableFuture<HeldLock> waiting = waitBehindAnother(server, client);
             server.call("LOCK.RELEASE", "k", "other", "ALL");
             HeldLock held = waiting.get(20, TimeUnit.SECONDS);
             server.call("CONFIG", "SET", "maxclients", 1);
@@ -88,5 +84,12 @@ class ServersTest {
                     .getMessage()
                     .contains("Connection refused: "));
         }
+    }
+
+    private static CompletableFuture<HeldLock> waitBehindAnother(Server server, LockwardClient client) {
+        server.call("LOCK.ACQUIRE", "k", "other", "PX", 60_000);
+        CompletableFuture<HeldLock> waiting = client.request("k").acquireAsync();
+        eventually(() -> server.waiters("k") == 1);
+        return waiting;
     }
 }
