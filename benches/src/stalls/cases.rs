@@ -249,7 +249,7 @@ pub fn leases_of_one(side: Side, within_a_second: bool, beside: Beside) -> Vec<f
     let longest = scene.longest_ping(|scene| {
         if beside == Beside::Client && side == Side::Lockward {
             while Instant::now() < last {
-                scene.control.pipeline(&[take_slot(HOLDER, "1"), release_slot(HOLDER)]);
+                scene.control.pipeline(&[take_slot(HOLDER, LEASE), release_slot(HOLDER)]);
             }
         }
         thread::sleep(last.saturating_duration_since(Instant::now()));
