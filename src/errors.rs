@@ -12,7 +12,7 @@ use std::fmt;
 pub enum Error {
     /// Wrong arguments.
     Arguments(ParseError),
-    /// A lease that is not above zero, or too long for any clock.
+    /// A lease that is not above zero, or has too many milliseconds for 64 bits.
     InvalidLease(&'static str),
     /// A lease longer than `lock.max-lease`.
     LongerThanMaxLease(&'static str, Span),
@@ -24,7 +24,7 @@ pub enum Error {
     KeepNeeds,
     /// The key holds a value that is not a lock.
     WrongType,
-    /// A replica was asked to change a lock.
+    /// A client asked a replica to change a lock.
     ReadOnly,
     Paused,
     /// The token of LOCK.GUARD is not that of a present holder. The value is the largest token of the present holders,
@@ -77,7 +77,6 @@ impl From<Refusal> for Error {
 }
 
 impl Error {
-    /// Sends the error to the client.
     pub fn reply(&self, context: Context) {
         statistics::count_error();
         if matches!(self, Self::Arguments(ParseError::WrongArity)) {
@@ -114,8 +113,8 @@ impl fmt::Display for Error {
             Self::Full(Full::Total) => {
                 f.write_str("MAXWAITERS too many clients wait on this server (lock.max-waiters-total)")
             }
-            // From Valkey 8.1.1 on, a client that has subscribed may not wait. Only RESP3 lets a client send this
-            // command after it has subscribed.
+            // From Valkey 8.1.1 on, a client that has subscribed may not wait. Only with RESP3 can such a client send
+            // LOCK.ACQUIRE.
             Self::MayNotWait => f.write_str("ERR this server does not let a subscriber wait"),
             Self::Superseded => f.write_str(
                 "SUPERSEDED a later request of the same owner has taken over this place in the queue",
@@ -123,13 +122,14 @@ impl fmt::Display for Error {
             Self::NotServed => f.write_str("TRYAGAIN this node does not serve the key now"),
             Self::BecameReplica => f.write_str("UNBLOCKED this server has become a replica"),
             Self::NotFromPrimary => f.write_str("ERR this command is for replicas and the AOF alone"),
-            Self::Payload => f.write_str("ERR malformed changes, or those of a later version of the module"),
+            Self::Payload => {
+                f.write_str("ERR malformed changes, or changes of a later version of the module")
+            }
             Self::Internal => f.write_str("ERR internal error, see the server's log"),
         }
     }
 }
 
-/// The text of wrong arguments.
 const fn parse_error(error: ParseError) -> &'static str {
     match error {
         ParseError::WrongArity => "ERR wrong number of arguments",
@@ -139,7 +139,7 @@ const fn parse_error(error: ParseError) -> &'static str {
         ParseError::Holds => "ERR HOLDS is out of range",
         ParseError::Slots => "ERR SLOTS must be 1 to 1000000",
         ParseError::Weight => "ERR WEIGHT must be 1 to the number of slots",
-        ParseError::Keep => "ERR KEEP must be 1 to 60000",
+        ParseError::Keep => "ERR KEEP must be 1 to 60000 ms",
         ParseError::Token => "ERR TOKEN is out of range",
         ParseError::Count => "ERR count is out of range",
         ParseError::LimitNotAnInteger => "ERR timeout is not an integer or out of range",
@@ -151,7 +151,6 @@ const fn parse_error(error: ParseError) -> &'static str {
     }
 }
 
-/// The text of an inner command that is refused.
 const fn inner_refused(refused: InnerRefused) -> &'static str {
     match refused {
         InnerRefused::OwnCommand => "ERR LOCK.GUARD cannot run LOCK commands",

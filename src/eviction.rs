@@ -13,9 +13,9 @@ pub fn warn() {
         log(
             Level::Warning,
             &format!(
-                "maxmemory-policy is {}: at maxmemory the server evicts locks that are held. They are not lost, but kept \
-                 in memory beside the keyspace, so that little memory is gained. Set maxmemory-policy to noeviction, or \
-                 keep locks on a server of their own.",
+                "maxmemory-policy is {}: at maxmemory the server evicts locks that are held. The module keeps these \
+                 locks in memory beside the keyspace, so an eviction frees little memory. Set maxmemory-policy to \
+                 noeviction, or keep the locks on a separate server.",
                 policy.escape_ascii()
             ),
         );

@@ -57,7 +57,7 @@ pub enum Callback {
     Defrag,
     /// A snapshot begins or ends.
     Snapshot,
-    /// INFO is asked for.
+    /// The server composes the reply of INFO.
     Statistics,
     /// A setting is read or written.
     Config,
@@ -65,13 +65,15 @@ pub enum Callback {
 
 /// Runs a callback. If the callback panics, this function logs the panic and returns `fallback`.
 ///
-/// If a shared value is in use, the server has called back into the module during a call from the module. In
-/// this case the callback does not run, and this function logs the call and returns `fallback`. Two kinds of
-/// callback run even then, because the server may call them on another thread while the main thread uses a
-/// shared value.
+/// If a shared value is in use, the server has called back into the module during a call from the module. In this case
+/// the callback does not run, and this function logs the call and returns `fallback`. Two kinds of callback run even in
+/// this case, because the server may call them on another thread while the main thread uses a shared value.
 pub fn catch_panic<R>(kind: Callback, fallback: R, callback: impl FnOnce() -> R) -> R {
     if !matches!(kind, Callback::Free | Callback::Keys) && in_use() {
-        log(Level::Warning, &format!("{kind:?} ignored: it came while the module's state was in use"));
+        log(
+            Level::Warning,
+            &format!("{kind:?} ignored: the server called it while the module's state was in use"),
+        );
         return fallback;
     }
     let run = || {
@@ -133,7 +135,6 @@ pub mod probe {
         found.is_some()
     }
 
-    /// Panics when `callback` is armed.
     pub fn panic_if_armed(callback: Callback) {
         if ARMED.get() == Some(callback) {
             ARMED.set(None);

@@ -11,9 +11,8 @@ use std::ffi::{c_char, c_int, c_longlong, c_void};
 use std::sync::Mutex;
 use std::{mem, slice};
 
-/// Registers every setting. The value of a setting comes from the configuration, or else from the module's
-/// arguments, or else it is the default. If an argument is wrong, the function logs the mistake and returns
-/// false.
+/// Registers every setting. The value of a setting comes from the configuration, else from the module's arguments, else
+/// from the default. If an argument is wrong, the function logs the mistake and returns false.
 ///
 /// # Safety
 /// `argv` must point to an array of `argc` strings of the server.
@@ -35,8 +34,7 @@ pub unsafe fn register(context: Context, argv: *mut *mut raw::RedisModuleString,
     loaded
 }
 
-/// Settings are set one by one, so they may contradict each other. If they do, this function warns once and names the
-/// value that is used.
+/// If the settings contradict each other, this function warns once and names the default lease that the module uses.
 fn warn_of_contradiction() {
     static LAST: Mutex<Option<(u64, u64)>> = Mutex::new(None);
     let shortened = shortened_default_lease();
@@ -45,8 +43,8 @@ fn warn_of_contradiction() {
         log(
             Level::Warning,
             &format!(
-                "lock.default-lease is {set}, but lock.max-lease or lock.quarantine allows no lease above {is}: \
-                 that is the default now"
+                "lock.default-lease is {set}, but lock.max-lease or lock.quarantine allows no lease above {is}, \
+                 so the default lease is {is} ms"
             ),
         );
     }
@@ -127,7 +125,7 @@ unsafe extern "C" fn set(
     })
 }
 
-/// Called after CONFIG SET has set all the settings that it names.
+/// The server calls this function after CONFIG SET has set all named settings.
 unsafe extern "C" fn apply(
     _context: *mut raw::RedisModuleCtx,
     _setting: *mut c_void,

@@ -11,7 +11,7 @@ const OWNER: &str = "ERR owner must be 1 to 1024 bytes";
 const HOLDS: &str = "ERR HOLDS is out of range";
 const SLOTS: &str = "ERR SLOTS must be 1 to 1000000";
 const WEIGHT: &str = "ERR WEIGHT must be 1 to the number of slots";
-const KEEP: &str = "ERR KEEP must be 1 to 60000";
+const KEEP: &str = "ERR KEEP must be 1 to 60000 ms";
 const TOKEN: &str = "ERR TOKEN is out of range";
 const COUNT: &str = "ERR count is out of range";
 const TWO_HOLDS: &str = "HOLDS the owner has 2 holds";
@@ -41,7 +41,7 @@ const OVER_LIMITS: i64 = 31_536_000_000_001;
 const OVER_KEEP: i64 = 60_001;
 
 /// The words of a command before the value of an option, the error for a value that is not a number, and the ranges of
-/// numbers. Each range is its smallest number, with the error for all numbers of the range, or [`DONE`].
+/// numbers. Each range is given by its smallest number, with the error for all numbers of the range, or [`DONE`].
 type Row = (&'static str, &'static str, &'static [(i64, &'static str)]);
 
 /// The replies while A holds `lock` twice.
@@ -173,7 +173,7 @@ impl Stage {
         let text =
             if let Reply::Error(text) = &replies[1] { text } else { panic!("{what}: {:?}", replies[1]) };
         // If the expected error ends with a space, a token follows in the reply. The token differs from run to run, so
-        // it is not compared.
+        // the test does not compare the token.
         let right = if error.ends_with(' ') { text.starts_with(error) } else { text == error };
         assert!(right, "{what}: {text:?} instead of {error:?}");
         assert_eq!(replies[0], replies[2], "{what} has changed something");
@@ -266,8 +266,8 @@ fn unknown_repeated_and_incomplete_options_are_refused() {
                 allowed.iter().for_each(|before| refuse(format!("{before} {option}")));
                 continue;
             }
-            // The same option twice is refused: side by side, in upper and lower case, and with another option in
-            // between.
+            // The server refuses the same option twice: side by side, in upper and lower case, and with another option
+            // in between.
             let in_between = allowed
                 .iter()
                 .find(|other| **other != option && !exclusive.iter().any(|both| both.contains(&option)));
@@ -320,7 +320,7 @@ fn keys_and_owners_are_any_bytes_within_their_length_limits() {
     stage.see_nothing_sent();
     for name in names.iter().filter(|name| (1..=1_024).contains(&name.len())) {
         stage.done(&[words("LOCK.ACQUIRE"), vec![name.clone(), name.clone()]].concat());
-        // `name` may also be the name of an option. As the second argument it is an owner.
+        // `name` may also be the name of an option. As the second argument, such a name is an owner.
         stage.done(
             &[words("LOCK.ACQUIRE"), vec![name.clone(), name.clone()], words("PX 1000 HOLDS 1")].concat(),
         );

@@ -4,7 +4,7 @@ use lockward_tests::{Client, Command, Reply, Server};
 
 const NOTHING: [&str; 0] = [];
 
-/// A server on which these requests have been granted: `"lock A SHARED"`.
+/// A server that has granted these requests, each in the form `"lock A SHARED"`.
 #[track_caller]
 fn start_held<const N: usize>(requests: [&str; N]) -> (Server, Client) {
     let server = Server::start();
@@ -220,7 +220,7 @@ fn keep_needs_block_holds_and_an_owner_of_its_own() {
     }
     for keep in ["0", "60001", "-1", "4294967297"] {
         let request = format!("LOCK.ACQUIRE lock B BLOCK 10 HOLDS 1 KEEP {keep}");
-        assert_refused(&mut client, request, "ERR KEEP must be 1 to 60000");
+        assert_refused(&mut client, request, "ERR KEEP must be 1 to 60000 ms");
     }
     assert!(client.call("LOCK.ACQUIRE lock B KEEP 1 HOLDS 1 BLOCK 1").is_null(), "1 is allowed");
     assert!(client.call("LOCK.ACQUIRE lock B BLOCK 1 KEEP 60000 HOLDS 1").is_null(), "60,000 is allowed");

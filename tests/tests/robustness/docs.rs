@@ -166,7 +166,7 @@ fn every_error_is_documented() {
     let page = read(&root().join("docs/errors.md"));
     // Errors that the module uses internally and no client receives. These errors need no documentation.
     let internal = [
-        "ERR malformed changes, or those of a later version of the module",
+        "ERR malformed changes, or changes of a later version of the module",
         "ERR invalid expire time, too long",
     ];
     let is_error = |text: &&str| {
@@ -361,7 +361,7 @@ fn play(session: &Session) -> Result<(), String> {
     }
 }
 
-/// Waits until the client has a reply, or until the server has blocked it (`None`).
+/// Waits until the client has a reply, or until the server has blocked the client (`None`).
 fn reply_of_no_waiter(client: &mut Client, id: i64, observer: &mut Client) -> Option<String> {
     let begun = Instant::now();
     while begun.elapsed() < DEADLINE {
@@ -431,7 +431,7 @@ fn shown_behind(margin: &str, reply: &Reply) -> String {
     }
 }
 
-/// A value in a map, as redis-cli shows it: behind the name, or below the name if the value is a list or a map.
+/// A value in a map, as redis-cli shows it: after the name, or below the name if the value is a list or a map.
 fn shown_below(margin: &str, reply: &Reply) -> String {
     let nested = match reply {
         Reply::Array(items) => !items.is_empty(),
