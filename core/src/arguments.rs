@@ -182,17 +182,17 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
 pub struct OptionName(u64);
 
 impl OptionName {
-    /// The name with these letters. The result for any other text differs from the names of all options.
+    /// The name with these letters. If the text is no option, the result differs from the names of all options.
     #[must_use]
     pub const fn of(text: &[u8]) -> Self {
-        /// This bit distinguishes a lower-case letter from the upper-case letter. No other byte becomes a lower-case
-        /// letter if the bit is set.
+        /// In each of seven bytes, the bit that makes a letter lower-case. Setting this bit turns no other byte into a
+        /// lower-case letter.
         const LOWER_CASE: u64 = u64::from_le_bytes([0x20, 0x20, 0x20, 0x20, 0x20, 0x20, 0x20, 0]);
         if text.len() > 7 {
             return Self(0);
         }
         // The first and the last letters are read in one piece each. In a short name these pieces overlap. Together
-        // with the length, they still determine the name.
+        // with the length, the pieces still determine the name.
         let letters = match (text.first_chunk(), text.last_chunk()) {
             (Some(first), Some(last)) => {
                 u32::from_le_bytes(*first) as u64 | (u32::from_le_bytes(*last) as u64 >> 8) << 32

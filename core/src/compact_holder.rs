@@ -11,8 +11,8 @@ use std::num::NonZeroI64;
 
 /// One holder and the TTL of the key.
 ///
-/// The TTL itself is not stored. Usually the token is the wall time of the grant. Then, if nobody sets the wall clock,
-/// the TTL is the token plus the time from the grant to the deadline. Only the drift is stored: the difference between
+/// The TTL itself is not stored. Usually the token is the wall time of the grant. If nobody sets the wall clock, the
+/// TTL is such a token plus the time from the grant to the deadline. Only the drift is stored: the difference between
 /// the TTL and this sum, which is usually small.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CompactHolder {
@@ -30,7 +30,7 @@ impl CompactHolder {
     /// Packs a holder.
     ///
     /// # Errors
-    /// The holder, when a number does not fit.
+    /// Returns the holder when a number does not fit.
     #[inline(always)]
     pub fn new(holder: Holder, expires_at: WallTime) -> Result<Self, Holder> {
         let Some((holds_and_token, deadline_and_slots, length_and_drift)) = Self::pairs(&holder, expires_at)

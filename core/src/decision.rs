@@ -1,10 +1,10 @@
-//! One decision on one lock. Every grant is decided here.
+//! One decision on one lock. This file decides every grant.
 //!
-//! A decision is made for a command, for the wake-up timer, for a key that was deleted, or for a client that
-//! disconnected. A decision always begins with two steps: it ends the tenures whose leases are over, and it
-//! serves the wait queue. The decision on the request comes after these two steps. So no request overtakes a
-//! waiter, and a lock is never free while a waiter could have it. (A release on a replica skips both steps,
-//! because the primary decides about leases and waiters.)
+//! The module makes a decision for a command, for the wake-up timer, for a key that was deleted, or for a client that
+//! disconnected. A decision always begins with two steps: it ends the tenures whose leases are over, and it serves the
+//! wait queue. The decision on the request comes after these two steps. So no request overtakes a waiter, and a lock is
+//! never free while a waiter could have it. (A release on a replica skips both steps, because the primary decides about
+//! leases and waiters.)
 //!
 //! | the owner | the lock | acquire | release | renew |
 //! | --- | --- | --- | --- | --- |
@@ -12,10 +12,10 @@
 //! | does not hold it | admits it, and nobody waits | new tenure | not held | not held |
 //! | does not hold it | does not admit it, or clients wait | busy | not held | not held |
 //! | does not hold it | in quarantine | busy | not held | restored by its token |
-//! | holds it, unconfirmed | in quarantine | one more hold; busy for `HOLDS 1` | as above | new lease and mode, and its waits re-enter |
+//! | holds it, unconfirmed | in quarantine | one more hold; busy for `HOLDS 1` | as in the first row | new lease and mode, and the owner's waits re-enter |
 //!
-//! [`Load::admits`] is the one rule for all kinds of lock. [`Decision::admission`] is the one place that says what
-//! happens to a request, both when it arrives and when it waits.
+//! [`Load::admits`] is the one rule for all kinds of lock. Only [`Decision::admission`] says what happens to a request,
+//! both when the request arrives and while its client waits.
 //!
 //! A decision changes the lock in memory and records the changes in [`Effects`]. The caller carries the effects out
 //! before anything else reads the lock.
@@ -364,8 +364,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         })
     }
 
-    /// Whether the server knows that the count of holds is right: in this quarantine the tenure began or its owner has
-    /// named the count, or there is no quarantine.
+    /// Whether the server knows that the count of holds is right: there is no quarantine, or in this quarantine the
+    /// tenure began or its owner named the count.
     fn holds_confirmed<O>(&self, known: Holder<O>) -> bool {
         self.quarantine_memory.as_ref().is_none_or(|memory| {
             !self.quarantine.is_unconfirmed(known.since) || memory.has_named_holds(known.token)
@@ -408,9 +408,9 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         }
     }
 
-    /// Ends the waits of an owner that holds the lock: each is granted as a re-entry, or gets an error, for
-    /// example for a smaller limit or another weight. Then the owner's kept places end. While the tenure is
-    /// unconfirmed, the owner's waits with HOLDS 1 and its kept places remain in the queue.
+    /// Ends the waits of an owner that holds the lock: each wait is granted as a re-entry, or gets an error, for
+    /// example for a smaller limit or another weight. After these waits, the owner's kept places end. While the tenure
+    /// is unconfirmed, the owner's waits with HOLDS 1 and its kept places remain in the queue.
     fn serve_other_waits_of(&mut self, owner: &Owner) {
         let Some(queue) = self.queue else { return };
         if self.lock.holder(owner).is_none() {
@@ -555,10 +555,10 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         Ok(())
     }
 
-    /// Ends tenures of other owners if a claimed tenure does not fit beside them. If the claim and these
-    /// tenures do not all fit together, they are tried in this order: first the confirmed tenures and the
-    /// claim, from the largest token to the smallest, then the unconfirmed tenures. A tenure stays if it fits
-    /// beside all tenures that stay already. Each other tenure ends, and its owner may claim it again.
+    /// Ends tenures of other owners if a claimed tenure does not fit beside them. If the claim and these tenures do not
+    /// all fit together, this function tries them in this order: first the confirmed tenures and the claim, from the
+    /// largest token to the smallest, then the unconfirmed tenures. A tenure stays if it fits beside all tenures that
+    /// stay already. Each other tenure ends, and its owner may claim it again.
     ///
     /// # Errors
     /// [`Refusal::NotHeld`] when the claim does not fit, and then no tenure ends.

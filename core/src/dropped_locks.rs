@@ -4,11 +4,11 @@
 //! is *unreplicated* from the moment at which its lock is kept or forgotten until the change is sent to replicas and
 //! the AOF. If a decision replicates the change at once, the store marks the name as replicated.
 //!
-//! Memory is short when locks are evicted, so an entry is small: a hash, a key, a lock, and a short key in
-//! the same cluster slot. No index by time is necessary: a dropped lock that clients wait for gets a decision
-//! when its lease ends, and sweeps visit the other dropped locks, in the order of the hashes of their keys. A
-//! sweep remembers only the hash of the key that it visited last, and goes on [`after`](DroppedLocks::after)
-//! this hash. So the memory of a sweep does not depend on the length of the keys.
+//! Memory is short when locks are evicted, so an entry is small: a hash, a key, a lock, and a short key in the same
+//! cluster slot. No index by time is necessary: a dropped lock that clients wait for gets a decision when its lease
+//! ends, and sweeps in the background visit the other dropped locks, in the order of the hashes of their keys. A sweep
+//! remembers only the hash of the key that it visited last, and goes on [`after`](DroppedLocks::after) this hash. So
+//! the memory of a sweep does not depend on the length of the keys.
 
 use crate::cluster_slot::{SlotKey, slot_key};
 use crate::lock::Lock;
@@ -125,28 +125,28 @@ impl DroppedLocks {
         !self.unreplicated.is_empty()
     }
 
-    /// Removes and returns one unreplicated name. The caller replicates the dropped lock of this name, or
-    /// that this lock has ended.
+    /// Removes and returns one unreplicated name. The caller replicates the dropped lock of this name, or the end of
+    /// this lock.
     pub fn pop_unreplicated(&mut self) -> Option<LockName> {
         self.unreplicated.pop_first()
     }
 
-    /// Records that a decision has replicated the dropped lock of this name, or that this lock has ended.
+    /// Records that a decision has replicated the dropped lock of this name, or the end of this lock.
     pub fn mark_replicated(&mut self, db: Db, key: &[u8]) {
         if self.has_unreplicated() {
             self.unreplicated.remove(&(db, key.into()));
         }
     }
 
-    /// Removes the unreplicated locks: this server has become a replica, and its primary does not know them.
+    /// Removes the unreplicated locks: this server has become a replica, and its primary does not know these locks.
     pub fn drop_unreplicated(&mut self) {
         for (db, key) in mem::take(&mut self.unreplicated) {
             self.take(db, &key);
         }
     }
 
-    /// Removes the dropped locks of a database, or of all databases. The module need not replicate this, because the
-    /// server itself replicates FLUSHDB and FLUSHALL.
+    /// Removes the dropped locks of a database, or of all databases. The module need not replicate the removal, because
+    /// the server itself replicates FLUSHDB and FLUSHALL.
     pub fn flush(&mut self, db: Option<Db>) {
         let Some(db) = db else {
             *self = Self::new();
@@ -157,7 +157,7 @@ impl DroppedLocks {
         self.unreplicated.retain(|(other, _)| *other != db);
     }
 
-    /// Exchanges the dropped locks of two databases, as SWAPDB exchanged their keys.
+    /// Exchanges the dropped locks of two databases, after SWAPDB has exchanged the keys.
     pub fn swap(&mut self, one: Db, other: Db) {
         let (first, second) = (self.by_db.remove(&one), self.by_db.remove(&other));
         self.by_db.extend(first.map(|locks| (other, locks)));
@@ -181,7 +181,7 @@ impl DroppedLocks {
         })
     }
 
-    /// The key at a position of a sweep. If several keys share the hash, this is the first of these keys.
+    /// The key at a position of a sweep. If several keys share the hash, returns the first of these keys.
     #[must_use]
     pub fn key_at(&self, position: SweepPosition) -> Option<&[u8]> {
         Some(&self.at(position)?.key)

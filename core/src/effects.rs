@@ -1,4 +1,4 @@
-//! The effects of a decision. The caller carries them out in one fixed order: store, replicate, notify, wake.
+//! The effects of a decision. The caller carries out the effects in one fixed order: store, replicate, notify, wake.
 
 use crate::change::{Change, End};
 use crate::encoding;
@@ -21,7 +21,8 @@ pub enum Event {
     LeaseOver,
 }
 
-/// The effects of one decision. The value is used again for the next decision, so that most decisions do not allocate.
+/// The effects of one decision. The caller uses the value again for the next decision, so most decisions do not
+/// allocate.
 #[derive(Debug)]
 pub struct Effects<H> {
     /// What happened, in order.
@@ -89,8 +90,7 @@ impl<H> Effects<H> {
         self.replication_skipped = false;
     }
 
-    /// Called when there is no replica, AOF or backlog. The changes of this decision are then counted but not
-    /// encoded.
+    /// Makes this decision count its changes but not encode them, because there is no replica, AOF or backlog.
     pub const fn skip_replication(&mut self) {
         self.replication_skipped = true;
     }

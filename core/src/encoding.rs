@@ -37,7 +37,7 @@ use crate::token::FencingToken;
 use crate::units::{Now, Span, WallTime};
 use std::collections::HashSet;
 
-/// The version that is written, and the only one that is read.
+/// The version that this module writes, and the only version that it reads.
 pub const VERSION: u8 = 1;
 
 const PUT: u8 = 1;
@@ -330,7 +330,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A put as it is written.
+/// A put as the payload contains it.
 struct Put<'a> {
     token: FencingToken,
     holds: u32,
@@ -342,7 +342,7 @@ struct Put<'a> {
     owner: EncodedOwner<'a>,
 }
 
-/// An owner as it is written: its bytes, or a UUID and a suffix.
+/// An owner as the payload contains it: its bytes, or a UUID and a suffix.
 enum EncodedOwner<'a> {
     Bytes(&'a [u8]),
     Uuid(&'a [u8; 16], u64),

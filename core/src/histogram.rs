@@ -1,10 +1,10 @@
 //! A histogram of durations, in a fixed 2 KB.
 //!
-//! The buckets are those of HdrHistogram (Gil Tene), which Redis uses for its latencies too: each power of two is
-//! divided into eight equal parts. From 16 µs on, a bucket is at most an eighth as wide as its least value. Recording a
-//! duration costs a shift and an increment.
+//! The buckets are those of HdrHistogram (Gil Tene), which Redis uses for its latencies too: each range from one power
+//! of two to the next is divided into eight equal parts. From 16 µs on, a bucket is at most an eighth as wide as its
+//! least value. Recording a duration costs a shift and an increment.
 
-/// Each power of two is divided into 2^`PARTS` buckets.
+/// Each range from one power of two to the next has 2^`PARTS` buckets.
 const PARTS: u32 = 3;
 const BUCKETS: usize = 256;
 
@@ -81,7 +81,7 @@ impl Histogram {
 #[inline]
 fn bucket(micros: u64) -> usize {
     let micros = micros.min(END.saturating_sub(1));
-    // Each duration below 16 µs has a bucket of its own.
+    // Each duration below 16 µs has its own bucket.
     let shift = (micros | 1).ilog2().saturating_sub(PARTS);
     (micros.wrapping_shr(shift) as usize).wrapping_add(shift.wrapping_shl(PARTS) as usize)
 }

@@ -55,7 +55,7 @@ impl PartialOrd for Slots {
 pub struct Weight(u32);
 
 impl Weight {
-    /// The weight of a request that names none.
+    /// The weight of a request that names no weight.
     pub const ONE: Self = Self(1);
 
     /// A weight; `None` for 0 and above [`Slots::MAX`].
@@ -73,8 +73,8 @@ impl Weight {
 
 /// The mode of a tenure: how much of the lock the tenure takes, and how much may be held in all while the tenure lasts.
 ///
-/// As (limit, weight), an exclusive lock is (1, 1), a reader is (no limit, 1), a permit of a semaphore is (n, 1), and a
-/// permit of weight w is (n, w).
+/// Written as (limit, weight), an exclusive lock is (1, 1), a reader is (no limit, 1), a permit of a semaphore is (n,
+/// 1), and a permit of weight w is (n, w).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mode {
     /// The limit.
@@ -127,7 +127,7 @@ impl Load {
     }
 
     /// The one rule for all kinds of lock. A tenure of this mode fits beside the present tenures if the sum of all
-    /// weights exceeds neither the limit of this mode nor a limit of the present tenures.
+    /// weights is within the limit of this mode and within the limit of each present tenure.
     #[must_use]
     pub fn admits(self, mode: Mode) -> bool {
         self.plus(mode).is_allowed()
@@ -150,9 +150,9 @@ impl FromIterator<Mode> for Load {
 pub struct Holder<O = Owner> {
     /// The owner.
     pub owner: O,
-    /// The number of its holds, at least 1.
+    /// The number of the owner's holds, at least 1.
     pub holds: u32,
-    /// Its limit and its weight.
+    /// The limit and the weight of the tenure.
     pub mode: Mode,
     /// The fencing token of the tenure.
     pub token: FencingToken,

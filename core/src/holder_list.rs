@@ -1,4 +1,4 @@
-//! The holders of a lock with several holders, in the order of their tokens. This is also the order of their grants.
+//! The holders of a lock with several holders, in the order of their tokens. The grants were made in the same order.
 //!
 //! A few holders are stored in a sorted list, because a list takes the least memory and is cheap to scan. For more
 //! holders, there is an index for each query, so that no operation costs more than O(log n):
@@ -26,7 +26,7 @@ use std::{mem, slice};
 /// The largest number of holders in a sorted list.
 const FEW: usize = 32;
 
-/// When an indexed lock has only this many holders left, they are stored in a list again.
+/// When an indexed lock has only this many holders left, the holders are stored in a list again.
 const FEW_AGAIN: usize = FEW / 2;
 
 /// Holders. No two holders have the same owner or the same token.
@@ -282,8 +282,7 @@ impl HolderList {
         }
     }
 
-    /// Returns this list if no copy shares its memory. Otherwise returns `None`, and the copy keeps the
-    /// memory.
+    /// Returns this list if no copy shares its memory. If a copy does, returns `None`, and the copy keeps the memory.
     pub fn unshared(self) -> Option<Self> {
         match self {
             Self::Few(_) => Some(self),
@@ -316,8 +315,8 @@ impl HolderList {
 }
 
 impl Indexed {
-    /// Builds each tree from all entries at once, which costs O(n) if they are sorted. The largest index is built
-    /// first, so that the list is freed before the other indexes are built.
+    /// Builds each tree from all entries at once, which costs O(n) if the entries are sorted. The largest index is
+    /// built first, so that the list is freed before the other indexes are built.
     fn of(holders: Vec<Holder>) -> Self {
         let by_token: BTreeMap<FencingToken, Box<Holder>> =
             holders.into_iter().map(|holder| (holder.token, Box::new(holder))).collect();
@@ -432,7 +431,7 @@ impl ByOwner {
         known.map(Box::as_ref).find(|holder| holder.owner == *owner)
     }
 
-    /// Inserts the tenure of an owner that has none.
+    /// Inserts the tenure of an owner that has no tenure.
     fn insert(&mut self, hash: u64, new: FencingToken) {
         if let Some(table) = self.table_mut(hash) {
             match table.entry(hash) {
@@ -477,7 +476,7 @@ mod tests {
         }
     }
 
-    /// The same holders as trees, even if they are few.
+    /// The same holders as trees, even if there are few holders.
     fn as_trees(list: &HolderList) -> HolderList {
         HolderList::Many(Arc::new(Indexed::of(list.iter().cloned().collect())))
     }

@@ -1,7 +1,7 @@
 //! A fast hash for tables whose keys are numbers that this process has chosen: queue ids, the caller's handles, and
 //! keyed hashes.
 //!
-//! Clients choose keys and owners, and could choose many whose hashes collide. So tables of keys and owners need a
+//! Clients choose keys and owners, and could choose names whose hashes collide. So tables of keys and owners need a
 //! keyed hash. Clients cannot choose the numbers that are hashed in this file, so a plain hash is enough.
 
 use std::collections::HashMap;
@@ -33,8 +33,8 @@ impl Hasher for IdHasher {
     }
 }
 
-/// Shrinks a table that is nearly empty. Otherwise the table would keep the memory for the most entries that it ever
-/// had. The table shrinks by a factor, so that the mean cost of a removal stays constant.
+/// Shrinks a table that is nearly empty. Without this function, a table keeps the memory for the most entries that it
+/// ever had. The table shrinks by a factor, so that the mean cost of a removal stays constant.
 pub fn shrink_if_sparse<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>) {
     const KEPT: usize = 256;
     if table.capacity() > KEPT.saturating_mul(2) && table.len() < table.capacity() / 8 {

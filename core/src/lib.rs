@@ -1,18 +1,18 @@
 //! The lock of Lockward as pure data and functions.
 //!
-//! This crate calls no server, reads no clock and does no I/O. Time is an argument ([`Now`]). A decision
-//! returns its effects ([`Effects`]), and the caller carries them out. The module uses the same functions on
-//! a primary, on a replica and when it loads the AOF. The tests and the model check use them too.
+//! This crate calls no server, reads no clock and does no I/O. Time is an argument ([`Now`]). A decision returns its
+//! effects ([`Effects`]), and the caller carries them out. The module uses the same functions on a primary, on a
+//! replica and when it loads the AOF. The tests and the model check use these functions too.
 //!
 //! - [`Lock`] is the stored value: its holders. [`Lock::apply`] is the only way to change a lock.
 //! - [`WaitQueues`] keeps the wait queues, one for each lock that clients wait for.
-//! - [`Decision`] is one decision on one lock. Every grant is decided there.
+//! - [`Decision`] is one decision on one lock. Every grant is part of a decision.
 //! - [`Counters`] counts the results of decisions.
 //! - [`DroppedLocks`] keeps the locks that the server evicted or expired before their leases were over.
 //! - [`arguments`] parses the arguments of commands.
 //! - [`encoding`] encodes and decodes locks and changes, for RDB files, replicas and the AOF.
 //!
-//! A file imports only files of a lower layer: scripts/layers has the order.
+//! A file imports only files of a lower layer. scripts/layers lists the layers.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]

@@ -350,15 +350,14 @@ impl Lock {
         }
     }
 
-    /// Whether there are so many holders that it takes long to visit them all or to free their memory.
+    /// Whether visiting all holders, or freeing their memory, takes long.
     #[must_use]
     pub fn has_many_holders(&self) -> bool {
         const MANY: usize = 4_096;
         self.holders().len() > MANY
     }
 
-    /// Returns this lock if no copy shares its memory. Otherwise returns `None`, and the copy keeps the
-    /// memory.
+    /// Returns this lock if no copy shares its memory. If a copy does, returns `None`, and the copy keeps the memory.
     pub(crate) fn unshared(self) -> Option<Self> {
         match self.0 {
             Repr::List(Some(list)) => {
@@ -450,8 +449,8 @@ impl List {
     }
 
     /// Ends the tenures that do not fit beside `holder`, the oldest first. If every earlier change was applied, there
-    /// are no such tenures. But a damaged AOF may lack the end of a tenure. Then the lock would have too many holders,
-    /// and an RDB file with this lock could not be loaded.
+    /// are no such tenures. But a damaged AOF may lack the end of a tenure. Too many holders would then remain, and no
+    /// server could load an RDB file with this lock.
     fn end_conflicting(&mut self, holder: &Holder) {
         if self.holders.load().admits(holder.mode)
             && self.holders.iter().next_back().map(|last| last.token) < Some(holder.token)

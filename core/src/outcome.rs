@@ -11,7 +11,7 @@ pub struct Grant {
     pub token: FencingToken,
     /// The number of holds that the owner now has.
     pub holds: u32,
-    /// Whether this grant added a hold. A repeated request adds none.
+    /// Whether this grant added a hold. A repeated request adds no hold.
     pub counted: bool,
     /// How much of the lease was left at the grant, rounded down.
     pub lease: Span,

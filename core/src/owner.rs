@@ -112,7 +112,7 @@ impl Owner {
     /// The longest owner, in bytes.
     pub const MAX_LEN: usize = 1_024;
 
-    /// The owner with these bytes; `None` when there are none or too many.
+    /// The owner with these bytes; `None` when there are no bytes or too many bytes.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Option<Self> {
         if let Some(owner) = Self::read_uuid(bytes) {
@@ -174,7 +174,7 @@ impl Owner {
         }
     }
 
-    /// The heap memory of the owner. A defragmenter moves it.
+    /// The heap memory of the owner. A defragmenter moves this memory.
     pub fn heap_part(&mut self) -> Option<&mut Box<[u8]>> {
         match &mut self.0 {
             Name::Short(_) => None,

@@ -68,7 +68,7 @@ impl Quarantine {
 /// too: they must have ended before this tenure was granted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QuarantineMemory {
-    /// No tenure with this token or a smaller one can be restored.
+    /// No tenure with this token or a smaller token can be restored.
     ended_up_to: Option<FencingToken>,
     /// What is known of single tenures; `None` when nothing is known. For most locks only `ended_up_to` is
     /// known. The box keeps the memory of these locks small.
@@ -82,9 +82,9 @@ struct Tenures {
     ended: BTreeMap<Mode, FencingToken>,
     /// The tenures in `ended` that were released.
     released: BTreeSet<FencingToken>,
-    /// Tenures that their owners have renewed: they are confirmed.
+    /// Confirmed tenures: their owners have renewed them.
     renewed: BTreeSet<FencingToken>,
-    /// Tenures whose owners have named their count of holds: the count is confirmed.
+    /// Tenures with a confirmed count of holds: their owners have named the count.
     holds_named: BTreeSet<FencingToken>,
 }
 
@@ -152,7 +152,7 @@ impl QuarantineMemory {
         });
     }
 
-    /// Records that no tenure with this token or a smaller one can be restored any more.
+    /// Records that no tenure with this token or a smaller token can be restored any more.
     pub fn end_up_to(&mut self, token: Option<FencingToken>) {
         if token <= self.ended_up_to {
             return;

@@ -1,8 +1,8 @@
 //! A queue whose elements have fixed positions.
 //!
 //! Most elements are removed from the front. The removal of another element leaves its position vacant. Vacant
-//! positions are removed when they reach the front, or when there are more of them than elements. The first position is
-//! never vacant.
+//! positions are removed when they reach the front, or when they outnumber the elements. The first position is never
+//! vacant.
 
 use std::collections::VecDeque;
 
@@ -52,12 +52,12 @@ impl<T> Queue<T> {
         self.positions.front().map(|(position, _)| *position)
     }
 
-    /// All elements, the first one first.
+    /// All elements, in the order of their positions.
     pub fn in_order(&self) -> impl Iterator<Item = &T> {
         self.positions.iter().filter_map(|(_, element)| element.as_ref())
     }
 
-    /// Inserts an element at a position, which is vacant or not in the queue.
+    /// Inserts an element at a position that is vacant or outside the queue.
     pub fn insert(&mut self, position: Position, element: T) {
         match self.find(position) {
             Err(index) => self.positions.insert(index, (position, Some(element))),
@@ -115,8 +115,8 @@ mod tests {
     fn removals_from_the_middle_leave_few_positions_vacant() {
         let mut queue = queue_of(1_000);
         let mut left: Vec<u64> = (0..1_000).collect();
-        // Removes all elements but the first and the one at 500, from both ends to the middle. The first element stays,
-        // so the vacant positions do not reach the front.
+        // Removes all elements except the first and the element at 500, from both ends to the middle. The first element
+        // stays, so the vacant positions do not reach the front.
         for number in (1..500).flat_map(|at| [at, 1_000 - at]) {
             left.retain(|other| *other != number);
             assert_eq!(queue.remove(Position(number)), Some(number));

@@ -5,7 +5,7 @@ use crate::owner::Owner;
 use crate::token::FencingToken;
 use crate::units::Span;
 
-/// LOCK.ACQUIRE.
+/// A request by LOCK.ACQUIRE.
 #[derive(Clone, Debug)]
 pub struct AcquireRequest {
     /// The owner that asks.
@@ -28,7 +28,7 @@ impl AcquireRequest {
     }
 }
 
-/// LOCK.RELEASE.
+/// A request by LOCK.RELEASE.
 #[derive(Clone, Debug)]
 pub struct ReleaseRequest {
     /// The owner that releases.
@@ -50,7 +50,7 @@ pub enum HoldsLeft {
     None,
 }
 
-/// LOCK.RENEW.
+/// A request by LOCK.RENEW.
 #[derive(Clone, Debug)]
 pub struct RenewRequest {
     /// The owner that renews.

@@ -82,7 +82,7 @@ pub struct Waits {
     pub queue: QueueId,
     /// The lock.
     pub lock: LockName,
-    /// When the lock must be checked again for the clients that still wait.
+    /// When the caller must check the lock again for the clients that still wait.
     pub due: Option<Instant>,
 }
 
@@ -149,15 +149,15 @@ impl UnlinkedLock {
 /// What this server has observed of each lock in this quarantine.
 #[derive(Debug, Default)]
 struct Memories {
-    /// Locks are found by the hash of the key, so that an entry for a long key takes no more memory than an
-    /// entry for a short key. Two locks with the same hash share one entry. This is safe, because no token is
-    /// given twice: at worst, the server restores or confirms fewer tenures than it could.
+    /// Locks are found by the hash of the key, so that an entry for a long key takes no more memory than an entry for a
+    /// short key. Two locks with the same hash share one entry. A shared entry is safe, because no token is given
+    /// twice: at worst, the server restores or confirms fewer tenures than it could.
     by_lock: HashMap<(Db, u64), QuarantineMemory>,
     /// The sum of [`QuarantineMemory::ended_entries`] over all locks in `by_lock`.
     ended_entries: usize,
     /// For each database that was flushed: the largest token given before the flush. The key `None` stands for all
-    /// databases. When there are too many entries to remember, the value of `None` is raised to the token of an ended
-    /// tenure, and stands for the entries that are left out.
+    /// databases. When there are too many entries, the store leaves some entries out. To cover these entries, the store
+    /// raises the value of `None` to the token of an ended tenure.
     flushed: HashMap<Option<Db>, FencingToken>,
     hasher: RandomState,
 }
@@ -309,9 +309,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
         if self.queues.has_queues() { self.queues.queue(name.db(), name.key()) } else { None }
     }
 
-    /// Decides on one lock. `lock` is the value of its key, and then the caller has called [`Self::break_dropped`]. If
-    /// the key is missing, `lock` is free, and becomes the value that the key must get. Afterwards the caller carries
-    /// out what is in `decided`.
+    /// Decides on one lock. If its key exists, `lock` is the value of the key, and the caller has called
+    /// [`Self::break_dropped`] before. If the key is missing, `lock` is free, and becomes the value that the key must
+    /// get. After the call, the caller carries out what is in `decided`.
     ///
     /// If the key is missing because the server has dropped the lock, the decision is on the dropped lock. If the
     /// decision changes the dropped lock, the whole lock is replicated, because the server sent a DEL of its key to the
@@ -366,7 +366,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
     }
 
     /// A lock that was renamed shares its memory with the unlinked lock, so a change would copy that memory. To prevent
-    /// this, the unlinked lock is settled first.
+    /// the copy, this function settles the unlinked lock first.
     #[inline(never)]
     fn settle_before_decision(&mut self, name: &impl NameRef, lock: &Lock, now: Instant, freed: u64) {
         if self.unlinked_is(name) || lock.has_many_holders() {
@@ -374,7 +374,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// If the server has dropped a lock of this name, moves it into `lock`. Returns whether it has.
+    /// If the server has dropped a lock of this name, moves the dropped lock into `lock`. Returns whether there was
+    /// one.
     #[inline]
     fn take_dropped_into(&mut self, name: &impl NameRef, lock: &mut Lock) -> bool {
         let dropped = self.take_dropped(name);
@@ -424,8 +425,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// Forgets all observations when the quarantine is over. During the quarantine, a waiter with HOLDS 1 waits while its
-    /// owner has an unconfirmed tenure. Afterwards it re-enters this tenure. So this function makes all queues due.
+    /// Forgets all observations when the quarantine is over. During the quarantine, a waiter with HOLDS 1 waits while
+    /// its owner has an unconfirmed tenure. After the quarantine, the waiter re-enters this tenure. So this function
+    /// makes all queues due.
     pub fn notice_end_of_quarantine(&mut self, now: Instant) {
         if self.quarantine.ends(now).is_none() && mem::take(&mut self.decided_in_quarantine) {
             self.memories = Memories::default();
@@ -438,9 +440,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.remember(name, now, |memory| memory.end_up_to(lock.last_token()));
     }
 
-    /// A command or event has ended the tenures of a lock without a decision. If there are many tenures, they
-    /// are counted and freed in parts. If the server still shares the memory of the lock, the server frees
-    /// this memory, and the tenures are not counted.
+    /// A command or event has ended the tenures of a lock without a decision. Many tenures are counted and freed in
+    /// parts. If the server still shares the memory of the lock, the server frees this memory, and the tenures are not
+    /// counted.
     fn end_tenures(&mut self, name: &impl NameRef, lock: Lock, now: Instant) {
         self.remember_ended(name, &lock, now);
         if lock.has_many_holders() {
@@ -455,9 +457,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
     /// judged a TTL. `evicts` returns whether the server evicts keys. The store calls `evicts` only if it
     /// does not know the answer.
     ///
-    /// A lock with many holders is remembered only if the server may have dropped it, because the store would
-    /// have to free all these holders later. If the lock is not remembered, the ends of its tenures are not
-    /// counted, because the tenures may continue under another name.
+    /// A lock with many holders is remembered only if the server may have dropped the lock, because the store would
+    /// have to free all these holders later. If the lock is not remembered, the ends of its tenures are not counted,
+    /// because the tenures may continue under another name.
     pub fn unlinked(
         &mut self,
         name: &impl NameRef,
@@ -653,8 +655,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// The primary has changed a lock, so the lock is not dropped any more. To forget the dropped lock loses no tenure,
-    /// because the primary has sent the whole lock with the change.
+    /// The primary has changed a lock, so the lock is not dropped any more. Forgetting the dropped lock loses no
+    /// tenure, because the primary has sent the whole lock with the change.
     pub fn end_dropped(&mut self, name: &impl NameRef) {
         self.take_dropped(name);
     }
@@ -672,7 +674,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         lock.holders().for_each(|holder| self.tokens.observe(holder.token));
     }
 
-    /// Whether a token of a lock lies too far ahead to come from a correct server.
+    /// Whether a token of a lock lies too far ahead of the clock to come from a correct server.
     #[must_use]
     pub fn is_far_ahead(&self, lock: &Lock, wall: WallTime) -> bool {
         lock.holders().any(|holder| self.tokens.is_far_ahead(holder.token, wall))
@@ -684,8 +686,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.async_loaded.as_mut().unwrap_or(&mut self.dropped_locks).put(db, key, lock);
     }
 
-    /// One database has been flushed, or all databases if `db` is `None`. The flushed locks have ended, and
-    /// so have the dropped locks.
+    /// One database has been flushed, or all databases if `db` is `None`. The locks of these databases have ended,
+    /// including the dropped locks.
     pub fn flush(&mut self, db: Option<Db>, now: Instant) {
         let matters = !self.follows() && self.quarantine.ends(now).is_some();
         if let Some(last) = self.tokens.last().filter(|_| matters) {
@@ -738,7 +740,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.async_loaded = Some(DroppedLocks::new());
     }
 
-    /// The new data set has replaced the old data set if `loaded`, else it was discarded.
+    /// If `loaded`, the new data set has replaced the old data set. Else the server has discarded the new data set.
     pub fn end_async_loading(&mut self, loaded: bool) {
         if let Some(dropped_locks) = self.async_loaded.take().filter(|_| loaded) {
             self.dropped_locks = dropped_locks;

@@ -50,7 +50,7 @@ impl FencingToken {
     }
 }
 
-/// Gives tokens, each larger than all earlier ones.
+/// Gives tokens. Each token is larger than all earlier tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TokenSource {
     floor: u64,

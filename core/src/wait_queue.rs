@@ -16,7 +16,7 @@ use std::rc::Rc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OwnerHash(pub u64);
 
-/// The positions of an owner's waits. Nearly always there is one position, which takes no memory of its own.
+/// The positions of an owner's waits. Nearly always there is one position, which needs no separate memory.
 #[derive(Debug)]
 enum Positions {
     One(Position),
@@ -196,7 +196,7 @@ impl<H> WaitQueue<H> {
         self.kept.len()
     }
 
-    /// The place that has been kept for longest.
+    /// The place that has been kept for the longest time.
     pub fn oldest_kept(&self) -> Option<Position> {
         self.kept.first().map(|(_, position)| *position)
     }
@@ -221,7 +221,7 @@ impl<H> WaitQueue<H> {
         self.places.first()?.waiter()
     }
 
-    /// The waiters, the first one first.
+    /// The waiters, in the order of the queue.
     pub fn in_order(&self) -> impl Iterator<Item = &Waiter<H>> {
         self.places.in_order().filter_map(Queued::waiter)
     }
@@ -289,8 +289,8 @@ impl<H> WaitQueue<H> {
         Some(queued)
     }
 
-    /// Removes the first place that is not passed over. Returns the place, and whether its owner may have
-    /// other places in the queue; `false` means that the owner has none.
+    /// Removes the first place that is not passed over. Returns the place, and whether its owner may have other places
+    /// in the queue; `false` means that the owner has no other place.
     pub fn pop_first(&mut self) -> Option<(Position, Queued<H>, bool)> {
         let (position, queued) = self.places.pop_first()?;
         let has_other_places = self.unindex(position, &queued);

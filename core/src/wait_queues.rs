@@ -18,9 +18,9 @@
 //!            the connection is closed
 //! ```
 //!
-//! While a place is absent or passed over, the owner's next request takes it over. Some clients wait in
-//! slices: they repeat the request again and again, each time with a short wait limit. Without the 100 ms,
-//! readers could overtake a writer between its slices, and the writer could starve.
+//! While a place is absent or passed over, the owner's next request takes the place over. Some clients wait in slices:
+//! they repeat the request again and again, each time with a short wait limit. Without the 100 ms, readers could
+//! overtake a writer between its slices, and the writer could starve.
 //!
 //! Invariants:
 //!
@@ -29,10 +29,9 @@
 //! - A kept place is indexed by its position, by its owner and by its age, and in `limits`. The position of
 //!   the place is in `places` while the place holds others back, and in `passed_over` afterwards.
 //! - A queue without waiters and kept places does not exist.
-//! - A queue with a due time is in `due`, at that time or earlier. A renewal or a hand-off makes the due time
-//!   later, but the entry stays where it is. The module then checks the queue once too early, finds that the
-//!   queue is not due, and sets the entry to the later time. This costs less than moving the entry at each
-//!   change.
+//! - A queue with a due time is in `due`, at that time or earlier. A renewal or a hand-off makes the due time later,
+//!   but the entry stays where it is. The module then checks the queue once too early, finds that the queue is not due,
+//!   and sets the entry to the later time. This check costs less than moving the entry at each change.
 
 use crate::cluster_slot::SlotKey;
 use crate::id_hash::{ById, shrink_if_sparse};
@@ -64,16 +63,17 @@ const HOLDS_BACK: Span = match Span::from_millis(100) {
     None => Span::MAX,
 };
 
-/// Identifies a wait queue within this process. Ids are not used again.
+/// Identifies a wait queue within this process. An id is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(u64);
 
-/// How many clients may wait. Kept places also count, but the oldest kept place is removed when a client needs room.
+/// Limits on the number of waiting clients. Kept places also count, but the oldest kept place is removed when a client
+/// needs room.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// For one lock.
+    /// How many clients may wait for one lock.
     pub per_lock: usize,
-    /// For all locks.
+    /// How many clients may wait for all locks together.
     pub total: usize,
 }
 
@@ -116,7 +116,7 @@ pub struct WaitQueues<H> {
     /// All kept places, the oldest first.
     kept: BTreeSet<(Instant, QueueId, Position)>,
     due: BTreeSet<(Instant, QueueId)>,
-    /// All queues in the order of a sweep. The names are here too, so that a sweep need not look up each queue.
+    /// All queues in the order of a sweep. The names are in this map too, so a sweep need not look up each queue.
     sweep_order: BTreeMap<QueueId, LockName>,
     hasher: RandomState,
     /// The queue that was last found by its name. One command looks up the same queue several times, and this
@@ -261,7 +261,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     }
 
     /// Whether `request` may join the queue of a lock. A request that takes over a place may always join. Kept places
-    /// do not make a queue full: one of them is removed instead.
+    /// do not make a queue full: one kept place is removed instead.
     ///
     /// # Errors
     /// [`Full`] when no further client may wait.
@@ -277,9 +277,9 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
     }
 
-    /// Adds a waiter at the end of the queue of a lock. If the request names its count of holds, it takes over the
-    /// owner's earlier place instead. If another client waits in that place, its wait is returned as superseded. When
-    /// there are too many places, the oldest kept place is removed.
+    /// Adds a waiter at the end of the queue of a lock. If the request names its count of holds, the waiter takes over
+    /// the owner's earlier place instead. If another client waits in that place, the function returns this client's
+    /// wait as superseded. When there are too many places, the oldest kept place is removed.
     pub fn join(
         &mut self,
         db: Db,
@@ -359,9 +359,9 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.queues.get(&queue)?.front()
     }
 
-    /// Removes the first waiter of a queue. Returns the waiter, and whether its owner may have other places
-    /// in the queue; `false` means that the owner has none. A kept place before the waiter is removed too, so
-    /// call this only to serve the first waiter or to end all waits.
+    /// Removes the first waiter of a queue. Returns the waiter, and whether its owner may have other places in the
+    /// queue; `false` means that the owner has no other place. A kept place before the waiter is removed too, so call
+    /// this only to serve the first waiter or to end all waits.
     pub fn pop_front(&mut self, queue: QueueId) -> Option<(Waiter<H>, bool)> {
         loop {
             let (position, queued, has_other_places) = self.queues.get_mut(&queue)?.pop_first()?;
@@ -494,8 +494,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.queues.get(&queue).is_some_and(|queue| queue.first_position() == Some(position))
     }
 
-    /// A place was removed. If it was the first place and clients wait behind it, the queue is due, because these
-    /// clients may fit now.
+    /// Call this after removing a place. If the first place was removed and clients wait behind it, the queue is due,
+    /// because these clients may fit now.
     fn removed(&mut self, queue: QueueId, was_first: bool, now: Instant) {
         if was_first && self.front(queue).is_some() {
             self.set_due(queue, Some(now));
@@ -610,8 +610,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         removed
     }
 
-    /// Removes the place at a position, if there is one. The function does not close a queue that is then
-    /// empty.
+    /// Removes the place at a position, if there is one. Does not close the queue if it becomes empty.
     fn take(&mut self, id: QueueId, position: Position) -> Option<Queued<H>> {
         let queued = self.queues.get_mut(&id)?.remove(position)?;
         self.unindex(id, position, &queued);

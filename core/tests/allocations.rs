@@ -1,4 +1,4 @@
-//! The decoder never allocates more than a few times the size of a payload, whatever counts the payload claims.
+//! The decoder never allocates more than a few times the size of a payload, even if the payload contains false counts.
 
 #![allow(
     clippy::unwrap_used,
@@ -40,8 +40,8 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.dealloc(block, layout) }
     }
 
-    // There is no `realloc` here: the default `realloc` has the old and the new block at the same time, which takes the
-    // most memory.
+    // This allocator has no `realloc`. The default `realloc` has the old and the new block at the same time, which
+    // takes the most memory.
 }
 
 #[global_allocator]

@@ -395,7 +395,7 @@ fn a_weight_is_written_only_if_it_is_not_1_and_read_only_if_it_fits_the_limit() 
     }
 }
 
-/// Numbers for a record: small ones, the largest valid ones, and random ones.
+/// Numbers for a record: small numbers, the largest valid numbers, and random numbers.
 fn number() -> impl Strategy<Value = u64> {
     let edges =
         [0, u64::from(Slots::MAX), u64::from(u32::MAX), FencingToken::MAX.get(), Span::MAX.as_millis()];

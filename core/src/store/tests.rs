@@ -24,7 +24,7 @@ fn token(number: u64) -> FencingToken {
     FencingToken::new(number).unwrap()
 }
 
-/// A lock that A has held since 0 with this token, until a deadline that both clocks reach at once.
+/// A lock that owner A has held since 0 ms with this token. Both clocks reach its deadline at the same time.
 fn lock(number: u64, deadline: i64) -> Lock {
     let holder = Holder {
         owner: Owner::new(b"A").unwrap(),
@@ -202,7 +202,7 @@ fn a_lock_whose_lease_is_over_leaves_nothing_behind() {
     );
 }
 
-/// A lock that 5,000 readers hold until 200.
+/// A lock that 5,000 readers hold until 200 ms.
 fn held_by_many() -> Lock {
     let holders = (1..=5_000).map(|number: u64| Holder {
         owner: Owner::new(&number.to_be_bytes()).unwrap(),
@@ -526,7 +526,7 @@ fn a_dropped_lock_that_must_be_replicated_or_put_back_is_work() {
     }
 }
 
-/// B waits for a lock. If B names its count of holds, its place is kept.
+/// Owner B waits for a lock. If B names its count of holds, its place is kept.
 fn join(store: &mut Store<u32>, key: &str, handle: u32, holds: Option<u32>) {
     let request = AcquireRequest {
         owner: Owner::new(b"B").unwrap(),

@@ -38,7 +38,7 @@ const LIMITS: usize = 8;
 const USUAL_LIMITS: [u32; LIMITS] = [1, 0, 2, 3, 5, 8, 0, 1];
 const LARGE_LIMITS: [u32; LIMITS] = [0, 0, 100, 150, 0, 200, 0, 500];
 
-/// 2,000 runs, or as many as PROPTEST_CASES says.
+/// The number of runs: PROPTEST_CASES, by default 2,000.
 fn runs() -> u32 {
     std::env::var_os("PROPTEST_CASES").map_or(2_000, |_| ProptestConfig::default().cases)
 }
@@ -384,7 +384,7 @@ impl Both {
         Ok(())
     }
 
-    /// Checks that no waiter is overtaken, except by re-entries and by owners that come back for their places.
+    /// Checks that only re-entries, and owners that come back for their places, overtake a waiter.
     fn check_order(
         &self,
         before: &[Vec<u32>; KEYS],
@@ -419,7 +419,7 @@ impl Both {
             prop_assert_eq!(owners.len(), held.len(), "an owner twice");
             prop_assert!(held.iter().all(|holder| holder.holds > 0));
 
-            // A new token is larger than all earlier tokens of the lock, unless it belongs to a restored tenure.
+            // A new token, except the token of a restored tenure, is larger than all earlier tokens of the lock.
             let largest = self.known_tokens[key].iter().max().copied().unwrap_or(0);
             let new = held
                 .iter()

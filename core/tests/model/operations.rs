@@ -181,8 +181,8 @@ pub fn setting() -> impl Strategy<Value = Setting> {
     })
 }
 
-/// Every run plays all operations of its list. After a failure, proptest leaves operations out, to find the ones that
-/// cause the failure.
+/// Every run plays all operations of its list. After a failure, proptest leaves operations out, to find the operations
+/// that cause the failure.
 pub fn ops() -> impl Strategy<Value = Vec<Op>> {
     let kept = prop::collection::vec(prop::bool::weighted(1.0), OPERATIONS);
     (kept, prop::collection::vec(op(), OPERATIONS)).prop_map(|(kept, ops)| {

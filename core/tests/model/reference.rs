@@ -44,7 +44,7 @@ pub struct Mode {
     pub weight: u32,
 }
 
-/// A limit and, if it was named, a weight.
+/// The limit and, if given, the weight that a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedMode {
     pub slots: u32,
@@ -57,7 +57,7 @@ impl NamedMode {
     }
 }
 
-/// Whether holders with these modes fit together: the sum of all weights must not exceed the limit of any of them.
+/// Whether holders with these modes fit together: the sum of all weights must not exceed the limit of any holder.
 pub fn fit_together(modes: &[Mode]) -> bool {
     let sum: u64 = modes.iter().map(|mode| u64::from(mode.weight)).sum();
     modes.iter().all(|mode| mode.slots == 0 || sum <= u64::from(mode.slots))
@@ -293,7 +293,7 @@ impl Reference {
         self.completions.push((self.now, wait.key, wait.handle, answer));
     }
 
-    /// Decides the waits of an owner that now holds the lock as re-entries, and ends the owner's kept places.
+    /// Decides, as re-entries, the waits of an owner that now holds the lock, and ends the owner's kept places.
     fn serve_waits_of(&mut self, key: usize, owner: usize) {
         while let Some(at) =
             self.queue.iter().position(|wait| wait.key == key && wait.owner == owner && wait.absent.is_none())
@@ -581,10 +581,10 @@ impl Reference {
         Answer::Token(token)
     }
 
-    /// Replaces the tenure of the claim's owner by the claim. If the tenures then do not fit together, they
-    /// are tried in this order: first the claim and the confirmed tenures, from the largest token to the
-    /// smallest, then the unconfirmed tenures. A tenure stays if it fits beside all tenures that stay
-    /// already. Returns whether the claim stays. If the claim does not stay, nothing changes.
+    /// Replaces the tenure of the claim's owner by the claim. If the tenures then do not fit together, this function
+    /// tries them in this order: first the claim and the confirmed tenures, from the largest token to the smallest,
+    /// then the unconfirmed tenures. A tenure stays if it fits beside all tenures that stay already. Returns whether
+    /// the claim stays. If the claim does not stay, nothing changes.
     fn make_room(&mut self, key: usize, claim: &Tenure) -> bool {
         let mut tenures = self.locks[key].clone();
         tenures.retain(|tenure| tenure.owner != claim.owner);

@@ -28,7 +28,7 @@ fn token(number: u64) -> FencingToken {
     FencingToken::new(number).unwrap()
 }
 
-/// Several kinds of owners: a short one, the usual one, a long one, a binary one, and numbered ones.
+/// Several kinds of owners: short, usual, long, binary, and numbered.
 pub fn owner(number: usize) -> Owner {
     let numbered = format!("0f8fad5b-d9cb-469f-a165-70867728950e:{number}");
     let name: &[u8] = match number {
@@ -90,7 +90,7 @@ fn ended(outcome: Outcome) -> Answer {
     }
 }
 
-/// The world.
+/// A server, reduced to core, keys, one timer, and a replica.
 pub struct World {
     stored: [Option<Lock>; KEYS],
     pub dropped_locks: DroppedLocks,

@@ -19,9 +19,8 @@
 //! | `quarantine lasts 100`, `the wall clock shows 7000`, `token 9 is observed` | change the state of the world |
 //! | `the lock is`, `the queue is`, `the counters are`, `the lock is due`, `the queues are due` | show the state of the world |
 //!
-//! Results are the reply and then what waiters get: `0 left; 7 gets 1 hold, token 2`. The wall clock stands
-//! still at zero unless a row sets it, so the tokens are 1, 2, 3 and so on. A lease is 100 ms if the row
-//! names no lease.
+//! Results are the reply and then what waiters get: `0 left; 7 gets 1 hold, token 2`. The wall clock stays at zero
+//! until a row sets it, so the tokens are 1, 2, 3 and so on. A lease is 100 ms if the row names no lease.
 
 use lockward_core::encoding::{self, Origin};
 use lockward_core::{
@@ -33,7 +32,7 @@ use lockward_core::{
 
 use std::collections::HashMap;
 
-/// Plays a table on a lock of its own.
+/// Plays a table on a new lock.
 #[track_caller]
 pub fn table(rows: &str) {
     let mut world = World::new();
@@ -317,7 +316,7 @@ impl World {
         answer
     }
 
-    /// Checks that the first waiter does not fit beside the holders, unless a lease is over or the quarantine lasts.
+    /// Checks that the first waiter does not fit beside the holders, if no lease is over and no quarantine lasts.
     #[track_caller]
     fn check(&self, row: &str) {
         let first = self.queues.queue(DB, KEY).and_then(|queue| self.queues.front(queue));
