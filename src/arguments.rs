@@ -16,18 +16,16 @@ pub struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    /// The arguments of a command given in `db`.
+    /// The arguments of a command that runs in `db`.
     pub fn new(db: Db, strings: ArgumentStrings<'a>) -> Self {
         Self { db, rest: arguments::Arguments::new(strings) }
     }
 
-    /// The key.
     pub fn key(&mut self) -> Result<KeyName<'a>, ParseError> {
         let string = self.rest.next_argument().ok_or(ParseError::WrongArity)?;
         Ok(string.key_name(self.db))
     }
 
-    /// The arguments that are left.
     pub fn rest(self) -> ArgumentStrings<'a> {
         self.rest.rest()
     }

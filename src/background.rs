@@ -3,7 +3,7 @@
 //!
 //! The timer starts this work. A grant to a waiter is a write that no client has sent. The server refuses this write
 //! whenever it would refuse a client's write. After a refusal, the module tries again later. The end of a wait is not a
-//! write, so it is never refused.
+//! write, so the server never refuses it.
 
 use crate::command_time;
 use crate::info_section;
@@ -39,9 +39,9 @@ pub fn timer_fired() {
     state::with(|state| state.wakeup_timer.fired());
 }
 
-/// Called by the server's cron. Reads the wall clock for later decisions. Checks for CONFIG RESETSTAT, and
-/// whether there is an audience for changes. Sets the timer again if it is overdue, because the server's
-/// timers do not fire for some time after the wall clock was set back.
+/// Called by the server's cron. Reads the wall clock for later decisions. Checks for CONFIG RESETSTAT, and whether
+/// there is an audience for changes. Sets an overdue timer again: after the wall clock was set back, the server's
+/// timers do not fire for some time.
 pub fn tick() {
     clock::read();
     if state::with(|state| !state.store.has_unlinked()) {
@@ -56,7 +56,6 @@ pub fn tick() {
     rearm();
 }
 
-/// Sets the timer for the next work.
 pub fn rearm() {
     let now = mono();
     state::with(|state| state.rearm(now));
@@ -108,7 +107,8 @@ fn hold_back(now: Instant) {
     state::with(|state| state.wakeup_timer.hold_back(now.after(RETRY)));
 }
 
-/// Selects the database of a lock. Returns the lock's name, and whether the server would let a client write to it now.
+/// Selects the database of a lock. Returns the lock's name, and whether the server would let a client write to the lock
+/// now.
 fn name_and_gate(context: Context, db: Db, key: &[u8]) -> (KeyName<'static>, WriteGate) {
     let name = KeyName::copied(db, key);
     context.select(db);
@@ -173,9 +173,9 @@ fn put_back(context: Context, now: Instant, slice: Slice) {
     }
 }
 
-/// Replicates the new dropped locks, and the ends of the dropped locks that are gone. This is not a new
-/// write, because it only completes the DEL that the server itself has replicated. So the module does not ask
-/// whether the server would accept a write. The module only waits until a pause of writes is over.
+/// Replicates the new dropped locks, and the ends of the dropped locks that are gone. This replication is not a new
+/// write: it only completes the server's own DEL of the key. So the module does not ask whether the server would accept
+/// a write. The module only waits until a pause of writes is over.
 fn replicate_dropped_locks(context: Context, slice: Slice) {
     while let Some((db, key)) = state::with(|state| state.store.dropped_locks.pop_unreplicated()) {
         context.select(db);
@@ -186,7 +186,6 @@ fn replicate_dropped_locks(context: Context, slice: Slice) {
     }
 }
 
-/// Serves the wait queues that are due.
 fn serve_due(context: Context, now: Instant, slice: Slice) {
     let mut refused = 0;
     while let Some((queue, changed)) = state::with(|state| state.store.queues.pop_due(now)) {

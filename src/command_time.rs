@@ -1,9 +1,9 @@
 //! The instant by which a command judges leases.
 //!
-//! All commands of one transaction, script or function judge leases by the instant of the first command. So
-//! no lease ends while the transaction, script or function runs. The server does the same with TTLs. The
-//! server sends no event at the end of a transaction or script. So the module watches for the next command
-//! that is in no transaction or script.
+//! All commands of one transaction, script or function judge leases by the instant of the first command. So no lease
+//! ends while the transaction, script or function runs. The server judges TTLs in the same way. The server sends no
+//! event at the end of a transaction or script. So the module watches for the next command that is in no transaction or
+//! script.
 
 use crate::server::{Context, global_flags, now, stop_watching_commands, watch_commands};
 use crate::state;
@@ -16,7 +16,7 @@ pub fn of(context: Context) -> Now {
     if context.is_of_command() && context.flags().in_transaction_or_script() { of_first(now) } else { now }
 }
 
-/// The time of the first command in the running transaction or script. If that is the running command, the time is
+/// The time of the first command in the running transaction or script. If the running command is the first, the time is
 /// `now`.
 #[inline(never)]
 fn of_first(now: Now) -> Now {

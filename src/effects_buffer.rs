@@ -3,7 +3,6 @@
 use crate::server::BlockedClient;
 use lockward_core::Decided;
 
-/// What must be carried out after one decision.
 #[derive(Default)]
 pub struct EffectsBuffer {
     /// What core has decided.

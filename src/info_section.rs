@@ -9,7 +9,6 @@ use std::ffi::CStr;
 /// A field of the section. docs/metrics.md says what each field means.
 #[derive(Clone, Copy)]
 pub enum Field {
-    /// A number.
     Number(&'static CStr, u64),
     /// Percentiles, in microseconds.
     Durations(&'static CStr, [(&'static CStr, u64); 4]),

@@ -47,7 +47,7 @@ const NAME: &CStr = c"lock";
 /// 0.1.0, as MODULE LIST shows it.
 const VERSION: c_int = 100;
 
-/// Called by the server to load the module.
+/// The server calls this function to load the module.
 ///
 /// # Safety
 /// Only the server may call this function, as the module API says.
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     argc: c_int,
 ) -> c_int {
     let api_version = raw::REDISMODULE_APIVER_1 as c_int;
-    // SAFETY: the server's context is valid for this call. Nothing may be allocated before this.
+    // SAFETY: the server's context is valid for this call. Nothing may be allocated before this call.
     let known = unsafe { raw::Export_RedisModule_Init(context, NAME.as_ptr(), VERSION, api_version) };
     if known != raw::REDISMODULE_OK as c_int {
         return raw::REDISMODULE_ERR as c_int;

@@ -1,7 +1,7 @@
 //! Replies that have been decided but not sent, to clients whose wait has ended.
 //!
-//! A wait ends with a decision. The client gets its reply at the end of the pass of the event loop. In between, other
-//! modules are notified, other commands run, and the client may leave: CLIENT KILL, CLIENT UNBLOCK, a closed
+//! A wait ends with a decision. The client gets its reply at the end of the pass of the event loop. Before the reply,
+//! other modules are notified, other commands run, and the client may leave: CLIENT KILL, CLIENT UNBLOCK, a closed
 //! connection.
 //!
 //! ```text
@@ -16,9 +16,9 @@
 //! [`PendingReplies`]. A reply is found by the handle of its client, which the server frees only after the reply has
 //! been taken out.
 //!
-//! While replies are pending, two kinds of event are recorded by fencing token. The first is that an owner has repeated
-//! its request: then the owner keeps the hold, although the client that asked first has left. The second is RENAME or
-//! MOVE: then the hold is passed on under the new name of the lock.
+//! While replies are pending, two kinds of event are recorded by fencing token. After an owner has repeated its
+//! request, the owner keeps the hold, although the client that asked first has left. After RENAME or MOVE, the hold is
+//! passed on under the new name of the lock.
 
 use crate::server::BlockedClient;
 use lockward_core::{ById, Completion, Db, FencingToken, Lock, LockName, Outcome, Owner, Place};
@@ -86,7 +86,7 @@ pub struct PendingReplies {
 }
 
 impl PendingReplies {
-    /// Adds the reply to a client that has left its wait queue. The caller must unblock the client afterwards, once.
+    /// Adds the reply for a client that has left its wait queue. The caller must unblock the client afterwards, once.
     /// `lock` is the lock that the client may have been granted.
     pub fn add(&mut self, completion: Completion<BlockedClient>, lock: Option<LockName>) -> BlockedClient {
         self.decisions = self.decisions.wrapping_add(1);
@@ -116,7 +116,7 @@ impl PendingReplies {
         Some(reply)
     }
 
-    /// A reply was taken, but its client has left. If the reply grants a hold, the hold is to be passed on.
+    /// The caller has taken a reply, but its client has left. If the reply grants a hold, the hold is to be passed on.
     pub fn leave_undelivered(&mut self, reply: PendingReply) {
         if let (Some(token), Some(lock)) = (reply.granted(), reply.lock) {
             let PendingReply { owner, place, number, .. } = reply;
@@ -176,7 +176,6 @@ impl PendingReplies {
         }
     }
 
-    /// Two databases have been swapped.
     pub fn swap(&mut self, one: Db, other: Db) {
         let locks = self.replies.values_mut().filter_map(|reply| reply.lock.as_mut());
         let locks = locks.chain(self.undelivered.iter_mut().map(|undelivered| &mut undelivered.lock));

@@ -1,12 +1,12 @@
 //! Whether there is an audience for changes: a replica, the replication backlog, or the AOF.
 //!
 //! Replication is the most costly part of a change. The server finds only at the end of replication that there is no
-//! audience. So the module asks beforehand. Asking is costly too, so the module asks once in each run of the server's
-//! cron. Until the cron has found that there is no audience, the module assumes an audience. If an audience comes
-//! between two runs of the cron, no change is missed either, for these reasons:
+//! audience. So the module asks the server beforehand. Asking is costly too, so the module asks once in each run of the
+//! server's cron. Until the cron has found that there is no audience, the module assumes an audience. An audience that
+//! comes between two runs of the cron still misses no change, for these reasons:
 //!
 //! - The cron asks for the same facts by which the server itself decides whether to send changes. While these facts
-//!   hold, the server drops every change, both of this module and of the server's own commands.
+//!   hold, the server drops the changes of this module and of its own commands.
 //! - An audience comes when a replica asks for a snapshot, when an AOF is switched on, when the role changes, or when
 //!   other data is loaded. The server sends an event in each of these cases, except when a replica asks for a snapshot.
 //!   But the server also sends an event for each snapshot, whether a child process or the server itself makes the
@@ -19,9 +19,9 @@
 //! - The cron does not run within a transaction or a script, so the answer stays the same until the transaction or
 //!   script ends.
 //!
-//! In a cluster, a slot that moves may have an audience of its own. So the module always replicates in a cluster. The
-//! module also always replicates on a server in whose source nobody has checked these reasons. The file server/info.rs
-//! names the functions to check.
+//! In a cluster, the node to which a slot moves is one more audience. So the module always replicates in a cluster. The
+//! module also always replicates on a server whose source code nobody has checked for these reasons. The file
+//! server/info.rs names the functions to check.
 
 /// Whether there may be an audience for changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

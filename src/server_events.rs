@@ -13,9 +13,9 @@ use crate::statistics::count;
 use crate::transaction;
 use lockward_core::{Db, Expired, LONGEST_SWEPT_KEY, Loading, Lock, NameRef, Now, QueueId};
 
-/// Something other than the module removes the lock in `name` from the keyspace: the key is deleted,
-/// overwritten, renamed, moved, expired or evicted. Afterwards the background work serves the waiters,
-/// depending on the value that the key then holds.
+/// Something other than the module removes the lock in `name` from the keyspace: the key is deleted, overwritten,
+/// renamed, moved, expired or evicted. After the removal, the background work serves the waiters, depending on the
+/// value that the key then holds.
 pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     let now = Now { mono: mono(), wall: latest_wall() };
     state::with(|state| {
@@ -64,8 +64,8 @@ pub fn command_begins(caller: Caller) {
             let name = KeyName::copied(unlinked.name().db(), unlinked.name().key());
             context.select(name.db());
             let is_replaced = !matches!(OpenKey::for_write(context, &name).content(), Content::Missing);
-            // This command may store a new value in the key. The server's timer may evict that value before the next
-            // command begins.
+            // This command may store a new value in the key, and the server's timer may evict that value before the
+            // next command begins. The event of a new key shows that this is not the eviction of the unlinked lock.
             subscriptions::subscribe_new_keys();
             let freed = lock_allocation::freed();
             state::with(|state| state.store.return_unlinked(unlinked, is_replaced, now, freed));
@@ -93,9 +93,8 @@ pub fn arrived(context: Context, name: &KeyName<'_>) {
     }
 }
 
-/// The server has evicted a key. This may be another key that got the name of the last unlinked lock afterwards.
-/// In that case [`command_begins`] has already settled the lock, so this function does not treat the lock as
-/// evicted.
+/// The server has evicted a key. Perhaps another key got the name of the last unlinked lock, and was then evicted. In
+/// that case [`command_begins`] has already settled the lock, so this function does not treat the lock as evicted.
 ///
 /// A dropped lock is replicated at once, before the server's own DEL. The next pass of the event loop may be too late,
 /// because a failover or a shutdown may forbid writes by then.
@@ -139,7 +138,6 @@ pub fn expired(name: &KeyName<'_>) {
     }
 }
 
-/// A key was created.
 pub fn new_key(name: &KeyName<'_>) {
     if state::own_write() || !state::with(|state| state.store.concerns_new_key(name)) {
         return;
@@ -162,7 +160,6 @@ pub fn flushed(db: Option<Db>) {
     });
 }
 
-/// Two databases have been swapped. Each client still waits for the same key of the same database.
 pub fn swapped(one: Db, other: Db) {
     recheck(|state| {
         state.store.swap(one, other);
@@ -187,10 +184,10 @@ fn recheck(queues: impl FnOnce(&mut State) -> Vec<QueueId>) {
     });
 }
 
-/// The server has become a replica. Most servers have ended the waits before this event, one by one, and each
-/// client has left its queue. Valkey 9 does not end some waits: all waits in cluster mode, all waits during
-/// FAILOVER until the failover has succeeded, and otherwise the waits of clients that can be redirected. The
-/// module ends these waits in the next pass of the event loop.
+/// The server has become a replica. Most servers have ended the waits before this event, one by one, and each client
+/// has left its queue. Valkey 9 does not end some waits: all waits in cluster mode, all waits during FAILOVER until the
+/// failover has succeeded, and in other cases the waits of clients that can be redirected. The module ends these waits
+/// in the next pass of the event loop.
 pub fn became_replica() {
     subscriptions::subscribe_async_loading();
     recheck(|state| {
@@ -201,7 +198,6 @@ pub fn became_replica() {
     });
 }
 
-/// The server has become a primary.
 pub fn became_primary() {
     let now = mono();
     state::with(|state| {
@@ -215,7 +211,7 @@ pub fn async_loading_begins() {
     state::with(|state| state.store.begin_async_loading());
 }
 
-/// The new data set has replaced the old data set if `loaded`, else it was discarded.
+/// If `loaded`, the new data set has replaced the old data set. Else the server has discarded the new data set.
 pub fn async_loading_ends(loaded: bool) {
     state::with(|state| state.store.end_async_loading(loaded));
 }
@@ -226,7 +222,6 @@ pub fn audience_may_come() {
     state::with(|state| state.replication_audience.may_come());
 }
 
-/// The server begins to load its data.
 pub fn loading_begins(from: Loading) {
     state::with(|state| {
         state.replication_audience.may_come();

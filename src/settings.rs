@@ -23,7 +23,6 @@ static MAX_WAITERS: Setting = Setting::new(c"max-waiters", 10_000, 0, 1_000_000_
 static MAX_WAITERS_TOTAL: Setting = Setting::new(c"max-waiters-total", 10_000, 0, 1_000_000_000);
 static QUARANTINE: Setting = Setting::new(c"quarantine", 0, 0, 100 * YEAR_MS);
 
-/// All settings.
 pub static ALL: [&Setting; 5] = [&DEFAULT_LEASE, &MAX_LEASE, &MAX_WAITERS, &MAX_WAITERS_TOTAL, &QUARANTINE];
 
 impl Setting {
@@ -57,8 +56,8 @@ pub fn default_lease() -> Span {
     quarantine().map_or(lease, |quarantine| lease.min(quarantine))
 }
 
-/// The configured default lease, and the default lease that is used, in milliseconds. `None` unless another
-/// setting makes the default lease shorter.
+/// The configured default lease, and the default lease that is used, in milliseconds. `None` if no other setting
+/// shortens the default lease.
 pub fn shortened_default_lease() -> Option<(u64, u64)> {
     let (set, is) = (DEFAULT_LEASE.span(), default_lease());
     (is < set).then(|| (set.as_millis(), is.as_millis()))
@@ -74,7 +73,7 @@ pub fn waiter_limits() -> Limits {
     Limits { per_lock: MAX_WAITERS.count(), total: MAX_WAITERS_TOTAL.count() }
 }
 
-/// How long no new tenure is granted after a start or promotion; `None` without a quarantine.
+/// The length of the quarantine after a start or promotion; `None` without a quarantine.
 pub fn quarantine() -> Option<Span> {
     Some(QUARANTINE.span()).filter(|span| *span > Span::default())
 }

@@ -16,7 +16,6 @@ impl Slice {
         Self { end: Instant::from_micros(mono().as_micros().saturating_add(micros)) }
     }
 
-    /// Whether the time is over.
     pub fn is_over(self) -> bool {
         mono() >= self.end
     }

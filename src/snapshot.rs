@@ -7,8 +7,8 @@
 //! snapshot key is read, its locks become dropped locks at once, before the AOF or the primary sends changes
 //! of these locks. The key itself is deleted when the data set is loaded.
 //!
-//! The locks are not written as keys of their own. With such keys, a replica or an AOF would have more keys
-//! than the primary. SETNX of such a key would then have a different result there.
+//! The locks are not written as keys of their own. With such keys, a replica or an AOF would have more keys than the
+//! primary. SETNX of such a key would have a different result on the replica, or when the AOF is loaded.
 
 use crate::server::{Context, KeyName, OpenKey, clock, global_flags, subscriptions};
 use crate::{state, stored};

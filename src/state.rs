@@ -30,7 +30,7 @@ pub struct State {
     pub wakeup_timer: WakeupTimer,
     /// The positions of the sweeps through waited-for and dropped locks.
     pub sweeps: Sweeps,
-    /// Whether anyone receives what is replicated.
+    /// Whether there is an audience for replicated changes.
     pub replication_audience: ReplicationAudience,
     /// The snapshot keys that exist now.
     pub snapshot_keys: Vec<LockName>,
@@ -38,7 +38,7 @@ pub struct State {
     pub sockets: HashMap<u64, Socket>,
     /// The time by which the commands of the running transaction or script judge leases.
     pub transaction_time: Option<Now>,
-    /// The buffer of one decision, to be used again.
+    /// The buffer of one decision. The next decision uses the buffer again.
     pub effects_buffer: Option<Box<EffectsBuffer>>,
 }
 

@@ -3,9 +3,9 @@
 //! A replica does not count the decisions of its primary. Core's `Counters` counts the results of decisions. The other
 //! counts are in this file.
 //!
-//! The server does not report CONFIG RESETSTAT to modules, but the command also resets counts of the server.
-//! So the module checks the server's counts when INFO is asked for, and ten times a second. The counts
-//! between the reset and this check are lost.
+//! The server does not report CONFIG RESETSTAT to modules, but the command also resets counts of the server. So the
+//! module checks the server's counts for each INFO, and ten times a second. The counts between the reset and this check
+//! are lost.
 
 use crate::server::info::MonotonicStats;
 use lockward_core::{Instant, Span};
@@ -34,12 +34,10 @@ pub struct Statistics {
 /// state is borrowed.
 static ERRORS: AtomicU64 = AtomicU64::new(0);
 
-/// Counts an error reply.
 pub fn count_error() {
     ERRORS.store(errors().wrapping_add(1), Ordering::Relaxed);
 }
 
-/// The number of error replies.
 pub fn errors() -> u64 {
     ERRORS.load(Ordering::Relaxed)
 }

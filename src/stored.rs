@@ -9,9 +9,9 @@ use std::fmt::Display;
 /// Reads a stored lock; `None` when it is refused. The tokens of the lock raise the floor of new tokens, so
 /// that every new token is larger.
 ///
-/// A token that lies more than a day ahead is refused in a RESTORE, which a client sends. From the server's
-/// own file or primary, the module accepts such a token. The token shows that a clock was wrong, but it would
-/// be worse if the server did not start.
+/// In a RESTORE, which a client sends, the module refuses a token that lies more than a day ahead. From the server's
+/// own file or primary, the module accepts such a token. The token shows that a clock was wrong, but a server that does
+/// not start would be worse.
 pub fn load(payload: &[u8]) -> Option<Lock> {
     let now = clock::read();
     let (origin, trusted) = match state::with(|state| state.store.loading()) {

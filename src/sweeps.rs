@@ -7,9 +7,9 @@ use crate::state::{self, State};
 use crate::{transaction, waiters};
 use lockward_core::{Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, Span, SweepPosition};
 
-/// How many waited-for keys are checked before clients are served again. A check of 500 keys takes about 0.4
-/// ms, because the sweep opens only keys with short names. By default there may be at most 10,000 waited-for
-/// keys. A round through them takes 20 slices and 0.17 seconds.
+/// How many waited-for keys are checked before clients are served again. A check of 500 keys takes about 0.4 ms,
+/// because the sweep opens only keys with short names. By default there may be at most 10,000 waited-for keys. A round
+/// through these keys takes 20 slices and 0.17 seconds.
 const KEYS_IN_SLICE: usize = 500;
 
 /// A lease that does not end within this time is left to the next round.
@@ -29,8 +29,8 @@ pub fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
     });
     let cluster = context.flags().cluster().then(|| cluster_state(context));
     if cluster == Some(ClusterState::Down) {
-        // Not every server ends the waits itself when its cluster is down, so the module ends them. The module does not
-        // wait until the cluster is up again, because another node may serve the key then.
+        // Not every server ends the waits itself when its cluster is down, so the module ends the waits. The module
+        // does not wait until the cluster is up again, because another node may serve the key then.
         let all: Vec<QueueId> = state::with(|state| state.store.queues.queues().collect());
         waiters::end_waits_in_queues(all, Outcome::NotServed, now, slice);
         return false;
@@ -54,8 +54,8 @@ pub fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
     state::with(|state| state.sweeps.queue.is_none())
 }
 
-/// Whether a wait queue must be checked before it is due: because the key holds another value, a lease ends before the
-/// queue is due, or this node does not serve the key.
+/// Whether a wait queue must be checked before its due time: the key holds another value, a lease ends before the due
+/// time, or this node does not serve the key.
 fn has_changed(
     context: Context,
     queue: QueueId,
@@ -76,9 +76,9 @@ fn has_changed(
     }
 }
 
-/// Whether this node does not serve a long key any more. The function asks the server only about the slot,
-/// with a short key of the same slot. While a slot moves to this node, the waiters for a lock that has
-/// already arrived stay.
+/// Whether this node does not serve a long key any more. The function asks the server only about the slot, with a short
+/// key of the same slot. While a slot moves to this node, the waiters for a lock that has already arrived stay in the
+/// queue.
 fn has_long_key_left(context: Context, queue: QueueId, db: Db, key: &[u8], cluster: ClusterState) -> bool {
     let Some(slot_key) = state::with(|state| state.store.queues.slot_key(queue)) else { return false };
     let missing =

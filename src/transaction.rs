@@ -1,9 +1,9 @@
 //! One decision on one lock with all its effects. A command, the timer and an event all change locks in this one way.
 //!
-//! The lock is in the keyspace or, when the server has dropped its key early, among the dropped locks. Core
-//! decides. The effects are then carried out in one order: store, replicate, set the timer for the clients
-//! that still wait, notify, and unblock. A module that is notified may call any command. If it changes locks,
-//! this module receives the changes as events.
+//! The lock is in the keyspace or, when the server has dropped its key early, among the dropped locks. Core decides.
+//! The effects are then carried out in one order: store, replicate, set the timer for the clients that still wait,
+//! notify, and unblock. A module that is notified may call any command. If that module changes locks, Lockward receives
+//! the changes as events.
 
 use crate::command_time;
 use crate::effects_buffer::EffectsBuffer;
@@ -71,9 +71,9 @@ pub fn run<R>(
     Ok(answer)
 }
 
-/// A read has found a lease that is over. The module removes the holder, just as the server deletes an
-/// expired key that a client reads. But if a client waits for the lock, the background work soon removes the
-/// holder, and may grant the lock too.
+/// A read has found a lease that is over. The module removes the holder, just as the server deletes an expired key that
+/// a client reads. If a client waits for the lock, this function changes nothing: the background work soon removes the
+/// holder, and may grant the lock.
 pub fn clear_away(context: Context, name: &KeyName<'_>) {
     let not_ours = state::with(|state| state.store.follows() || state.store.queue(name).is_some());
     if !not_ours && !Context::paused() {
@@ -107,7 +107,7 @@ pub fn put_back(context: Context, name: &KeyName<'_>) {
     context.signal_modified(name);
 }
 
-/// Replicates the dropped lock of this name, or that this lock has ended.
+/// Replicates the dropped lock of this name, or the end of this lock.
 pub fn replicate_dropped(context: Context, name: &KeyName<'_>) {
     let mut payload = Vec::new();
     let now = now();
@@ -138,9 +138,9 @@ fn buffer(context: Context, state: &mut State) -> Box<EffectsBuffer> {
     buffer
 }
 
-/// Adds the replies of the waits that a decision has ended to the pending replies. This happens before any event is
-/// sent, because another module may react to an event and close the connection of a client that has just been granted
-/// the lock.
+/// Adds the replies of the waits that a decision has ended to the pending replies. This function runs before any event
+/// is sent, because another module may react to an event and close the connection of a client that has just been
+/// granted the lock.
 #[inline]
 fn end_waits(state: &mut State, buffer: &mut EffectsBuffer) {
     if let Some(waits) = &buffer.decided.waits {

@@ -19,7 +19,7 @@ pub struct Wait {
     pub limit: Option<Span>,
     /// How long the place in the queue is kept after the wait.
     pub keep: Option<Span>,
-    /// Whether the server generated the owner, so that the reply must contain the owner.
+    /// Whether the server generated the owner. The reply then contains it.
     pub minted: bool,
 }
 
@@ -42,8 +42,8 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
         return Err(Error::Superseded);
     }
     let client = BlockedClient::block(context, id, minted, socket).ok_or(Error::MayNotWait)?;
-    // If a reply is still pending for this handle, it belongs to an earlier client with the same handle,
-    // whose callback has panicked.
+    // If a reply is still pending for this handle, the reply belongs to an earlier client with the same handle, whose
+    // callback has panicked.
     drop_reply(client);
     let now = mono();
     let limit = limit.map(|limit| now.after(limit));
@@ -158,7 +158,7 @@ fn leave_undelivered(reply: PendingReply) {
     });
 }
 
-/// Replies a grant. The reply contains the owner if the server has generated it.
+/// Replies with a grant. The reply contains the owner if the server has generated the owner.
 pub fn reply_grant(context: Context, grant: Grant, minted: Option<&Owner>) {
     context.reply_array(if minted.is_some() { 4 } else { 3 });
     context.reply_integer(grant.token.get());
@@ -174,7 +174,7 @@ pub fn reply_grant(context: Context, grant: Grant, minted: Option<&Owner>) {
 pub enum Leaving {
     /// The client has disconnected, or the server has ended the wait.
     Disconnected,
-    /// CLIENT UNBLOCK ends its wait as the wait limit would.
+    /// CLIENT UNBLOCK ends the wait as the wait limit would.
     Unblocked,
 }
 

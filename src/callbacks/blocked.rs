@@ -7,7 +7,7 @@ use redis_module::raw;
 use std::ffi::c_int;
 use std::ptr::NonNull;
 
-/// The client has disconnected, or the server itself has ended its wait.
+/// The client has disconnected, or the server itself has ended the client's wait.
 fn forget(client: BlockedClient, leaving: Leaving) {
     // The code that takes a waiter out of its queue also unblocks the client. So if a reply is pending, the client is
     // already unblocked or will be soon, and must not be unblocked here again.

@@ -24,7 +24,7 @@ pub const NO_METHODS: raw::RedisModuleTypeMethods = raw::RedisModuleTypeMethods 
     mem_usage: None, // every server that can load the module has mem_usage2
     digest: None,
     free: None,
-    aux_load: None, // nothing is kept beside the locks: tokens need no stored counter
+    aux_load: None, // an RDB file has no data beside the keys: tokens need no stored counter
     aux_save: None,
     aux_save_triggers: 0,
     free_effort: None, // every server that can load the module has free_effort2
@@ -38,7 +38,7 @@ pub const NO_METHODS: raw::RedisModuleTypeMethods = raw::RedisModuleTypeMethods 
     aux_save2: None,
 };
 
-/// Makes a data type; null when the server refuses it. The name has nine characters.
+/// Makes a data type; null when the server refuses it. The name must have nine characters.
 pub fn create_type(
     context: Context,
     name: &CStr,
@@ -135,13 +135,13 @@ unsafe extern "C" fn aof_rewrite(
 }
 
 unsafe extern "C" fn free(value: *mut c_void) {
-    // The server may call this function on a thread of its own. SAFETY: `value` is a lock that the module
-    // gave to the server, and the server gives it back once.
+    // The server may call this function on another thread. SAFETY: `value` is a lock that the module gave to the
+    // server, and the server gives the lock back once.
     catch_panic(Callback::Free, (), || unsafe { lock_allocation::free(value.cast()) });
 }
 
-/// The cost of freeing a lock. The server frees a lock with many holders on a thread of its own. The module itself
-/// deletes only locks without holders, which the server frees at once.
+/// The cost of freeing a lock. The server frees a lock with many holders on another thread. The module itself deletes
+/// only locks without holders, which the server frees at once.
 unsafe extern "C" fn free_effort(_context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> usize {
     catch_panic(Callback::Free, 1, || {
         // SAFETY: `value` is valid for this call.

@@ -57,8 +57,8 @@ unsafe fn event_args<'a>(
     if version() < DB_OF_CLIENT_SINCE {
         return (context, event, name);
     }
-    // The context names the client's database. But MOVE and COPY report a key of another database, so the
-    // database is read from the open key.
+    // The context names the client's database. But MOVE and COPY report a key of another database, so this function
+    // reads the database from the open key.
     let db = OpenKey::to_look(context, &name).db().unwrap_or(name.db());
     // SAFETY: the caller promises valid pointers.
     (context, event, unsafe { KeyName::new(db, key) })

@@ -1,4 +1,4 @@
-//! The command filter: the server calls it at the beginning of each command, while the module watches commands.
+//! The command filter: the server calls the filter at the beginning of each command, while the module watches commands.
 
 use crate::command_time;
 use crate::panics::{Callback, catch_panic};

@@ -16,13 +16,13 @@ pub trait Command {
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error>;
 }
 
-/// The documentation of the lease, for every command that takes one.
+/// The documentation of the lease, for every command that takes a lease.
 pub const LEASE: Argument = Argument::one_of(
     c"lease",
     &[Argument::number(c"milliseconds", c"PX"), Argument::number(c"seconds", c"EX")],
 );
 
-/// The documentation of the limit and the weight, for every command that takes them.
+/// The documentation of the limit and the weight, for every command with these options.
 pub const MODE: Argument = Argument::one_of(
     c"mode",
     &[
@@ -46,7 +46,7 @@ pub enum CommandSource {
 ///
 /// # Errors
 /// [`Error::Paused`] when a transaction tries to write after the transaction itself has paused all writes.
-/// [`Error::ReadOnly`] when a client asks a replica to change a lock. The server allows this on a replica that is not
+/// [`Error::ReadOnly`] when a client asks a replica to change a lock. The server allows writes on a replica that is not
 /// read-only, but no replica grants or frees a lock by itself.
 #[inline]
 pub fn command_source(context: Context) -> Result<CommandSource, Error> {

@@ -58,8 +58,8 @@ fn release(context: Context, key: &KeyName<'_>, request: &ReleaseRequest) -> Res
     Ok(released?)
 }
 
-/// Carries out the release of the primary or of a file. The primary decides whether a lease is over and serves the
-/// waiters. It replicates these changes separately.
+/// Carries out a release from the primary or from a file. The primary decides whether a lease is over and serves the
+/// waiters. The primary replicates these changes separately.
 #[inline(never)]
 fn apply(context: Context, key: &KeyName<'_>, request: &ReleaseRequest) -> Result<u32, Error> {
     Ok(transaction::run(context, key, |decision| decision.apply_release(request))??)

@@ -37,7 +37,7 @@ impl Command for Top {
             }
         }
         // In a transaction, Redis from 7.4 on and Valkey from 8 on look up every key in the slot of the transaction's
-        // own keys. So these servers would not find waited-for keys of other slots, and the command is refused.
+        // own keys. So these servers would not find waited-for keys of other slots, and LOCK.TOP is refused.
         let flags = context.flags();
         if flags.cluster() && flags.must_not_block() {
             return Err(Error::TopInTransaction);

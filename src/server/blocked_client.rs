@@ -1,8 +1,8 @@
 //! Clients that the server keeps blocked for the module.
 //!
 //! A handle is unblocked exactly once, by the code that takes the waiter out of its wait queue. The server frees the
-//! handle some time later. In between, exactly one callback takes the pending reply: either the callback that replies,
-//! or the callback that reports that the client is gone.
+//! handle some time later, after exactly one callback has taken the pending reply: either the callback that replies, or
+//! the callback that reports that the client is gone.
 //!
 //! The module does not use the server's own time limit. The module passes a timeout callback only from Redis
 //! 7.4 and Valkey 8 on. CLIENT UNBLOCK calls this callback. Older versions lose the reply or crash when a
@@ -17,8 +17,8 @@ use std::ffi::c_int;
 use std::hash::{Hash, Hasher};
 use std::ptr::{self, NonNull};
 
-/// From this version number on, CLIENT UNBLOCK and an unblock by the module may happen in the same pass of the event
-/// loop. Valkey's numbers begin at 8.
+/// From this version on (Redis 7.4, Valkey 8), CLIENT UNBLOCK and an unblock by the module may happen in the same pass
+/// of the event loop.
 const TIMEOUT_SAFE_SINCE: c_int = 0x0007_0400;
 
 /// A client that the server keeps blocked for the module. Two values are equal if their handles are equal.
@@ -27,14 +27,14 @@ pub struct BlockedClient {
     handle: NonNull<raw::RedisModuleBlockedClient>,
     /// The client's id, for LOCK.INFO.
     pub id: u64,
-    /// Whether the server generated the owner, so that the reply must contain the owner.
+    /// Whether the server generated the owner. The reply then contains it.
     pub minted: bool,
     /// The client's socket, if known.
     pub socket: Option<Socket>,
 }
 
 impl BlockedClient {
-    /// Blocks the client of a command. `None` when the server does not let the module block it.
+    /// Blocks the client of a command. `None` when the server does not let the module block this client.
     pub fn block(context: Context, id: u64, minted: bool, socket: Option<Socket>) -> Option<Self> {
         let entry_points = entry_points();
         let unblock = if version() >= TIMEOUT_SAFE_SINCE { entry_points.unblock } else { None };

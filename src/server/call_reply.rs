@@ -10,7 +10,7 @@ use std::slice;
 pub struct CallReply(NonNull<raw::RedisModuleCallReply>);
 
 impl CallReply {
-    /// Takes over a reply; `None` if the server has returned no reply.
+    /// Takes ownership of a reply; `None` if the server has returned no reply.
     ///
     /// # Safety
     /// `reply` comes from `RM_Call`, and no other code frees it.
@@ -28,7 +28,6 @@ impl CallReply {
         self.root().text()
     }
 
-    /// The whole reply as a part.
     pub fn root(&self) -> ReplyPart<'_> {
         ReplyPart(self.0, PhantomData)
     }
@@ -54,7 +53,6 @@ impl CallReply {
         unsafe { raw::RedisModule_CallReplyPromiseAbort }.is_some()
     }
 
-    /// The server's reply.
     pub(super) fn as_ptr(&self) -> *mut raw::RedisModuleCallReply {
         self.0.as_ptr()
     }

@@ -9,8 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 static AHEAD: AtomicI64 = AtomicI64::new(0);
 
 /// Both clocks for a decision, at the cost of reading only the monotonic clock: the wall time is the monotonic time
-/// plus the difference that the last [`read`] found. If the wall clock was set since then, the module notices at the
-/// next [`read`].
+/// plus the difference that the last [`read`] found. If the wall clock was set since that read, the module notices at
+/// the next [`read`].
 pub fn now() -> Now {
     let micros = micros();
     let wall = micros.saturating_add(AHEAD.load(Ordering::Relaxed));
@@ -34,8 +34,8 @@ fn micros() -> i64 {
     i64::try_from(unsafe { api!(RedisModule_MonotonicMicroseconds()) }).unwrap_or(i64::MAX)
 }
 
-/// The latest wall time by which the server may have judged a TTL just now. The server uses the time at which
-/// a command began until the command is done, and Valkey 9 reads the clock only once a millisecond.
+/// The latest wall time by which the server may have judged a TTL just now. Until a command is done, the server uses
+/// the time at which the command began. Valkey 9 reads the clock only once a millisecond.
 pub fn latest_wall() -> WallTime {
     // SAFETY: the two functions take no arguments, and do not access the module's memory.
     let (millis, micros) = unsafe {

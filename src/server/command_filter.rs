@@ -1,7 +1,7 @@
-//! Calls at the beginning of every command.
+//! Calls the module at the beginning of every command.
 //!
-//! The server sends no event when a command begins, but it calls the command filters at this time. The module
-//! registers a filter only while it needs one, because a filter makes every command slower.
+//! The server sends no event when a command begins, but calls the command filters. The module registers a filter only
+//! while it needs one, because a filter makes every command slower.
 
 use super::entry_points::entry_points;
 use super::module_context::module_context;

@@ -15,7 +15,7 @@ pub struct Context {
     of_command: bool,
 }
 
-/// The flags of a context. Reading them is costly, because the server computes its memory use each time.
+/// The flags of a context. Reading the flags is costly, because the server computes its memory use each time.
 #[derive(Clone, Copy)]
 pub struct Flags(u32);
 
@@ -24,7 +24,7 @@ impl Flags {
         self.0 & flags != 0
     }
 
-    /// The client must not be blocked: it is in MULTI, a script, a function or another module's call.
+    /// The client must not be blocked, because it is in MULTI, a script, a function or another module's call.
     pub const fn must_not_block(self) -> bool {
         self.any(
             raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING
@@ -100,7 +100,6 @@ impl Context {
         self.of_command
     }
 
-    /// The server's context.
     pub const fn as_ptr(self) -> *mut raw::RedisModuleCtx {
         self.raw
     }
@@ -148,31 +147,30 @@ impl Context {
         self.reply_signed(number);
     }
 
-    /// Replies an integer that may be negative.
+    /// Replies with an integer that may be negative.
     pub fn reply_signed(self, number: i64) {
         // SAFETY: the context is valid.
         unsafe { api!(RedisModule_ReplyWithLongLong(self.raw, number)) };
     }
 
-    /// Replies a bulk string.
+    /// Replies with a bulk string.
     pub fn reply_bytes(self, bytes: &[u8]) {
         // SAFETY: the context is valid, and the server copies the bytes.
         unsafe { api!(RedisModule_ReplyWithStringBuffer(self.raw, bytes.as_ptr().cast(), bytes.len())) };
     }
 
-    /// Replies a simple string.
     pub fn reply_simple(self, text: &CStr) {
         // SAFETY: the context is valid, and the server copies the text.
         unsafe { api!(RedisModule_ReplyWithSimpleString(self.raw, text.as_ptr())) };
     }
 
-    /// Replies null; in RESP2 the null array.
+    /// Replies with null; in RESP2 with the null array.
     pub fn reply_null_array(self) {
         // SAFETY: the context is valid.
         unsafe { api!(RedisModule_ReplyWithNullArray(self.raw)) };
     }
 
-    /// Replies null in place of a string; in RESP2 the null bulk string.
+    /// Replies with null in place of a string; in RESP2 with the null bulk string.
     pub fn reply_null(self) {
         // SAFETY: the context is valid.
         unsafe { api!(RedisModule_ReplyWithNull(self.raw)) };
@@ -184,13 +182,13 @@ impl Context {
         unsafe { api!(RedisModule_ReplyWithArray(self.raw, length(len))) };
     }
 
-    /// Begins a map of `len` pairs of replies; in RESP2 an array of twice as many.
+    /// Begins a map of `len` pairs of replies; in RESP2 an array of twice as many replies.
     pub fn reply_map(self, len: usize) {
         // SAFETY: the context is valid.
         unsafe { api!(RedisModule_ReplyWithMap(self.raw, length(len))) };
     }
 
-    /// Replies an error. `text` begins with the error's word.
+    /// Replies with an error. `text` begins with the error's word.
     pub fn reply_error(self, text: &str) {
         let text = CString::new(text).unwrap_or_default();
         // SAFETY: the context is valid, and the server copies the text.
@@ -213,7 +211,8 @@ impl Context {
     /// Sends a command with a key and a payload to replicas and the AOF. Returns false if the server has no
     /// such command.
     pub fn replicate(self, command: &CStr, name: &KeyName<'_>, payload: &[u8]) -> bool {
-        // SAFETY: the format string names a string of the server and a buffer with its length, and these follow.
+        // SAFETY: the format string names a string of the server and a buffer with its length, and these arguments
+        // follow.
         let status = unsafe {
             api!(RedisModule_Replicate(
                 self.raw,
@@ -251,8 +250,8 @@ impl Context {
         unsafe { api!(RedisModule_NotifyKeyspaceEvent(self.raw, class, text.as_ptr(), name.as_ptr())) };
     }
 
-    /// Whether writes must wait, because clients are paused by CLIENT PAUSE, for a failover or for a
-    /// shutdown. If a module writes in the background during a pause, the server crashes.
+    /// Whether writes must wait, because the server has paused clients for CLIENT PAUSE, a failover or a shutdown. If a
+    /// module writes in the background during a pause, the server crashes.
     pub fn paused() -> bool {
         // SAFETY: the function takes no arguments.
         unsafe { api!(RedisModule_AvoidReplicaTraffic()) != 0 }

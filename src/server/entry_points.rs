@@ -23,7 +23,7 @@ pub struct EntryPoints {
     pub new_key: raw::RedisModuleNotificationFunc,
     /// A key was renamed or moved, or its TTL was set.
     pub generic: raw::RedisModuleNotificationFunc,
-    /// A replica loads a new data set beside its old one.
+    /// A replica loads a new data set beside its old data set.
     pub async_loading: raw::RedisModuleEventCallback,
     /// A command begins.
     pub command: raw::RedisModuleCommandFilterFunc,

@@ -11,8 +11,8 @@ use std::ptr;
 ///
 /// These functions of the server show that the audience misses no change (Valkey writes `replica` for `slave`):
 ///
-/// - Without replica, backlog and AOF: `alsoPropagate` asks `shouldPropagate`, which checks these three, and drops the
-///   command.
+/// - Without replica, backlog and AOF: `alsoPropagate` asks `shouldPropagate`, which checks for these three, and drops
+///   the command.
 /// - A new replica: `canFeedReplicaReplBuffer` sends this replica no changes until
 ///   `replicationSetupSlaveForFullResync`. That function runs with `redisFork`, which fires FORK_CHILD.
 /// - A replica that joins the snapshot of another replica: it can join only after the fork

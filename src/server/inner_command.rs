@@ -63,9 +63,9 @@ impl<'a> InnerCommand<'a> {
         CStr::from_bytes_until_nul(&self.name).unwrap_or_default()
     }
 
-    /// Runs the command as the client of the running command, and sends its reply. The server makes the same
-    /// checks as for commands of scripts: the client's rights, the role, the memory limit, replicas and the
-    /// disk. A command that would block does not block here, but replies at once.
+    /// Runs the inner command as the client of the running command, and sends the reply. The server makes the same
+    /// checks as for commands of scripts: the client's rights, the role, the memory limit, replicas and the disk. A
+    /// command that would block does not block here, but replies at once.
     pub fn run(&self, context: Context) -> Result<(), InnerRefused> {
         let reply = self.call(context)?;
         if let Some(text) = reply.error().and_then(|error| error.strip_prefix(OLD_ACL_ERROR)) {
@@ -77,9 +77,10 @@ impl<'a> InnerCommand<'a> {
     }
 
     /// In a transaction or a script the server itself lets no command block. Outside of transactions and scripts, the
-    /// server aborts when a module's command blocks during this call. So a module's command with the flag `blocking` is
-    /// refused in this case. A module's command without the flag may still block. If the server can return a promise
-    /// (Redis from 7.2 on, and Valkey), such a command is called in the mode that allows a promise as its reply.
+    /// server aborts when another module's command blocks during this call. So outside, this function refuses such a
+    /// command if the command has the flag `blocking`. A command without the flag may still block. If the server can
+    /// return a promise (Redis from 7.2 on, and Valkey), the module calls such a command in the mode that allows a
+    /// promise as its reply.
     fn call(&self, context: Context) -> Result<CallReply, InnerRefused> {
         let may_block = known_command(self.name())
             .filter(|command| command.of_module && !context.flags().in_transaction_or_script());

@@ -29,7 +29,6 @@ pub struct WrongType;
 pub enum Content<'a> {
     /// Nothing.
     Missing,
-    /// A lock.
     Lock(&'a mut Lock),
     /// Something that is not a lock.
     WrongType,
@@ -60,7 +59,6 @@ impl<'a> OpenKey<'a> {
         Self::open(context, name, raw::REDISMODULE_READ | NO_EFFECTS)
     }
 
-    /// Opens a key to read it.
     pub fn for_read(context: Context, name: &KeyName<'a>) -> Self {
         Self::open(context, name, raw::REDISMODULE_READ)
     }
@@ -83,7 +81,7 @@ impl<'a> OpenKey<'a> {
         // SAFETY: the key is open, or null if it was opened for reading and does not exist; the API allows null.
         let of_type = unsafe { api!(RedisModule_ModuleTypeGetType(self.key)) };
         if of_type.is_null() || of_type != LOCK_TYPE.load(Ordering::Relaxed) {
-            // SAFETY: as above.
+            // SAFETY: the key is open, or null, which the API allows.
             let kind = unsafe { api!(RedisModule_KeyType(self.key)) };
             let is_missing = kind == raw::REDISMODULE_KEYTYPE_EMPTY as c_int;
             return if is_missing { Content::Missing } else { Content::WrongType };
@@ -118,10 +116,10 @@ impl<'a> OpenKey<'a> {
         self.expire_at(expires_at);
     }
 
-    /// Carries out a change of the lock in the key. `before` and `after` are the TTLs that the lock had
-    /// before the change and has now. A free lock has no TTL: its key is deleted. For any other lock, the TTL
-    /// of the key is set if `after` differs from `before`. So a TTL that a client has set stays until the
-    /// next lease, here and on replicas.
+    /// Carries out a change of the lock in the key. `before` is the TTL of the lock before the change, and `after` the
+    /// TTL now. A free lock has no TTL: its key is deleted. For any other lock, the TTL of the key is set if `after`
+    /// differs from `before`. So a TTL that a client has set stays until the next lease, on this server and on
+    /// replicas.
     pub fn changed(&mut self, before: WallTime, after: Option<WallTime>) {
         match after {
             None => lock_allocation::deleting(self.value, || {
@@ -154,7 +152,6 @@ impl<'a> OpenKey<'a> {
         unsafe { api!(RedisModule_ModuleTypeSetValue(self.key, of_type, ptr::dangling_mut())) };
     }
 
-    /// Deletes the key if it is a snapshot key.
     pub fn delete_snapshot_key(&mut self) {
         // SAFETY: the key is open for writing.
         unsafe {

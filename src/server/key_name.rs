@@ -11,7 +11,7 @@ pub struct KeyName<'a> {
     string: *mut raw::RedisModuleString,
     /// Whether the string is freed together with this name.
     owned: bool,
-    /// The bytes of the key, read on first use. Usually only the server needs them.
+    /// The bytes of the key, read on first use. Usually only the server needs the bytes.
     bytes: OnceCell<&'a [u8]>,
 }
 
@@ -47,7 +47,6 @@ impl<'a> KeyName<'a> {
         })
     }
 
-    /// The server's string.
     pub const fn as_ptr(&self) -> *mut raw::RedisModuleString {
         self.string
     }

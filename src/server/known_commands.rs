@@ -19,13 +19,13 @@ pub struct KnownCommand {
     pub says_it_blocks: bool,
     /// The number of words of a call. A negative number -n means n words or more.
     arity: i64,
-    /// Its key specifications.
+    /// The key specifications of the command.
     specs: Vec<KeySpec>,
     /// Whether the command has subcommands.
     has_subcommands: bool,
 }
 
-/// Where the keys of a command are, and how it uses them.
+/// Where the keys of a command are, and how the command uses the keys.
 struct KeySpec {
     /// The positions, if they depend only on the number of arguments.
     range: Option<Range>,
@@ -89,7 +89,7 @@ impl KnownCommand {
         if self.arity < 0 { count >= self.arity.saturating_neg() } else { count == self.arity }
     }
 
-    /// The positions and flags of all keys of a call with `count` words; `None` when the server must be asked for them.
+    /// The positions and flags of all keys of a call with `count` words; `None` when only the server can find the keys.
     pub fn keys(&self, count: usize) -> Option<Vec<(usize, c_int)>> {
         let mut keys = Vec::new();
         for spec in &self.specs {

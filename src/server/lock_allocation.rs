@@ -1,11 +1,10 @@
 //! Counts the locks that the server stores as values of keys, and manages their memory.
 //!
-//! No event reports every lock that leaves the keyspace: FLUSHALL and a full resync do not name locks, and
-//! RENAME reports a lock that continues under another name. But when the server frees a value, this lock is
-//! certainly gone.
+//! No event reports every lock that leaves the keyspace: FLUSHALL and a full resync do not name locks, and RENAME
+//! reports a lock that continues under another name. But when the server frees a value, its lock is certainly gone.
 //!
-//! Most locks are released, and soon another lock is acquired. So the memory of a released lock is used again. This
-//! saves the bookkeeping of the server's allocator, some 20 ns for an acquire and a release.
+//! Most locks are released, and soon another lock is acquired. So the memory of a released lock is used again. The
+//! reuse saves the bookkeeping of the server's allocator, some 20 ns for an acquire and a release.
 
 use super::shared::Shared;
 use lazy_static::lazy_static;
@@ -13,7 +12,7 @@ use lockward_core::Lock;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// The memory of at most this many locks is kept: 3 KB.
+/// The module keeps the memory of at most this many released locks: 3 KB.
 const SPARE: usize = 64;
 
 /// The number of values that were given to the server, minus the values that the module has deleted. Written
@@ -28,15 +27,15 @@ static FREED: AtomicU64 = AtomicU64::new(0);
 static DELETED: AtomicPtr<Lock> = AtomicPtr::new(ptr::null_mut());
 
 lazy_static! {
-    /// Used when the module makes a lock for a key, and when [`free`] frees a lock that the module deletes. Both run
-    /// under the server's lock.
+    /// Spare memory. Used when the module makes a lock for a key, and when [`free`] frees a lock that the module
+    /// deletes. Both happen under the server's lock.
     static ref SPARES: Shared<Spares> = Shared::new(Vec::new());
 }
 
 #[allow(clippy::vec_box, reason = "what is kept is the memory of each")]
 type Spares = Vec<Box<Lock>>;
 
-/// Memory for a lock, from the spares if there are any. Pass it to `give` or `keep`.
+/// Memory for a lock, from the spares if there are any. The caller passes the memory to `give` or `keep`.
 pub fn spare() -> Box<Lock> {
     SPARES.with(Vec::pop).unwrap_or_default()
 }
@@ -59,10 +58,9 @@ pub fn give(lock: Box<Lock>) -> *mut Lock {
     Box::into_raw(lock)
 }
 
-/// Calls `delete`, by which the server deletes the key of a value. The server frees the value during the
-/// call, because it leaves only values that are costly to free to another thread (`freeObjAsync`). Another
-/// module may be notified and make this module delete a second value during the call. Then the first value
-/// counts as freed for another reason.
+/// Calls `delete`, by which the server deletes the key of a value. The server frees the value during the call, because
+/// only another thread frees values that are costly to free (`freeObjAsync`). Another module may be notified and make
+/// this module delete a second value during the call. In this case the first value counts as freed for another reason.
 pub fn deleting(value: *mut Lock, delete: impl FnOnce()) {
     DELETED.store(value, Ordering::Relaxed);
     delete();
@@ -81,18 +79,18 @@ pub unsafe fn free(value: *mut Lock) {
         keep(lock);
     } else {
         // The store may share memory with this lock. The memory is released before the count grows. So if the store
-        // reads the new count, nobody else shares the memory.
+        // reads the new count, no other value shares the memory.
         drop(lock);
         FREED.fetch_add(1, Ordering::Release);
     }
 }
 
-/// How many values the server has freed since the module was loaded, not counting those that the module has deleted.
+/// How many values the server has freed since the module was loaded, without the values that the module has deleted.
 pub fn freed() -> u64 {
     FREED.load(Ordering::Acquire)
 }
 
-/// How many locks are in the keyspace. After FLUSHALL ASYNC it takes the server a while to free them.
+/// How many locks are in the keyspace. After FLUSHALL ASYNC the server takes a while to free the locks.
 pub fn alive() -> u64 {
     GIVEN.load(Ordering::Relaxed).wrapping_sub(freed())
 }

@@ -14,7 +14,6 @@ pub fn create(context: Context) {
     MODULE_CONTEXT.store(detached, Ordering::Relaxed);
 }
 
-/// The module's context.
 pub fn module_context() -> Context {
     // SAFETY: this context is valid as long as the module is loaded.
     unsafe { Context::new(MODULE_CONTEXT.load(Ordering::Relaxed)) }

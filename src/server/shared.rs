@@ -15,7 +15,7 @@ thread_local! {
     static IS_MAIN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Notes that this thread, which loads the module, is the server's main thread.
+/// Records that this thread, which loads the module, is the server's main thread.
 pub fn set_main_thread() {
     IS_MAIN.set(true);
 }
@@ -28,9 +28,8 @@ pub fn on_main_thread() -> bool {
 /// Whether a shared value is in use. Set and read only under the server's lock.
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
-/// A value that is used in several calls of the server into the module. The server makes these calls one at a
-/// time, under a lock of its own. The calls are not all on one thread: another module may call our commands
-/// on a thread of its own.
+/// A value that is used in several calls of the server into the module. The server makes these calls one at a time,
+/// under its own lock. The calls are not all on one thread: another module may call our commands on its own thread.
 ///
 /// The value is used only in calls that the server makes under its lock.
 pub struct Shared<T>(RedisGILGuard<RefCell<T>>);
@@ -58,7 +57,7 @@ pub fn in_use() -> bool {
     IN_USE.load(Ordering::Relaxed)
 }
 
-/// Marks that a shared value is in use, until this guard is dropped, also by a panic.
+/// Marks a shared value as in use until this guard is dropped. A panic drops the guard too.
 struct InUse(());
 
 impl InUse {

@@ -15,9 +15,8 @@ use std::os::fd::RawFd;
 pub struct Socket(RawFd);
 
 impl Socket {
-    /// Whether the client has closed its connection or lost it, as far as this machine knows. It does not matter
-    /// whether data that the client sent before is still unread. False for a descriptor that is no socket, for example
-    /// with RDMA.
+    /// Whether the client has closed its connection or lost it, as far as this machine knows. Unread data of the client
+    /// does not change the answer. False for a descriptor that is no socket, for example with RDMA.
     pub fn is_left(self) -> bool {
         let mut byte = 0_u8;
         // SAFETY: the buffer has room for one byte and lives through the call. The call does not wait, and
@@ -34,8 +33,8 @@ impl Socket {
     }
 }
 
-/// POLLRDHUP, which only Linux has. On other systems, the module sees that a client has left only when both sides of
-/// the connection are closed.
+/// POLLRDHUP, which only Linux has. On other systems, the module sees that a client has left only when both directions
+/// of the connection are closed.
 const READ_SIDE_ENDED: c_short = if cfg!(target_os = "linux") { 0x2000 } else { 0 };
 /// POLLHUP. POLLERR is left out, because it also reports messages in the error queue of a healthy socket.
 const HUNG_UP: c_short = 0x10;
@@ -61,7 +60,8 @@ impl Context {
     pub fn socket(self, client: u64) -> Option<Socket> {
         let id = c_longlong::try_from(client).ok()?;
         let (list, by_id) = (c"LIST".as_ptr(), c"ID".as_ptr());
-        // SAFETY: the format string names two C strings and a number, and these follow. `CallReply` takes over the reply.
+        // SAFETY: the format string names two C strings and a number, and these arguments follow. `CallReply` takes
+        // over the reply.
         let reply = unsafe {
             CallReply::new(api!(RedisModule_Call(
                 self.as_ptr(),
@@ -77,7 +77,7 @@ impl Context {
 }
 
 fn descriptor(text: &[u8]) -> Option<RawFd> {
-    // Read from the end, because the address before this field may be a path with any bytes in it.
+    // Read from the end, because the address before this field may be a path that contains any bytes.
     let mut fields = text.rsplit(|byte| *byte == b' ');
     let number = fields.find_map(|field| field.strip_prefix(b"fd="))?;
     std::str::from_utf8(number).ok()?.parse().ok().filter(|number| *number >= 0)

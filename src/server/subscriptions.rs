@@ -21,7 +21,8 @@ pub fn subscribe_server_event(context: Context, id: u64, callback: raw::RedisMod
     status == raw::REDISMODULE_OK as c_int
 }
 
-/// Subscribes to the events of a replica that loads a new data set beside its old one. A second call changes nothing.
+/// Subscribes to the events of a replica that loads a new data set beside its old data set. A second call changes
+/// nothing.
 pub fn subscribe_async_loading() {
     let event = raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD;
     subscribe_server_event(module_context(), event, entry_points().async_loading);

@@ -20,7 +20,7 @@ pub enum WriteGate {
 }
 
 impl Context {
-    /// Whether the server would accept a client's write to `name`: role, replicas, disk, cluster slot.
+    /// Whether the server would accept a client's write to `name`, by its role, replicas, disk and cluster slots.
     ///
     /// The module asks by calling LOCK._GATE, a write command that does nothing. The module calls LOCK._GATE
     /// in the mode for scripts, in which the server makes the same checks as for clients. The server checks
