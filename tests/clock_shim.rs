@@ -1,6 +1,6 @@
-//! A wall clock that a test can step. This library is preloaded into a server, and adds an offset to the wall clock.
-//! The library does not change the monotonic clock. This file is not part of the crate: the tests compile it at run
-//! time (src/clock.rs).
+//! A wall clock that a test can step. A test preloads this library into a server, where the library adds an offset to
+//! the wall clock. The library does not change the monotonic clock. This file is not part of the crate: the tests
+//! compile it at run time (src/clock.rs).
 //!
 //! Valkey from 8.1 on loads modules with `RTLD_DEEPBIND`. With this flag, a module would call the C library's functions
 //! instead of the functions of this library, so the module and the server would read different clocks. So this library

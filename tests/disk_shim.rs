@@ -1,9 +1,9 @@
-//! A disk that records the synced length of each file. This library is preloaded into a server, and stores
-//! the length that each file had at its last sync. This file is not part of the crate: the tests compile it
-//! at run time (src/disk.rs).
+//! A disk that records the synced length of each file. A test preloads this library into a server, where the library
+//! stores the length that each file had at its last sync. This file is not part of the crate: the tests compile it at
+//! run time (src/disk.rs).
 //!
-//! The library does not really sync. Instead, it waits for a millisecond, which is about as long as a sync takes. So a
-//! server can be killed during a sync.
+//! The library does not really sync. Instead, the library waits for a millisecond, which is about as long as a sync
+//! takes. So a server can be killed during a sync.
 //!
 //! The library maps the file that `LOCKWARD_DISK` names. For each synced file, the mapped file has a pair of 8-byte
 //! numbers: the inode and the synced length. The rest is zeros.

@@ -65,9 +65,6 @@ pub struct Client {
 
 impl Client {
     /// Connects to a server on this machine. The connection uses RESP2 at first.
-    ///
-    /// # Errors
-    /// The error that the socket reports.
     pub fn connect(port: u16) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), DEADLINE)?;
         stream.set_nodelay(true)?;
@@ -91,17 +88,11 @@ impl Client {
     }
 
     /// Sends a command without waiting for its reply. Fails if the connection is closed.
-    ///
-    /// # Errors
-    /// The error that the socket reports.
     pub fn try_send(&mut self, command: impl Command) -> io::Result<()> {
         self.write(&encode(&command.arguments()))
     }
 
     /// Sends several commands in one write, without waiting for their replies. Fails if the connection is closed.
-    ///
-    /// # Errors
-    /// The error that the socket reports.
     pub fn try_send_all<C: Command>(&mut self, commands: impl IntoIterator<Item = C>) -> io::Result<()> {
         let bytes: Vec<u8> = commands.into_iter().flat_map(|command| encode(&command.arguments())).collect();
         self.write(&bytes)
@@ -138,7 +129,7 @@ impl Client {
         results.items().to_vec().try_into().unwrap_or_else(|_| panic!("{results:?}"))
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes unchanged.
     #[track_caller]
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         self.write(bytes).expect("the server takes what is sent");
@@ -211,7 +202,7 @@ impl Client {
         self.call("CLIENT ID").int()
     }
 
-    /// The port on this side of the connection.
+    /// The client's port of the connection.
     #[track_caller]
     pub fn port(&self) -> u16 {
         self.stream.local_addr().expect("an address").port()
@@ -277,7 +268,7 @@ impl Client {
         self.unread.drain(..count).collect()
     }
 
-    /// Reads one line without decoding it, and returns it without its line end.
+    /// Reads one line, and returns the line undecoded and without its line end.
     #[track_caller]
     pub(crate) fn raw_line(&mut self) -> Vec<u8> {
         let deadline = Instant::now() + DEADLINE;

@@ -14,7 +14,7 @@ const SLOTS: u16 = 16_384;
 const PRIMARIES: u16 = 3;
 /// How many keys one MIGRATE moves.
 const BATCH: usize = 100;
-/// The servers give up an attempt to fail over within this time.
+/// How long one attempt to fail over may last. By then, the servers have given up an attempt that does not succeed.
 const ATTEMPT: Duration = Duration::from_secs(6);
 const HAND_OVER: Duration = Duration::from_secs(60);
 
@@ -338,7 +338,7 @@ pub struct ClusterClient {
 }
 
 impl ClusterClient {
-    /// Sends a command about a key until the node that serves the key answers it.
+    /// Sends a command about a key until the node that serves the key answers.
     ///
     /// # Panics
     /// When no node answers within [`DEADLINE`]. A failover takes less time.
@@ -436,7 +436,7 @@ impl Server {
         self.client().call("CLUSTER MYID").text()
     }
 
-    /// Whether the server has a command: `"cluster|migrateslots"`.
+    /// Whether the server has a command, such as `"cluster|migrateslots"`.
     #[track_caller]
     pub fn has_command(&self, name: &str) -> bool {
         !self.client().call(["COMMAND", "INFO", name]).items()[0].is_null()

@@ -24,7 +24,7 @@ impl Crowd {
     }
 
     /// Opens connections and sends one LOCK.ACQUIRE on each. `request` gets the number of a connection and returns its
-    /// arguments: `"lock B BLOCK 0"`.
+    /// arguments, such as `"lock B BLOCK 0"`.
     #[track_caller]
     pub fn ask(&self, server: &Server, count: usize, request: impl Fn(usize) -> String) -> Vec<Client> {
         let asking = |number| {

@@ -22,8 +22,8 @@
 //! - `LOCKWARD_PANIC_MODULE`: the module built with the feature `panic-probe`
 //!   (`target/panic-probe/release/liblockward.so`).
 //! - `LOCKWARD_EMPTY_MODULE`: a module that has a few test commands (`target/release/libempty_module.so`).
-//! - `LOCKWARD_CHECKED=1`: the servers run under a memory checker. The tests then shut them down normally, so that
-//!   the checker reports leaks.
+//! - `LOCKWARD_CHECKED=1`: the servers run under a memory checker. The tests then shut the servers down normally, so
+//!   that the checker reports leaks.
 //! - `LOCKWARD_SHIM_OPTIONS`: additional options with which rustc compiles the preloaded libraries, if the server is
 //!   for another processor.
 //! - `LOCKWARD_SLOWNESS`, read at compile time: all time limits are multiplied by this factor, for slow

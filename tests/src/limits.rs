@@ -21,8 +21,8 @@ pub fn raise_open_files(wanted: u64) -> u64 {
     open_files().rlim_cur
 }
 
-/// Gives the calling thread its own table of open files. Files that this thread opens later do not count for
-/// the limit of the other threads, and the other threads cannot use them.
+/// Gives the calling thread its own table of open files. Files that this thread opens later do not count for the limit
+/// of the other threads, and the other threads cannot use these files.
 pub fn own_files() {
     // SAFETY: the call takes no pointer and has no conditions.
     let status = unsafe { libc::unshare(libc::CLONE_FILES) };

@@ -22,7 +22,7 @@ pub struct Link {
 struct State {
     /// The port behind the link.
     server: u16,
-    /// Both sides of every connection that may be open.
+    /// The two sockets of every connection that may be open.
     ends: Mutex<Vec<TcpStream>>,
     /// For each of the next connections: the number of bytes from the server after which the link cuts the connection.
     cuts: Mutex<VecDeque<u64>>,
@@ -30,7 +30,7 @@ struct State {
     swallows_after: AtomicU64,
     connections: AtomicU64,
     latest: Mutex<Arc<Connection>>,
-    /// Set when the `Link` is dropped. A connection that is still accepted after that is closed at once.
+    /// Set when the `Link` is dropped. A connection that is accepted after the drop is closed at once.
     is_dropped: AtomicBool,
 }
 
@@ -161,7 +161,7 @@ impl State {
         });
     }
 
-    /// Forwards data from `from` to `to` until one side closes or the link is cut. `fits` gets the length of a chunk
+    /// Forwards data from `from` to `to` until one of them closes or the link is cut. `fits` gets the length of a chunk
     /// and returns how many of its bytes to forward.
     fn carry(
         &self,
@@ -184,8 +184,7 @@ impl State {
             if gone || (kept < length && swallowed()) {
                 connection.lost.store(true, Ordering::SeqCst);
                 if length == 0 {
-                    // A link that drops data does not forward the end of the connection either, so the other side
-                    // waits.
+                    // A link that drops data does not forward the end of the connection either, so the receiver waits.
                     return;
                 }
             } else if kept < length || length == 0 {

@@ -139,7 +139,7 @@ impl Server {
         Setup::new().start_contended()
     }
 
-    /// A new connection that waits for a held lock: `"lock B BLOCK 0"`.
+    /// A new connection that waits for a held lock by a request such as `"lock B BLOCK 0"`.
     #[track_caller]
     pub fn waiter(&self, request: &str) -> Client {
         let key = request.split(' ').next().unwrap_or_default();
@@ -171,7 +171,7 @@ impl Setup {
 }
 
 impl Client {
-    /// Acquires a lock that is free or held by this owner: `"lock A PX 1000"`.
+    /// Acquires a lock that is free or held by this owner, by a request such as `"lock A PX 1000"`.
     #[track_caller]
     pub fn acquire(&mut self, request: &str) -> Grant {
         self.call(format!("LOCK.ACQUIRE {request}")).grant()

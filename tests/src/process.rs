@@ -47,17 +47,11 @@ impl ProcessGroup {
     }
 
     /// Waits until the process ends.
-    ///
-    /// # Errors
-    /// The error that the system reports.
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         self.child.wait()
     }
 
     /// Kills the process and waits for its end. Child processes of the process are not killed.
-    ///
-    /// # Errors
-    /// The error that the system reports.
     pub fn kill(&mut self) -> io::Result<ExitStatus> {
         self.child.kill()?;
         self.child.wait()
@@ -65,17 +59,11 @@ impl ProcessGroup {
 
     /// Sends a signal to the process. Call this only before [`ProcessGroup::wait`]: after `wait`, the id may belong to
     /// another process.
-    ///
-    /// # Errors
-    /// The error that the system reports.
     pub fn signal(&self, signal: libc::c_int) -> io::Result<()> {
         send_signal(self.child.id().cast_signed(), signal)
     }
 
     /// Sends a signal to the whole group.
-    ///
-    /// # Errors
-    /// The error that the system reports.
     pub fn signal_all(&self, signal: libc::c_int) -> io::Result<()> {
         send_signal(-self.child.id().cast_signed(), signal)
     }
@@ -142,7 +130,8 @@ impl Default for Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // A dying child process of the server may still add a file. Then the removal fails and is repeated.
+        // A dying child process of the server may still add a file. In this case the removal fails, and the loop
+        // repeats it.
         for _ in 0..1_000 {
             if fs::remove_dir_all(&self.path).is_ok() || !self.path.exists() {
                 return;

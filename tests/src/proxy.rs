@@ -1,8 +1,8 @@
 //! A proxy between clients and a server. The proxy loses, delays and holds back requests and replies.
 //!
 //! On each connection the proxy forwards one request and waits for the reply before it forwards the next request. A
-//! plan decides the fate of each request. Different fates lose the request or the reply, and let the client and the
-//! server notice the cut at different times.
+//! plan decides the fate of each request: whether the request or the reply is lost, and when the client and the server
+//! notice the cut.
 
 use crate::listener::Listener;
 use crate::reply::Reply;
@@ -26,17 +26,17 @@ pub enum Fate {
     ReplyLost,
     /// As `ReplyLost`, but the proxy forwards half of the reply before the cut.
     ReplyTorn,
-    /// The request is forwarded, and its reply is lost. Then the proxy forwards nothing, like a firewall that has
-    /// dropped the connection. The proxy cuts the connection after this time, or earlier when the client closes its
-    /// side.
+    /// The request is forwarded, and its reply is lost. After the loss the proxy forwards nothing, like a firewall that
+    /// has dropped the connection. The proxy cuts the connection after this time, or earlier when the client closes its
+    /// connection.
     Silence(Duration),
     /// The request is forwarded, and the connection to the client is cut at once. The connection to the server is cut
     /// when the reply arrives.
     ClientLost,
-    /// The request is forwarded. Both sides are cut after this time, or earlier when the reply arrives. The reply is
-    /// lost.
+    /// The request is forwarded. The proxy cuts both connections after this time, or earlier when the reply arrives.
+    /// The reply is lost.
     CutAfter(Duration),
-    /// The request is held back until the proxy gets its next plan. Then the request and its reply are forwarded.
+    /// The proxy holds the request back until the next plan, and then forwards the request and its reply.
     Held,
 }
 
@@ -63,7 +63,7 @@ struct Shared {
     losses: Mutex<Losses>,
     /// The delay of replies.
     delay: Mutex<Duration>,
-    /// Both sides of every connection that may be open.
+    /// The connections to clients and to the server that may be open.
     sides: Mutex<Vec<Weak<TcpStream>>>,
 }
 
@@ -76,15 +76,15 @@ pub struct Proxy {
 impl Proxy {
     /// Starts a proxy to the server on this port. `plan` decides the fate of each request by the request's arguments.
     ///
-    /// When a client disconnects during a request, the server learns this only after it has replied. When the server
-    /// closes a connection, the client learns this only when it sends its next request.
+    /// When a client disconnects during a request, the server learns this only after its reply. When the server closes
+    /// a connection, the client learns this only when it sends its next request.
     #[track_caller]
     pub fn start(server: u16, plan: impl FnMut(&[Reply]) -> Fate + Send + 'static) -> Self {
         Self::listen(server, false, Box::new(plan))
     }
 
-    /// As [`Proxy::start`], but the proxy loses nothing. When one side closes its connection, the other side learns
-    /// this at once. The proxy also forwards pushes of the server.
+    /// As [`Proxy::start`], but the proxy loses nothing. When the client or the server disconnects, the proxy
+    /// disconnects the other one at once. The proxy also forwards pushes of the server.
     #[track_caller]
     pub fn start_two_way(server: u16) -> Self {
         Self::listen(server, true, Box::new(|_| Fate::Carried))
@@ -103,7 +103,7 @@ impl Proxy {
         let accepting = Arc::clone(&shared);
         let listener = Listener::start(move |client| {
             let shared = Arc::clone(&accepting);
-            // When `carry` returns, both sides of the connection are closed.
+            // When `carry` returns, the connections to the client and to the server are closed.
             thread::spawn(move || Connection::open(client, &shared).and_then(|mut it| it.carry(&shared)));
         });
         Self { listener, shared }
@@ -186,7 +186,7 @@ impl Connection {
         Ok(Self { client, server })
     }
 
-    /// Forwards requests and replies until one side closes or the plan cuts the connection.
+    /// Forwards requests and replies until the client or the server disconnects, or the plan cuts the connection.
     fn carry(&mut self, shared: &Shared) -> io::Result<()> {
         loop {
             let (request, bytes) = self.next_request(shared)?;
@@ -230,7 +230,6 @@ impl Connection {
         }
     }
 
-    /// The next request, and its bytes.
     fn next_request(&mut self, shared: &Shared) -> io::Result<(Reply, Vec<u8>)> {
         loop {
             if shared.is_two_way {
@@ -245,7 +244,6 @@ impl Connection {
         }
     }
 
-    /// The next reply, and its bytes.
     fn next_reply(
         &mut self,
         watches_client: bool,
@@ -262,7 +260,8 @@ impl Connection {
         }
     }
 
-    /// Waits until a watched side has sent data or closed its connection, and reads the data.
+    /// Waits until the client or the server has sent data or disconnected, and reads the data. The arguments say which
+    /// of them is watched.
     fn receive(&mut self, client: bool, server: bool, deadline: Option<Instant>) -> io::Result<()> {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if left == Some(Duration::ZERO) {

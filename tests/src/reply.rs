@@ -7,7 +7,7 @@ use std::fmt::{self, Debug, Formatter};
 pub enum Reply {
     /// `+`
     Simple(String),
-    /// `-`, without the sign
+    /// `-`, stored without this sign
     Error(String),
     /// `:`
     Int(i64),

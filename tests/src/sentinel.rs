@@ -110,8 +110,8 @@ impl Sentinels {
             }
             let of_it = format!("master_port:{primary}\r");
             let follows = |server: &Server| {
-                // When the Sentinels make a server a replica, they close its connections. So each check uses
-                // a new connection.
+                // The Sentinels close the connections of a server that becomes a replica. So each check uses a new
+                // connection.
                 let info = replication(server.port()).unwrap_or_default();
                 info.contains(&of_it) && info.contains("master_link_status:up")
             };

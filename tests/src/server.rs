@@ -152,13 +152,13 @@ impl Setup {
         self.module.as_ref().expect("a module").display().to_string()
     }
 
-    /// Adds module arguments: `"quarantine 3000"`.
+    /// Adds module arguments, such as `"quarantine 3000"`.
     pub fn module(mut self, arguments: &str) -> Self {
         self.module_arguments.extend(arguments.split_whitespace().map(str::to_owned));
         self
     }
 
-    /// Adds a line of redis.conf: `"appendonly yes"`.
+    /// Adds a line of redis.conf, such as `"appendonly yes"`.
     pub fn config(mut self, line: &str) -> Self {
         self.config.push(line.to_owned());
         self
@@ -339,10 +339,10 @@ impl Refusal {
     }
 }
 
-/// A server process, killed when it goes out of scope.
+/// A server process, which is killed when this value goes out of scope.
 ///
-/// Start the server in the thread of the test, because the server dies with the thread that started it. When this value
-/// goes out of scope, the test fails if the server has crashed or the module has logged a panic.
+/// Start the server in the thread of the test, because the server dies with the thread that started it. At the end of
+/// the scope, the test fails if the server has crashed or the module has logged a panic.
 #[derive(Debug)]
 pub struct Server {
     process: ProcessGroup,
@@ -360,7 +360,7 @@ impl Server {
         Setup::new().start()
     }
 
-    /// Starts a server with module arguments: `"quarantine 3000"`.
+    /// Starts a server with module arguments, such as `"quarantine 3000"`.
     #[track_caller]
     pub fn start_with(module_arguments: &str) -> Self {
         Setup::new().module(module_arguments).start()
@@ -462,7 +462,7 @@ impl Server {
         self.signal(libc::SIGTERM);
     }
 
-    /// Whether the server should be running: false after the test has ended it, until it starts again.
+    /// Whether the server should be running: false after the test has ended the server, until the next start.
     pub const fn is_running(&self) -> bool {
         !self.end_is_expected
     }
@@ -541,7 +541,8 @@ impl Server {
         });
     }
 
-    /// The server's side of the connection with the client on `port`: its state and the number of unread bytes.
+    /// The connection with the client on `port`, as the server's kernel knows it: the state and the number of unread
+    /// bytes.
     fn connection(&self, port: u16) -> Option<(String, u64)> {
         let table = fs::read_to_string("/proc/net/tcp").expect("the table of connections");
         table.lines().find_map(|line| {

@@ -23,8 +23,8 @@ impl ReplicationStream {
     #[track_caller]
     pub fn attach(primary: &Server) -> Self {
         let mut link = primary.client();
-        // A replica sends an acknowledgement each second, but this link does not. With the default timeout,
-        // the server would close the link after a minute, and a test may take longer.
+        // A replica sends an acknowledgement each second, but this connection does not. With the default timeout, the
+        // server would close the connection after a minute, and a test may take longer.
         assert_eq!(link.call("CONFIG SET repl-timeout 3600"), Reply::ok());
         assert_eq!(link.call("REPLCONF listening-port 1"), Reply::ok());
         assert_eq!(link.call("REPLCONF capa eof capa psync2"), Reply::ok());

@@ -11,8 +11,8 @@
 //! requests to the server on PORT.
 //!
 //! The first line of output is JSON: `{"port": 12345, "log": "/tmp/.../server.log"}`. A proxy has no log. A cluster
-//! prints `{"ports": [12345, 12346, 12347]}`. After that each line of input is a command, and the program answers
-//! each command with one line of JSON. The answer is `{}` unless this list says otherwise:
+//! prints `{"ports": [12345, 12346, 12347]}`. After that each line of input is a command, and the program answers each
+//! command with one line of JSON. The answer is `{}` for all commands but `losses`:
 //!
 //! - a server or a Sentinel takes `kill`, `start`, `restart`, `pause`, `resume`, and `module ARGUMENTS` for the next start;
 //! - a cluster takes the same commands after the number of a node: `0 kill`;

@@ -42,7 +42,7 @@ impl Due {
     }
 }
 
-/// What the client does that does not hold the lock.
+/// What the client without the lock does.
 #[derive(Clone, Copy, Debug)]
 enum Asks {
     /// The client waits for the lock, until the wait limit if there is one. `lease` is the lease in its request.
@@ -149,8 +149,8 @@ impl Trial {
         }
     }
 
-    /// Steps the clock forward and soon back, `times` times. After each step back the clock stays for longer than a
-    /// lease, so the lease ends without another step.
+    /// Steps the clock forward and soon back, `times` times. The time between a step back and the next step is longer
+    /// than a lease, so the lease ends without another step.
     fn swing(&mut self, times: usize) {
         let step = Duration::from_secs(60);
         for _ in 0..times {
@@ -375,7 +375,7 @@ impl Trial {
         }
     }
 
-    /// Counts replies that are still overdue as late if they exceed the limit, and returns the results.
+    /// Counts each overdue reply as late if it exceeds the limit, and returns the results.
     fn end(mut self) -> Seen {
         self.look();
         let mut locks = std::mem::take(&mut self.locks);

@@ -145,7 +145,7 @@ fn a_renewal_right_after_a_step_back_does_not_end_the_lease() {
     let token = a.acquire("lock A PX 600000").token;
     for _ in 0..20 {
         clock.back(HOUR);
-        // The server's cache may still contain the time before the step. By that time, the new expiry has
+        // The server's cache may still contain the time before the step. By this cached time, the new expiry has
         // already passed, so the server could delete the key.
         let replies = a.call_all(["LOCK.RENEW lock A PX 600000", "EXISTS lock"]);
         assert_eq!(replies[0], Reply::Int(token));

@@ -47,8 +47,8 @@ impl Migrations {
             self.begin(from, to);
             self.see(from, "waiting-to-pause");
         } else {
-            // With this delay for each key, the snapshot takes 2 seconds. The server sends the changes made in these 2
-            // seconds after the snapshot.
+            // With this delay for each key, the snapshot takes 2 seconds. After the snapshot, the server sends the
+            // changes made in these 2 seconds.
             client.call_all((0..100).map(|number| format!("SET {{lock}}:{number} value")));
             assert_eq!(client.call("CONFIG SET rdb-key-save-delay 20000"), Reply::ok());
             self.begin(from, to);

@@ -29,7 +29,6 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// A node that serves all slots.
 #[track_caller]
 fn node_with_all_slots(setup: Setup) -> Server {
     let node = setup.start_node();
@@ -375,7 +374,7 @@ fn waiters_get_an_error_in_a_cluster_that_is_down() {
     let mut b = node.waiter("lock B BLOCK 0");
     let elsewhere = (0..16_384).find(|slot| *slot != slot_of("lock")).expect("another slot");
     assert_eq!(a.call(format!("CLUSTER DELSLOTS {elsewhere}")), Reply::ok());
-    // On some servers, the server ends the wait with the error CLUSTERDOWN before the module ends it with TRYAGAIN.
+    // Some servers end the wait with the error CLUSTERDOWN before the module ends it with TRYAGAIN.
     let reply = b.reply();
     assert!(["TRYAGAIN", "CLUSTERDOWN"].contains(&reply.error_word()), "{reply:?}");
     assert_eq!(b.call("LOCK.ACQUIRE lock B BLOCK 0").error_word(), "CLUSTERDOWN");
@@ -386,8 +385,8 @@ fn waiters_get_an_error_in_a_cluster_that_is_down() {
     assert_eq!(b.reply().grant().holds, 1);
 }
 
-/// A short key, and a long key. The module periodically checks the slots of keys with waiters, but for a long key it
-/// checks a short key of the same slot.
+/// A short key, and a long key. The module periodically checks the slots of keys with waiters, but for a long key the
+/// module checks a short key of the same slot.
 fn short_and_long() -> [String; 2] {
     ["lock".to_owned(), "long".repeat(100)]
 }

@@ -2,8 +2,8 @@
 
 use lockward_tests::{Client, Reply, Server};
 
-/// Asserts that more than half of the lease is left, and not more than the whole. Some of the lease has passed, because
-/// the test takes time.
+/// Asserts that more than half of the lease, and at most the whole lease, is left. Some of the lease has passed,
+/// because the test takes time.
 #[track_caller]
 fn assert_lease(client: &mut Client, key: &str, lease: i64) {
     let left = client.holder(key).lease_left;

@@ -16,8 +16,8 @@ fn names(commands: &[Sent]) -> Vec<String> {
     commands.iter().map(|words| String::from_utf8_lossy(&words[0]).to_uppercase()).collect()
 }
 
-/// Shortens the lease of `owner`, and waits until it is over. No lock command runs after that, so the module has not
-/// removed the holder yet.
+/// Shortens the lease of `owner`, and waits until the lease is over. No lock command runs afterwards, so the module has
+/// not removed the holder yet.
 fn end_lease(client: &mut Client, owner: &str) {
     client.call(format!("LOCK.RENEW lock {owner} PX 1"));
     eventually("the lease is over", || client.call("PTTL lock").int() < 0);
@@ -496,8 +496,8 @@ fn a_blocking_command_of_another_module_is_refused() {
     let server = Setup::new().beside_another().start();
     let mut client = server.client();
     let token = client.acquire("lock A PX 600000").token;
-    // EMPTY.STALL blocks without the flag `blocking`. In a script, such a command aborts Redis 7.0, so the
-    // test leaves it out on Redis 7.0.
+    // EMPTY.STALL blocks without the flag `blocking`. In a script, such a command aborts Redis 7.0, so the test leaves
+    // EMPTY.STALL out on Redis 7.0.
     let blocking = if server.has_redis(7, 2) { &["EMPTY.WAIT", "EMPTY.STALL"][..] } else { &["EMPTY.WAIT"] };
     for command in blocking {
         let refused = client.call(format!("LOCK.GUARD lock {token} {command} line"));

@@ -200,7 +200,6 @@ fn the_server_survives_any_guarded_command() {
     assert!(ran > 200, "only {ran} commands were run");
 }
 
-/// LOCK.GUARD with this command.
 fn guarded(tag: &str, token: i64, command: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let guard = [b"LOCK.GUARD".to_vec(), format!("{tag}lock").into(), token.to_string().into()];
     guard.into_iter().chain(command).collect()
@@ -365,8 +364,8 @@ fn keys_beside_lock(client: &mut Client, tag: &str, command: &[Vec<u8>], own: &[
 }
 
 /// Whether the server may report different keys for a command alone and in a guard. If the syntax is wrong, the server
-/// reports to a module other keys than to a client. For PFMERGE without sources the server reports no key, although the
-/// command creates a key.
+/// reports different keys to a module than to a client. For PFMERGE without sources the server reports no key, although
+/// the command creates a key.
 fn has_wrong_syntax(client: &mut Client, command: &[Vec<u8>]) -> bool {
     let is = |name: &str| command[0].eq_ignore_ascii_case(name.as_bytes());
     let fails = |client: &mut Client| matches!(client.call(in_script(command.to_vec())), Reply::Error(_));

@@ -238,7 +238,7 @@ fn config_set_of_several_settings_sets_all_or_none() {
         "lock.max-waiters 3 default-lease 1",
         "lock.max-waiters 3 lock.max-waiters 4",
         // The port in `taken` is in use. The server finds this error only after it has set all settings, and must then
-        // roll them back.
+        // roll back the settings.
         &taken,
     ] {
         let reply = client.call(format!("CONFIG SET {wrong}"));

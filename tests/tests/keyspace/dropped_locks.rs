@@ -8,7 +8,7 @@ use lockward_tests::{
 use std::fs;
 use std::time::Duration;
 
-/// A server on which A holds `lock` and the key of `lock` has been evicted. Returns also a connection, and the holder
+/// A server on which A holds `lock` and the key of `lock` has been evicted. Also returns a connection, and the holder
 /// as it was before the eviction.
 #[track_caller]
 fn start_evicted(setup: Setup) -> (Server, Client, Holder) {
@@ -424,7 +424,7 @@ fn press(client: &mut Client, last: &str) {
     client.send_all(["LOCK.RENEW lock-0 A PX 600000", "LOCK.RENEW lock-1 A PX 600000", last]);
 }
 
-/// Checks that A holds all locks of [`press`], and that B is granted none of them.
+/// Checks that A holds all locks of [`press`], and that B is granted no lock.
 #[track_caller]
 fn see_all_held(client: &mut Client) {
     client.call("CONFIG SET maxmemory 0");

@@ -49,7 +49,7 @@ fn acquire_all(client: &mut Client) -> Vec<i64> {
     replies.iter().map(|reply| reply.grant().token).collect()
 }
 
-/// Checks that another owner, which tries to acquire every lock, is granted none.
+/// Checks that another owner, which tries to acquire every lock, is granted no lock.
 #[track_caller]
 fn see_no_second_holder(client: &mut Client, policy: &str) {
     let replies = client.call_all(names().map(|name| format!("LOCK.ACQUIRE {name} another PX 600000")));
@@ -150,8 +150,8 @@ fn dropped_in_aof(server: &Server) -> HashSet<Vec<u8>> {
         } else if let [name, key, ..] = &command[..]
             && name.to_ascii_uppercase().starts_with(b"LOCK.")
         {
-            // Only a later lock command for this key puts the lock back into the keyspace. A DEL does not,
-            // because the server writes a DEL for the eviction.
+            // Only a later lock command for this key puts the lock back into the keyspace. A DEL does not, because the
+            // server also writes a DEL for the eviction.
             kept.remove(key);
         }
     }

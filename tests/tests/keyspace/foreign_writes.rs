@@ -72,7 +72,7 @@ const WHOLE: [&str; 54] = [
     "FLUSHALL ASYNC",
 ];
 
-/// The context in which a command is run.
+/// The context in which a command runs.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Alone,

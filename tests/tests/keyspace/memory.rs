@@ -11,7 +11,7 @@ fn of_connection_and_wait(server: &Server) -> (i64, i64) {
     (if has_shared_query_buffer { 18_200 } else { 38_200 }, 37_300)
 }
 
-/// A server on which A holds `lock`, at most `waiters` clients can wait, and there is data to evict. Returns also A's
+/// A server on which A holds `lock`, at most `waiters` clients can wait, and there is data to evict. Also returns A's
 /// connection.
 fn with_data(waiters: usize) -> (Server, Client) {
     let server = Setup::new().module(&format!("max-waiters-total {waiters}")).start();

@@ -173,8 +173,8 @@ fn check_rivals(key: &str, tenures: &[Tenure], found: Option<&Holder>, outcome: 
         let found_it = found.filter(|found| found.token == tenure.token);
         let stands = match found_it {
             Some(found) => found.owner == tenure.owner && [tenure.holds, tenure.asked].contains(&found.holds),
-            // The tenure may be over only if the client has requested its end. Then the lock is free or has a later
-            // holder.
+            // The tenure may be over only if the client has requested its end. In this case the lock is free or has a
+            // later holder.
             None => tenure.asked == 0 && token.is_none_or(|token| token > tenure.token),
         };
         if !stands {
@@ -229,8 +229,8 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
                     scope.spawn(move || rival(&owner, port, chance, acknowledged))
                 })
                 .collect();
-            // During a rewrite the AOF has several files. If a file other than the last one loses unsynced
-            // data, the server does not start. So the AOF is rewritten only with `appendfsync always`.
+            // During a rewrite the AOF has several files. If a file other than the last file loses unsynced data, the
+            // server does not start. So the AOF is rewritten only with `appendfsync always`.
             if appendfsync == "always" && random.once_in(4) {
                 let mut client = server.client();
                 client.call(format!("CONFIG SET aof-use-rdb-preamble {}", random.one_of(&["yes", "no"])));

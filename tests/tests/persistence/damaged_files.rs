@@ -99,7 +99,7 @@ impl Recorder {
         self.client.owner(key)
     }
 
-    /// Runs one event loop pass. The pass must append one unit to the AOF, or none if the state has not changed.
+    /// Runs one event loop pass. The pass must append one unit to the AOF, or no unit if the state has not changed.
     #[track_caller]
     fn pass(&mut self, what: &str, act: impl FnOnce(&mut Client)) {
         let (units, before, state) = self.after(act);
@@ -116,8 +116,8 @@ impl Recorder {
         self.states.push(state);
     }
 
-    /// Runs one to three event loop passes. If the AOF is cut after an earlier pass than the last, a server
-    /// that loads the AOF finds `key` free: the lock was freed, or its lease is over at the time of the load.
+    /// Runs one to three event loop passes. If the AOF is cut before the last pass, a server that loads the AOF finds
+    /// `key` free: the lock was freed, or its lease is over at the time of the load.
     #[track_caller]
     fn passes(&mut self, what: &str, key: &str, act: impl FnOnce(&mut Client)) {
         let (units, before, state) = self.after(act);
@@ -217,7 +217,6 @@ fn recording() -> Recording {
 }
 
 impl Recording {
-    /// Starts the server with this AOF.
     fn start_with(&mut self, aof: &[u8]) -> Result<(), Refusal> {
         fs::write(&self.path, aof).expect("an AOF");
         self.server.try_to_start_again()
@@ -404,7 +403,7 @@ fn assert_sound(server: &Server, what: &str) {
 fn no_damage_to_an_aof_crashes_the_server() {
     let mut random = Random::new();
     let mut recording = recording();
-    // This is the server's default: when a command of the AOF fails, the server logs the error and continues.
+    // The server's default setting: when a command of the AOF fails, the server logs the error and continues.
     recording.server.change_setup(|setup| setup.config("propagation-error-behavior ignore"));
     let (mut loads, mut refusals, mut logged) = (0, 0, 0);
     for _ in 0..rounds(25, 400) {
@@ -473,9 +472,9 @@ fn a_snapshot_that_was_cut_is_refused() {
     let mut random = Random::new();
     let (mut server, path, bytes) = snapshot();
     let length = bytes.len();
-    // If a file ends between two parts of a module value, the server refuses the file, and then checks the
-    // file to log the reason. In this check the server hangs: https://github.com/redis/redis/pull/15034. So
-    // the test does not cut there.
+    // If a file ends between two parts of a module value, the server refuses the file, and then checks the file to log
+    // the reason. In this check the server hangs: https://github.com/redis/redis/pull/15034. So the test does not cut
+    // at these offsets.
     let hangs: Vec<usize> = payloads(&bytes)
         .into_iter()
         .flat_map(|payload| {

@@ -105,7 +105,7 @@ impl Frame {
     }
 }
 
-/// A server that accepts payloads with a wrong checksum. Returns also a connection, the frame of the server's DUMPs,
+/// A server that accepts payloads with a wrong checksum. Also returns a connection, the frame of the server's DUMPs,
 /// and the server's time in milliseconds.
 #[track_caller]
 fn credulous() -> (Server, Client, Frame, u64) {
@@ -511,7 +511,7 @@ fn follow_one_that_sends(snapshot: &[u8], replica: &Server) {
     let head = format!("+FULLRESYNC {} 1\r\n${}\r\n", "0".repeat(40), snapshot.len());
     link.write_all(head.as_bytes()).expect("an answer");
     link.write_all(snapshot).expect("a snapshot");
-    // Reads until the replica closes the connection, which it does whether it refuses or accepts the snapshot.
+    // Reads until the replica closes the connection. The replica does this even if it accepts the snapshot.
     while link.read(&mut chunk).is_ok_and(|count| count > 0) {}
 }
 

@@ -342,8 +342,8 @@ impl<'a> Course<'a> {
         let mut knows = received.is_some();
         let mut held = received.or(repeated);
         if matches!(self.ending, Ending::BreakOff | Ending::DeleteUser) && held.is_none() {
-            // The test cannot see whether the server has sent the reply to B. If the server has sent it, B still holds
-            // the lock, and a repeated request of B must return the same grant.
+            // The test cannot see whether the server has sent the reply to B. If the server has sent the reply, B still
+            // holds the lock, and a repeated request of B must return the same grant.
             let owner = self.owner_when_settled(race);
             if owner == "B" {
                 let token = self.a.holder(&key).token;
@@ -399,8 +399,8 @@ impl<'a> Course<'a> {
     }
 }
 
-/// Runs races of `ending` with every event that frees the lock. At the end it checks that no owner holds a lock, no client
-/// waits, and no connection is left over.
+/// Runs races of `ending` with every event that frees the lock. At the end, checks that no owner holds a lock, no
+/// client waits, and no connection is left over.
 #[track_caller]
 fn race(ending: Ending) -> Vec<Outcomes> {
     let server = Server::start();
@@ -411,7 +411,8 @@ fn race(ending: Ending) -> Vec<Outcomes> {
     let mut course = Course::new(&server, ending);
     for freeing in FREEINGS {
         let mut outcomes = Outcomes::default();
-        // On a busy machine, all races may have the same order. Then more races run, until both orders have occurred.
+        // On a busy machine, all races may have the same order. So the test runs more races, until both orders have
+        // occurred.
         let (least, most) = (rounds(42, 2_000), rounds(42, 2_000) + 20 * BATCH);
         let mut raced = 0;
         let both = |outcomes: &Outcomes| (outcomes.before > 0 || !ends_before) && outcomes.after() > 0;

@@ -250,8 +250,8 @@ fn a_grant_to_a_client_that_has_left_is_passed_on_under_the_new_name_of_the_lock
             for reply in a.call_all(transaction) {
                 assert!(!matches!(reply, Reply::Error(_)), "{what}: {reply:?}");
             }
-            // D must get the lock whether the server reads D's request in the event loop pass of the transaction or
-            // later.
+            // D must get the lock in both cases: the server reads D's request in the event loop pass of the
+            // transaction, or later.
             d.ask(&format!("{name} D PX 600000 BLOCK 0"));
             assert_eq!(d.reply().grant().holds, 1, "{what}");
             assert_eq!(there.owner(name).as_deref(), Some("D"), "{what}");
@@ -281,7 +281,7 @@ fn a_grant_whose_owner_asks_again_is_kept_although_the_key_was_renamed() {
     assert_eq!(a.owner("other").as_deref(), Some("B"));
 }
 
-/// A command that changes nothing, but serves the waiters for `other` at once. Otherwise the module would
+/// A command that changes nothing, but serves the waiters for `other` at once. Without this command, the module would
 /// serve these waiters later, in the background.
 const SERVE: &str = "LOCK.RELEASE other C HOLDS 0";
 

@@ -428,8 +428,8 @@ fn replicas_and_aofs_that_come_and_go_under_load_miss_nothing() {
                 client.call("CONFIG SET appendonly no");
             }
             if random.once_in(4) {
-                // During a BGSAVE, DEBUG RELOAD changes the server's counter of changes. Then the server would
-                // replicate DEBUG RELOAD.
+                // During a BGSAVE, DEBUG RELOAD changes the server's counter of changes, so the server would replicate
+                // DEBUG RELOAD.
                 eventually("no BGSAVE", || client.stat("persistence", "rdb_bgsave_in_progress") == 0);
                 assert_eq!(client.call("DEBUG RELOAD"), Reply::ok());
             }

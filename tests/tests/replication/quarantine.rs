@@ -150,7 +150,7 @@ fn a_renewal_in_quarantine_confirms_the_holder_and_grants_its_waits() {
 }
 
 /// A server in quarantine after a restart from a file in which A holds `lock`. As far as the server knows, the file may
-/// lack later changes. Returns also A's token.
+/// lack later changes. Also returns A's token.
 #[track_caller]
 fn restarted_from_an_older_file(lease: &str) -> (Server, i64) {
     let mut server = Server::start();

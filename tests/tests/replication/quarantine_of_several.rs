@@ -50,7 +50,7 @@ fn of_claims_that_do_not_fit_the_largest_tokens_win() {
     assert_restored(&mut client, "B SLOTS 5 WEIGHT 2", 200);
     assert_not_held(&mut client, "W", 150);
     assert_eq!(client.info("lock").unwrap().holding, 2, "a refused claim has ended a tenure");
-    // C and B fit together. A does not fit beside them, so its tenure ends.
+    // C and B fit together. A does not fit beside them, so A's tenure ends.
     assert_restored(&mut client, "C SLOTS 5 WEIGHT 3", 300);
     assert_eq!(client.holders("lock"), ["B x1 SLOTS 5 WEIGHT 2", "C x1 SLOTS 5 WEIGHT 3"]);
     assert_not_held(&mut client, "A SLOTS 5 WEIGHT 3", 100);
@@ -89,7 +89,7 @@ fn restored_tenures_reach_the_replica_and_the_aof_with_their_modes() {
 }
 
 /// A server in quarantine after a restart from a file that lacks the last changes. In the file A holds the whole lock,
-/// because A's downgrade and the grants to B and C came later. Returns also the tokens of A, B and C.
+/// because A's downgrade and the grants to B and C came later. Also returns the tokens of A, B and C.
 #[track_caller]
 fn restarted() -> (Server, [i64; 3]) {
     let mut server = Server::start();

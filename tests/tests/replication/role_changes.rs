@@ -29,7 +29,8 @@ struct Contended {
 }
 
 impl Contended {
-    /// Renews all leases and runs `then`. The first lease ends 300 ms after the renewals, and the others follow.
+    /// Renews all leases and runs `then`. The first lease ends 300 ms after the renewals, and the other leases end
+    /// later.
     #[track_caller]
     fn on(server: &Server, then: impl FnOnce(&mut Client)) -> Self {
         let mut client = server.client();

@@ -203,9 +203,9 @@ fn servers_go_to_the_next_version_replica_first_and_back() {
     second.follow(&first);
     first.client().acquire("lock A PX 600000");
     for change in [Setup::next_version as fn(Setup) -> Setup, Setup::this_version] {
-        // The replica changes to the other version first, and becomes the primary. The former primary becomes
-        // the replica of the new primary, and changes to the other version only after that. In between, the
-        // two servers have different versions.
+        // The replica changes to the other version first, and becomes the primary. The former primary becomes the
+        // replica of the new primary, and changes to the other version last. Until then, the two servers have different
+        // versions.
         restart(&mut second, change);
         second.follow(&first);
         let token = first.client().holder("lock").token;

@@ -215,8 +215,7 @@ fn a_lost_grant_is_found_by_the_repeat_or_passed_on() {
     let server = Server::start();
     let mut random = Random::new();
     let proxy = Proxy::start(server.port(), move |request| match random.within(0..3) {
-        // A repeated request is never lost. A repeated request asks for a different lease, by which this line
-        // recognizes the request.
+        // A repeated request is never lost. This pattern recognizes a repeated request by its different lease.
         _ if request[4] != Reply::bulk("600000") => Fate::Carried,
         0 => Fate::ReplyLost,
         1 => Fate::ClientLost,

@@ -28,8 +28,8 @@ fn stays_flat_by(size: usize, what: &str, a: &mut Client, mut batch: impl FnMut(
         (a.stat("memory", "used_memory"), a.stat("memory", "used_memory_rss"))
     };
     run(a, cycles() / 5);
-    // At the end of a run, the server may not yet have freed all memory. So the larger value of two short runs is the
-    // base.
+    // At the end of a run, the server may not yet have freed all memory. So the test compares with the larger value of
+    // two short runs.
     let before = run(a, cycles() / 10).max(run(a, cycles() / 10));
     let after = run(a, cycles());
     println!(

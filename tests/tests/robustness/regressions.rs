@@ -234,7 +234,8 @@ fn locks_evicted_while_memory_is_freed_in_the_background_are_kept() {
         let before = a.stat("memory", "used_memory");
         a.call(["EVAL", fill, "1", "big"]);
         let limit = before + (a.stat("memory", "used_memory") - before) / 3;
-        // The background thread needs some time to free the large value, so it is still busy when the evictions begin.
+        // The background thread needs some time to free the large value, so the thread is still busy when the evictions
+        // begin.
         a.call_all([
             "UNLINK big".to_owned(),
             format!("CONFIG SET maxmemory {limit}"),
@@ -323,7 +324,7 @@ fn a_renewal_that_a_promoted_replica_has_missed_can_be_repeated() {
     // The claim with a short lease puts the server into the state of a promoted replica that has missed the last
     // renewal: the tenure still has the lease from before this renewal.
     assert_eq!(a.call("LOCK.RENEW lock A TOKEN 4711 PX 2000"), Reply::Int(4_711));
-    // The key has no TTL, so that the module ends the lease. Otherwise the server could expire the key first.
+    // The key has no TTL, so that the module ends the lease. With a TTL, the server could expire the key first.
     assert_eq!(a.call("PERSIST lock"), Reply::Int(1));
     let mut b = server.waiter("lock B BLOCK 0");
     eventually("the lease is over", || a.info("lock").is_none());
