@@ -22,7 +22,7 @@ export CARGO_TARGET_DIR := $(CURDIR)/target
 export RUST_TEST_THREADS ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: $(shell sed -n 's/^\([a-z0-9-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST))) # no target is a file
+.PHONY: $(shell sed -n 's/^\([a-z0-9-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST))) # No target is a file.
 
 help: ## Show this list.
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -40,7 +40,7 @@ test-docs: build ## Run every program in README.md and docs/ on real servers.
 test-long: test-builds ## Run the long form of the tests: crashes, damage, races, lost replies.
 	LOCKWARD_LONG=1 cargo test -p lockward-tests -p lockward-client -- --nocapture
 
-test-matrix: test-builds ## Run the tests against Redis 7.0, 8.0 and 8.6, and Valkey 8.0, 8.1 and 9, or only SERVERS. CONFIG="io-threads 4" adds a setting.
+test-matrix: test-builds ## Run the tests against Redis 7.0, 8.0 and 8.6, and Valkey 8.0, 8.1 and 9, or only against SERVERS. CONFIG="io-threads 4" adds a setting.
 	@LOCKWARD_CONFIG="$(CONFIG)" scripts/test-matrix $(SERVERS)
 
 test-arm64: build-all ## Run the tests with an arm64 server and module, emulated. SERVERS may be valkey-testing-arm64.
@@ -109,19 +109,19 @@ torture: build ## Run 32 clients with faults for SECONDS (60), and check their r
 	@cargo build --quiet --release -p lockward-torture
 	@target/release/torture --seconds $(SECONDS) $(TORTURE)
 
-torture-client: build ## Run torture through the Rust client, in four worlds.
+torture-client: build ## Run torture through the Rust client, in four server setups.
 	@cargo build --quiet --release -p lockward-torture
 	@target/release/torture --through-client --seconds $(SECONDS) $(TORTURE)
 
-restore: build ## Let servers forget tenures for ROUNDS (24), and check that holders restore them.
+restore: build ## Let servers forget tenures in ROUNDS (24) rounds, and check that holders restore them.
 	@cargo build --quiet --release -p lockward-torture
 	@target/release/torture restore --rounds $(ROUNDS)
 
-broken-builds: deps ## Check that torture catches builds with a defect.
+broken-builds: deps ## Check that torture finds the defects of broken builds.
 	@cargo build --quiet --release -p lockward-torture
 	@scripts/broken-builds target/release/torture
 
-bench: bench-builds ## Measure the cost against targets, on SERVERS, or only STAGES.
+bench: bench-builds ## Measure the cost on SERVERS, and check the targets. STAGES selects stages.
 	@SERVERS="$(SERVERS)" scripts/bench $(STAGES)
 
 bench-docs: ## Write the results of the last make bench (with the same SERVERS) into docs/performance.md.
@@ -133,7 +133,7 @@ flames: build ## Draw flame graphs of the server's CPU time, for docs/performanc
 	@cargo build --quiet --release -p lockward-bench --bin flames
 	@target/release/flames
 
-bench-peers: build ## Measure Lockward and other locks, or only PEERS and JOBS, each for SECONDS (8).
+bench-peers: build ## Measure Lockward and other locks for SECONDS (8) each. PEERS and JOBS select measurements.
 	@cargo build --quiet --release -p lockward-bench --bin peers -p lockward-peers --bin peer-lockward
 	@target/release/peers $(PEERS) $(JOBS:%=--jobs %) $(if $(filter command environment,$(origin SECONDS)),--seconds $(SECONDS))
 
@@ -141,7 +141,7 @@ bench-peers-docs: ## Write the results of the last make bench-peers into docs/pe
 	@cargo build --quiet --release -p lockward-bench --bin peers
 	@target/release/peers --docs docs
 
-bench-scale: bench-builds ## Measure how the cost grows with locks, waiters, holders and nodes, or only CURVES.
+bench-scale: bench-builds ## Measure how the cost grows with locks, waiters, holders and nodes. CURVES selects curves.
 	@target/release/scale $(CURVES)
 
 bench-scale-docs: ## Write the results of the last make bench-scale into docs/scale.md.
