@@ -489,9 +489,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     #[inline(always)]
     fn release_holds(&mut self, request: &ReleaseRequest) -> Result<(u32, Option<Instant>), Refusal> {
         let Some(known) = self.lock.holder(&request.owner) else {
-            // The request repeats the release that ended the tenure. No holds are left, which is the count
-            // that the request names.
             return match request.left {
+                // The request may repeat the release that ended the tenure.
                 HoldsLeft::Exactly(0) => Ok((0, None)),
                 HoldsLeft::Exactly(_) | HoldsLeft::OneLess | HoldsLeft::None => {
                     Err(Refusal::NotHeld(self.not_held(&request.owner)))

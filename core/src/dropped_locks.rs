@@ -90,7 +90,7 @@ impl DroppedLocks {
         }
     }
 
-    /// Removes a dropped lock. The removal need not be replicated.
+    /// Removes a dropped lock. Unlike [`Self::forget`], this function does not mark the name as unreplicated.
     pub fn take(&mut self, db: Db, key: &[u8]) -> Option<Lock> {
         self.remove(db, key).map(|dropped| dropped.lock)
     }

@@ -174,8 +174,8 @@ impl<H> Effects<H> {
         self.verbatim = false;
     }
 
-    /// Replicates the command itself if the decision made one change. The command has the same result on every server
-    /// that has applied the same changes.
+    /// Replicates the command itself if the decision made one change. A replica that has applied all earlier changes
+    /// gets the same result when it runs the command.
     pub(crate) fn replicate_verbatim(&mut self) {
         self.verbatim = self.changes == 1;
     }

@@ -147,7 +147,7 @@ fn assert_sound(lock: &Lock) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Decodes `payload` as changes of a primary, as changes of a file, and as a stored lock.
+/// Decodes `payload` as changes that a primary sent, as changes that a file contains, and as a stored lock.
 fn read(payload: &[u8], now: Now) -> Result<(), TestCaseError> {
     for origin in [Origin::Live, Origin::Loaded] {
         let mut lock = Lock::new();

@@ -27,7 +27,7 @@ pub struct BlockedClient {
     handle: NonNull<raw::RedisModuleBlockedClient>,
     /// The client's id, for LOCK.INFO.
     pub id: u64,
-    /// Whether the server generated the owner. The reply then contains it.
+    /// Whether the server generated the owner. If so, the reply to this client contains the owner.
     pub minted: bool,
     /// The client's socket, if known.
     pub socket: Option<Socket>,

@@ -34,7 +34,7 @@ fn micros() -> i64 {
     i64::try_from(unsafe { api!(RedisModule_MonotonicMicroseconds()) }).unwrap_or(i64::MAX)
 }
 
-/// The latest wall time by which the server may have judged a TTL just now. Until a command is done, the server uses
+/// The latest of the wall times with which the server may compare a TTL now. Until a command is done, the server uses
 /// the time at which the command began. Valkey 9 reads the clock only once a millisecond.
 pub fn latest_wall() -> WallTime {
     // SAFETY: the two functions take no arguments, and do not access the module's memory.

@@ -245,7 +245,7 @@ impl Client {
     pub fn break_off(self) {
         let at_once = libc::linger { l_onoff: 1, l_linger: 0 };
         let size = libc::socklen_t::try_from(size_of::<libc::linger>()).unwrap();
-        // SAFETY: the descriptor is open, and the option is a `linger` that outlives the call, with its own size.
+        // SAFETY: the descriptor is open, `at_once` lives until the call returns, and `size` is its size.
         let done = unsafe {
             libc::setsockopt(
                 self.stream.as_raw_fd(),

@@ -83,7 +83,7 @@ fn a_large_lock_whose_leases_are_all_over_is_freed_in_parts() {
 
 #[test]
 fn an_unlinked_lock_is_dropped_or_settled_as_the_server_reports() {
-    // Each case names the rest of the lease at the instant 100, whether the server evicts, and what the
+    // Each case names the rest of the lease at the instant 100, whether the server can evict keys, and which event the
     // server reports. The expected results follow: whether the lock is dropped, whether it is to be put back,
     // and how many tenures have ended.
     type Report = fn(&mut Store<u32>) -> bool;

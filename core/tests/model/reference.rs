@@ -115,7 +115,8 @@ struct Ended {
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
     ended: Vec<Ended>,
-    /// The largest token when the key was deleted. No tenure with this token or a smaller token can be restored.
+    /// The largest token of the tenures that a deletion of the key has ended; after a flush, the largest token of the
+    /// server. No tenure with this token or a smaller token can be restored.
     deleted_up_to: u64,
     renewed: Vec<u64>,
     holds_named: Vec<u64>,

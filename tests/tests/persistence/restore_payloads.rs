@@ -469,7 +469,8 @@ fn next_snapshot() -> Vec<u8> {
     restore(&mut client, "lock", &frame.around(&payload(&[Put::honest(b"A", now * 1_000, now)])));
     assert_eq!(client.call("SAVE"), Reply::ok());
     let mut snapshot = std::fs::read(server.dir().join("dump.rdb")).expect("a snapshot");
-    // The module's number comes after the type and the key.
+    // In a snapshot the key stands between the type and the module's number, unlike in a DUMP. So the test searches for
+    // the number alone.
     let number = &frame.head[1..];
     let at = snapshot.windows(number.len()).position(|window| window == number).expect("the module's number");
     *snapshot.get_mut(at + number.len() - 1).expect("its version") += 1;

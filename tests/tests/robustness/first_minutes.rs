@@ -13,7 +13,7 @@ fn root() -> PathBuf {
 fn run(port: u16) -> Command {
     let mut run = Command::new("scripts/run");
     run.current_dir(root()).arg(port.to_string()).arg(Setup::new().module_path());
-    // With this signal, the server ends when the test ends, even if the test is killed.
+    // The kernel kills the server when the test ends, even if the test itself is killed.
     // SAFETY: prctl is safe to call between fork and exec.
     unsafe {
         run.pre_exec(|| {
