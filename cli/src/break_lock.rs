@@ -13,19 +13,19 @@ use crate::locks::Holder;
 use crate::primaries::{Primaries, ServerUrl};
 use crate::text;
 
-/// A number of holders that no lock exceeds.
+/// No lock has more holders than this.
 const ALL: u64 = u32::MAX as u64;
 
-/// How many holders are shown above the question.
+/// How many holders lockward shows when it asks for confirmation.
 const SHOWN: usize = 10;
 
 /// Release a lock in place of its holders
 ///
 /// lockward shows the holders, asks for confirmation, and ends their tenures. The first waiters then get the lock. The
 /// key is not deleted: an owner that got the lock in the meantime keeps it. A former holder gets no message and may
-/// still be working. It learns of the loss when it next renews or releases.
+/// still be working. That holder learns of the loss when it next renews or releases.
 ///
-/// The exit code is 0 if a tenure was ended, 1 if nobody holds the lock or the answer was no, and 2 after an error.
+/// The exit code is 0 if lockward ended a tenure, 1 if nobody holds the lock or you answered no, and 2 after an error.
 #[derive(Args)]
 pub(crate) struct Break {
     /// The lock
@@ -106,20 +106,13 @@ fn release(primaries: &mut Primaries, key: &[u8], holder: &Holder) -> Result<boo
     }
 }
 
-/// Asks the user. Every answer other than yes is no.
+/// Asks the user for confirmation. Every answer other than `y` or `yes` means no.
 fn confirm(tables: &str, tenures: usize) -> Result<bool, Failure> {
-    let mut out = io::stderr().lock();
-    match tenures {
-        1 => write!(
-            out,
-            "{tables}\nThe holder gets no message and may still be working. Break the lock? [y/N] "
-        )?,
-        _ => write!(
-            out,
-            "{tables}\nThe holders get no message and may still be working. End all {tenures} tenures? [y/N] "
-        )?,
-    }
-    out.flush()?;
+    let (who, question) = match tenures {
+        1 => ("The holder gets", "Break the lock?".to_owned()),
+        _ => ("The holders get", format!("End all {tenures} tenures?")),
+    };
+    write!(io::stderr(), "{tables}\n{who} no message and may still be working. {question} [y/N] ")?;
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
     Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))

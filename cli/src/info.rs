@@ -15,7 +15,7 @@ use crate::text;
 
 /// Show who holds a lock and who waits for it
 ///
-/// The exit code is 0 if an owner holds the lock, 1 if none does, and 2 after an error.
+/// The exit code is 0 if an owner holds the lock, 1 if nobody holds it, and 2 after an error.
 #[derive(Args)]
 pub(crate) struct Info {
     /// The lock

@@ -111,7 +111,7 @@ pub(crate) struct Contended {
 }
 
 impl Contended {
-    /// Most waiters first, then the longest wait.
+    /// Sorts the lock with the most waiters first, and locks with equally many waiters by their longest wait.
     pub(crate) fn rank(&self) -> (Reverse<u64>, Reverse<u64>) {
         (Reverse(self.waiters), Reverse(self.longest_wait))
     }

@@ -22,7 +22,7 @@ const JSON_HOLDERS: u64 = 100;
 
 /// List the locks that are held
 ///
-/// ls reads all keys of each primary with SCAN, a thousand at a time. This does not block the server, but takes long if
+/// ls reads all keys of each primary with SCAN, a thousand at a time. SCAN does not block the server, but takes long if
 /// there are many other keys. With --top, ls sends LOCK.TOP instead, which is fast.
 #[derive(Args)]
 pub(crate) struct Ls {
@@ -74,8 +74,8 @@ impl Ls {
         let mut found = Vec::new();
         if let Some(count) = self.top {
             for lock in primaries.most_contended(count)? {
-                // A lock with waiters has no holder if the server is in quarantine, or if the lock was released in the
-                // meantime.
+                // A lock with waiters has no holder if the server is in quarantine, or if the holder has released the
+                // lock since LOCK.TOP.
                 let mode = Mode { slots: 0, weight: 0 };
                 let free = Lock { mode, holding: 0, holders: Vec::new(), waiters: lock.waiters, queue: None };
                 let held: Option<Lock> = primaries.query(&self.info_command(&lock.key))?;

@@ -94,7 +94,7 @@ fn manual(out: &mut Vec<u8>) -> io::Result<()> {
     for command in whole.get_subcommands().filter(|command| command.get_name() != "help") {
         let section = clap_mangen::Man::new(command.clone().disable_help_flag(true));
         writeln!(out, ".SH {}", command.get_name().to_uppercase())?;
-        // The sections of each page become subsections.
+        // The sections about one subcommand become subsections of the manual page.
         let mut parts = Vec::new();
         section.render_synopsis_section(&mut parts)?;
         section.render_description_section(&mut parts)?;
@@ -115,7 +115,7 @@ fn print_usage(error: &clap::Error) -> ExitCode {
     if error.use_stderr() { usual_code(is_run).into() } else { ExitCode::SUCCESS }
 }
 
-/// The exit code of a failed subcommand. The code of `run` is not 2, because its command may exit with 2.
+/// The exit code of a failed subcommand. `run` does not fail with 2, because its command may exit with 2.
 fn usual_code(is_run: bool) -> u8 {
     if is_run { exit_code::RUN_FAILED } else { exit_code::ERROR }
 }

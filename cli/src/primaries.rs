@@ -17,7 +17,7 @@ use crate::text;
 
 const REPLY_LIMIT: Duration = Duration::from_secs(5);
 
-/// The option for the servers
+/// The options that name the servers
 #[derive(Args, Clone)]
 pub(crate) struct ServerUrl {
     /// The server, Sentinels or cluster: redis://host:port/db, redis+sentinel://host:port,host:port/name,
@@ -84,9 +84,14 @@ pub(crate) fn find(url: &ServerUrl) -> Result<Vec<ConnectionInfo>, Failure> {
             let ranges = redis::cmd("CLUSTER").arg("SLOTS").query::<Vec<Vec<Value>>>(node)?;
             let mut primaries: Vec<ConnectionInfo> = Vec::new();
             for primary in ranges.into_iter().filter_map(|range| range.into_iter().nth(2)) {
-                let (host, port): (Option<String>, u16) = first_two(primary)?;
-                // A node that does not know its own host leaves the host out. Then the host is that of the node that
-                // this program has asked.
+                let address: Vec<Value> = redis::from_redis_value(primary)?;
+                let [host, port, ..] = address.as_slice() else {
+                    return Err((redis::ErrorKind::UnexpectedReturnType, "a node without an address").into());
+                };
+                let host: Option<String> = redis::from_redis_value_ref(host)?;
+                let port = redis::from_redis_value_ref(port)?;
+                // A node that does not know its own host sends no host. This program has reached that node at the host
+                // in `info`.
                 let host = host.filter(|host| !matches!(&**host, "" | "?")).or_else(|| host_of(info));
                 let primary = with_host_and_port(info, host.unwrap_or_default(), port);
                 if primaries.iter().all(|other| other.addr() != primary.addr()) {
@@ -98,7 +103,7 @@ pub(crate) fn find(url: &ServerUrl) -> Result<Vec<ConnectionInfo>, Failure> {
     }
 }
 
-/// Asks these servers in turn, and returns the first answer.
+/// Asks these servers one after the other, and returns the first answer.
 fn first_answer(
     servers: Vec<ConnectionInfo>,
     ask: impl Fn(&mut Connection, &ConnectionInfo) -> Result<Vec<ConnectionInfo>, RedisError>,
@@ -112,14 +117,6 @@ fn first_answer(
         }
     }
     Err(failure)
-}
-
-fn first_two<A: FromRedisValue, B: FromRedisValue>(list: Value) -> Result<(A, B), RedisError> {
-    let mut items = redis::from_redis_value::<Vec<Value>>(list)?.into_iter();
-    let (Some(one), Some(two)) = (items.next(), items.next()) else {
-        return Err((redis::ErrorKind::UnexpectedReturnType, "a node without an address").into());
-    };
-    Ok((redis::from_redis_value(one)?, redis::from_redis_value(two)?))
 }
 
 fn host_of(info: &ConnectionInfo) -> Option<String> {

@@ -16,8 +16,8 @@ use crate::failure::Failure;
 use crate::server::Server;
 
 /// How long a client waits for a lock, in milliseconds.
-pub(super) const WAIT_LIMIT_MS: u64 = 60_000;
-/// How long a connection waits for a reply. This must be longer than LOCK.ACQUIRE may block.
+const WAIT_LIMIT_MS: u64 = 60_000;
+/// How long a connection waits for a reply. LOCK.ACQUIRE blocks for a shorter time.
 pub(super) const REPLY_LIMIT: Duration = Duration::from_millis(WAIT_LIMIT_MS + 5_000);
 /// A lease that is much longer than a step of the demo, in milliseconds.
 pub(super) const LEASE_MS: u64 = 30_000;
@@ -26,10 +26,10 @@ const CLIENTS: usize = 50;
 const INCREMENTS: u64 = 5_000;
 /// How long a client sleeps before it tries SET NX PX again.
 const RETRY: Duration = Duration::from_millis(50);
-/// The TTL of the number, in case the demo is killed.
-const NUMBER_EXPIRY_S: u64 = 60;
+/// The TTL of the demo's data in seconds, in case somebody kills the demo.
+pub(super) const EXPIRY_S: u64 = 60;
 
-/// Deletes a key if its value is this owner.
+/// Deletes the key if its value is the owner in ARGV.
 const RELEASE: &str =
     "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end return redis.call('DEL', KEYS[1])";
 
@@ -51,13 +51,13 @@ impl Kind {
     }
 }
 
-/// A client of the demo. It stands for one thread of an application.
+/// A client of the demo, like one thread of an application.
 struct Client {
     connection: Connection,
     owner: String,
 }
 
-/// The increments of one client, and the longest time that it waited for the lock.
+/// The increments of one client, and the longest time that the client waited for the lock.
 #[derive(Clone, Copy, Default)]
 struct Share {
     increments: u64,
@@ -113,7 +113,7 @@ fn show(duration: Duration) -> String {
     duration::show_ms(duration::ms(duration))
 }
 
-/// One round, with its own keys.
+/// The count with one kind of lock. Each round has its own keys.
 struct Round {
     kind: Kind,
     number: String,
@@ -179,27 +179,17 @@ impl Round {
                 }
                 Ok(())
             }
-            Kind::LockCommands => {
-                // With HOLDS, the command is safe to send twice.
-                let mut acquire = redis::cmd("LOCK.ACQUIRE");
-                acquire.arg(&self.lock).arg(owner).arg("PX").arg(LEASE_MS);
-                acquire.arg("BLOCK").arg(WAIT_LIMIT_MS).arg("HOLDS").arg(1);
-                let granted: Option<(u64, u64, u64)> = acquire.query(connection)?;
-                granted.map(drop).ok_or_else(|| Failure::new("a client waited too long for the lock"))
-            }
+            Kind::LockCommands => acquire(&self.lock, owner, LEASE_MS, connection).map(drop),
         }
     }
 
     fn release(&self, Client { connection, owner }: &mut Client) -> Result<(), Failure> {
-        let released = match self.kind {
-            Kind::NoLock => true,
-            Kind::SetNx => Script::new(RELEASE).key(&self.lock).arg(owner).invoke(connection)?,
-            Kind::LockCommands => {
-                redis::cmd("LOCK.RELEASE").arg(&self.lock).arg(owner).arg("HOLDS").arg(0).exec(connection)?;
-                true
-            }
-        };
-        if released { Ok(()) } else { Err(Failure::new("a lease ended before its owner released the lock")) }
+        match self.kind {
+            Kind::NoLock => Ok(()),
+            Kind::SetNx if Script::new(RELEASE).key(&self.lock).arg(&**owner).invoke(connection)? => Ok(()),
+            Kind::SetNx => Err(Failure::new("a lease ended before its owner released the lock")),
+            Kind::LockCommands => release(&self.lock, owner, connection),
+        }
     }
 
     fn read_number(&self, connection: &mut Connection) -> Result<u64, Failure> {
@@ -208,7 +198,25 @@ impl Round {
     }
 
     fn write_number(&self, connection: &mut Connection, number: u64) -> Result<(), Failure> {
-        redis::cmd("SET").arg(&self.number).arg(number).arg("EX").arg(NUMBER_EXPIRY_S).exec(connection)?;
+        redis::cmd("SET").arg(&self.number).arg(number).arg("EX").arg(EXPIRY_S).exec(connection)?;
         Ok(())
     }
+}
+
+/// Waits for a lock. Returns the fencing token.
+pub(super) fn acquire(
+    lock: &str,
+    owner: &str,
+    lease_ms: u64,
+    connection: &mut Connection,
+) -> Result<u64, Failure> {
+    // HOLDS makes the command safe to send twice.
+    let mut acquire = redis::cmd("LOCK.ACQUIRE");
+    acquire.arg(lock).arg(owner).arg("PX").arg(lease_ms).arg("BLOCK").arg(WAIT_LIMIT_MS).arg("HOLDS").arg(1);
+    let granted: Option<(u64, u64, u64)> = acquire.query(connection)?;
+    granted.map(|(token, ..)| token).ok_or_else(|| Failure::new("a client waited too long for the lock"))
+}
+
+pub(super) fn release(lock: &str, owner: &str, connection: &mut Connection) -> Result<(), Failure> {
+    Ok(redis::cmd("LOCK.RELEASE").arg(lock).arg(owner).arg("HOLDS").arg(0).exec(connection)?)
 }

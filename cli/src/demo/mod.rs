@@ -1,4 +1,4 @@
-//! `lockward demo`: shows on a real server what goes wrong without a lock, and when a holder is stopped.
+//! `lockward demo`: shows on a real server lost updates without a lock, and the late write of a stopped holder.
 
 mod counting;
 mod paused;
@@ -20,7 +20,7 @@ pub(crate) struct Demo {
     #[arg(long, default_value = "redis://127.0.0.1:6379")]
     url: ConnectionInfo,
 
-    /// Show instead a holder that is stopped until its lease is over, and its late write: with SET, and with LOCK.GUARD
+    /// Show instead the late write of a holder that was stopped until its lease was over: with SET and with LOCK.GUARD
     #[arg(long)]
     paused: bool,
 }

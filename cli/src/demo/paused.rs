@@ -9,13 +9,11 @@ use std::io::{self, Write};
 use redis::Connection;
 use uuid::Uuid;
 
-use super::counting::{LEASE_MS, REPLY_LIMIT, WAIT_LIMIT_MS};
+use super::counting::{EXPIRY_S, LEASE_MS, REPLY_LIMIT, acquire, release};
 use crate::failure::Failure;
 use crate::server::Server;
 
 const SHORT_LEASE_MS: u64 = 200;
-/// The TTL of the stock, in case the demo is killed.
-const STOCK_EXPIRY_S: u64 = 60;
 const STOCK: i64 = 10;
 const ALICE_SELLS: i64 = 1;
 const BOB_SELLS: i64 = 3;
@@ -48,7 +46,7 @@ pub(super) fn run(server: &Server) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One of the two sales.
+/// One sale, with SET or with LOCK.GUARD.
 struct Sale {
     lock: String,
     stock: String,
@@ -64,21 +62,21 @@ impl Sale {
         bob: &mut Connection,
     ) -> Result<i64, Failure> {
         writeln!(out, "\n{}", if self.guarded { "LOCK.GUARD ... SET" } else { "SET" })?;
-        redis::cmd("SET").arg(&self.stock).arg(STOCK).arg("EX").arg(STOCK_EXPIRY_S).exec(alice)?;
-        let old_token = self.acquire("alice", SHORT_LEASE_MS, alice)?;
+        redis::cmd("SET").arg(&self.stock).arg(STOCK).arg("EX").arg(EXPIRY_S).exec(alice)?;
+        let old_token = acquire(&self.lock, "alice", SHORT_LEASE_MS, alice)?;
         let old = self.read(alice)?;
         writeln!(out, "  alice  has the lock with token {old_token}, reads {old}, and is stopped")?;
-        // Bob has the lock when Alice's lease is over.
-        let token = self.acquire("bob", LEASE_MS, bob)?;
+        // Bob gets the lock when Alice's lease ends.
+        let token = acquire(&self.lock, "bob", LEASE_MS, bob)?;
         let read = self.read(bob)?;
         let left = read - BOB_SELLS;
         let wrote = self.write(token, left, bob)?;
         writeln!(out, "  bob    has the lock with token {token}, reads {read}, writes {left}: {wrote}")?;
         let wrote = self.write(old_token, old - ALICE_SELLS, alice)?;
         writeln!(out, "  alice  goes on, writes {}: {wrote}", old - ALICE_SELLS)?;
-        redis::cmd("LOCK.RELEASE").arg(&self.lock).arg("bob").arg("HOLDS").arg(0).exec(bob)?;
+        release(&self.lock, "bob", bob)?;
         if self.guarded {
-            let token = self.acquire("alice", LEASE_MS, alice)?;
+            let token = acquire(&self.lock, "alice", LEASE_MS, alice)?;
             let read = self.read(alice)?;
             let left = read - ALICE_SELLS;
             let wrote = self.write(token, left, alice)?;
@@ -88,16 +86,6 @@ impl Sale {
         let verdict = if left == LEFT { "right" } else { "wrong: Bob's sale is lost" };
         writeln!(out, "  {left} pairs are left: {verdict}")?;
         Ok(left)
-    }
-
-    /// Waits for the lock. Returns the fencing token.
-    fn acquire(&self, owner: &str, lease_ms: u64, connection: &mut Connection) -> Result<u64, Failure> {
-        let mut request = redis::cmd("LOCK.ACQUIRE");
-        request.arg(&self.lock).arg(owner).arg("PX").arg(lease_ms).arg("BLOCK").arg(WAIT_LIMIT_MS);
-        let grant: Option<(u64, u32, u64)> = request.query(connection)?;
-        let (token, ..) =
-            grant.ok_or_else(|| Failure::new("the lock of the demo was not free in a minute"))?;
-        Ok(token)
     }
 
     fn read(&self, connection: &mut Connection) -> Result<i64, Failure> {
@@ -110,7 +98,7 @@ impl Sale {
         if self.guarded {
             request.arg("LOCK.GUARD").arg(&self.lock).arg(token);
         }
-        request.arg("SET").arg(&self.stock).arg(pairs).arg("EX").arg(STOCK_EXPIRY_S);
+        request.arg("SET").arg(&self.stock).arg(pairs).arg("EX").arg(EXPIRY_S);
         match request.query(connection) {
             Ok(reply) => Ok(reply),
             Err(error) if error.code() == Some("FENCED") => {

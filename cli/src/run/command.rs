@@ -116,7 +116,7 @@ impl Command {
 
     fn forward(&self, signal: &signals::Signal) {
         // The terminal has already sent this signal to the command. Many programs treat a second signal as more urgent,
-        // so lockward does not pass it on.
+        // so lockward does not send the signal again.
         if signal.is_from_terminal && !self.has_own_group {
             return;
         }
@@ -145,7 +145,7 @@ fn code(status: io::Result<ExitStatus>) -> u8 {
 #[cfg(target_os = "linux")]
 fn die_with(parent: u32) -> io::Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-    // If the parent died before the call, the kernel does not kill this process. So the command must not start then.
+    // If the parent has died before the call, the kernel does not kill this process, so the command must not start.
     if u32::try_from(nix::unistd::getppid().as_raw()) == Ok(parent) {
         return Ok(());
     }

@@ -1,7 +1,7 @@
 //! `lockward run`: runs a command while holding a lock.
 //!
 //! The command must not continue without its lock. So lockward renews the lease, passes signals on, and ends the
-//! command when the lock is lost. On Linux the command is also killed when lockward is killed.
+//! command when the lock is lost. On Linux, the kernel also kills the command when lockward dies.
 
 mod command;
 mod signals;
@@ -158,7 +158,7 @@ impl Run {
         let ending = match Command::start(&words, environment.into_iter().chain([token])) {
             Ok(command) => command.run(guard.lost(), self.grace, signals).await,
             Err(error) => {
-                // The user already gets the error of the failed start, so an error of the release is not reported.
+                // The user gets the error of the failed start, so lockward does not report an error of the release.
                 let _ = guard.release().await;
                 let found = error.kind() != std::io::ErrorKind::NotFound;
                 let code = if found { exit_code::NOT_EXECUTABLE } else { exit_code::NOT_FOUND };

@@ -62,7 +62,7 @@ impl Poller {
 
     /// Sets the lock whose queue to query.
     pub(super) fn set_focus(&self, focus: Option<Vec<u8>>) {
-        // This cannot fail: the thread ends only when this value is dropped.
+        // The send cannot fail: the thread ends only after this `Poller` is dropped.
         let _ = self.focus.send(focus);
     }
 }

@@ -95,7 +95,7 @@ impl State {
         self.previous = Some((sample.totals, sample.at));
     }
 
-    /// The age of the data that is shown, in milliseconds. 0 while the view is paused, so that the shown times stand still.
+    /// The age of the shown data in milliseconds. 0 while the view is paused, so that the shown times do not change.
     pub(super) fn age_ms(&self, now: Instant) -> u64 {
         let sample = self.sample.as_ref().filter(|_| !self.is_paused);
         sample.map_or(0, |sample| duration::ms(now.saturating_duration_since(sample.at)))

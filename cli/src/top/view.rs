@@ -16,7 +16,7 @@ use crate::text;
 
 /// The width of a mode: `10 of 100`.
 const MODE: Constraint = Constraint::Length(9);
-/// The width of the remaining lease, below its title with a mark.
+/// The width of the title `LEASE LEFT` and the mark `▾`.
 const LEASE: Constraint = Constraint::Length(11);
 const LOCKS_TITLE: &str = "locks with waiters";
 
@@ -156,7 +156,7 @@ fn draw_queue(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
     };
     let age = state.age_ms(now);
     // Each table has two additional lines, for its title and its head. If the area is too small for both tables, the
-    // waiters get at most half of it.
+    // table of the waiters gets at most half of the area.
     let lines = |rows: usize| u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(2);
     let waiters = lines(lock.queue.as_deref().unwrap_or_default().len()).min(area.height / 2);
     let holders = lines(lock.holders.len()).min(area.height.saturating_sub(waiters));

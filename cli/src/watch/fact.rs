@@ -34,20 +34,9 @@ pub(super) enum What {
 }
 
 impl What {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Held => "held",
-            Self::Acquired => "acquired",
-            Self::Renewed => "renewed",
-            Self::Released => "released",
-            Self::Lost => "lost",
-            Self::Broken => "broken",
-            Self::Ended => "ended",
-            Self::Unseen => "unseen",
-            Self::EventsOff => "events off",
-            Self::Disconnected => "disconnected",
-            Self::Connected => "connected",
-        }
+    /// The word in the text: the name in JSON, with a space for `_`.
+    fn word(self) -> String {
+        serde_json::to_string(&self).unwrap_or_default().trim_matches('"').replace('_', " ")
     }
 }
 
@@ -82,7 +71,7 @@ pub(super) struct Fact {
     pub(super) acquisitions: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<String>,
-    /// Whether no event reported the change, so that the watcher found it only when it read the lock again.
+    /// Whether the watcher found the change only when it read the lock again, because no event reported the change.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) found_later: bool,
 }

@@ -1,5 +1,5 @@
 //! The locks as the watcher last read them. The history compares each new reading of a lock with the previous reading,
-//! and with the events between the two.
+//! and with the events between the two readings.
 //!
 //! A listener reads a lock on the connection on which it receives the events of the lock. So the events that arrive
 //! between two replies are exactly the events that the server published between the two readings. Owners and tokens
@@ -138,8 +138,8 @@ impl History {
 
     /// The next `count` known keys after `cursor`, and the cursor for the next call. The cursor is `None` at the end.
     ///
-    /// If `stale` is set, returns only some of these keys: those of this node and those without a node, if their last
-    /// reading is at least this old or one of their leases should be over.
+    /// If `stale` is set, returns only keys of this node and keys without a node, and of these only keys whose last
+    /// reading is at least this old or whose lease should be over.
     pub(super) fn keys_after(
         &self,
         cursor: &[u8],

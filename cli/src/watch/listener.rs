@@ -21,10 +21,10 @@ use crate::server::Server;
 
 const REPLY_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long to wait for events before the connection is tested.
+/// How long the listener waits for events before it tests the connection.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// A lock without events is read again after this time, because some changes have no event.
+/// After this time, the listener reads a lock without events again, because some changes have no event.
 const MAX_AGE: Duration = Duration::from_secs(10);
 
 /// How many locks one request reads.
@@ -200,8 +200,8 @@ impl Listener {
         self.connection.set_read_timeout(Some(REPLY_LIMIT))?;
         match received {
             Ok(Value::Push { kind, data }) => Ok(self.note(&kind, &data)?),
-            // After a timeout, the redis crate takes the next reply for a late reply and drops it. So PING is sent
-            // twice.
+            // After a timeout, the redis crate takes the next reply for a late reply and drops it. So the listener
+            // sends PING twice.
             Err(error) if error.is_timeout() => {
                 self.connection.send_packed_command(&redis::cmd("PING").get_packed_command())?;
                 Ok(self.call::<()>(&redis::cmd("PING"))?)
@@ -232,7 +232,7 @@ impl Listener {
         Ok(())
     }
 
-    /// Reads all locks of the server. Then, unless the watcher has just started, reads the known locks that the server
+    /// Reads all locks of the server. On an occasion other than the start, then reads the known locks that the server
     /// lacks.
     fn read_all(&mut self, occasion: Occasion) -> Result<(), Failure> {
         let mut read = HashSet::new();

@@ -1,7 +1,7 @@
 //! `lockward watch`: reports changes of locks as they happen.
 //!
 //! A listener at each primary receives keyspace events and reads the locks that the events name. The history compares
-//! each reading of a lock with the previous one. The main thread prints.
+//! each reading of a lock with the previous reading. The main thread prints the changes.
 //!
 //! The channel to the main thread is bounded. If the output is blocked, the listeners stop reading, and the servers
 //! close the connections when their output buffers reach `client-output-buffer-limit pubsub`. The supervisor then
@@ -40,7 +40,7 @@ use supervisor::Supervisor;
 /// How many lines may wait for the output.
 const LINES: usize = 1_000;
 
-/// How often to check whether the output was closed, while there is nothing to print.
+/// While there is nothing to print, how often to check whether the reader has closed the output.
 const IDLE: Duration = Duration::from_millis(500);
 
 /// Show changes of locks as they happen

@@ -27,7 +27,7 @@ pub(super) struct Supervisor {
     /// The address and the outcome of each listener that has ended.
     endings: Receiver<(String, Result<(), Failure>)>,
     ending_sender: Sender<(String, Result<(), Failure>)>,
-    /// Whether a listener or a search for primaries failed, and not all primaries have a listener again.
+    /// Whether a primary may have no listener, because a listener or a search for primaries has failed.
     is_incomplete: bool,
 }
 
@@ -59,7 +59,7 @@ impl Supervisor {
         let (flag, endings, name) = (Arc::clone(&stop), self.ending_sender.clone(), address.clone());
         thread::Builder::new().name("listener".into()).spawn(move || {
             let ending = listener.run(occasion, &flag);
-            // This fails only when the process ends.
+            // The send fails only when the process ends.
             let _ = endings.send((name, ending));
         })?;
         self.running.insert(address, stop);
@@ -97,7 +97,7 @@ impl Supervisor {
         match self.try_look() {
             Ok(()) => self.is_incomplete = false,
             Err(failure) => {
-                // Only the first failure is reported. The failure of a listener is reported when it happens.
+                // The watcher reports only the first failure. `note_ending` reports the failure of a listener.
                 if !self.is_incomplete {
                     let reason = format!("{failure}; trying again");
                     self.shared.tell(Fact::of_server(What::Disconnected, reason));

@@ -325,7 +325,7 @@ fn a_command_outlives_a_failover() {
     let first = Server::start();
     let second = Server::start_replica_of(&first);
     let sentinels = Sentinels::watch(&first, 1);
-    // If the lock were lost, lockward would end the command, and its exit code would not be 7.
+    // If the lock were lost, lockward would end the command, and the exit code would not be 7.
     let mut run =
         Run::start(&sentinels.url(), &["--lease", "20s", "k", "-c", "echo on; read answer; exit 7"]);
     run.line();

@@ -118,7 +118,7 @@ fn a_hand_off_names_the_former_holder() {
     let server = Server::start();
     let watcher = Watcher::start(&server, &[]);
     let mut a = server.client();
-    // On a busy machine the watcher may receive the two events more than 2 ms apart. Then it names no former holder.
+    // On a busy machine, the watcher may receive the events more than 2 ms apart, and then names no former holder.
     soon("a line with the former holder", || {
         a.acquire("k A");
         let mut b = server.waiter("k B BLOCK 0");
