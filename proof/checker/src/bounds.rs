@@ -54,6 +54,6 @@ pub struct Activity {
     pub shared: usize,
     /// The number of waits that were granted at a kept place of their owner.
     pub kept: usize,
-    /// The number of stale writes to the plain data beside a lock.
+    /// The number of stale writes without LOCK.GUARD to the data beside a lock.
     pub stale_writes: usize,
 }

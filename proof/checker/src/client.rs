@@ -11,14 +11,14 @@ pub struct Workload {
     pub keys: Vec<String>,
     /// The lengths of the short leases. Most leases are short, and a client may sleep past the end of a lease.
     pub lease: Range<Nanos>,
-    /// The lengths of the long leases. If the server fails to free a lock before the end of a long lease, the delay is
-    /// long enough to be found.
+    /// The lengths of the long leases. If the server frees a lock only at the end of a long lease, the delay is so long
+    /// that the checker finds it.
     pub long_lease: Range<Nanos>,
-    /// How long a client keeps a lock without a call after it has renewed with a long lease. So faults also hit tenures
-    /// with a known lease and without a pending call.
+    /// How long a client keeps a lock without a call after it has renewed with a long lease. During this rest, a fault
+    /// can hit a tenure whose lease is known and which has no pending call.
     pub rest: Range<Nanos>,
     pub wait: Range<Nanos>,
-    /// The wait limits of the waits in slices, which use KEEP.
+    /// The wait limits of the slices. A client that waits in slices sends several short waits with KEEP.
     pub slice: Range<Nanos>,
     pub keep: Range<Nanos>,
     pub modes: Vec<Mode>,
@@ -245,7 +245,7 @@ impl Client {
             (Outcome::Error(_) | Outcome::Unknown, Operation::Write { .. }) => {}
             (Outcome::Error(word), _) => {
                 // After the error HOLDS or LIMIT, the owner may have holds that the client does not know. The client
-                // leaves them to the end of their lease.
+                // does not release these holds, so they end with their lease.
                 self.unsure |= word == "HOLDS" || word == "LIMIT";
                 self.holds = 0;
             }

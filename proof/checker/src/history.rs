@@ -3,6 +3,7 @@
 //! All times are nanoseconds on one monotonic clock. A file has one line of JSON for each [`Line`]. Keys and owners
 //! are text, because the workload uses no other bytes.
 
+use crate::bounds::Bounds;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::File;
@@ -51,9 +52,8 @@ pub struct Call {
 /// The mode of a tenure: its limit for the sum of all weights, and its own weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mode {
-    /// The SLOTS; 0 for SHARED, which has no limit.
+    /// The number in SLOTS; 0 for SHARED, which has no limit.
     pub slots: u32,
-    /// The WEIGHT.
     pub weight: u32,
 }
 
@@ -187,7 +187,7 @@ pub enum WriteOutcome {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Data {
     pub key: String,
-    /// Whether the writes were run by LOCK.GUARD.
+    /// Whether LOCK.GUARD ran the writes.
     pub guarded: bool,
     pub tokens: Vec<Token>,
     pub start: Nanos,
@@ -218,9 +218,14 @@ pub struct Fault {
 }
 
 impl Operation {
+    /// An acquisition without KEEP and HOLDS.
+    pub const fn acquire(lease: Nanos, wait: Wait, mode: Mode) -> Self {
+        Self::Acquire { lease, wait, keep: None, holds: None, mode }
+    }
+
     /// An exclusive acquisition without KEEP and HOLDS.
     pub const fn exclusive(lease: Nanos, wait: Wait) -> Self {
-        Self::Acquire { lease, wait, keep: None, holds: None, mode: Mode::EXCLUSIVE }
+        Self::acquire(lease, wait, Mode::EXCLUSIVE)
     }
 
     /// The words of the command. Its times are whole milliseconds.
@@ -344,6 +349,11 @@ impl Call {
     /// The time when the client read the reply; `Nanos::MAX` if there was none.
     pub fn answered(&self) -> Nanos {
         if self.is_open() { Nanos::MAX } else { self.end.unwrap_or(Nanos::MAX) }
+    }
+
+    /// The latest end of a lease of this length that the call may have set; `Nanos::MAX` if the client still waits.
+    pub(crate) fn latest_lease_end(&self, lease: Nanos, bounds: &Bounds) -> Nanos {
+        self.end.map_or(Nanos::MAX, |end| end.saturating_add(bounds.settle).saturating_add(lease))
     }
 
     /// Whether the call waits in the queue if the lock is held.

@@ -1,6 +1,6 @@
 //! Records the history of many threads.
 
-use crate::history::{Call, Line, Nanos, Operation, Outcome};
+use crate::history::{Call, Fault, Line, Nanos, Operation, Outcome};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
@@ -38,8 +38,8 @@ impl Recorder {
     /// Writes a line.
     pub fn record(&self, line: &Line) {
         let written = serde_json::to_vec(line).map_err(io::Error::from);
-        // A thread that panicked while it held the mutex may have written half a line. `History::read` reports such a
-        // line.
+        // A thread that panicked while it held the mutex may have written an incomplete line. `History::read` reports
+        // such a line.
         let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
         let written = written.and_then(|mut line| {
             line.push(b'\n');
@@ -48,6 +48,11 @@ impl Recorder {
         if let Err(error) = written {
             output.failure.get_or_insert(error);
         }
+    }
+
+    /// Writes a fault that began at `start` and is healed now.
+    pub fn fault(&self, name: &str, client: Option<u32>, start: Nanos) {
+        self.record(&Line::Fault(Fault { name: name.to_owned(), client, start, end: now() }));
     }
 
     /// Starts the record of a call that is about to be sent.
@@ -96,8 +101,8 @@ impl OpenCall<'_> {
         (self.call.enqueued, self.call.still_waiting) = (None, None);
     }
 
-    /// Records an outcome at this time instead of now. This is for beliefs, which are not calls to a server: a belief is
-    /// a span in which a client says that it holds a lock.
+    /// Records an outcome at this time instead of now. Only the record of a belief needs a given time. A belief is not a
+    /// call, but a span in which a client says that it holds a lock.
     pub fn at(&mut self, instant: Nanos, outcome: Outcome) {
         self.call.start = instant.saturating_sub(1);
         self.call.end = Some(instant);

@@ -5,8 +5,8 @@
 //! - The tenure existed when its first grant was read, and during the span [`Held`].
 //! - The tenure was over at [`Tenure::freed`].
 //! - The tenure began after [`Tenure::began_after`].
-//! - Its weight was at least [`Tenure::weight`], and at most `most_weight`.
-//! - Its limit at any time was at most [`Tenure::limit_at`], and at least `least_limit`.
+//! - Its weight was at least [`Modes::weight`], and at most [`Modes::most_weight`].
+//! - Its limit at any time was at most [`Tenure::limit_at`], and at least [`Modes::least_limit`].
 //!
 //! A call without a reply may act at any later time, so it makes fewer facts certain. After such a call, a workload
 //! should use the owner again only in calls that name TOKEN or HOLDS.
@@ -30,16 +30,7 @@ pub(crate) struct Tenure<'h> {
     /// The earliest start of a call that may have begun the tenure: a granted call, or an acquisition of the owner
     /// without a reply.
     pub(crate) began_after: Nanos,
-    /// The smallest weight that the tenure can have.
-    pub(crate) weight: u64,
-    /// The largest limit that the tenure can have had at its beginning.
-    limit: u64,
-    /// The limits in renewals, sorted by the start of the renewal.
-    larger: Vec<(Nanos, u64)>,
-    /// The largest weight that the tenure can have.
-    pub(crate) most_weight: u64,
-    /// The smallest limit that the tenure can have.
-    pub(crate) least_limit: u64,
+    pub(crate) modes: Modes,
     /// The span in which the owner certainly held the tenure.
     pub(crate) held: Option<Held>,
     /// From this time on, the tenure was certainly over.
@@ -53,18 +44,18 @@ pub(crate) struct Tenure<'h> {
 impl Tenure<'_> {
     /// The largest limit that the tenure can have at a time.
     pub(crate) fn limit_at(&self, time: Nanos) -> u64 {
-        let larger = self.larger.iter().take_while(|(start, _)| *start <= time);
-        larger.fold(self.limit, |limit, (_, larger)| limit.max(*larger))
+        let larger = self.modes.larger.iter().take_while(|(start, _)| *start <= time);
+        larger.fold(self.modes.limit, |limit, (_, larger)| limit.max(*larger))
     }
 
     /// The times at which the limit may have grown, each with the limit from then on.
     pub(crate) fn limits(&self) -> impl Iterator<Item = (Nanos, u64)> {
-        self.larger.iter().map(|&(start, _)| (start, self.limit_at(start)))
+        self.modes.larger.iter().map(|&(start, _)| (start, self.limit_at(start)))
     }
 
     /// Whether this tenure and `other` certainly did not fit together before `until`.
     pub(crate) fn excludes(&self, other: &Tenure<'_>, until: Nanos) -> bool {
-        self.weight + other.weight > self.limit_at(until).min(other.limit_at(until))
+        self.modes.weight + other.modes.weight > self.limit_at(until).min(other.limit_at(until))
     }
 }
 
@@ -109,10 +100,7 @@ impl OwnerCalls {
         let mut all = HashMap::<_, Self>::new();
         for (line, call) in history.calls() {
             let owner_calls = all.entry((call.key.as_str(), call.owner.as_str())).or_default();
-            let reach = |lease| match call.end {
-                Some(end) => end.saturating_add(bounds.settle).saturating_add(lease),
-                None => Nanos::MAX,
-            };
+            let reach = |lease| call.latest_lease_end(lease, bounds);
             match call.operation {
                 Operation::Release { token, .. } => {
                     let left_nothing = call.outcome == Outcome::Left { holds: 0 };
@@ -218,8 +206,6 @@ fn tenure<'h>(
     let lease_over = latest.unwrap_or(Nanos::MAX).max(owner_calls.latest_open);
     let freed = released.map_or(lease_over, |released| released.end.min(lease_over));
     let began_after = owner_calls.open_acquire.map_or(earliest, |open| open.min(earliest));
-    let modes = Modes::of(token, first, settings, owner_calls);
-    let Modes { weight, limit, larger, most_weight, least_limit } = modes;
     Tenure {
         key,
         token,
@@ -228,11 +214,7 @@ fn tenure<'h>(
         line,
         earliest,
         began_after,
-        weight,
-        limit,
-        larger,
-        most_weight,
-        least_limit,
+        modes: Modes::of(token, first, settings, owner_calls),
         held,
         freed,
         released,
@@ -245,12 +227,18 @@ fn tenure<'h>(
 /// The limit in a granted call is at least the limit of the tenure, because the server refuses a smaller limit. A
 /// weight in a granted call is the weight of the tenure. Only a renewal changes the limit, and only a renewal that
 /// restores a tenure changes the weight.
-struct Modes {
-    weight: u64,
+#[derive(Debug)]
+pub(crate) struct Modes {
+    /// The smallest weight that the tenure can have.
+    pub(crate) weight: u64,
+    /// The largest limit that the tenure can have had at its beginning.
     limit: u64,
+    /// The limits in renewals, sorted by the start of the renewal.
     larger: Vec<(Nanos, u64)>,
-    most_weight: u64,
-    least_limit: u64,
+    /// The largest weight that the tenure can have.
+    pub(crate) most_weight: u64,
+    /// The smallest limit that the tenure can have.
+    pub(crate) least_limit: u64,
 }
 
 impl Modes {

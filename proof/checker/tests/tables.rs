@@ -223,8 +223,8 @@ fn a_kept_place_is_passed() {
                   180..181 A releases -> left 0
                   199..200 C releases -> left 0";
     violation(slices, Check::Queue, &[1, 2, 3]);
-    // B's place was not kept, not kept for long enough, or withdrawn, or B was not back within 100 ms. Then C may
-    // pass it.
+    // C may pass B's place if the place was not kept, not kept for long enough, or withdrawn, or if B came back after
+    // more than 100 ms.
     clean(&slices.replace("B acquires wait 50 keep 300", "B acquires wait 50"));
     clean(&slices.replacen("keep 300", "keep 5", 1));
     clean(&slices.replace("62..203", "155..203").replace("seen 64", "seen 160"));
@@ -238,8 +238,8 @@ fn a_kept_place_is_passed() {
         .replace("seen 22", "seen 22 still 170");
     violation(&absent, Check::Queue, &[1, 2, 3]);
     clean(&absent.replace("still 170", "still 159"));
-    // The same holds after B's connection was closed, if B certainly did not hold the lock before it came back: C, seen
-    // in the queue after that, must not be granted the lock first.
+    // B also keeps its place after its connection was closed, if B certainly did not hold the lock in between. If C was
+    // seen in the queue after B came back, C must not be granted the lock first.
     let closed =
         slices.replace("10..61 B", "10..30 B").replace("-> null", "-> ?").replace("62..203", "31..203");
     clean(&closed.replace("seen 64", "seen 33"));
@@ -272,7 +272,8 @@ fn a_freed_lock_is_late() {
                 20..21 A releases -> left 0";
     violation(late, Check::Promptness, &[0, 1, 2]);
     clean(&late.replace("5..90", "5..70"));
-    // Either C's call without a reply may have been granted the lock in between, or the server was paused.
+    // Two histories without a violation: C's call without a reply may have got the lock in between, or the server was
+    // paused.
     clean(&format!("{late}\n 6..7 C acquires -> ?"));
     clean(&format!("{late}\n 30..60 fault"));
     // C's kept place may have held the wait back. Without KEEP, C has no kept place, so the late reply is a violation.

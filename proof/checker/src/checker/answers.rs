@@ -8,9 +8,8 @@ use crate::violation::{Check, Violation};
 
 /// Claim: no call is open when the run ends, and each call has a reply within the bound after its wait limit.
 ///
-/// A closed connection counts as a reply. The bound does not apply to closed connections or to waits without limit. It
-/// also does not apply to calls during a fault to the servers or to the client, because a stopped server replies late
-/// and a stopped client reads late.
+/// A closed connection counts as a reply. The bound does not apply to closed connections, to waits without limit, or to
+/// calls during a fault: a stopped server replies late, and a stopped client reads late.
 pub fn every_call_is_answered(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let faults = FaultSpans::of(history, bounds);
     let mut violations = Vec::new();

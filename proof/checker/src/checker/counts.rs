@@ -9,10 +9,11 @@ use crate::violation::{Check, Violation};
 /// one hold or all holds. A request with HOLDS changes the count by one to the named count, or finds that the owner
 /// already has the named count.
 ///
-/// Only calls that certainly ran one after another give an exact count. Otherwise the check computes a range of
+/// Only calls that certainly ran one after another give an exact count. For other calls the check computes a range of
 /// possible counts, and allows all counts in the range. Each concurrent call of the owner widens the range by the holds
-/// that the call may have added or removed. A call without a reply may act once at any later time, so it widens the
-/// range from its start on. A renewal with TOKEN may restore a forgotten tenure with the holds that the renewal names.
+/// that the call may have added or removed. A call without a reply widens the range from its start on, because the
+/// server may run the call at any later time. A renewal with TOKEN may restore a forgotten tenure with the holds that
+/// the renewal names.
 pub fn hold_counts_add_up(history: &History, _: &Bounds) -> Vec<Violation> {
     let mut violations = Vec::new();
     for calls in calls_by_owner(history).values() {
@@ -96,7 +97,7 @@ fn counts_of_owner(history: &History, calls: &[IndexedCall<'_>]) -> Vec<Violatio
     violations
 }
 
-/// Whether the call has a reply after which the count has changed or may have changed.
+/// Whether the call has a reply, and has changed or may have changed the count.
 fn counts(call: &Call) -> bool {
     if call.end.is_none() {
         return false;

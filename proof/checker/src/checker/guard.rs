@@ -31,8 +31,8 @@ pub fn the_guard_is_right_between_faults(history: &History, bounds: &Bounds) -> 
     wrong_decisions(history, bounds, |tenure, write| faults.on_servers(tenure.earliest, write.answered()))
 }
 
-/// Claim: no token in the guarded data beside a lock is smaller than the token before it. This holds on every server,
-/// also after a failover that lost a part of the data.
+/// Claim: no token in the guarded data beside a lock is smaller than the token before it. The claim holds on every
+/// server, also after a failover that lost a part of the data.
 pub fn guarded_data_is_in_order(history: &History, _: &Bounds) -> Vec<Violation> {
     let guarded = history.data().filter(|(_, data)| data.guarded);
     let falls = guarded.filter_map(|(line, data)| {
@@ -52,7 +52,7 @@ pub struct Writes {
     pub stale: usize,
 }
 
-/// Counts the guarded writes or the plain writes.
+/// Counts the writes with LOCK.GUARD, or the writes without LOCK.GUARD.
 pub fn count_writes(history: &History, bounds: &Bounds, guarded: bool) -> Writes {
     let tenures = tenures(history, bounds);
     let later = LaterTenures::of(&tenures);
@@ -61,7 +61,7 @@ pub fn count_writes(history: &History, bounds: &Bounds, guarded: bool) -> Writes
     Writes { all: written().count(), stale: stale.count() }
 }
 
-/// The guarded writes or the plain writes, each with the index of its line and its token.
+/// The writes with or without LOCK.GUARD, each with the index of its line and its token.
 fn writes(history: &History, of_guarded: bool) -> impl Iterator<Item = (usize, &Call, Token)> {
     history.calls().filter_map(move |(line, call)| {
         let Operation::Write { token, guarded } = call.operation else { return None };
@@ -133,7 +133,7 @@ fn wrongly_fenced(tenure: &Tenure<'_>, write: &Call) -> Option<(String, Option<u
     Some((what, Some(held.by)))
 }
 
-/// Finds, among the tenures of a key with this or a larger token, the tenure whose first grant was read first.
+/// Of the tenures of a key from a given token on, finds the tenure whose first grant was read first.
 struct LaterTenures<'t, 'h> {
     tenures: &'t [Tenure<'h>],
     by_key: BTreeMap<&'h str, MinFrom<(Nanos, usize)>>,

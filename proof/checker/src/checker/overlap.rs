@@ -74,13 +74,13 @@ struct Present {
 impl Present {
     fn add(&mut self, of_key: &[Tenure<'_>], at: usize, now: Nanos) {
         self.by_limit.insert(entry(of_key, at, of_key[at].limit_at(now)));
-        self.weight += of_key[at].weight;
+        self.weight += of_key[at].modes.weight;
     }
 
     fn remove(&mut self, of_key: &[Tenure<'_>], at: usize, now: Nanos) {
         let before = entry(of_key, at, of_key[at].limit_at(now.saturating_sub(1)));
         if self.by_limit.remove(&before) {
-            self.weight -= of_key[at].weight;
+            self.weight -= of_key[at].modes.weight;
         }
     }
 
@@ -98,9 +98,9 @@ impl Present {
             together.push(new);
         }
         let mut others: Vec<_> = self.by_limit.iter().filter(|(.., at)| !together.contains(at)).collect();
-        others.sort_by_key(|(_, to, at)| (Reverse(of_key[*at].weight), *to));
+        others.sort_by_key(|(_, to, at)| (Reverse(of_key[*at].modes.weight), *to));
         let mut others = others.into_iter();
-        while together.iter().map(|&at| of_key[at].weight).sum::<u64>() <= limit {
+        while together.iter().map(|&at| of_key[at].modes.weight).sum::<u64>() <= limit {
             together.push(others.next()?.2);
         }
         Some(together)
@@ -131,7 +131,7 @@ fn violation(history: &History, of_key: &[Tenure<'_>], together: &[usize], now: 
         new.token
     );
     if limit > 1 {
-        let weight: u64 = shown().map(|tenure| tenure.weight).sum();
+        let weight: u64 = shown().map(|tenure| tenure.modes.weight).sum();
         what += &format!(": the sum of the weights is {weight}, and the limit is {limit}");
     }
     Violation::new(Check::Overlap, history, lines, what)

@@ -90,7 +90,7 @@ impl Earlier {
     fn add(&mut self, at: usize, tenure: &Tenure<'_>) {
         let begun = tenure.first.answered();
         self.latest = self.latest.max(Some((begun, at)));
-        if tenure.weight >= tenure.limit_at(begun) {
+        if tenure.modes.weight >= tenure.limit_at(begun) {
             self.freed.clear();
         }
         self.freed.insert((tenure.freed, at));
@@ -99,12 +99,12 @@ impl Earlier {
     /// The tenures whose end `tenure` had to wait for, the latest end first. When the last tenure of this list was
     /// over, `tenure` fitted.
     fn in_the_way_of(&self, of_key: &[Tenure<'_>], tenure: &Tenure<'_>) -> Vec<usize> {
-        let (mut weight, mut limit) = (tenure.most_weight, tenure.least_limit);
+        let (mut weight, mut limit) = (tenure.modes.most_weight, tenure.modes.least_limit);
         let mut those = Vec::new();
         for &(_, at) in self.freed.iter().rev() {
             those.push(at);
-            weight = weight.saturating_add(of_key[at].most_weight);
-            limit = limit.min(of_key[at].least_limit);
+            weight = weight.saturating_add(of_key[at].modes.most_weight);
+            limit = limit.min(of_key[at].modes.least_limit);
             if weight > limit {
                 return those;
             }
@@ -171,16 +171,12 @@ impl<'h> HeldBack<'h> {
 
 /// For each key, the spans in which a tenure may have existed without a grant in the history.
 fn unseen_tenures<'h>(history: &'h History, bounds: &Bounds) -> HashMap<&'h str, Spans> {
-    let reach = |call: &Call, lease: Nanos| match call.end {
-        Some(end) => end.saturating_add(bounds.settle).saturating_add(lease),
-        None => Nanos::MAX,
-    };
     let mut spans = HashMap::<_, Vec<_>>::new();
     for ((key, _), calls) in calls_by_owner(history) {
         let is_open = |call: &Call| call.mode().is_some() && call.is_open();
         let leases = calls.iter().filter_map(|(_, call)| match call.operation {
-            Operation::Renew { lease, .. } => Some(reach(call, lease)),
-            Operation::Acquire { lease, .. } => is_open(call).then(|| reach(call, lease)),
+            Operation::Renew { lease, .. } => Some(call.latest_lease_end(lease, bounds)),
+            Operation::Acquire { lease, .. } => is_open(call).then(|| call.latest_lease_end(lease, bounds)),
             Operation::Release { .. } | Operation::Write { .. } => None,
         });
         let over = leases.max().unwrap_or(0);

@@ -135,9 +135,8 @@ fn continue_place<'h>(
     Some(Place { call, lines, first: earlier.first, since })
 }
 
-/// For each tenure of an owner: the earliest time at which the owner may have joined the queue for the tenure. This may
-/// be the time of an earlier wait that had no reply, was superseded, or had KEEP, because the owner may have continued
-/// its place.
+/// For each tenure of an owner: the earliest time at which the owner may have joined the queue for the tenure. If an
+/// earlier wait had no reply, was superseded, or had KEEP, the owner may have joined the queue with that earlier wait.
 fn first_arrivals<'h>(
     calls: &[IndexedCall<'h>],
     key: &'h str,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// Claim: the store accepts no write with a smaller token than an earlier accepted write.
 ///
 /// A write is earlier than another write if its reply came before the other write started. Concurrent writes have no
-/// order. If a later tenure has a smaller token and its owner writes, the check finds this too.
+/// order. If a later tenure has a smaller token, the check finds the write of its owner.
 pub fn the_store_accepted_no_stale_write(history: &History, _: &Bounds) -> Vec<Violation> {
     let mut by_key = BTreeMap::<_, Vec<(usize, &Write)>>::new();
     for (line, write) in history.writes().filter(|(_, write)| write.outcome == WriteOutcome::Accepted) {

@@ -51,8 +51,8 @@ pub fn measure_activity(history: &History, bounds: &Bounds) -> Activity {
             if !before.excludes(next, granted) {
                 continue;
             }
-            // If the release was sent before the next grant was read, the release has ended this tenure. Otherwise the
-            // release has ended a later tenure of the owner.
+            // If the release was sent before the next grant was read, the release has ended this tenure. A release that
+            // was sent later has ended a later tenure of the owner.
             let release = before.released.filter(|release| release.start < granted);
             if release.is_some_and(|release| next.first.waits() && next.first.start < release.start) {
                 activity.handoffs += 1;

@@ -27,7 +27,7 @@ pub enum Corruption {
     QueueSwap,
     /// A reader is granted the lock while an earlier waiter still waits.
     WriterPassed,
-    /// A waiter comes back after its limit, but the server has lost its place.
+    /// A waiter comes back after its limit, but the server has lost the place of this waiter.
     PlaceForgotten,
     /// A waiter gets its grant too late.
     LateGrant,
@@ -43,41 +43,24 @@ pub enum Corruption {
     DataDisordered,
 }
 
-impl Corruption {
-    /// All corruptions.
-    pub const ALL: [Self; 15] = [
-        Self::Overlap,
-        Self::TooHeavy,
-        Self::TokenRepeated,
-        Self::TokenDroppedBack,
-        Self::TokenOfTwoOwners,
-        Self::CountSlip,
-        Self::QueueSwap,
-        Self::WriterPassed,
-        Self::PlaceForgotten,
-        Self::LateGrant,
-        Self::Unanswered,
-        Self::StaleWrite,
-        Self::GuardLetsThrough,
-        Self::HolderFenced,
-        Self::DataDisordered,
-    ];
-
-    /// The check that must find this corruption.
-    #[must_use]
-    pub fn found_by(self) -> Check {
-        match self {
-            Self::Overlap | Self::TooHeavy => Check::Overlap,
-            Self::TokenRepeated | Self::TokenDroppedBack | Self::TokenOfTwoOwners => Check::Tokens,
-            Self::CountSlip => Check::Counts,
-            Self::QueueSwap | Self::WriterPassed | Self::PlaceForgotten => Check::Queue,
-            Self::LateGrant => Check::Promptness,
-            Self::Unanswered => Check::Answers,
-            Self::StaleWrite => Check::Store,
-            Self::GuardLetsThrough | Self::HolderFenced | Self::DataDisordered => Check::Guard,
-        }
-    }
-}
+/// All corruptions, each with the check that must find it.
+pub const ALL: [(Corruption, Check); 15] = [
+    (Corruption::Overlap, Check::Overlap),
+    (Corruption::TooHeavy, Check::Overlap),
+    (Corruption::TokenRepeated, Check::Tokens),
+    (Corruption::TokenDroppedBack, Check::Tokens),
+    (Corruption::TokenOfTwoOwners, Check::Tokens),
+    (Corruption::CountSlip, Check::Counts),
+    (Corruption::QueueSwap, Check::Queue),
+    (Corruption::WriterPassed, Check::Queue),
+    (Corruption::PlaceForgotten, Check::Queue),
+    (Corruption::LateGrant, Check::Promptness),
+    (Corruption::Unanswered, Check::Answers),
+    (Corruption::StaleWrite, Check::Store),
+    (Corruption::GuardLetsThrough, Check::Guard),
+    (Corruption::HolderFenced, Check::Guard),
+    (Corruption::DataDisordered, Check::Guard),
+];
 
 /// Corrupts a correct history at a random place. `None` if the history has no suitable place.
 #[must_use]
@@ -86,25 +69,11 @@ pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Optio
     let tenures = tenures(history, &bounds());
     match how {
         Corruption::Overlap => {
-            let held =
-                tenures.iter().filter(|tenure| tenure.held.is_some_and(|held| held.to - held.from > MS));
-            let places: Vec<_> = held.collect();
-            let tenure = random.one_of(&places)?;
-            let from = tenure.held?.from;
-            let intruder =
-                intruder(tenure.first, Mode::EXCLUSIVE, tenure.token + 1, from + MS / 4, from + MS / 2);
-            broken.lines.push(intruder);
+            broken.lines.push(beside(&tenures, |_| true, |_| Some(Mode::EXCLUSIVE), random)?);
         }
         Corruption::TooHeavy => {
-            let held = tenures.iter().filter(|tenure| {
-                let limit = tenure.limit_at(Nanos::MAX);
-                1 < limit && limit < u64::MAX && tenure.held.is_some_and(|held| held.to - held.from > MS)
-            });
-            let places: Vec<_> = held.collect();
-            let tenure = random.one_of(&places)?;
-            let (from, limit) = (tenure.held?.from, u32::try_from(tenure.limit_at(Nanos::MAX)).ok()?);
-            let mode = Mode::of_slots(limit, limit);
-            broken.lines.push(intruder(tenure.first, mode, tenure.token + 1, from + MS / 4, from + MS / 2));
+            let full = |limit: u64| u32::try_from(limit).ok().map(|limit| Mode::of_slots(limit, limit));
+            broken.lines.push(beside(&tenures, |limit| 1 < limit && limit < u64::MAX, full, random)?);
         }
         Corruption::TokenRepeated => {
             let places = pairs(&tenures, |one, other| {
@@ -245,11 +214,27 @@ pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Optio
     Some(broken)
 }
 
+/// How much later the client reads the reply of [`Corruption::LateGrant`].
 const LATE: Nanos = 20 * MS;
+
+/// A grant to an intruder, in the mode that the limit of a tenure gives, while a tenure whose limit fits is held.
+fn beside(
+    tenures: &[Tenure<'_>],
+    fits: impl Fn(u64) -> bool,
+    mode: impl Fn(u64) -> Option<Mode>,
+    random: &mut Random,
+) -> Option<Line> {
+    let is_long = |tenure: &&Tenure<'_>| tenure.held.is_some_and(|held| held.to - held.from > MS);
+    let limit = |tenure: &Tenure<'_>| tenure.limit_at(Nanos::MAX);
+    let places: Vec<_> = tenures.iter().filter(is_long).filter(|tenure| fits(limit(tenure))).collect();
+    let tenure = random.one_of(&places)?;
+    let from = tenure.held?.from;
+    Some(intruder(tenure.first, mode(limit(tenure))?, tenure.token + 1, from + MS / 4, from + MS / 2))
+}
 
 /// A grant of the same lock to an owner that is not in the history.
 fn intruder(of: &Call, mode: Mode, token: Token, start: Nanos, end: Nanos) -> Line {
-    let operation = Operation::Acquire { lease: 100 * MS, wait: Wait::No, keep: None, holds: None, mode };
+    let operation = Operation::acquire(100 * MS, Wait::No, mode);
     let outcome = Outcome::Granted { token, holds: 1 };
     let sent = Call::sent(99, 0, &of.key, "intruder", operation, start);
     Line::Call(Call { end: Some(end), outcome, ..sent })
@@ -374,7 +359,7 @@ fn can_be_late(history: &History, earlier: &[Tenure<'_>], tenure: &Tenure<'_>) -
     let one_after_another = before.excludes(tenure, to)
         && before.first.answered() <= from
         && earlier.all(|other| {
-            let is_over = other.freed <= from || before.weight >= before.limit_at(Nanos::MAX);
+            let is_over = other.freed <= from || before.modes.weight >= before.limit_at(Nanos::MAX);
             is_over && other.first.answered() <= from
         });
     let waited = wait.waits() && free <= wait.answered();

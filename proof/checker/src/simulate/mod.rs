@@ -4,7 +4,7 @@ mod corrupt;
 mod server;
 mod world;
 
-pub use corrupt::{Corruption, corrupt};
+pub use corrupt::{ALL, Corruption, corrupt};
 
 use crate::bounds::{Activity, Bounds};
 use crate::history::{History, Nanos};
