@@ -5,7 +5,7 @@
 //! come back to their places while the others wait.
 
 use crate::recording_client::{PendingCall, RecordingClient};
-use lockward_checker::history::{Call, Fault, HoldsReleased, Line, Mode, Nanos, Operation, Outcome, Wait};
+use lockward_checker::history::{Call, HoldsReleased, Mode, Nanos, Operation, Outcome, Wait};
 use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
 use lockward_tests::{Client, Reply};
@@ -60,7 +60,7 @@ pub(crate) fn round(recorder: &Recorder, round: u64, port: u16, random: &mut Ran
     };
     let owner = |position: u64| format!("queue-{round}:{position}");
     let mut any_mode = || random.one_of(&MODES).copied().unwrap_or_default();
-    let first = acquire(FIRST_LEASE, Wait::Limit(2_000_000_000), any_mode());
+    let first = Operation::acquire(FIRST_LEASE, Wait::Limit(2_000_000_000), any_mode());
     let (holder, granted) = holder.call(KEY, &owner(0), first, PATIENCE);
     let (Some(holder), Outcome::Granted { .. }) = (holder, &granted.outcome) else { return };
     let port = holder.port_of(KEY);
@@ -75,7 +75,7 @@ pub(crate) fn round(recorder: &Recorder, round: u64, port: u16, random: &mut Ran
         let operation = match position {
             _ if position == in_slices => kept(SLICE, mode),
             _ if position == cut => kept(Wait::Unlimited, mode),
-            _ => acquire(LEASE, Wait::Unlimited, mode),
+            _ => Operation::acquire(LEASE, Wait::Unlimited, mode),
         };
         let Some(waiter) = prober.wait(owner(position), operation, mode) else { break };
         let seen = prober.see(&waiter);
@@ -98,8 +98,7 @@ pub(crate) fn round(recorder: &Recorder, round: u64, port: u16, random: &mut Ran
     prober.see_still_waiting(&mut places);
     if now() >= granted.answered() + FIRST_LEASE / 2 {
         // This thread was slow, so it may read the reply to a waiter late. The recorded fault excuses the late reply.
-        let (name, client) = ("slow prober".to_owned(), Some(CLIENT));
-        recorder.record(&Line::Fault(Fault { name, client, start: granted.start, end: now() }));
+        recorder.fault("slow prober", Some(CLIENT), granted.start);
     }
     let release = Operation::Release { released: HoldsReleased::All, token: None };
     holder.call(KEY, &owner(0), release.clone(), PATIENCE);
@@ -185,10 +184,6 @@ impl<'r> Prober<'r> {
             waiter.call.still_waiting(before);
         }
     }
-}
-
-const fn acquire(lease: Nanos, wait: Wait, mode: Mode) -> Operation {
-    Operation::Acquire { lease, wait, keep: None, holds: None, mode }
 }
 
 const fn kept(wait: Wait, mode: Mode) -> Operation {

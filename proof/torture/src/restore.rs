@@ -8,9 +8,7 @@
 use crate::recording_client::{PendingCall, RecordingClient};
 use lockward_checker::bounds::Bounds;
 use lockward_checker::checker;
-use lockward_checker::history::{
-    Fault, History, HoldsReleased, Line, Mode, Nanos, Operation, Outcome, Token, Wait,
-};
+use lockward_checker::history::{History, HoldsReleased, Mode, Nanos, Operation, Outcome, Token, Wait};
 use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
 use lockward_tests::{Client, Link, Reply, Server, Setup, eventually};
@@ -115,7 +113,7 @@ impl<'r> Round<'r> {
     }
 
     /// Promotes a replica that did not receive the last grants. If `is_isolated`, the old primary lives on without
-    /// replicas, and accepts writes until it notices that. Otherwise it is killed.
+    /// replicas, and accepts writes until it notices their loss. If not, the old primary is killed.
     fn promote(&mut self, is_isolated: bool) {
         let setup = || Setup::new().config("min-replicas-to-write 1").config("min-replicas-max-lag 1");
         let replica = || setup().module(&format!("quarantine {}", QUARANTINE / MS)).start();
@@ -148,8 +146,7 @@ impl<'r> Round<'r> {
 
     fn record_fault(&self, name: &'static str, start: Nanos) {
         self.count(name);
-        let fault = Fault { name: name.to_owned(), client: None, start, end: now() };
-        self.recorder.record(&Line::Fault(fault));
+        self.recorder.fault(name, None, start);
     }
 
     fn count(&self, event: &'static str) {
@@ -207,8 +204,7 @@ impl<'r> Round<'r> {
     fn restore(&mut self, port: u16, held: &HeldTenure) -> bool {
         let (token, holds, mode) = (Some(held.token), Some(held.holds), Some(held.mode));
         let operation = Operation::Renew { lease: QUARANTINE, token, holds, mode };
-        // The last 50 ms of the lease are left out, because a call that is sent so late may arrive after the end of the
-        // lease.
+        // A renewal that the holder sends in the last 50 ms of the lease may reach the server after the lease.
         while now() + 50 * MS < held.until {
             match self.call(port, &held.key, &held.owner, operation.clone()) {
                 Outcome::Renewed { token } => {
@@ -245,7 +241,7 @@ impl<'r> Round<'r> {
         self.held.retain(|held| now() < held.until);
         let holders: Vec<_> = (0..self.held.len()).filter(|&at| self.held[at].key == key).collect();
         let beside = !mode.is_alone() && self.random.percent(30);
-        let acquire = |mode| Operation::Acquire { lease, wait: Wait::No, keep: None, holds: None, mode };
+        let acquire = |mode| Operation::acquire(lease, Wait::No, mode);
         let Some(at) = self.random.one_of(&holders).copied().filter(|_| !beside) else {
             let owner = self.owner();
             let start = now();

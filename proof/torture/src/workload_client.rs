@@ -4,7 +4,7 @@
 use crate::recording_client::RecordingClient;
 use crate::store::Store;
 use lockward_checker::client::{Action, Client, Workload};
-use lockward_checker::history::{Fault, Line, Operation, Outcome, Wait};
+use lockward_checker::history::{Operation, Outcome, Wait};
 use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -53,9 +53,7 @@ impl<'r> WorkloadClient<'r> {
                 self.caller = Some(caller);
                 let start = now();
                 thread::sleep(Duration::from_nanos(length));
-                let client = Some(self.client.number);
-                let fault = Fault { name: "sleep".to_owned(), client, start, end: now() };
-                self.recorder.record(&Line::Fault(fault));
+                self.recorder.fault("sleep", Some(self.client.number), start);
                 self.store.write(self.client.number, &self.client.key, &self.client.owner, token);
             }
             Action::Rest(length) => {

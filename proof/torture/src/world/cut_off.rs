@@ -1,6 +1,6 @@
 //! A replica that loses the link to its primary, misses grants, and is then promoted.
 
-use super::name::{MODES, MS, QUARANTINE};
+use super::name::{MODES, MS, QUARANTINE, WorldName};
 use super::nemesis::{Nemesis, World};
 use crate::recording_client::RecordingClient;
 use lockward_checker::history::{Call, Mode, Nanos, Operation, Outcome, Token, Wait};
@@ -14,7 +14,7 @@ use std::{mem, thread};
 /// sync.
 #[derive(Debug)]
 pub(super) struct CutOff {
-    settings: Settings,
+    world: WorldName,
     primary: Server,
     /// The replica that misses grants and is then promoted.
     stale: Server,
@@ -23,34 +23,19 @@ pub(super) struct CutOff {
     witness: Server,
 }
 
-/// The configuration of the servers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Settings {
-    /// The default configuration.
-    Default,
-    /// A quarantine as long as the longest lease, and no writes without a replica.
-    Safe,
-}
-
-impl Settings {
-    pub(super) fn setup(self) -> Setup {
-        match self {
-            Self::Default => Setup::new(),
-            Self::Safe => Setup::new()
-                .module(&format!("quarantine {}", QUARANTINE / MS))
-                .config("min-replicas-to-write 1")
-                .config("min-replicas-max-lag 2"),
-        }
-    }
+/// A server with a quarantine as long as the longest lease. It refuses writes without a replica.
+pub(super) fn safe_setup() -> Setup {
+    let setup = Setup::new().module(&format!("quarantine {}", QUARANTINE / MS));
+    setup.config("min-replicas-to-write 1").config("min-replicas-max-lag 2")
 }
 
 impl CutOff {
-    pub(super) fn start(settings: Settings) -> Self {
-        let primary = settings.setup().start();
-        let (stale, witness) = (settings.setup().start(), settings.setup().start());
+    pub(super) fn start(world: WorldName) -> Self {
+        let server = || if world == WorldName::Lossy { Setup::new() } else { safe_setup() }.start();
+        let (primary, stale, witness) = (server(), server(), server());
         witness.follow(&primary);
         let link = replicate_through_link(&primary, &stale);
-        Self { settings, primary, stale, link, witness }
+        Self { world, primary, stale, link, witness }
     }
 
     fn take_over(&mut self, nemesis: &mut Nemesis<'_>) {
@@ -115,12 +100,13 @@ impl World for CutOff {
     }
 
     fn fault(&mut self, nemesis: &mut Nemesis<'_>) {
-        match nemesis.random.between(0, 10) {
-            0..8 => nemesis.fault("take-over by a stale replica", |nemesis| self.take_over(nemesis)),
-            8 if self.settings == Settings::Safe => {
-                nemesis.fault("take-over by a frozen replica", |nemesis| self.take_over_from_frozen(nemesis));
-            }
-            _ => nemesis.cut_connections(self.port()),
+        let choice = nemesis.random.between(0, 10);
+        if self.world == WorldName::Frozen || (choice == 8 && self.world == WorldName::CutOff) {
+            nemesis.fault("take-over by a frozen replica", |nemesis| self.take_over_from_frozen(nemesis));
+        } else if choice < 8 {
+            nemesis.fault("take-over by a stale replica", |nemesis| self.take_over(nemesis));
+        } else {
+            nemesis.cut_connections(self.port());
         }
     }
 }
@@ -144,7 +130,8 @@ impl<'r> Missed<'r> {
     /// Acquires a lock that no client uses, on the primary on `port`. `None` if the primary refuses writes.
     fn grant(recorder: &'r Recorder, port: u16, mode: Mode) -> Option<Self> {
         let key = format!("missed-{}", now());
-        let call = Self::call(recorder, port, &key, "holder", Self::acquire(mode));
+        let acquire = Operation::acquire(Self::LEASE, Wait::No, mode);
+        let call = Self::call(recorder, port, &key, "holder", acquire);
         let (token, _) = call.granted()?;
         Some(Self { recorder, key, mode, token, until: call.start + Self::LEASE })
     }
@@ -153,7 +140,8 @@ impl<'r> Missed<'r> {
     /// is over. Returns the name of the outcome, or `None` if the primary refuses writes for too long.
     fn come_back(self, port: u16) -> Option<&'static str> {
         let Self { recorder, key, mode, token, until } = self;
-        if Self::call(recorder, port, &key, "another", Self::acquire(Mode::EXCLUSIVE)).granted().is_some() {
+        let acquire = Operation::acquire(Self::LEASE, Wait::No, Mode::EXCLUSIVE);
+        if Self::call(recorder, port, &key, "another", acquire).granted().is_some() {
             return Some("loss of a grant");
         }
         while now() < until {
@@ -170,32 +158,8 @@ impl<'r> Missed<'r> {
         None
     }
 
-    const fn acquire(mode: Mode) -> Operation {
-        Operation::Acquire { lease: Self::LEASE, wait: Wait::No, keep: None, holds: None, mode }
-    }
-
     fn call(recorder: &Recorder, port: u16, key: &str, owner: &str, operation: Operation) -> Call {
         let caller = RecordingClient::connect(recorder, Self::CLIENT, port).expect("a connection");
         caller.call(key, owner, operation, Self::PATIENCE).1
-    }
-}
-
-/// As [`CutOff`], but the fault stops the replica, and changes for the replica wait in its socket.
-#[derive(Debug)]
-pub(super) struct Frozen(CutOff);
-
-impl Frozen {
-    pub(super) fn start() -> Self {
-        Self(CutOff::start(Settings::Safe))
-    }
-}
-
-impl World for Frozen {
-    fn port(&self) -> u16 {
-        self.0.port()
-    }
-
-    fn fault(&mut self, nemesis: &mut Nemesis<'_>) {
-        nemesis.fault("take-over by a frozen replica", |nemesis| self.0.take_over_from_frozen(nemesis));
     }
 }

@@ -1,7 +1,7 @@
 //! A primary and its replica, with failovers.
 
 use super::alone::freeze;
-use super::cut_off::Settings;
+use super::cut_off::safe_setup;
 use super::nemesis::{Nemesis, World};
 use lockward_tests::{Reply, Server, eventually};
 use std::mem;
@@ -16,8 +16,8 @@ pub(super) struct Failover {
 
 impl Failover {
     pub(super) fn start() -> Self {
-        let primary = Settings::Safe.setup().start();
-        let replica = Settings::Safe.setup().start_replica_of(&primary);
+        let primary = safe_setup().start();
+        let replica = safe_setup().start_replica_of(&primary);
         Self { primary, replica }
     }
 

@@ -12,8 +12,6 @@ mod wiped;
 pub(crate) use name::WorldName;
 pub(crate) use nemesis::{Nemesis, World};
 
-use cut_off::{CutOff, Settings};
-
 impl WorldName {
     /// Starts the servers of the world.
     pub(crate) fn start(self) -> Box<dyn World> {
@@ -22,11 +20,8 @@ impl WorldName {
             Self::Clocks => Box::new(alone::Clocks::start()),
             Self::Wiped => Box::new(wiped::Wiped::start()),
             Self::Failover => Box::new(failover::Failover::start()),
-            Self::CutOff => Box::new(CutOff::start(Settings::Safe)),
-            Self::Lossy => Box::new(CutOff::start(Settings::Default)),
-            Self::Frozen => Box::new(cut_off::Frozen::start()),
-            Self::Sentinels => Box::new(sentinels::Watched::start()),
-            Self::Sleeping => Box::new(sentinels::Sleeping::start()),
+            Self::CutOff | Self::Lossy | Self::Frozen => Box::new(cut_off::CutOff::start(self)),
+            Self::Sentinels | Self::Sleeping => Box::new(sentinels::Watched::start(self)),
             Self::Cluster => Box::new(clustered::Clustered::start(&self.workload().keys)),
         }
     }

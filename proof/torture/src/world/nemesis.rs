@@ -2,7 +2,7 @@
 
 use crate::queue_order;
 use crate::worker_process::Worker;
-use lockward_checker::history::{Fault, Line, NOBODY, Nanos};
+use lockward_checker::history::NOBODY;
 use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
 use lockward_tests::Client;
@@ -42,7 +42,7 @@ impl Nemesis<'_> {
     pub(crate) fn fault(&mut self, name: &str, fault: impl FnOnce(&mut Self)) {
         let start = now();
         fault(self);
-        self.record(name, None, start);
+        self.recorder.fault(name, None, start);
     }
 
     /// Performs an operation that clients must not notice. The history has the operation as a fault of [`NOBODY`], so
@@ -50,11 +50,7 @@ impl Nemesis<'_> {
     pub(crate) fn maintenance(&mut self, name: &str, operation: impl FnOnce(&mut Self)) {
         let start = now();
         operation(self);
-        self.record(name, Some(NOBODY), start);
-    }
-
-    fn record(&self, name: &str, client: Option<u32>, start: Nanos) {
-        self.recorder.record(&Line::Fault(Fault { name: name.to_owned(), client, start, end: now() }));
+        self.recorder.fault(name, Some(NOBODY), start);
     }
 
     /// Sleeps for a random time in this range of milliseconds.
@@ -94,7 +90,7 @@ impl Nemesis<'_> {
         // The worker that runs client 0 also tests the order of the queue.
         let prober = Some(queue_order::CLIENT).filter(|_| worker.clients.start == 0);
         for client in worker.clients.clone().chain(prober) {
-            self.record("stop of a client", Some(client), start);
+            self.recorder.fault("stop of a client", Some(client), start);
         }
     }
 }
