@@ -13,10 +13,10 @@
 //! | a guarded write | sent in one action; it arrives at any later time, or never; the check and the write are one action |
 //! | an owner | acquires (and waits) with a limit and a weight, renews with TOKEN, HOLDS, limit and weight, raises its limit, releases with TOKEN; relies on the lock until one lease after the start of its last answered call |
 //!
-//! A call takes no time in the model. This is the worst case: if a call takes longer, the owner only stops relying on
-//! the lock earlier. A waiter does not know when it was granted the lock. It renews at once over the same connection,
-//! and counts its lease from that renewal. When an owner asks for a larger limit, it no longer relies on the smaller
-//! limit, even if the reply is lost or is an error.
+//! A call takes no time in the model. A call without duration is the worst case: if a call takes longer, the owner only
+//! stops relying on the lock earlier. A waiter does not know when the server granted the lock. So the waiter renews at
+//! once over the same connection, and counts its lease from that renewal. When an owner asks for a larger limit, it no
+//! longer relies on the smaller limit, even if the reply is lost or is an error.
 //!
 //! The promises hold in every state. Owners fit beside each other if the sum of their weights is at most the limit of
 //! each of them: an exclusive owner fits beside nobody.
@@ -37,8 +37,8 @@
 //!
 //! The promises need these assumptions. For each assumption, a test drops the assumption and finds a broken promise.
 //!
-//! 1. The quarantine is at least as long as every lease that was granted before the crash or promotion. This includes
-//!    leases that were granted by a server with other settings, or before the setting was changed.
+//! 1. The quarantine is at least as long as every lease that any server granted before the crash or promotion, even with
+//!    other settings.
 //! 2. A renewal with TOKEN reaches a server in quarantine before the lease ends by the owner's own clock. A server that
 //!    has lost its data cannot check the claim of an owner, and accepts it. So a late renewal takes the lock from
 //!    another owner to whom the server has granted the lock meanwhile. When the other owner renews too, the owner with
@@ -49,7 +49,7 @@
 //!    primary. So the old primary grants the lock when the old lease has ended.
 //! 4. Owners name HOLDS 1 for their first hold, and HOLDS 2 or more only while they rely on the lock. An owner that names no
 //!    count re-enters an unconfirmed tenure, which may have ended.
-//! 5. An owner that is not exclusive names its limit and weight when it renews with TOKEN. Otherwise a server that has
+//! 5. An owner that is not exclusive names its limit and weight when it renews with TOKEN. Without them, a server that has
 //!    lost its data restores a tenure as exclusive, and then refuses the other owners that rely on the lock.
 //! 6. For tokens, the granting server has received the largest token so far, or its wall clock is later than the wall
 //!    clock of any granting server at any earlier grant of that lock. It is not enough that no clock was set back since
@@ -61,15 +61,15 @@
 //! All monotonic clocks run at the same rate in the model. If the rates of real clocks differ, owners must stop relying
 //! on a lock some time before the lease ends.
 //!
-//! The promises hold even if a renewal does not reach the replica (the next renewal corrects this), a reply is lost, a
-//! wall clock is wrong (except for the promise about tokens), or the server drops the key.
+//! The promises hold even if a renewal does not reach the replica (the next renewal corrects the replica), a reply is
+//! lost, a wall clock is wrong (except for the promise about tokens), or the server drops the key.
 //!
 //! Two tests break a rule of the server on purpose, to show that the check finds the error. A server that compares a
 //! claim with each holder alone, and not with the sum ([`Claims::FitInPairs`]), breaks the limit. A guard that writes
 //! some time after its check ([`Guards::TwoSteps`]) runs stale writes.
 //!
-//! Only exclusive owners write, because a reader may write beside readers with larger tokens. The promise is about the
-//! data of each server alone. So the loss of data in a failover does not break the promise.
+//! Only exclusive owners write, because a reader may write beside readers with larger tokens. The promise [`GUARDED`] is
+//! about the data of each server alone. So the loss of data in a failover does not break this promise.
 //!
 //! Not in the model: the order of the queue, kept places, and renewals without TOKEN.
 

@@ -13,7 +13,7 @@ use lockward_core::{
 const DB: Db = Db(0);
 const KEY: &[u8] = b"lock";
 
-/// The limit of waiters. It is never reached, because there are only as many waiters as owners.
+/// The limit of waiters. The waiters never reach it, because there are only as many waiters as owners.
 const NO_LIMITS: Limits = Limits { per_lock: usize::MAX, total: usize::MAX };
 
 /// The right wall time, in ticks, when the world begins.
@@ -116,7 +116,7 @@ pub enum Claims {
     FitInPairs,
 }
 
-/// How a guarded write is checked.
+/// How a server checks a guarded write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guards {
     /// The check and the write are one step, as in LOCK.GUARD.

@@ -10,11 +10,11 @@ pub const NOBODY_ELSE: &str = "an owner that is granted the lock fits beside the
 pub const TENURE_BACK: &str = "a live holder that renews with its token is not refused";
 pub const HOLDS_BACK: &str = "a live holder that renews with its holds and mode has them at the server";
 pub const TOKENS: &str = "a new tenure's token is larger than every earlier one";
-/// This includes holders that no longer rely on the lock.
+/// The promise includes holders that no longer rely on the lock.
 pub const LIMITS: &str = "the holders that a server knows fit their limits";
-/// A later tenure or write has a larger token, and the server knows of it. The promise is for exclusive owners.
+/// The server knows of a later tenure or write by its larger token. The promise is for exclusive owners.
 pub const GUARDED: &str = "no guarded write is run after a later tenure or write";
-/// This holds at the primary. After a restart or a promotion, it holds only for a holder that has renewed.
+/// The promise holds at the primary. After a restart or a promotion, it holds only for a holder that has renewed.
 pub const PASSES: &str = "the guarded write of a live holder passes";
 
 pub const PROMISES: [&str; 8] =

@@ -26,9 +26,9 @@ pub enum Owner {
 /// The events that the properties look for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Happened {
-    /// A waiter was granted a lock that another owner had held.
+    /// A waiter got a lock that another owner had held.
     HandOff,
-    /// An owner was granted the lock beside another owner that relies on the lock.
+    /// An owner got the lock beside another owner that relies on the lock.
     GrantedBeside,
     /// A live holder restored a tenure that the server had lost.
     Restored,
@@ -46,19 +46,19 @@ pub enum Happened {
     PromotedStale,
     /// A server that does not know the largest token so far has granted a tenure.
     GrantedElsewhere,
-    /// An owner was granted the lock, but does not fit beside the other owners that rely on the lock.
+    /// An owner got the lock, but does not fit beside the other owners that rely on the lock.
     GrantedOverAnother,
-    /// A live holder that renewed with its token was refused.
+    /// A server refused the renewal of a live holder with its token.
     LiveHolderRefused,
     /// A live holder has renewed with its token, holds and mode, but the server has a different hold count or mode for
     /// this holder.
     TenureDiffers,
     WriteRun,
-    /// A guarded write was fenced, because a later tenure began before the write arrived.
+    /// A server refused a guarded write, because a later tenure began before the write arrived.
     StaleWriteFenced,
-    /// A write was run at a server that knows of a later tenure, or has data with a larger token.
+    /// A server that knows of a later tenure, or has data with a larger token, ran a write.
     StaleWriteRun,
-    /// The write of a live holder was fenced at a primary that has confirmed the holder's tenure.
+    /// A primary that has confirmed a live holder's tenure refused the holder's write.
     HolderFenced,
     /// A new tenure has a token that is not larger than all earlier tokens.
     TokensFell,

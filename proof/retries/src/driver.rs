@@ -120,7 +120,7 @@ impl Drop for Driver {
 fn pass_on(mut lines: Lines<BufReader<ChildStdout>>, pending: &Pending) {
     while let Some(line) = read::<Line>(&mut lines) {
         let sender = pending.lock().unwrap_or_else(PoisonError::into_inner).remove(&line.id);
-        // An error is ignored, because the actor may have ended.
+        // The send fails if the actor has ended.
         let _ = sender.expect("an order that was given").send(line.outcome());
     }
     pending.lock().unwrap_or_else(PoisonError::into_inner).clear();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// The number of miscounts that are printed.
+/// The number of miscounts that the program prints.
 const PRINTED: usize = 5;
 
 /// The result for one client.
@@ -56,7 +56,7 @@ impl Finding {
 const OWNERS: [(Behavior, usize); 4] =
     [(Behavior::Acquires, 12), (Behavior::Waits, 12), (Behavior::MeetsSilence, 2), (Behavior::WaitsLong, 2)];
 
-/// Tests one client on one server. The kinds of lock are tested at the same time.
+/// Tests one client on one server, with all kinds of lock at the same time.
 pub(crate) fn run(client: &'static Client, goal: u64, seed: u64) -> Finding {
     let server = Server::start();
     let behaviors = OWNERS.iter().flat_map(|&(behavior, owners)| iter::repeat_n(behavior, owners));

@@ -24,7 +24,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 /// Lets Redis clients with default settings acquire and release locks while a proxy loses requests and replies.
 /// Compares the replies that the clients get with the hold counts on the server.
 ///
-/// LOCKWARD_SERVER is the server program (default: redis-server), LOCKWARD_MODULE the module.
+/// LOCKWARD_SERVER names the server program (default: redis-server). LOCKWARD_MODULE names the module.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// The clients. The default is all clients.
