@@ -64,7 +64,7 @@ const FOR_US: c_int = 0o600;
 const READ: c_int = 1;
 const SHARED: c_int = 1;
 
-/// How often the stopped clock was advanced by ten milliseconds; `None` while the clock runs.
+/// How often the client has advanced the stopped clock by ten milliseconds; `None` while the clock runs.
 fn still() -> Option<i64> {
     static FILE: OnceLock<usize> = OnceLock::new();
     let file = *FILE.get_or_init(|| unsafe {

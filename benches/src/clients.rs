@@ -1,7 +1,7 @@
 //! Clients of a server: from one to thousands of connections, driven by events.
 //!
-//! Requests are sent without waiting, and replies are returned in the order of their arrival on any connection. Every
-//! reply is parsed, and an unexpected reply ends the benchmark.
+//! The clients send requests without waiting for replies. [`Clients::arrival`] returns the replies of all connections in
+//! the order in which they arrive. An error in place of a reply ends the benchmark.
 
 use crate::request::request;
 use lockward_tests::{Reply, decode};
@@ -15,17 +15,15 @@ use std::time::{Duration, Instant};
 /// How long a reply may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How many bytes are read at once.
+/// How many bytes a client reads at once.
 const CHUNK: usize = 16 * 1024;
 
 /// A reply or message to one of the clients.
 #[derive(Debug)]
 pub struct Arrival {
-    /// The number of the client.
     pub who: usize,
-    /// The reply or message.
     pub reply: Reply,
-    /// When the client read it.
+    /// When the client read the reply.
     pub at: Instant,
 }
 
@@ -48,7 +46,6 @@ struct Connection {
 }
 
 impl Clients {
-    /// Opens `count` connections.
     pub(crate) fn open(port: u16, count: usize) -> Self {
         let mut clients = Self::none();
         (0..count).for_each(|_| clients.connect(Ipv4Addr::LOCALHOST, port));
@@ -73,12 +70,10 @@ impl Clients {
         self.connections.push(Connection { stream, input: Vec::new(), output: Vec::new() });
     }
 
-    /// The number of connections.
     pub const fn count(&self) -> usize {
         self.connections.len()
     }
 
-    /// Sends requests on one of the connections.
     pub fn send(&mut self, who: usize, requests: &[u8]) {
         let connection = &mut self.connections[who];
         connection.output.extend_from_slice(requests);
@@ -192,7 +187,6 @@ impl Client {
         }
     }
 
-    /// A section of INFO.
     pub fn info(&mut self, section: &str) -> String {
         self.call(&["INFO", section]).text()
     }

@@ -12,7 +12,6 @@ pub struct CpuClock {
 }
 
 impl CpuClock {
-    /// The clock of a process.
     pub fn of(pid: u32) -> Self {
         Self::find(pid).unwrap_or_else(|| panic!("the CPU clock of process {pid}"))
     }
@@ -53,7 +52,7 @@ impl CpuClock {
 
     fn sleeps(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).expect("a server that runs");
-        // The state follows the name, which is in parentheses and may contain any bytes.
+        // The state of the process follows its name. The name is in parentheses and may contain any bytes.
         stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('S'))
     }
 }

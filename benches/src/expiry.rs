@@ -5,7 +5,6 @@
 //! time includes the transfer of the acquisition to the server and of the grant to the waiter.
 
 use crate::clients::Clients;
-use crate::latencies::Latencies;
 use crate::pipeline::Expected;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
@@ -25,36 +24,31 @@ const LONGEST: u64 = 200;
 const ROUNDS: usize = 16;
 const ROUND: Duration = Duration::from_secs(1);
 
-/// The state of a lock.
 #[derive(Clone, Copy)]
 enum Step {
-    /// The acquisition of the holder was sent.
+    /// The holder has sent its acquisition.
     Acquiring { ends: Instant },
-    /// The acquisition of the waiter was sent.
+    /// The waiter has sent its acquisition.
     Waiting { ends: Instant },
-    /// The release of the waiter was sent.
+    /// The waiter has sent its release.
     Releasing,
-    /// The round is over: no more requests are sent.
+    /// The round is over: the clients send no more requests.
     Idle,
 }
 
-/// Measures many leases.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Apart);
     let server = with_others();
-    let mut all = Latencies::default();
+    let mut all = Series::default();
     let (mut medians, mut lates) = (Series::default(), Series::default());
     let mut clients = server.clients(2 * LOCKS);
     let mut numbers = numbers();
     for round in 0..ROUNDS {
         report.progress(round, ROUNDS);
-        let mut latencies = Latencies::default();
-        leases(&mut clients, &mut numbers, |late| {
-            latencies.record(late);
-            all.record(late);
-        });
-        medians.push(latencies.quantile(0.5) / 1e6);
-        lates.push(latencies.quantile(0.99) / 1e6);
+        let late = leases(&mut clients, &mut numbers);
+        medians.push(late.median());
+        lates.push(late.quantile(0.99));
+        all.extend(late);
     }
     let what = |which: &str| {
         format!(
@@ -66,7 +60,7 @@ pub fn measure(report: &mut Report) {
     {
         let mut row = Row::figure(&format!("expiry/{name}"), &what(which), Unit::Milliseconds, &rounds);
         // The quantile of all rounds together replaces the median of their quantiles.
-        row.measured = all.quantile(part) / 1e6;
+        row.measured = all.quantile(part);
         report.row(row.target(Target::AtMost(limit)));
     }
 }
@@ -82,8 +76,10 @@ fn with_others() -> Server {
     server
 }
 
-/// Acquires locks and lets their leases end, until the round is over.
-fn leases(clients: &mut Clients, numbers: &mut Random, mut late: impl FnMut(Duration)) {
+/// Acquires locks and lets their leases end, until the round is over. Returns the time from the end of each lease to the
+/// next grant, in milliseconds.
+fn leases(clients: &mut Clients, numbers: &mut Random) -> Series {
+    let mut late = Series::default();
     let key = |lock: usize| format!("expiry:{lock:04}");
     let mut steps = [Step::Idle; LOCKS];
     let over = Instant::now() + ROUND;
@@ -112,7 +108,7 @@ fn leases(clients: &mut Clients, numbers: &mut Random, mut late: impl FnMut(Dura
             }
             Step::Waiting { ends } => {
                 Expected::Grant.check(&arrival.reply);
-                late(arrival.at.saturating_duration_since(ends));
+                late.push(arrival.at.saturating_duration_since(ends).as_secs_f64() * 1e3);
                 clients.send(waiter, &request(&["LOCK.RELEASE", &key(lock), &owner(waiter)]));
                 Step::Releasing
             }
@@ -128,4 +124,5 @@ fn leases(clients: &mut Clients, numbers: &mut Random, mut late: impl FnMut(Dura
             Step::Idle => panic!("a reply without a request: {:?}", arrival.reply),
         };
     }
+    late
 }

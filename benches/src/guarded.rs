@@ -10,12 +10,13 @@ use crate::results::{Row, Target};
 use crate::rounds::Series;
 use crate::server::{Loaded, Server};
 
-/// The number of connections, and of commands in flight on each.
+/// The number of connections, and of commands in flight on each connection.
 const LOADS: [(usize, usize); 2] = [(1, 1), (50, 16)];
 const ROUNDS: usize = 23;
 /// Commands in a round.
 const COMMANDS: usize = 16_000;
-/// The largest allowed ratio of a guarded SET to a SET. Both are sent one by one, as clients usually send them.
+/// The largest allowed ratio of a guarded SET to a SET. One connection sends the commands one by one, as clients usually
+/// do.
 const ALLOWED: f64 = 1.6;
 
 const CHECK: &str = "\

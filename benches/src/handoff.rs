@@ -1,13 +1,11 @@
 //! Hand-offs: a lock is released and granted to the next waiter. A hand-off is compared with an LPUSH that wakes the
-//! next BLPOP.
+//! next BLPOP: one client sends a command, and a waiting client gets a reply.
 //!
-//! In both, one client sends a command, and a waiting client gets a reply. The benchmark measures a chain of hand-offs:
-//! each receiver passes the lock on to the next client. In the first half of a round the former holder joins the wait
-//! queue again. In the second half the former holder does not wait again, so this half gives the cost of the hand-off
-//! alone.
+//! The benchmark measures a chain of hand-offs: each receiver passes the lock on to the next client. In the first half
+//! of a round, the former holder joins the wait queue again. In the second half, the former holder does not wait again:
+//! the second half gives the cost of the hand-off alone.
 
 use crate::clients::{Client, Clients};
-use crate::latencies::Latencies;
 use crate::pipeline::Expected;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
@@ -17,24 +15,22 @@ use crate::rounds::Series;
 use crate::server::{Loaded, Server};
 use lockward_tests::raise_open_files;
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Hand-offs in one measurement.
 const HANDOFFS: usize = 400;
 
 /// The numbers of waiters.
-const SIZES: [usize; 5] = [2, 10, 100, 1_000, 10_000];
+const SIZES: [usize; 3] = [2, 1_000, 10_000];
 const ROUNDS: usize = 16;
 
 /// What the clients wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A lock. LOCK.ACQUIRE BLOCK waits, LOCK.RELEASE passes it on.
+    /// A lock. LOCK.ACQUIRE BLOCK waits, and LOCK.RELEASE passes the lock on.
     Lock,
-    /// An element of a list. BLPOP waits, LPUSH passes it on.
+    /// An element of a list. BLPOP waits, and LPUSH passes the element on.
     List,
-    /// Nothing: EMPTY.WAIT only blocks the client, and EMPTY.PASS unblocks the next client.
-    Bare,
 }
 
 impl Kind {
@@ -42,7 +38,6 @@ impl Kind {
         match self {
             Self::Lock => format!("hand:lock:{queue:04}"),
             Self::List => format!("hand:list:{queue:04}"),
-            Self::Bare => format!("hand:bare:{queue:04}"),
         }
     }
 
@@ -59,7 +54,6 @@ impl Kind {
                 request(&["LOCK.ACQUIRE", &self.key(queue), &owner, "PX", lease, "BLOCK", "0", "HOLDS", "1"])
             }
             Self::List => request(&["BLPOP", &self.key(queue), "0"]),
-            Self::Bare => request(&["EMPTY.WAIT", &self.key(queue), "0"]),
         }
     }
 
@@ -68,7 +62,6 @@ impl Kind {
         match self {
             Self::Lock => request(&["LOCK.RELEASE", &self.key(queue), &owner(member), "HOLDS", "0"]),
             Self::List => request(&["LPUSH", &self.key(queue), "x"]),
-            Self::Bare => request(&["EMPTY.PASS", &self.key(queue), "x"]),
         }
     }
 
@@ -77,14 +70,13 @@ impl Kind {
         match self {
             Self::Lock => Expected::Grant,
             Self::List => Expected::Element,
-            Self::Bare => Expected::Number(0),
         }
     }
 
     /// The reply to the member that passes the lock or the element on.
     pub const fn passed(self) -> Expected {
         match self {
-            Self::Lock | Self::Bare => Expected::Number(0),
+            Self::Lock => Expected::Number(0),
             Self::List => Expected::Number(1),
         }
     }
@@ -97,14 +89,12 @@ pub struct Costs {
     pub alone: f64,
     /// The server's CPU for a hand-off and the next wait of the former holder, in nanoseconds.
     pub with_wait: f64,
-    /// The times from the command that passes the lock on to the reply of the next client.
-    pub latencies: Latencies,
 }
 
 /// A server with queues of waiters, all of the same length.
 #[derive(Debug)]
 pub struct Queues {
-    server: Server,
+    pub server: Server,
     control: Client,
     members: Clients,
     waiters: usize,
@@ -122,12 +112,10 @@ impl Queues {
         HANDOFFS.div_ceil(waiters)
     }
 
-    /// Starts a server and connects all clients.
     pub fn start(waiters: usize, place: Place) -> Self {
         let count = Self::count(waiters);
         let maxclients = format!("maxclients {}", Self::open_files(waiters));
-        let bare = Loaded::Empty.line_of_config();
-        let server = Server::start_with(Loaded::Lockward, place, &[&maxclients, &bare]);
+        let server = Server::start_with(Loaded::Lockward, place, &[&maxclients]);
         let members = server.clients(count * (waiters + 1));
         Self { control: server.client(), server, members, waiters, count }
     }
@@ -139,27 +127,21 @@ impl Queues {
         let begin = cpu.settled();
         for (queue, members) in queues.iter_mut().enumerate() {
             for _ in 0..HANDOFFS / self.count {
-                let (former, _) = self.hand_over(kind, queue, members, true);
+                let former = self.hand_over(kind, queue, members, true);
                 members.push_back(former);
             }
         }
         self.settle_queue();
         let middle = cpu.settled();
-        let mut latencies = Latencies::default();
         for (queue, members) in queues.iter_mut().enumerate() {
             for _ in 0..HANDOFFS / self.count {
-                latencies.record(self.hand_over(kind, queue, members, false).1);
+                self.hand_over(kind, queue, members, false);
             }
         }
         let end = cpu.settled();
         self.dismiss(kind, queues);
         let each = |spent: Duration| spent.as_nanos() as f64 / (HANDOFFS / self.count * self.count) as f64;
-        Costs { alone: each(end - middle), with_wait: each(middle - begin), latencies }
-    }
-
-    /// The server.
-    pub const fn server(&self) -> &Server {
-        &self.server
+        Costs { alone: each(end - middle), with_wait: each(middle - begin) }
     }
 
     /// Lets all clients wait. While `goes_on` returns true, each holder passes the lock on and waits again.
@@ -167,7 +149,7 @@ impl Queues {
         let mut queues = self.gather(kind);
         while goes_on() {
             for (queue, members) in queues.iter_mut().enumerate() {
-                let (former, _) = self.hand_over(kind, queue, members, true);
+                let former = self.hand_over(kind, queue, members, true);
                 members.push_back(former);
             }
         }
@@ -197,35 +179,32 @@ impl Queues {
         self.control.call(&["PING"]);
     }
 
-    /// Lets the first member pass the lock on to the second one. If `wait_again` is set, the first member then waits
-    /// again. Returns the first member, and the time until the second member had its reply.
+    /// Lets the first member pass the lock on to the second member. If `wait_again` is set, the first member then waits
+    /// again. Returns the first member.
     fn hand_over(
         &mut self,
         kind: Kind,
         queue: usize,
         members: &mut VecDeque<usize>,
         wait_again: bool,
-    ) -> (usize, Duration) {
+    ) -> usize {
         let from = members.pop_front().expect("a holder");
         let to = *members.front().expect("a waiter");
         let mut requests = kind.pass_on(queue, from);
         if wait_again {
             requests.extend(kind.wait(queue, from));
         }
-        let sent = Instant::now();
-        let mut took = Duration::ZERO;
         self.members.send(from, &requests);
         for _ in [from, to] {
             let arrival = self.members.arrival();
             if arrival.who == to {
                 kind.received().check(&arrival.reply);
-                took = arrival.at - sent;
             } else {
                 assert_eq!(arrival.who, from, "a reply to another client: {:?}", arrival.reply);
                 kind.passed().check(&arrival.reply);
             }
         }
-        (from, took)
+        from
     }
 
     /// Lets a writer release the lock while all other clients wait as readers: the release grants the lock to all of
@@ -274,40 +253,28 @@ impl Queues {
     }
 }
 
-/// Measures locks and lists, in queues from 2 waiters to 10,000.
+/// Measures locks and lists, in queues of each size. In production, clients usually do not run on the server's machine,
+/// so client and server have separate CPUs here.
 pub fn measure(report: &mut Report) {
-    for place in [Place::Together, Place::Apart] {
-        be_client_of(place);
-        let wanted = SIZES.map(Queues::open_files).iter().sum::<usize>() as u64;
-        let open_files = raise_open_files(wanted);
-        assert!(
-            open_files >= wanted,
-            "10,000 waiters need {wanted} open files: raise `ulimit -n` from {open_files}"
-        );
-        let mut queues = SIZES.map(|waiters| Queues::start(waiters, place));
-        let costs = report.alternate(ROUNDS, 2 * SIZES.len(), |which| {
-            [queues[which / 2].round([Kind::Lock, Kind::List][which % 2]).alone]
-        });
-        let costs: Vec<Series> = costs.into_iter().map(|[cost]| cost).collect();
-        add_rows(report, &costs, place);
+    be_client_of(Place::Apart);
+    let wanted = SIZES.map(Queues::open_files).iter().sum::<usize>() as u64;
+    let open_files = raise_open_files(wanted);
+    assert!(
+        open_files >= wanted,
+        "10,000 waiters need {wanted} open files: raise `ulimit -n` from {open_files}"
+    );
+    let mut queues = SIZES.map(|waiters| Queues::start(waiters, Place::Apart));
+    let costs: [Series; 2 * SIZES.len()] =
+        report.compare(ROUNDS, |which| queues[which / 2].round([Kind::Lock, Kind::List][which % 2]).alone);
+    let at = SIZES.map(|waiters| format!("{} waiters", whole(waiters as f64)));
+    let what = "hand-off, separate CPUs";
+    for ((waiters, at), sides) in SIZES.iter().zip(&at).zip(costs.chunks(2)) {
+        let name = format!("handoff/{waiters}");
+        let row = Row::ratio(&name, what, &sides[0], "LPUSH waking BLPOP", &sides[1]);
+        report.row(row.at(at).target(Target::AtMost(1.1)));
     }
-}
-
-/// Adds the figures of a place. `costs` has two series for each size: the lock and the list.
-fn add_rows(report: &mut Report, costs: &[Series], place: Place) {
-    let mark = if place == Place::Apart { "-apart" } else { "" };
-    // In production, clients usually do not run on the server's machine. So the targets are for separate CPUs.
-    let judged =
-        |row: Row, limit: f64| if place == Place::Apart { row.target(Target::AtMost(limit)) } else { row };
-    let at = |waiters: usize| format!("{} waiters", whole(waiters as f64));
-    let what = format!("hand-off, {place}");
-    for (waiters, sides) in SIZES.into_iter().zip(costs.chunks(2)) {
-        let name = format!("handoff/{waiters}{mark}");
-        let row = Row::ratio(&name, &what, &sides[0], "LPUSH waking BLPOP", &sides[1]).at(&at(waiters));
-        report.row(if [2, 1_000, 10_000].contains(&waiters) { judged(row, 1.1) } else { row });
-    }
-    let (shortest, longest) = (SIZES[0], SIZES[SIZES.len() - 1]);
-    let what = format!("{what}, {}", at(longest));
-    let (short, long) = (&costs[0], &costs[costs.len() - 2]);
-    report.row(judged(Row::ratio(&format!("handoff/flat{mark}"), &what, long, &at(shortest), short), 1.2));
+    let [shortest, .., longest] = &at;
+    let (what, [short, _, .., long, _]) = (format!("{what}, {longest}"), &costs);
+    let row = Row::ratio("handoff/flat", &what, long, shortest, short);
+    report.row(row.target(Target::AtMost(1.2)));
 }

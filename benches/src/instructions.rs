@@ -1,7 +1,7 @@
 //! Instructions of the server, counted by callgrind. The numbers do not depend on the load of the machine.
 //!
-//! Callgrind runs the server. At each call of ECHO, callgrind writes the counts since the previous ECHO. So the work
-//! between two ECHOs is counted, and the cost of the ECHO itself is subtracted.
+//! Callgrind runs the server. At each call of ECHO, callgrind writes the number of instructions since the previous ECHO.
+//! This number, less the cost of an ECHO, is the cost of the work between the two ECHOs.
 //!
 //! The numbers are the same in every run, and almost the same on every machine:
 //!
@@ -9,8 +9,8 @@
 //!   the client sends only while the server sleeps.
 //! - The server's cron and the module's timer depend on the clock, and the server's hash tables have random seeds. So
 //!   chance_shim.rs stops the clock and makes the seeds constant.
-//! - Memory grows in the first rounds, so they do not count. Of the other rounds, only the one with the fewest
-//!   instructions counts.
+//! - Memory grows in the first rounds, so the first rounds do not count. Of the other rounds, only the round with the
+//!   fewest instructions counts.
 //!
 //! The processor's instruction counter (`perf stat -e instructions:u`) would not need callgrind, but most virtual
 //! machines have none.
@@ -29,12 +29,12 @@ use std::{fs, thread};
 const ROUNDS: usize = 5;
 const WARM_UP: usize = 2;
 
-/// A server whose instructions are counted.
+/// A server whose instructions callgrind counts.
 #[derive(Debug)]
 pub struct CountedServer {
-    server: Server,
+    pub server: Server,
     control: Client,
-    /// How often the stopped clock was advanced by ten milliseconds.
+    /// How often this program has advanced the stopped clock by ten milliseconds.
     passed: Cell<u8>,
     parts: usize,
     /// The instructions between two ECHOs without other work.
@@ -79,18 +79,13 @@ impl CountedServer {
         let server = Server::start_under(&callgrind, loaded, Place::Together, &config);
         let control = server.connect();
         let mut counted = Self { server, control, passed: Cell::new(0), parts: 0, echo: 0 };
-        // Wait until the server's cron has run once more, because in the cron the module notices whether changes must
-        // be replicated. After the clock has stopped, the cron does not run.
+        // In the server's cron, the module notices whether it must replicate changes. The cron does not run when the
+        // clock has stopped, so this thread waits for the cron before that.
         thread::sleep(Duration::from_millis(110));
         counted.part();
         counted.stand_still();
         counted.echo = counted.fewest(&mut |_| {}).0;
         counted
-    }
-
-    /// The server itself.
-    pub const fn server(&self) -> &Server {
-        &self.server
     }
 
     /// Sends requests on a connection, reads `replies` replies, and waits until the server sleeps.
@@ -139,7 +134,7 @@ impl CountedServer {
     }
 
     /// How many instructions the server has executed since the last call of this function, and callgrind's profile of
-    /// them.
+    /// these instructions.
     fn part(&mut self) -> (u64, String) {
         self.settle();
         self.control.call("ECHO part");

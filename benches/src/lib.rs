@@ -6,6 +6,10 @@
 //! round by round, in one run. Their medians are compared.
 
 #![allow(
+    missing_docs,
+    reason = "only the programs of this crate use it; names that say everything need no comment"
+)]
+#![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
@@ -20,8 +24,6 @@ pub mod expiry;
 pub mod guarded;
 pub mod handoff;
 pub mod instructions;
-pub mod latencies;
-pub mod latency;
 pub mod load;
 pub mod machine;
 pub mod markdown;
@@ -42,3 +44,4 @@ pub mod scale;
 pub mod server;
 pub mod stalls;
 pub mod suite;
+pub mod throughput;

@@ -12,7 +12,6 @@ const ROUNDS: usize = 5;
 /// A lease that lasts beyond the last round, in milliseconds.
 const LONG_LEASE: &str = "36000000";
 
-/// Measures locks and strings.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     let lock = saved(|key, owner| request(&["LOCK.ACQUIRE", key, owner, "PX", LONG_LEASE]));

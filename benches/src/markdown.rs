@@ -12,7 +12,6 @@ pub fn table(heads: &[&str], words: usize, rows: impl IntoIterator<Item = Vec<St
     [head, rule.map(str::to_owned).collect()].into_iter().chain(cells).map(line).collect()
 }
 
-/// A page.
 #[derive(Debug)]
 pub struct Page {
     file: PathBuf,

@@ -11,12 +11,10 @@ use lockward_tests::raise_open_files;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The number of keys.
 const KEYS: usize = 100_000;
-/// The number of waiters.
 const WAITERS: usize = 5_000;
-/// Memory is measured when it has not decreased for this long, because the server shrinks the buffers of a client after
-/// five idle seconds.
+/// The measurement waits until the memory has not decreased for this time, because the server shrinks the buffers of a
+/// client after five idle seconds.
 const SETTLED: Duration = Duration::from_secs(6);
 
 /// Measures locks and hashes, clients that wait for a lock, and idle clients.
@@ -31,13 +29,10 @@ pub fn measure(report: &mut Report) {
     report.row(row.target(Target::AtMost(1.05)));
 
     let crowds = [Loaded::Lockward, Loaded::Empty].map(Crowd::start);
-    let [(lock, lock_resident), (empty, empty_resident)] = crowds.map(Crowd::settled);
+    let [lock, empty] = crowds.map(Crowd::settled);
     let what = "memory that Lockward adds to a client that a module blocks";
     let row = Row::figure("memory/waiter", what, Unit::Bytes, &Series::once(lock - empty));
     report.row(row.target(Target::AtMost(1024.0)));
-    let (what, against) = ("resident memory of a waiting client", "a client blocked by an empty module");
-    let [ours, theirs] = [lock_resident, empty_resident].map(Series::once);
-    report.row(Row::ratio("memory/waiter-resident", what, &ours, against, &theirs).of(Unit::Bytes));
 }
 
 /// Bytes of used memory for each key.
@@ -57,11 +52,11 @@ fn of_keys(make: impl Fn(&str, &str) -> Vec<Vec<u8>>) -> Series {
 
 /// A server with clients that wait.
 struct Crowd {
-    server: Server,
+    _server: Server,
     control: Client,
     _waiters: Clients,
-    /// Used and resident memory before the clients connected.
-    before: (f64, f64),
+    /// The used memory before the clients connected.
+    before: f64,
 }
 
 impl Crowd {
@@ -75,18 +70,18 @@ impl Crowd {
         if loaded == Loaded::Lockward {
             control.pipeline(&[wait("holder")]);
         }
-        let before = (control.info_number("memory", "used_memory"), server.resident());
+        let before = control.info_number("memory", "used_memory");
         let mut waiters = server.clients(WAITERS);
         for who in 0..WAITERS {
             waiters.send(who, &wait(&owner(who)));
             control.call(&["PING"]);
         }
         assert_eq!(control.info_number("clients", "blocked_clients"), WAITERS as f64, "clients that wait");
-        Self { server, control, _waiters: waiters, before }
+        Self { _server: server, control, _waiters: waiters, before }
     }
 
-    /// Bytes of used and of resident memory for each waiter, after the server has shrunk the waiters' buffers.
-    fn settled(mut self) -> (f64, f64) {
+    /// Bytes of used memory for each waiter, after the server has shrunk the waiters' buffers.
+    fn settled(mut self) -> f64 {
         let mut least = (f64::MAX, Instant::now());
         while least.1.elapsed() < SETTLED {
             let used = self.control.info_number("memory", "used_memory");
@@ -95,8 +90,6 @@ impl Crowd {
             }
             thread::sleep(Duration::from_millis(100));
         }
-        let used = self.control.info_number("memory", "used_memory");
-        let each = |now: f64, before: f64| (now - before) / WAITERS as f64;
-        (each(used, self.before.0), each(self.server.resident(), self.before.1))
+        (self.control.info_number("memory", "used_memory") - self.before) / WAITERS as f64
     }
 }

@@ -1,5 +1,5 @@
-//! The cost of locks with many holders: commands with many other holders compared with few, a release that admits many
-//! readers, and the memory of a holder.
+//! The cost of locks with many holders: commands beside many other holders, compared with the same commands beside few
+//! holders, and a release that admits many readers.
 
 use crate::clients::Client;
 use crate::handoff::{Kind, Queues};
@@ -7,21 +7,17 @@ use crate::pipeline::{Batch, Expected, Part, Pipeline};
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
 use crate::request::{numbers, owner, request};
-use crate::results::{Row, Target, Unit, whole};
-use crate::rounds::Series;
+use crate::results::{Row, Target, whole};
 use crate::server::Server;
 use lockward_tests::Random;
 
 /// The name of the stage. The names of its rows begin with it.
 pub const STAGE: &str = "modes";
 
-/// The numbers of owners that hold the lock while a command is measured. The first number is compared with each of the
-/// others.
-const HOLDERS: [usize; 3] = [10, 1_000, 100_000];
-/// The number of holders for which there is a target. The target is for commands that are sent one by one, as clients
-/// usually send them.
-const JUDGED: usize = 100_000;
-/// The largest allowed ratio of a command's cost to its cost with the fewest holders.
+/// The numbers of owners that hold the lock while a command is measured.
+const HOLDERS: [usize; 2] = [10, 100_000];
+/// The largest allowed ratio of a command's cost with many holders to its cost with few holders. The target is for
+/// commands that a connection sends one by one, as clients usually do.
 const ALLOWED: f64 = 1.2;
 
 /// The limit of the lock.
@@ -43,11 +39,6 @@ const ROUNDS: usize = 15;
 const READERS: [(usize, usize); 2] = [(1_000, 12), (10_000, 6)];
 /// The largest allowed ratio of the cost of a reader to the cost of a hand-off.
 const ALLOWED_FOR_READER: f64 = 1.3;
-
-/// The numbers of holders of a lock whose memory is measured.
-const SIZES: [usize; 7] = [1, 2, 10, 32, 33, 1_000, 100_000];
-/// The number of holders that all measured locks of one size have together.
-const MEASURED: usize = 100_000;
 
 /// The work that is measured while other owners hold the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +98,7 @@ impl Work {
     }
 }
 
-/// How requests are sent.
+/// How connections send requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sending {
     /// [`DEPTH`] commands in flight on each of [`CONNECTIONS`] connections.
@@ -119,7 +110,6 @@ pub enum Sending {
 impl Sending {
     const ALL: [Self; 2] = [Self::Pipelined, Self::OneByOne];
 
-    /// How many connections send.
     pub const fn connections(self) -> usize {
         match self {
             Self::Pipelined => CONNECTIONS,
@@ -195,12 +185,10 @@ pub fn key(holders: usize) -> String {
     format!("modes:{holders:07}")
 }
 
-/// Measures all figures of the stage.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     beside_holders(report);
     admit_readers(report);
-    memory(report);
 }
 
 /// Measures each kind of work with each number of holders, alternately on one server.
@@ -218,16 +206,12 @@ fn beside_holders(report: &mut Report) {
             [sending.cost(&server, &mut pipeline, work, holders, &mut numbers)]
         });
         for (work, costs) in Work::ALL.into_iter().zip(costs.chunks(HOLDERS.len())) {
-            for (holders, [cost]) in HOLDERS.into_iter().zip(costs).skip(1) {
-                let name = format!("{STAGE}/{}-{holders}{}", work.name(), sending.mark());
-                let what = format!("{}, {}", work.what(), sending.words());
-                let [few] = &costs[0];
-                let row =
-                    Row::ratio(&name, &what, cost, &format!("the same beside {} holders", HOLDERS[0]), few);
-                let row = row.at(&format!("beside {} holders", whole(holders as f64)));
-                let judged = holders == JUDGED && sending == Sending::OneByOne;
-                report.row(if judged { row.target(Target::AtMost(ALLOWED)) } else { row });
-            }
+            let [few, many] = [&costs[0][0], &costs[1][0]];
+            let name = format!("{STAGE}/{}{}", work.name(), sending.mark());
+            let what = format!("{}, {}, beside 100,000 holders", work.what(), sending.words());
+            let row = Row::ratio(&name, &what, many, "the same beside 10 holders", few);
+            let judged = sending == Sending::OneByOne;
+            report.row(if judged { row.target(Target::AtMost(ALLOWED)) } else { row });
         }
     }
 }
@@ -260,36 +244,4 @@ fn admit_readers(report: &mut Report) {
         let row = row.at(&format!("{} waiters", whole(waiters as f64)));
         report.row(row.target(Target::AtMost(ALLOWED_FOR_READER)));
     }
-}
-
-/// Measures the memory for each holder, by the number of holders of a lock.
-fn memory(report: &mut Report) {
-    for (done, holders) in SIZES.into_iter().enumerate() {
-        report.progress(done, SIZES.len());
-        let (used, usage) = memory_of_holder(holders);
-        let at =
-            if holders == 1 { "1 holder".to_owned() } else { format!("{} holders", whole(holders as f64)) };
-        let what = "memory of a lock, for each holder";
-        let row = Row::figure(&format!("{STAGE}/memory-{holders}"), what, Unit::Bytes, &used);
-        report.row(row.at(&at));
-        let what = "MEMORY USAGE of a lock, for each holder";
-        let row = Row::figure(&format!("{STAGE}/usage-{holders}"), what, Unit::Bytes, &usage);
-        report.row(row.at(&at));
-    }
-}
-
-/// Bytes for each holder, from the difference in used memory, and from MEMORY USAGE.
-pub fn memory_of_holder(holders: usize) -> (Series, Series) {
-    let server = Server::start(&[]);
-    let mut client = server.client();
-    let before = client.info_number("memory", "used_memory");
-    let locks = MEASURED / holders;
-    for lock in 0..locks {
-        hold(&mut client, &key(lock), holders);
-    }
-    drop(client);
-    let mut client = server.client();
-    let used = client.info_number("memory", "used_memory") - before;
-    let usage = client.call(&["MEMORY", "USAGE", &key(0)]).int() as f64;
-    (Series::once(used / (locks * holders) as f64), Series::once(usage / holders as f64))
 }

@@ -10,7 +10,6 @@ use crate::rounds::Series;
 use crate::server::{Loaded, Server};
 use lockward_tests::Reply;
 
-/// The number of connections.
 pub const CONNECTIONS: usize = 50;
 /// Commands in flight on each connection.
 pub const DEPTH: usize = 16;
@@ -44,10 +43,9 @@ if redis.call('HEXISTS', key, owner) == 0 then return 0 end
 if redis.call('HINCRBY', key, owner, -1) == 0 then redis.call('DEL', key) end
 return 1";
 
-/// A pair of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pair {
-    /// LOCK.ACQUIRE with PX and HOLDS, then LOCK.RELEASE with HOLDS. Both are safe to send twice.
+    /// LOCK.ACQUIRE with PX and HOLDS, then LOCK.RELEASE with HOLDS. Both commands are safe to send twice.
     Lock,
     /// SET with NX and PX, then a release that checks the owner: DELIFEQ of Valkey 9, DELEX of Redis 8.4, or a script.
     Checked,
@@ -57,22 +55,12 @@ pub enum Pair {
     Plain,
     /// The hash lock: two EVALSHA.
     Hash,
-    /// Two PINGs: the cost of any two commands.
-    Ping,
-    /// EMPTY.TAKE, then EMPTY.GIVE: the module API calls that a lock needs, without any logic. The empty module must be
-    /// loaded.
+    /// EMPTY.TAKE, then EMPTY.GIVE: the module API calls that a lock needs, without any logic. The server must have
+    /// loaded the empty module.
     Bare,
 }
 
 impl Pair {
-    /// The batch that a connection repeats for its own key. `depth` is the number of commands in flight: 1, or an even
-    /// number.
-    pub fn batch(self, server: &Server, connection: usize, depth: usize) -> Batch {
-        let commands =
-            self.commands(&mut server.client(), &format!("hot:{connection:04}"), &owner(connection));
-        Batch::of(&vec![commands; (depth / 2).max(1)].concat(), depth)
-    }
-
     /// The two commands of an owner, each with its reply.
     pub fn commands(self, client: &mut Client, key: &str, owner: &str) -> [(Vec<u8>, Expected); 2] {
         match self {
@@ -103,16 +91,18 @@ impl Pair {
                 (request(&["EMPTY.TAKE", key, owner, "PX", LEASE, "HOLDS", "1"]), Expected::Grant),
                 (request(&["EMPTY.GIVE", key, owner, "HOLDS", "0"]), Expected::Number(0)),
             ],
-            Self::Ping => {
-                let ping = (request(&["PING"]), Expected::Status);
-                [ping.clone(), ping]
-            }
         }
     }
 
-    /// The batches of `connections` connections.
+    /// The batches of connections with a key each. `depth` is the number of commands in flight on a connection: 1, or an
+    /// even number.
     pub fn batches(self, server: &Server, connections: usize, depth: usize) -> Vec<Batch> {
-        (0..connections).map(|connection| self.batch(server, connection, depth)).collect()
+        let batch = |connection: usize| {
+            let key = format!("hot:{connection:04}");
+            let commands = self.commands(&mut server.client(), &key, &owner(connection));
+            Batch::of(&vec![commands; (depth / 2).max(1)].concat(), depth)
+        };
+        (0..connections).map(batch).collect()
     }
 }
 
@@ -150,7 +140,7 @@ pub fn plain(report: &mut Report) {
     report.row(Row::ratio("pairs/set", what, &lock, "SET NX PX + DEL", &set));
 }
 
-/// Measures with an AOF that is synced every second.
+/// Measures with an AOF that the server syncs every second.
 pub fn aof(report: &mut Report) {
     be_client_of(Place::Together);
     let server = started(&["appendonly yes", "appendfsync everysec"]);
@@ -198,7 +188,6 @@ fn started(config: &[&str]) -> Server {
     Server::start_with(Loaded::Lockward, Place::Together, config)
 }
 
-/// Connections that send pairs.
 struct PairLoad<const COUNT: usize> {
     pipeline: Pipeline,
     batches: [Vec<Batch>; COUNT],
@@ -210,7 +199,6 @@ impl<const COUNT: usize> PairLoad<COUNT> {
         Self { pipeline: Pipeline::open(server, CONNECTIONS), batches }
     }
 
-    /// Sends the pairs of a round.
     fn run(&mut self, which: usize) {
         self.pipeline.run(&self.batches[which], TIMES);
     }

@@ -20,7 +20,6 @@ pub enum Expected {
     Element,
     /// A simple string.
     Status,
-    /// This number.
     Number(i64),
 }
 
@@ -46,13 +45,12 @@ impl Expected {
 /// Requests that a connection sends together.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// The requests, encoded.
     pub requests: Vec<u8>,
-    /// The replies to them.
     pub expected: Vec<Expected>,
 }
 
-/// The requests that a connection repeats. Each part is sent as soon as the previous part has its replies.
+/// The requests that a connection repeats, in parts. The connection sends each part as soon as it has the replies to the
+/// previous part.
 #[derive(Clone, Debug)]
 pub struct Batch(pub Vec<Part>);
 
@@ -67,23 +65,20 @@ impl Batch {
     }
 }
 
-/// Connections that work at the same time.
-///
-/// Each connection sends its next part as soon as the previous part has its replies. If client and server share a CPU,
-/// neither interrupts the other (see [`crate::placement`]). The server executes all requests and sleeps, and then all
-/// connections send again. So the cost of a command does not depend on the speed of the client.
+/// Connections that work at the same time. If client and server share a CPU, neither interrupts the other (see
+/// [`crate::placement`]): the server executes all requests and sleeps, and then all connections send again. So the cost
+/// of a command does not depend on the speed of the client.
 #[derive(Debug)]
 pub struct Pipeline {
     clients: Clients,
 }
 
 impl Pipeline {
-    /// Opens connections to a server.
     pub fn open(server: &Server, connections: usize) -> Self {
         Self::over(server.clients(connections))
     }
 
-    /// Uses these connections, to one server or to several.
+    /// Uses these connections, to one server or to several servers.
     pub const fn over(clients: Clients) -> Self {
         Self { clients }
     }

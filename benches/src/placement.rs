@@ -6,14 +6,13 @@
 //!
 //! With [`Place::Apart`], client and server have separate CPUs if there are two, as in production. Then each reply
 //! wakes another CPU. The wake-up costs the server more than some commands, and several times as much on a virtual
-//! machine. Each process is bound to its CPU, because the scheduler would move it.
+//! machine. Each process is bound to its CPU, because the scheduler would move the process to another one.
 //!
 //! If the system allows it, client and server have priority over other processes, and neither interrupts the other
 //! (`SCHED_RR`). So the numbers are repeatable, even on a busy machine.
 
 use rustix::process::setpriority_process;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use std::fmt::{self, Display};
 use std::sync::OnceLock;
 use std::{fs, io};
 
@@ -50,18 +49,8 @@ pub fn be_client_of(place: Place) {
     Confinement { cpus, ..client }.enter().expect("the CPU of the client");
 }
 
-impl Display for Place {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str(match self {
-            Self::Together => "one CPU",
-            Self::Apart => "separate CPUs",
-            Self::Anywhere => "any CPU",
-        })
-    }
-}
-
 impl Place {
-    /// The number of the first CPU of this place. The available CPUs are read at the first call.
+    /// The number of the first CPU of this place. The first call reads which CPUs are available.
     pub fn cpu(self) -> usize {
         *self.cpus().first().expect("a CPU to run on")
     }
@@ -88,7 +77,7 @@ impl Place {
 }
 
 impl Confinement {
-    /// Confines the calling process. This function allocates nothing, so it may be called after a fork.
+    /// Confines the calling process. This function allocates nothing, so a child process may call it after a fork.
     pub(crate) fn enter(&self) -> io::Result<()> {
         sched_setaffinity(None, &self.cpus)?;
         let first = || self.first && schedule(libc::SCHED_RR, 1);
@@ -141,7 +130,7 @@ fn allowed() -> &'static [usize] {
 }
 
 /// Gives this process, and all processes that it starts later, a high priority. Returns whether the system allows it.
-/// Unlike [`be_client_of`], this leaves the choice of CPUs to the scheduler, and some CPU time to other processes.
+/// Unlike [`be_client_of`], `go_first` leaves the choice of CPUs to the scheduler, and some CPU time to other processes.
 pub fn go_first() -> bool {
     setpriority_process(None, -20).is_ok()
 }

@@ -12,7 +12,6 @@ const TOP: f64 = 84.0;
 const BOTTOM: f64 = 330.0;
 /// The smallest distance between the names of two lines.
 const NAME: f64 = 15.0;
-/// The width of a digit.
 const DIGIT: f64 = 8.0;
 /// The distance from one bar to the next.
 const BAR: f64 = 28.0;
@@ -52,11 +51,9 @@ const STYLE: &str = "
 pub struct Plot {
     /// The name of the file, without `.svg`.
     pub name: String,
-    /// The title.
     pub title: String,
     /// How to read the plot: whether lower or higher is better.
     pub hint: String,
-    /// The label of the x axis.
     pub x: String,
     /// The label of the y axis, with the unit.
     pub y: String,
@@ -64,7 +61,6 @@ pub struct Plot {
     pub lines: Vec<Line>,
 }
 
-/// A line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Line {
     /// The name beside the line.
@@ -76,7 +72,6 @@ pub struct Line {
 /// Bars from 0, each with its value.
 #[derive(Clone, Debug)]
 pub struct Bars {
-    /// The title.
     pub title: String,
     /// How to read the plot: whether shorter or longer bars are better.
     pub hint: String,
@@ -84,12 +79,10 @@ pub struct Bars {
     pub bars: Vec<Bar>,
 }
 
-/// A bar.
 #[derive(Clone, Debug)]
 pub struct Bar {
     /// The name beside the bar.
     pub name: String,
-    /// The value.
     pub number: f64,
     /// The value as text.
     pub text: String,
@@ -110,17 +103,11 @@ impl Plot {
         let x = |number: f64| LEFT + 20.0 + (RIGHT - LEFT - 40.0) * (number.log2() - first) / (last - first);
         let y = |number: f64| BOTTOM - (BOTTOM - TOP) * number / top;
 
-        let mut body =
-            format!("<text class=\"faint\" x=\"16\" y=\"{}\">{}</text>\n", TOP - 12.0, escaped(&self.y));
+        let mut body = text("faint", 16.0, TOP - 12.0, &self.y);
         for mark in 0..=(top / step).round() as usize {
             let (number, at) = (mark as f64 * step, y(mark as f64 * step));
             let _ = writeln!(body, "<path class=\"grid\" d=\"M {LEFT} {at:.1} H {RIGHT}\"/>");
-            let _ = writeln!(
-                body,
-                "<text class=\"end\" x=\"{}\" y=\"{:.1}\">{number}</text>",
-                LEFT - 8.0,
-                at + 4.0
-            );
+            body += &text("end", LEFT - 8.0, at + 4.0, &number.to_string());
         }
         // The last number always has a label. If there is no room before the next label, a number has no label.
         let mut free = f64::MAX;
@@ -131,19 +118,9 @@ impl Plot {
                 continue;
             }
             free = at - half - DIGIT;
-            let _ = writeln!(
-                body,
-                "<text class=\"middle\" x=\"{at:.1}\" y=\"{}\">{label}</text>",
-                BOTTOM + 20.0,
-            );
+            body += &text("middle", at, BOTTOM + 20.0, &label);
         }
-        let middle = (LEFT + RIGHT) / 2.0;
-        let _ = writeln!(
-            body,
-            "<text class=\"middle faint\" x=\"{middle}\" y=\"{}\">{}</text>",
-            BOTTOM + 42.0,
-            escaped(&self.x)
-        );
+        body += &text("middle faint", (LEFT + RIGHT) / 2.0, BOTTOM + 42.0, &self.x);
         for (line, class) in self.lines.iter().zip(["ours", "second", "third"]) {
             let places: Vec<String> =
                 line.points.iter().map(|(at, number)| format!("{:.1},{:.1}", x(*at), y(*number))).collect();
@@ -159,8 +136,7 @@ impl Plot {
         let mut above = f64::MIN;
         for (end, line) in names {
             above = end.max(above + NAME);
-            let name = escaped(&line.name);
-            let _ = writeln!(body, "<text x=\"{}\" y=\"{:.1}\">{name}</text>", RIGHT - 6.0, above + 4.0);
+            body += &text("", RIGHT - 6.0, above + 4.0, &line.name);
         }
         framed(&self.title, &self.hint, below, BOTTOM + 62.0, &body)
     }
@@ -172,25 +148,15 @@ impl Bars {
         let [left, right] = BARS;
         let longest = self.bars.iter().map(|bar| bar.number).fold(f64::MIN_POSITIVE, f64::max);
         let mut body = String::new();
-        for (at, Bar { name, number, text, is_ours }) in self.bars.iter().enumerate() {
-            let (y, width) = (TOP - 8.0 + BAR * at as f64, (right - left) * number / longest);
-            let (class, middle) = (if *is_ours { "ours" } else { "other" }, y + 14.0);
-            let _ = writeln!(
-                body,
-                "<text class=\"end\" x=\"{}\" y=\"{middle}\">{}</text>",
-                left - 8.0,
-                escaped(name)
-            );
+        for (at, bar) in self.bars.iter().enumerate() {
+            let (y, width) = (TOP - 8.0 + BAR * at as f64, (right - left) * bar.number / longest);
+            let (class, middle) = (if bar.is_ours { "ours" } else { "other" }, y + 14.0);
+            body += &text("end", left - 8.0, middle, &bar.name);
             let _ = writeln!(
                 body,
                 "<rect class=\"{class}\" x=\"{left}\" y=\"{y}\" width=\"{width:.1}\" height=\"18\"/>"
             );
-            let _ = writeln!(
-                body,
-                "<text x=\"{:.1}\" y=\"{middle}\">{}</text>",
-                left + width + 8.0,
-                escaped(text)
-            );
+            body += &text("", left + width + 8.0, middle, &bar.text);
         }
         framed(&self.title, &self.hint, below, TOP + BAR * self.bars.len() as f64 + 10.0, &body)
     }
@@ -210,6 +176,10 @@ fn framed(title: &str, hint: &str, below: &str, last: f64, body: &str) -> String
         WIDTH - 1.0,
         height - 1.0,
     )
+}
+
+fn text(class: &str, x: f64, y: f64, text: &str) -> String {
+    format!("<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>\n", escaped(text))
 }
 
 fn escaped(text: &str) -> String {

@@ -2,7 +2,7 @@
 //! the script that acquires, and one waiter gets the lock.
 //!
 //! Two choices favour the pub/sub locks: a client subscribes with RESP3 on the connection that also acquires, and all
-//! messages arrive at once. With both kinds of lock the former holder waits again.
+//! messages arrive at once. With both kinds of lock, the former holder waits again.
 
 use crate::clients::Clients;
 use crate::handoff::{Kind, Queues};
@@ -16,7 +16,7 @@ use lockward_tests::Reply;
 
 const ROUNDS: usize = 25;
 
-/// Returns nil if the lock has been acquired, and otherwise the remaining lease in milliseconds.
+/// Acquires the lock and returns nil, or returns the remaining lease of its holder in milliseconds.
 const ACQUIRE: &str = "\
 local key, owner = KEYS[1], ARGV[1]
 if redis.call('EXISTS', key) == 1 and redis.call('HEXISTS', key, owner) == 0 then return redis.call('PTTL', key) end

@@ -12,9 +12,7 @@ const SHOWN_EVERY: Duration = Duration::from_millis(200);
 /// The figures and plots so far.
 #[derive(Debug)]
 pub struct Report {
-    /// The figures.
     pub rows: Vec<Row>,
-    /// The plots.
     pub plots: Vec<Plot>,
     /// See [`Report::new`].
     asked: Vec<String>,
@@ -43,7 +41,6 @@ impl Report {
             || [stage.clone(), format!("{stage}/{case}")].iter().any(|name| self.asked.contains(name))
     }
 
-    /// How long the run has taken so far.
     pub fn elapsed(&self) -> Duration {
         self.begin.elapsed()
     }
@@ -54,7 +51,6 @@ impl Report {
         self.say(&format!("{} {name}: {about}", self.clock()));
     }
 
-    /// Shows the progress of a stage.
     pub fn progress(&mut self, done: usize, of: usize) {
         if stderr().is_terminal() && self.shown.elapsed() >= SHOWN_EVERY {
             self.shown = Instant::now();
@@ -63,8 +59,8 @@ impl Report {
     }
 
     /// Measures `count` things alternately, `rounds` times each. `measure` gets the number of a thing, and returns its
-    /// `N` figures. Each figure becomes a series. In each round another thing is measured first. An additional
-    /// first round is a warm-up and does not count.
+    /// `N` figures. Each figure becomes a series. Each round begins with another thing. An additional first round is a
+    /// warm-up and does not count.
     pub fn alternate<const N: usize>(
         &mut self,
         rounds: usize,
@@ -97,7 +93,6 @@ impl Report {
         all.try_into().expect("a series of each")
     }
 
-    /// Adds a figure.
     pub fn row(&mut self, row: Row) {
         let target = row
             .target
@@ -112,7 +107,6 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// Adds a plot.
     pub fn plot(&mut self, plot: Plot) {
         self.plots.push(plot);
     }
@@ -122,7 +116,6 @@ impl Report {
         format!("[{}:{:02}]", seconds / 60, seconds % 60)
     }
 
-    /// Prints a line.
     #[allow(clippy::unused_self, reason = "only a report prints lines")]
     pub fn say(&self, line: &str) {
         let wipe = if stderr().is_terminal() { "\r\x1b[K" } else { "" };

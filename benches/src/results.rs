@@ -12,24 +12,19 @@ const FORGIVEN: f64 = 0.03;
 /// A figure is too noisy if its noise is more than this part of the figure.
 const TOO_NOISY: f64 = 0.10;
 
-/// The results of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Results {
     /// The server's name and version.
     pub server: String,
-    /// The machine.
     pub machine: Machine,
     /// The day, as `YYYY-MM-DD`.
     pub day: String,
     /// How long the run took, in seconds.
     pub seconds: f64,
-    /// The figures.
     pub rows: Vec<Row>,
-    /// The plots.
     pub plots: Vec<Plot>,
 }
 
-/// The machine of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's model.
@@ -46,7 +41,6 @@ pub struct Machine {
     pub load_before: f64,
 }
 
-/// A figure.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     /// The stage, and the name of the figure within it: `pairs/set`.
@@ -59,20 +53,15 @@ pub struct Row {
     pub at: Option<String>,
     /// What the figure is compared with.
     pub against: Option<String>,
-    /// The unit of the figure.
     pub unit: Unit,
     /// The unit of `ours` and `theirs`.
     pub each: Unit,
-    /// The figure.
     pub measured: f64,
     /// The uncertainty of the figure: see [`Series::noise`].
     pub noise: f64,
-    /// The range of the middle half of the rounds.
-    pub middle_half: [f64; 2],
     /// How the figure is computed from the rounds.
     #[serde(default)]
     pub statistic: Statistic,
-    /// The target.
     pub target: Option<Target>,
     /// Lockward's measurements, round by round.
     pub ours: Series,
@@ -88,13 +77,9 @@ pub enum Unit {
     Times,
     /// The other side divided by Lockward's side.
     Cheaper,
-    /// Nanoseconds.
     Nanoseconds,
-    /// Milliseconds.
     Milliseconds,
-    /// Bytes.
     Bytes,
-    /// Per cent.
     Percent,
     /// A number a second.
     Rate,
@@ -104,38 +89,31 @@ pub enum Unit {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Statistic {
-    /// The median.
     #[default]
     Median,
     /// The smallest value, for measurements that noise can only make larger.
     Least,
 }
 
-/// A target.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Target {
-    /// No more than this.
     AtMost(f64),
-    /// No less than this.
     AtLeast(f64),
 }
 
-/// Whether a target was met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The figure meets the target.
     Met,
     /// The figure misses the target, but by no more than its noise and no more than 3 % of the target.
     WithinNoise,
-    /// Missed.
     Missed,
     /// The rounds differ so much that the figure has no meaning.
     TooNoisy,
 }
 
 impl Target {
-    /// The number of the target.
     pub const fn limit(self) -> f64 {
         match self {
             Self::AtMost(limit) | Self::AtLeast(limit) => limit,
@@ -208,7 +186,6 @@ impl Row {
             each,
             measured,
             noise: rounds.noise(),
-            middle_half: [rounds.quantile(0.25), rounds.quantile(0.75)],
             statistic: Statistic::Median,
             target: None,
             ours: ours.clone(),
@@ -216,7 +193,6 @@ impl Row {
         }
     }
 
-    /// Sets the target.
     pub fn target(self, target: Target) -> Self {
         Self { target: Some(target), ..self }
     }
@@ -269,7 +245,6 @@ impl Row {
         }
     }
 
-    /// The target in words.
     pub fn target_shown(&self) -> String {
         let Some(target) = self.target else { return String::new() };
         match target {
@@ -278,7 +253,6 @@ impl Row {
         }
     }
 
-    /// The verdict in words.
     pub fn verdict_shown(&self) -> &'static str {
         match self.verdict() {
             None => "",
@@ -302,7 +276,6 @@ impl Row {
         self.theirs.as_ref().map(|theirs| self.side_shown(theirs))
     }
 
-    /// Both sides.
     fn sides_shown(&self) -> String {
         let ours = self.side_shown(&self.ours);
         self.theirs_shown().map_or_else(String::new, |theirs| format!("{ours} against {theirs}"))
@@ -344,22 +317,15 @@ impl Results {
         missed.map(|row| row.name.as_str()).collect()
     }
 
-    /// The figure of this name.
     pub fn row(&self, name: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.name == name)
     }
 
-    /// A table of one run.
     pub fn table(&self) -> String {
-        let heads =
-            ["what", "target", "measured", "met?", "± noise", "middle half of the rounds", "the two sides"];
+        let heads = ["what", "target", "measured", "met?", "± noise", "the two sides"];
         let rows = self.rows.iter().map(|row| {
-            let [low, high] = row.middle_half.map(|end| row.unit.show(end).replace(" times cheaper", ""));
-            let spread =
-                if row.ours.rounds() > 1 { format!("{low} to {high}") } else { "one round".to_owned() };
             let met = row.verdict_shown().to_owned();
-            let (target, sides) = (row.target_shown(), row.sides_shown());
-            vec![row.title(), target, row.shown(), met, row.noise_shown(), spread, sides]
+            vec![row.title(), row.target_shown(), row.shown(), met, row.noise_shown(), row.sides_shown()]
         });
         table(&heads, heads.len(), rows)
     }

@@ -12,22 +12,18 @@ impl Series {
         Self(vec![number])
     }
 
-    /// Adds the number of the next round.
     pub fn push(&mut self, number: f64) {
         self.0.push(number);
     }
 
-    /// How many rounds there were.
     pub fn rounds(&self) -> usize {
         self.0.len()
     }
 
-    /// The median.
     pub fn median(&self) -> f64 {
         self.quantile(0.5)
     }
 
-    /// The smallest number.
     pub fn least(&self) -> f64 {
         self.quantile(0.0)
     }
@@ -48,7 +44,6 @@ impl Series {
         1.57 * (self.quantile(0.75) - self.quantile(0.25)) / (self.rounds() as f64).sqrt()
     }
 
-    /// Adds the rounds of another series.
     pub fn extend(&mut self, other: Self) {
         self.0.extend(other.0);
     }

@@ -1,14 +1,13 @@
-//! A server that is measured, with a copy of the module.
+//! A server for a measurement, with a copy of the module.
 
 use crate::clients::{Client, Clients};
 use crate::cpu::CpuClock;
 use crate::placement::Place;
 use lockward_tests::{self as tests, Directory, Setup, built_file, eventually};
-use rustix::param::page_size;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The settings of every server. Lines that come later override them.
+/// The settings of every server. A later line of redis.conf overrides them.
 const SETTINGS: [&str; 5] = [
     "save \"\"",
     "appendonly no",
@@ -20,15 +19,13 @@ const SETTINGS: [&str; 5] = [
 /// What a server loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loaded {
-    /// Lockward.
     Lockward,
     /// The module that does nothing. It shows the cost of any module.
     Empty,
-    /// No module.
     Nothing,
 }
 
-/// A server. It is killed when this value is dropped, and when the thread that started it ends.
+/// A server. The server ends when this value is dropped, or when the thread that started the server ends.
 #[derive(Debug)]
 pub struct Server {
     server: tests::Server,
@@ -88,12 +85,10 @@ impl Server {
         replica
     }
 
-    /// The process id.
     pub fn pid(&self) -> u32 {
         self.server.pid()
     }
 
-    /// The port on which the server listens.
     pub const fn port(&self) -> u16 {
         self.server.port()
     }
@@ -108,12 +103,10 @@ impl Server {
         Client::open(self.port())
     }
 
-    /// `count` connections.
     pub fn clients(&self, count: usize) -> Clients {
         Clients::open(self.port(), count)
     }
 
-    /// The CPU clock of the server.
     pub fn cpu(&self) -> CpuClock {
         CpuClock::of(self.pid())
     }
@@ -126,14 +119,6 @@ impl Server {
         (cpu.settled() - begin).as_nanos() as f64 / units as f64
     }
 
-    /// The resident memory of the server, in bytes.
-    pub fn resident(&self) -> f64 {
-        let statm = fs::read_to_string(format!("/proc/{}/statm", self.pid())).expect("a server that runs");
-        let pages: f64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("its pages");
-        pages * page_size() as f64
-    }
-
-    /// The directory of the server.
     pub fn dir(&self) -> &Path {
         self.server.dir()
     }

@@ -14,12 +14,9 @@ use std::{fs, io};
 /// A stage: its name, what it measures, and the function that measures it.
 pub type Stage = (&'static str, &'static str, fn(&mut Report));
 
-/// A program of stages.
 #[derive(Debug)]
 pub struct Suite {
-    /// What the program measures.
     pub about: &'static str,
-    /// The stages, in their order.
     pub stages: &'static [Stage],
     /// Parts of stages that can be run alone: `STAGE/CASE`.
     pub cases: Vec<String>,
@@ -29,10 +26,11 @@ pub struct Suite {
     pub write_docs: fn(&Path, &[Results]) -> io::Result<()>,
 }
 
-/// LOCKWARD_SERVER names the server (redis-server), LOCKWARD_MODULE the module (target/release/liblockward.so).
+/// LOCKWARD_SERVER names the server (default: redis-server). LOCKWARD_MODULE names the module (default:
+/// target/release/liblockward.so).
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The stages, or cases of a stage. The default is all of them.
+    /// The stages, or cases of a stage. The default is all stages.
     names: Vec<String>,
     /// The directory for results.json and the plots.
     #[arg(long)]

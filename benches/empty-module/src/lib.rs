@@ -1,6 +1,6 @@
 //! A module that does nothing. Benchmarks compare Lockward with it, because it shows the cost of any module.
 //!
-//! Its commands accept any arguments. EMPTY.BLOCK blocks its client as LOCK.ACQUIRE does, but never unblocks the client
+//! The module's commands accept any arguments. EMPTY.BLOCK blocks its client as LOCK.ACQUIRE does, but never unblocks it
 //! and stores nothing. EMPTY.CALL runs the command in its arguments on a new thread. EMPTY.MEDDLE sets a command that
 //! the module runs when it receives an event. The commands in `bare` make the API calls that a lock needs.
 
@@ -19,7 +19,7 @@ const ERR: c_int = raw::REDISMODULE_ERR as c_int;
 /// # Safety
 /// Only the server may call this function.
 #[unsafe(no_mangle)]
-#[allow(non_snake_case, reason = "the server looks it up by this name")]
+#[allow(non_snake_case, reason = "the server looks up a function with this name")]
 pub unsafe extern "C" fn RedisModule_OnLoad(
     context: *mut raw::RedisModuleCtx,
     _argv: *mut *mut raw::RedisModuleString,

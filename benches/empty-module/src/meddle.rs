@@ -5,7 +5,7 @@ use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::Mutex;
 
-/// A command that is run when an event is received.
+/// A command that the module runs when it receives an event.
 struct Order {
     event: Vec<u8>,
     command: Vec<Vec<u8>>,

@@ -2,11 +2,11 @@
 
 use lockward_bench::suite::{Stage, Suite};
 use lockward_bench::{
-    docs, expiry, guarded, handoff, latency, load, memory, modes, others, pairs, pubsub, stalls,
+    docs, expiry, guarded, handoff, load, memory, modes, others, pairs, pubsub, stalls, throughput,
 };
 use std::process::ExitCode;
 
-const STAGES: [Stage; 14] = [
+const STAGES: [Stage; 13] = [
     ("pairs", "acquire + release without AOF or replica", pairs::plain),
     ("aof", "acquire + release with an AOF", pairs::aof),
     ("replica", "acquire + release with a replica", pairs::replica),
@@ -18,8 +18,7 @@ const STAGES: [Stage; 14] = [
     ("memory", "memory of locks and of waiting clients", memory::measure),
     ("load", "loading a million locks", load::measure),
     (modes::STAGE, "readers and slots: many holders compared with few", modes::measure),
-    ("throughput", "pairs a second by pipeline depth", latency::throughput),
-    ("latency", "how long clients wait for a reply", latency::distribution),
+    ("throughput", "pairs a second by pipeline depth", throughput::measure),
     (stalls::STAGE, "how long other clients wait at worst", stalls::measure),
 ];
 

@@ -20,12 +20,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long each job is sampled.
+/// How long `perf` samples each job.
 const SAMPLED: Duration = Duration::from_secs(10);
 /// The number of other holders of the semaphore.
 const HOLDERS: usize = 1_000;
 const WAITERS: usize = 50;
-/// A function is printed if at least this part of the samples is in it or in the functions that it calls.
+/// The program prints a function if at least this part of the samples is in the function or in the functions that it
+/// calls.
 const NAMED: f64 = 0.05;
 
 /// The stacks of a server, one on each line: the functions from the outermost one, separated by semicolons, and the
@@ -142,7 +143,7 @@ fn pair() -> Stacks {
 
 fn handoff() -> Stacks {
     let mut queues = Queues::start(WAITERS, Place::Together);
-    let recording = Recording::start(queues.server());
+    let recording = Recording::start(&queues.server);
     let begin = Instant::now();
     queues.pass_on_while(Kind::Lock, || begin.elapsed() < SAMPLED);
     recording.end()

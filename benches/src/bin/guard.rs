@@ -1,5 +1,5 @@
-//! Counts the server's instructions for commands of Lockward. Each command is compared with a similar plain command in
-//! the same run. The program fails if a ratio is above its limit. No time is measured.
+//! Counts the server's instructions for commands of Lockward, and for a similar plain command in the same run. The
+//! program fails if the ratio of the two counts is above its limit. It measures no time.
 
 #![allow(
     clippy::panic,
@@ -44,15 +44,16 @@ const LIMITS: &[(&str, f64)] = &[
     ("SET + DEL, locks waited for", 1.01),
 ];
 
-/// The tolerance for lock commands: less than 500 instructions for a pair of commands.
+/// The tolerance for lock commands, as a part of the ratio: less than 500 instructions for a pair of commands.
 const ROOM: f64 = 0.025;
 /// The tolerance for rows whose two sides must cost the same.
 const ROOM_OF_EQUALS: f64 = 0.005;
 
-/// Counts the instructions of the server for each kind of request, and fails if a count is above its limit in
+/// Counts the instructions of the server for each kind of request. Fails if a ratio is above its limit in
 /// benches/src/bin/guard.rs.
 ///
-/// LOCKWARD_SERVER names the server (redis-server), LOCKWARD_MODULE and LOCKWARD_EMPTY_MODULE the modules (target/release).
+/// LOCKWARD_SERVER names the server (default: redis-server). LOCKWARD_MODULE and LOCKWARD_EMPTY_MODULE name the modules
+/// (default: in target/release).
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Print the limits for the current counts, and check nothing.
@@ -64,7 +65,7 @@ struct Arguments {
 const DEPTH: usize = 16;
 /// Batches in a round.
 const BATCHES: usize = 4;
-/// The number of clients that pass a lock or an element around in a ring.
+/// The number of clients in a ring. Each client passes a lock or an element on to the next client.
 const RING: usize = 4;
 /// The smaller number of holders of one lock.
 const FEW: usize = 10;
@@ -129,11 +130,11 @@ fn locks() -> Vec<Row> {
     let set_pair = Load::pair(&set, &["DEL", "plain"]);
 
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
-    println!("{}, {DEPTH} commands on the way on one connection.\n", server.server().version());
+    println!("{}, {DEPTH} commands on the way on one connection.\n", server.server.version());
     let pair = lock_pair.count(&mut server);
     let pair = Row::new("acquire + release", pair, "SET NX PX + DEL", set_pair.count(&mut server));
 
-    let mut holder = server.server().connect();
+    let mut holder = server.server.connect();
     holder.call_all([&acquire[..], &set]);
     let mut single = |command: &[&str]| Load::single(command).count(&mut server);
     let renewal = single(&["LOCK.RENEW", "lock", &owner, "PX", LEASE]);
@@ -167,7 +168,7 @@ fn guarded() -> Vec<Row> {
     const CHECK: &str = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return redis.error_reply('FENCED') end \
                          return redis.call('SET', KEYS[2], ARGV[2])";
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
-    let mut holder = server.server().connect();
+    let mut holder = server.server.connect();
     let token = holder.call(["LOCK.ACQUIRE", "lock", "owner", "PX", LEASE]).grant().token.to_string();
     holder.call(["SET", "token", &token]);
     let script = holder.call(["SCRIPT", "LOAD", CHECK]).text();
@@ -185,7 +186,7 @@ fn guarded() -> Vec<Row> {
 /// with a hand-off.
 fn many_holders() -> Vec<Row> {
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
-    let mut holder = server.server().connect();
+    let mut holder = server.server.connect();
     for (key, holders) in [("few", FEW), ("many", MANY)] {
         for who in 0..holders {
             holder.call(["LOCK.ACQUIRE", key, &owner(who), "PX", LEASE, "SLOTS", SLOTS]).grant();
@@ -202,7 +203,7 @@ fn many_holders() -> Vec<Row> {
         Row::new(name, ours, "the same, 10 holders", theirs)
     });
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
-    let mut holder = server.server().connect();
+    let mut holder = server.server.connect();
     let handed = lock_passed_round(&mut server, &mut holder);
     let reader = Row::new("wait to read, release", readers(), "hand-off, wait again", handed);
     beside.into_iter().chain([reader]).collect()
@@ -222,19 +223,19 @@ fn re_enter_and_release(key: &str) -> Load {
     Load::pair(&acquire, &["LOCK.RELEASE", key, &holder])
 }
 
-/// A holder renews its lease twice. The clock is stopped, so a renewal changes the deadline only if it sets another
-/// lease than the renewal before.
+/// A holder renews its lease twice. The clock stands still, so a renewal changes the deadline only if its lease differs
+/// from the lease of the renewal before.
 fn renew_twice(key: &str) -> Load {
     let holder = owner(FEW / 2);
     let renew = |lease| ["LOCK.RENEW", key, holder.as_str(), "PX", lease];
     Load::pair(&renew(LEASE), &renew("50000"))
 }
 
-/// Readers wait for a writer, are granted the lock together, and release it.
+/// Readers wait for a writer, get the lock together, and release it.
 fn readers() -> Count {
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
-    let mut writer = server.server().connect();
-    let mut readers: Vec<Client> = (0..READERS).map(|_| server.server().connect()).collect();
+    let mut writer = server.server.connect();
+    let mut readers: Vec<Client> = (0..READERS).map(|_| server.server.connect()).collect();
     let release = |who: usize| request(&["LOCK.RELEASE", "readers", &owner(who)]);
     server.count(READERS, |server| {
         server.exchange(&mut writer, &request(&["LOCK.ACQUIRE", "readers", &owner(READERS), "PX", LEASE]), 1);
@@ -254,11 +255,11 @@ fn readers() -> Count {
 fn top() -> Vec<Row> {
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
     let top = Load::single(&["LOCK.TOP"]);
-    let mut waiting = wait_for_keys(server.server(), 0..LOCKS, "LOCK.ACQUIRE", "LOCK.ACQUIRE");
+    let mut waiting = wait_for_keys(&server.server, 0..LOCKS, "LOCK.ACQUIRE", "LOCK.ACQUIRE");
     let few = top.count(&mut server);
-    waiting.extend(wait_for_keys(server.server(), LOCKS..2 * LOCKS, "LOCK.ACQUIRE", "LOCK.ACQUIRE"));
+    waiting.extend(wait_for_keys(&server.server, LOCKS..2 * LOCKS, "LOCK.ACQUIRE", "LOCK.ACQUIRE"));
     let many = top.count(&mut server);
-    let mut holder = server.server().connect();
+    let mut holder = server.server.connect();
     for i in 0..10 * LOCKS {
         holder.acquire(&format!("held:{i} holder PX {LEASE}"));
     }
@@ -288,13 +289,13 @@ fn others() -> Vec<Row> {
     add("SET + DEL, one by one", on_both(&mut servers, &one_by_one));
     add("SET PX, GET when it is over", servers.each_mut().map(expiring));
     add("SET + DEL, keys have expired", on_both(&mut servers, &pair));
-    evict_locks(servers[0].server());
+    evict_locks(&servers[0].server);
     add("SET + DEL, locks were evicted", on_both(&mut servers, &pair));
 
     let mut servers = [Loaded::Lockward, Loaded::Empty].map(start);
     let _waiting = [
-        wait_for_keys(servers[0].server(), 0..LOCKS, "LOCK.ACQUIRE", "LOCK.ACQUIRE"),
-        wait_for_keys(servers[1].server(), 0..LOCKS, "SET", "EMPTY.BLOCK"),
+        wait_for_keys(&servers[0].server, 0..LOCKS, "LOCK.ACQUIRE", "LOCK.ACQUIRE"),
+        wait_for_keys(&servers[1].server, 0..LOCKS, "SET", "EMPTY.BLOCK"),
     ];
     add("SET + DEL, locks waited for", on_both(&mut servers, &pair));
 
@@ -306,7 +307,7 @@ fn others() -> Vec<Row> {
     rows
 }
 
-/// Requests that are sent repeatedly.
+/// Requests that a client sends repeatedly.
 #[derive(Clone)]
 struct Load {
     requests: Vec<u8>,
@@ -325,7 +326,7 @@ impl Load {
     }
 
     fn count(&self, server: &mut CountedServer) -> Count {
-        let mut connection = server.server().connect();
+        let mut connection = server.server.connect();
         let batch = self.requests.repeat(self.depth);
         server.count(BATCHES * self.depth, |server| {
             for _ in 0..BATCHES {
@@ -335,9 +336,9 @@ impl Load {
     }
 }
 
-/// Keys that expire and are deleted when they are read.
+/// Keys expire, and the server deletes each key when a client reads it.
 fn expiring(server: &mut CountedServer) -> Count {
-    let mut connection = server.server().connect();
+    let mut connection = server.server.connect();
     connection.call("DEBUG SET-ACTIVE-EXPIRE 0");
     let requests =
         |name: &dyn Fn(&str) -> Vec<u8>| (0..DEPTH).flat_map(|i| name(&format!("brief:{i}"))).collect();
@@ -384,14 +385,14 @@ fn lock_passed_round(server: &mut CountedServer, holder: &mut Client) -> Count {
     passed_round(server, wait, |member| request(&["LOCK.RELEASE", "ring", &owner(member)]))
 }
 
-/// A ring of clients: one client holds the lock or the element, and the others wait. The holder passes it on to the
-/// next client and waits again.
+/// A ring of clients: one client holds the lock or the element, and the others wait. The holder passes the lock or the
+/// element on to the next client, and waits again.
 fn passed_round(
     server: &mut CountedServer,
     wait: impl Fn(usize) -> Vec<u8>,
     pass_on: impl Fn(usize) -> Vec<u8>,
 ) -> Count {
-    let mut clients: Vec<Client> = (0..RING).map(|_| server.server().connect()).collect();
+    let mut clients: Vec<Client> = (0..RING).map(|_| server.server.connect()).collect();
     for (member, client) in clients.iter_mut().enumerate().skip(1) {
         server.exchange(client, &wait(member), 0);
     }

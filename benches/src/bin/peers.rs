@@ -33,22 +33,19 @@ const JOBS: [(Job, usize); 8] = [
 
 /// Runs the same jobs with Lockward and with other locks, each on its own server, and measures them.
 ///
-/// LOCKWARD_SERVER names the server for Lockward and for the locks that use Redis (redis-server), LOCKWARD_MODULE the
-/// module.
+/// LOCKWARD_SERVER names the server for Lockward and for the locks that use Redis (default: redis-server).
+/// LOCKWARD_MODULE names the module.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The peers. The default is all of them.
+    /// The peers to run. The default is all peers.
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(PEERS.map(|peer| peer.name)))]
     peers: Vec<String>,
     /// How long each job is measured, in seconds.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
-    /// Only these jobs.
+    /// The jobs to run. The default is all jobs.
     #[arg(long, value_enum, value_delimiter = ',')]
     jobs: Vec<Job>,
-    /// Only jobs with this number of clients.
-    #[arg(long, value_delimiter = ',')]
-    clients: Vec<usize>,
     /// Measures nothing. Writes the results of the last run into peers.md of this directory.
     #[arg(long)]
     docs: Option<PathBuf>,
@@ -63,7 +60,6 @@ fn main() -> ExitCode {
         |peer: &&Peer| arguments.peers.is_empty() || arguments.peers.iter().any(|name| name == peer.name);
     let jobs: Vec<(Job, usize)> = JOBS
         .into_iter()
-        .filter(|(_, clients)| arguments.clients.is_empty() || arguments.clients.contains(clients))
         .filter(|(job, _)| arguments.jobs.is_empty() || arguments.jobs.contains(job))
         .collect();
     let mut report = Report::new(arguments.seconds, go_first());
@@ -88,7 +84,6 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Runs the jobs of a peer.
 fn compete(
     peer: &Peer,
     jobs: &[(Job, usize)],
@@ -125,16 +120,16 @@ fn do_job(
         Some(server) => server,
         none => none.insert(Server::start(peer.server)?),
     };
-    let address = format!("127.0.0.1:{}", server.port());
+    let address = format!("127.0.0.1:{}", server.port);
     let meter = Meter::start(server);
-    let monitor = server.kind().has_monitor().then(|| Monitor::start(server.port()));
+    let monitor = server.kind.has_monitor().then(|| Monitor::start(server.port));
     let answer =
         contest::run(&Request { program, peer: peer.name, job, address: &address, clients, seconds });
     let parts = monitor.map(Monitor::end);
     let looks = meter.end();
     let answer = answer?;
     let spent = looks.between(answer.began_unix_ms, answer.began_unix_ms + 1e3 * seconds as f64);
-    Ok(Measured::new(job, seconds, answer, server.version(), spent, parts.as_ref()))
+    Ok(Measured::new(job, seconds, answer, &server.version, spent, parts.as_ref()))
 }
 
 fn write_docs(docs: &Path) -> ExitCode {
@@ -153,7 +148,6 @@ fn folder() -> PathBuf {
     repository().join("target/peers")
 }
 
-/// Writes a file to the build directory.
 fn write(name: &str, text: &str) {
     let file = folder().join(name);
     match fs::create_dir_all(folder()).and_then(|()| fs::write(&file, text)) {

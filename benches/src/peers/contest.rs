@@ -20,7 +20,7 @@ pub enum Job {
     Uncontended,
     /// All clients increment one number, under one lock.
     Contended,
-    /// All clients share a lock: one in ten writes, the others read.
+    /// All clients share a lock: one client in ten writes, and the others read.
     Readers,
     /// All clients share a semaphore of [`PERMITS`].
     Permits,
@@ -28,9 +28,8 @@ pub enum Job {
     Weights,
 }
 
-/// The permits of a semaphore.
 pub const PERMITS: u64 = 10;
-/// In [`Job::Readers`], every client whose number is a multiple of this is a writer.
+/// In [`Job::Readers`], every client whose number is a multiple of 10 is a writer.
 const WRITERS: usize = 10;
 
 impl Job {
@@ -50,22 +49,15 @@ impl Job {
 
 impl fmt::Display for Job {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str(match self {
-            Self::Uncontended => "uncontended",
-            Self::Contended => "contended",
-            Self::Readers => "readers",
-            Self::Permits => "permits",
-            Self::Weights => "weights",
-        })
+        to.write_str(&format!("{self:?}").to_lowercase())
     }
 }
 
 /// The answer of a contestant, in one line of JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Answer {
-    /// The version of the library.
     pub version: String,
-    /// The important defaults and peculiarities.
+    /// The important defaults and peculiarities of the library.
     pub notes: String,
     /// When the counted time began, in milliseconds since 1970.
     pub began_unix_ms: f64,
@@ -88,13 +80,9 @@ pub struct Answer {
 pub struct Request<'a> {
     /// The program and its first arguments.
     pub program: &'a [String],
-    /// The name of the peer.
     pub peer: &'a str,
-    /// The job.
     pub job: Job,
-    /// Where the server listens.
     pub address: &'a str,
-    /// The number of clients.
     pub clients: usize,
     /// How long the contestant counts, in seconds.
     pub seconds: u64,

@@ -1,5 +1,5 @@
-//! The CPU time of a server in an interval. The contestant reports the interval only after its job, so the server is
-//! sampled ten times a second, and values between two samples are interpolated.
+//! The CPU time of a server in an interval. The contestant reports the interval only after its job. So a thread samples
+//! the server ten times a second, and interpolates the values between two samples.
 
 use crate::cpu;
 use crate::peers::server::{Kind, Server, commands};
@@ -25,7 +25,7 @@ struct Look {
 /// Samples a server until it is stopped.
 #[derive(Debug)]
 pub struct Meter {
-    /// Sampling ends when this is dropped.
+    /// Sampling ends when this value is dropped.
     running: Sender<()>,
     thread: JoinHandle<Vec<Look>>,
 }
@@ -42,10 +42,9 @@ pub struct Spent {
 }
 
 impl Meter {
-    /// Starts sampling.
     pub fn start(server: &Server) -> Self {
         let (running, ended) = mpsc::channel();
-        let (pid, kind, port) = (server.pid(), server.kind(), server.port());
+        let (pid, kind, port) = (server.pid(), server.kind, server.port);
         let thread = thread::spawn(move || {
             let mut looks = vec![look(pid, kind, port)];
             while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
@@ -57,14 +56,12 @@ impl Meter {
         Self { running, thread }
     }
 
-    /// Ends sampling.
     pub fn end(self) -> Looks {
         drop(self.running);
         Looks(self.thread.join().expect("a meter that comes to its end"))
     }
 }
 
-/// All samples of a server.
 #[derive(Clone, Debug)]
 pub struct Looks(Vec<Look>);
 

@@ -1,7 +1,7 @@
 //! Distinguishes commands of clients from commands of scripts: INFO commandstats counts both.
 //!
-//! MONITOR distinguishes them, but is costly. So MONITOR runs only while the contestant warms up. It shows which part
-//! of the calls of each command came from scripts. This part does not change during a job.
+//! MONITOR shows whether a script sent a command, but MONITOR is costly. So it runs only while the contestant warms up.
+//! It shows which part of the calls of each command came from scripts. This part does not change during a job.
 
 use crate::peers::server::connect;
 use std::collections::BTreeMap;
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 /// MONITOR runs for this time after the first command. The contestants warm up for longer.
 const LONG_ENOUGH: Duration = Duration::from_millis(900);
-/// If there are few commands, MONITOR costs little. So it runs longer, until it has shown this number of commands.
+/// If there are few commands, MONITOR costs little. So MONITOR runs longer, until it has shown this number of commands.
 const LINES_AT_LEAST: usize = 2_000;
 /// After this number of commands, MONITOR ends in any case.
 const LINES_AT_MOST: usize = 20_000;
-/// These commands are ignored: clients send them to set up connections, or this program sends them.
+/// The commands that do not count: clients send them to set up connections, or this program sends them.
 const BESIDE: [&str; 8] = ["client", "hello", "ping", "info", "quit", "script", "command", "config"];
 
 /// How often the commands of one name were seen.
@@ -27,7 +27,7 @@ struct Seen {
     in_scripts: u64,
 }
 
-/// Runs MONITOR on a thread until it has seen enough commands.
+/// Runs MONITOR on a thread until the thread has seen enough commands.
 #[derive(Debug)]
 pub struct Monitor {
     enough: Arc<AtomicBool>,

@@ -18,13 +18,9 @@ pub enum Program {
     Commands,
     /// benches/peers/rust, with a library.
     Rust,
-    /// benches/peers/java.
     Java,
-    /// benches/peers/go.
     Go,
-    /// benches/peers/python.
     Python,
-    /// benches/peers/node.
     Node,
 }
 

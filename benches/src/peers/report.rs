@@ -16,7 +16,7 @@ use std::{fs, io};
 /// The parts of the page, and whether their jobs have several holders.
 const PARTS: [(&str, bool); 2] = [("measured", false), ("shared", true)];
 
-/// If other processes use more than this share of the CPUs, in per cent, they disturb the measurement.
+/// The share of the CPUs, in per cent, above which other processes disturb the measurement.
 const BUSY: f64 = 20.0;
 /// The number of clients of the job that is plotted.
 const PLOTTED: usize = 50;
@@ -24,7 +24,6 @@ const PLOTTED: usize = 50;
 const WARNING: &str = "**Other programs used the machine. They make times longer and rates lower, for some locks more than for others. \
     Server CPU and commands depend less on them.**";
 
-/// The results of a whole run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// The day, the machine and the settings.
@@ -35,10 +34,8 @@ pub struct Report {
     pub results: Vec<Entry>,
 }
 
-/// The result of one job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Entry {
-    /// The name of the peer.
     pub peer: String,
     /// The name in the tables.
     pub title: String,
@@ -46,24 +43,19 @@ pub struct Entry {
     pub language: String,
     /// The name of the peer of Lockward with which this peer is compared. A peer of Lockward has its own name here.
     pub ours: String,
-    /// The job.
     pub job: Job,
-    /// The number of clients.
     pub clients: usize,
     /// The measurements, or the reason why there are none.
     pub result: Result<Measured, String>,
 }
 
-/// The measurements of one job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Measured {
-    /// The version of the library.
     pub version: String,
     /// Name and version of the server.
     pub server: String,
     /// How often the lock was acquired and released.
     pub operations: u64,
-    /// Acquisitions a second.
     pub a_second: f64,
     /// Grants a second to another client than the grant before, if the contestant reports them.
     pub handoffs_a_second: Option<f64>,
@@ -76,7 +68,6 @@ pub struct Measured {
     pub fewest: u64,
     /// The largest number of acquisitions by one client.
     pub most: u64,
-    /// How long acquisitions took.
     pub acquire_us: Quantiles,
     /// How long acquisitions of writers took, in [`Job::Readers`].
     #[serde(default)]
@@ -92,18 +83,14 @@ pub struct Measured {
     pub commands_in_scripts: Option<f64>,
     /// The part of the machine's CPU time that other programs used, from 0 to 1.
     pub others: f64,
-    /// The contestant's notes.
     pub notes: String,
 }
 
 /// Quantiles of times, in microseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Quantiles {
-    /// The median.
     pub p50: f64,
-    /// The 99th percentile.
     pub p99: f64,
-    /// The longest.
     pub max: f64,
 }
 
@@ -210,7 +197,6 @@ impl Measured {
 }
 
 impl Entry {
-    /// The result of a job of `peer`.
     pub fn new(peer: &Peer, job: Job, clients: usize, result: Result<Measured, String>) -> Self {
         Self {
             peer: peer.name.to_owned(),
@@ -231,7 +217,7 @@ impl Entry {
         self.peer == self.ours
     }
 
-    /// A line of a list, if the lock did not run, lost acquisitions or gave up.
+    /// A line of a list. `None` if the lock ran, lost no acquisition and never gave up.
     fn failure(&self) -> Option<String> {
         let what = match &self.result {
             Err(reason) => format!("did not run: {reason}"),
@@ -253,7 +239,7 @@ impl Entry {
     }
 }
 
-/// The line about the result of a job that the program prints.
+/// The line that the program prints about a job.
 impl Display for Entry {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.result {

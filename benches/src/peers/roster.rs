@@ -14,11 +14,8 @@ pub struct Peer {
     /// The name of the peer of Lockward with which this peer is compared: it has the same language and the same kind of
     /// server. A peer of Lockward has its own name here.
     pub ours: &'static str,
-    /// The kind of server that the peer needs.
     pub server: Kind,
-    /// The contestant.
     pub program: Program,
-    /// The jobs that the peer supports.
     pub jobs: &'static [Job],
 }
 

@@ -1,4 +1,4 @@
-//! The servers of the peers. Each has a free port of 127.0.0.1, and its data in a temporary directory.
+//! The servers of the peers. Each server has a free port of 127.0.0.1, and its data in a temporary directory.
 
 use crate::peers::programs::{last_lines, run};
 use crate::server::Loaded;
@@ -17,7 +17,6 @@ const START: Duration = Duration::from_secs(180);
 /// The limit for an answer of a server.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// The kind of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Redis or Valkey.
@@ -27,28 +26,13 @@ pub enum Kind {
         /// Whether the server loads Lockward.
         is_loaded: bool,
     },
-    /// etcd.
     Etcd,
-    /// MariaDB.
     Mariadb,
-    /// PostgreSQL.
     Postgres,
-    /// ZooKeeper.
     Zookeeper,
 }
 
 impl Kind {
-    /// The name for scripts/peer-server. `None` for Redis and Valkey, which this program starts.
-    const fn name(self) -> Option<&'static str> {
-        match self {
-            Self::Redis { .. } => None,
-            Self::Etcd => Some("etcd"),
-            Self::Mariadb => Some("mariadb"),
-            Self::Postgres => Some("postgres"),
-            Self::Zookeeper => Some("zookeeper"),
-        }
-    }
-
     /// Whether MONITOR can distinguish commands of clients and of scripts.
     pub const fn has_monitor(self) -> bool {
         matches!(self, Self::Redis { .. })
@@ -57,7 +41,7 @@ impl Kind {
     fn command(self, dir: &Path, port: u16) -> Result<Command, String> {
         let Self::Redis { server, is_loaded } = self else {
             let mut command = Command::new(repository().join("scripts/peer-server"));
-            command.args(self.name()).arg(dir.join("data")).arg(port.to_string());
+            command.arg(format!("{self:?}").to_lowercase()).arg(dir.join("data")).arg(port.to_string());
             return Ok(command);
         };
         let mut command = match server {
@@ -76,15 +60,16 @@ impl Kind {
     }
 }
 
-/// A running server. It ends when this value is dropped.
+/// A running server. The server ends when this value is dropped.
 #[derive(Debug)]
 pub struct Server {
     process: ProcessGroup,
     /// Removed after the server has ended.
     _dir: Directory,
-    kind: Kind,
-    port: u16,
-    version: String,
+    pub kind: Kind,
+    pub port: u16,
+    /// The name and version of the server.
+    pub version: String,
 }
 
 impl Server {
@@ -120,21 +105,6 @@ impl Server {
     /// The process id. All other processes of the server are descendants of this process.
     pub fn pid(&self) -> u32 {
         self.process.id()
-    }
-
-    /// The kind of the server.
-    pub const fn kind(&self) -> Kind {
-        self.kind
-    }
-
-    /// The port on 127.0.0.1.
-    pub const fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// The name and version of the server.
-    pub fn version(&self) -> &str {
-        &self.version
     }
 }
 

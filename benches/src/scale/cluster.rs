@@ -2,8 +2,8 @@
 //!
 //! In this benchmark all nodes and the clients share one CPU, so the number of pairs a second cannot grow. The CPU time
 //! for each pair shows whether a cluster scales: if this time does not depend on the number of nodes, n nodes with one
-//! CPU each do n times the work. The CPU time is measured on one node at a time, because nodes that work at the same
-//! time would displace each other's data in the caches.
+//! CPU each do n times the work. Only one node works at a time, because nodes that work at the same time would displace
+//! each other's data in the caches of the CPU.
 
 use super::curves::{LONG_LEASE, Point};
 use crate::clients::{Client, Clients};
@@ -18,12 +18,10 @@ use crate::rounds::Series;
 use crate::server::{Loaded, Server};
 use lockward_tests::{Cluster, Directory, slot_of};
 use std::net::Ipv4Addr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// The name of the stage.
 pub const STAGE: &str = "cluster";
 
-/// Nodes of a cluster.
 const NODES: [usize; 3] = [1, 3, 6];
 /// Connections to each node. Each has one command in flight.
 const CONNECTIONS: usize = 50;
@@ -45,8 +43,6 @@ const WORKS: [Work; 3] = [Work::Pair(Pair::Lock), Work::Pair(Pair::Set), Work::R
 /// A cluster, and the connections to its nodes.
 struct Nodes {
     each: Vec<Node>,
-    /// Connections to all nodes.
-    all: Pipeline,
     _cluster: Cluster,
     /// Keeps the copy of the module.
     _modules: Directory,
@@ -66,7 +62,6 @@ impl Nodes {
         let setup = Server::setup(&[], Loaded::Lockward, Place::Together, &config, &modules);
         let cluster = Cluster::start_primaries(setup, u16::try_from(count).expect("few nodes"));
         let share = SLOTS.div_ceil(count);
-        let mut all = Clients::none();
         let each = cluster.nodes().iter().enumerate().map(|(number, node)| {
             let mut own = Clients::none();
             let mut control = Client::open(node.port());
@@ -75,7 +70,6 @@ impl Nodes {
             let keys = keys.filter(|key| usize::from(slot_of(key)) / share == number);
             for (connection, key) in keys.take(CONNECTIONS).enumerate() {
                 own.connect(Ipv4Addr::LOCALHOST, node.port());
-                all.connect(Ipv4Addr::LOCALHOST, node.port());
                 let owner = owner(connection);
                 let held = format!("{{{key}}}:held");
                 control.call(&["LOCK.ACQUIRE", &held, &owner, "PX", LONG_LEASE]);
@@ -93,21 +87,13 @@ impl Nodes {
             Node { cpu: CpuClock::of(node.pid()), pipeline: Pipeline::over(own), batches }
         });
         let each = each.collect();
-        Self { each, all: Pipeline::over(all), _cluster: cluster, _modules: modules }
+        Self { each, _cluster: cluster, _modules: modules }
     }
 
     /// The CPU of a node for a pair or renewal, on average over the nodes, in nanoseconds.
     fn cost(&mut self, work: usize) -> f64 {
         let spent: Duration = self.each.iter_mut().map(|node| node.spent(work)).sum();
         spent.as_nanos() as f64 / (self.each.len() * CONNECTIONS * EACH) as f64
-    }
-
-    /// Pairs a second of all connections together.
-    fn rate(&mut self) -> f64 {
-        let batches: Vec<Batch> = self.each.iter().flat_map(|node| node.batches[0].clone()).collect();
-        let begin = Instant::now();
-        self.all.run(&batches, EACH);
-        (batches.len() * EACH) as f64 / begin.elapsed().as_secs_f64()
     }
 }
 
@@ -125,14 +111,13 @@ pub fn measure(report: &mut Report) {
     let mut all = NODES.map(Nodes::start);
     let measured = report.alternate(ROUNDS, NODES.len(), |which| {
         let nodes = &mut all[which];
-        [nodes.cost(0), nodes.cost(1), nodes.cost(2), nodes.rate()]
+        [nodes.cost(0), nodes.cost(1), nodes.cost(2)]
     });
-    for (nodes, [lock, set, renewal, rate]) in NODES.into_iter().zip(&measured) {
+    for (nodes, [lock, set, renewal]) in NODES.into_iter().zip(&measured) {
         let point = Point::new(STAGE, nodes, "node");
         let pair = ("pair", "server CPU for a pair", Unit::Nanoseconds);
         point.compared(report, pair, "SET NX PX + DEL", [lock, set]);
         point.row(report, ("renewal", "server CPU for a renewal", Unit::Nanoseconds), renewal);
-        point.row(report, ("rate", "pairs, clients and nodes on one CPU", Unit::Rate), rate);
         let possible = Series::once(nodes as f64 * 1e9 / lock.median());
         let what = "pairs if each node had its own CPU, computed";
         point.row(report, ("possible", what, Unit::Rate), &possible);

@@ -44,18 +44,7 @@ impl Point {
     ) {
         self.row(report, (name, what, unit), ours);
         self.row(report, (&format!("{name}-against"), &format!("{what}: {against}"), unit), theirs);
-        self.ratio(report, (&format!("{name}-ratio"), what, unit), against, [ours, theirs]);
-    }
-
-    /// Adds the ratio of two sides. `unit` is the unit of the sides.
-    pub fn ratio(
-        &self,
-        report: &mut Report,
-        (name, what, unit): Curve<'_>,
-        against: &str,
-        [ours, theirs]: [&Series; 2],
-    ) {
-        let name = format!("{}/{name}-{}", self.stage, self.number);
+        let name = format!("{}/{name}-ratio-{}", self.stage, self.number);
         report.row(Row::ratio(&name, what, ours, against, theirs).of(unit).at(&self.at));
     }
 }

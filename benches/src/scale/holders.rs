@@ -2,15 +2,15 @@
 //! commands of a holder, and memory for each holder.
 
 use super::curves::Point;
-use crate::modes::{Sending, Work, hold, key, memory_of_holder};
+use crate::modes::{Sending, Work, hold, key};
 use crate::pipeline::Pipeline;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
 use crate::request::numbers;
 use crate::results::Unit;
+use crate::rounds::Series;
 use crate::server::Server;
 
-/// The name of the stage.
 pub const STAGE: &str = "holders";
 
 const COUNTS: [usize; 6] = [1, 10, 100, 1_000, 10_000, 100_000];
@@ -35,7 +35,22 @@ pub fn measure(report: &mut Report) {
             let what = format!("server CPU for {}", work.what());
             point.row(report, (name, &what, Unit::Nanoseconds), cost);
         }
-        let (memory, _) = memory_of_holder(holders);
-        point.row(report, ("memory", "memory for each holder", Unit::Bytes), &memory);
+        point.row(report, ("memory", "memory for each holder", Unit::Bytes), &memory_of_holder(holders));
     }
+}
+
+/// Bytes for each holder.
+fn memory_of_holder(holders: usize) -> Series {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    let before = client.info_number("memory", "used_memory");
+    let locks = COUNTS[COUNTS.len() - 1] / holders;
+    for lock in 0..locks {
+        hold(&mut client, &key(lock), holders);
+    }
+    // The server frees the large buffer of the old connection.
+    drop(client);
+    let mut client = server.client();
+    let used = client.info_number("memory", "used_memory") - before;
+    Series::once(used / (locks * holders) as f64)
 }

@@ -12,11 +12,9 @@ use crate::results::Unit;
 use crate::rounds::Series;
 use crate::server::Server;
 use lockward_tests::Random;
-use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The name of the stage.
 pub const STAGE: &str = "locks";
 
 const COUNTS: [usize; 5] = [1, 1_000, 100_000, 1_000_000, 10_000_000];
@@ -74,9 +72,7 @@ struct Measured {
     pair: Series,
     renewal: Series,
     memory: Series,
-    fork: Series,
     save: Series,
-    file: Series,
     load: Series,
 }
 
@@ -157,9 +153,6 @@ impl Store {
             thread::sleep(POLLED);
         }
         measured.save.push(begin.elapsed().as_nanos() as f64);
-        measured.fork.push(self.control.info_number("stats", "latest_fork_usec") * 1e3);
-        let saved = fs::metadata(self.server.dir().join("dump.rdb")).expect("a snapshot").len();
-        measured.file.push(saved as f64 / self.count as f64);
         if self.count >= WORTH_LOADING {
             let spent = |config: &[&str]| Server::start(config).cpu().settled().as_nanos() as f64;
             let nothing = spent(&[]);
@@ -219,9 +212,7 @@ fn add_rows(report: &mut Report, count: usize, [locks, strings]: &[Measured; 2])
         add("memory", "memory for each lock", Unit::Bytes, string, |measured| &measured.memory);
     }
     if count >= COUNTS[1] {
-        add("fork", "fork of BGSAVE", nanoseconds, string, |measured| &measured.fork);
         add("save", "time of BGSAVE", nanoseconds, string, |measured| &measured.save);
-        add("file", "RDB file, for each lock", Unit::Bytes, string, |measured| &measured.file);
         add("load", "CPU to load the RDB file", nanoseconds, string, |measured| &measured.load);
     }
 }

@@ -3,20 +3,19 @@
 //! is measured for comparison.
 
 use super::curves::{Point, axes, plot};
-use crate::latencies::Latencies;
 use crate::pairs::Pair;
 use crate::pipeline::Pipeline;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
 use crate::request::{owner, request};
 use crate::results::Unit;
+use crate::rounds::Series;
 use crate::server::{Loaded, Server};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The name of the stage.
 pub const STAGE: &str = "replica";
 
 const CONNECTIONS: [usize; 5] = [1, 10, 50, 200, 1_000];
@@ -69,9 +68,9 @@ pub fn measure(report: &mut Report) {
     plot(report, axes, &lines, 1e6);
 }
 
-/// The lag while `connections` connections send pairs, and the number of these pairs a second. Each connection has one
-/// command in flight.
-fn lag_beside(primary: &Server, pair: Pair, connections: usize) -> (Latencies, f64) {
+/// The lag in nanoseconds while `connections` connections send pairs, and the number of these pairs a second. Each
+/// connection has one command in flight.
+fn lag_beside(primary: &Server, pair: Pair, connections: usize) -> (Series, f64) {
     let mut pipeline = Pipeline::open(primary, connections);
     let batches = pair.batches(primary, connections, 1);
     let stop = Arc::new(AtomicBool::new(false));
@@ -84,7 +83,7 @@ fn lag_beside(primary: &Server, pair: Pair, connections: usize) -> (Latencies, f
         }
         pairs as f64 / begin.elapsed().as_secs_f64()
     });
-    let mut lag = Latencies::default();
+    let mut lag = Series::default();
     let mut sampler = primary.connect();
     let [(take, _), (give, _)] = pair.commands(&mut primary.client(), "lag:key", &owner(0));
     let take = [take, request(&["WAIT", "1", "60000"])].concat();
@@ -94,7 +93,7 @@ fn lag_beside(primary: &Server, pair: Pair, connections: usize) -> (Latencies, f
         sampler.reply();
         let granted = Instant::now();
         assert_eq!(sampler.reply().int(), 1, "replicas");
-        lag.record(granted.elapsed());
+        lag.push(granted.elapsed().as_nanos() as f64);
         sampler.send_bytes(&give);
         sampler.reply();
         thread::sleep(PAUSE);

@@ -44,8 +44,8 @@ impl Figures {
         };
         Some(Self {
             lock: last(locks::STAGE, "memory")?,
-            connection: last(waiters::STAGE, "connection-later")?,
-            waiter: last(waiters::STAGE, "each-memory-later")?,
+            connection: last(waiters::STAGE, "connection")?,
+            waiter: last(waiters::STAGE, "memory")?,
             pair: last(cluster::STAGE, "pair")?,
             renewal: last(cluster::STAGE, "renewal")?,
             handoff: last(waiters::STAGE, "each-handoff")?,

@@ -11,7 +11,6 @@ use crate::stalls::cases::move_slot;
 use crate::stalls::scene::Side;
 use lockward_tests::raise_open_files;
 
-/// The name of the stage.
 pub const STAGE: &str = "slots";
 
 const COUNTS: [usize; 4] = [10, 100, 1_000, 10_000];

@@ -1,6 +1,5 @@
 //! Curves by the number of waiting clients: CPU for a wait and for a hand-off, and memory. Either all clients wait for
-//! one lock, or each client waits for its own lock. For comparison, the stage also measures BLPOPs that LPUSH serves,
-//! and a module that only blocks and unblocks clients.
+//! one lock, or each client waits for its own lock. For comparison, the stage also measures BLPOPs that LPUSH serves.
 
 use super::curves::{LONG_LEASE, Point, axes, has_memory, plot};
 use crate::clients::{Client, Clients};
@@ -9,18 +8,17 @@ use crate::placement::{Place, be_client_of};
 use crate::report::Report;
 use crate::results::Unit;
 use crate::rounds::Series;
-use crate::server::{Loaded, Server};
+use crate::server::Server;
 use lockward_tests::{eventually, own_files, raise_open_files};
 use std::net::Ipv4Addr;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// The name of the stage.
 pub const STAGE: &str = "waiters";
 
 const COUNTS: [usize; 6] = [1, 10, 100, 1_000, 10_000, 50_000];
-/// Memory is measured with this number of clients or more: it is the memory of all clients, divided by their number.
+/// With fewer clients than this, memory is not measured: the noise would be larger than the memory of the clients.
 const WORTH_WEIGHING: usize = 1_000;
 /// Hand-offs in a round.
 const HANDOFFS: usize = 200;
@@ -36,8 +34,7 @@ const SETTLED: Duration = Duration::from_secs(6);
 /// Memory of one waiter of each kind, in the servers and in this program, in bytes.
 const BYTES: f64 = 300_000.0;
 /// The kinds of wait. Each has its own server.
-const KINDS: [Kind; 3] = [Kind::Lock, Kind::List, Kind::Bare];
-const BARE: &str = "a module that only blocks and unblocks clients";
+const KINDS: [Kind; 2] = [Kind::Lock, Kind::List];
 
 /// What the clients wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,17 +61,6 @@ impl Shape {
     }
 }
 
-/// What is measured on one server at one point of the curve, that is, with a certain number of waiters. Memory is in bytes for each client.
-#[derive(Debug, Default)]
-struct Measured {
-    handoff: Series,
-    wait: Series,
-    connection: Series,
-    connection_later: Series,
-    waiter: Series,
-    waiter_later: Series,
-}
-
 /// A server with a growing number of waiting clients. With [`Shape::One`], client 0 is the first holder of the lock.
 /// With [`Shape::Each`], client 0 holds all locks and passes them on.
 struct Crowd {
@@ -99,7 +85,6 @@ impl Crowd {
             "tcp-backlog 4096",
             &format!("lock.max-waiters {most}"),
             &format!("lock.max-waiters-total {most}"),
-            &Loaded::Empty.line_of_config(),
         ]);
         let mut clients = Clients::none();
         clients.connect(Ipv4Addr::LOCALHOST, server.port());
@@ -250,7 +235,6 @@ impl Worker {
         answer.recv().expect("a crowd")
     }
 
-    /// Ends the server.
     fn end(self) {
         drop(self.orders);
         self.thread.join().expect("a crowd");
@@ -287,13 +271,25 @@ pub fn measure(report: &mut Report) {
             if !has_memory(report, (count - before) as f64 * BYTES, &format!("{count} waiters")) {
                 break;
             }
-            let mut measured = <[Measured; KINDS.len()]>::default();
-            grow(&workers, shape, &mut measured, before, count);
-            let costs = report.alternate(ROUNDS, workers.len(), |which| workers[which].ask(Crowd::round));
-            for (measured, [handoff, wait]) in measured.iter_mut().zip(costs) {
-                (measured.handoff, measured.wait) = (handoff, wait);
+            let point = Point::new(STAGE, count, "waiter");
+            let is_weighed = shape == Shape::Each && count >= WORTH_WEIGHING;
+            let memory = grow(&workers, count, is_weighed);
+            if let [none, connected, waiting] = memory[..] {
+                let each = |used: f64| Series::once((used - none) / (count - before) as f64);
+                let what = "memory of a connection that has been idle for 6 seconds";
+                point.row(report, ("connection", what, Unit::Bytes), &each(connected));
+                let what = "memory of a waiter that has been idle for 6 seconds, with its connection";
+                point.row(report, ("memory", what, Unit::Bytes), &each(waiting));
             }
-            add_rows(report, shape, count, &measured);
+            let costs = report.alternate(ROUNDS, workers.len(), |which| workers[which].ask(Crowd::round));
+            let [lock, list]: [_; 2] = costs.try_into().expect("two kinds of wait");
+            let works =
+                [("handoff", "a hand-off", "LPUSH to BLPOP"), ("wait", "the start of a wait", "BLPOP")];
+            for (number, (curve, work, against)) in works.into_iter().enumerate() {
+                let what = format!("server CPU for {work}, {}", shape.words());
+                let curve = (&*format!("{}-{curve}", shape.name()), &*what, Unit::Nanoseconds);
+                point.compared(report, curve, against, [&lock[number], &list[number]]);
+            }
             before = count;
         }
         add_plot(report, shape);
@@ -301,70 +297,22 @@ pub fn measure(report: &mut Report) {
     }
 }
 
-/// Connects clients to each server, up to `count`, and lets them wait. Measures the memory of the new clients.
-fn grow(workers: &[Worker], shape: Shape, measured: &mut [Measured], before: usize, count: usize) {
-    let is_weighed = count >= WORTH_WEIGHING;
-    let settle = || {
+/// Connects clients to each server, up to `count`, and lets them wait. If `is_weighed` is set, returns the memory of
+/// the first server in bytes: before the new clients, with their connections, and while they wait.
+fn grow(workers: &[Worker], count: usize, is_weighed: bool) -> Vec<f64> {
+    let mut memory = Vec::new();
+    let mut weigh = || {
         if is_weighed {
             thread::sleep(SETTLED);
+            memory.push(workers[0].ask(Crowd::used));
         }
     };
-    let used = || -> Vec<f64> { workers.iter().map(|worker| worker.ask(Crowd::used)).collect() };
-    settle();
-    let begin = used();
-    let mut weigh = |series: fn(&mut Measured) -> &mut Series| {
-        if is_weighed {
-            for ((measured, used), begin) in measured.iter_mut().zip(used()).zip(&begin) {
-                series(measured).push((used - begin) / (count - before) as f64);
-            }
-        }
-    };
+    weigh();
     workers.iter().for_each(|worker| worker.ask(move |crowd| crowd.connect(count)));
-    // With one lock, the clients wait as soon as they have connected, so the connections are not measured by themselves.
-    // The first figure of a waiter is then an upper bound: the buffers of new connections are still large.
-    if shape == Shape::Each {
-        weigh(|measured| &mut measured.connection);
-        settle();
-        weigh(|measured| &mut measured.connection_later);
-    }
+    weigh();
     workers.iter().for_each(|worker| worker.ask(move |crowd| crowd.wait(count)));
-    weigh(|measured| &mut measured.waiter);
-    settle();
-    weigh(|measured| &mut measured.waiter_later);
-}
-
-fn add_rows(report: &mut Report, shape: Shape, count: usize, [lock, list, bare]: &[Measured; KINDS.len()]) {
-    let point = Point::new(STAGE, count, "waiter");
-    let (name, words) = (shape.name(), shape.words());
-    let mut add = |curve: &str, what: &str, unit, against: &str, of: fn(&Measured) -> &Series| {
-        if of(lock).rounds() > 0 {
-            let curve = format!("{name}-{curve}");
-            let what = format!("{what}, {words}");
-            point.compared(report, (&curve, &what, unit), against, [of(lock), of(list)]);
-            point.ratio(report, (&format!("{curve}-bare"), &what, unit), BARE, [of(lock), of(bare)]);
-        }
-    };
-    let nanoseconds = Unit::Nanoseconds;
-    add("handoff", "server CPU for a hand-off", nanoseconds, "LPUSH to BLPOP", |measured| &measured.handoff);
-    add("wait", "server CPU for the start of a wait", nanoseconds, "BLPOP", |measured| &measured.wait);
-    let later = "memory of a waiter that has been idle for 6 seconds, with its connection";
-    add("memory-later", later, Unit::Bytes, "BLPOP", |measured| &measured.waiter_later);
-    if shape == Shape::One {
-        let new = "memory of a waiter that has just connected";
-        add("memory", new, Unit::Bytes, "BLPOP", |measured| &measured.waiter);
-    } else {
-        let mut add = |name, what, series: &Series| {
-            if series.rounds() > 0 {
-                point.row(report, (name, what, Unit::Bytes), series);
-            }
-        };
-        add("connection", "memory of a connection after its first command", &lock.connection);
-        add(
-            "connection-later",
-            "memory of a connection that has been idle for 6 seconds",
-            &lock.connection_later,
-        );
-    }
+    weigh();
+    memory
 }
 
 fn add_plot(report: &mut Report, shape: Shape) {

@@ -17,13 +17,13 @@ const COUNTED: Duration = Duration::from_millis(500);
 const LEAD: Duration = Duration::from_millis(1_500);
 /// Like [`LEAD`], for the setup of a million holders.
 const LONG_LEAD: Duration = Duration::from_secs(15);
-/// The number of locks that are deleted.
+/// The number of locks that a client deletes.
 const DELETED: usize = 20_000;
 /// The number of leases that end together.
 const LEASES: usize = 100_000;
 /// The time within which all leases of one lock end, one after the other.
 const SECOND: Duration = Duration::from_secs(1);
-/// The number of locks that are renewed in a script.
+/// The number of locks that a script renews.
 const RENEWED: usize = 9_000;
 /// The number of locks or strings of a large server.
 const MILLION: usize = 1_000_000;
@@ -35,7 +35,7 @@ const FREED: Duration = Duration::from_millis(500);
 const MOVED: usize = 1_000;
 /// How long a slot may take to move.
 const MOVES: Duration = Duration::from_secs(60);
-/// A memory limit that is never reached here.
+/// A memory limit that no case reaches.
 const FAR_AWAY: &str = "64gb";
 
 // Lines of scripts. A script runs them for each key. `owner` in a script is the name that [`owner`] returns.
@@ -43,10 +43,6 @@ const RELEASE: &str = "redis.call('LOCK.RELEASE', key, 'holder')";
 const RENEW: &str = "redis.call('LOCK.RENEW', key, owner, 'PX', 60000)";
 const PUSH: &str = "redis.call('LPUSH', key, 'x')";
 const EXPIRE: &str = "redis.call('PEXPIRE', key, 60000)";
-
-const fn is_null(reply: &Reply) -> bool {
-    reply.is_null()
-}
 
 const fn is_error(reply: &Reply) -> bool {
     matches!(reply, Reply::Error(_))
@@ -71,7 +67,7 @@ pub fn standing(side: Side, count: usize, length: usize) -> Vec<f64> {
     vec![longest, scene.cpu_percent(COUNTED)]
 }
 
-/// Many held locks are deleted, by one DEL or by a DEL for each lock. Both sides have a memory limit.
+/// A client deletes many held locks, by one DEL or by a DEL for each lock. Both sides have a memory limit.
 pub fn deletes(side: Side, by_one: bool) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     limit_memory(&mut scene, FAR_AWAY);
@@ -111,54 +107,36 @@ pub fn wait_limits(side: Side) -> Vec<f64> {
     scene.hold(1, None);
     let end = Instant::now() + LEAD;
     scene.wait(&mut clients, |who| side.wait(&key(0), &owner(who), Some(end)));
-    let longest = scene.longest_ping(|scene| {
-        thread::sleep(left_until(end));
-        scene.until_blocked(0);
-    });
-    expect(&mut clients, is_null);
-    vec![longest]
+    vec![scene.longest_unblocking(&mut clients, Reply::is_null, |_| thread::sleep(left_until(end)))]
 }
 
 pub fn vanished(side: Side) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     let clients = scene.crowd(MANY, 1);
-    vec![scene.longest_ping(|scene| {
-        drop(clients);
-        scene.until_blocked(0);
-    })]
+    vec![scene.longest_unblocking(&mut [], is_granted, |_| drop(clients))]
 }
 
 pub fn flushed(side: Side) -> Vec<f64> {
-    granted(side, MANY, |scene| match side {
-        Side::Lockward => scene.call(&["FLUSHALL"]),
-        Side::Plain => scene.script(MANY, &[PUSH]),
-    })
+    granted(side, MANY, |scene| scene.call(&["FLUSHALL"]), &[PUSH])
 }
 
 pub fn script_of_releases(side: Side) -> Vec<f64> {
-    granted(side, MANY, |scene| match side {
-        Side::Lockward => scene.script(MANY, &[RELEASE]),
-        Side::Plain => scene.script(MANY, &[PUSH]),
-    })
+    granted(side, MANY, |scene| scene.script(MANY, &[RELEASE]), &[PUSH])
 }
 
 pub fn script_of_renewals(side: Side) -> Vec<f64> {
-    granted(side, RENEWED, |scene| match side {
-        Side::Lockward => scene.script(RENEWED, &[RELEASE, RENEW]),
-        Side::Plain => scene.script(RENEWED, &[PUSH, EXPIRE]),
-    })
+    granted(side, RENEWED, |scene| scene.script(RENEWED, &[RELEASE, RENEW]), &[PUSH, EXPIRE])
 }
 
-/// Each of `count` clients waits for its own lock or list. `provoke` serves them all.
-fn granted(side: Side, count: usize, provoke: impl FnOnce(&mut Scene)) -> Vec<f64> {
+/// Each of `count` clients waits for its own lock or list. `free` makes the server grant all locks. A script of the
+/// lines `push` serves all lists.
+fn granted(side: Side, count: usize, free: impl FnOnce(&mut Scene), push: &[&str]) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     let mut clients = scene.crowd(count, count);
-    let longest = scene.longest_ping(|scene| {
-        provoke(scene);
-        scene.until_blocked(0);
-    });
-    expect(&mut clients, is_granted);
-    vec![longest]
+    vec![scene.longest_unblocking(&mut clients, is_granted, |scene| match side {
+        Side::Lockward => free(scene),
+        Side::Plain => scene.script(count, push),
+    })]
 }
 
 pub fn overwritten(side: Side) -> Vec<f64> {
@@ -176,12 +154,7 @@ pub fn overwritten(side: Side) -> Vec<f64> {
             clients
         }
     };
-    let longest = scene.longest_ping(|scene| {
-        scene.call(&["SET", &key(0), "x"]);
-        scene.until_blocked(0);
-    });
-    expect(&mut clients, is_error);
-    vec![longest]
+    vec![scene.longest_unblocking(&mut clients, is_error, |scene| scene.call(&["SET", &key(0), "x"]))]
 }
 
 pub fn leases(side: Side) -> Vec<f64> {
@@ -200,22 +173,19 @@ pub fn leases_waited_for(side: Side) -> Vec<f64> {
     let end = Instant::now() + LEAD;
     scene.hold(MANY, Some(end));
     scene.wait(&mut clients, |who| side.wait(&key(who), &owner(who), None));
-    let longest = scene.longest_ping(|scene| {
+    vec![scene.longest_unblocking(&mut clients, is_granted, |scene| {
         thread::sleep(left_until(end));
         if side == Side::Plain {
             scene.script(MANY, &[PUSH]);
         }
-        scene.until_blocked(0);
-    });
-    expect(&mut clients, is_granted);
-    vec![longest]
+    })]
 }
 
 /// Saves a snapshot in a child process.
 fn save(scene: &mut Scene) {
     let begin = Instant::now();
     scene.call(&["BGSAVE"]);
-    // On a busy machine the snapshot may take much longer, so this does not wait for its end.
+    // On a busy machine the snapshot may take much longer, so this function does not wait for its end.
     while begin.elapsed() < SAVED && scene.control.info_number("persistence", "rdb_bgsave_in_progress") > 0.0
     {
         thread::sleep(POLLED);
@@ -263,8 +233,8 @@ pub fn leases_of_one(side: Side, within_a_second: bool, beside: Beside) -> Vec<f
     vec![longest]
 }
 
-/// One lock with many holders is saved, dumped, restored, deleted and flushed. On a plain server, a sorted set with as
-/// many members takes its place.
+/// The server saves, dumps, restores, deletes and flushes one lock with many holders. A plain server has a sorted set
+/// with as many members instead of the lock.
 pub fn million_holders(side: Side) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     let key = key(0);
@@ -295,7 +265,7 @@ pub fn million_holders(side: Side) -> Vec<f64> {
     vec![save, dump, restored, unlink, delete, flush, unlink_with_limit]
 }
 
-/// All leases of one lock with many holders end, and the server deletes the key. On a plain server a sorted set
+/// All leases of one lock with many holders end, and the server deletes the key. On a plain server, a sorted set
 /// expires.
 pub fn million_holders_expire(side: Side) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
@@ -340,17 +310,10 @@ pub fn reentries(side: Side) -> Vec<f64> {
     let mut clients = scene.connect(MANY);
     scene.hold(1, None);
     scene.wait(&mut clients, |_| side.wait(&key(0), &owner(0), None));
-    let longest = scene.longest_ping(|scene| {
-        match side {
-            Side::Lockward => scene.call(&["LOCK.RELEASE", &key(0), HOLDER]),
-            Side::Plain => {
-                let list = key(0);
-                scene.call(&[&["LPUSH", list.as_str()][..], &["x"; MANY]].concat());
-            }
-        }
-        scene.until_blocked(0);
+    let longest = scene.longest_unblocking(&mut clients, is_granted, |scene| match side {
+        Side::Lockward => scene.call(&["LOCK.RELEASE", &key(0), HOLDER]),
+        Side::Plain => scene.call(&[&["LPUSH", &*key(0)][..], &["x"; MANY]].concat()),
     });
-    expect(&mut clients, is_granted);
     drop(clients);
     vec![longest, scene.used_once_alone() - used_before]
 }
@@ -359,12 +322,8 @@ pub fn replica(side: Side) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     let mut clients = scene.crowd(MANY, 1);
     let primary = free_port().to_string();
-    let longest = scene.longest_ping(|scene| {
-        scene.call(&["REPLICAOF", "127.0.0.1", &primary]);
-        scene.until_blocked(0);
-    });
-    expect(&mut clients, is_error);
-    vec![longest]
+    let provoke = |scene: &mut Scene| scene.call(&["REPLICAOF", "127.0.0.1", &primary]);
+    vec![scene.longest_unblocking(&mut clients, is_error, provoke)]
 }
 
 pub fn slot_moves(side: Side) -> Vec<f64> {
@@ -411,7 +370,7 @@ pub fn move_slot(side: Side, moved: usize, by_server: bool) -> Option<Moved> {
         Side::Plain => side.wait(&format!("{}:list", keys[who]), &owner(who), None),
     });
     let mut whole = Duration::ZERO;
-    let longest = source.longest_ping(|source| {
+    let longest = source.longest_unblocking(&mut clients, is_error, |source| {
         let begin = Instant::now();
         if by_server {
             migrate_slot(source, &mut target, &slot, &there);
@@ -429,7 +388,6 @@ pub fn move_slot(side: Side, moved: usize, by_server: bool) -> Option<Moved> {
         source.until_blocked(0);
         whole = begin.elapsed();
     });
-    expect(&mut clients, is_error);
     Some(Moved { longest, whole: whole.as_secs_f64() * 1e3 })
 }
 

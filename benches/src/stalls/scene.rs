@@ -25,7 +25,7 @@ pub const POLLED: Duration = Duration::from_millis(2);
 /// After this number of requests, this program waits until the server has read them.
 const UNREAD: usize = 100;
 
-/// The owner in requests where the name does not matter. Usually it holds the locks.
+/// The owner in requests where the name does not matter. This owner usually holds the locks.
 pub const HOLDER: &str = "holder";
 
 /// Returns the instant at which the lease with this number ends.
@@ -67,12 +67,10 @@ pub fn take_slot(owner: &str, lease: &str) -> Vec<u8> {
     request(&["LOCK.ACQUIRE", &key(0), owner, "PX", lease, "SLOTS", "1000000"])
 }
 
-/// The request of an owner that releases its slot.
 pub fn release_slot(owner: &str) -> Vec<u8> {
     request(&["LOCK.RELEASE", &key(0), owner])
 }
 
-/// The key of this number.
 pub fn key(number: usize) -> String {
     format!("stall:{number:07}")
 }
@@ -122,7 +120,7 @@ impl Scene {
         self.control.call(arguments);
     }
 
-    /// Runs a script. It executes each of these lines for all keys from 0.
+    /// Runs a script. The script executes each of these lines for all keys from 0.
     pub fn script(&mut self, keys: usize, lines: &[&str]) {
         let pass = |line: &&str| {
             format!(
@@ -189,7 +187,6 @@ impl Scene {
         }
     }
 
-    /// Opens `count` connections.
     pub fn connect(&self, count: usize) -> Vec<tests::Client> {
         (0..count).map(|_| self.server.connect()).collect()
     }
@@ -214,7 +211,6 @@ impl Scene {
         clients
     }
 
-    /// Waits until `count` clients are blocked.
     pub fn until_blocked(&mut self, count: usize) {
         self.until("clients", "blocked_clients", count as f64);
     }
@@ -246,6 +242,21 @@ impl Scene {
         pinger.stop().as_secs_f64() * 1e3
     }
 
+    /// Like [`Scene::longest_ping`], until no client is blocked. Then each of `clients` must have an expected reply.
+    pub fn longest_unblocking(
+        &mut self,
+        clients: &mut [tests::Client],
+        expected: fn(&Reply) -> bool,
+        provoke: impl FnOnce(&mut Self),
+    ) -> f64 {
+        let longest = self.longest_ping(|scene| {
+            provoke(scene);
+            scene.until_blocked(0);
+        });
+        expect(clients, expected);
+        longest
+    }
+
     /// The server's CPU in per cent, measured for this time.
     pub fn cpu_percent(&self, time: Duration) -> f64 {
         let (cpu, begin) = (self.server.cpu(), Instant::now());
@@ -255,7 +266,7 @@ impl Scene {
     }
 }
 
-/// Reads a reply to each client. Panics if a reply is not of the expected kind.
+/// Reads a reply to each client. Panics if `expected` returns false for a reply.
 pub fn expect(clients: &mut [tests::Client], expected: fn(&Reply) -> bool) {
     for client in clients {
         let reply = client.reply();
@@ -287,7 +298,6 @@ impl Pinger {
         Self { stop, thread }
     }
 
-    /// The longest PING.
     fn stop(self) -> Duration {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().expect("replies to PING")
