@@ -40,8 +40,8 @@ type contest struct {
 	tallies  []tally
 	// In the job contended: the last holder. Only the lock protects this field.
 	holder int
-	// In the jobs with several holders: the weight that is held now, and the number of grants that
-	// kept this weight within the limit.
+	// In the jobs with several holders: the sum of the holders' weights, and the number of grants that kept this sum within the
+	// limit.
 	held, allowed atomic.Int64
 }
 
@@ -101,7 +101,7 @@ func (c *contest) connect(ctx context.Context, count int) ([]client, error) {
 	lock := int64(os.Getpid()) << 16
 	var clients []client
 	for index := range count {
-		client, err := c.connectOne(ctx, lock, index)
+		client, err := c.peer.connect(ctx, c.address, lock, shareOf(c.job, index))
 		if err != nil {
 			return nil, fmt.Errorf("client %d cannot connect: %w", index+1, err)
 		}
@@ -111,13 +111,6 @@ func (c *contest) connect(ctx context.Context, count int) ([]client, error) {
 		}
 	}
 	return clients, nil
-}
-
-func (c *contest) connectOne(ctx context.Context, lock int64, index int) (client, error) {
-	if c.peer.connectShare == nil {
-		return c.peer.connect(ctx, c.address, lock)
-	}
-	return c.peer.connectShare(ctx, c.address, lock, shareOf(c.job, index))
 }
 
 func (c *contest) loop(ctx context.Context, client client, index int) error {

@@ -24,7 +24,7 @@ type etcdClient struct {
 	mutex   *concurrency.Mutex
 }
 
-func connectEtcd(ctx context.Context, address string, lock int64) (client, error) {
+func connectEtcd(ctx context.Context, address string, lock int64, _ share) (client, error) {
 	etcd, err := clientv3.New(clientv3.Config{
 		Endpoints:   []string{address},
 		DialTimeout: 5 * time.Second,

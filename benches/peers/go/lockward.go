@@ -15,8 +15,9 @@ var lockwardPeer = peer{
 		{"lockward", "github.com/lockward/lockward-go"},
 		{"go-redis", "github.com/redis/go-redis/v9"},
 	},
-	defaults:     "a redis.Client and a lockward.Client for each client; lease 30 s, renewed",
-	connectShare: connectLockward,
+	defaults: "a redis.Client and a lockward.Client for each client; lease 30 s, renewed",
+	isShared: true,
+	connect:  connectLockward,
 }
 
 type lockwardClient struct {

@@ -3,8 +3,8 @@
 //	peers <peer> <job> <address> --clients N --seconds S
 //
 // The peer is lockward-go, redsync, etcd, mariadb or postgres. The server of the peer listens at the address.
-// ../README.md describes the jobs. The program prints its answer as one line of JSON. If anything goes wrong, it prints the
-// reason to standard error and ends.
+// ../README.md describes the jobs. The program prints its answer as one line of JSON. If the program fails, it prints the
+// reason to standard error.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 
 // A client of a peer, with its own connection.
 type client interface {
-	// Acquire waits for the lock. It returns errGaveUp if the library itself stops trying.
+	// Waits for the lock. Returns errGaveUp if the library itself stops trying.
 	acquire(ctx context.Context) error
 	release(ctx context.Context) error
 	close()
@@ -31,10 +31,10 @@ type peer struct {
 	modules [][2]string
 	// The defaults of the library, for the table.
 	defaults string
-	// Connects a client that will use the lock with this number.
-	connect func(ctx context.Context, address string, lock int64) (client, error)
-	// Connects a client that will take this share of the lock. This is nil if the library has only exclusive locks.
-	connectShare func(ctx context.Context, address string, lock int64, share share) (client, error)
+	// Whether the library has shared locks.
+	isShared bool
+	// Connects a client that will take this share of the lock with this number.
+	connect func(ctx context.Context, address string, lock int64, share share) (client, error)
 }
 
 var peers = map[string]peer{
@@ -82,7 +82,7 @@ func run(arguments []string) (*answer, error) {
 	if !known {
 		return nil, fmt.Errorf("there is no peer %q", name)
 	}
-	if job != uncontended && job != contended && !(isShared(job) && peer.connectShare != nil) {
+	if job != uncontended && job != contended && !(isShared(job) && peer.isShared) {
 		return nil, fmt.Errorf("%s has no job %q", name, job)
 	}
 	if *clients < 1 || *seconds < 1 {

@@ -23,7 +23,7 @@ type mariadbClient struct {
 	acquireStatement, releaseStatement string
 }
 
-func connectMariadb(ctx context.Context, address string, lock int64) (client, error) {
+func connectMariadb(ctx context.Context, address string, lock int64, _ share) (client, error) {
 	database, err := sql.Open("mysql", "root@tcp("+address+")/")
 	if err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ type postgresClient struct {
 	lock       int64
 }
 
-func connectPostgres(ctx context.Context, address string, lock int64) (client, error) {
+func connectPostgres(ctx context.Context, address string, lock int64, _ share) (client, error) {
 	connection, err := pgx.Connect(ctx, "postgres://postgres@"+address+"/postgres")
 	return &postgresClient{connection, lock}, err
 }

@@ -26,7 +26,7 @@ type redsyncClient struct {
 	mutex *redsync.Mutex
 }
 
-func connectRedsync(ctx context.Context, address string, lock int64) (client, error) {
+func connectRedsync(ctx context.Context, address string, lock int64, _ share) (client, error) {
 	connection := redis.NewClient(&redis.Options{Addr: address})
 	mutex := redsync.New(goredis.NewPool(connection)).NewMutex(fmt.Sprintf("lock:%d", lock))
 	return &redsyncClient{connection, mutex}, connection.Ping(ctx).Err()

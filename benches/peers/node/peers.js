@@ -3,7 +3,7 @@
 //   peers.js <peer> <job> <address> --clients N --seconds S
 //
 // The peer is lockward-node or node-redlock. A Redis server listens at the address. ../README.md describes the jobs.
-// The program prints its answer as one line of JSON. If anything goes wrong, it prints the reason to standard error and ends.
+// The program prints its answer as one line of JSON. If the program fails, it prints the reason to standard error.
 //
 // All clients run in one process and share one ioredis connection, as the callers in a Node.js program do.
 
@@ -78,8 +78,8 @@ let counter = 0;
 let warmUp = 0;
 let holder = -1;
 let handoffs = 0;
-// In the jobs with several holders: the weight that is held now, and the number of grants that kept this weight
-// within the limit.
+// In the jobs with several holders: the sum of the holders' weights, and the number of grants that kept this sum within the
+// limit.
 let held = 0;
 let allowed = 0;
 

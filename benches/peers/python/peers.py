@@ -3,10 +3,10 @@
     peers.py <peer> <job> <address> --clients N --seconds S
 
 The peer is lockward-python or redis-py. A Redis server listens at the address. ../README.md describes the jobs.
-The program prints its answer as one line of JSON. If anything goes wrong, it prints the reason to standard error and ends.
+The program prints its answer as one line of JSON. If the program fails, it prints the reason to standard error.
 
-Each client is a thread with its own connection. One process of CPython runs one thread at a time, so the process would be
-the bottleneck. Therefore the threads are spread over as many processes as there are CPUs. The counters are in shared memory.
+Each client is a thread with its own connection. One process of CPython runs only one thread at a time. So the threads are
+spread over as many processes as there are CPUs. The counters are in shared memory.
 """
 
 import argparse
@@ -96,7 +96,7 @@ class Contest:
         self.counters = multiprocessing.RawArray(c_int64, self.clients)
         # In the job contended: the last holder. Only the lock protects this field.
         self.holder = multiprocessing.RawValue(c_int64)
-        # In the jobs with several holders: the weight that is held now.
+        # In the jobs with several holders: the sum of the holders' weights.
         self.held = multiprocessing.Value(c_int64)
         # The process id makes the name unique: the server may still hold the locks of an earlier run.
         self.name = f"lock:{os.getpid()}"
@@ -111,7 +111,7 @@ class Contest:
         return index % 3 + 1 if self.job == "weights" else 1
 
     def limit(self):
-        """How much may be held at once."""
+        """The largest sum of the weights of all holders."""
         return READERS if self.job == "readers" else PERMITS
 
 
@@ -128,7 +128,7 @@ class Client:
         self.lock = contest.peer(connection, f"{contest.name}:{self.own}", contest, index)
         self.waits_us = []
         self.handoffs = 0
-        # In the jobs with several holders: the number of grants that kept the held weight within the limit.
+        # In the jobs with several holders: the number of grants that kept the sum of the weights within the limit.
         self.allowed = 0
 
     def run(self, begin):
@@ -170,32 +170,25 @@ class Client:
 
 def run_clients(contest, indexes, pipe):
     """Runs some of the clients, in a child process. Sends `None` to the parent when the clients are connected, and their
-    measurements at the end. If a client fails, sends the reason as a string instead."""
+    measurements at the end. If a client fails, sends the reason as a string and ends."""
     try:
         clients = [Client(contest, index) for index in indexes]
         pipe.send(None)
         begin = pipe.recv()
-        failed = threading.excepthook = Failed()
+        reasons = []
+        threading.excepthook = lambda failure: reasons.append(f"{failure.exc_type.__name__}: {failure.exc_value}")
         threads = [threading.Thread(target=client.run, args=[begin], daemon=True) for client in clients]
         for thread in threads:
             thread.start()
         for thread in threads:
-            while thread.is_alive() and not failed.reason:
+            while thread.is_alive() and not reasons:
                 thread.join(0.2)
         seen = [(client.index, client.waits_us, client.handoffs, client.allowed) for client in clients]
-        pipe.send(failed.reason or seen)
+        pipe.send(reasons[0] if reasons else seen)
     except redis.RedisError as error:
         pipe.send(f"a client cannot connect: {error}")
 
 
-class Failed:
-    """An exception hook for threads that stores why a thread has failed."""
-
-    def __init__(self):
-        self.reason = None
-
-    def __call__(self, failure):
-        self.reason = f"{failure.exc_type.__name__}: {failure.exc_value}"
 
 
 def listen(pipes, seconds):
@@ -230,8 +223,7 @@ def run(arguments):
     began = time.time() + WARM_UP
     for pipe in pipes:
         pipe.send(begin)
-    seen = sum(listen(pipes, WARM_UP + contest.seconds + PATIENCE), [])
-    seen = sorted(seen)
+    seen = sorted(sum(listen(pipes, WARM_UP + contest.seconds + PATIENCE), []))
     return {
         "version": contest.peer.version,
         "notes": f"{contest.peer.notes}; {processes} processes",
@@ -247,8 +239,8 @@ def main():
     parser.add_argument("peer", choices=PEERS)
     parser.add_argument("job", choices=EXCLUSIVE + SHARED)
     parser.add_argument("address")
-    parser.add_argument("--clients", type=int, default=50)
-    parser.add_argument("--seconds", type=int, default=10)
+    parser.add_argument("--clients", type=int, required=True)
+    parser.add_argument("--seconds", type=int, required=True)
     arguments = parser.parse_args()
     if arguments.job not in PEERS[arguments.peer].jobs:
         parser.error(f"{arguments.peer} has no job {arguments.job}")

@@ -33,9 +33,9 @@ struct Requests {
 
 impl Requests {
     fn new(commands: Commands, contest: &Contest, client: usize) -> Self {
-        let (key, owner) = (key(contest.job(), client), owner(client));
+        let (key, owner) = (key(contest.job, client), owner(client));
         let (permits, weight);
-        let options: &[&str] = match limit(contest.job(), client) {
+        let options: &[&str] = match limit(contest.job, client) {
             Limit::Exclusive => &[],
             Limit::Shared => &["SHARED"],
             Limit::Permits(taken) => {
@@ -135,11 +135,11 @@ fn run(mut connection: Client, requests: &Requests, client: usize, contest: &Con
         let is_counted = contest.counts(granted);
         // A client that gets the lock after the end of the job only releases it.
         if !contest.is_over(granted) {
-            if contest.job().is_shared() {
+            if contest.job.is_shared() {
                 contest.enter(client, is_counted);
                 thread::sleep(HOLD);
                 contest.leave(client);
-            } else if contest.job() == Job::Contended {
+            } else if contest.job == Job::Contended {
                 let read = contest.read(is_counted);
                 thread::yield_now();
                 contest.write(client, read, is_counted);

@@ -30,25 +30,25 @@ pub fn limit(job: Job, client: usize) -> Limit {
     }
 }
 
-/// The key of a client's lock. It differs from job to job, because several jobs run on one server.
+/// The key of a client's lock. The key differs from job to job, because several jobs run on one server.
 pub fn key(job: Job, client: usize) -> String {
     if job == Job::Uncontended { format!("own:{client}") } else { format!("all:{job}") }
 }
 
-/// A job that is running. Its counters are shared by all clients.
+/// A job that is running. All clients share its counters.
 #[derive(Debug)]
 pub struct Contest {
-    job: Job,
+    pub job: Job,
     begin: Instant,
     began: SystemTime,
     end: Instant,
     /// A client that holds an exclusive lock reads this number, yields, and writes the number plus 1. During the
-    /// warm-up it uses `warm_up` in place of this number.
+    /// warm-up, the client uses `warm_up` in place of `counter`.
     counter: AtomicU64,
     warm_up: AtomicU64,
     last: AtomicUsize,
     handoffs: AtomicU64,
-    /// The weight that is held now, in the jobs with several holders.
+    /// The sum of the holders' weights, in the jobs with several holders.
     held: AtomicU64,
 }
 
@@ -67,11 +67,6 @@ impl Contest {
             handoffs: AtomicU64::new(0),
             held: AtomicU64::new(0),
         }
-    }
-
-    /// The job of the clients.
-    pub const fn job(&self) -> Job {
-        self.job
     }
 
     /// Whether the job has ended.

@@ -29,7 +29,7 @@ pub async fn compete(client: &Client, contest: &Arc<Contest>, clients: usize) ->
 }
 
 async fn run(client: Client, number: usize, contest: Arc<Contest>) -> Vec<u32> {
-    let key = key(contest.job(), number);
+    let key = key(contest.job, number);
     let mut times = Vec::new();
     loop {
         let asked = Instant::now();
@@ -37,7 +37,7 @@ async fn run(client: Client, number: usize, contest: Arc<Contest>) -> Vec<u32> {
             return times;
         }
         let lock = client.lock(&key);
-        let lock = match limit(contest.job(), number) {
+        let lock = match limit(contest.job, number) {
             Limit::Exclusive => lock,
             Limit::Shared => lock.shared(),
             Limit::Permits(weight) => lock.slots(PERMITS as u32).weight(weight as u32),
@@ -47,12 +47,12 @@ async fn run(client: Client, number: usize, contest: Arc<Contest>) -> Vec<u32> {
         let is_counted = contest.counts(granted);
         // A client that gets the lock after the end of the job only releases it.
         if !contest.is_over(granted) {
-            if contest.job().is_shared() {
+            if contest.job.is_shared() {
                 contest.enter(number, is_counted);
                 // tokio::time::sleep would take up to a millisecond longer.
                 task::spawn_blocking(|| thread::sleep(HOLD)).await.expect("a thread that sleeps");
                 contest.leave(number);
-            } else if contest.job() == Job::Contended {
+            } else if contest.job == Job::Contended {
                 let read = contest.read(is_counted);
                 task::yield_now().await;
                 contest.write(number, read, is_counted);

@@ -9,11 +9,11 @@ import java.util.stream.Collectors;
 
 /** Clients of a peer that acquire and release for a while. */
 final class Contest {
-    /** During the warm-up the JIT compiler compiles the code. In nanoseconds, like the limits below. */
+    /** The time, in nanoseconds, in which the JIT compiler compiles the code. */
     private static final long WARM_UP = 4_000_000_000L;
-    /** How long after the end of the job the waiting clients may still get the lock, before they are interrupted. */
+    /** How long, in nanoseconds, clients may still wait after the end of the job. Then run() interrupts them. */
     private static final long LAST_GRANTS = 3_000_000_000L;
-    /** How long a client may take to end after an interrupt. */
+    /** How long, in nanoseconds, a client may take to end after an interrupt. */
     private static final long AFTER_INTERRUPT = 5_000_000_000L;
 
     private final Peer peer;
@@ -25,15 +25,15 @@ final class Contest {
     private long from;
     private long to;
 
-    // Only a client that holds an exclusive lock changes these four fields. It reads counter, yields, and writes the
-    // number plus 1. During the warm-up it uses warmUp in place of counter.
+    // Only a client that holds an exclusive lock changes these four fields. The client reads counter, yields, and writes
+    // the number plus 1. During the warm-up, the client uses warmUp in place of counter.
     private volatile long counter;
     private volatile long warmUp;
     private volatile int last = -1;
     private volatile long handOffs;
-    /** In the jobs with several holders: the weight that is held now. */
+    /** In the jobs with several holders: the sum of the holders' weights. */
     private final AtomicLong held = new AtomicLong();
-    /** In the jobs with several holders: the number of grants that kept this weight within the limit. */
+    /** In the jobs with several holders: the number of grants that kept the sum of the weights within the limit. */
     private final AtomicLong allowed = new AtomicLong();
 
     Contest(Peer peer, Job job, long seconds) {
@@ -126,7 +126,7 @@ final class Contest {
             try {
                 work();
             } catch (Exception problem) {
-                // After the end of the job, run() interrupts the clients that still wait, so this is not a failure.
+                // After the end of the job, run() interrupts the clients that still wait. Such an interrupt is no failure.
                 if (System.nanoTime() - to < 0) {
                     failure.compareAndSet(null, problem);
                 }

@@ -1,21 +1,18 @@
 package lockward.peers;
 
 import java.util.ArrayList;
-import java.util.Collection;
 import java.util.List;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
 import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
-import org.apache.curator.framework.recipes.locks.Lease;
 import org.apache.curator.retry.ExponentialBackoffRetry;
 
 /** Curator's locks on ZooKeeper. A CuratorFramework is one session. Many threads share it, as Curator advises. */
 final class Curator implements Peer {
     private static final int CLIENTS_A_SESSION = 50;
 
-    /** The kind of lock. */
     enum Kind { MUTEX, READ_WRITE, SEMAPHORE }
 
     private final List<CuratorFramework> sessions = new ArrayList<>();
@@ -38,7 +35,8 @@ final class Curator implements Peer {
         CuratorFramework session = sessions.get(client / CLIENTS_A_SESSION);
         String path = "/" + name;
         if (kind == Kind.SEMAPHORE) {
-            return permits(new InterProcessSemaphoreV2(session, path, Job.SEMAPHORE), job.permits(client));
+            InterProcessSemaphoreV2 semaphore = new InterProcessSemaphoreV2(session, path, Job.SEMAPHORE);
+            return Lock.of(() -> semaphore.acquire(job.permits(client)), semaphore::returnAll);
         }
         if (kind == Kind.READ_WRITE) {
             InterProcessReadWriteLock lock = new InterProcessReadWriteLock(session, path);
@@ -48,33 +46,12 @@ final class Curator implements Peer {
     }
 
     private static Lock mutex(InterProcessMutex mutex) {
-        return new Lock() {
-            @Override
-            public void acquire() throws Exception {
-                mutex.acquire();
-            }
-
-            @Override
-            public void release() throws Exception {
-                mutex.release();
-            }
-        };
-    }
-
-    private static Lock permits(InterProcessSemaphoreV2 semaphore, int permits) {
-        return new Lock() {
-            private Collection<Lease> leases;
-
-            @Override
-            public void acquire() throws Exception {
-                leases = semaphore.acquire(permits);
-            }
-
-            @Override
-            public void release() {
-                semaphore.returnAll(leases);
-            }
-        };
+        return Lock.of(
+                () -> {
+                    mutex.acquire();
+                    return mutex;
+                },
+                InterProcessMutex::release);
     }
 
     @Override

@@ -17,22 +17,9 @@ final class Lockward implements Peer {
         return switch (job) {
             case UNCONTENDED, CONTENDED -> Lock.of(lockward.getLock(name));
             case READERS -> Lock.of(lockward.getReadWriteLock(name), job.isWriter(client));
-            case PERMITS, WEIGHTS -> permits(lockward.getSemaphore(name, Job.SEMAPHORE), job.permits(client));
-        };
-    }
-
-    private static Lock permits(LockwardSemaphore semaphore, int permits) {
-        return new Lock() {
-            private HeldLock held;
-
-            @Override
-            public void acquire() throws InterruptedException {
-                held = semaphore.acquire(permits);
-            }
-
-            @Override
-            public void release() {
-                held.release();
+            case PERMITS, WEIGHTS -> {
+                LockwardSemaphore semaphore = lockward.getSemaphore(name, Job.SEMAPHORE);
+                yield Lock.of(() -> semaphore.acquire(job.permits(client)), HeldLock::release);
             }
         };
     }

@@ -1,5 +1,6 @@
 package lockward.peers;
 
+import java.util.concurrent.Callable;
 import java.util.concurrent.locks.ReadWriteLock;
 
 /** A lock library, connected to its server. */
@@ -13,29 +14,45 @@ interface Peer {
     /** The important defaults and peculiarities, for the table. */
     String notes();
 
-    /** A lock. */
     interface Lock {
         /** Waits until the client holds the lock. */
         void acquire() throws Exception;
 
         void release() throws Exception;
 
-        static Lock of(java.util.concurrent.locks.Lock lock) {
+        /** A lock from two functions. The function that releases gets the result of the function that acquires. */
+        static <T> Lock of(Callable<T> acquire, Release<T> release) {
             return new Lock() {
+                private T held;
+
                 @Override
-                public void acquire() throws InterruptedException {
-                    lock.lockInterruptibly();
+                public void acquire() throws Exception {
+                    held = acquire.call();
                 }
 
                 @Override
-                public void release() {
-                    lock.unlock();
+                public void release() throws Exception {
+                    release.release(held);
                 }
             };
+        }
+
+        static Lock of(java.util.concurrent.locks.Lock lock) {
+            return of(
+                    () -> {
+                        lock.lockInterruptibly();
+                        return lock;
+                    },
+                    java.util.concurrent.locks.Lock::unlock);
         }
 
         static Lock of(ReadWriteLock lock, boolean isWriter) {
             return of(isWriter ? lock.writeLock() : lock.readLock());
         }
+    }
+
+    /** Releases what a client holds. */
+    interface Release<T> {
+        void release(T held) throws Exception;
     }
 }

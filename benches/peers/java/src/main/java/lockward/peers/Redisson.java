@@ -11,7 +11,6 @@ import org.redisson.config.Config;
 final class Redisson implements Peer {
     private static final long LEASE_S = 30;
 
-    /** The kind of lock. */
     enum Kind { LOCK, FAIR, READ_WRITE, SEMAPHORE, EXPIRABLE_SEMAPHORE }
 
     private final RedissonClient redisson;
@@ -33,6 +32,7 @@ final class Redisson implements Peer {
 
     @Override
     public Lock lock(String name, Job job, int client) {
+        int permits = job.permits(client);
         return switch (kind) {
             case LOCK -> Lock.of(redisson.getLock(name));
             case FAIR -> Lock.of(redisson.getFairLock(name));
@@ -40,42 +40,18 @@ final class Redisson implements Peer {
             case SEMAPHORE -> {
                 RSemaphore semaphore = redisson.getSemaphore(name);
                 semaphore.trySetPermits(Job.SEMAPHORE);
-                yield permits(semaphore, job.permits(client));
+                yield Lock.of(
+                        () -> {
+                            semaphore.acquire(permits);
+                            return permits;
+                        },
+                        semaphore::release);
             }
             case EXPIRABLE_SEMAPHORE -> {
                 RPermitExpirableSemaphore semaphore = redisson.getPermitExpirableSemaphore(name);
                 semaphore.trySetPermits(Job.SEMAPHORE);
-                yield permits(semaphore, job.permits(client));
-            }
-        };
-    }
-
-    private static Lock permits(RSemaphore semaphore, int permits) {
-        return new Lock() {
-            @Override
-            public void acquire() throws InterruptedException {
-                semaphore.acquire(permits);
-            }
-
-            @Override
-            public void release() {
-                semaphore.release(permits);
-            }
-        };
-    }
-
-    private static Lock permits(RPermitExpirableSemaphore semaphore, int permits) {
-        return new Lock() {
-            private List<String> ids;
-
-            @Override
-            public void acquire() throws InterruptedException {
-                ids = semaphore.acquire(permits, LEASE_S, TimeUnit.SECONDS);
-            }
-
-            @Override
-            public void release() {
-                semaphore.release(ids);
+                yield Lock.<List<String>>of(
+                        () -> semaphore.acquire(permits, LEASE_S, TimeUnit.SECONDS), semaphore::release);
             }
         };
     }
