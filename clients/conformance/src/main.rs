@@ -1,15 +1,7 @@
-//! One suite for the clients of all languages.
+//! One suite for the clients of all languages. README.md describes the suite and its workers.
 //!
-//! ```text
-//! conformance [--only PATTERN] [--jobs N] [--long] -- WORKER [ARGUMENT]...
-//! conformance [--only PATTERN] --list
-//! conformance --self-test
-//! conformance --reference [--defect NAME] ADDRESS [SETTING]...
-//! ```
-//!
-//! The first form plays all scenarios, or those whose names contain PATTERN, with workers of a client. README.md
-//! describes workers. The last form is a worker itself: a small reference client in Rust. `--self-test` checks that
-//! the scenarios find each defect built into this client.
+//! `conformance --reference [--defect NAME] ADDRESS [SETTING]...` is itself a worker: a small reference client in Rust.
+//! `--self-test` checks that the scenarios find each defect that `--defect` builds into the reference client.
 
 mod log;
 mod reference;

@@ -1,5 +1,5 @@
-//! A small client for one server, with a thread for each command. It follows the protocol, and so shows that a client
-//! can pass the suite. With a defect built in, it shows that the suite finds the defect.
+//! A small client for one server, with a thread for each command. The client follows the protocol, which shows that a
+//! client can pass the suite. With a defect, the client shows that the suite finds the defect.
 
 use crate::log::locked;
 use crate::waiting_line::WaitingLine;
@@ -49,35 +49,35 @@ pub(crate) enum Defect {
     LateRelease,
 }
 
-impl Defect {
-    pub(crate) const ALL: [Self; 16] = [
-        Self::NoKeep,
-        Self::NeverRenews,
-        Self::RenewsOneByOne,
-        Self::LateLoss,
-        Self::SwallowsCancel,
-        Self::NewOwner,
-        Self::NoConfirm,
-        Self::NoGiveUp,
-        Self::BlindRelease,
-        Self::UnsortedKeys,
-        Self::RepeatsGuarded,
-        Self::NoWaitLimit,
-        Self::OneRelease,
-        Self::LateLease,
-        Self::NoTurns,
-        Self::LateRelease,
-    ];
-}
+/// The defects, each with a scenario that finds it.
+pub(crate) const DEFECTS: [(Defect, &str); 16] = [
+    (Defect::NoKeep, "a_waiter_keeps_its_place_over_a_cut_connection"),
+    (Defect::NeverRenews, "no_lock_is_lost_when_a_connection_is_cut"),
+    (Defect::RenewsOneByOne, "locks_are_renewed_in_one_pipeline"),
+    (Defect::LateLoss, "a_lock_on_a_stopped_server_is_lost_when_its_lease_is_over"),
+    (Defect::SwallowsCancel, "a_cancelled_wait_leaves_nothing_behind"),
+    (Defect::NewOwner, "a_request_whose_grant_is_lost_is_sent_again"),
+    (Defect::NoConfirm, "a_wait_ends_with_a_grant_which_is_renewed_to_the_full_lease"),
+    (Defect::NoGiveUp, "a_cancelled_wait_gives_up"),
+    (Defect::BlindRelease, "otherwise_NOTHELD_means_lost"),
+    (Defect::UnsortedKeys, "several_keys_are_tried_in_one_pipeline_in_order"),
+    (Defect::RepeatsGuarded, "a_guarded_command_is_not_sent_again_after_a_lost_reply"),
+    (Defect::NoWaitLimit, "a_wait_limit_is_kept_although_the_server_hangs_during_the_wait"),
+    (Defect::OneRelease, "a_release_whose_reply_is_lost_is_sent_again"),
+    (Defect::LateLease, "a_lease_counts_from_the_request"),
+    (Defect::NoTurns, "calls_beyond_the_waiting_connections_take_turns"),
+    (Defect::LateRelease, "a_named_owner_keeps_what_it_acquires_after_a_lost_release"),
+];
 
 /// Serves the commands of the suite.
 pub(crate) fn serve(mut words: Vec<String>) {
     let mut defect = None;
     if words.first().is_some_and(|word| word == "--defect") {
         let name = words.drain(..2).next_back();
-        defect = Defect::ALL.into_iter().find(|defect| Some(format!("{defect:?}")) == name);
+        defect =
+            DEFECTS.map(|(defect, _)| defect).into_iter().find(|defect| Some(format!("{defect:?}")) == name);
     }
-    // The first command opens the client. `close` ends this process, so the process serves one client only.
+    // The first command opens the client. The command `close` ends this process, so the process serves one client only.
     let mut lines = io::stdin().lines().map_while(Result::ok);
     let opening = lines.next().unwrap_or_default();
     words.extend(opening.split(' ').skip(2).map(str::to_owned));

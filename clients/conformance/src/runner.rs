@@ -197,7 +197,7 @@ fn failed(panic: &(dyn Any + Send), place: &str, stage: &Stage) -> End {
         text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default();
     // A script fails in the code that plays all scripts, so the place of the panic says nothing about the script.
     let place = if place.contains("runner.rs") { String::new() } else { format!(" ({place})") };
-    End::Failed { why: format!("{text}{place}"), log: stage.log().tail(LOG_LINES) }
+    End::Failed { why: format!("{text}{place}"), log: stage.log.tail(LOG_LINES) }
 }
 
 fn print(summary: &Summary, mut times: Vec<(Duration, String)>, latenesses: &Latenesses, took: Duration) {

@@ -120,13 +120,13 @@ impl Script {
     /// Plays the script with a worker.
     #[track_caller]
     pub(crate) fn play(&self, stage: &Stage) {
-        let server = ScriptedServer::start(stage.shared_server(), self.answers_wait(), stage.log());
+        let server = ScriptedServer::start(stage.server, self.answers_wait(), &stage.log);
         let settings: Vec<&str> = self.settings.iter().map(String::as_str).collect();
         let worker = stage.worker_with(server.port(), &settings);
         let mut player = Player {
             server,
             worker,
-            log: stage.log().clone(),
+            log: stage.log.clone(),
             latest: 0,
             names: HashMap::new(),
             unanswered: VecDeque::new(),
@@ -207,13 +207,21 @@ impl Response {
             _ => Answer::Int(number(text)),
         })
     }
+
+    fn give(&self, request: &Request, log: &Log) {
+        match self {
+            Self::Send(answer) => request.answer(answer),
+            Self::Cut => request.cut(),
+            Self::Silence => log.add(format_args!("{} < silence", request.connection())),
+        }
+    }
 }
 
 struct Player {
     server: ScriptedServer,
     worker: Worker,
     log: Log,
-    /// The ID that was given to the last command for which the script names no ID.
+    /// The ID of the last command for which the script names no ID.
     latest: u64,
     names: HashMap<String, String>,
     unanswered: VecDeque<Request>,
@@ -243,7 +251,8 @@ impl Player {
             Step::Expect(group) => self.expect(group),
             Step::Answer(response) => {
                 let request = self.unanswered.pop_front().expect("a request before the answer");
-                self.respond(&request, response);
+                self.acted = Instant::now();
+                response.give(&request, &self.log);
             }
             Step::Allow(pattern, response) => self.allowed.push((pattern.clone(), response.clone())),
             Step::Cut => {
@@ -275,15 +284,6 @@ impl Player {
         }
     }
 
-    fn respond(&mut self, request: &Request, response: &Response) {
-        self.acted = Instant::now();
-        match response {
-            Response::Send(answer) => request.answer(answer),
-            Response::Cut => request.cut(),
-            Response::Silence => self.log.add(format_args!("{} < silence", request.connection())),
-        }
-    }
-
     /// The first request that no step has taken and that matches no `allow`.
     fn next_request(&mut self) -> Option<Request> {
         loop {
@@ -298,11 +298,7 @@ impl Player {
         let allowed = self.allowed.clone();
         let found = allowed.iter().find(|(pattern, _)| self.matches(pattern, &request.words));
         if let Some((_, response)) = found {
-            match response {
-                Response::Send(answer) => request.answer(answer),
-                Response::Cut => request.cut(),
-                Response::Silence => {}
-            }
+            response.give(request, &self.log);
         }
         found.is_some()
     }
@@ -328,11 +324,12 @@ impl Player {
             left.retain(|other| *other != place);
             self.came = at;
             let Some(request) = request else { continue };
-            let mut responses = group[place].responses.iter().peekable();
-            if responses.peek().is_none() {
+            let responses = &group[place].responses;
+            if responses.is_empty() {
                 unanswered.push((place, request));
             } else {
-                responses.for_each(|response| self.respond(&request, response));
+                self.acted = Instant::now();
+                responses.iter().for_each(|response| response.give(&request, &self.log));
             }
         }
         unanswered.sort_by_key(|(place, _)| *place);

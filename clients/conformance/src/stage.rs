@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// The time that is allowed beyond each bound of the protocol, because machines may be busy and the suite measures
+/// The time that the suite allows beyond each bound of the protocol, because machines may be busy and the suite measures
 /// from outside.
 pub(crate) const SLACK: Duration = Duration::from_millis(200);
 
@@ -15,7 +15,6 @@ pub(crate) const SLACK: Duration = Duration::from_millis(200);
 /// delay.
 pub(crate) type Latenesses = Mutex<BTreeMap<&'static str, (Duration, Duration)>>;
 
-/// The stage of a scenario.
 pub(crate) struct Stage {
     /// The words that start the worker.
     pub(crate) worker: Vec<String>,
@@ -31,14 +30,6 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    pub(crate) const fn log(&self) -> &Log {
-        &self.log
-    }
-
-    pub(crate) const fn shared_server(&self) -> u16 {
-        self.server
-    }
-
     /// The number of rounds: more with `--long`, to find rare faults.
     pub(crate) fn rounds<N>(&self, short: N, long: N) -> N {
         if self.is_long { long } else { short }

@@ -67,7 +67,7 @@ impl Turns<'_> {
             // semaphore together.
             let is_any_held = actors.iter().any(|actor| actor.phase == Phase::Held);
             let limit = if is_any_held { Duration::from_millis(20) } else { DEADLINE };
-            let came = stage.log().wait(limit, || {
+            let came = stage.log.wait(limit, || {
                 actors.iter().enumerate().find_map(|(place, actor)| {
                     let reply = workers[actor.worker].reply_within(actor.phase.awaited()?, Duration::ZERO)?;
                     Some((place, reply.text))
