@@ -52,7 +52,7 @@ pub struct Activity {
     pub refused_writes: usize,
     /// The number of tenures that were held at the same time as another tenure of their lock.
     pub shared: usize,
-    /// The number of waits that were granted at a kept place of their owner.
+    /// The number of waits that got the lock at a kept place of their owner.
     pub kept: usize,
     /// The number of stale writes without LOCK.GUARD to the data beside a lock.
     pub stale_writes: usize,

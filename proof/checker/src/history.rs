@@ -37,7 +37,7 @@ pub struct Call {
     pub key: String,
     pub owner: String,
     pub operation: Operation,
-    /// The invocation: just before the request was sent.
+    /// The invocation: just before the client sent the request.
     pub start: Nanos,
     /// The first time at which the wait was seen in the server's queue; `None` if it was not seen.
     pub enqueued: Option<Nanos>,
@@ -98,7 +98,7 @@ pub enum Operation {
     Acquire {
         lease: Nanos,
         wait: Wait,
-        /// KEEP: how long the place is kept after the wait.
+        /// KEEP: how long the server keeps the place after the wait.
         keep: Option<Nanos>,
         /// HOLDS: the count to reach.
         holds: Option<u32>,
@@ -213,7 +213,7 @@ pub struct Fault {
     pub client: Option<u32>,
     /// Just before the fault began.
     pub start: Nanos,
-    /// Just after the fault was healed.
+    /// Just after the fault ended.
     pub end: Nanos,
 }
 
@@ -375,7 +375,7 @@ impl Call {
         }
     }
 
-    /// How long the place of the call is kept after the wait, and the kind of wait; `None` without KEEP.
+    /// How long the server keeps the place of the call after the wait, and the kind of wait; `None` without KEEP.
     pub const fn kept(&self) -> Option<(Nanos, Wait)> {
         let Operation::Acquire { keep: Some(keep), wait, .. } = self.operation else { return None };
         Some((keep, wait))

@@ -77,7 +77,7 @@ impl Recorder {
     }
 }
 
-/// A call that was sent. If this value is dropped without an outcome, the call is recorded as a call without a reply.
+/// A call that a client has sent. If this value is dropped without an outcome, the history has a call without a reply.
 #[derive(Debug)]
 pub struct OpenCall<'r> {
     recorder: &'r Recorder,

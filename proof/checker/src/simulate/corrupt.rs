@@ -11,9 +11,9 @@ use crate::violation::Check;
 /// The ways to corrupt a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Corruption {
-    /// An owner is granted a lock that another owner holds.
+    /// An owner gets a lock that another owner holds.
     Overlap,
-    /// An owner is granted more slots than are free.
+    /// An owner gets more slots than are free.
     TooHeavy,
     /// A tenure has the token of an earlier tenure of the same owner.
     TokenRepeated,
@@ -23,9 +23,9 @@ pub enum Corruption {
     TokenOfTwoOwners,
     /// A hold count is too high by one.
     CountSlip,
-    /// Two waiters are granted in the wrong order.
+    /// Two waiters get the lock in the wrong order.
     QueueSwap,
-    /// A reader is granted the lock while an earlier waiter still waits.
+    /// A reader gets the lock while an earlier waiter still waits.
     WriterPassed,
     /// A waiter comes back after its limit, but the server has lost the place of this waiter.
     PlaceForgotten,

@@ -47,7 +47,7 @@ enum State {
     Waits,
     /// The first time ends the span in which the place holds back the places behind it. The second time ends the place.
     HoldsBack(Nanos, Nanos),
-    /// The place is kept until this time, and does not hold back the places behind it.
+    /// The server keeps the place until this time, but the place does not hold back the places behind it.
     PassedOver(Nanos),
 }
 
