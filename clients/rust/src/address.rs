@@ -36,6 +36,14 @@ pub enum Address {
 }
 
 impl Address {
+    /// The servers or Sentinels that the address names.
+    pub(crate) fn servers(&self) -> &[ConnectionInfo] {
+        match self {
+            Self::Server(server) => std::slice::from_ref(server),
+            Self::Sentinels { sentinels: servers, .. } | Self::Cluster(servers) => servers,
+        }
+    }
+
     /// The same address with the given certificates instead of the system's: the certificate of the CA, and the
     /// client's own certificate.
     ///

@@ -78,8 +78,9 @@ impl Client {
     /// tenure at once. If the future is dropped, the tenure ends with its lease.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the handle is not valid; [`Error::Lost`] when the tenure is over; [`Error::Unreachable`]
-    /// when no server answers within the client's patience.
+    /// [`Error::Invalid`] when the handle is not valid; [`Error::Lost`] when the tenure is over: if one of several keys is
+    /// lost, the client releases the others; [`Error::Unreachable`] when no server answers within the client's patience:
+    /// a later call may still continue the tenure.
     pub async fn resume(&self, handle: &str) -> Result<Guard, Error> {
         let invalid = || Error::invalid("the handle is not valid");
         let (tokens, lease, kind) = handle::parse(handle).ok_or_else(invalid)?;
@@ -91,16 +92,23 @@ impl Client {
             let request = Request::new(&self.inner, &name, now);
             tenure.add(&request, token, lease, now, lease_end(lease, now));
         }
-        tenure.renew(self.inner.settings.patience).await?;
+        let renewed = tenure.renew(self.inner.settings.patience).await;
         let mut guard = Guard::new(&self.inner, kind);
-        guard.tenure.join(&tenure, true);
+        if matches!(renewed, Ok(()) | Err(Error::Lost { .. })) {
+            // If one key is lost, the drop of this guard releases the others.
+            guard.tenure.join(&tenure, renewed.is_ok());
+        }
+        renewed?;
         guard.complete(None).map(|()| guard)
     }
 
-    /// Waits until the client has released in the background the locks of dropped guards, and of acquisitions whose
-    /// futures were dropped. It waits at most for the client's patience, and returns whether all are released. A lock
-    /// that is not released ends with its lease. Call this method before a program ends. Locks whose guards still exist
-    /// are not released.
+    /// Waits for the releases that are in progress in the background: of dropped guards, and of acquisitions that have
+    /// failed or whose futures were dropped. Returns true when all of them have ended, or false when the client's
+    /// patience is over. Then the client continues to release while the runtime runs, and each of these locks ends at the
+    /// latest with its lease. Call this method before a program ends.
+    ///
+    /// This method changes nothing else. A lock whose guard exists stays held and is renewed. A call that waits for a lock
+    /// goes on. The client can still be used.
     pub async fn close(&self) -> bool {
         self.inner.releases_end(from_now(self.inner.settings.patience), |_| true).await
     }

@@ -22,9 +22,9 @@ pub enum Error {
         loss: Loss,
     },
     /// The server has replied with an error, such as `MAXWAITERS`, `OOM`, `NOPERM` or `WRONGTYPE`. Nothing has changed.
-    #[error("the server refused the request for the lock {key}: {code} {message}")]
+    #[error("the server refused the request{}: {code} {message}", of(key))]
     Refused {
-        /// The lock.
+        /// The lock. Empty if [`Client::connect`](crate::Client::connect) failed.
         key: String,
         /// The first word of the server's error.
         code: String,
@@ -33,11 +33,11 @@ pub enum Error {
     },
     /// No server answered within the client's patience or the wait limit. If a server has granted the lock, the grant
     /// ends with its lease.
-    #[error("no server answers for the lock {key}: {cause}")]
+    #[error("no server answers{}: {cause}", of(key))]
     Unreachable {
-        /// The lock.
+        /// The lock. Empty if [`Client::connect`](crate::Client::connect) failed.
         key: String,
-        /// Why the last attempt failed.
+        /// The address of the last attempt, and why this attempt failed.
         cause: String,
     },
     /// Too few replicas have confirmed the grant in time. The client gives the lock back.
@@ -77,6 +77,11 @@ pub enum Loss {
     /// The guard was released or dropped.
     #[error("it was released")]
     Released,
+}
+
+/// Names the lock in the text of an error.
+fn of(key: &str) -> String {
+    if key.is_empty() { String::new() } else { format!(" for the lock {key}") }
 }
 
 impl Error {

@@ -162,8 +162,8 @@ impl Guard {
 
     /// Runs a command only while the server has this tenure: `LOCK.GUARD` with the key and the token of this guard. The
     /// check and the command are one step at the server, so the server refuses the late write of a holder that was
-    /// paused. With an empty command, `&redis::Cmd::new()`, the server only checks. Of several locks, the server checks
-    /// the first one.
+    /// paused. With an empty command, `&redis::Cmd::new()`, the server only checks. The guard must have one key, because
+    /// the server checks only one.
     ///
     /// The data must be on the lock's server; in a cluster its keys need the slot of the lock, by a common tag such as
     /// `{order:42}`.
@@ -180,12 +180,15 @@ impl Guard {
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock is lost: the command did not run. The other errors do not change the lock.
+    /// [`Error::Invalid`] means that the guard has several keys: the command did not run.
     /// [`Error::Refused`] is an error of the command. [`Error::Unreachable`] means that no server has replied within
     /// the response limit or the client's patience: the command may have run. [`Error::Reply`] means that the command
     /// has run, and its reply is not a `T`.
     pub async fn guarded<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
         let Tenure { client, .. } = &*self.tenure;
-        let Some((name, token)) = self.tokens.first() else { return Err(Error::invalid("no key is named")) };
+        let [(name, token)] = &self.tokens[..] else {
+            return Err(Error::invalid("a guarded command needs a lock of one key"));
+        };
         let cmd = name.guard(*token, command);
         let Settings { patience, response_limit, .. } = client.settings;
         let mut request = Request::new(client, name, from_now(patience));

@@ -123,7 +123,8 @@ impl Request {
             }
             self.failures += 1;
             if is_over || until(self.end()).is_zero() {
-                return Err(Error::Unreachable { key: self.name.shown(), cause: error.to_string() });
+                let cause = format!("{}: {error}", self.shown_address());
+                return Err(Error::Unreachable { key: self.name.shown(), cause });
             }
         }
     }
@@ -217,6 +218,13 @@ impl Request {
             }
         }
         false
+    }
+
+    /// The address of the last attempt. If no server was found, the addresses that the program has named.
+    fn shown_address(&self) -> String {
+        let node = self.connection.as_ref().map(|(node, _)| std::slice::from_ref(&node.info));
+        let servers = node.unwrap_or_else(|| self.client.address.servers());
+        servers.iter().map(|server| server.addr().to_string()).collect::<Vec<_>>().join(", ")
     }
 
     /// Changes when the connection to the last server breaks.

@@ -48,7 +48,7 @@ pub(crate) struct Inner {
     pub(crate) releases: watch::Sender<Vec<Arc<OwnedKey>>>,
     /// Work that will begin after [`MOMENT`].
     soon: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
-    address: Address,
+    pub(crate) address: Address,
     id: Uuid,
     next_owner: AtomicU64,
     /// The known nodes. Those that did not answer lately come last.
@@ -61,7 +61,7 @@ pub(crate) struct Inner {
 
 /// A server, and the connections to it.
 pub(crate) struct Node {
-    info: ConnectionInfo,
+    pub(crate) info: ConnectionInfo,
     shared: Mutex<Option<Awaited<MultiplexedConnection>>>,
     /// Connections for the next waiters, each with the time since which it is idle. None of these connections has a
     /// request in progress.
@@ -97,10 +97,8 @@ impl Inner {
             lookup: Mutex::default(),
             address,
         };
-        match &client.address {
-            Address::Server(info) => drop(client.node(info.clone())),
-            Address::Cluster(seeds) => seeds.iter().for_each(|info| drop(client.node(info.clone()))),
-            Address::Sentinels { .. } => {}
+        if !matches!(client.address, Address::Sentinels { .. }) {
+            client.address.servers().iter().for_each(|info| drop(client.node(info.clone())));
         }
         Ok(Arc::new(client))
     }

@@ -3,7 +3,7 @@
 use crate::{LONG, client, client_with, granted, soon, url};
 use lockward_client::redis::{Cmd, cmd};
 use lockward_client::{Client, Error, Limit, Loss, Settings};
-use lockward_tests::{Fate, Proxy, Server, eventually};
+use lockward_tests::{Fate, Proxy, Server, eventually, free_port};
 use std::future::pending;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -26,6 +26,22 @@ async fn a_guard_describes_its_tenure_until_it_is_released() {
     guard.release().await.expect("a release");
     assert_eq!(observer.info("k"), None);
     assert_eq!(soon(lost).await, Loss::Released);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_not_there_is_named_without_a_lock() {
+    let port = free_port();
+    let sentinels = format!("redis+sentinel://127.0.0.1:{port},127.0.0.1:{port}/locks");
+    let server = url(port);
+    let (server, sentinels) = tokio::join!(Client::connect(&server), Client::connect(&sentinels));
+    for failed in [server, sentinels] {
+        let text = failed.expect_err("an error").to_string();
+        assert!(text.starts_with(&format!("no server answers: 127.0.0.1:{port}")), "{text}");
+    }
+    let server = Server::start();
+    let url = format!("redis://me:wrong@127.0.0.1:{}", server.port());
+    let text = Client::connect(&url).await.expect_err("an error").to_string();
+    assert!(text.starts_with("the server refused the request: WRONGPASS"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -179,6 +195,47 @@ async fn a_guarded_command_runs_and_its_reply_is_converted() {
     assert_eq!(checked, "OK");
     let converted: Result<u64, Error> = guard.guarded(cmd("HGETALL").arg("{k}:none")).await;
     assert!(matches!(converted, Err(Error::Reply(_))), "{converted:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guarded_command_needs_a_lock_of_one_key() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let guard = client.locks(["{k}a", "{k}b"]).acquire().await.expect("a guard");
+    let refused: Result<(), Error> = guard.guarded(cmd("SET").arg("{k}:data").arg("1")).await;
+    assert!(matches!(&refused, Err(Error::Invalid(why)) if why.contains("one key")), "{refused:?}");
+    assert!(server.client().call("GET {k}:data").is_null());
+    guard.release().await.expect("a release");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resume_that_finds_one_key_lost_releases_the_others() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let handle = client.locks(["a", "b", "c"]).lease(LONG).acquire().await.expect("a guard").handle();
+    let mut observer = server.client();
+    assert_eq!(observer.call("DEL b").int(), 1);
+    let lost = client.resume(&handle).await;
+    assert!(matches!(&lost, Err(Error::Lost { key, .. }) if key == "b"), "{lost:?}");
+    assert!(soon(client.close()).await);
+    assert_eq!(observer.call("DBSIZE").int(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resume_that_reaches_no_server_can_be_repeated() {
+    let server = Server::start();
+    let handle =
+        client(&server).await.locks(["a", "b"]).lease(LONG).acquire().await.expect("a guard").handle();
+    let proxy = Proxy::start(server.port(), |request| match &*request[0].text() {
+        "LOCK.RENEW" => Fate::RequestLost,
+        _ => Fate::Carried,
+    });
+    let client = client_with(&url(proxy.port()), Settings::default().patience(Duration::from_millis(200)));
+    let failed = client.resume(&handle).await;
+    assert!(matches!(failed, Err(Error::Unreachable { .. })), "{failed:?}");
+    proxy.set_plan(|_| Fate::Carried);
+    client.resume(&handle).await.expect("a guard").release().await.expect("a release");
+    assert_eq!(server.client().call("DBSIZE").int(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
