@@ -1,4 +1,4 @@
-//! A handle is a string without spaces. Another process continues a tenure with its handle.
+//! A handle is a string without spaces. With the handle of a tenure, another process continues the tenure.
 //!
 //! `OWNER:LEASE:SLOTS:WEIGHT:KEY:TOKEN`, and further keys with their tokens. Owner and keys are hexadecimal, the lease
 //! is in milliseconds. Slots are 0 for a reader and 1 for an exclusive lock. A weight of 0 means that no weight was

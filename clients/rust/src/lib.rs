@@ -20,7 +20,7 @@
 //!
 //! # What the client does
 //!
-//! - **It renews leases** each time a third of them has passed, until the guard is released or the lock is lost.
+//! - **It renews a lease** each time a third of the lease has passed, until the guard is released or the lock is lost.
 //!   [`Lock::hold_limit`] bounds the time of renewals, and [`Lock::without_renewal`] switches renewals off.
 //! - **It detects a loss by its own clock**, at the end of the lease, even if no server answers.
 //! - **It repeats requests** whose replies are lost. Each request names the number of holds that it leads to, so no
@@ -38,8 +38,8 @@
 //! It cannot stop a write that is in progress when the lock is lost. This process may pause for longer than its lease,
 //! and the server then grants the lock to another owner. By then [`Guard::is_held`] is false, because the lease ends
 //! earlier by this process's clock than by the server's. But the lease may end between such a check and the write. So
-//! write to the lock's server with [`Guard::guarded`]. With each write to another store send [`Guard::token`], and let
-//! the store refuse a smaller token than it has seen.
+//! use [`Guard::guarded`] for a write to the lock's server. With each write to another store send [`Guard::token`], and
+//! let the store refuse a smaller token than it has seen.
 //!
 //! # Owners
 //!

@@ -26,9 +26,10 @@
 //!
 //! Each server has its own tenure, with its own owner name. The client acquires, renews and releases each tenure like
 //! any other [`Guard`](crate::Guard), and restores the tenure after a restart of the server. The lock is held while
-//! more than half of these tenures are held. This process decides that by its own clock. Two owners cannot hold the
-//! lock at once: two majorities have at least one server in common, and a server has one tenure at a time. If a server
-//! loses its tenure while the others are still a majority, the client asks this server for a new tenure.
+//! more than half of these tenures are held. This process decides by its own clock whether a tenure is held. Two owners
+//! cannot hold the lock at once: two majorities have at least one server in common, and a server has one tenure at a
+//! time. If a server loses its tenure while the others are still a majority, the client asks this server for a new
+//! tenure.
 //!
 //! # What it does not give
 //!

@@ -29,7 +29,7 @@ pub(crate) struct Request {
     pub(crate) connection: Option<(Arc<Node>, Awaited<MultiplexedConnection>)>,
     /// Whether the last attempt was sent.
     is_sent: bool,
-    /// The reply to a request that was sent before its first attempt.
+    /// The reply to a command that was sent before the first attempt. The first attempt only waits for this reply.
     early_reply: Option<Awaited<Value>>,
     /// No attempt lasts longer than this.
     pub(crate) deadline: Instant,
@@ -37,7 +37,7 @@ pub(crate) struct Request {
     pub(crate) patience: Duration,
     /// The beginning of the call, or the last answer.
     since: Instant,
-    /// Set if the request must not be sent again when a server may have carried it out.
+    /// Whether the call fails, and sends nothing more, when a server may have carried out the request without a reply.
     pub(crate) runs_once: bool,
     /// How many replicas must confirm the request, and within which time. The client sends WAIT after the request in
     /// the same pipeline.
@@ -238,9 +238,9 @@ impl Request {
         self.deadline.min(self.since + self.patience)
     }
 
-    /// Sends a release in the background, until it is answered or the deadline is reached. The release is sent at once
-    /// if a connection is open. If an earlier request may still run, the release is sent on the connection of that
-    /// request. So the server reads the release after the request, even if the server was stopped.
+    /// Sends a release in the background, until there is a reply or the deadline is reached. If a connection is open,
+    /// the client sends the release at once. If an earlier request may still run, the client sends the release on the
+    /// connection of that request. So the server reads the release after the request, even if the server was stopped.
     pub(crate) fn release_in_background(&mut self, release: Cmd) {
         let (client, name) = (Arc::clone(&self.client), Arc::clone(&self.name));
         let mut request = Self::new(&client, &name, self.deadline);

@@ -1,4 +1,4 @@
-//! What all handles of one client share: the servers, which of them serves a key, and the connections to them.
+//! What all clones of a client share: the servers, which server serves which key, and the connections to the servers.
 //!
 //! All short requests to a node share one connection. While a request waits on a connection, the server handles no
 //! other request on it. So each waiter has its own connection.
@@ -38,7 +38,7 @@ const MOMENT: Duration = Duration::from_millis(5);
 /// leave or their own runtimes stand still.
 pub(crate) type Awaited<T> = Shared<BoxFuture<'static, RedisResult<T>>>;
 
-/// What all handles of one client share.
+/// What all clones of a client share.
 pub(crate) struct Inner {
     pub(crate) settings: Settings,
     pub(crate) runtime: Handle,
@@ -51,7 +51,7 @@ pub(crate) struct Inner {
     pub(crate) address: Address,
     id: Uuid,
     next_owner: AtomicU64,
-    /// The known nodes. Those that did not answer lately come last.
+    /// The known nodes. Nodes that did not answer lately come last.
     nodes: Mutex<Vec<Arc<Node>>>,
     /// The node of each slot, as far as it is known. If the servers are no cluster, all keys are in one slot.
     routes: Mutex<HashMap<Slot, Arc<Node>>>,
@@ -66,8 +66,7 @@ pub(crate) struct Node {
     /// Connections for the next waiters, each with the time since which it is idle. None of these connections has a
     /// request in progress.
     pub(crate) idle: Mutex<Vec<(Instant, Awaited<MultiplexedConnection>)>>,
-    /// Whether the client looks up again which node serves a slot before it sends another request for this slot to this
-    /// node.
+    /// Whether the client must look up again which node serves a slot, before its next request to this node.
     is_suspect: AtomicBool,
     /// Changes when the shared connection breaks, and when another node has become the primary.
     pub(crate) broken: watch::Sender<()>,
@@ -109,7 +108,7 @@ impl Inner {
     }
 
     /// Waits until no release that `is_meant` is in progress in the background, at most until `end`. Returns whether
-    /// that is so.
+    /// all these releases have ended.
     pub(crate) async fn releases_end(&self, end: Instant, is_meant: impl Fn(&OwnedKey) -> bool) -> bool {
         let mut releases = self.releases.subscribe();
         let ended = releases.wait_for(|releases| !releases.iter().any(|name| is_meant(name)));
@@ -153,8 +152,8 @@ impl Inner {
         locked(&self.routes).insert(slot, Arc::clone(node));
     }
 
-    /// Notes that a node did not answer a request. `shared` is the connection of the request, which is dropped if it is
-    /// the node's shared connection.
+    /// Notes that a node did not answer a request. `shared` is the connection of the request. If it is the node's
+    /// shared connection, the client drops it.
     pub(crate) fn note_silence(&self, node: &Arc<Node>, shared: Option<&Awaited<MultiplexedConnection>>) {
         node.suspect();
         locked(&self.nodes).sort_by_key(|each| Arc::ptr_eq(each, node));
@@ -271,7 +270,8 @@ impl Inner {
             };
             asking.boxed()
         });
-        // The last known primary is asked a little later, so that it is used only if no Sentinel answers in this time.
+        // The client asks the last known primary a little later, so that it uses this primary only if no Sentinel
+        // answers before.
         let kept = last.clone().map(|last| {
             let check = async move {
                 sleep(self.settings.response_limit / 8).await;
@@ -288,7 +288,8 @@ impl Inner {
 
     /// Returns `node` if the node says that it is a primary.
     async fn check_primary(&self, node: Arc<Node>) -> RedisResult<Arc<Node>> {
-        // The shared connection may be broken without a sign, and the server may accept no other connection.
+        // The client asks on two connections: the shared one may be broken without a sign, and the server may accept no
+        // other.
         let shared = locked(&node.shared).clone();
         let own = self.open(&node.info, AsyncConnectionConfig::new());
         let asked = shared.into_iter().chain([own]).map(|connection| {

@@ -28,18 +28,18 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// How long a server has to reply. After this time the client repeats the request on another connection. The
-    /// default is 2 seconds. For a request that waits for a lock, this time begins after the wait. For a renewal, the
-    /// time is at most a sixth of the lease.
+    /// How long the client waits for a reply. Then it repeats the request on another connection. The default is 2
+    /// seconds. For a request that waits for a lock, this time begins after the wait. For a renewal, the time is at
+    /// most a sixth of the lease.
     #[must_use]
     pub fn response_limit(self, limit: Duration) -> Self {
         Self { response_limit: limit.min(FAR_FUTURE), ..self }
     }
 
     /// How long a call repeats its request while no server answers, before the call fails with
-    /// [`Error::Unreachable`](crate::Error::Unreachable). The default is 5 seconds. A caller that has begun to wait for
-    /// a lock waits on until its wait limit, through restarts and failovers. The client tries to renew a lease until
-    /// the lease is over.
+    /// [`Error::Unreachable`](crate::Error::Unreachable). The default is 5 seconds. A caller in the queue of a lock
+    /// waits until its wait limit, through restarts and failovers. The client tries to renew a lease until the lease is
+    /// over.
     #[must_use]
     pub fn patience(self, patience: Duration) -> Self {
         Self { patience: patience.min(FAR_FUTURE), ..self }

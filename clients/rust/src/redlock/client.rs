@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
-/// The response limit if the caller gives no settings. A slower server counts as down.
+/// The response limit of [`Redlock::connect`]. A slower server counts as down.
 const RESPONSE_LIMIT: Duration = Duration::from_millis(250);
 
 /// A client of several independent servers that vote. Clones share connections.

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// [`lost`](Self::lost) resolves, and [`is_held`](Self::is_held) returns false. Neither stops a write that is in
 /// progress, and a Redlock has no token with which the store could refuse this write.
 ///
-/// Dropping a guard releases its hold in the background.
+/// If you drop a guard, the client releases its hold in the background.
 #[must_use = "a guard that is dropped releases the lock"]
 pub struct Guard {
     majority: Arc<Majority>,
@@ -38,7 +38,7 @@ impl Guard {
         &self.key
     }
 
-    /// How many guards share this tenure. Only this process counts them. On each server the tenure has one hold.
+    /// How many guards share this tenure. Only this process counts the guards. On each server the tenure has one hold.
     pub fn holds(&self) -> u32 {
         self.majority.holds.load(Ordering::Acquire)
     }

@@ -70,7 +70,7 @@ impl Lock {
 
     /// Acquires the lock. The client asks all servers at once. Without a majority the client releases the tenures that
     /// it has got, pauses for a random time below 0.4 seconds, and tries again. It does not wait in the queues of
-    /// servers, because two owners that each have some of the servers would deadlock.
+    /// servers, because two owners that each hold the lock on some servers would deadlock.
     ///
     /// **If the future is dropped**, the client releases in the background all tenures that the servers have granted or
     /// may grant.
@@ -181,8 +181,8 @@ impl Lock {
     }
 }
 
-/// Adds the votes of servers that answer after a majority is reached. Then asks the servers without a tenure again and
-/// again, until the majority ends.
+/// Adds the votes of servers that answer after a majority is reached. Then repeatedly asks the servers that have not
+/// granted the lock, until the majority ends.
 async fn collect_votes(
     lock: Lock,
     majority: Arc<Majority>,

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Time for a few rounds.
 const SHORTLY: Duration = Duration::from_secs(2);
 
-/// The module argument for a quarantine that is longer than a test. The quarantine begins at each start.
+/// The module argument for a quarantine that is longer than a test. A server begins its quarantine at each start.
 const FORGETFUL: &str = "quarantine 600000";
 
 /// Five servers that vote.
