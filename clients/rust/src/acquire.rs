@@ -9,7 +9,7 @@
 //!
 //! A call that may wait, but finds no free connection to wait on, repeats *try* from time to time.
 
-use crate::commands::{Kind, OwnedKey, Slice, read};
+use crate::commands::{Kind, OwnedKey, read};
 use crate::error::Error;
 use crate::mutex::locked;
 use crate::request::Request;
@@ -29,11 +29,14 @@ const SHORT_LEASE: u64 = 3_000;
 /// The longest wait that one request asks for.
 const SLICE: Duration = Duration::from_secs(10);
 
+/// How long the server keeps the queue position of a waiter between two requests, in milliseconds.
+const KEEP: u64 = 5_000;
+
 /// How long after the wait limit a reply may still come.
 pub(crate) const OVERTIME: Duration = Duration::from_millis(100);
 
-/// How long the client repeats *give up* for a named owner, which may acquire the lock again. Also how long a call that
-/// fails waits for the reply to *give up*.
+/// How long the client repeats *give up* for a named owner, which may acquire the lock again. A call that fails also
+/// waits for the reply to *give up*, at most for this time.
 pub(crate) const GIVE_UP_LIMIT: Duration = Duration::from_millis(200);
 
 /// The options of an acquisition.
@@ -75,8 +78,8 @@ impl Options {
     }
 }
 
-/// The acquisition of one key. If this value is dropped before the acquisition has ended, the client gives up in the
-/// background.
+/// The acquisition of one key. If this value is dropped before the acquisition has ended, the client sends *give up* in
+/// the background.
 pub(crate) struct Acquire<'a> {
     client: &'a Arc<Inner>,
     options: &'a Options,
@@ -85,7 +88,7 @@ pub(crate) struct Acquire<'a> {
     /// The lease to ask for, in milliseconds. `None` is the server's default.
     lease: Option<u64>,
     request: Request,
-    /// Set when the call may wait in the server's queue, on a connection of its own.
+    /// The permit to wait in the server's queue, on a connection of its own. `None` before the wait.
     permit: Option<SemaphorePermit<'a>>,
     /// Whether the server may keep a queue position or a grant for this owner, even if no reply was lost.
     leaves_something: bool,
@@ -104,14 +107,14 @@ impl<'a> Acquire<'a> {
         let end = if options.waits_not() { from_now(patience) } else { limit + OVERTIME };
         let mut request = Request::new(client, &Arc::new(name), end);
         request.patience = patience;
-        // WAIT covers the commands before it on the same connection, so the client must send ACQUIRE and WAIT on one
-        // connection. On the shared connection, WAIT would delay the commands of other calls.
+        // WAIT concerns only the commands before it on the same connection, so the client must send ACQUIRE and WAIT on
+        // one connection. On the shared connection, WAIT would delay the commands of other calls.
         request.is_alone = options.replicas.is_some();
         let lease = options.lease.map(|lease| options.limit_lease(millis(lease)));
         let mut acquire =
             Self { client, options, limit, lease, request, permit: None, leaves_something: false };
         match acquire.acquire(only_tries).await {
-            // A server has answered during the call, so the wait limit was reached.
+            // A server has answered during the call, so the lock was busy until the wait limit.
             Err(Error::Unreachable { key, .. }) if acquire.request.is_answered && acquire.is_late() => {
                 Err(Error::Busy { key })
             }
@@ -125,7 +128,8 @@ impl<'a> Acquire<'a> {
     async fn acquire(&mut self, only_tries: bool) -> Result<Tenure, Error> {
         let (client, options, limit) = (self.client, self.options, self.limit);
         let name = Arc::clone(&self.request.name);
-        // The client may repeat a release of a named owner. A release after the acquisition would end the new tenure.
+        // The client may still repeat an earlier release of a named owner. After the acquisition this release would end
+        // the new tenure.
         let is_named = options.owner.is_some();
         if is_named && !client.releases_end(self.request.end(), |other| *other == *name).await {
             let cause = "an earlier release of this owner has had no reply".to_owned();
@@ -135,7 +139,7 @@ impl<'a> Acquire<'a> {
         loop {
             let waits = self.permit.is_some();
             if waits && !self.request.is_alone {
-                // Earlier requests used the shared connection. Waits need a connection of their own.
+                // The try used the shared connection. A wait needs a connection of its own.
                 (self.request.is_alone, self.request.connection) = (true, None);
             }
             self.request.replicas = options.replicas.filter(|_| !waits);
@@ -153,10 +157,11 @@ impl<'a> Acquire<'a> {
                     return Err(Error::Busy { key: name.shown() });
                 }
                 is_last = left <= SLICE;
-                // The last slice is rounded up, because 0 would mean no limit.
+                // The last slice is rounded up, because `BLOCK 0` has no limit.
                 let millis = millis(left.min(SLICE)) + u64::from(is_last);
                 let short = lease.map(|lease| lease.min(SHORT_LEASE));
-                let cmd = name.acquire(short, Some(Slice { millis, is_last }), options.kind);
+                let keep = (!is_last).then_some(KEEP);
+                let cmd = name.acquire(short, Some((millis, keep)), options.kind);
                 Ok((cmd, response_limit.saturating_add(Duration::from_millis(millis))))
             });
             let reply = asked.await?;
@@ -229,7 +234,8 @@ impl Drop for Acquire<'_> {
                 // This closes the connection, so the server notices that the waiter has left.
                 self.request.connection = None;
             } else if self.request.is_alone && self.request.may_have_run {
-                // WAIT may delay the release on this connection for a long time.
+                // WAIT may delay the release on this connection, so the client also sends the release on the shared
+                // connection.
                 let mut beside = Request::new(self.client, &self.request.name, self.request.deadline);
                 beside.release_in_background(give_up.clone());
             }

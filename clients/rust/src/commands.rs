@@ -4,9 +4,6 @@ use crate::error::{Error, Loss};
 use redis::{Arg, Cmd, Value, cmd};
 use std::sync::Arc;
 
-/// How long the server keeps the queue position of a waiter that has left, in milliseconds.
-const KEEP: u64 = 5_000;
-
 /// A key and an owner. Most lock commands begin with these two arguments.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OwnedKey {
@@ -29,19 +26,11 @@ pub enum Limit {
     Slots(u32),
 }
 
-/// The mode of a tenure.
+/// The limit and the weight of a tenure.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Kind {
     pub(crate) limit: Limit,
     pub(crate) weight: Option<u32>,
-}
-
-/// One part of a wait.
-#[derive(Clone, Copy)]
-pub(crate) struct Slice {
-    pub(crate) millis: u64,
-    /// The last part does not ask the server to keep the queue position.
-    pub(crate) is_last: bool,
 }
 
 impl Kind {
@@ -57,15 +46,13 @@ impl Kind {
         Err(Error::invalid(why))
     }
 
-    fn add_to(self, cmd: &mut Cmd) {
-        match self.limit {
-            Limit::Exclusive => {}
-            Limit::Shared => drop(cmd.arg("SHARED")),
-            Limit::Slots(slots) => drop(cmd.arg("SLOTS").arg(slots)),
-        }
-        if let Some(weight) = self.weight {
-            cmd.arg("WEIGHT").arg(weight);
-        }
+    fn add_to(self, cmd: &mut Cmd) -> &mut Cmd {
+        let cmd = match self.limit {
+            Limit::Exclusive => cmd,
+            Limit::Shared => cmd.arg("SHARED"),
+            Limit::Slots(slots) => cmd.arg(("SLOTS", slots)),
+        };
+        cmd.arg(self.weight.map(|weight| ("WEIGHT", weight)))
     }
 }
 
@@ -85,56 +72,41 @@ impl OwnedKey {
         cmd
     }
 
-    /// Acquires the lock. The lease is in milliseconds; `None` is the server's default. Without a slice the command
-    /// does not wait.
-    pub(crate) fn acquire(&self, lease: Option<u64>, slice: Option<Slice>, kind: Kind) -> Cmd {
+    /// Acquires the lock. The lease is in milliseconds; `None` is the server's default. `wait` is how long the command
+    /// waits, and how long the server then keeps the queue position, both in milliseconds.
+    pub(crate) fn acquire(&self, lease: Option<u64>, wait: Option<(u64, Option<u64>)>, kind: Kind) -> Cmd {
         let mut cmd = self.command("LOCK.ACQUIRE");
-        if let Some(lease) = lease {
-            cmd.arg("PX").arg(lease);
-        }
-        if let Some(Slice { millis, is_last }) = slice {
-            cmd.arg("BLOCK").arg(millis);
-            if !is_last {
-                cmd.arg("KEEP").arg(KEEP);
-            }
-        }
-        cmd.arg("HOLDS").arg(1);
-        kind.add_to(&mut cmd);
-        cmd
+        cmd.arg(lease.map(|lease| ("PX", lease)));
+        cmd.arg(wait.map(|(block, keep)| (("BLOCK", block), keep.map(|keep| ("KEEP", keep)))));
+        kind.add_to(cmd.arg(("HOLDS", 1))).take()
     }
 
     /// Sets a new lease, in milliseconds. A server in quarantine also restores the tenure if it has forgotten the
     /// tenure.
     pub(crate) fn renew(&self, token: u64, lease: u64, kind: Kind) -> Cmd {
         let mut cmd = self.command("LOCK.RENEW");
-        cmd.arg("PX").arg(lease).arg("TOKEN").arg(token).arg("HOLDS").arg(1);
-        kind.add_to(&mut cmd);
-        cmd
+        kind.add_to(cmd.arg((("PX", lease), ("TOKEN", token), ("HOLDS", 1)))).take()
     }
 
     /// Releases all holds of a tenure.
     pub(crate) fn release(&self, token: u64) -> Cmd {
-        self.command("LOCK.RELEASE").arg("ALL").arg("TOKEN").arg(token).to_owned()
+        self.command("LOCK.RELEASE").arg(("ALL", "TOKEN", token)).take()
     }
 
     /// Ends the owner's waits, its kept queue position, and every hold that the server may have granted.
     pub(crate) fn give_up(&self) -> Cmd {
-        self.command("LOCK.RELEASE").arg("HOLDS").arg(0).to_owned()
+        self.command("LOCK.RELEASE").arg(("HOLDS", 0)).take()
     }
 
     /// Runs `inner` if the token is the token of a present holder. An empty command only checks the token.
     pub(crate) fn guard(&self, token: u64, inner: &Cmd) -> Cmd {
-        let mut guarded = cmd("LOCK.GUARD");
-        guarded.arg(&self.key).arg(token);
-        for arg in inner.args_iter() {
-            // The other kind of argument is the cursor of a scan, which begins with 0.
-            guarded.arg(if let Arg::Simple(bytes) = arg { bytes } else { b"0" });
-        }
-        guarded
+        // The other kind of argument is the cursor of a scan, which begins with 0.
+        let args = inner.args_iter().map(|arg| if let Arg::Simple(bytes) = arg { bytes } else { b"0" });
+        cmd("LOCK.GUARD").arg(&self.key).arg(token).arg(args.collect::<Vec<_>>()).take()
     }
 }
 
-/// Converts a reply.
+/// Converts a reply to `T`.
 ///
 /// # Errors
 /// [`Error::Reply`] when the reply has another type.
