@@ -17,6 +17,7 @@ use crate::servers::Inner;
 use crate::tenure::Tenure;
 use crate::time::{FAR_FUTURE, from_now, lease_end, millis, pause_after, until};
 use redis::Value;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::SemaphorePermit;
@@ -136,6 +137,8 @@ impl<'a> Acquire<'a> {
             return Err(Error::Unreachable { key: name.shown(), cause });
         }
         let mut polls = 0;
+        // The future keeps its place among the callers that want a permit, also while this call polls.
+        let mut permit = pin!(client.wait_permits.acquire());
         loop {
             let waits = self.permit.is_some();
             if waits && !self.request.is_alone {
@@ -183,8 +186,7 @@ impl<'a> Acquire<'a> {
             if !waits {
                 polls += 1;
                 let pause = pause_after(polls, 50, 1_000).min(until(limit));
-                let permit = timeout(pause, client.wait_permits.acquire()).await;
-                self.permit = permit.ok().and_then(Result::ok);
+                self.permit = timeout(pause, &mut permit).await.ok().and_then(Result::ok);
             }
         }
     }

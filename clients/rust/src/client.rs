@@ -17,7 +17,7 @@ use std::time::Instant;
 
 /// A client of one deployment: a server, the servers that Sentinels watch, or a cluster.
 ///
-/// Clones share their connections. Locks are renewed by tasks of the tokio runtime that the client was created in. When
+/// Clones share their connections. Tasks of the tokio runtime in which the client was created renew the locks. When
 /// that runtime ends, the client stops renewing, and guards are lost when their leases are over.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -78,16 +78,16 @@ impl Client {
     /// tenure at once. If the future is dropped, the tenure ends with its lease.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the handle is not valid; [`Error::Lost`] when the tenure is over: if one of several keys is
-    /// lost, the client releases the others; [`Error::Unreachable`] when no server answers within the client's patience:
-    /// a later call may still continue the tenure.
+    /// - [`Error::Invalid`] when the handle is not valid.
+    /// - [`Error::Lost`] when the tenure is over. If one of several keys is lost, the client releases the others.
+    /// - [`Error::Unreachable`] when no server answers within the client's patience. The call may be repeated.
     pub async fn resume(&self, handle: &str) -> Result<Guard, Error> {
         let invalid = || Error::invalid("the handle is not valid");
         let (tokens, lease, kind) = handle::parse(handle).ok_or_else(invalid)?;
         let tenure = Tenure::new(&self.inner, kind);
         for (name, token) in tokens {
-            // It is unknown when the other process renewed the lease last. Until the first renewal the lease counts
-            // from now on.
+            // The client does not know when the other process renewed the lease last. So until the first renewal the
+            // lease counts from now on.
             let now = Instant::now();
             let request = Request::new(&self.inner, &name, now);
             tenure.add(&request, token, lease, now, lease_end(lease, now));
@@ -96,19 +96,19 @@ impl Client {
         let mut guard = Guard::new(&self.inner, kind);
         if matches!(renewed, Ok(()) | Err(Error::Lost { .. })) {
             // If one key is lost, the drop of this guard releases the others.
-            guard.tenure.join(&tenure, renewed.is_ok());
+            guard.tenure.join(&tenure);
         }
         renewed?;
-        guard.complete(None).map(|()| guard)
+        guard.complete(None, true).map(|()| guard)
     }
 
-    /// Waits for the releases that are in progress in the background: of dropped guards, and of acquisitions that have
-    /// failed or whose futures were dropped. Returns true when all of them have ended, or false when the client's
-    /// patience is over. Then the client continues to release while the runtime runs, and each of these locks ends at the
-    /// latest with its lease. Call this method before a program ends.
+    /// Waits until the releases that are in progress in the background have ended, at most for the client's patience.
+    /// These are the releases of dropped guards, and of acquisitions that have failed or whose futures were dropped.
+    /// Returns whether all have ended. If not, the client continues with them while its runtime runs, and each lock ends
+    /// with its lease at the latest. Call this method before a program ends.
     ///
-    /// This method changes nothing else. A lock whose guard exists stays held and is renewed. A call that waits for a lock
-    /// goes on. The client can still be used.
+    /// This method closes nothing. The client continues to renew the locks whose guards exist, callers continue to wait,
+    /// and the client can still be used.
     pub async fn close(&self) -> bool {
         self.inner.releases_end(from_now(self.inner.settings.patience), |_| true).await
     }

@@ -27,7 +27,7 @@ pub enum Limit {
 }
 
 /// The limit and the weight of a tenure.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Kind {
     pub(crate) limit: Limit,
     pub(crate) weight: Option<u32>,

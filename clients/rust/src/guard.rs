@@ -13,7 +13,7 @@ use redis::{Cmd, FromRedisValue};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::time::sleep_until;
+use tokio::time::timeout_at;
 
 /// A lock that is held, or several that were acquired as one.
 ///
@@ -23,9 +23,9 @@ use tokio::time::sleep_until;
 /// is in progress. So send the [token](Self::token) with each write, and let the store refuse a smaller token than it
 /// has seen.
 ///
-/// Dropping a guard sends the release at once, and repeats it in the background if there is no reply. The caller does
-/// not learn whether the release succeeds, or whether the lock was held until then. Call [`release`](Self::release) to
-/// learn both. If the runtime ends right after the drop, the release may not be sent: use
+/// If you drop a guard, the client sends the release at once, and repeats it in the background if there is no reply.
+/// You do not learn whether the release succeeds, or whether the lock was held until then. Call
+/// [`release`](Self::release) to learn both. If the runtime ends right after the drop, the release may not be sent: use
 /// [`Lock::run`](crate::Lock::run), or call [`Client::close`](crate::Client::close) before `main` returns.
 #[must_use = "a guard that is dropped releases the lock"]
 pub struct Guard {
@@ -40,20 +40,21 @@ impl Guard {
         Self { tenure: Arc::new(Tenure::new(client, kind)), tokens: Vec::new() }
     }
 
-    /// Completes the guard when all keys are granted. The keys are held at most for `hold_limit` after the last grant.
+    /// Completes the guard when all keys are granted. From now on `is_renewed` decides whether the client renews the keys.
+    /// The keys are held at most for the hold limit after the last grant.
     ///
     /// # Errors
     /// [`Error::Lost`] if a key is lost.
-    pub(crate) fn complete(&mut self, hold_limit: Option<Duration>) -> Result<(), Error> {
+    pub(crate) fn complete(&mut self, hold_limit: Option<Duration>, is_renewed: bool) -> Result<(), Error> {
         let keys = self.tenure.state().keys.into_iter();
         self.tokens = keys.map(|held| (held.name, held.token)).collect();
-        if let Some(limit) = hold_limit {
-            self.tenure.change(|state| {
-                let end = state.since + limit.min(FAR_FUTURE);
-                state.hold_end = Some(end);
-                state.keys.iter_mut().for_each(|held| held.deadline = held.deadline.min(end));
-            });
-        }
+        self.tenure.change(|state| {
+            state.is_renewed = is_renewed;
+            state.hold_end = hold_limit.zip(state.since).map(|(limit, since)| since + limit.min(FAR_FUTURE));
+            for held in &mut state.keys {
+                held.deadline = held.deadline.min(state.hold_end.unwrap_or(held.deadline));
+            }
+        });
         self.tenure.check()
     }
 
@@ -91,11 +92,11 @@ impl Guard {
     }
 
     /// Resolves when the lock is lost, with the reason, or with [`Loss::Released`] when the guard is released or
-    /// dropped. A guard of several locks is lost as soon as one of them is lost. The future resolves when the lease is over by
-    /// this process's clock, even if no server answers. It resolves earlier when the server refuses a renewal because
-    /// the owner does not hold the lock. If a client deletes the lock, the next renewal comes up to a third of the
-    /// lease later. The future borrows nothing from the guard and may be moved to another task. Await it in a tokio
-    /// runtime.
+    /// dropped. A guard of several locks is lost as soon as one of them is lost. The future resolves when the lease is
+    /// over by this process's clock, even if no server answers. It resolves earlier when the server refuses a renewal
+    /// because the owner does not hold the lock. After a client has deleted the lock, the next renewal comes within a
+    /// third of the lease. The future borrows nothing from the guard and may be moved to another task. Await it in a
+    /// tokio runtime.
     ///
     /// ```no_run
     /// # async fn write_on(token: u64) {}
@@ -117,13 +118,8 @@ impl Guard {
                 if let Err(Error::Lost { loss, .. }) = checked {
                     return loss;
                 }
-                tokio::select! {
-                    changed = states.changed() => if changed.is_err() {
-                        return Loss::Released;
-                    },
-                    // This timer detects the end of a lease even if no renewal runs.
-                    () = sleep_until(deadline.into()) => {}
-                }
+                // This timer detects the end of a lease even if no renewal runs.
+                let _ = timeout_at(deadline.into(), states.changed()).await;
             }
         }
     }
@@ -133,8 +129,8 @@ impl Guard {
     /// held until now. This is useful just before a program publishes its work.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock is lost; [`Error::Unreachable`] if no server answers within the client's patience
-    /// and the lease. After that error the lock may still be held.
+    /// [`Error::Lost`] if the lock is lost; [`Error::Unreachable`] if no server answers within the client's patience:
+    /// the lock may still be held.
     pub async fn renew(&self) -> Result<(), Error> {
         self.tenure.renew(self.tenure.client.settings.patience).await
     }
@@ -143,21 +139,15 @@ impl Guard {
     /// that passes [`Limit::Shared`] becomes a reader. The token stays the same. A smaller limit is refused.
     ///
     /// # Errors
-    /// As [`renew`](Self::renew). After [`Error::Unreachable`] the next renewal downgrades the lock. The next renewal
-    /// also repeats the downgrade of several locks if the server has downgraded only some of them.
+    /// As [`renew`](Self::renew). If the server refuses the limit, the error is [`Error::Refused`] with the code `LIMIT`,
+    /// and the lock keeps its limit. After any other error the next renewal repeats the downgrade, unless the lock is
+    /// lost. The next renewal also repeats the downgrade if the future is dropped.
     pub async fn downgrade(&self, limit: Limit) -> Result<(), Error> {
-        let before = self.tenure.state().kind;
-        let kind = Kind { limit, weight: before.weight.filter(|_| limit != Limit::Shared) };
+        let earlier_kind = self.tenure.state().kind;
+        let kind = Kind { limit, weight: earlier_kind.weight.filter(|_| limit != Limit::Shared) };
         kind.check()?;
-        self.tenure.check()?;
-        self.tenure.change(|state| state.kind = kind);
-        let downgraded = self.tenure.renew_each(self.tenure.client.settings.patience).await;
-        // The earlier kind comes back only if the server has refused the downgrade of every key. A key that may be
-        // downgraded could not be renewed with the earlier kind, because the server refuses a smaller limit.
-        if downgraded.iter().all(|key| key.as_ref().is_err_and(|error| error.code().is_some())) {
-            self.tenure.change(|state| state.kind = before);
-        }
-        downgraded.into_iter().collect()
+        self.tenure.change(|state| (state.kind, state.earlier_kind) = (kind, earlier_kind));
+        self.renew().await
     }
 
     /// Runs a command only while the server has this tenure: `LOCK.GUARD` with the key and the token of this guard. The

@@ -72,8 +72,8 @@ impl Lock {
         self
     }
 
-    /// Ends renewals so that the lock is lost when this time has passed since the acquisition: at least 1 millisecond.
-    /// So a holder that hangs loses the lock in the end.
+    /// Limits the renewals, so that the lock is lost when this time has passed since the acquisition: at least 1
+    /// millisecond. So a holder that hangs loses the lock in the end.
     pub fn hold_limit(mut self, limit: Duration) -> Self {
         self.options.hold_limit = Some(limit);
         self
@@ -176,13 +176,13 @@ impl Lock {
         let acquisitions = keys.iter().map(async |key| {
             let name = OwnedKey { key: key.clone(), owner: owner.to_vec() };
             let part = Acquire::run(client, name, options, limit, only_tries).await?;
-            tenure.join(&part, !options.without_renewal);
+            tenure.join(&part);
             Ok(())
         });
         let all = async {
             if together {
-                // All tries end before the attempt fails: a late *give up* of a try could end the next tenure of a
-                // named owner.
+                // The attempt fails only after all tries have ended: a late *give up* of a try could end the next
+                // tenure of a named owner.
                 let errors = join_all(acquisitions).await.into_iter().filter_map(Result::err);
                 return errors.min_by_key(|error| matches!(error, Error::Busy { .. })).map_or(Ok(()), Err);
             }
@@ -196,7 +196,7 @@ impl Lock {
             _ = guard.lost() => {}
             acquired = all => acquired?,
         }
-        guard.complete(options.hold_limit)?;
+        guard.complete(options.hold_limit, !options.without_renewal)?;
         Ok(guard)
     }
 

@@ -2,8 +2,8 @@
 //!
 //! No timer ends a lease: each check of a tenure compares the deadlines of its leases with the clock. So a lease ends
 //! on time even if no task runs. Each tenure has a task that renews its leases. All renewals to a server share one
-//! connection, so renewals that are due at the same time are sent together. A server that does not answer delays only
-//! the renewals of its own locks.
+//! connection, so the client sends renewals together that are due at the same time. A server that does not answer
+//! delays only the renewals of its own locks.
 
 use crate::commands::{Kind, OwnedKey, read};
 use crate::error::{Error, Loss};
@@ -22,7 +22,7 @@ const RENEWAL_PAUSE: [Duration; 2] = [Duration::from_millis(5), Duration::from_s
 /// The errors that say that the owner does not hold the key.
 pub(crate) const LOSSES: [&str; 3] = ["NOTHELD", "HOLDS", "WRONGTYPE"];
 
-/// Leases have whole milliseconds.
+/// A tolerance for the ends of leases, because leases have whole milliseconds.
 const TICK: Duration = Duration::from_millis(2);
 
 pub(crate) struct Tenure {
@@ -35,10 +35,15 @@ pub(crate) struct State {
     /// The keys that the server may still hold, sorted.
     pub(crate) keys: Vec<Held>,
     pub(crate) kind: Kind,
+    /// The kind before the last downgrade. If the server refuses the downgrade, this kind applies again.
+    pub(crate) earlier_kind: Kind,
     /// The lease that each renewal asks for, in milliseconds.
     pub(crate) lease: u64,
-    /// The start of the hold limit: when the last key was requested or, if the client waited, when its grant arrived.
-    pub(crate) since: Instant,
+    /// Whether the client renews the leases. While the client waits for further keys, it always does.
+    pub(crate) is_renewed: bool,
+    /// When the hold limit begins: when the client requested the last key or, after a wait for this key, when the grant
+    /// arrived.
+    pub(crate) since: Option<Instant>,
     /// The end of the hold limit: no lease ends later.
     pub(crate) hold_end: Option<Instant>,
     /// How the tenure was lost: [`Error::Lost`].
@@ -75,9 +80,9 @@ impl State {
     /// When to renew next: when a third of the lease has passed, or after a pause if a renewal has failed.
     fn next_renewal(&self) -> Option<Instant> {
         let (lease, deadline) = (Duration::from_millis(self.lease), self.deadline());
-        // The last lease before the hold limit is not renewed.
+        // The client does not renew the last lease before the hold limit.
         let is_last = self.hold_end.is_some_and(|end| deadline + lease / 100 + TICK >= end);
-        if self.keys.is_empty() || self.check().is_err() || is_last {
+        if self.keys.is_empty() || self.check().is_err() || is_last || !self.is_renewed {
             return None;
         }
         let now = Instant::now();
@@ -90,8 +95,16 @@ impl State {
 impl Tenure {
     /// A tenure without keys. The caller adds the keys.
     pub(crate) fn new(client: &Arc<Inner>, kind: Kind) -> Self {
-        let (since, hold_end, end) = (Instant::now(), None, None);
-        let state = State { keys: Vec::new(), kind, lease: u64::MAX, since, hold_end, end };
+        let state = State {
+            keys: Vec::new(),
+            kind,
+            earlier_kind: kind,
+            lease: u64::MAX,
+            is_renewed: true,
+            since: None,
+            hold_end: None,
+            end: None,
+        };
         Self { client: Arc::clone(client), state: watch::Sender::new(state) }
     }
 
@@ -100,13 +113,13 @@ impl Tenure {
     pub(crate) fn add(&self, request: &Request, token: u64, lease: u64, since: Instant, deadline: Instant) {
         let held = Held { name: Arc::clone(&request.name), token, deadline, broken: request.broken() };
         self.state.send_modify(|state| {
-            (state.lease, state.since) = (state.lease.min(lease), state.since.max(since));
+            (state.lease, state.since) = (state.lease.min(lease), state.since.max(Some(since)));
             state.keys.push(held);
         });
     }
 
     /// Adds the keys of another tenure. The first call begins the renewals in the background.
-    pub(crate) fn join(self: &Arc<Self>, other: &Self, is_renewed: bool) {
+    pub(crate) fn join(self: &Arc<Self>, other: &Self) {
         let other = other.state();
         let is_first = self.state.borrow().keys.is_empty();
         self.state.send_modify(|state| {
@@ -114,13 +127,14 @@ impl Tenure {
             state.keys.extend(other.keys);
             state.keys.sort_by(|one, other| one.name.key.cmp(&other.name.key));
         });
-        // The keys must be in the tenure before this work begins. Another thread may begin the work right away, and it
-        // ends if the tenure has no keys.
-        if is_renewed && is_first {
-            let tenure = Arc::clone(self);
+        // The keys must be in the tenure before this work begins, because renewals end if the tenure has no keys.
+        if is_first {
+            let tenure = Arc::downgrade(self);
             // Most tenures have ended before this work begins, so they need no task.
             self.client.begin_soon(move || {
-                if tenure.state().next_renewal().is_some() {
+                if let Some(tenure) = tenure.upgrade()
+                    && tenure.state().next_renewal().is_some()
+                {
                     tenure.client.runtime.spawn(Arc::clone(&tenure).renew_until_over());
                 }
             });
@@ -150,8 +164,8 @@ impl Tenure {
         earlier
     }
 
-    /// The error of a request of the holder. If the error says that the owner does not hold the key, it ends the
-    /// tenure.
+    /// Returns the error of a request for the caller. If one of `losses` is its code, the tenure ends, and the caller
+    /// gets [`Error::Lost`].
     pub(crate) fn judge(&self, name: &Arc<OwnedKey>, error: Error, losses: &[&str]) -> Error {
         let Error::Refused { code, message, .. } = &error else { return error };
         if !losses.contains(&&**code) {
@@ -200,8 +214,8 @@ impl Tenure {
                 }),
                 _ = changes.changed() => continue,
             }
-            // The result is ignored: if an error ends the tenure, the tenure's state has the error. After any other
-            // error this loop renews the tenure again.
+            // This loop ignores the result: if an error ends the tenure, the tenure's state has the error. After any
+            // other error this loop renews the tenure again.
             tokio::select! {
                 _ = self.renew(FAR_FUTURE) => {}
                 _ = changes.wait_for(|state| state.end.is_some()) => {}
@@ -215,17 +229,13 @@ impl Tenure {
     /// As [`renew_key`](Self::renew_key).
     pub(crate) async fn renew(&self, patience: Duration) -> Result<(), Error> {
         self.check()?;
-        self.renew_each(patience).await.into_iter().collect()
-    }
-
-    /// Sets new leases, within this patience. Returns the result of each key.
-    pub(crate) async fn renew_each(&self, patience: Duration) -> Vec<Result<(), Error>> {
         let keys = self.state().keys;
         let renewals = keys.iter().map(async |held| {
             let mut request = Request::new(&self.client, &held.name, from_now(patience));
             self.renew_key(held.token, &mut request, 6).await
         });
-        join_all(renewals).await
+        let renewed = join_all(renewals).await.into_iter().collect();
+        self.check().and(renewed)
     }
 
     /// Sets a new lease for the key of a request. Each attempt may take the lease divided by `part`. The attempts end
@@ -237,24 +247,35 @@ impl Tenure {
         let name = Arc::clone(&request.name);
         request.deadline = request.deadline.min(self.state.borrow().deadline());
         let response_limit = self.client.settings.response_limit;
-        let mut deadline = Instant::now();
+        let (mut deadline, mut asked_kind) = (Instant::now(), Kind::default());
         let renewed = request.ask(|longest_lease| {
             self.check()?;
             self.change(|state| state.lease = state.lease.min(longest_lease));
             let State { lease, kind, hold_end, .. } = *self.state.borrow();
+            asked_kind = kind;
             let since = Instant::now();
             let lease = hold_end.map_or(lease, |end| lease.min(millis(until(end))));
             if lease == 0 {
                 return Err(name.lost_by(Loss::LeaseOver));
             }
             deadline = lease_end(lease, since);
-            // If the new lease ends before the old one, the earlier end counts from now on: the server may set the new
-            // lease although its reply is lost.
+            // If the new lease ends before the old lease, the new end counts from now on: the server may set the new
+            // lease even if its reply is lost.
             self.change_key(&name, |held| held.deadline = held.deadline.min(deadline));
-            let limit = Duration::from_millis(lease / part + 1).min(response_limit);
+            let limit = Duration::from_millis((lease / part).saturating_add(1)).min(response_limit);
             Ok((name.renew(token, lease, kind), limit))
         });
-        let _: u64 = read(renewed.await.map_err(|error| self.judge(&name, error, &LOSSES))?)?;
+        let renewed = renewed.await.map_err(|error| {
+            if error.code() == Some("LIMIT") {
+                self.change(|state| {
+                    if state.kind == asked_kind {
+                        state.kind = state.earlier_kind;
+                    }
+                });
+            }
+            self.judge(&name, error, &LOSSES)
+        });
+        let _: u64 = read(renewed?)?;
         self.change_key(&name, |held| (held.deadline, held.broken) = (deadline, request.broken()));
         self.check()
     }

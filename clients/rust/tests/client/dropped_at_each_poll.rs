@@ -1,7 +1,8 @@
 //! Futures that are dropped after each possible number of polls.
 
 use crate::{LONG, client, soon};
-use lockward_client::{Client, Lock, Loss};
+use lockward_client::redis::Cmd;
+use lockward_client::{Client, Error, Limit, Lock, Loss};
 use lockward_tests::{Server, eventually};
 use std::future::poll_fn;
 use std::pin::pin;
@@ -106,10 +107,39 @@ async fn drop_after_each_poll() {
         for_each_poll(&server, &client, &format!("{when:?}, calls of a guard"), async |times| {
             let guard = client.lock("k").lease(LONG).owner("me").acquire().await.expect("a guard");
             let mut is_done = polled(guard.renew(), times, when).await.is_some();
+            is_done &= polled(guard.downgrade(Limit::Shared), times, when).await.is_some();
+            is_done &= polled(guard.guarded::<()>(&Cmd::new()), times, when).await.is_some();
             let lost = guard.lost();
             assert!(guard.is_held());
             is_done &= polled(guard.release(), times, when).await.is_some();
             assert_eq!(soon(lost).await, Loss::Released);
+            is_done
+        })
+        .await;
+        for_each_poll(&server, &client, &format!("{when:?}, run"), async |times| {
+            let work = async |_| {
+                tokio::task::yield_now().await;
+                Ok::<_, Error>(())
+            };
+            polled(client.lock("k").lease(LONG).run(work), times, when).await.is_some()
+        })
+        .await;
+        for_each_poll(&server, &client, &format!("{when:?}, lead"), async |times| {
+            let leading = client.lock("k").lease(LONG).lead(async |_| tokio::task::yield_now().await);
+            polled(leading, times, when).await.is_some()
+        })
+        .await;
+        for_each_poll(&server, &client, &format!("{when:?}, resume"), async |times| {
+            let guard = client.locks(["a", "k"]).lease(LONG).acquire().await.expect("a guard");
+            let handle = guard.handle();
+            let resumed = polled(client.resume(&handle), times, when).await;
+            let is_done = resumed.is_some();
+            // If the future was dropped, the tenure goes on. Another call can continue the tenure.
+            let guard = match resumed {
+                Some(resumed) => resumed.expect("a guard"),
+                None => client.resume(&handle).await.expect("a guard"),
+            };
+            guard.release().await.expect("a release");
             is_done
         })
         .await;

@@ -1,7 +1,7 @@
 //! Futures that are dropped, and runtimes that end.
 
 use crate::{LONG, client, soon, url};
-use lockward_client::Client;
+use lockward_client::{Client, Error, Loss};
 use lockward_tests::{Random, Server, eventually, rounds};
 use std::time::Duration;
 
@@ -31,6 +31,59 @@ async fn a_grant_to_a_dropped_acquisition_is_released() {
         releasing.await.expect("no panic").expect("a release");
     }
     eventually("the lock is free", || observer.info("k").is_none());
+}
+
+#[test]
+fn a_runtime_of_callers_that_ends_leaves_nothing() {
+    let server = Server::start();
+    let (works, callers) = [(); 2].map(|()| tokio::runtime::Runtime::new().expect("a runtime")).into();
+    let client = works.block_on(client(&server));
+    let holder = client.lock("k").lease(LONG);
+    let guard = callers.block_on(holder.acquire()).expect("a guard");
+    callers.spawn(async move {
+        guard.lost().await;
+    });
+    for _ in 0..3 {
+        callers.spawn(client.lock("k").lease(LONG).acquire());
+        callers.spawn(client.locks(["k", "l"]).lease(LONG).acquire());
+    }
+    let mut observer = server.client();
+    observer.see_waiters("k", 6);
+    // The runtime drops the guard and the acquisitions.
+    drop(callers);
+    works.block_on(async { assert!(soon(client.close()).await) });
+    eventually("nothing is left", || {
+        observer.call("DBSIZE").int() == 0 && observer.call("LOCK.TOP").items().is_empty()
+    });
+    let guard = works.block_on(async { soon(client.lock("k").try_acquire()).await });
+    works.block_on(guard.expect("a guard").release()).expect("a release");
+}
+
+#[test]
+fn calls_end_after_the_runtime_of_the_client_has_ended() {
+    let server = Server::start();
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let (works, callers) = (runtime(), runtime());
+    let settings = lockward_client::Settings::default().patience(Duration::from_millis(500));
+    let (client, guard) = works.block_on(async {
+        let client = crate::client_with(&url(server.port()), settings);
+        let guard = client.lock("k").lease(Duration::from_secs(2)).acquire().await.expect("a guard");
+        (client, guard)
+    });
+    drop(works);
+    callers.block_on(async {
+        let (failed, waited, renewed, loss) = tokio::join!(
+            soon(client.lock("l").try_acquire()),
+            soon(client.lock("l").wait(Duration::from_millis(700)).acquire()),
+            soon(guard.renew()),
+            soon(guard.lost()),
+        );
+        assert!(matches!(failed, Err(Error::Unreachable { .. })), "{failed:?}");
+        assert!(matches!(waited, Err(Error::Unreachable { .. })), "{waited:?}");
+        assert!(matches!(renewed, Err(Error::Unreachable { .. })), "{renewed:?}");
+        assert_eq!(loss, Loss::LeaseOver);
+        soon(client.close()).await;
+    });
 }
 
 #[test]

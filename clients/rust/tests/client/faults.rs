@@ -1,18 +1,18 @@
 //! Requests and replies that are lost, and callers and runtimes that stop.
 
 use crate::{LONG, calls, client, client_with, granted, soon, url};
-use lockward_client::{Error, Limit, Settings};
+use lockward_client::{Error, Limit, Loss, Settings};
 use lockward_tests::{Cluster, Fate, Proxy, Reply, Sentinels, Server, Setup, eventually, slot_of};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-/// How long a call that fails waits until what it got is given back.
+/// How long a call that fails waits for the release of what it got.
 const GIVE_UP_LIMIT: Duration = Duration::from_millis(200);
 
-/// A plan that gives these fates, in order, to the requests of a command. It forwards all further requests of this
-/// command, and all other requests.
+/// A plan that gives these fates, in order, to the requests of a command. The proxy forwards all further requests of
+/// this command, and all other requests.
 fn fates(
     command: &'static str,
     fates: impl IntoIterator<Item = Fate, IntoIter: Send + 'static>,
@@ -51,7 +51,7 @@ async fn a_grant_whose_reply_is_lost_is_released_even_after_several_attempts() {
     let client = client_with(&url(proxy.port()), settings);
     drop_after_a_lost_grant(&server, &proxy, client.lock("k").lease(LONG), 5).await;
     // The client repeats the release after five losses, although the pauses between the attempts take longer than 200
-    // ms. For a named owner the client would give up after that time.
+    // ms. For a named owner the client would stop after 200 ms.
     assert!(soon(client.close()).await);
     assert_eq!(server.client().info("k"), None);
 }
@@ -150,6 +150,42 @@ async fn the_hold_limit_of_several_keys_counts_from_the_last_grant() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_hold_limit_counts_from_the_request() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), |_| Fate::Carried);
+    let client = client_with(&url(proxy.port()), Settings::default());
+    // This acquisition opens the shared connection.
+    client.lock("other").acquire().await.expect("a guard").release().await.expect("a release");
+    proxy.delay(Duration::from_millis(600));
+    let lock = client.lock("k").lease(LONG).hold_limit(Duration::from_secs(3));
+    let guard = lock.acquire().await.expect("a guard");
+    assert_eq!(soon(guard.lost()).await, Loss::LeaseOver);
+    // The lease that the request has named ends with the hold limit.
+    assert_eq!(calls(&mut server.client(), "lock.renew"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_keys_without_renewal_are_renewed_until_all_are_granted() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut observer = server.client();
+    observer.acquire("b other PX 600000");
+    let lock = client.locks(["a", "b"]).lease(Duration::from_millis(900)).without_renewal();
+    let waiter = tokio::spawn(lock.acquire());
+    observer.see_waiters("b", 1);
+    let token = observer.holder("a").token;
+    eventually("the first key is held for two leases", || {
+        let holder = observer.holder("a");
+        assert_eq!(holder.token, token, "the first key is lost during the wait");
+        holder.held_for > 1_800
+    });
+    assert_eq!(observer.call("LOCK.RELEASE b other ALL").int(), 0);
+    let guard = granted(waiter).await;
+    assert_eq!(guard.token() as i64, token);
+    assert_eq!(soon(guard.lost()).await, Loss::LeaseOver);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_caller_without_a_waiting_connection_polls_for_longer_than_the_patience() {
     let server = Server::start();
     let mut observer = server.client();
@@ -214,7 +250,7 @@ fn a_runtime_that_is_not_driven_does_not_block_callers_in_another_runtime() {
         let guard = soon(client.lock("b").acquire()).await.expect("a guard");
         guard.release().await.expect("a release");
     });
-    // This thread has no runtime. A future may be dropped here too.
+    // A future may be dropped here too, on a thread without a runtime.
     drop(first);
     works.block_on(async { assert!(soon(client.close()).await) });
     assert_eq!(server.client().call("DBSIZE").int(), 0);
@@ -270,6 +306,67 @@ async fn a_downgrade_that_is_refused_for_one_key_does_not_lose_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_downgrade_that_the_server_refuses_does_not_lose_the_lock() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.locks(["a", "b"]).slots(4).lease(Duration::from_millis(1_500));
+    let guard = lock.acquire().await.expect("a guard");
+    {
+        let mut smaller = std::pin::pin!(guard.downgrade(Limit::Slots(2)));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(smaller.as_mut().poll(&mut context).is_pending());
+    }
+    let mut observer = server.client();
+    eventually("it is held for two leases", || observer.holder("a").held_for > 3_000 || !guard.is_held());
+    assert!(guard.is_held());
+    guard.release().await.expect("a release");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_limit_that_ends_during_a_downgrade_ends_the_call_as_lost() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), |_| Fate::Carried);
+    let client = client_with(&url(proxy.port()), Settings::default());
+    let lock = client.locks(["a", "b"]).lease(LONG).hold_limit(Duration::from_secs(2));
+    let guard = lock.acquire().await.expect("a guard");
+    proxy.set_plan(fates("LOCK.RENEW", std::iter::repeat(Fate::Held)));
+    let lost = soon(guard.downgrade(Limit::Shared)).await;
+    assert!(matches!(lost, Err(Error::Lost { loss: Loss::LeaseOver, .. })), "{lost:?}");
+    assert!(!guard.is_held());
+    proxy.set_plan(|_| Fate::Carried);
+    let mut observer = server.client();
+    eventually("the server ends the tenure, too", || observer.call("DBSIZE").int() == 0);
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_without_a_waiting_connection_get_one_in_their_order() {
+    const CALLERS: u64 = 10;
+    let server = Server::start();
+    let mut observer = server.client();
+    let keys: Vec<String> = (0..CALLERS).map(|number| format!("k{number}")).collect();
+    for key in &keys {
+        observer.acquire(&format!("{key} other PX 600000"));
+    }
+    let client = client_with(&url(server.port()), Settings::default().waiting_connections(1));
+    let mut waiters = Vec::new();
+    for key in &keys {
+        waiters.push(tokio::spawn(client.lock(key).acquire()));
+        observer.see_waiters(&keys[0], 1);
+        // The next caller begins while this one pauses between its tries.
+        let before = calls(&mut observer, "lock.acquire");
+        eventually("it has tried", || {
+            waiters.len() == 1 || calls(&mut observer, "lock.acquire") >= before + 4
+        });
+    }
+    for (key, waiter) in keys.iter().zip(waiters) {
+        observer.see_waiters(key, 1);
+        assert_eq!(observer.call(format!("LOCK.RELEASE {key} other ALL")).int(), 0);
+        granted(waiter).await.release().await.expect("a release");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_late_try_of_several_keys_does_not_end_the_next_tenure_of_a_named_owner() {
     let server = Server::start();
     let other = client(&server).await.lock("a").acquire().await.expect("a guard");
@@ -291,7 +388,7 @@ async fn a_late_try_of_several_keys_does_not_end_the_next_tenure_of_a_named_owne
     let connections = observer.stat("clients", "connected_clients");
     proxy.set_plan(|_| Fate::Carried);
     eventually("the try has arrived", || calls(&mut observer, "lock.acquire") > before);
-    // Before the connection of the try is closed, what the client has sent behind the try arrives.
+    // Everything that the client has sent on the connection of the try arrives before this connection is closed.
     eventually("a connection is closed", || observer.stat("clients", "connected_clients") < connections);
     guard.renew().await.expect("it is held");
     guard.release().await.expect("a release");
@@ -346,7 +443,7 @@ async fn the_release_of_a_dropped_guard_leaves_a_silent_connection_after_the_res
     eventually("it is released", || observer.info("k").is_none());
     let connections = observer.stat("clients", "connected_clients");
     proxy.set_plan(|_| Fate::Carried);
-    // Before the silent connection is closed, everything that the client has sent on it arrives.
+    // Everything that the client has sent on the silent connection arrives before this connection is closed.
     eventually("a connection is closed", || observer.stat("clients", "connected_clients") < connections);
     assert_eq!(calls(&mut observer, "lock.release"), 2, "the silent connection is used again");
 }

@@ -105,6 +105,39 @@ async fn run_releases_the_lock_after_success_an_error_and_a_panic() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_panic_of_the_leader_releases_the_lock() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let panicking = client.lead("k", async |_| -> () { panic!("as a test") });
+    let panicked = futures_util::future::FutureExt::catch_unwind(AssertUnwindSafe(panicking)).await;
+    assert!(panicked.is_err());
+    assert!(soon(client.close()).await);
+    assert_eq!(server.client().info("k"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_of_lost_work_that_is_dropped_reaches_the_caller() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("as a test");
+        }
+    }
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.locks(["k", "l"]).lease(Duration::from_millis(900));
+    let panicking = lock.run(async |_| -> Result<(), Error> {
+        let _bomb = Bomb;
+        server.client().call("DEL k");
+        pending().await
+    });
+    let panicked = soon(futures_util::future::FutureExt::catch_unwind(AssertUnwindSafe(panicking))).await;
+    assert!(panicked.is_err());
+    assert!(soon(client.close()).await);
+    assert_eq!(server.client().call("DBSIZE").int(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn run_ends_the_work_when_the_lock_is_lost() {
     let server = Server::start();
     let client = client(&server).await;

@@ -11,6 +11,7 @@ mod dropped_at_each_poll;
 mod dropped_futures;
 mod extreme_durations;
 mod faults;
+mod hostile_servers;
 mod interface;
 mod redlock;
 mod resource_usage;

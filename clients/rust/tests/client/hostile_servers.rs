@@ -1,0 +1,236 @@
+//! Servers that break the protocol, are silent, or change at a bad moment.
+
+use crate::{LONG, calls, client_with, granted, soon, url};
+use lockward_client::redis::cmd;
+use lockward_client::{Client, Error, Limit, Settings};
+use lockward_tests::{Fate, Listener, Proxy, Reply, Sentinels, Server, decode, eventually};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Once};
+use std::time::Duration;
+
+/// Replies that no lock command has: other types, numbers out of range, lists that never end, and no RESP.
+const STRANGE: [&[u8]; 24] = [
+    b"+OK\r\n",
+    b":7\r\n",
+    b":-7\r\n",
+    b":9223372036854775807\r\n",
+    b"_\r\n",
+    b"#t\r\n",
+    b",nan\r\n",
+    b"(3492890328409238509324850943850943825024385\r\n",
+    b"$0\r\n\r\n",
+    b"$3\r\n\xff\0\xfe\r\n",
+    b"*0\r\n",
+    b"*1\r\n:7\r\n",
+    b"*3\r\n:-7\r\n:1\r\n:30000\r\n",
+    b"*3\r\n:7\r\n:1\r\n:0\r\n",
+    b"*3\r\n:7\r\n:1\r\n:-1\r\n",
+    b"*3\r\n:7\r\n:1\r\n:9223372036854775807\r\n",
+    b"*3\r\n$20\r\n18446744073709551615\r\n:1\r\n$20\r\n18446744073709551615\r\n",
+    b"%1\r\n+token\r\n:7\r\n",
+    b"-\r\n",
+    b"-ERR invalid expire time in 'lock.acquire' command: at most 0 (lock.max-lease)\r\n",
+    b"-MOVED here there\r\n",
+    b"*2147483647\r\n:1\r\n",
+    b"$9223372036854775807\r\n",
+    b"HTTP/1.1 400 Bad Request\r\n\r\n",
+];
+
+/// Accepts connections, and answers each command with `reply`, which gets the words of the command. After an empty
+/// reply the client gets nothing.
+fn play(reply: impl FnMut(&[String]) -> Vec<u8> + Send + 'static) -> Listener {
+    let reply = Arc::new(Mutex::new(reply));
+    Listener::start(move |stream| {
+        let reply = Arc::clone(&reply);
+        std::thread::spawn(move || serve(stream, |words| (*reply.lock().expect("no panic"))(words)));
+    })
+}
+
+fn serve(mut stream: TcpStream, mut reply: impl FnMut(&[String]) -> Vec<u8>) -> Option<()> {
+    let mut unread = Vec::new();
+    let mut bytes = [0; 4_096];
+    loop {
+        while let Some((Reply::Array(words), length)) = decode(&unread).ok()? {
+            unread.drain(..length);
+            let words: Vec<String> = words.iter().map(Reply::text).collect();
+            let answer = match &*words[0] {
+                "HELLO" => b"%0\r\n".to_vec(),
+                "CLIENT" => b"+OK\r\n".to_vec(),
+                _ => reply(&words),
+            };
+            stream.write_all(&answer).ok()?;
+        }
+        let count = stream.read(&mut bytes).ok().filter(|count| *count > 0)?;
+        unread.extend_from_slice(&bytes[..count]);
+    }
+}
+
+/// The panics in the client's own code and in the crates that it uses.
+fn count_panics() -> &'static AtomicU64 {
+    static PANICS: AtomicU64 = AtomicU64::new(0);
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let earlier = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if panic.location().is_some_and(|at| !at.file().contains("tests")) {
+                PANICS.fetch_add(1, Ordering::SeqCst);
+            }
+            earlier(panic);
+        }));
+    });
+    &PANICS
+}
+
+fn hasty() -> Settings {
+    Settings::default().patience(Duration::from_millis(300)).response_limit(Duration::from_millis(100))
+}
+
+/// Calls everything that a client of a held lock can call. The results do not matter.
+async fn use_lock(client: &Client) {
+    let lock = client.lock("k").lease(Duration::from_secs(2)).wait(Duration::from_millis(300));
+    let _ = soon(client.lock("k").try_acquire()).await;
+    let _ = soon(lock.clone().replicas(1, Duration::from_millis(50)).acquire()).await;
+    if let Ok(guard) = soon(lock.acquire()).await {
+        let _ = soon(guard.guarded::<String>(cmd("GET").arg("k"))).await;
+        let _ = soon(guard.renew()).await;
+        let _ = soon(guard.downgrade(Limit::Shared)).await;
+        let _ = soon(guard.release()).await;
+    }
+    soon(client.close()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strange_replies_cause_no_panic_and_end_each_call() {
+    let panics = count_panics();
+    let grant = b"*3\r\n:7\r\n:1\r\n:2000\r\n".to_vec();
+    let cases = STRANGE.iter().flat_map(|strange| {
+        let commands = ["LOCK.ACQUIRE", "BLOCK", "LOCK.RENEW", "LOCK.GUARD", "LOCK.RELEASE", "WAIT"];
+        commands.map(|command| (*strange, command, grant.clone()))
+    });
+    let played = cases.map(|(strange, command, grant)| async move {
+        let server = play(move |words| match &*words[0] {
+            name if name == command => strange.to_vec(),
+            "LOCK.ACQUIRE" if words.iter().any(|word| word == "BLOCK") => {
+                if command == "BLOCK" {
+                    strange.to_vec()
+                } else {
+                    grant.clone()
+                }
+            }
+            "LOCK.ACQUIRE" if command == "BLOCK" => b"_\r\n".to_vec(),
+            "LOCK.ACQUIRE" => grant.clone(),
+            "LOCK.RENEW" => b":7\r\n".to_vec(),
+            "LOCK.RELEASE" => b":0\r\n".to_vec(),
+            "WAIT" => b":1\r\n".to_vec(),
+            _ => b"+OK\r\n".to_vec(),
+        });
+        use_lock(&client_with(&url(server.port()), hasty())).await;
+    });
+    futures_util::future::join_all(played).await;
+    assert_eq!(panics.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loop_of_redirections_ends_with_the_patience() {
+    for word in ["MOVED", "ASK"] {
+        let asked = Arc::new(AtomicU64::new(0));
+        let ports = Arc::new(Mutex::new(Vec::new()));
+        let nodes = [0, 1].map(|number| {
+            let (asked, ports) = (Arc::clone(&asked), Arc::clone(&ports));
+            play(move |words| {
+                if words[0] == "ASKING" {
+                    return b"+OK\r\n".to_vec();
+                }
+                asked.fetch_add(1, Ordering::Relaxed);
+                let ports = ports.lock().expect("no panic");
+                let port: u16 = ports[1 - number];
+                format!("-{word} 12706 127.0.0.1:{port}\r\n").into_bytes()
+            })
+        });
+        *ports.lock().expect("no panic") = nodes.iter().map(Listener::port).collect();
+        let address = format!("redis+cluster://127.0.0.1:{}", nodes[0].port());
+        let client = client_with(&address, Settings::default().patience(Duration::from_secs(1)));
+        let failed = soon(client.lock("k").try_acquire()).await;
+        assert!(matches!(failed, Err(Error::Unreachable { .. })), "{failed:?}");
+        let asked = asked.load(Ordering::Relaxed);
+        assert!(asked < 50, "{asked} requests");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_accepts_and_never_answers_ends_each_call_in_time() {
+    let held = Mutex::new(Vec::new());
+    let silent = Listener::start(move |stream| held.lock().expect("no panic").push(stream));
+    let client = client_with(&url(silent.port()), hasty());
+    let lock = client.lock("k");
+    let failed = soon(lock.clone().try_acquire()).await.expect_err("an error");
+    let address = format!("127.0.0.1:{}", silent.port());
+    assert!(matches!(&failed, Error::Unreachable { cause, .. } if cause.contains(&address)), "{failed}");
+    let failed = soon(lock.wait(Duration::from_millis(200)).acquire()).await;
+    assert!(matches!(failed, Err(Error::Unreachable { .. })), "{failed:?}");
+    let failed = soon(client.resume("6d65:30000:1:0:6b:7")).await;
+    assert!(matches!(failed, Err(Error::Unreachable { .. })), "{failed:?}");
+    assert!(soon(client.close()).await, "nothing was sent, so there is nothing to release");
+    // The Sentinel is silent, and the client knows no primary yet.
+    let sentinels = format!("redis+sentinel://127.0.0.1:{}/locks", silent.port());
+    let failed = soon(client_with(&sentinels, hasty()).lock("k").try_acquire()).await.expect_err("an error");
+    assert!(matches!(&failed, Error::Unreachable { cause, .. } if cause.contains(&address)), "{failed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_that_changes_during_a_confirmation_leads_to_a_wait_at_the_new_primary() {
+    let (former, primary) = (Server::start(), Server::start());
+    let proxy = Proxy::start_two_way(former.port());
+    let sentinels = Sentinels::watch_with(&former, 0, |_| {
+        vec![
+            format!("sentinel monitor locks 127.0.0.1 {} 2", proxy.port()),
+            "sentinel down-after-milliseconds locks 600000".to_owned(),
+        ]
+    });
+    let (mut observer, mut next) = (former.client(), primary.client());
+    observer.acquire("k other PX 600000");
+    next.acquire("k other PX 600000");
+    let settings = Settings::default().response_limit(Duration::from_millis(500));
+    let client = client_with(&sentinels.url(), settings);
+    let waiter = tokio::spawn(client.lock("k").lease(LONG).acquire());
+    observer.see_waiters("k", 1);
+    proxy.set_plan(|request| if request[0].text() == "LOCK.RENEW" { Fate::Held } else { Fate::Carried });
+    assert_eq!(observer.call("LOCK.RELEASE k other ALL").int(), 0);
+    eventually("the confirmation is on its way", || proxy.losses().held > 0);
+    for sentinel in sentinels.all() {
+        let mut sentinel = sentinel.client();
+        assert_eq!(sentinel.call("SENTINEL REMOVE locks"), Reply::ok());
+        let monitor = format!("SENTINEL MONITOR locks 127.0.0.1 {} 2", primary.port());
+        assert_eq!(sentinel.call(monitor), Reply::ok());
+    }
+    next.see_waiters("k", 1);
+    assert_eq!(next.call("LOCK.RELEASE k other ALL").int(), 0);
+    let guard = granted(waiter).await;
+    assert_eq!(next.holder("k").token, guard.token() as i64);
+    assert!(guard.is_held());
+    guard.release().await.expect("a release");
+    assert_eq!(next.call("DBSIZE").int(), 0);
+    proxy.set_plan(|_| Fate::Carried);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_of_callers_end_together_although_the_server_hangs() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), |_| Fate::Carried);
+    let mut observer = server.client();
+    observer.acquire("k other PX 600000");
+    let client = client_with(&url(proxy.port()), Settings::default().waiting_connections(50));
+    client.lock("l").acquire().await.expect("a guard").release().await.expect("a release");
+    let limit = Duration::from_secs(4);
+    let callers: Vec<_> = (0..4_000).map(|_| tokio::spawn(client.lock("k").wait(limit).acquire())).collect();
+    eventually("each caller has tried", || calls(&mut observer, "lock.acquire") >= 4_000);
+    server.freeze();
+    for caller in callers {
+        let ended = soon(caller).await.expect("no panic");
+        assert!(matches!(ended, Err(Error::Busy { .. } | Error::Unreachable { .. })), "{ended:?}");
+    }
+    server.thaw();
+    assert!(soon(client.close()).await);
+}
