@@ -193,7 +193,8 @@ impl Lock {
         };
         tokio::select! {
             biased;
-            _ = guard.lost() => {}
+            // With one key there is no other key to lose, and the watch would wake this task once for nothing.
+            _ = guard.lost(), if keys.len() > 1 => {}
             acquired = all => acquired?,
         }
         guard.complete(options.hold_limit, !options.without_renewal)?;
