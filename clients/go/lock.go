@@ -213,7 +213,8 @@ func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 
 // Guarded runs the command args only while the server has this tenure: it sends LOCK.GUARD with the token of the lock. The server
 // checks the token and runs the command in one step, so a late write of a process that was paused does not run. Without a
-// command, the server only checks the token. Of several keys, it checks the token of the first one.
+// command, the server only checks the token. LOCK.GUARD checks one key. So for a lock of several keys, Guarded sends
+// nothing and returns an error.
 //
 //	count, err := lock.Guarded(ctx, "INCR", "{order:42}:count").Int64()
 //
@@ -228,6 +229,10 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 	defer runtime.KeepAlive(l)
 	p, guard := l.parts[0], append([]any{"LOCK.GUARD", l.Key(), l.Token()}, args...)
 	reply := newCommand(guard...)
+	if len(l.parts) > 1 {
+		reply.SetErr(errors.New("lockward: a guarded command needs a lock of one key"))
+		return reply
+	}
 	ctx, end := joined(ctx, l.client.open)
 	defer end()
 	for isRenewed := false; ; isRenewed = true {

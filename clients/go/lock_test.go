@@ -745,6 +745,18 @@ func TestReleaseAfterOneKeyIsLostReleasesTheOtherKeys(t *testing.T) {
 	}
 }
 
+func TestAGuardedCommandNeedsALockOfOneKey(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	lock, err := newClient(t, s.client()).AcquireAll(t.Context(), []string{"a", "b"})
+	check(t, err)
+	err = lock.Guarded(t.Context(), "SET", "state", "paid").Err()
+	if err == nil || err.Error() != "lockward: a guarded command needs a lock of one key" || s.calls("lock.guard") != 0 {
+		t.Error(err)
+	}
+	check(t, lock.Release(t.Context()))
+}
+
 func TestAReleaseWhoseReplyIsLostReportsNoLoss(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
