@@ -334,7 +334,8 @@ func (l *Lock) Handle() (string, error) {
 // Resume continues the tenure of a Handle. It renews the tenure, and then the Lock is held as after Acquire. Only the options for
 // the lease, the renewal and the hold limit have an effect.
 //
-// The errors are those of Lock.Renew. If an option is out of range, Resume sends no request.
+// The errors are those of Lock.Renew. If one of several keys is lost, Resume releases the others. After any other error the handle
+// can be used again. If an option is out of range, Resume sends no request.
 func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOption) (*Lock, error) {
 	var h handle
 	encoded := base64.NewDecoder(base64.RawURLEncoding, strings.NewReader(text))
@@ -348,14 +349,18 @@ func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOpti
 	for i, p := range t.parts {
 		p.token = h.Tokens[i]
 	}
-	ctx, cancel := joined(ctx, t.over)
+	resuming, cancel := joined(ctx, t.over)
 	defer cancel()
-	err = t.take(ctx, renewCommand, c.patience, t.parts...)
+	err = t.take(resuming, renewCommand, c.patience, t.parts...)
 	if errors.Is(err, ErrBusy) { // the renewed lease is already over
 		err = t.parts[0].fail(ErrLost)
 	}
 	if err != nil {
-		return nil, cmp.Or(t.end(err), err)
+		err = cmp.Or(t.end(err), err)
+		if errors.Is(err, ErrLost) && len(t.parts) > 1 { // the other keys may still be held
+			_ = (&Lock{t}).Release(ctx)
+		}
+		return nil, err
 	}
 	return t.lock(), nil
 }

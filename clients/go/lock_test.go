@@ -745,6 +745,21 @@ func TestReleaseAfterOneKeyIsLostReleasesTheOtherKeys(t *testing.T) {
 	}
 }
 
+func TestAResumeThatFindsALossReleasesTheOtherKeys(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	lock, err := client.AcquireAll(t.Context(), []string{"a", "b", "c"}, lockward.WithLease(time.Hour))
+	check(t, err)
+	handle, err := lock.Handle()
+	check(t, err)
+	s.do("DEL", "b")
+	_, err = client.Resume(t.Context(), handle)
+	expect(t, err, lockward.ErrLost)
+	s.checkFree("a")
+	s.checkFree("c")
+}
+
 func TestAGuardedCommandNeedsALockOfOneKey(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
