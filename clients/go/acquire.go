@@ -189,7 +189,7 @@ func (t *tenure) take(ctx context.Context, name string, patience time.Duration, 
 		r.isUnlimited = r.isReplicated // WAIT may take long, and must not hold a permit that others need
 		r.request = func(r *call) command { return p.command(r, name, p.lease) }
 		if r.read = p.readGrant; name == renewCommand {
-			r.read = p.granted
+			r.read = func(r *call, err error) error { return p.granted(r, r.checkToken(err)) }
 		}
 	}
 	if err := t.client.ask(ctx, calls...); err != nil {
@@ -312,7 +312,7 @@ func (p *part) readGrant(r *call, err error) error {
 	}
 	numbers, err := r.replies[0].Int64Slice()
 	if err != nil || len(numbers) != 3 {
-		return p.fail(ErrRefused, fmt.Errorf("unexpected reply: %v", r.replies[0]))
+		return r.unexpected()
 	}
 	p.token = numbers[0]
 	if p.lease == 0 { // the server has chosen the lease
@@ -326,7 +326,7 @@ func (p *part) readGrant(r *call, err error) error {
 // grant. It returns ErrLost if the server denies an earlier grant.
 func (p *part) granted(r *call, err error) error {
 	if err != nil {
-		if r.replies != nil && deniesTenure(err) {
+		if deniesTenure(err) {
 			p.mayBeHeld = false
 			return p.fail(ErrLost, err)
 		}

@@ -151,6 +151,7 @@ func (c *Client) connection(ctx context.Context, deadline time.Time, n *node, is
 		return nil, err
 	}
 	cn, own := &connection{net: conn, watched: make(chan bool, 1)}, *n.options
+	own.Addr = "the node" // go-redis closes a connection whose server redirects to this address
 	own.Dialer = func(context.Context, string, string) (net.Conn, error) { return conn, nil }
 	own.OnConnect = func(ctx context.Context, conn *redis.Conn) (err error) {
 		if isLastKnown {

@@ -98,7 +98,9 @@ func isTransient(err error) bool {
 }
 
 // deniesTenure returns whether the server says that the owner does not hold the lock. (WRONGTYPE: the key was overwritten.)
-func deniesTenure(err error) bool { return hasCode(err, "NOTHELD", "HOLDS", "WRONGTYPE") }
+func deniesTenure(err error) bool {
+	return errors.Is(err, ErrRefused) && hasCode(err, "NOTHELD", "HOLDS", "WRONGTYPE") // a context may have ended because of a denial
+}
 
 // hasCode returns whether a server has replied an error with one of these codes.
 func hasCode(err error, codes ...string) bool {

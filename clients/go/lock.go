@@ -297,7 +297,7 @@ func (p *part) newRelease(ctx context.Context) *call {
 	p.mu.Unlock()
 	r.request = func(*call) command { return newCommand("LOCK.RELEASE", p.key, p.owner, "ALL", "TOKEN", p.token) }
 	r.read = func(r *call, err error) error {
-		switch {
+		switch _, err = r.number(err); {
 		case r.isUncertain && hasCode(err, "NOTHELD"):
 			return nil
 		case deniesTenure(err):
@@ -342,7 +342,8 @@ func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOpti
 	if err := gob.NewDecoder(encoded).Decode(&h); err != nil || len(h.Keys) == 0 || len(h.Tokens) != len(h.Keys) {
 		return nil, errors.New("lockward: this is not the handle of a lock")
 	}
-	t, err := c.newTenure(h.Keys, settings{owner: h.Owner, limit: h.Limit, weight: h.Weight, lease: h.Lease, isRenewed: true}, options)
+	tenure := func(s *settings) { s.owner, s.limit, s.weight, s.replicas = h.Owner, h.Limit, h.Weight, 0 } // whatever the options say
+	t, err := c.newTenure(h.Keys, settings{lease: h.Lease, isRenewed: true}, append(slices.Clip(options), tenure))
 	if err != nil {
 		return nil, err
 	}

@@ -134,6 +134,7 @@ func (p *part) renewed(r *call, err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	<-p.renewing
+	err = r.checkToken(err)
 	p.failure = err
 	switch ended := p.endReason(p); { // watch looks at the other keys: here the work would grow with their square
 	case ended != nil:

@@ -192,20 +192,20 @@ func (c *Client) send(ctx context.Context, deadline time.Time, n *node, isAsk, i
 	cn, err := c.connection(ctx, deadline, n, isNew)
 	isBroken := false // whether a new connection may lead to another server
 	if err == nil {
-		var commands []command
+		var commands, wait []command
 		if isAsk {
 			commands = append(commands, newCommand("ASKING"))
+		}
+		if first := calls[0]; first.isReplicated { // one WAIT for all: each would take its whole time
+			wait = append(wait, newCommand("WAIT", first.part.replicas, first.part.within.Milliseconds()))
 		}
 		sent := time.Now()
 		for _, r := range calls {
 			r.sent = sent
-			r.replies = []command{r.request(r)}
-			if r.isReplicated {
-				r.replies = append(r.replies, newCommand("WAIT", r.part.replicas, r.part.within.Milliseconds()))
-			}
-			commands = append(commands, r.replies...)
+			r.replies = append([]command{r.request(r)}, wait...)
+			commands = append(commands, r.replies[0])
 		}
-		err = cn.exchange(ctx, deadline, commands)
+		err = cn.exchange(ctx, deadline, append(commands, wait...))
 		if refusal := commands[0].Err(); err == nil && redis.IsMaxClientsError(refusal) { // no request was carried out
 			err, cn.isReady = refusal, false
 		}
@@ -232,6 +232,33 @@ func (c *Client) send(ctx context.Context, deadline time.Time, n *node, isAsk, i
 	default:
 		c.discard(n, cn, isBroken && ctx.Err() == nil && !errors.Is(err, os.ErrDeadlineExceeded))
 	}
+}
+
+// number reads the reply as an integer, if err is nil.
+func (r *call) number(err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	number, err := r.replies[0].Int64()
+	if err != nil {
+		err = r.unexpected()
+	}
+	return number, err
+}
+
+// checkToken reads the reply to LOCK.RENEW, if err is nil.
+func (r *call) checkToken(err error) error {
+	token, err := r.number(err)
+	if err == nil && token != r.part.token {
+		err = r.unexpected()
+	}
+	return err
+}
+
+// unexpected is the outcome if the reply has another form than the server's replies to this command.
+func (r *call) unexpected() error {
+	r.isUncertain = true
+	return r.part.fail(ErrRefused, fmt.Errorf("unexpected reply: %v", r.replies[0]))
 }
 
 // sleep waits until a time, or until the context ends.

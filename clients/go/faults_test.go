@@ -1,0 +1,607 @@
+package lockward_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockward/lockward-go"
+)
+
+// A fake is a server whose replies a test chooses.
+type fake struct {
+	addr string
+	mu   sync.Mutex
+	sent []string // the lock commands of the client
+}
+
+// startFake starts a server that ends with the test. reply gets a lock command, and returns the reply. The empty reply is silence.
+func startFake(tb testing.TB, reply func(command string) string) *fake {
+	tb.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	check(tb, err)
+	tb.Cleanup(func() { _ = listener.Close() })
+	f := &fake{addr: listener.Addr().String()}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				for input := bufio.NewReader(conn); ; {
+					command, err := readCommand(input)
+					if err != nil {
+						return
+					}
+					answer := "-ERR unknown command\r\n"
+					if strings.HasPrefix(command, "LOCK.") || command == "ASKING" {
+						f.mu.Lock()
+						f.sent = append(f.sent, command)
+						f.mu.Unlock()
+						answer = reply(command)
+					}
+					_, _ = io.WriteString(conn, answer)
+				}
+			}()
+		}
+	}()
+	return f
+}
+
+// readCommand returns the words of a request, with spaces between them.
+func readCommand(input *bufio.Reader) (string, error) {
+	line := func() (string, error) {
+		text, err := input.ReadString('\n')
+		return strings.TrimRight(text, "\r\n"), err
+	}
+	header, err := line()
+	if err != nil {
+		return "", err
+	}
+	count, err := strconv.Atoi(header[1:])
+	words := make([]string, count)
+	for i := range words {
+		if _, err = line(); err == nil {
+			words[i], err = line()
+		}
+	}
+	return strings.Join(words, " "), err
+}
+
+// count is how many lock commands with this beginning the client has sent.
+func (f *fake) count(beginning string) (count int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, command := range f.sent {
+		if strings.HasPrefix(command, beginning) {
+			count++
+		}
+	}
+	return count
+}
+
+func (f *fake) client(tb testing.TB) *redis.Client {
+	rdb := redis.NewClient(&redis.Options{Addr: f.addr})
+	tb.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// A steppedConn calls step before each read and write.
+type steppedConn struct {
+	net.Conn
+	step func()
+}
+
+func (c *steppedConn) Read(received []byte) (int, error) { c.step(); return c.Conn.Read(received) }
+func (c *steppedConn) Write(sent []byte) (int, error)    { c.step(); return c.Conn.Write(sent) }
+
+// stepped returns a go-redis client which calls step before it dials, reads and writes.
+func (s *server) stepped(step func()) *redis.Client {
+	rdb := redis.NewClient(&redis.Options{Addr: s.addr, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		step()
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return &steppedConn{conn, step}, err
+	}})
+	s.tb.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+func TestACallerCanLeaveAtEachStepOfTheConnection(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	rdb := s.client()
+	held := func(client *lockward.Client) *lockward.Lock {
+		lock, err := client.Acquire(t.Context(), "k", lockward.WithLease(time.Hour))
+		check(t, err)
+		keepAlive(t, lock)
+		return lock
+	}
+	acquired := func(lock *lockward.Lock, err error) {
+		if err == nil {
+			check(t, lock.Release(t.Context()))
+		} else {
+			expect(t, err, context.Canceled)
+		}
+	}
+	busyFor := func(key string, lease int) {
+		check(t, rdb.Do(t.Context(), "LOCK.ACQUIRE", key, "other", "PX", lease).Err())
+	}
+	keptHeld := func(lock *lockward.Lock, err error) {
+		if err != nil {
+			expect(t, err, context.Canceled)
+		}
+		if !lock.Held() {
+			t.Error("lost")
+		}
+		check(t, lock.Renew(t.Context()))
+		check(t, lock.Release(t.Context()))
+	}
+	for name, call := range map[string]func(ctx context.Context, client *lockward.Client, begin func()){
+		"acquire a free lock": func(ctx context.Context, client *lockward.Client, begin func()) {
+			begin()
+			acquired(client.Acquire(ctx, "k", lockward.WithLease(time.Hour)))
+		},
+		"wait for a lock": func(ctx context.Context, client *lockward.Client, begin func()) {
+			busyFor("k", 30)
+			begin()
+			acquired(client.Acquire(ctx, "k", lockward.WithLease(time.Hour)))
+		},
+		"wait for the second key": func(ctx context.Context, client *lockward.Client, begin func()) {
+			busyFor("l", 30)
+			begin()
+			acquired(client.AcquireAll(ctx, []string{"k", "l"}, lockward.WithLease(time.Hour)))
+		},
+		"wait as a named owner": func(ctx context.Context, client *lockward.Client, begin func()) {
+			busyFor("k", 30)
+			begin()
+			acquired(client.Acquire(ctx, "k", lockward.WithLease(time.Hour), lockward.WithOwner("me")))
+		},
+		"renew": func(ctx context.Context, client *lockward.Client, begin func()) {
+			lock := held(client)
+			begin()
+			keptHeld(lock, lock.Renew(ctx))
+		},
+		"downgrade": func(ctx context.Context, client *lockward.Client, begin func()) {
+			lock := held(client)
+			begin()
+			keptHeld(lock, lock.Downgrade(ctx, lockward.Shared()))
+		},
+		"guarded": func(ctx context.Context, client *lockward.Client, begin func()) {
+			lock := held(client)
+			check(t, rdb.Set(t.Context(), "count", 0, 0).Err())
+			begin()
+			err := lock.Guarded(ctx, "INCR", "count").Err()
+			count, _ := rdb.Get(t.Context(), "count").Int()
+			if count > 1 || err == nil && count != 1 || err != nil && !errors.Is(err, lockward.ErrUnreachable) && count != 0 {
+				t.Error(count, err)
+			}
+			keptHeld(lock, err)
+		},
+		"release": func(ctx context.Context, client *lockward.Client, begin func()) {
+			lock := held(client)
+			begin()
+			if err := lock.Release(ctx); err != nil {
+				expect(t, err, context.Canceled)
+			}
+		},
+		"resume": func(ctx context.Context, client *lockward.Client, begin func()) {
+			handle, err := held(client).Handle()
+			check(t, err)
+			begin()
+			lock, err := client.Resume(ctx, handle)
+			if err != nil {
+				expect(t, err, context.Canceled)
+				lock, err = client.Resume(t.Context(), handle)
+				check(t, err)
+			}
+			check(t, lock.Release(t.Context()))
+		},
+	} {
+		for isLast, last := false, 0; !isLast; last++ {
+			ctx, cancel := context.WithCancel(t.Context())
+			var hasBegun atomic.Bool
+			var steps atomic.Int64
+			client := newClient(t, s.stepped(func() {
+				if hasBegun.Load() && steps.Add(1) == int64(last) {
+					cancel()
+				}
+			}))
+			call(ctx, client, func() { hasBegun.Store(true) })
+			isLast = ctx.Err() == nil
+			cancel()
+			check(t, client.Close())
+			for _, key := range []string{"k", "l"} {
+				s.waitUntilFree(key)
+			}
+			if last > 200 {
+				t.Fatal(name, "takes too many steps")
+			}
+		}
+	}
+}
+
+// A tornConn breaks when left more bytes have arrived.
+type tornConn struct {
+	net.Conn
+	left int
+}
+
+func (c *tornConn) Read(received []byte) (int, error) {
+	if c.left == 0 {
+		_ = c.Conn.Close()
+		return 0, io.EOF
+	}
+	count, err := c.Conn.Read(received[:min(c.left, len(received))])
+	c.left -= count
+	return count, err
+}
+
+func TestAConnectionCanBreakAtEachByteOfAReply(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	rdb := s.client()
+	for isIntact, length := false, 0; !isIntact; length++ {
+		var first *tornConn
+		torn := redis.NewClient(&redis.Options{Addr: s.addr, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			if first == nil {
+				first = &tornConn{conn, length}
+				conn = first
+			}
+			return conn, err
+		}})
+		client := newClient(t, torn)
+		check(t, rdb.Set(t.Context(), "count", 0, 0).Err())
+		check(t, rdb.Do(t.Context(), "LOCK.ACQUIRE", "k", "other", "PX", 10).Err()) // the call has to wait
+		lock, err := client.Acquire(t.Context(), "k", lockward.WithLease(time.Hour))
+		check(t, err)
+		check(t, lock.Renew(t.Context()))
+		err = lock.Guarded(t.Context(), "INCR", "count").Err()
+		if err != nil {
+			expect(t, err, lockward.ErrUnreachable)
+		}
+		if count, _ := rdb.Get(t.Context(), "count").Int(); count > 1 || err == nil && count != 1 {
+			t.Error(count, err)
+		}
+		check(t, lock.Release(t.Context()))
+		s.checkFree("k")
+		check(t, client.Close())
+		check(t, torn.Close())
+		isIntact = first.left > 0
+		if length > 2000 {
+			t.Fatal("too many bytes")
+		}
+	}
+}
+
+func TestAReplyOfAnotherFormIsNoSuccess(t *testing.T) {
+	t.Parallel()
+	for _, grant := range []string{"+OK", ":7", "$1\r\n7", "*0", "*2\r\n:7\r\n:1", "*3\r\n:7\r\n:1\r\n-ERR", "*3\r\n:7\r\n:1\r\n*-1"} {
+		f := startFake(t, func(command string) string {
+			if strings.HasPrefix(command, "LOCK.RELEASE") {
+				return ":0\r\n"
+			}
+			return grant + "\r\n"
+		})
+		client := newClient(t, f.client(t))
+		_, err := client.Acquire(t.Context(), "k")
+		expect(t, err, lockward.ErrRefused)
+		if !strings.Contains(err.Error(), "unexpected reply") || f.count("LOCK.ACQUIRE") != 1 || f.count("LOCK.RELEASE") != 1 {
+			t.Errorf("%q: %v", grant, err)
+		}
+		check(t, client.Close())
+	}
+	for _, reply := range []string{"+OK", "$-1", "*0", "$1\r\nx", "*1\r\n:7", ":8"} {
+		f := startFake(t, func(command string) string {
+			if strings.HasPrefix(command, "LOCK.ACQUIRE") {
+				return "*3\r\n:7\r\n:1\r\n:900\r\n"
+			}
+			return reply + "\r\n"
+		})
+		client := newClient(t, f.client(t))
+		lock := acquire(t, client, "k", lockward.WithLease(900*time.Millisecond))
+		until := lock.Until()
+		expect(t, lock.Renew(t.Context()), lockward.ErrRefused)
+		if lock.Until().After(until) {
+			t.Errorf("%q has renewed the lease", reply)
+		}
+		receive(t, "the loss", lock.Lost())
+		other := acquire(t, client, "other", lockward.WithLease(time.Hour))
+		if err := other.Release(t.Context()); reply != ":8" {
+			expect(t, err, lockward.ErrRefused)
+		}
+		check(t, client.Close())
+	}
+}
+
+func TestARedirectionThatDoesNotEndEndsTheCallInTime(t *testing.T) {
+	t.Parallel()
+	for _, redirection := range []string{"MOVED", "ASK"} {
+		var to atomic.Value
+		to.Store("")
+		f := startFake(t, func(command string) string {
+			if command == "ASKING" {
+				return "+OK\r\n"
+			}
+			return fmt.Sprintf("-%s 1 %s\r\n", redirection, to.Load())
+		})
+		to.Store(f.addr)
+		client := newClient(t, f.client(t), lockward.WithPatience(300*time.Millisecond))
+		_, err := client.Acquire(t.Context(), "k", lockward.WithoutWaiting())
+		expect(t, err, lockward.ErrUnreachable)
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		_, err = client.Acquire(ctx, "k")
+		expect(t, err, lockward.ErrBusy, context.DeadlineExceeded)
+		cancel()
+		if count := f.count("LOCK.ACQUIRE"); count > 100 {
+			t.Error(count, "requests")
+		}
+	}
+}
+
+func TestAGuardedCommandThatIsRedirectedToTheSameNodeRuns(t *testing.T) {
+	t.Parallel()
+	var addr atomic.Value
+	var guards atomic.Int64
+	f := startFake(t, func(command string) string {
+		switch {
+		case strings.HasPrefix(command, "LOCK.ACQUIRE"):
+			return "*3\r\n:7\r\n:1\r\n:30000\r\n"
+		case strings.HasPrefix(command, "LOCK.GUARD") && guards.Add(1)%2 == 1:
+			return fmt.Sprintf("-MOVED 1 %s\r\n", addr.Load())
+		}
+		return "+OK\r\n"
+	})
+	addr.Store(f.addr)
+	lock := acquire(t, newClient(t, f.client(t)), "k")
+	for range 20 {
+		check(t, lock.Guarded(t.Context(), "SET", "state", "paid").Err())
+	}
+}
+
+func TestAServerThatAcceptsAndNeverAnswers(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	defer listener.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: listener.Addr().String()})
+	defer rdb.Close()
+	client := newClient(t, rdb, lockward.WithPatience(300*time.Millisecond), lockward.WithResponseLimit(50*time.Millisecond))
+	_, err = client.Acquire(t.Context(), "k", lockward.WithoutWaiting())
+	expect(t, err, lockward.ErrUnreachable)
+	_, err = client.AcquireAll(t.Context(), []string{"a", "b"}, lockward.WithoutWaiting())
+	expect(t, err, lockward.ErrUnreachable)
+	patient := newClient(t, rdb)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err = patient.Acquire(ctx, "k")
+	expect(t, err, lockward.ErrUnreachable, context.DeadlineExceeded)
+	_, failed := acquiring(t.Context(), t, patient, []string{"k"})
+	_, closed := acquiring(t.Context(), t, client, []string{"k"})
+	select {
+	case <-failed:
+		t.Error("the call must go on for its patience")
+	case <-closed:
+	}
+}
+
+func TestAPrimaryThatChangesDuringTheConfirmationOfAGrant(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	other := acquire(t, newClient(t, s.client()), "k", lockward.WithLease(time.Hour))
+	var renewals atomic.Int64
+	client := newClient(t, s.tapped(func(sent []byte) (bool, error) {
+		if strings.Contains(string(sent), "LOCK.RENEW") {
+			switch renewals.Add(1) {
+			case 1:
+				s.do("REPLICAOF", "127.0.0.1", "1")
+			case 3:
+				s.do("REPLICAOF", "NO", "ONE")
+			}
+		}
+		return true, nil
+	}))
+	granted, failed := acquiring(t.Context(), t, client, []string{"k"}, lockward.WithLease(time.Hour))
+	s.waitFor("k", 1)
+	check(t, other.Release(t.Context()))
+	select {
+	case err := <-failed:
+		t.Fatal(err)
+	case lock := <-granted:
+		if holders, _ := s.info("k"); len(holders) != 1 || holders[0] != (holder{lock.Owner(), lock.Token(), 1}) {
+			t.Error(holders)
+		}
+		check(t, lock.Release(t.Context()))
+	}
+}
+
+func TestAHoldLimitThatEndsDuringADowngradeLosesTheLock(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.tapped(func(sent []byte) (bool, error) {
+		return !strings.Contains(string(sent), "LOCK.RENEW"), nil
+	}))
+	lock := acquire(t, client, "k", lockward.WithLease(time.Hour), lockward.WithHoldLimit(200*time.Millisecond))
+	expect(t, lock.Downgrade(t.Context(), lockward.Shared()), lockward.ErrLost)
+	receive(t, "the loss", lock.Lost())
+	s.waitUntilFree("k")
+}
+
+func TestSeveralKeysWithTooFewReplicasAreUnreplicated(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client(), lockward.WithPatience(time.Second), lockward.WithResponseLimit(time.Second))
+	_, err := client.AcquireAll(t.Context(), []string{"a", "b", "c"}, lockward.WithReplicas(1, 2*time.Second))
+	expect(t, err, lockward.ErrUnreplicated)
+	for _, key := range []string{"a", "b", "c"} {
+		s.waitUntilFree(key)
+	}
+}
+
+func TestAResumeIgnoresOptionsThatWouldChangeTheTenure(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	lock := acquire(t, client, "k", lockward.Slots(4), lockward.Weight(2))
+	handle, err := lock.Handle()
+	check(t, err)
+	resumed, err := client.Resume(t.Context(), handle, lockward.WithOwner("other"), lockward.Shared(), lockward.WithReplicas(1, time.Millisecond))
+	check(t, err)
+	if holders, _ := s.info("k"); len(holders) != 1 || holders[0] != (holder{lock.Owner(), lock.Token(), 1}) {
+		t.Error(holders)
+	}
+	check(t, resumed.Release(t.Context()))
+	s.checkFree("k")
+}
+
+func TestCloseEndsEverythingThatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	rdb := s.client()
+	for round := range 10 {
+		client := newClient(t, s.client(), lockward.WithWaitingConnections(3))
+		handle, err := acquire(t, client, "resumed").Handle()
+		check(t, err)
+		var running sync.WaitGroup
+		for i := range 40 {
+			running.Add(1)
+			go func() {
+				defer running.Done()
+				key := fmt.Sprint("k", i%4)
+				var err error
+				for err == nil || !errors.Is(err, lockward.ErrClosed) {
+					switch i % 5 {
+					case 0:
+						err = client.DoAll(t.Context(), []string{key, "l"}, func(ctx context.Context, lock *lockward.Lock) error {
+							return lock.Downgrade(ctx, lockward.Shared())
+						})
+					case 1:
+						err = client.Lead(t.Context(), key, func(ctx context.Context, lock *lockward.Lock) error { return lock.Renew(ctx) })
+					case 2:
+						err = client.Do(t.Context(), key, func(ctx context.Context, lock *lockward.Lock) error {
+							return lock.Guarded(ctx, "INCR", "count").Err()
+						})
+					case 3:
+						var lock *lockward.Lock
+						if lock, err = client.Resume(t.Context(), handle); err == nil {
+							_, err = lock.Handle()
+						}
+					default:
+						ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+						err = client.Do(ctx, key, func(context.Context, *lockward.Lock) error { return nil })
+						cancel()
+					}
+				}
+			}()
+		}
+		eventually(t, "the clients work", func() bool { return s.calls("lock.acquire") > 200*(round+1) })
+		closed := make(chan error, 1)
+		go func() { closed <- client.Close() }()
+		check(t, receive(t, "the end of Close", closed))
+		ended := make(chan struct{})
+		go func() { running.Wait(); close(ended) }()
+		receive(t, "the end of all calls", ended)
+		check(t, rdb.FlushAll(t.Context()).Err())
+		eventually(t, "nobody waits", func() bool { return s.blocked() == 0 })
+	}
+}
+
+// blocked is how many clients wait at the server.
+func (s *server) blocked() int {
+	_, after, _ := strings.Cut(s.do("INFO", "clients").(string), "blocked_clients:")
+	count, _ := strconv.Atoi(strings.TrimRight(strings.SplitN(after, "\n", 2)[0], "\r"))
+	return count
+}
+
+func TestThousandsOfCallersLeaveTogether(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	other := acquire(t, client, "k", lockward.WithLease(time.Hour))
+	ctx, cancel := context.WithCancel(t.Context())
+	const callers = 3000
+	done := make(chan error, callers)
+	for range callers {
+		go func() {
+			_, err := client.Acquire(ctx, "k", lockward.WithLease(time.Hour))
+			done <- err
+		}()
+	}
+	s.waitFor("k", 256)
+	cancel()
+	for range callers {
+		expect(t, receive(t, "the end of a call", done), context.Canceled)
+	}
+	s.waitFor("k", 0)
+	check(t, other.Release(t.Context()))
+	check(t, client.Close())
+	s.checkFree("k")
+}
+
+func TestALockThatIsDroppedInAnyStateEnds(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	lease := lockward.WithLease(time.Second)
+	for name, use := range map[string]func() (<-chan struct{}, error){
+		"several keys": func() (<-chan struct{}, error) {
+			lock, err := client.AcquireAll(t.Context(), []string{"k", "l"}, lease)
+			return lock.Lost(), err
+		},
+		"after a downgrade": func() (<-chan struct{}, error) {
+			lock, err := client.Acquire(t.Context(), "k", lease)
+			return lock.Lost(), errors.Join(err, lock.Downgrade(t.Context(), lockward.Shared()))
+		},
+		"during a downgrade": func() (<-chan struct{}, error) {
+			lock, err := client.Acquire(t.Context(), "k", lease)
+			go func() { _ = lock.Downgrade(t.Context(), lockward.Shared()) }()
+			return lock.Lost(), err
+		},
+		"after an automatic renewal": func() (<-chan struct{}, error) {
+			lock, err := client.Acquire(t.Context(), "k", lease)
+			renewals := s.calls("lock.renew")
+			eventually(t, "a renewal", func() bool { return s.calls("lock.renew") > renewals })
+			return lock.Lost(), err
+		},
+		"with a hold limit": func() (<-chan struct{}, error) {
+			lock, err := client.Acquire(t.Context(), "k", lease, lockward.WithHoldLimit(time.Hour))
+			return lock.Lost(), err
+		},
+		"resumed": func() (<-chan struct{}, error) {
+			lock, err := client.Acquire(t.Context(), "k", lease)
+			check(t, err)
+			handle, err := lock.Handle()
+			check(t, err)
+			lock, err = client.Resume(t.Context(), handle)
+			return lock.Lost(), err
+		},
+	} {
+		lost, err := use()
+		check(t, err)
+		eventually(t, name+": the lock is lost", func() bool {
+			runtime.GC()
+			select {
+			case <-lost:
+				return true
+			default:
+				return false
+			}
+		})
+		s.waitUntilFree("k")
+		s.waitUntilFree("l")
+	}
+}
