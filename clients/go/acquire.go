@@ -15,12 +15,12 @@ const (
 	acquireCommand = "LOCK.ACQUIRE"
 	renewCommand   = "LOCK.RENEW"
 
-	shortLease = 3000                   // lease in milliseconds of a grant that ends a wait, until the client confirms it
+	shortLease = 3000                   // the lease in milliseconds of a grant that the client has not confirmed yet
 	slice      = 10 * time.Second       // the longest wait of one request; the next request continues the wait
 	keep       = 5000                   // how long the server keeps the place between two requests, in milliseconds
 	replyTime  = 5 * time.Millisecond   // the server ends a wait this long before the caller's deadline
 	firstPause = 50 * time.Millisecond  // the first pause between two attempts, doubling to a second
-	leaveLimit = 200 * time.Millisecond // how long a caller that leaves waits for a release
+	leaveLimit = 200 * time.Millisecond // how long a call that has failed waits for its releases
 
 	// minLease is the shortest lease that a client can hold: leaseEnd subtracts a millisecond.
 	minLease = 2 * time.Millisecond
@@ -39,7 +39,7 @@ type settings struct {
 	isRenewed bool
 	mayWait   bool
 	replicas  int
-	within    time.Duration // the replicas' time
+	within    time.Duration // how long the replicas may take
 	err       error         // an option is out of range
 }
 
@@ -85,12 +85,12 @@ func WithHoldLimit(limit time.Duration) AcquireOption {
 // WithoutWaiting makes an acquisition fail with ErrBusy at once if the lock is not free.
 func WithoutWaiting() AcquireOption { return func(s *settings) { s.mayWait = false } }
 
-// WithOwner names the owner, 1 to 1,024 bytes. Otherwise each Lock has a new owner. Do not acquire a lock for an owner that still holds
+// WithOwner names the owner, 1 to 1,024 bytes. Without WithOwner, each Lock has a new owner. Do not acquire a lock for an owner that still holds
 // it: the server grants the same tenure again, and the first release ends it for both Locks.
 func WithOwner(owner string) AcquireOption { return func(s *settings) { s.owner = owner } }
 
 // WithReplicas acquires the lock only if count replicas confirm the grant in time. Otherwise the client releases the lock, and the
-// error is ErrUnreplicated. within is a millisecond to a day: with less the acquisition fails at once, and more counts as a day.
+// error is ErrUnreplicated. With less than a millisecond the acquisition fails at once. More than a day counts as a day.
 func WithReplicas(count int, within time.Duration) AcquireOption {
 	return func(s *settings) {
 		s.replicas, s.within = count, min(within, 24*time.Hour)
@@ -174,10 +174,10 @@ func (t *tenure) acquire(ctx context.Context, isFirst bool) error {
 }
 
 // take asks for several keys at the same time, without waiting: by LOCK.ACQUIRE, or by LOCK.RENEW if they were granted before. If all
-// keys are granted, they are held. Otherwise take returns ErrBusy. An answer must come within the patience; 0 is no limit.
+// keys are granted, they are held. Otherwise take returns ErrBusy. A server must answer within the patience; 0 is no limit.
 func (t *tenure) take(ctx context.Context, name string, patience time.Duration, parts ...*part) error {
 	if patience > 0 {
-		patience += t.within // the replicas' time comes on top
+		patience += t.within // the replicas have their own time
 	}
 	calls := make([]*call, len(parts))
 	for i, p := range parts {
@@ -189,13 +189,13 @@ func (t *tenure) take(ctx context.Context, name string, patience time.Duration, 
 		r.isUnlimited = r.isReplicated // WAIT may take long, and must not hold a permit that others need
 		r.request = func(r *call) command { return p.command(r, name, p.lease) }
 		if r.read = p.readGrant; name == renewCommand {
-			r.read = func(r *call, err error) error { return p.granted(r, r.checkToken(err)) }
+			r.read = p.readConfirmation
 		}
 	}
 	if err := t.client.ask(ctx, calls...); err != nil {
 		return err
 	}
-	return t.hold(parts...)
+	return t.hold(calls...)
 }
 
 // giveBack cleans up after an acquisition that has failed: it releases the keys that the server may have granted, and leaves their
@@ -216,7 +216,7 @@ func (t *tenure) giveBack(ctx context.Context, failure error) {
 	_ = t.leave(failure, grace, calls)
 }
 
-// leave makes calls that release keys, in the background. If they have not ended after the grace, leave returns the failure. A program
+// leave makes calls that release keys, in the background. If the calls last longer than the grace, leave returns the failure. A program
 // may acquire the lock again for an owner that it has named, and a late release would end that new tenure. So for such an owner the
 // calls end after 200 ms, and leave waits for their end. The caller has begun a task that Close waits for.
 func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error {
@@ -243,9 +243,9 @@ func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error 
 	}
 }
 
-// acquire waits until the key is held. It waits in the server's queue as soon as it gets one of the connections for waiting, which are
-// given out first come, first served. Until then it polls. Otherwise callers could deadlock: those that have all the connections may
-// wait for a lock that this caller holds.
+// acquire waits until the key is held. The callers get the connections for waiting first come, first served. With such a connection
+// acquire waits in the server's queue. Until it gets one, it polls: the callers that have all the connections may wait for a lock that
+// this caller holds, and without polls they would deadlock.
 func (p *part) acquire(ctx context.Context) (err error) {
 	for pause := firstPause; ; pause = min(2*pause, time.Second) {
 		turn, cancel := context.WithTimeout(ctx, pause)
@@ -257,7 +257,7 @@ func (p *part) acquire(ctx context.Context) (err error) {
 		}
 		isBusy := errors.Is(err, ErrBusy) && !errors.Is(err, context.DeadlineExceeded)
 		if isBusy {
-			<-turn.Done() // the lease may be shorter than a round trip
+			<-turn.Done() // a pause: the lease may be shorter than a round trip
 		}
 		cancel()
 		if !isBusy {
@@ -268,7 +268,7 @@ func (p *part) acquire(ctx context.Context) (err error) {
 
 // wait waits in slices, and then confirms the grant. The server keeps the place in the queue between two slices and while a connection
 // is broken. A slice without a reply in time shows that the server is gone. wait returns ErrBusy if the grant is over before it is
-// confirmed, and also context.DeadlineExceeded if the server has ended the wait just before the deadline.
+// confirmed. If the server has ended the wait just before the deadline, the error is context.DeadlineExceeded, too.
 func (p *part) wait(ctx context.Context) error {
 	defer func() { <-p.client.waitPermits }()
 	deadline, hasDeadline := ctx.Deadline()
@@ -302,7 +302,6 @@ func (p *part) wait(ctx context.Context) error {
 
 // readGrant reads the reply to LOCK.ACQUIRE.
 func (p *part) readGrant(r *call, err error) error {
-	p.deadline = time.Time{}
 	if err != nil {
 		p.mayBeHeld = p.mayBeHeld || r.isUncertain
 		return err
@@ -319,20 +318,23 @@ func (p *part) readGrant(r *call, err error) error {
 		r.lease = numbers[2]
 		p.setLease(r.lease)
 	}
-	return p.granted(r, nil)
+	return p.checkReplicas(r)
 }
 
-// granted notes the lease that a call has got. If the caller asked for replicas, it checks that enough of them have confirmed the
-// grant. It returns ErrLost if the server denies an earlier grant.
-func (p *part) granted(r *call, err error) error {
+// readConfirmation reads the reply to the LOCK.RENEW that follows a grant. It returns ErrLost if the server denies the grant.
+func (p *part) readConfirmation(r *call, err error) error {
+	err = r.checkToken(err)
+	if p.mayBeHeld = !deniesTenure(err); !p.mayBeHeld {
+		return p.fail(ErrLost, err)
+	}
 	if err != nil {
-		if deniesTenure(err) {
-			p.mayBeHeld = false
-			return p.fail(ErrLost, err)
-		}
 		return err
 	}
-	p.extend(r)
+	return p.checkReplicas(r)
+}
+
+// checkReplicas returns an error if too few replicas have confirmed a grant.
+func (p *part) checkReplicas(r *call) error {
 	if !r.isReplicated {
 		return nil
 	}

@@ -31,13 +31,13 @@ import (
 )
 
 // A Client acquires locks on one deployment: a server, the servers that Sentinels watch, or a cluster. Any number of goroutines
-// may use it. The client runs goroutines of its own only while a request is under way.
+// may use it. The client closes a connection that was idle for 30 seconds.
 type Client struct {
 	rdb           redis.UniversalClient
 	responseLimit time.Duration
 	patience      time.Duration
 	idleLimit     time.Duration // how long an unused connection stays open
-	waitPermits   chan struct{} // one for each connection that waits
+	waitPermits   chan struct{} // has an element for each connection that waits for a lock
 
 	id      string
 	owners  atomic.Uint64   // how many owners newOwner has made
@@ -49,26 +49,26 @@ type Client struct {
 	mu      sync.Mutex
 	nodes   map[string]*node
 	tenures map[*tenure]struct{} // those that have not ended
-	broken  map[*node]bool       // nodes with a broken connection: their locks are renewed soon
-	wakesAt time.Time            // when the alarm is due; zero if it is not
+	broken  map[*node]bool       // a connection to these nodes broke: watch renews their locks
+	wakesAt time.Time            // when the alarm is due; the zero time is never
 }
 
 // An Option sets how a Client behaves.
 type Option func(*Client)
 
-// WithResponseLimit sets how long the client waits for a reply: 2 seconds by default, 1 ms to an hour. Then it closes the
-// connection and sends the request again. For a renewal the limit is at most a sixth of the lease.
+// WithResponseLimit sets how long the client waits for a reply: 2 seconds by default, 1 ms to an hour. After
+// that it closes the connection and sends the request again. For a renewal the limit is at most a sixth of the lease.
 func WithResponseLimit(limit time.Duration) Option {
 	return func(c *Client) { c.responseLimit = limit }
 }
 
-// WithPatience sets how long the client repeats a request while no server answers: 5 seconds by default, and at least 1 ms. Then
-// the request fails with ErrUnreachable. A caller in a lock's queue keeps waiting through an outage of any length.
+// WithPatience sets how long the client repeats a request while no server answers: 5 seconds by default, and at least 1 ms. After
+// that the request fails with ErrUnreachable. A caller in a lock's queue keeps waiting through an outage of any length.
 func WithPatience(patience time.Duration) Option { return func(c *Client) { c.patience = patience } }
 
 // WithWaitingConnections sets how many connections may wait for locks at a time: 256 by default, and at least 1. Further callers
-// have no place in the server's queue until one of these connections is free. Until then they poll: after 50 ms, doubling to a
-// second.
+// have no place in the server's queue until one of these connections is free. Until then they poll: after a
+// pause of 50 ms, and then after pauses that double up to a second.
 func WithWaitingConnections(count int) Option {
 	return func(c *Client) { c.waitPermits = make(chan struct{}, max(1, count)) }
 }

@@ -21,10 +21,10 @@ const (
 	maxConnections = 16
 	// watchAfter is how long a connection is idle before the client reads from it, to notice when the connection breaks.
 	watchAfter = 50 * time.Millisecond
-	// sentinelPatience is how long the client waits for the Sentinels. Then it connects to the last known primary.
-	sentinelPatience = 250 * time.Millisecond
-	// seedPatience is how long the client waits for the seeds of a cluster. Then it asks them again.
-	seedPatience = 250 * time.Millisecond
+	// lookUpLimit is how long an attempt waits for the Sentinels, or for the nodes of a cluster. go-redis may ask them without a time
+	// limit, one after the other in random order, and one may be silent. After this limit the client connects to the last known
+	// primary, or the next attempt asks the nodes of the cluster in another order.
+	lookUpLimit = 250 * time.Millisecond
 )
 
 // A connection is used by one attempt at a time. It is a separate go-redis client over one connection that this package has opened.
@@ -45,7 +45,7 @@ func (cn *connection) close() { _ = cn.net.Close(); _ = cn.client.Close() }
 // A node is a server, or the Sentinels' present primary.
 type node struct {
 	options  *redis.Options
-	permits  chan struct{}          // one for each connection in use
+	permits  chan struct{}          // has an element for each connection in use
 	renewals chan struct{}          // the same for renewals, so that no other request delays them
 	primary  atomic.Pointer[string] // the last primary that Sentinels have named
 	idle     chan *connection       // some of them may be closed
@@ -78,7 +78,7 @@ func (r redirect) resolve(asked string) string {
 	return net.JoinHostPort(host, r.addr[colon+1:])
 }
 
-// nodeFor returns the node that has a key. When rdb first looks up the nodes of a cluster, it has no time limit: bounded adds one.
+// nodeFor returns the node that has a key.
 func (c *Client) nodeFor(ctx context.Context, deadline time.Time, key string, to redirect) (n *node, err error) {
 	master, _ := c.rdb.(*redis.Client)
 	if cluster, ok := c.rdb.(*redis.ClusterClient); ok {
@@ -88,7 +88,9 @@ func (c *Client) nodeFor(ctx context.Context, deadline time.Time, key string, to
 		if to.isAny {
 			key = strconv.FormatInt(time.Now().UnixNano(), 36)
 		}
-		if master, err = find(ctx, deadline, cluster, key); err != nil {
+		soon := earliest(time.Now().Add(lookUpLimit), deadline)
+		lookUp := func(context.Context) (*redis.Client, error) { return cluster.MasterForKey(ctx, key) } // may go on, for later attempts
+		if master, err = bounded(ctx, soon, lookUp, func(*redis.Client) error { return nil }); err != nil {
 			return nil, err
 		}
 	}
@@ -108,22 +110,6 @@ func (c *Client) nodeFor(ctx context.Context, deadline time.Time, key string, to
 		c.nodes[addr] = n
 	}
 	return n, nil
-}
-
-// find returns the client of the cluster node that has a key. The first time go-redis asks one seed after the other in random order,
-// and a silent seed takes long. So find soon lets it ask again, in another order.
-func find(ctx context.Context, deadline time.Time, cluster *redis.ClusterClient, key string) (*redis.Client, error) {
-	asking, cancel := context.WithDeadline(ctx, deadline)
-	defer cancel()
-	for {
-		until := earliest(time.Now().Add(seedPatience), deadline)
-		master, err := bounded(ctx, until, func(context.Context) (*redis.Client, error) {
-			return cluster.MasterForKey(asking, key)
-		}, func(*redis.Client) {})
-		if err == nil || time.Now().Before(until) || asking.Err() != nil {
-			return master, err
-		}
-	}
 }
 
 // ownOptions are the options for the client's own connections, made from those of rdb.
@@ -242,11 +228,11 @@ func (n *node) dial(ctx context.Context, deadline time.Time) (conn net.Conn, isL
 	dial := func(dialer func(ctx context.Context, network, addr string) (net.Conn, error), addr string, until time.Time) {
 		conn, err = bounded(ctx, until, func(ctx context.Context) (net.Conn, error) {
 			return dialer(ctx, n.options.Network, addr)
-		}, func(late net.Conn) { _ = late.Close() })
+		}, net.Conn.Close)
 	}
 	asking, primary := deadline, n.primary.Load()
 	if primary != nil {
-		asking = time.Now().Add(min(sentinelPatience, time.Until(deadline)/4))
+		asking = time.Now().Add(min(lookUpLimit, time.Until(deadline)/4))
 	}
 	dial(n.options.Dialer, n.options.Addr, asking)
 	if err == nil && n.options.Addr == "FailoverClient" { // go-redis' name for the Sentinels' primary
@@ -259,30 +245,27 @@ func (n *node) dial(ctx context.Context, deadline time.Time) (conn net.Conn, isL
 	return conn, isLastKnown, err
 }
 
-// bounded runs a task that may not end with its context. bounded then returns at once, and drop gets the late result.
+// bounded runs a task that may not end with its context. Then bounded returns at once, and drop gets the late result.
 func bounded[T any](
-	ctx context.Context, deadline time.Time, task func(ctx context.Context) (T, error), drop func(T),
+	ctx context.Context, deadline time.Time, task func(ctx context.Context) (T, error), drop func(T) error,
 ) (value T, err error) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	type result struct {
-		value T
-		err   error
-	}
-	done := make(chan result, 1)
+	results := make(chan func() (T, error))
 	go func() {
 		value, err := task(ctx)
-		done <- result{value, err}
+		select {
+		case results <- func() (T, error) { return value, err }:
+		case <-ctx.Done():
+			if err == nil {
+				_ = drop(value)
+			}
+		}
 	}()
 	select {
-	case r := <-done:
-		return r.value, r.err
+	case result := <-results:
+		return result()
 	case <-ctx.Done():
-		go func() {
-			if late := <-done; late.err == nil {
-				drop(late.value)
-			}
-		}()
 		return value, ctx.Err()
 	}
 }

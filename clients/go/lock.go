@@ -40,7 +40,7 @@ type tenure struct {
 	over         context.Context // ends when the lock is released or lost
 	cancel       context.CancelCauseFunc
 	lost         chan struct{}
-	downgrading  chan struct{} // has an element while a downgrade is under way; only one is at a time
+	downgrading  chan struct{} // has an element during a downgrade: two must not overlap
 
 	mu        sync.Mutex
 	holdEnd   time.Time // when the hold limit is over
@@ -57,12 +57,11 @@ type part struct {
 	node      atomic.Pointer[node]
 
 	// guarded by tenure.mu, once the key is held
-	isHeld    bool      // or was held
-	deadline  time.Time // the end of the lease by the clock of this process
-	renewAt   time.Time
-	isLast    bool  // the lease reaches the hold limit
-	isTooLong bool  // the server has chosen a lease beyond the hold limit
-	failure   error // of the last renewal
+	isHeld   bool      // or was held
+	end      time.Time // the server ends the lease then or later
+	deadline time.Time // the end of the lease by the clock of this process
+	renewAt  time.Time
+	failure  error // of the last renewal
 
 	// renewing has an element while a renewal is under way. Only one is under way at a time: otherwise the server could carry out an
 	// older renewal, with a shorter lease, after a newer one.
@@ -141,11 +140,7 @@ func (l *Lock) Held() bool { return l.checkHeld() == nil }
 func (l *Lock) Until() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var end time.Time
-	for _, p := range l.parts {
-		end = earliest(end, p.deadline)
-	}
-	return end
+	return slices.MinFunc(l.parts, func(a, b *part) int { return a.deadline.Compare(b.deadline) }).deadline
 }
 
 // Lost returns a channel that is closed when the lock is lost: at most 50 ms after the end of its lease, even if a server or a
@@ -178,14 +173,15 @@ func joined(parent, other context.Context) (ctx context.Context, end func()) {
 // answers before the patience, the deadline of ctx or the lease ends. Then the lock may still be held.
 func (l *Lock) Renew(ctx context.Context) error {
 	defer runtime.KeepAlive(l)
-	return l.renew(ctx)
+	_, err := l.renew(ctx)
+	return err
 }
 
 // Downgrade lets others hold the lock beside this Lock from now on. limit is Shared or Slots, and larger than the present limit.
 // In the same step the server grants the lock to the waiters that fit. The token and the weight stay.
 //
-// The errors are those of Renew. After ErrUnreachable, or if ctx has ended, the next renewal may downgrade the lock, and also if the
-// server has downgraded some of several keys and refused the others.
+// The errors are those of Renew. The next renewal may still downgrade the lock after ErrUnreachable, after the end of ctx, or if the
+// server has refused only some of several keys.
 func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 	defer runtime.KeepAlive(l)
 	ctx, stop := context.WithTimeout(ctx, l.client.patience)
@@ -201,8 +197,8 @@ func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 	limit(&wanted)
 	l.limit, l.weight = wanted.limit, wanted.weight
 	l.mu.Unlock()
-	calls, err := l.renewEach(ctx)
-	// A key that may be downgraded refuses a smaller limit: with the earlier limit it could not be renewed any more.
+	calls, err := l.renew(ctx)
+	// The server refuses the earlier, smaller limit for a key that may be downgraded: the client could not renew that key.
 	if !slices.ContainsFunc(calls, (*call).mayBeDone) {
 		l.mu.Lock()
 		l.limit, l.weight = before.limit, before.weight
@@ -248,7 +244,7 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 			_ = l.end(p.fail(ErrLost, err))
 			err = l.checkHeld()
 		case isFenced:
-			if err = l.renew(ctx); err == nil { // a server in quarantine has restored the tenure
+			if _, err = l.renew(ctx); err == nil { // a server in quarantine has restored the tenure
 				continue
 			}
 		case r.replies != nil && (err == nil || errors.Is(err, ErrRefused)):

@@ -22,36 +22,35 @@ func leaseEnd(sent time.Time, lease int64) time.Time {
 	return sent.Add(duration(lease - lease/1000 - 1))
 }
 
-// renewalPeriod is a third of the lease, less a twentieth, so that a renewal which starts late is still in time.
+// renewalPeriod is a third of the lease, less a twentieth of this third: a renewal that starts late is still in time.
 func renewalPeriod(lease int64) time.Duration { return duration(lease) / 60 * 19 }
 
-// hold watches and renews the leases of keys from now on. It returns ErrBusy if a key is not granted or its lease is already over.
-func (t *tenure) hold(parts ...*part) error {
+// hold watches and renews the leases that calls have got. It returns ErrBusy if a key is not granted or its lease is already over.
+func (t *tenure) hold(calls ...*call) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	for _, p := range parts {
-		if !now.Before(p.deadline) {
-			return p.fail(ErrBusy)
+	for _, r := range calls {
+		if !r.part.mayBeHeld || !now.Before(leaseEnd(r.sent, r.lease)) {
+			return r.part.fail(ErrBusy)
 		}
 	}
-	for _, p := range parts {
-		p.isHeld = true
+	for _, r := range calls {
+		r.part.isHeld = true
+		r.part.extend(r)
 	}
 	if t.holdLimit > 0 && t.isWhole() {
-		t.holdEnd = now.Add(t.holdLimit)
-		for _, p := range parts {
-			p.isLast = p.lease == t.holdLimit.Milliseconds()
-		}
+		last := slices.MaxFunc(calls, func(a, b *call) int { return a.sent.Compare(b.sent) })
+		t.holdEnd = last.sent.Add(t.holdLimit)
 		for _, p := range t.parts {
-			if p.isTooLong = p.deadline.After(t.holdEnd); p.isTooLong {
-				p.deadline, p.renewAt = t.holdEnd, now
-				t.client.wakeAt(now)
+			if p.deadline = earliest(p.deadline, t.holdEnd); p.end.After(t.holdEnd) { // a lease that the server has chosen
+				p.renewAt = now
 			}
 		}
+		t.client.wakeAt(now)
 	}
-	for _, p := range parts {
-		t.client.wakeAt(p.nextEvent())
+	for _, r := range calls {
+		t.client.wakeAt(r.part.nextEvent())
 	}
 	return nil
 }
@@ -100,7 +99,7 @@ func (c *Client) watch() {
 }
 
 // newRenewal returns the call that renews a key. It asks for the whole lease if the program wants this (isWanted), or if the key is
-// renewed automatically. Otherwise it asks for the rest of the present lease. This only restores a tenure that a server has forgotten.
+// renewed automatically. Otherwise it asks for the rest of the present lease, to restore a tenure that a server has forgotten.
 // No lease ends after the hold limit. When the call ends, it takes its element from renewing.
 func (p *part) newRenewal(ctx context.Context, isWanted bool) *call {
 	limit := max(minRenewalLimit, min(p.client.responseLimit, duration(p.lease)/6))
@@ -136,7 +135,7 @@ func (p *part) renewed(r *call, err error) error {
 	<-p.renewing
 	err = r.checkToken(err)
 	p.failure = err
-	switch ended := p.endReason(p); { // watch looks at the other keys: here the work would grow with their square
+	switch ended := p.endReason(p); { // watch looks at the other keys: for many keys that takes long
 	case ended != nil:
 		return ended
 	case deniesTenure(err):
@@ -151,14 +150,8 @@ func (p *part) renewed(r *call, err error) error {
 	return err
 }
 
-// renew renews all keys.
-func (t *tenure) renew(ctx context.Context) error {
-	_, err := t.renewEach(ctx)
-	return err
-}
-
-// renewEach renews all keys, and also returns the call of each key.
-func (t *tenure) renewEach(ctx context.Context) ([]*call, error) {
+// renew renews all keys, and also returns the call of each key.
+func (t *tenure) renew(ctx context.Context) ([]*call, error) {
 	ctx, cancel := joined(ctx, t.over)
 	defer cancel()
 	ctx, stop := context.WithTimeout(ctx, t.client.patience)
@@ -182,15 +175,19 @@ func (t *tenure) renewEach(ctx context.Context) ([]*call, error) {
 
 // extend notes the lease that a call has got.
 func (p *part) extend(r *call) {
+	p.end = r.sent.Add(duration(r.lease))
 	p.deadline = earliest(leaseEnd(r.sent, r.lease), p.holdEnd)
 	p.renewAt = r.sent.Add(renewalPeriod(min(r.lease, p.lease)))
-	p.isLast, p.isTooLong = !p.holdEnd.IsZero() && r.lease < p.lease, false
 }
 
 // isAutomatic returns whether the client renews the key by itself. While the caller waits for later keys, it always does. It also
-// shortens a lease that the server has chosen to the hold limit.
+// shortens a lease that ends after the hold limit, and renews no lease that ends with it.
 func (p *part) isAutomatic() bool {
-	return !p.isDropped && (p.isRenewed && !p.isLast || p.isTooLong || !p.isWhole())
+	isRenewed := p.isRenewed
+	if left := p.holdEnd.Sub(p.end); !p.holdEnd.IsZero() && left < time.Millisecond { // a lease is in whole milliseconds
+		isRenewed = left < 0
+	}
+	return !p.isDropped && (isRenewed || !p.isWhole())
 }
 
 // isWhole returns whether all keys are held, or were held. The last key is acquired last.

@@ -146,7 +146,7 @@ func (r *call) repeat() error {
 
 // mayBeDone returns whether the server may have carried out some request of the call.
 func (r *call) mayBeDone() bool {
-	return !errors.Is(r.err, ErrRefused) || r.isUncertain && !hasCode(r.err, "LIMIT", "ERR") // the server refuses these each time
+	return !errors.Is(r.err, ErrRefused) || r.isUncertain && !hasCode(r.err, "LIMIT", "ERR") // each request would get these errors
 }
 
 // shorten sets the lease to the longest one that the server accepts, after the server's first refusal of a longer one.
@@ -187,7 +187,7 @@ func (r *call) sendAlone(to redirect, deadline time.Time) {
 	}
 }
 
-// send sends the requests of calls to a node, in one pipeline. If one reply is missing at the deadline, all are.
+// send sends the requests of calls to a node, in one pipeline. If one reply is missing at the deadline, all count as missing.
 func (c *Client) send(ctx context.Context, deadline time.Time, n *node, isAsk, isNew bool, calls ...*call) {
 	cn, err := c.connection(ctx, deadline, n, isNew)
 	isBroken := false // whether a new connection may lead to another server
