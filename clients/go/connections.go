@@ -35,8 +35,8 @@ type connection struct {
 	conn    *redis.Conn
 	isReady bool        // the handshake is over
 	isUsed  bool        // the server has answered a request
+	idleEnd time.Time   // when the idle limit is over
 	watch   *time.Timer // calls watchIdle
-	isTaken atomic.Bool // watchIdle must end
 	watched chan bool   // gets whether the connection is intact when watchIdle ends
 }
 
@@ -79,7 +79,7 @@ func (r redirect) resolve(asked string) string {
 }
 
 // nodeFor returns the node that has a key.
-func (c *Client) nodeFor(ctx context.Context, deadline time.Time, key string, to redirect) (n *node, err error) {
+func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (n *node, err error) {
 	master, _ := c.rdb.(*redis.Client)
 	if cluster, ok := c.rdb.(*redis.ClusterClient); ok {
 		if to != (redirect{}) {
@@ -88,9 +88,10 @@ func (c *Client) nodeFor(ctx context.Context, deadline time.Time, key string, to
 		if to.isAny {
 			key = strconv.FormatInt(time.Now().UnixNano(), 36)
 		}
-		soon := earliest(time.Now().Add(lookUpLimit), deadline)
-		lookUp := func(context.Context) (*redis.Client, error) { return cluster.MasterForKey(ctx, key) } // may go on, for later attempts
-		if master, err = bounded(ctx, soon, lookUp, func(*redis.Client) error { return nil }); err != nil {
+		asking, cancel := context.WithTimeout(ctx, lookUpLimit)
+		defer cancel()
+		lookUp := func() (*redis.Client, error) { return cluster.MasterForKey(context.WithoutCancel(ctx), key) } // for later attempts, too
+		if master, err = bounded(asking, lookUp, nil); err != nil {
 			return nil, err
 		}
 	}
@@ -126,13 +127,13 @@ func ownOptions(theirs *redis.Options, addr string) *redis.Options {
 }
 
 // connection returns an idle connection to a node, or a new one.
-func (c *Client) connection(ctx context.Context, deadline time.Time, n *node, isNew bool) (*connection, error) {
+func (c *Client) connection(ctx context.Context, n *node, isNew bool) (*connection, error) {
 	if !isNew {
 		if cn := n.takeIdle(); cn != nil {
 			return cn, nil
 		}
 	}
-	conn, isLastKnown, err := n.dial(ctx, deadline)
+	conn, isLastKnown, err := n.dial(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +165,8 @@ func (c *Client) keepIdle(n *node, cn *connection) {
 	c.mu.Lock()
 	isKept := len(n.idle) < maxConnections && c.open.Err() == nil
 	if isKept {
-		cn.isTaken.Store(false)
+		cn.idleEnd = time.Now().Add(c.idleLimit)
+		_ = cn.net.SetReadDeadline(cn.idleEnd)
 		cn.watch.Reset(watchAfter)
 		n.idle <- cn
 	}
@@ -176,14 +178,9 @@ func (c *Client) keepIdle(n *node, cn *connection) {
 
 // watchIdle reads from an idle connection until takeIdle takes it, the idle limit is over, or the server closes it.
 func (c *Client) watchIdle(n *node, cn *connection) {
-	until := time.Now().Add(c.idleLimit)
-	_ = cn.net.SetReadDeadline(until)
-	if cn.isTaken.Load() { // the line above may have replaced takeIdle's deadline
-		_ = cn.net.SetReadDeadline(time.Unix(1, 0))
-	}
 	_, err := cn.net.Read(make([]byte, 1))
 	isBroken := !errors.Is(err, os.ErrDeadlineExceeded)
-	isIntact := !isBroken && time.Now().Before(until)
+	isIntact := !isBroken && time.Now().Before(cn.idleEnd)
 	if !isIntact {
 		c.discard(n, cn, isBroken)
 	}
@@ -198,7 +195,6 @@ func (n *node) takeIdle() *connection {
 			if cn.watch.Stop() {
 				return cn
 			}
-			cn.isTaken.Store(true)
 			_ = cn.net.SetReadDeadline(time.Unix(1, 0))
 			if <-cn.watched {
 				return cn
@@ -224,40 +220,38 @@ func (c *Client) discard(n *node, cn *connection, isBroken bool) {
 
 // dial opens a connection. If no Sentinel answers in time, it connects to the last known primary, and isLastKnown is true. go-redis'
 // own dialer asks the Sentinels without a time limit.
-func (n *node) dial(ctx context.Context, deadline time.Time) (conn net.Conn, isLastKnown bool, err error) {
-	dial := func(dialer func(ctx context.Context, network, addr string) (net.Conn, error), addr string, until time.Time) {
-		conn, err = bounded(ctx, until, func(ctx context.Context) (net.Conn, error) {
-			return dialer(ctx, n.options.Network, addr)
-		}, net.Conn.Close)
+func (n *node) dial(ctx context.Context) (conn net.Conn, isLastKnown bool, err error) {
+	dial := func(dialer func(ctx context.Context, network, addr string) (net.Conn, error), addr string, limit time.Duration) {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		conn, err = bounded(ctx, func() (net.Conn, error) { return dialer(ctx, n.options.Network, addr) }, net.Conn.Close)
 	}
-	asking, primary := deadline, n.primary.Load()
-	if primary != nil {
-		asking = time.Now().Add(min(lookUpLimit, time.Until(deadline)/4))
+	deadline, _ := ctx.Deadline()
+	limit, primary := time.Until(deadline), n.primary.Load()
+	if primary == nil {
+		dial(n.options.Dialer, n.options.Addr, limit)
+	} else {
+		dial(n.options.Dialer, n.options.Addr, min(lookUpLimit, limit/4))
 	}
-	dial(n.options.Dialer, n.options.Addr, asking)
 	if err == nil && n.options.Addr == "FailoverClient" { // go-redis' name for the Sentinels' primary
 		addr := conn.RemoteAddr().String()
 		n.primary.Store(&addr)
 	}
 	if isLastKnown = err != nil && primary != nil && ctx.Err() == nil; isLastKnown {
-		dial(redis.NewDialer(n.options), *primary, deadline)
+		dial(redis.NewDialer(n.options), *primary, limit)
 	}
 	return conn, isLastKnown, err
 }
 
 // bounded runs a task that may not end with its context. Then bounded returns at once, and drop gets the late result.
-func bounded[T any](
-	ctx context.Context, deadline time.Time, task func(ctx context.Context) (T, error), drop func(T) error,
-) (value T, err error) {
-	ctx, cancel := context.WithDeadline(ctx, deadline)
-	defer cancel()
+func bounded[T any](ctx context.Context, task func() (T, error), drop func(T) error) (value T, err error) {
 	results := make(chan func() (T, error))
 	go func() {
-		value, err := task(ctx)
+		value, err := task()
 		select {
 		case results <- func() (T, error) { return value, err }:
 		case <-ctx.Done():
-			if err == nil {
+			if err == nil && drop != nil {
 				_ = drop(value)
 			}
 		}
@@ -266,17 +260,15 @@ func bounded[T any](
 	case result := <-results:
 		return result()
 	case <-ctx.Done():
-		return value, ctx.Err()
+		return value, context.Cause(ctx)
 	}
 }
 
-// exchange sends commands and reads all replies until the deadline. When the context ends, it closes the connection. It returns no
-// error for an error reply: the command has it.
-func (cn *connection) exchange(ctx context.Context, deadline time.Time, commands []command) error {
-	if ctx.Done() != nil { // otherwise AfterFunc allocates for nothing
-		defer context.AfterFunc(ctx, func() { _ = cn.net.Close() })()
-	}
-	err := cn.net.SetDeadline(deadline)
+// exchange sends commands and reads all replies. When the context ends, it closes the connection. It returns no error for an error
+// reply: the command has it.
+func (cn *connection) exchange(ctx context.Context, commands []command) error {
+	defer context.AfterFunc(ctx, func() { _ = cn.net.Close() })()
+	err := cn.net.SetReadDeadline(time.Time{}) // keepIdle has set one
 	if err != nil {
 		return err
 	}
@@ -289,8 +281,13 @@ func (cn *connection) exchange(ctx context.Context, deadline time.Time, commands
 		}
 		_, err = pipe.Exec(context.Background())
 	}
-	if reply := redis.Error(nil); cn.isReady && errors.As(err, &reply) { // before isReady, the reply may be to the login
+	switch reply := redis.Error(nil); {
+	case redis.IsMaxClientsError(err):
+		cn.isReady = false // the server has carried out no request
+	case cn.isReady && errors.As(err, &reply): // before isReady, the reply may be to the login
 		return nil
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
 	}
 	return err
 }

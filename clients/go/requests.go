@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"strings"
 	"time"
 
@@ -34,7 +33,7 @@ type call struct {
 
 	sent        time.Time // when the last request was sent
 	lease       int64     // the lease that the last request asked for, in milliseconds
-	isSent      bool      // a request was sent, and repeat has not handled its outcome yet
+	isAttempted bool      // an attempt has ended, and repeat has not handled its outcome yet
 	replies     []command // to the last request; nil if a reply is missing
 	failure     error     // why there is no answer
 	isUncertain bool      // the reply to some request is missing
@@ -43,29 +42,30 @@ type call struct {
 	err         error     // the outcome
 }
 
-// ask makes calls at the same time. The first requests to a node share a pipeline. Then each call goes on by itself.
-func (c *Client) ask(ctx context.Context, calls ...*call) error {
+// ask makes calls at the same time, and ends them when ctx ends. The first requests to a node share a pipeline. Then each call goes on
+// by itself.
+func (c *Client) ask(ctx context.Context, calls ...*call) (err error) {
 	if len(calls) == 1 {
 		return calls[0].ask()
 	}
+	looking, cancel := attempt(ctx, calls...)
 	byNode := make(map[*node][]*call)
-	lookUpEnd := deadline(calls...)
 	for _, r := range calls {
-		n, _ := c.nodeFor(ctx, lookUpEnd, r.part.key, redirect{})
+		n, _ := c.nodeFor(looking, r.part.key, redirect{})
 		byNode[n] = append(byNode[n], r)
 	}
+	cancel()
 	outcomes := make(chan error)
 	for n, together := range byNode {
 		go func() {
 			if n != nil {
-				c.send(ctx, deadline(together...), n, false, false, together...)
+				c.send(ctx, redirect{}, together...)
 			}
 			for _, r := range together {
 				go func() { outcomes <- r.ask() }()
 			}
 		}()
 	}
-	var err error
 	for range calls {
 		err = errors.Join(err, <-outcomes)
 	}
@@ -91,12 +91,13 @@ func (p *part) newCall(ctx context.Context, limit, patience time.Duration) *call
 	return r
 }
 
-// deadline is when the client stops waiting for a reply to calls that it sends now.
-func deadline(calls ...*call) (end time.Time) {
+// attempt returns the context of an attempt of calls. It ends when the client stops waiting for the replies.
+func attempt(ctx context.Context, calls ...*call) (context.Context, context.CancelFunc) {
+	var end time.Time
 	for _, r := range calls {
 		end = earliest(earliest(end, r.until), time.Now().Add(r.limit))
 	}
-	return end
+	return context.WithDeadlineCause(ctx, end, errors.New("no reply in time"))
 }
 
 // repeat sends the request again if no server answers, and after a redirection or a transient error.
@@ -104,15 +105,15 @@ func (r *call) repeat() error {
 	to := redirect{}
 	for failures, redirects := 0, 0; ; {
 		switch {
-		case r.isSent:
+		case r.isAttempted:
 		case r.ctx.Err() != nil:
 			return contextError(r.ctx, r.part.key, r.failure)
 		case !r.until.IsZero() && !time.Now().Before(r.until):
 			return r.part.fail(ErrUnreachable, r.failure)
 		default:
-			r.sendAlone(to, deadline(r))
+			r.part.client.send(r.ctx, to, r)
 		}
-		r.isSent = false
+		r.isAttempted = false
 		to = redirect{isAny: failures%2 == 1} // the node may be gone, and any other node knows where the key is now
 		switch {
 		case r.replies != nil:
@@ -164,39 +165,33 @@ func (r *call) shorten(refusal error) bool {
 	return true
 }
 
-// sendAlone sends a request once, to the node that has its key.
-func (r *call) sendAlone(to redirect, deadline time.Time) {
-	c := r.part.client
-	n, err := c.nodeFor(r.ctx, deadline, r.part.key, to)
-	if err == nil && !r.isUnlimited {
+// send sends the requests of calls to the node that has their keys, in one pipeline. If one reply is missing, all count as missing.
+func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
+	ctx, cancel := attempt(ctx, calls...)
+	defer cancel()
+	first, cn := calls[0], (*connection)(nil)
+	n, err := c.nodeFor(ctx, first.part.key, to)
+	if err == nil && !first.isUnlimited {
 		permits := n.permits
-		if r.isRenewal {
+		if first.isRenewal {
 			permits = n.renewals
 		}
 		select {
 		case permits <- struct{}{}:
 			defer func() { <-permits }()
-		case <-r.ctx.Done():
-			err = r.ctx.Err()
-		case <-time.After(time.Until(deadline)):
-			err = os.ErrDeadlineExceeded
+		case <-ctx.Done():
+			err = context.Cause(ctx)
 		}
 	}
-	if r.replies, r.failure = nil, err; err == nil {
-		c.send(r.ctx, deadline, n, to.isAsk, r.isNew, r)
+	if err == nil {
+		cn, err = c.connection(ctx, n, first.isNew)
 	}
-}
-
-// send sends the requests of calls to a node, in one pipeline. If one reply is missing at the deadline, all count as missing.
-func (c *Client) send(ctx context.Context, deadline time.Time, n *node, isAsk, isNew bool, calls ...*call) {
-	cn, err := c.connection(ctx, deadline, n, isNew)
-	isBroken := false // whether a new connection may lead to another server
 	if err == nil {
 		var commands, wait []command
-		if isAsk {
+		if to.isAsk {
 			commands = append(commands, newCommand("ASKING"))
 		}
-		if first := calls[0]; first.isReplicated { // one WAIT for all: each would take its whole time
+		if first.isReplicated { // one WAIT for all: each would take its whole time
 			wait = append(wait, newCommand("WAIT", first.part.replicas, first.part.within.Milliseconds()))
 		}
 		sent := time.Now()
@@ -205,32 +200,29 @@ func (c *Client) send(ctx context.Context, deadline time.Time, n *node, isAsk, i
 			r.replies = append([]command{r.request(r)}, wait...)
 			commands = append(commands, r.replies[0])
 		}
-		err = cn.exchange(ctx, deadline, append(commands, wait...))
-		if refusal := commands[0].Err(); err == nil && redis.IsMaxClientsError(refusal) { // no request was carried out
-			err, cn.isReady = refusal, false
-		}
-		isBroken = err != nil && cn.isUsed
-		cn.isUsed = err == nil
+		err = cn.exchange(ctx, append(commands, wait...))
 	}
+	isSent := cn != nil && cn.isReady
+	isBroken := isSent && cn.isUsed && err != nil && ctx.Err() == nil
 	for _, r := range calls {
-		r.isSent, r.failure = true, err
+		r.isAttempted, r.failure = true, err
 		if err != nil {
 			r.replies = nil
-			r.isUncertain = r.isUncertain || cn != nil && cn.isReady
-			// A server that is full refuses new connections at once, but answers on the open ones.
-			r.isNew = isBroken || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
+			r.isUncertain = r.isUncertain || isSent
+			r.isNew = isBroken || ctx.Err() != nil // a server that is full refuses new connections, but answers on the open ones
 			continue
 		}
 		r.part.node.Store(n)
-		r.isNew = isTransient(r.replies[0].Err())
+		r.isNew = isTransient(r.replies[0].Err()) // a new connection may lead to another server
 		isBroken = isBroken || r.isNew
 	}
 	switch {
 	case cn == nil:
 	case err == nil && !isBroken && ctx.Err() == nil:
+		cn.isUsed = true
 		c.keepIdle(n, cn)
 	default:
-		c.discard(n, cn, isBroken && ctx.Err() == nil && !errors.Is(err, os.ErrDeadlineExceeded))
+		c.discard(n, cn, isBroken)
 	}
 }
 
