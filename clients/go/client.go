@@ -56,7 +56,7 @@ type Client struct {
 // An Option sets how a Client behaves.
 type Option func(*Client)
 
-// WithResponseLimit sets how long the client waits for a reply: 2 seconds by default, 1 ms to an hour. After
+// WithResponseLimit sets how long the client waits for a reply: 2 seconds by default, and from 1 ms to an hour. After
 // that it closes the connection and sends the request again. For a renewal the limit is at most a sixth of the lease.
 func WithResponseLimit(limit time.Duration) Option {
 	return func(c *Client) { c.responseLimit = limit }

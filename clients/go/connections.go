@@ -28,7 +28,7 @@ const (
 )
 
 // A connection is used by one attempt at a time. It is a separate go-redis client over one connection that this package has opened.
-// So this package can close the connection when the deadline of the attempt passes or its caller leaves.
+// So this package can close the connection when the context of the attempt ends.
 type connection struct {
 	net     net.Conn
 	client  *redis.Client
@@ -90,7 +90,7 @@ func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (n *node,
 		}
 		asking, cancel := context.WithTimeout(ctx, lookUpLimit)
 		defer cancel()
-		lookUp := func() (*redis.Client, error) { return cluster.MasterForKey(context.WithoutCancel(ctx), key) } // for later attempts, too
+		lookUp := func() (*redis.Client, error) { return cluster.MasterForKey(context.WithoutCancel(ctx), key) } // helps later attempts
 		if master, err = bounded(asking, lookUp, nil); err != nil {
 			return nil, err
 		}
@@ -117,7 +117,7 @@ func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (n *node,
 func ownOptions(theirs *redis.Options, addr string) *redis.Options {
 	own := *theirs
 	own.Addr, own.Protocol, own.Limiter = addr, 2, nil
-	own.ReadTimeout, own.WriteTimeout = -2, -2 // an attempt has a deadline
+	own.ReadTimeout, own.WriteTimeout = -2, -2 // the context of an attempt has the time limit
 	own.MaxRetries = -1                        // only ask may repeat a request
 	own.DisableIdentity = true                 // it costs a round trip
 	own.PoolSize, own.MinIdleConns, own.MaxConcurrentDials = 1, 0, 1
@@ -228,11 +228,11 @@ func (n *node) dial(ctx context.Context) (conn net.Conn, isLastKnown bool, err e
 	}
 	deadline, _ := ctx.Deadline()
 	limit, primary := time.Until(deadline), n.primary.Load()
-	if primary == nil {
-		dial(n.options.Dialer, n.options.Addr, limit)
-	} else {
-		dial(n.options.Dialer, n.options.Addr, min(lookUpLimit, limit/4))
+	asking := limit
+	if primary != nil {
+		asking = min(lookUpLimit, limit/4)
 	}
+	dial(n.options.Dialer, n.options.Addr, asking)
 	if err == nil && n.options.Addr == "FailoverClient" { // go-redis' name for the Sentinels' primary
 		addr := conn.RemoteAddr().String()
 		n.primary.Store(&addr)
@@ -268,7 +268,7 @@ func bounded[T any](ctx context.Context, task func() (T, error), drop func(T) er
 // reply: the command has it.
 func (cn *connection) exchange(ctx context.Context, commands []command) error {
 	defer context.AfterFunc(ctx, func() { _ = cn.net.Close() })()
-	err := cn.net.SetReadDeadline(time.Time{}) // keepIdle has set one
+	err := cn.net.SetReadDeadline(time.Time{}) // keepIdle has set a deadline
 	if err != nil {
 		return err
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A Lock is held by an owner of its own. While the Lock is held, the client renews its lease. The Lock can still be lost: the
-// process is paused for longer than the lease, no server is reachable, or an administrator breaks the lock. Lost and Context
+// A Lock is held by an owner of its own. While the Lock is held, the client renews its lease. The Lock can still be lost: if
+// the process is paused for longer than the lease, if no server is reachable, or if an administrator breaks the lock. Lost and Context
 // report the loss. Held returns whether the lock is held. If an administrator breaks the lock, the client notices this at
 // the next renewal, within a third of the lease. A loss stops no write that is under way. So write to the lock's server with Guarded. Pass the
 // Token to any other store, and let the store refuse a token that is smaller than the largest one it has seen.
@@ -57,7 +57,7 @@ type part struct {
 	node      atomic.Pointer[node]
 
 	// guarded by tenure.mu, once the key is held
-	isHeld   bool      // or was held
+	isHeld   bool      // the key is held, or was held
 	end      time.Time // the server ends the lease then or later
 	deadline time.Time // the end of the lease by the clock of this process
 	renewAt  time.Time
@@ -219,7 +219,7 @@ func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 //
 // The error is ErrLost when the lock is lost, or ErrReleased; then the command did not run. If the server answers the command
 // with an error, Guarded returns go-redis' error, and the lock stays held. When the reply is lost, the command may have run.
-// Then Guarded does not repeat it, and the error is ErrUnreachable. It is ctx.Err(), too, if ctx has ended. If ctx ends before the
+// Then Guarded does not repeat it, and the error is ErrUnreachable, and ctx.Err() if ctx has ended. If ctx ends before the
 // command is sent, the error is the cause of ctx and not ErrUnreachable, and the command did not run.
 func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 	defer runtime.KeepAlive(l)
@@ -330,8 +330,8 @@ func (l *Lock) Handle() (string, error) {
 // Resume continues the tenure of a Handle. It renews the tenure, and then the Lock is held as after Acquire. Only the options for
 // the lease, the renewal and the hold limit have an effect.
 //
-// The errors are those of Lock.Renew. If one of several keys is lost, Resume releases the others. After any other error the handle
-// can be used again. If an option is out of range, Resume sends no request.
+// The errors are those of Lock.Renew. If one of several keys is lost, Resume releases the others. After an error that is
+// not ErrLost, the program can resume the handle again. If an option is out of range, Resume sends no request.
 func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOption) (*Lock, error) {
 	var h handle
 	encoded := base64.NewDecoder(base64.RawURLEncoding, strings.NewReader(text))

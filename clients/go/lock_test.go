@@ -1239,7 +1239,7 @@ func TestConnectionsThatCloseSlowlyDelayNoLostSignal(t *testing.T) {
 	t.Cleanup(func() { _ = rdb.Close() })
 	// No late reply closes a connection.
 	client := newClient(t, rdb, lockward.WithPatience(time.Hour), lockward.WithResponseLimit(time.Hour))
-	t.Cleanup(allow) // before the client is closed
+	t.Cleanup(allow) // runs before the client is closed
 	other := acquire(t, client, "other")
 	const callers = 40
 	done := make(chan error, callers+1)

@@ -191,7 +191,7 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 		if to.isAsk {
 			commands = append(commands, newCommand("ASKING"))
 		}
-		if first.isReplicated { // one WAIT for all: each would take its whole time
+		if first.isReplicated { // one WAIT for all keys: a WAIT for each key could take its whole time
 			wait = append(wait, newCommand("WAIT", first.part.replicas, first.part.within.Milliseconds()))
 		}
 		sent := time.Now()
@@ -226,7 +226,7 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 	}
 }
 
-// number reads the reply as an integer, if err is nil.
+// number reads the reply as an integer. If err is not nil, it returns err.
 func (r *call) number(err error) (int64, error) {
 	if err != nil {
 		return 0, err
@@ -238,7 +238,7 @@ func (r *call) number(err error) (int64, error) {
 	return number, err
 }
 
-// checkToken reads the reply to LOCK.RENEW, if err is nil.
+// checkToken checks that the reply to LOCK.RENEW is the token. If err is not nil, it returns err.
 func (r *call) checkToken(err error) error {
 	token, err := r.number(err)
 	if err == nil && token != r.part.token {
@@ -261,8 +261,8 @@ func sleep(ctx context.Context, until time.Time) {
 	}
 }
 
-// backOff is the pause before the next attempt. After the first failure there is none, because the server may have closed the
-// connection while it was idle. Then the pause is 50 ms, doubling to a second, with jitter.
+// backOff is the pause before the next attempt. After the first failure there is no pause: the server may have closed the
+// connection while it was idle. The next pause is 50 ms, and each further pause is twice as long, up to a second, with jitter.
 func backOff(failures int) time.Duration {
 	if failures == 0 {
 		return 0
