@@ -155,6 +155,23 @@ func TestACallerCanLeaveAtEachStepOfTheConnection(t *testing.T) {
 			begin()
 			acquired(client.Acquire(ctx, "k", lockward.WithLease(time.Hour)))
 		},
+		"acquire and release several free locks": func(ctx context.Context, client *lockward.Client, begin func()) {
+			begin()
+			lock, err := client.AcquireAll(ctx, []string{"k", "l"}, lockward.WithLease(time.Hour))
+			if err == nil {
+				err = lock.Release(ctx)
+			}
+			if err != nil {
+				expect(t, err, context.Canceled)
+			}
+		},
+		"lead": func(ctx context.Context, client *lockward.Client, begin func()) {
+			begin()
+			err := client.Lead(ctx, "k", func(ctx context.Context, lock *lockward.Lock) error { return lock.Renew(ctx) })
+			if err != nil {
+				expect(t, err, context.Canceled)
+			}
+		},
 		"wait for a lock": func(ctx context.Context, client *lockward.Client, begin func()) {
 			busyFor("k", 30)
 			begin()
@@ -466,6 +483,40 @@ func TestAResumeIgnoresOptionsThatWouldChangeTheTenure(t *testing.T) {
 	}
 	check(t, resumed.Release(t.Context()))
 	s.checkFree("k")
+}
+
+func TestSeveralKeysOnSeveralNodesOfAClusterAreOneLock(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, "cluster")
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{address(p.facts.Ports[0])}})
+	t.Cleanup(func() { _ = rdb.Close() })
+	client := newClient(t, rdb)
+	keys := []string{"a", "b", "c", "d", "e", "f"}
+	for _, isBusy := range []bool{false, true} {
+		other := acquire(t, client, "d")
+		granted, _ := acquiring(t.Context(), t, client, keys)
+		if isBusy {
+			eventually(t, "a caller waits", func() bool {
+				info, _ := rdb.Do(t.Context(), "LOCK.INFO", "d").Result()
+				return info.(map[any]any)["waiters"] == int64(1)
+			})
+		}
+		check(t, other.Release(t.Context()))
+		lock := receive(t, "the grant", granted)
+		check(t, lock.Renew(t.Context()))
+		_, err := client.AcquireAll(t.Context(), keys, lockward.WithoutWaiting())
+		expect(t, err, lockward.ErrBusy)
+		check(t, lock.Downgrade(t.Context(), lockward.Shared()))
+		shared, err := client.AcquireAll(t.Context(), keys, lockward.Shared(), lockward.WithoutWaiting())
+		check(t, err)
+		check(t, shared.Release(t.Context()))
+		check(t, lock.Release(t.Context()))
+		for _, key := range keys {
+			if held := rdb.Exists(t.Context(), key).Val(); held != 0 {
+				t.Error(key, "is held")
+			}
+		}
+	}
 }
 
 func TestCloseEndsEverythingThatIsUnderWay(t *testing.T) {
