@@ -134,6 +134,11 @@ public final class Server implements AutoCloseable {
         return info(name).isPresent();
     }
 
+    /** The owner of a lock with one holder. Empty if the lock is free. */
+    public String owner(String name) {
+        return info(name).map(Info::owner).orElse("");
+    }
+
     long holds(String name) {
         return info(name).map(Info::holds).orElse(0L);
     }
