@@ -92,9 +92,8 @@ public final class HeldLock implements AutoCloseable {
     }
 
     /**
-     * Runs a command only while the server has this tenure: sends LOCK.GUARD with the first key and its fencing token. Example: {@code
+     * Runs a command only while the server has this tenure: sends LOCK.GUARD with the key and the fencing token. Example: {@code
      * guarded("SET", "{order:42}:state", "paid")}. Without arguments the server only checks the token.
-     * Of several keys, the server checks only the token of the key that sorts first.
      *
      * <p>The data must be on the lock's server. In a cluster the keys of the data need the slot of the lock, by a common tag such as
      * {@code {order:42}}. If the reply is lost, the client does not repeat the command, because the server may have run it.
@@ -104,9 +103,12 @@ public final class HeldLock implements AutoCloseable {
      * @throws LockLostException when the lock has been lost: the command did not run
      * @throws LockRefusedException when the server replies with another error. The lock stays held
      * @throws LockUnreachableException when no server has replied. The command may have run
+     * @throws UnsupportedOperationException when the lock has several keys: the server would check only one of their tokens
      */
     public @Nullable Object guarded(Object... command) {
-        tenures.forEach(Tenure::checkHeld);
+        if (tenures.size() > 1) {
+            throw new UnsupportedOperationException("a guarded command needs a lock of one key, not of " + keys());
+        }
         return Clock.await(tenures.get(0).guarded(true, command));
     }
 
@@ -115,6 +117,7 @@ public final class HeldLock implements AutoCloseable {
      * lock any more and does not renew it, so the other process must resume it before the lease ends.
      */
     public String handle() {
+        tenures.forEach(Tenure::checkHeld);
         return tenures.stream()
                 .map(tenure -> tenure.handOver().stream()
                         .map(part -> URLEncoder.encode(part.toString(), StandardCharsets.UTF_8))
@@ -132,6 +135,9 @@ public final class HeldLock implements AutoCloseable {
         try {
             held.renew();
             return held;
+        } catch (LockLostException lost) {
+            Clock.await(held.all(Tenure::releaseAll).exceptionally(failed -> null));
+            throw lost;
         } catch (RuntimeException failed) {
             tenures.forEach(Tenure::end);
             throw failed;

@@ -179,6 +179,7 @@ public final class LockwardLock implements Lock {
      * @throws LockLostException when the lock has been lost: the command did not run
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
      * @throws LockUnreachableException when no server has replied. The command may have run
+     * @throws UnsupportedOperationException when the lock has several keys
      */
     public @Nullable Object guarded(Object... command) {
         return held().guarded(command);

@@ -303,6 +303,14 @@ final class Tenure {
         return release(isShared, client.patience);
     }
 
+    /** Releases all holds. */
+    CompletableFuture<Void> releaseAll() {
+        synchronized (this) {
+            holds = Math.min(holds, 1);
+        }
+        return release(false);
+    }
+
     /**
      * Releases one hold. This object then has one hold less, even if no server answers.
      *

@@ -264,6 +264,42 @@ class KindsTest {
             int granted = 0;
             for (Running<Boolean> thread : threads) {
                 granted += thread.join() ? 1 : 0;
+    @Test
+    void theOtherKeysOfALostHandleAreReleased() throws Exception {
+        LockwardLock both = CLIENT.getMultiLock(name + "a", name + "b");
+        for (String lost : List.of(name + "a", name + "b")) {
+            both.lock();
+            both.lock();
+            String handle = both.held().handle();
+            SERVER.call("DEL", lost);
+            assertThrows(LockLostException.class, () -> CLIENT.resume(handle));
+            assertFalse(SERVER.isLocked(name + "a") || SERVER.isLocked(name + "b"));
+        }
+    }
+
+    @Test
+    void aLostLockOfSeveralKeysHasNoHandleAndItsReleaseFreesTheOtherKeys() throws Exception {
+        HeldLock held = CLIENT.request(name + "a", name + "b").acquire();
+        SERVER.call("DEL", name + "b");
+        assertThrows(LockLostException.class, held::renew);
+        assertThrows(LockLostException.class, held::handle);
+        assertThrows(LockLostException.class, held::release);
+        assertFalse(SERVER.isLocked(name + "a"));
+    }
+
+    @Test
+    void aGuardedCommandNeedsALockOfOneKey() throws Exception {
+        LockwardLock both = CLIENT.getMultiLock(name + "a", name + "b");
+        both.lock();
+        UnsupportedOperationException refused =
+                assertThrows(UnsupportedOperationException.class, () -> both.guarded("SET", name, 1));
+        assertEquals(
+                "a guarded command needs a lock of one key, not of [" + name + "a, " + name + "b]",
+                refused.getMessage());
+        assertTrue(both.isHeldByCurrentThread());
+        both.unlock();
+    }
+
             }
             assertEquals(1, granted);
         }
