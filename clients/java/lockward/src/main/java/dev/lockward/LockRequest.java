@@ -152,9 +152,14 @@ public final class LockRequest {
         }
     }
 
-    /** Returns false if the leader was deposed. */
+    /** Returns false if no server answers, or if the leader was deposed. */
     private boolean leadOnce(LockwardClient.Leader leader) throws InterruptedException {
-        HeldLock term = acquire();
+        HeldLock term;
+        try {
+            term = acquire();
+        } catch (LockUnreachableException outage) {
+            return false;
+        }
         Thread thread = Thread.currentThread();
         CompletableFuture<Boolean> isDeposed = new CompletableFuture<>();
         term.onLost(loss -> {

@@ -256,7 +256,7 @@ public final class LockwardClient implements AutoCloseable {
     }
 
     /**
-     * Waits without limit until this process is the leader, and runs {@code leader} in this thread. If the lock is lost meanwhile,
+     * Waits without limit until this process is the leader, even while no server answers. Then runs {@code leader} in this thread. If the lock is lost meanwhile,
      * this thread is interrupted, and when {@code leader} has ended, this method waits to become the leader again. If {@code
      * leader} ends while the lock is held, this method releases the lock and ends.
      *
