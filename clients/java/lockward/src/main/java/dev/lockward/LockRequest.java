@@ -228,11 +228,12 @@ public final class LockRequest {
 
     private <T> CompletableFuture<T> acquireAsync(long wait, Function<Optional<HeldLock>, T> convert) {
         Acquisition acquisition = acquisition(wait).start();
-        CompletableFuture<T> future = client.async(acquisition.result.thenApply(
-                isHeld -> convert.apply(isHeld ? Optional.of(new HeldLock(acquisition.tenures)) : Optional.empty())));
+        CompletableFuture<T> acquired = acquisition.result.thenApply(
+                isHeld -> convert.apply(isHeld ? Optional.of(new HeldLock(acquisition.tenures)) : Optional.empty()));
+        CompletableFuture<T> future = client.async(acquired);
         future.whenComplete((held, error) -> {
-            if (error != null) {
-                acquisition.cancel(); // the caller has left, for example by orTimeout
+            if (error != null || !acquired.isDone() || held != acquired.join()) {
+                acquisition.cancel(); // the caller has left, for example by orTimeout or completeOnTimeout
             }
         });
         return future;

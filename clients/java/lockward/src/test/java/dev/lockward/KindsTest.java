@@ -11,6 +11,7 @@ import dev.lockward.Threads.Running;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
@@ -210,6 +211,32 @@ class KindsTest {
     }
 
     @Test
+    void aFutureThatTheProgramCompletesLeavesTheQueue() throws Exception {
+        HeldLock held = CLIENT.request(name).acquire();
+        CompletableFuture<HeldLock> waiting = CLIENT.request(name).acquireAsync();
+        eventually(() -> SERVER.waiters(name) == 1);
+        waiting.completeOnTimeout(null, 1, TimeUnit.MILLISECONDS);
+        eventually(() -> SERVER.waiters(name) == 0);
+        held.release();
+        assertFalse(SERVER.isLocked(name));
+    }
+
+    @Test
+    void allOfManyCallersWhoseLimitsEndTogetherAreBusy() throws Exception {
+        HeldLock held = CLIENT.request(name).acquire();
+        List<CompletableFuture<Optional<HeldLock>>> callers = new ArrayList<>();
+        for (int i = 0; i < 600; i++) {
+            callers.add(CLIENT.request(name).tryAcquireAsync(Duration.ofSeconds(2)));
+        }
+        for (CompletableFuture<Optional<HeldLock>> caller : callers) {
+            assertTrue(caller.get(30, TimeUnit.SECONDS).isEmpty());
+        }
+        eventually(() -> SERVER.waiters(name) == 0);
+        held.release();
+        assertFalse(SERVER.isLocked(name));
+    }
+
+    @Test
     void aThreadThatHasHandedItsLockOverIsANewOwnerAfterwards() throws Exception {
         LockwardLock lock = CLIENT.getLock(name);
         LockwardLock other = CLIENT.getLock(name + ":other");
@@ -237,33 +264,6 @@ class KindsTest {
         assertThrows(LockLostException.class, () -> CLIENT.resume(handle));
     }
 
-    @Test
-    void theReplyToAGuardedCommandMayHaveAnyType() throws Exception {
-        String data = "data:" + name;
-        try (HeldLock held = CLIENT.request(name).acquire()) {
-            assertEquals("OK", held.guarded());
-            assertNull(held.guarded("GET", data));
-            assertEquals(List.of(), held.guarded("LRANGE", data, 0, -1));
-            assertEquals(2L, held.guarded("RPUSH", data, "one", "zwei".getBytes()));
-            assertEquals(List.of("one", "zwei"), held.guarded("LRANGE", data, 0, -1));
-            assertEquals(List.of("0", List.of()), held.guarded("SCAN", 0, "MATCH", "nothing", "COUNT", 1_000_000));
-            SERVER.call("DEL", name);
-            assertThrows(LockLostException.class, () -> held.guarded("SET", data, 1));
-            assertThrows(LockLostException.class, held::release);
-        }
-    }
-
-    @Test
-    void oneOfSeveralThreadsThatTryTheSameKeysGetsThemAll() throws Exception {
-        for (int round = 0; round < 20; round++) {
-            String[] keys = {name + round + "a", name + round + "b", name + round + "c"};
-            List<Running<Boolean>> threads = new ArrayList<>();
-            for (int i = 0; i < 4; i++) {
-                threads.add(Threads.start(() -> CLIENT.getMultiLock(keys).tryLock()));
-            }
-            int granted = 0;
-            for (Running<Boolean> thread : threads) {
-                granted += thread.join() ? 1 : 0;
     @Test
     void theOtherKeysOfALostHandleAreReleased() throws Exception {
         LockwardLock both = CLIENT.getMultiLock(name + "a", name + "b");
@@ -300,6 +300,33 @@ class KindsTest {
         both.unlock();
     }
 
+    @Test
+    void theReplyToAGuardedCommandMayHaveAnyType() throws Exception {
+        String data = "data:" + name;
+        try (HeldLock held = CLIENT.request(name).acquire()) {
+            assertEquals("OK", held.guarded());
+            assertNull(held.guarded("GET", data));
+            assertEquals(List.of(), held.guarded("LRANGE", data, 0, -1));
+            assertEquals(2L, held.guarded("RPUSH", data, "one", "zwei".getBytes()));
+            assertEquals(List.of("one", "zwei"), held.guarded("LRANGE", data, 0, -1));
+            assertEquals(List.of("0", List.of()), held.guarded("SCAN", 0, "MATCH", "nothing", "COUNT", 1_000_000));
+            SERVER.call("DEL", name);
+            assertThrows(LockLostException.class, () -> held.guarded("SET", data, 1));
+            assertThrows(LockLostException.class, held::release);
+        }
+    }
+
+    @Test
+    void oneOfSeveralThreadsThatTryTheSameKeysGetsThemAll() throws Exception {
+        for (int round = 0; round < 20; round++) {
+            String[] keys = {name + round + "a", name + round + "b", name + round + "c"};
+            List<Running<Boolean>> threads = new ArrayList<>();
+            for (int i = 0; i < 4; i++) {
+                threads.add(Threads.start(() -> CLIENT.getMultiLock(keys).tryLock()));
+            }
+            int granted = 0;
+            for (Running<Boolean> thread : threads) {
+                granted += thread.join() ? 1 : 0;
             }
             assertEquals(1, granted);
         }
