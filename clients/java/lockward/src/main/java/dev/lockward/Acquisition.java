@@ -33,6 +33,9 @@ final class Acquisition {
     /** How long a caller that stops waiting for the lock still waits for the release of the keys that it was granted. */
     private static final long GIVE_UP_LIMIT = TimeUnit.MILLISECONDS.toNanos(200);
 
+    /** How long after its end a call may still repeat a release that it has to wait for. */
+    private static final long GIVE_UP_GRACE = TimeUnit.MILLISECONDS.toNanos(50);
+
     /** The pause before starting over. It prevents a busy loop if the lease is shorter than a round trip. */
     private static final long PAUSE_AFTER_LOSS = TimeUnit.MILLISECONDS.toNanos(50);
 
@@ -50,8 +53,11 @@ final class Acquisition {
     private final boolean isRenewed;
     private final boolean isWaiting;
     private final long waitEnd;
-    private final long replicationLimit;
     private final long patience;
+
+    /** When the call ends: a later reply does not count. */
+    private final long end;
+
     /** In milliseconds; 0 for the server's default. */
     private volatile long lease;
 
@@ -87,9 +93,9 @@ final class Acquisition {
             }
         });
         isReentry = tenures.stream().anyMatch(tenure -> tenure.holds > 0);
-        replicationLimit = Clock.nanos(request.replicas.within());
-        patience = client.patience + replicationLimit;
-        waitEnd = Clock.now() + (isWaiting ? wait : client.patience);
+        patience = client.patience + Clock.nanos(request.replicas.within());
+        waitEnd = Clock.now() + wait;
+        end = isWaiting ? waitEnd + GRACE : waitEnd + patience;
     }
 
     Acquisition start() {
@@ -205,21 +211,27 @@ final class Acquisition {
      * Releases the granted keys. The future completes when all of them are released, or after 200 ms. The client releases the
      * remaining keys in the background.
      *
-     * @param withUnheard whether to wait also for the release of keys that may have been granted, because a reply is missing
+     * @param withUnheard whether to wait also for the release of keys that may have been granted, because a reply is missing. If a
+     *     later grant may have the same owner, the future always waits for it: a late release would end that grant
      */
     private CompletableFuture<Void> giveBack(boolean withUnheard) {
         List<Key> left = begun;
         begun = new CopyOnWriteArrayList<>();
         return Clock.all(left.stream()
-                        .filter(key -> key.isGranted || withUnheard)
+                        .filter(key -> key.isGranted || withUnheard || !key.isOnlyGrant)
                         .map(key -> key.isGranted ? key.release() : key.gaveUp))
                 .exceptionally(failed -> null)
                 .completeOnTimeout(null, GIVE_UP_LIMIT, TimeUnit.NANOSECONDS);
     }
 
-    private static long number(Object grant, int index) {
-        return (Long) ((List<?>) grant).get(index);
+    /** How long replicas may take to confirm a grant, in milliseconds. */
+    private long replicationLimit() {
+        long within = request.replicas.within();
+        return isWaiting ? Math.min(within, Clock.millis(Clock.left(waitEnd))) : within;
     }
+
+    /** @param lease the granted lease in milliseconds */
+    private record Grant(long token, long lease) {}
 
     /**
      * The acquisition of one key. It first tries the key, then waits in the server's queue slice by slice, and confirms the grant
@@ -238,6 +250,9 @@ final class Acquisition {
         /** Completes when the server has neither a grant nor a queue position for this caller, or when the client's patience is over. */
         volatile CompletableFuture<?> gaveUp = CompletableFuture.completedFuture(null);
 
+        /** Whether no later grant can have the same owner. It can, if the program has named the owner, or if this is a re-entry. */
+        final boolean isOnlyGrant;
+
         private final boolean isWaiting;
         private final int wanted;
         private boolean isLastSlice;
@@ -250,20 +265,18 @@ final class Acquisition {
             this.tenure = tenure;
             this.isWaiting = isWaiting;
             wanted = tenure.holds + 1;
-            long limit = waitEnd + GRACE + replicationLimit;
-            long end = isWaiting ? limit : Clock.earlier(limit, Clock.now() + patience);
-            call = new Call(client.servers, tenure.key, end);
+            isOnlyGrant = wanted == 1 && request.owner == null;
+            call = new Call(client.servers, tenure.key, isWaiting ? end : Clock.earlier(end, Clock.now() + patience));
             call.onLeaseRefused = longest -> lease = longest;
         }
 
         void tryOnce(long limit) {
             askReplicated(limit, () -> acquire(lease), replies -> {
-                Object reply = replies.get(0);
-                tenure.checkAccepted(reply);
-                if (reply == null) {
+                Grant grant = grant(replies.get(0));
+                if (grant == null) {
                     waitOrPoll();
                 } else {
-                    granted(reply, replies);
+                    granted(grant, replies);
                 }
             });
         }
@@ -293,17 +306,32 @@ final class Acquisition {
         private void waitForSlice() {
             long limit = SLICE + client.servers.responseLimit;
             then(call.ask(true, Clock.FOREVER, limit, () -> List.of(slice())), replies -> {
-                Object reply = replies.get(0);
-                tenure.checkAccepted(reply);
-                isLeftBehind = reply != null || !isLastSlice; // the server keeps the position
-                if (reply != null) {
-                    confirm(reply);
+                Grant grant = grant(replies.get(0));
+                isLeftBehind = grant != null || !isLastSlice; // the server keeps the position
+                if (grant != null) {
+                    confirm(grant);
                 } else if (isLastSlice) {
                     end(false, null);
                 } else {
                     waitOrPoll();
                 }
             });
+        }
+
+        /** The grant in a reply, or null if the lock is busy. */
+        private @Nullable Grant grant(@Nullable Object reply) {
+            tenure.checkAccepted(reply);
+            if (reply == null) {
+                return null;
+            }
+            isLeftBehind = true;
+            if (reply instanceof List<?> grant
+                    && grant.size() >= 3
+                    && grant.get(0) instanceof Long token
+                    && grant.get(2) instanceof Long granted) {
+                return new Grant(token, granted);
+            }
+            throw new LockRefusedException(tenure.key, "unexpected reply " + reply);
         }
 
         private Request acquire(long lease, Object... waiting) {
@@ -320,8 +348,8 @@ final class Acquisition {
         }
 
         /** Renews the short lease of a grant to the full lease. If the short lease is already over, the wait continues. */
-        private void confirm(Object grant) {
-            List<Object> token = List.of("TOKEN", number(grant, 0));
+        private void confirm(Grant grant) {
+            List<Object> token = List.of("TOKEN", grant.token);
             Supplier<Request> renewal =
                     () -> Request.withHolds("LOCK.RENEW", tenure, lease(grant), token, wanted, request.kind());
             askReplicated(patience, renewal, replies -> {
@@ -335,14 +363,13 @@ final class Acquisition {
             });
         }
 
-        private long lease(Object grant) {
-            return lease == 0 ? number(grant, 2) : lease;
+        private long lease(Grant grant) {
+            return lease == 0 ? grant.lease : lease;
         }
 
-        private void granted(Object grant, List<@Nullable Object> replies) {
+        private void granted(Grant grant, List<@Nullable Object> replies) {
             LockRequest.Replicas replicas = request.replicas;
             if (replicas.count() > 0) {
-                isLeftBehind = true;
                 LockRefusedException.throwIfError(tenure.key, replies.get(1));
                 if (!(replies.get(1) instanceof Long count) || count < replicas.count()) {
                     throw new LockUnreplicatedException("only " + replies.get(1) + " of " + replicas.count()
@@ -350,11 +377,10 @@ final class Acquisition {
                             + " in time, and it was given back: check the replicas, and try again");
                 }
             }
-            long token = number(grant, 0);
-            if (wanted > 1 && token != tenure.token) {
+            if (wanted > 1 && grant.token != tenure.token) {
                 throw tenure.lose("another tenure has begun");
             }
-            tenure.granted(call, token, wanted, lease(grant), isRenewed, request.kind());
+            tenure.granted(call, grant.token, wanted, lease(grant), isRenewed, request.kind());
             isLeftBehind = false;
             end(true, null);
         }
@@ -363,11 +389,11 @@ final class Acquisition {
         private void askReplicated(long limit, Supplier<Request> next, Consumer<List<@Nullable Object>> step) {
             LockRequest.Replicas replicas = request.replicas;
             boolean isReplicated = replicas.count() > 0;
-            long replyLimit = client.servers.responseLimit + replicationLimit;
+            long within = replicationLimit();
             Supplier<List<Request>> requests = () -> isReplicated
-                    ? List.of(next.get(), new Request("WAIT", replicas.count(), replicas.within()))
+                    ? List.of(next.get(), new Request("WAIT", replicas.count(), within))
                     : List.of(next.get());
-            then(call.ask(isReplicated, limit, replyLimit, requests), step);
+            then(call.ask(isReplicated, limit, client.servers.responseLimit + Clock.nanos(within), requests), step);
         }
 
         private <T> void then(CompletableFuture<T> future, Consumer<T> step) {
@@ -405,13 +431,9 @@ final class Acquisition {
             return tenure.release(request.isShared(), giveUpLimit());
         }
 
-        /**
-         * How long to repeat a release. If the program has named the owner, or this is a re-entry, a later grant may have the same
-         * owner, and a late release would end that grant. So the client soon stops repeating the release.
-         */
+        /** How long to repeat a release. */
         private long giveUpLimit() {
-            boolean isOnlyGrant = wanted == 1 && request.owner == null;
-            return isOnlyGrant ? client.patience : GIVE_UP_LIMIT;
+            return isOnlyGrant ? client.patience : Math.min(GIVE_UP_LIMIT, Clock.left(end) + GIVE_UP_GRACE);
         }
     }
 }

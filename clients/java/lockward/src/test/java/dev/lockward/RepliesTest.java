@@ -1,5 +1,6 @@
 package dev.lockward;
 
+import static dev.lockward.ScriptedServer.CUT;
 import static dev.lockward.ScriptedServer.NULL;
 import static dev.lockward.ScriptedServer.grant;
 import static dev.lockward.Server.eventually;
@@ -22,6 +23,8 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** How the client handles rare and missing replies, with a scripted server. */
 class RepliesTest {
@@ -125,6 +128,111 @@ class RepliesTest {
             eventually(() -> server.count("LOCK.RELEASE c ") >= 4);
             assertEquals(
                     2, server.count("LOCK.RELEASE a ")); // after the first attempt for both keys, and after the last
+        }
+    }
+
+    @Test
+    void aFailedCallOfANamedOwnerRepeatsNoReleaseAfterItsEnd() throws Exception {
+        AtomicBoolean isOver = new AtomicBoolean();
+        AtomicInteger late = new AtomicInteger();
+        try (ScriptedServer server = new ScriptedServer(request -> {
+                    boolean isRelease = request.startsWith("LOCK.RELEASE k ");
+                    late.addAndGet(isRelease && isOver.get() ? 1 : 0);
+                    return CUT;
+                });
+                LockwardClient client = patientClient(server)) {
+            Duration wait = Duration.ofMillis(100);
+            LockRequest request = client.request("k").owner("me");
+            assertThrows(LockUnreachableException.class, () -> request.tryAcquire(wait));
+            isOver.set(true);
+            // An owner without a name: the client repeats the release within the patience.
+            assertThrows(
+                    LockUnreachableException.class, () -> client.request("c").tryAcquire(wait));
+            eventually(() -> server.count("LOCK.RELEASE c ") >= 5);
+            assertTrue(late.get() <= 1, late::toString); // one release may have been under way
+        }
+    }
+
+    @Test
+    void aCallMakesNoAttemptAfterItsEnd() throws Exception {
+        AtomicInteger late = new AtomicInteger();
+        try (ScriptedServer server = new ScriptedServer(request -> CUT);
+                LockwardClient client = patientClient(server)) {
+            for (int round = 0; round < 5; round++) {
+                AtomicBoolean isOver = new AtomicBoolean();
+                Call call = new Call(client.servers, "k", Clock.now() + Clock.nanos(200));
+                assertInstanceOf(LockUnreachableException.class, failure(call.ask(() -> {
+                    late.addAndGet(isOver.get() ? 1 : 0);
+                    return new Request("LOCK.RELEASE", "k", "me", "HOLDS", 0);
+                })));
+                isOver.set(true); // the next rounds are longer than a pause
+            }
+            assertEquals(0, late.get());
+        }
+    }
+
+    @Test
+    void aCandidateWaitsWhileNoServerAnswers() throws Exception {
+        AtomicBoolean isSilent = new AtomicBoolean(true);
+        try (ScriptedServer server = new ScriptedServer(request -> isSilent.get() ? null : grant(7, 30_000));
+                LockwardClient client = Server.builder(server.uri())
+                        .responseLimit(Duration.ofMillis(100))
+                        .patience(Duration.ofMillis(200))
+                        .build()) {
+            Threads.Running<Boolean> candidate = Threads.run(() -> client.lead("k", term -> {}));
+            // Each acquisition has a new owner, so the second one has begun when there are two owners.
+            eventually(() -> server.requests.stream()
+                            .filter(request -> request.startsWith("LOCK.ACQUIRE"))
+                            .map(request -> request.split(" ")[2])
+                            .distinct()
+                            .count()
+                    >= 2);
+            isSilent.set(false);
+            assertTrue(candidate.join());
+        }
+    }
+
+    @Test
+    void theTimeForReplicasEndsWithTheWaitLimit() throws Exception {
+        try (ScriptedServer server =
+                        new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE") ? grant(7, 30_000) : ":0");
+                LockwardClient client = Server.builder(server.uri()).build()) {
+            LockRequest request = client.request("k").replicas(1, Duration.ofHours(1));
+            assertThrows(LockUnreplicatedException.class, () -> request.tryAcquire(Duration.ofSeconds(20)));
+            String wait = server.requests.stream()
+                    .filter(each -> each.startsWith("WAIT "))
+                    .findFirst()
+                    .orElseThrow();
+            assertTrue(Long.parseLong(wait.split(" ")[2]) <= 20_000, wait);
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"+OK", ":7", "*1\r\n:7", "*3\r\n+a\r\n+b\r\n+c", "*3\r\n*0\r\n:1\r\n*-1"})
+    void aReplyThatIsNoGrantIsRefusedAndGivenUp(String nonsense) throws Exception {
+        for (boolean isWaiting : new boolean[] {false, true}) {
+            try (ScriptedServer server = new ScriptedServer(request -> !request.startsWith("LOCK.ACQUIRE")
+                            ? ":0"
+                            : isWaiting && !request.contains(" BLOCK ") ? NULL : nonsense);
+                    LockwardClient client = Server.builder(server.uri()).build()) {
+                LockRequest request = client.request("k");
+                LockRefusedException refused = assertThrows(LockRefusedException.class, request::acquire);
+                assertTrue(refused.getMessage().contains("unexpected reply"), refused::getMessage);
+                eventually(() -> server.count("LOCK.RELEASE k ") == 1);
+            }
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"+OK", "*0", "$-1"})
+    void aReplyToWaitThatIsNoNumberCountsAsNoReplica(String nonsense) throws Exception {
+        try (ScriptedServer server = new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE")
+                        ? grant(7, 30_000)
+                        : request.startsWith("WAIT") ? nonsense : ":0");
+                LockwardClient client = Server.builder(server.uri()).build()) {
+            LockRequest request = client.request("k").replicas(1, Duration.ofMillis(100));
+            assertThrows(LockUnreplicatedException.class, () -> request.tryAcquire(Duration.ZERO));
+            eventually(() -> server.count("LOCK.RELEASE k ") == 1);
         }
     }
 
@@ -238,6 +346,53 @@ class RepliesTest {
     private static Throwable failure(CompletableFuture<?> future) {
         return assertThrows(ExecutionException.class, () -> future.get(20, TimeUnit.SECONDS))
                 .getCause();
+    }
+
+    @Test
+    void aCallThatIsRedirectedInALoopPausesAndEnds() throws Exception {
+        AtomicInteger other = new AtomicInteger();
+        AtomicInteger first = new AtomicInteger();
+        try (ScriptedServer one = new ScriptedServer(request -> "-MOVED 1 127.0.0.1:" + other.get());
+                ScriptedServer two = new ScriptedServer(request -> "-MOVED 1 127.0.0.1:" + first.get());
+                LockwardClient client = Server.builder(one.uri())
+                        .patience(Duration.ofSeconds(1))
+                        .build()) {
+            first.set(one.uri().getPort());
+            other.set(two.uri().getPort());
+            LockRequest request = client.request("k");
+            assertThrows(LockUnreachableException.class, () -> request.tryAcquire(Duration.ZERO));
+            int sent = one.requests.size() + two.requests.size();
+            assertTrue(sent > 2 && sent < 20, sent + " requests");
+            assertTrue(request.tryAcquire(Duration.ofSeconds(1)).isEmpty());
+        }
+    }
+
+    @Test
+    void aGrantIsConfirmedByTheNextPrimary() throws Exception {
+        AtomicInteger renewals = new AtomicInteger();
+        try (ScriptedServer server = new ScriptedServer(request -> switch (request.replaceAll(" .*", "")) {
+                    case "LOCK.ACQUIRE" -> request.contains(" BLOCK ") ? grant(7, 3_000) : NULL;
+                    case "LOCK.RENEW" -> renewals.incrementAndGet() == 1 ? "-READONLY replica" : ":7";
+                    default -> ":0";
+                });
+                LockwardClient client = Server.builder(server.uri()).build()) {
+            HeldLock held = client.request("k").lease(Duration.ofSeconds(30)).acquire();
+            assertTrue(held.isHeld());
+            assertEquals(0, server.count("LOCK.RELEASE"));
+        }
+    }
+
+    @Test
+    void aHoldLimitThatEndsDuringADowngradeIsALoss() throws Exception {
+        try (ScriptedServer server = new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE")
+                        ? grant(7, 30_000)
+                        : request.contains("SHARED") ? null : ":7");
+                LockwardClient client = patientClient(server)) {
+            HeldLock held =
+                    client.request("k").holdLimit(Duration.ofMillis(600)).acquire();
+            assertThrows(LockLostException.class, held::downgradeToShared);
+            assertFalse(held.isHeld());
+        }
     }
 
     @Test

@@ -21,6 +21,9 @@ import org.jspecify.annotations.Nullable;
 final class ScriptedServer implements AutoCloseable {
     static final String NULL = "*-1";
 
+    /** In place of a reply: the server closes the connection. */
+    static final String CUT = "cut";
+
     /** The received requests, with single spaces between the words. */
     final List<String> requests = new CopyOnWriteArrayList<>();
 
@@ -85,6 +88,9 @@ final class ScriptedServer implements AutoCloseable {
                     String request = String.join(" ", words);
                     requests.add(request);
                     reply = replies.apply(request);
+                }
+                if (CUT.equals(reply)) {
+                    return;
                 }
                 if (reply != null) {
                     connection.getOutputStream().write((reply + "\r\n").getBytes(StandardCharsets.US_ASCII));
