@@ -10,7 +10,10 @@ import io.lettuce.core.resource.ClientResources;
 import io.netty.util.concurrent.EventExecutor;
 import io.netty.util.concurrent.SingleThreadEventExecutor;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
+import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
@@ -70,6 +73,41 @@ class CloseTest {
             pending += ((SingleThreadEventExecutor) executor).pendingTasks();
         }
         return pending;
+    }
+
+    @Test
+    void aCloseAtAnyMomentEndsEachCall() throws Exception {
+        for (int round = 0; round < 20; round++) {
+            String name = "closed:" + UUID.randomUUID();
+            LockwardClient client = Server.shared()
+                    .builder()
+                    .lease(Duration.ofSeconds(2))
+                    .waitingConnections(3)
+                    .build();
+            List<Threads.Running<Boolean>> callers = new ArrayList<>();
+            for (int caller = 0; caller < 12; caller++) {
+                LockRequest request = client.request(name + caller % 3, name + caller % 4);
+                callers.add(Threads.start(() -> useUntilClosed(request)));
+            }
+            Threads.spin(1 << round);
+            client.close();
+            for (Threads.Running<Boolean> caller : callers) {
+                assertTrue(caller.join());
+            }
+        }
+    }
+
+    private static boolean useUntilClosed(LockRequest request) throws Exception {
+        try {
+            for (; ; ) {
+                HeldLock held = request.acquire();
+                held.renew();
+                held.downgradeToShared();
+                held.release();
+            }
+        } catch (IllegalStateException | LockLostException closed) {
+            return true;
+        }
     }
 
     @Test

@@ -129,6 +129,42 @@ class InterruptTest {
     }
 
     @Test
+    void anInterruptAtAnyMomentLeavesNoneOfSeveralKeysBehind() throws Exception {
+        String[] keys = {name + "a", name + "b", name + "c"};
+        LockwardLock several = CLIENT.getMultiLock(keys);
+        for (int round = 0; round < 100; round++) {
+            LockwardLock other = CLIENT.getLock(keys[round % 3]);
+            boolean isBusy = round % 2 == 0;
+            if (isBusy) {
+                other.lock();
+            }
+            Running<Boolean> waiter = Threads.start(() -> {
+                several.lockInterruptibly();
+                try {
+                    several.lockInterruptibly();
+                    several.unlock();
+                } finally {
+                    several.unlock();
+                }
+                return true;
+            });
+            Threads.spin(1 << round % 20);
+            waiter.interrupt();
+            if (isBusy) {
+                other.unlock();
+            }
+            try {
+                waiter.join();
+            } catch (InterruptedException expected) {
+                // The thread has left the queues.
+            }
+            for (String key : keys) {
+                assertFalse(SERVER.isLocked(key), key);
+            }
+        }
+    }
+
+    @Test
     void anInterruptedReentryAddsNoHold() throws Exception {
         Threads.run(() -> {
                     lock.lock();
