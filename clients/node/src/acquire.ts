@@ -3,7 +3,7 @@
 import { randomUUID } from "node:crypto";
 import { setMaxListeners } from "node:events";
 import type { Command } from "./adapters.js";
-import { UnreachableError, UnreplicatedError } from "./errors.js";
+import { LockRefusedError, UnreachableError, UnreplicatedError } from "./errors.js";
 import { checkOption, kindArguments, Lock } from "./lock.js";
 import type { AcquireOptions } from "./lockward.js";
 import { FIRST_PAUSE, LONGEST_PAUSE, type Progress } from "./servers.js";
@@ -64,9 +64,9 @@ type AcquirePlan = ReturnType<typeof planOf> & Progress;
 
 /** Acquires all keys, or none. Returns null when the wait limit is over. A call that fails gives all keys up. */
 export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
-  // First it tries all keys in one pipeline, if there are several. Then it waits for one key after the other.
+  // First try several keys in one pipeline. Then wait for one key after the other.
   for (let isTrial = plan.keys.length > 1; ; isTrial = false) {
-    // A new owner for each round, unless the program has named one: a late release of an earlier round must not end a
+    // If the program has named no owner, each round has a new owner: a late release of an earlier round must not end a
     // new tenure.
     owners += 1;
     const owner = plan.owner ?? `${PROCESS_ID}:${owners}`;
@@ -79,8 +79,8 @@ export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
     try {
       let isGranted = true;
       if (isTrial) {
-        const trials = tenures.map((each) => acquire(each, plan, false, signal));
-        isGranted = (await settleAll(trials)).every((each) => each); // if one fails, the others may be granted
+        // If one try fails, the others may still be granted.
+        isGranted = (await settleAll(tenures.map((each) => acquire(each, plan, false, signal)))).every((each) => each);
       } else {
         for (const each of tenures) isGranted &&= await acquire(each, plan, plan.waits, signal);
       }
@@ -126,7 +126,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
           if (await confirm()) return true;
           await rest(Math.min(pause, deadline - now()), signal); // the lease may be shorter than a round trip
         } else if (await tryOnce(Number.POSITIVE_INFINITY)) {
-          return true; // prevents a deadlock: all connections may wait for a lock that this caller holds
+          return true; // this try prevents a deadlock: all connections may wait for a lock that this caller holds
         }
       }
       return false;
@@ -187,7 +187,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
     });
     const [reply, reached = 0] = replies;
     tenure.mayBeGranted ||= reply !== null;
-    if (reply !== null && (reached as number) < replicas.count) {
+    if (reply !== null && !((reached as number) >= replicas.count)) {
       const message = `${reached} of ${replicas.count} replicas have confirmed the grant in time: the lock is given back`;
       throw new UnreplicatedError(message, tenure.key);
     }
@@ -201,7 +201,10 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
 
   /** Returns whether the server has granted or renewed the lock. */
   function readGrant(reply: unknown): boolean {
-    if (Array.isArray(reply)) Object.assign(tenure, { token: reply[0], lease: tenure.lease || reply[2] });
-    return reply !== null;
+    if (reply === null || (reply === tenure.token && tenure.token > 0)) return reply !== null; // a renewal replies the token
+    const [token, , left] = Array.isArray(reply) ? reply : [];
+    if (![token, left].every(Number.isSafeInteger)) throw new LockRefusedError(`unexpected reply ${reply}`, tenure.key);
+    Object.assign(tenure, { token, lease: tenure.lease || left });
+    return true;
   }
 }

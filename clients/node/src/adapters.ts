@@ -11,7 +11,7 @@ import type { Cluster, Redis, RedisOptions } from "ioredis";
 import type { RedisClientType, RedisClusterType, RedisSentinelType } from "redis";
 import { rest, within } from "./time.js";
 
-// The members that distinguish the clients. Their methods take different types, all narrower than `any`.
+// The members that distinguish the clients. The parameters marked `any` have other types in each library.
 // biome-ignore-start lint/suspicious/noExplicitAny: see above
 type IoRedis = { readonly status: string; readonly options: object; duplicate(override?: any): unknown };
 type IoCluster = { readonly isCluster: boolean; readonly slots: string[][]; nodes(role?: "master"): unknown[] };
@@ -196,7 +196,7 @@ function nodeRedisAdapter(client: RedisClientType): Adapter {
 
 function nodeSentinelAdapter(client: RedisSentinelType): Adapter {
   const open = viaSentinels(async () => {
-    // The library hides the options of a Sentinel client. So this duplicates the connection to the primary.
+    // The library hides the options of a Sentinel client. So `openNode` duplicates the connection to the primary.
     const primary = (await bounded(client._execute(false, async (primary) => primary))) as unknown as RedisClientType;
     const reopen = () => openNode(primary);
     return { connection: await reopen(), reopen };
@@ -287,7 +287,7 @@ function viaSentinels(ask: () => Promise<{ connection: Connection; reopen: Opene
 
 /**
  * Returns a server's error, and throws any other error. A server's message begins with a word in capitals. Messages of the
- * libraries do not, and system errors have a code.
+ * libraries do not begin with such a word, and system errors have a code.
  */
 function toServerError(error: Error): ServerError {
   if (/^[A-Z][A-Z0-9]*( |$)/.test(error.message) && !("code" in error)) return new ServerError(error.message);

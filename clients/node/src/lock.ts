@@ -126,8 +126,7 @@ export class Lock implements AsyncDisposable {
     this.#releasing = Promise.resolve();
     for (const each of this.#tenures) each.abandon();
     const partOf = ({ key, token, holds, lease, kind }: Tenure) => [key.toString("base64"), token, holds, lease, kind];
-    const parts = this.#tenures.map(partOf);
-    return Buffer.from(JSON.stringify([this.owner, ...parts])).toString("base64url");
+    return Buffer.from(JSON.stringify([this.owner, ...this.#tenures.map(partOf)])).toString("base64url");
   }
 
   /**

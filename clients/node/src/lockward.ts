@@ -1,6 +1,6 @@
 import { acquireAll, planOf } from "./acquire.js";
 import type { RedisClient } from "./adapters.js";
-import { LockBusyError } from "./errors.js";
+import { LockBusyError, LockLostError } from "./errors.js";
 import { checkOption, type KindOptions, Lock } from "./lock.js";
 import { Servers } from "./servers.js";
 import { type Kind, type Settings, Tenure } from "./tenure.js";
@@ -144,6 +144,8 @@ export class Lockward {
       await lock.renew();
       lock.complete();
     } catch (error) {
+      // If one key is lost, release the others.
+      if (error instanceof LockLostError) await lock.release().catch(() => {});
       for (const each of tenures) each.abandon();
       throw error;
     }
@@ -170,7 +172,7 @@ export type LeadOptions = Pick<AcquireOptions, "lease" | "signal" | "owner" | "r
 
 async function runAndRelease<T>(lock: Lock, routine: Routine<T>): Promise<T> {
   const running = (async () => routine(lock.signal, lock))();
-  const release = () => lock[Symbol.asyncDispose]();
-  await settleAll<unknown>([running, running.then(release, release)]); // the routine's error takes precedence
+  // The routine's error takes precedence.
+  await settleAll<unknown>([running, running.catch(() => {}).then(() => lock[Symbol.asyncDispose]())]);
   return running;
 }

@@ -58,7 +58,7 @@ export class Node {
         if (waiter !== undefined) waiter.late = late;
         void late.catch(() => {}).finally(() => this.#retire(link));
       } else if (sending !== undefined && !signal?.aborted) {
-        // This skips a connection that is not open yet: the next attempt may use it.
+        // A connection that is not open yet stays: the next attempt may use it.
         this.#retire(link, !(error instanceof NoReply));
       }
       throw error;

@@ -30,7 +30,7 @@ export interface Request {
   readonly progress?: Progress;
   /** Checked before each attempt: the tenure must be held. */
   readonly holder?: { checkHeld(): void };
-  /** When a request with `isAlone` fails, `late` is set. If the signal has aborted it, `late` resolves with replies that arrive soon. */
+  /** When a request with `isAlone` fails, `late` is set. It resolves with replies that arrive soon after the signal has aborted. */
   readonly waiter?: { late: Promise<unknown[]> | undefined };
 }
 
@@ -110,8 +110,7 @@ export class Servers {
       const begun = now();
       let sent = 0;
       const left = Math.min(request.until, answeredAt + patience) - begun;
-      if (isEnded(this.#client)) throw unreachable(key);
-      if (cause !== undefined && left <= 0) throw unreachable(key, cause);
+      if (isEnded(this.#client) || (cause !== undefined && left <= 0)) throw unreachable(key, cause);
       try {
         const address = this.#locate(slot, failures, asked ?? this.#moved.get(slot));
         const node = this.#node(address);

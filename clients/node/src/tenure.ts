@@ -62,10 +62,10 @@ export class Tenure {
   begun = 0;
   /** Called when the tenure is lost, unless the lock was lost before. */
   onLost = (loss: LockLostError): void => this.stop(loss);
-  /** Set when the lock is lost, at this key or at another one. */
+  /** Set when the lock is lost, because of this key or another one. */
   loss: LockLostError | undefined;
   #isReleased = false;
-  /** Whether the lease is renewed. During the wait for later keys of the lock it always is. */
+  /** Whether the client renews the lease. During the wait for the next key of the lock, it always does. */
   #isRenewed = true;
   /** How many renewals are under way. */
   #renewals = 0;
@@ -75,7 +75,7 @@ export class Tenure {
   #latestEnd = 0;
   /** When the last renewal was sent that shortens the lease. Replies to earlier renewals do not set the deadline. */
   #shortenedAt = 0;
-  /** What the server has accepted last. */
+  /** The lease and the kind that the server has accepted last. */
   #accepted = {};
 
   constructor(plan: Plan, owner: string, key: Buffer, kind: Kind, lease: number) {
@@ -193,7 +193,7 @@ export class Tenure {
     }
   }
 
-  /** From now on this process neither renews nor watches the lease, because the lock is lost. A release gives the key back. */
+  /** From now on this process neither renews nor watches the lease, because the lock is lost. `release` still releases the key. */
   stop(loss: LockLostError): void {
     this.loss ??= loss;
     this.plan.settings.servers.leases.tenures.delete(this);

@@ -682,6 +682,39 @@ describe("faults", () => {
     assert.equal(await server.ask(["EXISTS", "unrenewed 2"]), 0);
   });
 
+  test("if a handle turns out lost, its other keys are released", async () => {
+    const keys = ["resumed 1", "resumed 2", "resumed 3"];
+    for (const lost of keys) {
+      const handle = (await lockward.acquire(keys, { lease: 60_000 })).handle();
+      await server.ask(["DEL", lost]);
+      await assert.rejects(lockward.resume(handle), LockLostError);
+      assert.equal(await server.ask(["EXISTS", ...keys]), 0);
+    }
+  });
+
+  for (const nonsense of ["+OK", ":7", "*1\r\n:7", "*3\r\n+a\r\n+b\r\n+c", "*3\r\n*0\r\n:1\r\n$-1"]) {
+    for (const waitLimit of [0, 10_000]) {
+      test(`a reply that is no grant is refused: ${JSON.stringify(nonsense)}, ${waitLimit}`, async () => {
+        let releases = 0;
+        const port = await scripted(([name, ...command]) => {
+          if (name === "LOCK.RELEASE") releases += 1;
+          if (name !== "LOCK.ACQUIRE") return ":0";
+          return waitLimit === 0 || command.includes("BLOCK") ? nonsense : "$-1";
+        });
+        const call = new Lockward(server.ioredis({}, port)).acquire("nonsense", { waitLimit, lease: 60_000 });
+        await assert.rejects(call, { name: "LockRefusedError", code: "unexpected" });
+        await eventually(() => releases === 1);
+      });
+    }
+  }
+
+  test("a reply to WAIT that is no number counts as no replica", async () => {
+    const port = await scripted(([name]) => (name === "LOCK.ACQUIRE" ? "*3\r\n:7\r\n:1\r\n:60000" : "+OK"));
+    const client = new Lockward(server.ioredis({}, port));
+    const replicas = { count: 1, within: 100 };
+    await assert.rejects(client.acquire("nonsense", { replicas }), UnreplicatedError);
+  });
+
   test("a handle without a key is refused", async () => {
     const handle = Buffer.from(JSON.stringify(["owner"])).toString("base64url");
     await assert.rejects(lockward.resume(handle), SyntaxError);
