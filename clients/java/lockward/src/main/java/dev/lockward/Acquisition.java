@@ -11,11 +11,11 @@ import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The acquisition of one or several keys as one lock. If there are several keys, it first tries all of them together. If a key is
- * busy, it acquires the keys one after the other. All clients use the same order, so they do not deadlock. If a key is lost before
- * all are held, the client releases all keys and starts over.
+ * The acquisition of one or several keys as one lock. It first tries several keys together. If a key is busy, it acquires the keys
+ * one after the other. All clients use the same order, so they do not deadlock. If a key is lost before all keys are held, the
+ * acquisition releases all keys and starts again.
  *
- * <p>The steps run one after the other, in the threads that read replies and in the timer's thread.
+ * <p>The steps of an acquisition run one after the other, in the threads that read replies and in the timer's thread.
  */
 final class Acquisition {
     /** A long wait is a series of requests. Each of them blocks for at most this time: a slice of the wait. */
@@ -30,13 +30,13 @@ final class Acquisition {
     /** How long after the wait limit a reply may still arrive. */
     private static final long GRACE = TimeUnit.MILLISECONDS.toNanos(100);
 
-    /** How long a caller that stops waiting for the lock still waits for the release of the keys that it was granted. */
+    /** When a call fails, the caller waits at most this long until the granted keys are released. */
     private static final long GIVE_UP_LIMIT = TimeUnit.MILLISECONDS.toNanos(200);
 
-    /** How long after its end a call may still repeat a release that it has to wait for. */
+    /** How long after the end of a call the client may still repeat a release that the caller waits for. */
     private static final long GIVE_UP_GRACE = TimeUnit.MILLISECONDS.toNanos(50);
 
-    /** The pause before starting over. It prevents a busy loop if the lease is shorter than a round trip. */
+    /** The pause before an acquisition starts again. It prevents a busy loop if the lease is shorter than a round trip. */
     private static final long PAUSE_AFTER_LOSS = TimeUnit.MILLISECONDS.toNanos(50);
 
     /** True: granted; false: busy. */
@@ -61,7 +61,7 @@ final class Acquisition {
     /** In milliseconds; 0 for the server's default. */
     private volatile long lease;
 
-    /** The keys that were requested since the acquisition began or last started over. */
+    /** The keys that were requested since the acquisition last started. */
     private volatile List<Key> begun = new CopyOnWriteArrayList<>();
 
     private volatile boolean isCancelled;
@@ -83,8 +83,7 @@ final class Acquisition {
         String owner = request.newOwner();
         request.keys.forEach(key -> {
             Tenure present = mine.get(key);
-            // A lock with a named lease need not be unlocked. When this lease is over, the thread acquires the lock in
-            // a new tenure.
+            // A thread need not unlock a lock with a named lease. When this lease is over, the thread begins a new tenure.
             if (present == null || present.isLeft()) {
                 tenures.add(new Tenure(request, key, owner, thread));
             } else {
@@ -130,7 +129,7 @@ final class Acquisition {
 
     private void tryTogether() {
         List<CompletableFuture<Boolean>> tries;
-        client.pipeline.lock(); // otherwise two threads of this client could get one key each, and both fail
+        client.pipeline.lock(); // without this lock, two threads of this client could get one key each, and both fail
         try {
             tries = tenures.stream().map(tenure -> acquire(tenure, false)).toList();
         } finally {
@@ -161,7 +160,7 @@ final class Acquisition {
         return key.result;
     }
 
-    /** Why a granted key was lost, or null. A key may be lost during the wait for the next key. */
+    /** The loss of a granted key during the wait for the next key, or null. */
     private @Nullable LockLostException loss() {
         return begun.stream()
                 .filter(key -> key.isGranted && tenures.size() > 1 && !key.tenure.isHeld())
@@ -208,11 +207,10 @@ final class Acquisition {
     }
 
     /**
-     * Releases the granted keys. The future completes when all of them are released, or after 200 ms. The client releases the
-     * remaining keys in the background.
+     * Releases the granted keys. The future completes when they are released, or after 200 ms. Then the client goes on in the background.
      *
      * @param withUnheard whether to wait also for the release of keys that may have been granted, because a reply is missing. If a
-     *     later grant may have the same owner, the future always waits for it: a late release would end that grant
+     *     later grant may have the same owner, the future always waits for this release, because it must not end that grant
      */
     private CompletableFuture<Void> giveBack(boolean withUnheard) {
         List<Key> left = begun;
@@ -234,9 +232,8 @@ final class Acquisition {
     private record Grant(long token, long lease) {}
 
     /**
-     * The acquisition of one key. It first tries the key, then waits in the server's queue slice by slice, and confirms the grant
-     * that ends the wait. If no reply arrives soon after the end of a slice, the server is gone. So the client sends no probes
-     * during a slice.
+     * The acquisition of one key. It first tries the key. Then it waits in the server's queue slice by slice, and confirms the grant
+     * that ends the wait. If no reply arrives soon after the end of a slice, the client sends the request again.
      */
     private final class Key {
         final Tenure tenure;
@@ -289,7 +286,7 @@ final class Acquisition {
             }
             CompletableFuture<Void> turn = this.turn == null ? client.waitingConnections.enter() : this.turn;
             this.turn = turn;
-            // Poll without a connection: otherwise there is a deadlock if all connections wait for a lock that this
+            // Poll until the turn begins. Without polls there is a deadlock if all connections wait for a lock that this
             // caller holds.
             CompletableFuture<?> next = turn.isDone()
                     ? turn
@@ -385,7 +382,7 @@ final class Acquisition {
             end(true, null);
         }
 
-        /** Sends a request. If replicas must confirm the grant, WAIT follows. WAIT blocks, so the connection is then not a shared one. */
+        /** Sends a request. If replicas must confirm the grant, also sends WAIT. WAIT blocks, so it needs a connection of its own. */
         private void askReplicated(long limit, Supplier<Request> next, Consumer<List<@Nullable Object>> step) {
             LockRequest.Replicas replicas = request.replicas;
             boolean isReplicated = replicas.count() > 0;
@@ -413,8 +410,8 @@ final class Acquisition {
             if (isLeftBehind || (failure != null && call.mayHaveRun)) {
                 gaveUp = giveUp();
             }
-            // If a server has answered before it became silent, the lock counts as busy at the wait limit. If there are
-            // several keys, a server has answered, because the keys were tried before.
+            // If a server has answered during the call, the lock counts as busy at the wait limit. For several keys a server
+            // has always answered, because the acquisition has tried the keys before.
             boolean isBusy = failure instanceof LockUnreachableException
                     && isWaiting
                     && (call.isHeard || tenures.size() > 1)

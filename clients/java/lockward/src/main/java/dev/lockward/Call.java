@@ -17,32 +17,32 @@ import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
 /**
- * One call of the program, with its requests about one key, one after the other. Each request is repeated until a server answers. If a
- * reply is lost, the server may carry out a request twice. So each request names the resulting count of holds or the token of its tenure.
+ * One call of the program. It sends requests about one key, one after the other, and repeats each request until a server answers. If a
+ * reply is lost, the server may execute a request twice. So each request names the resulting count of holds or the token of its tenure.
  *
- * <p>The steps run in the threads that read replies and in the timer's thread. No step blocks.
+ * <p>The steps of a call run in the threads that read replies and in the timer's thread. No step blocks.
  */
 final class Call {
-    /** How long to wait for a node's reply if the client does not know which node has the key. After this time it asks another node. */
+    /** If the client does not know which node has the key, it waits this long for a node's reply, and then asks another node. */
     private static final long GUESS_LIMIT = TimeUnit.MILLISECONDS.toNanos(250);
 
     private static final Set<String> LOGIN_ERRORS = Set.of("NOAUTH", "NOPERM", "WRONGPASS");
 
-    /** If false, a request is not repeated when the server may have carried it out. */
+    /** If false, the call does not repeat a request that the server may have executed. */
     boolean isRepeatable = true;
 
     /** Whether a server has answered, with any reply. */
     volatile boolean isHeard;
 
-    /** Whether a server may have carried out a request whose reply was lost. */
+    /** Whether a server may have executed a request whose reply was lost. */
     volatile boolean mayHaveRun;
 
-    /** When the answered request was sent. {@link #node} has answered it. */
+    /** When the call sent the last request that was answered. {@link #node} has answered it. */
     volatile long sent = Clock.now();
 
     volatile @Nullable Node node;
 
-    /** Called with the longest lease in milliseconds when the server refuses a longer one. Then the request is sent once more. */
+    /** Called with the longest lease in milliseconds when the server refuses a longer one. Then the call sends the request once more. */
     LongConsumer onLeaseRefused = longest -> {};
 
     private final Servers servers;
@@ -86,8 +86,8 @@ final class Call {
     }
 
     /**
-     * Sends requests in one pipeline. The future completes with the replies, each of which may be a {@link ServerError}. It fails with a
-     * {@link LockUnreachableException}, or with the exception that the supplier throws before an attempt.
+     * Sends requests in one pipeline. The future completes with the replies. Each reply may be a {@link ServerError}. The future fails
+     * with a {@link LockUnreachableException}, or with the exception that the supplier throws before an attempt.
      *
      * @param isOwn whether to use a connection that is not shared
      * @param patience how long to repeat the requests while no server answers
@@ -114,7 +114,7 @@ final class Call {
         return pause.whenComplete((done, cancelled) -> alarm.cancel(false));
     }
 
-    /** Ends the call: it sends no further request, and its future fails with a CancellationException. */
+    /** Ends the call: the call sends no further request, and its future fails with a CancellationException. */
     void cancel() {
         CompletableFuture<?> open;
         synchronized (this) {
@@ -179,7 +179,7 @@ final class Call {
                 "no server answers for the lock " + key + ": " + cause.getMessage() + "; try again later", failure);
     }
 
-    /** One attempt to send the requests, in one pipeline. It completes with the replies, or with the reason why there are none. */
+    /** One attempt to send the requests in one pipeline. This future completes with the replies, or fails with the reason for their lack. */
     private final class Attempt extends CompletableFuture<List<@Nullable Object>> {
         private final List<Request> pipeline;
         private final boolean isAsking = importing != null;
@@ -213,7 +213,7 @@ final class Call {
                         lost(error);
                     }
                 } catch (RuntimeException | Error fault) {
-                    answers.completeExceptionally(fault); // otherwise the caller would wait for ever
+                    answers.completeExceptionally(fault); // without this line, the caller would wait without end
                 }
             });
         }
@@ -240,7 +240,7 @@ final class Call {
                 });
                 connection.redis().dispatch(pipeline);
             } catch (RuntimeException | Error fault) {
-                completeExceptionally(fault); // otherwise the caller would wait for ever
+                completeExceptionally(fault); // without this line, the caller would wait without end
             }
         }
 
@@ -304,13 +304,13 @@ final class Call {
                     answers.completeExceptionally(cancelled);
                 } else if (Clock.left(giveUpAt()) > 0) {
                     attempt();
-                } else { // another attempt would have no time, and its failure would hide this cause
+                } else { // there is no time for another attempt, and the failure of that attempt would hide this cause
                     answers.completeExceptionally(unreachable(cause));
                 }
             });
         }
 
-        /** Replaces the connection if no reply arrives on it in time, even if the call has ended earlier. */
+        /** Replaces the connection if the reply does not arrive in time, even if the call has already ended. */
         private void checkSilence(Connection connection) {
             if (Clock.left(latest) > 0 && !servers.isClosed) {
                 servers.timer.at(latest, () -> checkSilence(connection));

@@ -9,9 +9,9 @@ import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
-/** Instants and spans of the monotonic clock, in nanoseconds, and helpers for futures. A span plus an instant does not overflow. */
+/** Instants and spans of the monotonic clock, in nanoseconds, and methods for futures. */
 final class Clock {
-    /** A span of 146 years. */
+    /** The longest span: 146 years. */
     static final long FOREVER = Long.MAX_VALUE / 2;
 
     private Clock() {}
@@ -24,7 +24,7 @@ final class Clock {
         return until - System.nanoTime();
     }
 
-    /** The earlier instant. Math.min would be wrong, because the clock may overflow. */
+    /** The earlier instant. Math.min would be wrong, because the clock may overflow to negative numbers. */
     static long earlier(long one, long other) {
         return one - other < 0 ? one : other;
     }
@@ -41,7 +41,7 @@ final class Clock {
         return span(millis, TimeUnit.MILLISECONDS);
     }
 
-    /** Whole milliseconds, rounded up and at least 1, because 0 means no limit at the server. */
+    /** Whole milliseconds, rounded up. The result is at least 1, because 0 means "no limit" in requests. */
     static long millis(long span) {
         return Math.max(1, span / 1_000_000 + (span % 1_000_000 == 0 ? 0 : 1));
     }
@@ -55,8 +55,8 @@ final class Clock {
     }
 
     /**
-     * When a lease ends, in this process. Its request was sent at {@code sent}, so the server starts the lease later. A thousandth
-     * and a millisecond are subtracted, because the server's clock may be faster.
+     * When a lease ends by this process's clock. The client sent the request at {@code sent}, and the server started the lease later. This
+     * method subtracts a thousandth and a millisecond, because the server's clock may be faster.
      *
      * @param lease in milliseconds
      */
@@ -66,7 +66,7 @@ final class Clock {
 
     /**
      * The pause before the next attempt. After the first failure there is no pause, because the connection may have been cut while
-     * it was idle. After the next failures the pause is 50 ms, doubling to a second, with jitter.
+     * it was idle. After the second failure the pause is 50 ms, and then twice as long each time up to a second, with jitter.
      */
     static long backOff(int failures) {
         long most = failures == 0 ? 0 : Math.min(1_000, 25L << Math.min(failures, 6));
@@ -93,7 +93,7 @@ final class Clock {
         return CompletableFuture.allOf(futures.toArray(CompletableFuture[]::new));
     }
 
-    /** As {@link #awaitInterruptibly}, but an interrupt does not end the wait. The interrupt status is set again afterwards. */
+    /** As {@link #awaitInterruptibly}, but an interrupt does not end the wait. It only sets the thread's interrupt status. */
     static <T> T await(CompletableFuture<T> future) {
         try {
             return future.join();
@@ -119,7 +119,7 @@ final class Clock {
         return new IllegalStateException(failure);
     }
 
-    /** The exception with which a future has failed, without its wrappers. */
+    /** The exception with which a future has failed, without the exceptions that wrap it. */
     static Throwable cause(Throwable failure) {
         Throwable cause = failure;
         while ((cause instanceof CompletionException || cause instanceof ExecutionException)

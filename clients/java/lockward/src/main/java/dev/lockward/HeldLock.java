@@ -13,11 +13,11 @@ import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A lock that is held, of one key or several. The object holds the lock, not a thread: one thread may acquire it and another thread
- * release it. If the lock could not be renewed, or its key was deleted or broken, the lock is <em>lost</em>. A lock of several keys is
- * lost as soon as one key is lost.
+ * A lock that is held, of one key or several. The object holds the lock, not a thread: one thread may acquire the lock, and another
+ * thread may release it. The lock is <em>lost</em> when its lease ends without a renewal, or when somebody deletes or overwrites a key. A
+ * lock of several keys is lost as soon as one key is lost.
  *
- * <p>If the program drops the object without releasing it, the client stops renewing the lock, and the lock ends with its lease.
+ * <p>If the program drops this object without a release, the client stops renewing the lock, and the lock ends with its lease.
  *
  * <p>Methods that send a request throw a {@link LockLostException} when the lock is lost, an {@link IllegalMonitorStateException} when
  * it has been released, a {@link LockRefusedException} when the server replies with another error, and a {@link
@@ -42,7 +42,7 @@ public final class HeldLock implements AutoCloseable {
 
     /**
      * The fencing token of the first key. It is larger than the token of every earlier tenure of this lock. Send it with every write,
-     * so that the store can refuse a token that is smaller than the largest one it has seen.
+     * so that the store can refuse a token that is smaller than the largest token that it has received.
      */
     public long fencingToken() {
         return tenures.get(0).token;
@@ -53,14 +53,14 @@ public final class HeldLock implements AutoCloseable {
         return tenures.stream().map(tenure -> tenure.token).toList();
     }
 
-    /** Whether the lock is held: by this process's clock its lease is not over, and no server has reported a loss. Sends no request. */
+    /** Whether the lock is held: its lease is not over by this process's clock, and no server has denied the lock. Sends no request. */
     public boolean isHeld() {
         return tenures.stream().allMatch(Tenure::isHeld);
     }
 
     /**
-     * Calls {@code listener} once if the lock is lost before it is released. If the lock is already lost, the listener is called at
-     * once. It runs in a thread of its own, at most 50 ms after the end of the lease.
+     * Calls {@code listener} once if the lock is lost before it is released. If the lock is already lost, calls the listener at once.
+     * The listener runs in a thread of its own. After the end of the lease, it starts within 50 ms.
      */
     public void onLost(Consumer<LockLostException> listener) {
         Tenure.onLost(tenures, listener);
@@ -81,7 +81,7 @@ public final class HeldLock implements AutoCloseable {
         Clock.await(all(tenure -> tenure.renew(millis, null)));
     }
 
-    /** Lets readers hold the lock, too, from now on. */
+    /** From now on, readers may hold the lock, too. */
     public void downgradeToShared() {
         Clock.await(all(tenure -> tenure.renew(0, Request.SHARED)));
     }
@@ -100,10 +100,10 @@ public final class HeldLock implements AutoCloseable {
      *
      * @param command the name and the arguments: each a {@code byte[]}, or any object, which is sent as text
      * @return the reply: a String, a Long, null, or a List of replies
-     * @throws LockLostException when the lock has been lost: the command did not run
+     * @throws LockLostException when the lock is lost. The command did not run
      * @throws LockRefusedException when the server replies with another error. The lock stays held
      * @throws LockUnreachableException when no server has replied. The command may have run
-     * @throws UnsupportedOperationException when the lock has several keys: the server would check only one of their tokens
+     * @throws UnsupportedOperationException when the lock has several keys: the server checks only one token
      */
     public @Nullable Object guarded(Object... command) {
         if (tenures.size() > 1) {
@@ -113,8 +113,8 @@ public final class HeldLock implements AutoCloseable {
     }
 
     /**
-     * Returns a text with which another process continues the lock, by {@link LockwardClient#resume}. This object does not hold the
-     * lock any more and does not renew it, so the other process must resume it before the lease ends.
+     * Returns a text. With this text another process continues the lock, by {@link LockwardClient#resume}. This object does not hold
+     * the lock any more, and the client does not renew it. So the other process must resume the lock before the lease ends.
      */
     public String handle() {
         tenures.forEach(Tenure::checkHeld);
@@ -167,8 +167,8 @@ public final class HeldLock implements AutoCloseable {
     }
 
     /**
-     * Frees the lock after a delay. No owner gets the lock before the delay is over. Then the first waiter gets it. This object
-     * does not hold the lock any more, and does not report a loss when the delay is over.
+     * Frees the lock after a delay. The server grants the lock to no other owner before the delay is over. This object does not hold
+     * the lock any more, and does not report a loss when the delay is over.
      *
      * @param delay more than 0, rounded up to milliseconds
      */
@@ -177,7 +177,7 @@ public final class HeldLock implements AutoCloseable {
         Clock.await(all(tenure -> tenure.releaseAfter(millis)));
     }
 
-    /** As {@link #release}, unless the lock has been released. */
+    /** As {@link #release}. But if the lock was already released, does nothing. */
     @Override
     public void close() {
         if (tenures.get(0).holds > 0) {

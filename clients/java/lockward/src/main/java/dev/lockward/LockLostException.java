@@ -1,9 +1,10 @@
 package dev.lockward;
 
 /**
- * The tenure ended before it was released: another owner may hold the lock now.
+ * The lock was lost before the program released it: another owner may hold the lock now.
  *
- * <p>The lease ended before it was renewed, or the lock was deleted, broken or forgotten at the server, or the client was closed.
+ * <p>The lease ended without a renewal, or somebody deleted or overwrote the key, or the server has forgotten the lock, or the program has
+ * closed the client.
  */
 public final class LockLostException extends IllegalMonitorStateException {
     private static final long serialVersionUID = 1;

@@ -12,7 +12,7 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * How to acquire a lock: the key or keys, the kind, and the settings. Without a kind the lock is exclusive. {@link
- * LockwardClient#request} creates a request. A request may be used any number of times, but two threads must not change it at once.
+ * LockwardClient#request} creates a request. The program may use a request several times, but two threads must not change it at once.
  */
 public final class LockRequest {
     final List<String> keys;
@@ -64,7 +64,7 @@ public final class LockRequest {
         return this;
     }
 
-    /** How many of the slots to take, instead of one. */
+    /** How many of the slots to acquire: 1 by default. */
     public LockRequest weight(int slotsTaken) {
         weight = List.of("WEIGHT", slotsTaken);
         return this;
@@ -76,13 +76,13 @@ public final class LockRequest {
         return this;
     }
 
-    /** Whether the client renews the lease until the lock is released. Otherwise the lock is lost when the lease is over. */
+    /** Whether the client renews the lock: true by default. Without renewal, the lock is lost when its lease is over. */
     public LockRequest renewal(boolean isOn) {
         isRenewed = isOn;
         return this;
     }
 
-    /** The lock is lost this long after it was granted. Until then it is renewed. */
+    /** The lock is lost this long after it was granted. Until this time, the client renews the lock. */
     public LockRequest holdLimit(Duration length) {
         holdLimit = Clock.nanos(Clock.positiveMillis(length, "hold limit"));
         return this;
@@ -109,7 +109,7 @@ public final class LockRequest {
     /**
      * Acquires the lock, and waits for it without limit.
      *
-     * @throws InterruptedException when the thread is interrupted. The thread has left the queue then, and holds nothing
+     * @throws InterruptedException when the thread is interrupted. When this method throws it, the thread has left the queue
      * @throws LockRefusedException when the server replies with an error
      * @throws LockUnreachableException when no server answers the first request within the client's patience
      */

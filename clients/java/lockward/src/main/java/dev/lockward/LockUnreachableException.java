@@ -3,8 +3,8 @@ package dev.lockward;
 import org.jspecify.annotations.Nullable;
 
 /**
- * No server has answered within the client's patience or the wait limit. If the server has granted the lock, it ends with its lease
- * at the latest. A guarded command may have run.
+ * No server has answered within the client's patience or the wait limit. If the server has granted the lock, the lock ends with its
+ * lease at the latest. A guarded command may have run.
  */
 public final class LockUnreachableException extends LockwardException {
     private static final long serialVersionUID = 1;

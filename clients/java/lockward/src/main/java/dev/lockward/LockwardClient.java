@@ -42,7 +42,7 @@ public final class LockwardClient implements AutoCloseable {
     /** In nanoseconds. */
     final long patience;
 
-    /** Held while the requests for several keys are sent, so that pipelines do not mix. A monitor would pin virtual threads. */
+    /** Held while a thread sends the requests for several keys, so that pipelines do not mix. A monitor would pin virtual threads. */
     final Lock pipeline = new ReentrantLock();
 
     /** The locks of each thread, by key. */
@@ -52,19 +52,19 @@ public final class LockwardClient implements AutoCloseable {
     private final LockRequest.Replicas replicas;
     private final @Nullable Consumer<LockLostException> onLost;
 
-    /** The name of a new owner is this id and a number. */
+    /** The name of a new owner consists of this id and a number. */
     final String id = UUID.randomUUID().toString();
 
     final AtomicLong owners = new AtomicLong();
 
-    /** The tenures that are held. A tenure that the program has dropped leaves this set, and is not renewed. */
+    /** The tenures that are held. If the program drops a tenure, the tenure leaves this set, so the client does not renew it. */
     final Set<Tenure> live = Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap<>()));
 
     // When the timer calls onAlarm next. Both fields are guarded by the monitor of the set `live`.
     private Future<?> alarm = CompletableFuture.completedFuture(null);
     private long alarmAt = Clock.now() + Clock.FOREVER;
 
-    /** It has as many threads as needed, so a slow listener delays no other listener. */
+    /** Runs listeners, with as many threads as needed. So a slow listener delays no other listener. */
     final Executor callbacks = Executors.newCachedThreadPool(task -> Clock.daemon(task, "lockward-callback"));
 
     private LockwardClient(Builder builder) {
@@ -84,7 +84,7 @@ public final class LockwardClient implements AutoCloseable {
 
     /**
      * A client of one server, such as {@code redis://localhost}, or of the primary that Sentinels know, such as {@code
-     * redis-sentinel://one,two,three/0#name}. It connects in the background.
+     * redis-sentinel://one,two,three/0#name}. The client connects in the background.
      *
      * @param uri as {@link RedisURI} describes it: {@code rediss} for TLS, and {@code user:password@} before the host
      */
@@ -128,16 +128,15 @@ public final class LockwardClient implements AutoCloseable {
             return this;
         }
 
-        /** Lettuce's options, for TLS (CA and client certificate) and sockets. The options for reconnecting and timeouts are ignored. */
+        /** Lettuce's options for TLS (CA and client certificate) and sockets. The client ignores the options for reconnects and timeouts. */
         public Builder options(ClientOptions connections) {
             options = connections;
             return this;
         }
 
         /**
-         * The lease of locks that are renewed: how long a lock lasts without renewal, for example after this process has died. The
-         * client renews the lease when a third of it is over. Without this setting, the lease is the server's {@code
-         * lock.default-lease}.
+         * The lease: how long a lock lasts without renewal, for example after this process has died. The client renews the lock when
+         * a third of the lease is over. Without this setting, the lease is the server's {@code lock.default-lease}.
          *
          * @param renewed more than 0, rounded up to milliseconds
          */
@@ -147,23 +146,23 @@ public final class LockwardClient implements AutoCloseable {
         }
 
         /**
-         * How long a request is repeated while no server answers, before {@link LockUnreachableException}: 5 seconds by default. A
-         * thread that waits in a server's queue keeps waiting until its wait limit.
+         * How long the client repeats a request while no server answers: 5 seconds by default. Then it throws {@link
+         * LockUnreachableException}. A thread in a server's queue keeps waiting until its wait limit.
          */
         public Builder patience(Duration limit) {
             patience = Clock.nanos(Clock.positiveMillis(limit, "patience"));
             return this;
         }
 
-        /** How long to wait for a reply before the request is sent again on a new connection: 2 seconds by default. */
+        /** How long the client waits for a reply before it sends the request again on a new connection: 2 seconds by default. */
         public Builder responseLimit(Duration limit) {
             responseLimit = Clock.nanos(Clock.positiveMillis(limit, "response limit"));
             return this;
         }
 
         /**
-         * How many calls may wait in servers' queues at a time, each on its own connection: 256 by default. Further calls are not
-         * in a queue: they poll once a second or more often.
+         * How many calls may wait in servers' queues at a time, each on its own connection: 256 by default. Further calls are in no
+         * queue: each sends a request at least once a second.
          */
         public Builder waitingConnections(int limit) {
             if (limit < 1) {
@@ -174,15 +173,15 @@ public final class LockwardClient implements AutoCloseable {
         }
 
         /**
-         * Acquires locks only if {@code count} replicas confirm the grant in time. Otherwise the client releases the lock, and throws
-         * {@link LockUnreplicatedException}. A replica that has confirmed a grant has the lock when it is promoted.
+         * Acquires locks only if {@code count} replicas confirm the grant in time. If fewer replicas confirm it, the client releases the
+         * lock, and throws {@link LockUnreplicatedException}. When a replica that has confirmed a grant is promoted, it has the lock.
          */
         public Builder replicas(int count, Duration within) {
             replicas = LockRequest.Replicas.of(count, within);
             return this;
         }
 
-        /** Called when any held lock is lost, as with {@link HeldLock#onLost}. */
+        /** Calls {@code listener} when a held lock is lost, as {@link HeldLock#onLost} does. */
         public Builder onLost(Consumer<LockLostException> listener) {
             onLost = listener;
             return this;
@@ -197,7 +196,7 @@ public final class LockwardClient implements AutoCloseable {
     // The kinds of locks.
 
     /**
-     * Returns a request for a lock, with all settings and ways to acquire it. The methods below are short forms.
+     * Returns a request for a lock, with all settings and all ways to acquire the lock. The methods below are short forms.
      *
      * @param keys the key on the server, or several keys that form one lock
      */
@@ -225,7 +224,7 @@ public final class LockwardClient implements AutoCloseable {
         return request(name).asLock();
     }
 
-    /** A read lock and a write lock of one key. The write lock is the lock that {@link #getLock} returns. */
+    /** A read lock and a write lock of one key. {@link #getLock} returns this write lock, too. */
     public LockwardReadWriteLock getReadWriteLock(String name) {
         return new LockwardReadWriteLock(request(name).shared().asLock(), getLock(name));
     }
@@ -239,7 +238,7 @@ public final class LockwardClient implements AutoCloseable {
         return new LockwardSemaphore(this, name, slots);
     }
 
-    /** Several keys as one lock for threads. Two such locks with common keys do not deadlock. */
+    /** Several keys as one lock for threads. Two locks of several keys do not deadlock, even if they share keys. */
     public LockwardLock getMultiLock(String... names) {
         return request(names).asLock();
     }
@@ -248,7 +247,7 @@ public final class LockwardClient implements AutoCloseable {
     @FunctionalInterface
     public interface Leader {
         /**
-         * Runs while the process leads. When the leadership is lost, the thread is interrupted.
+         * Runs while the process leads. When the leadership is lost, the client interrupts the thread.
          *
          * @param term the lock, with the fencing token as the number of the term
          */
@@ -256,9 +255,9 @@ public final class LockwardClient implements AutoCloseable {
     }
 
     /**
-     * Waits without limit until this process is the leader, even while no server answers. Then runs {@code leader} in this thread. If the lock is lost meanwhile,
-     * this thread is interrupted, and when {@code leader} has ended, this method waits to become the leader again. If {@code
-     * leader} ends while the lock is held, this method releases the lock and ends.
+     * Waits without limit until this process is the leader, even while no server answers. Then runs {@code leader} in this thread. If
+     * the lock is lost meanwhile, the client interrupts this thread. When {@code leader} has then ended, this method waits again. If
+     * {@code leader} ends while the lock is held, this method releases the lock and ends.
      *
      * @throws InterruptedException when another thread has interrupted this one
      */
@@ -278,8 +277,8 @@ public final class LockwardClient implements AutoCloseable {
     }
 
     /**
-     * Closes all connections, and stops the renewals. Held locks are not released: they count as lost, their listeners are called,
-     * and the server frees them when their leases end. Threads that wait for a lock get an IllegalStateException.
+     * Closes all connections, and stops the renewals. This method releases no lock: held locks count as lost, the client calls their
+     * listeners, and the server frees the locks when their leases end. Threads that wait for a lock get an IllegalStateException.
      */
     @Override
     public void close() {
@@ -290,7 +289,7 @@ public final class LockwardClient implements AutoCloseable {
 
     // For tenures and acquisitions.
 
-    /** A call that does not wait. */
+    /** A call that ends within the patience. */
     Call call(String key) {
         return new Call(servers, key, Clock.now() + patience);
     }
@@ -310,7 +309,7 @@ public final class LockwardClient implements AutoCloseable {
         synchronized (live) {
             alarmAt = Clock.now() + Clock.FOREVER;
         }
-        if (!servers.isClosed) { // after the close, a thread that has a tenure's monitor may run this method
+        if (!servers.isClosed) { // after the close, the current thread may have a tenure's monitor, so a check could deadlock
             check(null);
         }
     }

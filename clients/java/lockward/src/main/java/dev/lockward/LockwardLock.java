@@ -9,25 +9,26 @@ import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A lock on a server with Lockward that behaves like a fair {@link java.util.concurrent.locks.ReentrantLock}. Waiters are served first
- * come, first served, across all processes.
+ * A lock on a server with Lockward that behaves like a fair {@link java.util.concurrent.locks.ReentrantLock}. The server grants the lock
+ * to waiters of all processes in the order of their requests.
  *
- * <p>A thread holds the lock, and may acquire it again. The lock is free when the thread has unlocked it as often as it locked it.
+ * <p>A thread holds the lock, and may acquire it again. The lock is free when the thread has unlocked it as many times as it locked it.
  * Objects with the same name and the same {@link LockwardClient} are the same lock. A lock stays held when the program drops its
  * object.
  *
- * <p>Without a named lease, the lock is held until {@link #unlock}: the client renews it while the thread lives. If the process or
- * the thread dies, the lock is free when the lease ends. If the lock could not be renewed, or its key was deleted or broken, the lock
- * is <em>lost</em>: {@link #onLost} listeners are called, {@link #isHeldByCurrentThread} is false, and {@link #unlock} throws a {@link
- * LockLostException}, once for each hold. The methods that acquire, such as {@link #lock}, throw this exception, too, until the thread
- * has unlocked all its holds, because its work is not protected any more. (A lock with a named lease need not be unlocked: when it
- * is lost, these methods acquire it again.)
+ * <p>If the program names no lease, the thread holds the lock until {@link #unlock}: the client renews the lock while the thread
+ * lives. If the process or the thread dies, the lock is free when the lease ends.
+ *
+ * <p>The lock is <em>lost</em> when its lease ends without a renewal, or when somebody deletes or overwrites its key. Then the client
+ * calls the {@link #onLost} listeners, {@link #isHeldByCurrentThread} is false, and {@link #unlock} throws a {@link LockLostException},
+ * once for each hold. The methods that acquire, such as {@link #lock}, throw this exception, too, until the thread has unlocked all its
+ * holds. (The thread need not unlock a lock with a named lease: when it is lost, these methods acquire it again.)
  *
  * <p>Methods that send a request throw a {@link LockRefusedException} when the server replies with an error, and a {@link
  * LockUnreachableException} when no server answers.
  */
 public final class LockwardLock implements Lock {
-    /** If a thread has this many locks, the client forgets those whose named leases are over. */
+    /** If a thread has this many locks, the client forgets the locks whose named leases are over. */
     private static final int MANY = 100;
 
     private final LockwardClient client;
@@ -44,11 +45,10 @@ public final class LockwardLock implements Lock {
     }
 
     /**
-     * Acquires the lock, and waits for it without limit. An interrupt does not end the wait; the thread's interrupt status is set
-     * afterwards.
+     * Acquires the lock, and waits for it without limit. An interrupt does not end the wait. It only sets the thread's interrupt status.
      *
-     * @throws LockUnreachableException when no server has answered within the client's patience. But a thread that is already in a
-     *     server's queue keeps waiting through outages of any length
+     * @throws LockUnreachableException when no server answers the first request within the client's patience. A thread in a server's
+     *     queue keeps waiting through outages of any length
      */
     @Override
     public void lock() {
@@ -56,8 +56,8 @@ public final class LockwardLock implements Lock {
     }
 
     /**
-     * Acquires the lock for at most {@code lease}: the client does not renew it. (If the thread adds a hold without a named lease,
-     * the client renews the lock from then on.)
+     * Acquires the lock for at most {@code lease}: the client does not renew the lock. (When the thread acquires it again without a
+     * named lease, the client begins to renew it.)
      *
      * @param lease more than 0, rounded up to milliseconds; or -1 for no named lease
      * @throws LockUnreachableException as {@link #lock()}
@@ -67,8 +67,8 @@ public final class LockwardLock implements Lock {
     }
 
     /**
-     * Acquires the lock, and waits for it without limit, or until the thread is interrupted. After an interrupt the thread has left
-     * the queue when this method returns, and a grant that arrived meanwhile has been released.
+     * Acquires the lock, and waits for it without limit, or until the thread is interrupted. When this method throws the
+     * InterruptedException, the thread has left the queue, and the client has released a grant that arrived meanwhile.
      */
     @Override
     public void lockInterruptibly() throws InterruptedException {
@@ -80,7 +80,7 @@ public final class LockwardLock implements Lock {
         requireGrant(acquire(Clock.FOREVER, millis(lease, unit), true));
     }
 
-    /** Acquires the lock if it is free. A lock that others wait for is not free. For a reader the write lock is busy. */
+    /** Acquires the lock if it is free. A lock for which others wait is not free. A reader cannot acquire the write lock. */
     @Override
     public boolean tryLock() {
         return uninterruptibly(0, 0);
@@ -103,10 +103,10 @@ public final class LockwardLock implements Lock {
     /**
      * Releases one hold.
      *
-     * @throws LockLostException when the lock was lost before. The thread does not have the hold any more
+     * @throws LockLostException when the lock was lost before. The thread has one hold less
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
-     * @throws LockUnreachableException when no server has answered within the client's patience. The thread does not have the
-     *     hold any more, and the lock ends with its lease
+     * @throws LockUnreachableException when no server answers within the client's patience. The thread has one hold less, and the
+     *     lock ends with its lease
      */
     @Override
     public void unlock() {
@@ -126,7 +126,7 @@ public final class LockwardLock implements Lock {
     }
 
     /**
-     * Whether the current thread holds the lock: by this process's clock the lease is not over, and no server has reported a loss.
+     * Whether the current thread holds the lock: its lease is not over by this process's clock, and no server has denied the lock.
      * Sends no request.
      */
     public boolean isHeldByCurrentThread() {
@@ -143,7 +143,7 @@ public final class LockwardLock implements Lock {
                 .orElse(0);
     }
 
-    /** Whether any owner holds the lock at the server. Of several keys, only the first one is checked. */
+    /** Whether any owner holds the lock at the server. Of several keys, checks only the first one. */
     public boolean isLocked() {
         Object info = Clock.await(client.call(getName()).ask(() -> new Request("LOCK.INFO", getName())));
         LockRefusedException.throwIfError(getName(), info);
@@ -152,7 +152,7 @@ public final class LockwardLock implements Lock {
 
     /**
      * The fencing token. It is larger than the token of every earlier tenure of this lock. Send it with every write, so that the store
-     * can refuse a token that is smaller than the largest one it has seen. All holds of a tenure have the same token.
+     * can refuse a token that is smaller than the largest token that it has received. All holds of a tenure have the same token.
      *
      * @throws LockLostException when the lock has been lost
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
@@ -164,8 +164,8 @@ public final class LockwardLock implements Lock {
     }
 
     /**
-     * The lock that the current thread holds, as a {@link HeldLock}: to renew it, to downgrade it, or to hand it over. If the program
-     * releases the {@link HeldLock}, the thread does not hold the lock any more.
+     * The lock that the current thread holds, as a {@link HeldLock}. With this object the program can renew the lock, downgrade it, or
+     * hand it over. If the program releases the object, the thread does not hold the lock any more.
      *
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
      */
@@ -176,7 +176,7 @@ public final class LockwardLock implements Lock {
     /**
      * Runs a command only while the server has this tenure, as {@link HeldLock#guarded}.
      *
-     * @throws LockLostException when the lock has been lost: the command did not run
+     * @throws LockLostException when the lock is lost. The command did not run
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
      * @throws LockUnreachableException when no server has replied. The command may have run
      * @throws UnsupportedOperationException when the lock has several keys
@@ -200,7 +200,7 @@ public final class LockwardLock implements Lock {
         return "LockwardLock" + request.keys;
     }
 
-    /** A wait without limit ends without a grant only if the thread would wait for itself. */
+    /** Called after a wait without limit. It ends without a grant only if the thread would wait for itself. */
     private void requireGrant(boolean isGranted) {
         if (!isGranted) {
             throw new LockRefusedException(

@@ -5,8 +5,9 @@ import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 
 /**
- * A semaphore on the server. Permits are granted first come, first served. The returned object holds the permits until it is
- * closed. A process that dies loses its permits when their lease ends. The methods wait and throw as those of {@link LockRequest}.
+ * A semaphore on the server. The server grants permits in the order of the requests. The returned object holds the permits until the
+ * program closes it. A process that dies loses its permits when their lease ends. The methods wait and throw as those of {@link
+ * LockRequest}.
  */
 public final class LockwardSemaphore {
     private final LockwardClient client;
@@ -29,7 +30,7 @@ public final class LockwardSemaphore {
         return request(permits).acquire();
     }
 
-    /** Acquires several permits together; empty if they are not free within {@code timeout}. With 0 it does not wait. */
+    /** Acquires several permits together. Returns empty if they are not free within {@code timeout}. With 0 it does not wait. */
     public Optional<HeldLock> tryAcquire(int permits, Duration timeout) throws InterruptedException {
         return request(permits).tryAcquire(timeout);
     }

@@ -19,7 +19,7 @@ final class Request extends AsyncCommand<String, String, Object> {
     static final List<Object> EXCLUSIVE = List.of();
     static final List<Object> SHARED = List.of("SHARED");
 
-    /** @param parts the arguments: each a {@code byte[]}, any object, which is sent as text, or a list of these */
+    /** @param parts the arguments: each is a {@code byte[]}, another object, which is sent as text, or a list of arguments */
     Request(String name, Object... parts) {
         super(new Command<>(new Keyword(name), new Output(), arguments(parts)));
     }
@@ -49,7 +49,7 @@ final class Request extends AsyncCommand<String, String, Object> {
         return new Request(name, of.key, of.owner, px, arguments, "HOLDS", holds, kind);
     }
 
-    /** The reply that has arrived, which may be a {@link ServerError}. */
+    /** The reply, which has arrived. It may be a {@link ServerError}. */
     @Nullable
     Object reply() {
         try {
@@ -73,7 +73,7 @@ final class Request extends AsyncCommand<String, String, Object> {
 
     /** A reply of any type. Lettuce's own class does not support null in a list. */
     private static final class Output extends CommandOutput<String, String, Object> {
-        /** The lists that are not complete yet, the innermost first. */
+        /** The lists whose elements have not all arrived, the innermost first. */
         private final Deque<List<@Nullable Object>> open = new ArrayDeque<>(2);
 
         Output() {
@@ -101,7 +101,7 @@ final class Request extends AsyncCommand<String, String, Object> {
             }
         }
 
-        /** @param depth how many lists are not complete */
+        /** @param depth how many lists are not complete now */
         @Override
         public void complete(int depth) {
             if (open.size() > depth) {

@@ -10,7 +10,7 @@ record ServerError(String message) {
     /** The errors which mean that the owner does not hold the lock any more. (WRONGTYPE: the key was overwritten.) */
     private static final Set<String> DENIALS = Set.of("HOLDS", "NOTHELD", "WRONGTYPE");
 
-    /** The errors after which a server may accept the same request later. */
+    /** The errors after which this server or another one may accept the same request later. */
     private static final Set<String> TRANSIENT = Set.of(
             "ASK", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY", "SUPERSEDED", "TRYAGAIN", "UNBLOCKED");
 

@@ -34,13 +34,13 @@ import org.jspecify.annotations.Nullable;
 /**
  * Finds the server that has a key, and keeps the connections to it: one that all requests share, and one for each request that waits.
  *
- * <p>Lettuce's own retries and timeouts are turned off, because {@link Call} decides when to repeat a request and how long it may
- * take. Only {@code close} blocks.
+ * <p>Lettuce's own retries and timeouts are off, because {@link Call} decides when to repeat a request and how long it may take. Only
+ * {@code close} blocks.
  */
 final class Servers {
     private static final long IDLE_LIMIT = TimeUnit.SECONDS.toNanos(5);
 
-    /** How long to wait for the Sentinels before the last known primary is used. */
+    /** How long to wait for the Sentinels. Then the client uses the last known primary. */
     private static final long SENTINEL_LIMIT = TimeUnit.MILLISECONDS.toNanos(250);
 
     final Timer timer = new Timer();
@@ -54,7 +54,7 @@ final class Servers {
     /** The nodes that the program has named. */
     private final List<Node> seeds;
 
-    /** The known node of each slot. Empty without a cluster. */
+    /** The nodes that the client knows, by slot. Empty without a cluster. */
     private final Map<Integer, Node> nodesBySlot = new ConcurrentHashMap<>();
 
     /** How often a connection has failed. */
@@ -82,7 +82,7 @@ final class Servers {
         /** When the connection was last lost, or another server became the primary. */
         volatile long lostAt = Clock.now();
 
-        /** Completes when the shared connection is open, and all its waiting users have been called. */
+        /** Completes when the shared connection is open, and the client has called all users that waited for it. */
         private @Nullable CompletableFuture<Connection> shared;
 
         private Node(RedisURI uri) {
@@ -119,7 +119,7 @@ final class Servers {
     // The node of a key.
 
     /**
-     * The node that has the key, as far as the client knows. Any node of a cluster can redirect a request.
+     * The node that has the key. If the client does not know this node, returns another one, which redirects the request.
      *
      * @param silent a node that has not redirected an earlier request of the same call
      */
@@ -147,12 +147,12 @@ final class Servers {
         return nodes.size() > 1 && !nodesBySlot.containsKey(SlotHash.getSlot(key));
     }
 
-    /** Notes that a node has the key. */
+    /** Remembers that a node has the key. */
     void learn(String key, Node node) {
         nodesBySlot.put(SlotHash.getSlot(key), node);
     }
 
-    /** The node that MOVED or ASK names. A node that does not know its own host leaves the host out: {@code asked} has the same host. */
+    /** The node that MOVED or ASK names. If the error names no host, the node has the same host as {@code asked}. */
     Node redirected(Node asked, ServerError error) {
         String address = error.message().substring(error.message().lastIndexOf(' ') + 1);
         int colon = address.lastIndexOf(':');
@@ -169,7 +169,7 @@ final class Servers {
 
     // The shared connection of a node.
 
-    /** Calls {@code user} with the shared connection to a node, or with an error. Users are called in the order in which they were passed. */
+    /** Calls {@code user} with the shared connection to a node, or with an error. Calls several users in the order of their requests. */
     void withShared(Node node, BiConsumer<? super @Nullable Connection, ? super @Nullable Throwable> user) {
         CompletableFuture<Connection> shared;
         synchronized (node) {
@@ -178,7 +178,7 @@ final class Servers {
             }
             shared = node.shared;
             if (!shared.isDone()) {
-                // A future calls its dependents in the reverse order. So each user depends on the previous one.
+                // A future calls its dependents in reverse order. So each user depends on the previous one.
                 node.shared = shared.whenComplete(user);
                 return;
             }
@@ -189,7 +189,7 @@ final class Servers {
     private CompletableFuture<Connection> open(Node node) {
         CompletableFuture<Connection> opened = new CompletableFuture<>();
         CompletableFuture.completedFuture(node)
-                .thenCompose(this::primary) // an exception ends the calls that wait for the connection
+                .thenCompose(this::primary) // if this throws, the calls that wait for the connection get the exception
                 .thenCompose(address -> connect(address).thenApply(redis -> {
                     RedisURI last = node.address;
                     node.address = address;
@@ -226,8 +226,8 @@ final class Servers {
     }
 
     /**
-     * Makes the next request to the node open a new connection. Returns false if this was already done. The idle connections stay:
-     * if the server accepts no new connection, they are the only ones that work.
+     * Makes the next request to the node open a new connection. Returns false if {@code shared} was already left. The idle connections
+     * stay, because the server may accept no new connection.
      *
      * @param shared the present shared connection, or null if it could not be opened
      */
@@ -252,7 +252,7 @@ final class Servers {
     /**
      * Uses new connections to a node from now on, because the node does not answer or is not the primary any more.
      *
-     * @param used the connection that has shown this. If it is not in use any more, it has already been replaced
+     * @param used the connection that has shown this. If this connection was already replaced, the method does nothing
      */
     void replace(Connection used) {
         Node node = used.node();
@@ -282,7 +282,7 @@ final class Servers {
                 });
     }
 
-    /** A connection that no wait uses any more, or null. The caller must give it back. */
+    /** A connection that no wait uses any more, or null. The caller must give the connection back. */
     @Nullable
     Connection idle(Node node) {
         Connection idle = node.idle.poll();
@@ -295,7 +295,7 @@ final class Servers {
         return idle;
     }
 
-    /** Takes a connection back, unless it is a shared one. An idle connection is kept for a while, any other connection is closed. */
+    /** Takes a connection back. Keeps an idle connection for a while, and closes any other. Does nothing for a shared connection. */
     void giveBack(Connection connection, boolean isIdle) {
         Node node = connection.node();
         if (!node.waiting.remove(connection)) {
@@ -368,7 +368,7 @@ final class Servers {
                 }));
     }
 
-    /** The last known primary, if it is still a primary. */
+    /** The address of the last known primary, if this server is still a primary. */
     private CompletableFuture<RedisURI> lastKnown(Node node) {
         RedisURI last = node.address;
         if (last == null) {
@@ -391,7 +391,7 @@ final class Servers {
                 .whenComplete((answer, error) -> connected.thenAccept(StatefulConnection::closeAsync));
     }
 
-    /** Ends all calls: their pauses and the time for their replies are over. */
+    /** Ends all calls: ends their pauses, and the waits for replies. */
     void endCalls() {
         isClosed = true;
         timer.end();

@@ -8,15 +8,15 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
-/** A tenure of one key by one owner. The client renews and watches it until it is released or lost. */
+/** A tenure of one key by one owner. The client renews and watches the tenure until it is released or lost. */
 final class Tenure {
     private static final System.Logger LOGGER = System.getLogger(LockwardClient.class.getName());
     static final String LEASE_OVER = "its lease is over";
 
-    /** If a lease ends less than this before the hold limit, it is not renewed any more. */
+    /** If a lease ends less than this time before the hold limit, the client does not renew it any more. */
     private static final long HOLD_TOLERANCE = TimeUnit.MILLISECONDS.toNanos(20);
 
-    /** The pause before the next renewal after a renewal has failed. It is a sixth of the lease, if that is less. */
+    /** The longest pause after a failed renewal. The pause is a sixth of the lease, if this is shorter. */
     private static final long LONGEST_PAUSE = TimeUnit.SECONDS.toNanos(1);
 
     private static final long MIN_REPLY_LIMIT = TimeUnit.MILLISECONDS.toNanos(20);
@@ -33,7 +33,7 @@ final class Tenure {
     /** Completes when the tenure is lost, with the reason. */
     private final CompletableFuture<String> lost = new CompletableFuture<>();
 
-    // The following fields are changed only by a thread that has this object's monitor. Such a thread never waits.
+    // A thread changes the following fields only while it has this object's monitor. Meanwhile it never waits.
     volatile List<Object> kind = Request.EXCLUSIVE;
     volatile long token;
     volatile int holds;
@@ -64,7 +64,7 @@ final class Tenure {
         return holds > 0 && !lost.isDone() && Clock.left(deadline) > 0;
     }
 
-    /** Whether the tenure is over, and the thread need not release it. */
+    /** Whether the tenure is over, and the thread need not unlock it. */
     synchronized boolean isLeft() {
         return holds == 0 || (!isRenewed && !isHeld());
     }
@@ -87,7 +87,7 @@ final class Tenure {
                 "the lock " + key + " is not held by " + Thread.currentThread().getName() + ": acquire it first");
     }
 
-    /** Called when the server has granted the lock, or another hold to its holder. Another hold never shortens the lease. */
+    /** Called when the server has granted the first hold or another hold. Another hold never shortens the lease. */
     void granted(Call by, long newToken, int count, long newLease, boolean renewed, List<Object> asKind) {
         synchronized (this) {
             sharedHolds += asKind.equals(Request.SHARED) ? count - holds : 0;
@@ -110,7 +110,7 @@ final class Tenure {
 
     // The loss.
 
-    /** Calls the listener once when one of the tenures is lost, in a thread that the listener may block. */
+    /** Calls the listener once when one of the tenures is lost. The listener runs in a thread that it may block. */
     static void onLost(List<Tenure> tenures, Consumer<LockLostException> listener) {
         CompletableFuture.anyOf(tenures.stream()
                         .map(tenure -> tenure.lost.thenApply(tenure::loss))
@@ -126,7 +126,7 @@ final class Tenure {
         return new LockLostException(key, token, reason);
     }
 
-    /** Makes several keys one lock: when one key is lost, the others are not renewed any more. */
+    /** Makes several keys one lock: when one key is lost, the client does not renew the others any more. */
     static void loseTogether(List<Tenure> tenures) {
         if (tenures.size() > 1) {
             onLost(tenures, loss -> tenures.forEach(Tenure::stopRenewing));
@@ -138,7 +138,7 @@ final class Tenure {
         renewAt = deadline;
     }
 
-    /** Ends the tenure as lost, and calls the program's listeners. The returned exception has the first reason of the loss. */
+    /** Ends the tenure as lost, and calls the program's listeners. The returned exception has the reason of the first call. */
     LockLostException lose(String reason) {
         client.live.remove(this);
         lost.complete(reason);
@@ -158,7 +158,7 @@ final class Tenure {
     /**
      * Ends the tenure if its lease is over. Renews it if a renewal is due now or soon, so that several tenures share a pipeline.
      *
-     * @param left a node whose connection was lost, or null. This node may have forgotten the tenure
+     * @param left a node whose connection was lost, or null. This node may have forgotten its tenures
      */
     void check(@Nullable Node left) {
         Call call = null;
@@ -224,7 +224,7 @@ final class Tenure {
                     synchronized (this) {
                         sent.lease = nextLease(isWanted);
                         sent.holds = holds;
-                        // The server may set this lease even if its reply is lost.
+                        // The server may set this lease even if the reply is lost.
                         deadline = Clock.earlier(deadline, Clock.leaseEnd(Clock.now(), sent.lease));
                         client.wakeAt(deadline);
                         return Request.withHolds("LOCK.RENEW", this, sent.lease, List.of("TOKEN", token), holds, kind);
@@ -255,13 +255,13 @@ final class Tenure {
                 });
     }
 
-    /** The lease to ask for. It does not end after the hold limit, or after the present lease if there is no renewal. */
+    /** The lease that a renewal sets. It does not end after the hold limit. Without automatic renewal, it does not end after the present lease. */
     private long nextLease(boolean isWanted) {
         long until = isWanted || isRenewed ? holdEnd : deadline;
         return Math.min(lease, Math.max(1, TimeUnit.NANOSECONDS.toMillis(Clock.left(until))));
     }
 
-    /** Called when the server has set a lease with this end. */
+    /** Called when the server has set a lease that ends at this instant. */
     private void leaseEnds(long end) {
         deadline = Clock.earlier(end, holdEnd);
         renewAt = deadline;
@@ -277,7 +277,7 @@ final class Tenure {
     /**
      * Runs a command if the server has this tenure.
      *
-     * @param mayRenew whether to renew the tenure if the server does not know it: a server in quarantine restores it
+     * @param mayRenew whether to renew a tenure that the server does not know: a server in quarantine then restores the tenure
      */
     CompletableFuture<@Nullable Object> guarded(boolean mayRenew, Object... command) {
         Call call = client.call(key);
@@ -298,7 +298,7 @@ final class Tenure {
                 });
     }
 
-    /** As the method below, for as long as the client's patience. */
+    /** Releases one hold, as the method below. Tries for the client's patience. */
     CompletableFuture<Void> release(boolean isShared) {
         return release(isShared, client.patience);
     }
@@ -332,8 +332,7 @@ final class Tenure {
             left = holds - 1;
             isDowngrade = !isShared && kind.isEmpty() && left > 0 && left == sharedHolds;
             if (!isDowngrade) {
-                // Drop the hold before the request is sent: a renewal that the server denies after the release must not
-                // report a loss.
+                // Drop the hold before the client sends the release. If the server then denies a renewal, that is no loss.
                 dropHold(isShared);
             }
         }
@@ -352,12 +351,12 @@ final class Tenure {
                 });
     }
 
-    /** Ends the lock after a delay, by setting its lease to the delay. */
+    /** Ends the tenure after a delay: sets the lease to the delay. */
     CompletableFuture<Void> releaseAfter(long millis) {
         return renew(millis, null).whenComplete((done, error) -> end());
     }
 
-    /** Forgets the lock, which stays held at the server. Returns what another process needs to continue it. */
+    /** Ends the tenure in this process. At the server it continues. Returns the values with which another process resumes it. */
     synchronized List<Object> handOver() {
         checkHeld();
         List<Object> handle = new ArrayList<>(List.of(key, owner, token, holds, lease));
@@ -374,7 +373,7 @@ final class Tenure {
         }
     }
 
-    /** From now on the client neither renews the lock nor reports its loss. */
+    /** From now on the client neither renews the tenure nor reports its loss. */
     void end() {
         synchronized (this) {
             holds = 0;

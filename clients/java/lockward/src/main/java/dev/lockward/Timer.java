@@ -12,17 +12,16 @@ final class Timer extends ScheduledThreadPoolExecutor {
     Timer() {
         super(1, task -> Clock.daemon(task, "lockward-timer"), new DiscardPolicy());
         setRemoveOnCancelPolicy(true);
-        // A new task wakes the thread if it is due before all other tasks. The tasks of an acquisition are soon
-        // cancelled, so these wake-ups would be wasted context switches. The task below is due before the tasks of an
-        // acquisition, so they do not wake the thread.
+        // A new task wakes the timer's thread if the new task is due before all other tasks. An acquisition soon cancels its
+        // tasks, so they should not wake the thread. They do not, because the task below is due before them.
         scheduleWithFixedDelay(() -> {}, TICK, TICK, TimeUnit.MILLISECONDS);
     }
 
-    /** Runs an action when it is due. After the end of the timer, runs it at once in this thread, so that no call hangs. */
+    /** Runs an action when it is due. After the end of the timer, runs the action at once in this thread, so that no call hangs. */
     Future<?> at(long due, Runnable action) {
         Runnable once = new FutureTask<>(action, null);
         Future<?> task = schedule(once, Clock.left(due), TimeUnit.NANOSECONDS);
-        if (isShutdown()) { // so the timer's thread may never run the task
+        if (isShutdown()) { // the timer's thread may never run the task
             task.cancel(false);
             once.run();
         }

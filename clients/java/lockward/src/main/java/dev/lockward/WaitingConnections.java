@@ -5,11 +5,11 @@ import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 
-/** The connections for waits, given out first come, first served. A turn is a future that completes when the turn begins. */
+/** Limits how many callers wait on connections of their own: each needs a turn. A turn is a future that completes when the turn begins. */
 final class WaitingConnections {
     private final int count;
 
-    /** First the turns that have begun, then the turns that have not. Guarded by this object's monitor. */
+    /** The turns that have not ended, in the order in which they begin. Guarded by this object's monitor. */
     private final List<CompletableFuture<Void>> turns = new ArrayList<>();
 
     WaitingConnections(int count) {
@@ -25,7 +25,7 @@ final class WaitingConnections {
         return turn;
     }
 
-    /** Ends a turn, which may not have begun. */
+    /** Ends a turn, even if the turn has not begun. */
     void end(CompletableFuture<Void> turn) {
         Optional<CompletableFuture<Void>> last;
         synchronized (this) {

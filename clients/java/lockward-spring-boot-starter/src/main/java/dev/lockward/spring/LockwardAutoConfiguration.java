@@ -17,8 +17,8 @@ import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactor
 
 /**
  * Defines a {@link LockwardClient}, unless the application defines one. The client uses {@code lockward.uri}. Without this
- * property, the client uses the servers that Spring Data Redis connects to with Lettuce. The client connects in the background, and
- * is closed with the context.
+ * property, the client uses the servers that Spring Data Redis connects to with Lettuce. The client connects in the background. The
+ * context closes the client.
  */
 @AutoConfiguration(
         // The first class is Spring Boot 3's, the second class is Spring Boot 4's.

@@ -14,7 +14,7 @@ import net.javacrumbs.shedlock.core.SimpleLock;
 import net.javacrumbs.shedlock.support.LockException;
 
 /**
- * A lock provider for ShedLock. {@code lockAtMostFor} is the lease, which is not renewed. The server keeps the lock for {@code
+ * A lock provider for ShedLock. {@code lockAtMostFor} is the lease, which the client does not renew. The server keeps the lock for {@code
  * lockAtLeastFor} even if the task ends earlier. Both times are measured on monotonic clocks, so the wall clocks of the machines may
  * differ.
  *

@@ -14,8 +14,8 @@ import org.springframework.integration.support.locks.RenewableLockRegistry;
 import org.springframework.util.ClassUtils;
 
 /**
- * A lock registry for Spring Integration. Its locks are re-entrant per thread, served first come, first served across all
- * processes, and renewed while they are held.
+ * A lock registry for Spring Integration. A thread may acquire its lock again. The server grants a lock to the waiters of all processes
+ * in order, and the client renews held locks.
  *
  * <p>With Spring Integration 7 or later, the locks of this registry are {@link DistributedLock}s.
  */

@@ -11,7 +11,7 @@ import org.springframework.boot.context.properties.bind.DefaultValue;
  * @param uri The server, as redis://host, or the Sentinels, as redis-sentinel://one,two/0#name. By default, the servers that Spring
  *     Data Redis connects to with Lettuce.
  * @param lease How long a renewed lock stays held after its process dies. By default, the server's setting.
- * @param patience How long a request is repeated while no server answers.
+ * @param patience How long the client repeats a request while no server answers.
  * @param waitingConnections How many threads may wait in the servers' queues at a time, each on its own connection.
  * @param replicas How many replicas must confirm a grant.
  * @param lockRegistry The locks of Spring Integration.

@@ -25,7 +25,7 @@ public class RegistryLock implements Lock {
         this.lock = lock;
     }
 
-    /** As {@link LockwardLock#lock()}: the lock is held and renewed until it is unlocked. */
+    /** As {@link LockwardLock#lock()}: the client renews the lock until the thread unlocks it. */
     @Override
     public void lock() {
         acquire(() -> {
