@@ -10,22 +10,4 @@ import java.util.concurrent.locks.ReadWriteLock;
  * the lock, too. A reader that asks for the write lock would wait for itself. So {@code tryLock} returns false at once, and {@code lock}
  * throws a {@link LockRefusedException}.
  */
-public final class LockwardReadWriteLock implements ReadWriteLock {
-    private final LockwardLock readLock;
-    private final LockwardLock writeLock;
-
-    LockwardReadWriteLock(LockwardLock readLock, LockwardLock writeLock) {
-        this.readLock = readLock;
-        this.writeLock = writeLock;
-    }
-
-    @Override
-    public LockwardLock readLock() {
-        return readLock;
-    }
-
-    @Override
-    public LockwardLock writeLock() {
-        return writeLock;
-    }
-}
+public record LockwardReadWriteLock(LockwardLock readLock, LockwardLock writeLock) implements ReadWriteLock {}

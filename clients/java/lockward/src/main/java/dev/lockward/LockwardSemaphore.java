@@ -5,21 +5,11 @@ import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 
 /**
- * A semaphore on the server. The server grants permits in the order of the requests. The returned object holds the permits until the
+ * A semaphore on the server. The server grants permits in the order of the requests. An acquired object holds the permits until the
  * program closes it. A process that dies loses its permits when their lease ends. The methods wait and throw as those of {@link
  * LockRequest}.
  */
-public final class LockwardSemaphore {
-    private final LockwardClient client;
-    private final String name;
-    private final int slots;
-
-    LockwardSemaphore(LockwardClient client, String name, int slots) {
-        this.client = client;
-        this.name = name;
-        this.slots = slots;
-    }
-
+public record LockwardSemaphore(LockwardClient client, String name, int slots) {
     /** Acquires a permit, and waits for it without limit. */
     public HeldLock acquire() throws InterruptedException {
         return request(1).acquire();

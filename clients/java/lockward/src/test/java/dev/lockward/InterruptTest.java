@@ -99,7 +99,7 @@ class InterruptTest {
     void anInterruptAtTheGrantLeavesNoLockBehind() throws Exception {
         int interrupted = 0;
         int spins = 1;
-        // Repeat until each of the two, the interrupt and the grant, has come first at least once. How many rounds this
+        // Repeat until the interrupt and the grant have each come first at least once. How many rounds this
         // takes depends on the machine.
         for (int round = 0; round < 100 || interrupted == 0 || interrupted == round; round++) {
             int delay = spins;
@@ -168,7 +168,7 @@ class InterruptTest {
     void anInterruptedReentryAddsNoHold() throws Exception {
         Threads.run(() -> {
                     lock.lock();
-                    assertEquals(1, SERVER.holds(name)); // opens a connection, which an interrupt would prevent
+                    assertEquals(1, SERVER.holds(name)); // opens a connection. An interrupt would prevent this later
                     for (int round = 0; round < 100; round++) {
                         Thread me = Thread.currentThread();
                         int delay = 1 << round % 16;

@@ -103,7 +103,7 @@ public final class Server implements AutoCloseable {
     }
 
     static LockwardClient.Builder builder(RedisURI uri, RedisURI... others) {
-        shared(); // its first request
+        shared(); // sends the first request of this process
         return LockwardClient.builder(uri, others).resources(RESOURCES);
     }
 
