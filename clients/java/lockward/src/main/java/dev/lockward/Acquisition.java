@@ -83,7 +83,8 @@ final class Acquisition {
         String owner = request.newOwner();
         request.keys.forEach(key -> {
             Tenure present = mine.get(key);
-            // A thread need not unlock a lock with a named lease. When this lease is over, the thread begins a new tenure.
+            // A thread need not unlock a lock with a named lease. When this lease is over, the thread begins a new
+            // tenure.
             if (present == null || present.isLeft()) {
                 tenures.add(new Tenure(request, key, owner, thread));
             } else {
@@ -286,7 +287,8 @@ final class Acquisition {
             }
             CompletableFuture<Void> turn = this.turn == null ? client.waitingConnections.enter() : this.turn;
             this.turn = turn;
-            // Poll until the turn begins. Without polls there is a deadlock if all connections wait for a lock that this
+            // Poll until the turn begins. Without polls there is a deadlock if all connections wait for a lock that
+            // this
             // caller holds.
             CompletableFuture<?> next = turn.isDone()
                     ? turn
@@ -410,7 +412,8 @@ final class Acquisition {
             if (isLeftBehind || (failure != null && call.mayHaveRun)) {
                 gaveUp = giveUp();
             }
-            // If a server has answered during the call, the lock counts as busy at the wait limit. For several keys a server
+            // If a server has answered during the call, the lock counts as busy at the wait limit. For several keys a
+            // server
             // has always answered, because the acquisition has tried the keys before.
             boolean isBusy = failure instanceof LockUnreachableException
                     && isWaiting

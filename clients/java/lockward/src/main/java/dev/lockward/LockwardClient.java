@@ -77,9 +77,7 @@ public final class LockwardClient implements AutoCloseable {
             node.lostAt = Clock.now();
             check(node);
         });
-        // The first connection takes a while, because it loads Lettuce's classes. If it fails, the first request opens
-        // another.
-        servers.withShared(servers.nodeFor(id, null), (connection, error) -> {});
+        servers.openFirst();
     }
 
     /**
@@ -309,7 +307,8 @@ public final class LockwardClient implements AutoCloseable {
         synchronized (live) {
             alarmAt = Clock.now() + Clock.FOREVER;
         }
-        if (!servers.isClosed) { // after the close, the current thread may have a tenure's monitor, so a check could deadlock
+        if (!servers.isClosed) { // after the close, the current thread may have a tenure's monitor, so a check could
+            // deadlock
             check(null);
         }
     }

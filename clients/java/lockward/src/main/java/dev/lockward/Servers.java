@@ -22,6 +22,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BiConsumer;
@@ -56,6 +57,9 @@ final class Servers {
 
     /** The nodes that the client knows, by slot. Empty without a cluster. */
     private final Map<Integer, Node> nodesBySlot = new ConcurrentHashMap<>();
+
+    /** Runs the beginnings of connections. */
+    private volatile Executor starter = Runnable::run;
 
     /** How often a connection has failed. */
     private final AtomicInteger failures = new AtomicInteger();
@@ -321,10 +325,18 @@ final class Servers {
         });
     }
 
-    /** Calls {@code start} in another thread, because it may block: the first connection loads classes and reads certificates. */
+    /** Calls {@code start} in another thread, because Lettuce may read certificates from files. */
     private <T> CompletableFuture<T> inBackground(Supplier<CompletionStage<T>> start) {
-        return CompletableFuture.supplyAsync(start, redis.getResources().eventExecutorGroup())
-                .thenCompose(started -> started);
+        return CompletableFuture.supplyAsync(start, starter).thenCompose(started -> started);
+    }
+
+    /**
+     * Begins to open the first connection. Meanwhile Lettuce loads its classes in this thread, which takes seconds on a busy machine. So
+     * this time does not count for the patience of the first call. If the connection fails, the first request opens another.
+     */
+    void openFirst() {
+        withShared(seeds.get(0), (connection, error) -> {});
+        starter = redis.getResources().eventExecutorGroup();
     }
 
     // The primary.

@@ -332,7 +332,8 @@ final class Tenure {
             left = holds - 1;
             isDowngrade = !isShared && kind.isEmpty() && left > 0 && left == sharedHolds;
             if (!isDowngrade) {
-                // Drop the hold before the client sends the release. If the server then denies a renewal, that is no loss.
+                // Drop the hold before the client sends the release. If the server then denies a renewal, that is no
+                // loss.
                 dropHold(isShared);
             }
         }

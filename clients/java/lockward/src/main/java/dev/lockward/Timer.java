@@ -12,7 +12,8 @@ final class Timer extends ScheduledThreadPoolExecutor {
     Timer() {
         super(1, task -> Clock.daemon(task, "lockward-timer"), new DiscardPolicy());
         setRemoveOnCancelPolicy(true);
-        // A new task wakes the timer's thread if the new task is due before all other tasks. An acquisition soon cancels its
+        // A new task wakes the timer's thread if the new task is due before all other tasks. An acquisition soon
+        // cancels its
         // tasks, so they should not wake the thread. They do not, because the task below is due before them.
         scheduleWithFixedDelay(() -> {}, TICK, TICK, TimeUnit.MILLISECONDS);
     }

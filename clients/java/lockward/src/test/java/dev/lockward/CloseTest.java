@@ -46,13 +46,7 @@ class CloseTest {
                     .responseLimit(Duration.ofHours(1))
                     .build();
             assertFalse(client.getLock("k").tryLock());
-            resources
-                    .eventExecutorGroup()
-                    .forEach(executor -> executor.submit(() -> {
-                        end.await();
-                        return true;
-                    }));
-            eventually(() -> pendingTasks(resources) == 0);
+            block(resources, end);
             Threads.Running<Boolean> caller =
                     Threads.run(() -> client.request("k").acquire());
             eventually(() -> pendingTasks(resources) > 0); // the client asks for a connection
@@ -64,6 +58,17 @@ class CloseTest {
             end.countDown();
             resources.shutdown(0, 1, TimeUnit.SECONDS);
         }
+    }
+
+    /** Blocks Lettuce's threads for connections until the latch is open. */
+    static void block(ClientResources resources, CountDownLatch end) {
+        resources
+                .eventExecutorGroup()
+                .forEach(executor -> executor.submit(() -> {
+                    end.await();
+                    return true;
+                }));
+        eventually(() -> pendingTasks(resources) == 0);
     }
 
     /** How many tasks wait for an executor. */

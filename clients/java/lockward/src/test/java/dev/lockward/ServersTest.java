@@ -7,10 +7,12 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.cluster.SlotHash;
+import io.lettuce.core.resource.ClientResources;
 import java.net.ServerSocket;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
@@ -83,6 +85,24 @@ class ServersTest {
                             .tryAcquire(Duration.ZERO))
                     .getMessage()
                     .contains("Connection refused: "));
+        }
+    }
+
+    @Test
+    void theFirstConnectionHasBegunWhenTheClientIsBuilt() throws Exception {
+        Server.shared(); // sends the first request of this process
+        ClientResources resources = ClientResources.create();
+        CountDownLatch end = new CountDownLatch(1);
+        CloseTest.block(resources, end);
+        try (ScriptedServer server = new ScriptedServer(request -> ScriptedServer.grant(7, 30_000));
+                LockwardClient client = LockwardClient.builder(server.uri())
+                        .resources(resources)
+                        .build()) {
+            assertTrue(client.getLock("k").tryLock());
+            end.countDown();
+        } finally {
+            end.countDown();
+            resources.shutdown(0, 1, TimeUnit.SECONDS);
         }
     }
 
