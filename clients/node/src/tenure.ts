@@ -280,7 +280,7 @@ export class Tenure {
   }
 
   #lose(reason: string): LockLostError {
-    this.deadline = Number.NEGATIVE_INFINITY; // a release has nothing to give back
+    this.deadline = Number.NEGATIVE_INFINITY; // so that a release sends no request
     if (this.loss === undefined) this.onLost(new LockLostError(`the lock is lost: ${reason}`, this.key));
     return this.loss as unknown as LockLostError;
   }

@@ -185,7 +185,7 @@ final class Tenure {
     }
 
     /**
-     * Renews the lock with this lease and kind. If no server answers, the next renewal sets them.
+     * Renews the lock with this lease and kind. If no server answers, the next renewal sets both.
      *
      * @param newLease in milliseconds; 0 for the present lease, or for the rest of it if the lock is not renewed
      * @param newKind a kind with a larger limit, or null
