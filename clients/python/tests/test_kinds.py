@@ -167,6 +167,59 @@ def test_several_locks_refuse_options_of_one_lock(module: Any, own: Any, name: s
     module.MultiLock([module.Lock(own, "b"), module.Lock(own, "a")], **{name: value})
 
 
+@pytest.mark.parametrize(
+    ("make", "option", "right_way"),
+    [
+        ("MultiLock", {"shared": True}, "locks"),
+        ("MultiLock", {"slots": 3}, "locks"),
+        ("MultiLock", {"weight": 2}, "locks"),
+        ("MultiLock", {"name": "k"}, "locks"),
+        ("ReadWriteLock", {"shared": True}, "read"),
+        ("ReadWriteLock", {"slots": 3}, "Semaphore"),
+        ("ReadWriteLock", {"weight": 2}, "Semaphore"),
+        ("Semaphore", {"weight": 2}, "permits"),
+        ("Semaphore", {"shared": True}, "ReadWriteLock"),
+        ("Semaphore", {"thread_local": True}, "any thread"),
+        ("lead", {"thread_local": True}, "any thread"),
+        ("lead", {"blocking": False}, "without limit"),
+        ("lead", {"blocking_timeout": 0.01}, "without limit"),
+        ("lead", {"raise_on_release_error": True}, "again"),
+        ("lead", {"shared": True}, "exclusive"),
+        ("lead", {"slots": 3}, "exclusive"),
+        ("lead", {"weight": 2}, "exclusive"),
+        ("Lock", {"timeout": 5, "lease": 5}, "the timeout is the lease"),
+        ("Lock.resume", {"shared": True}, "handle"),
+        ("Lock.resume", {"slots": 3}, "handle"),
+        ("Lock.resume", {"weight": 2}, "handle"),
+        ("Lock.resume", {"timeout": 5}, "handle"),
+        ("Lock.resume", {"lease": 5}, "handle"),
+        ("Lock.resume", {"hold_limit": 5}, "handle"),
+        ("Lock.resume", {"auto_renewal": True}, "handle"),
+        ("Lock.resume", {"owner": "job-7"}, "handle"),
+        *((each, {"lesae": 5}, "lesae") for each in ("Lock", "MultiLock", "ReadWriteLock", "Semaphore", "lead")),
+        ("Lock.resume", {"lesae": 5}, "lesae"),
+    ],
+)
+def test_an_option_without_effect_is_refused(
+    module: Any, own: Any, client: redis.Redis, make: str, option: Any, right_way: str
+) -> None:
+    lock = lockward.Lock(client, "held")
+    assert lock.acquire()
+    arguments = {
+        "MultiLock": [[module.Lock(own, "a"), module.Lock(own, "b")]],
+        "Semaphore": [own, "a", 3],
+        "lead": [own, "held", lambda _: pytest.fail("leads")],
+        "Lock.resume": [own, lock.handle()],
+    }.get(make, [own, "a"])
+    made = module
+    for name in make.split("."):
+        made = getattr(made, name)
+    with pytest.raises(TypeError, match=f"{list(option)[-1]}.*{right_way}|lesae"):
+        made(*arguments, **option)
+    assert lock.owned()
+    lock.release()
+
+
 def test_several_locks_may_have_different_kinds(module: Any, own: Any, client: redis.Redis) -> None:
     kinds = [module.ReadWriteLock(own, "a").read(), module.Semaphore(own, "b", 3).permits(2), module.Lock(own, "c")]
     with module.MultiLock(kinds, blocking_timeout=20):
@@ -415,6 +468,30 @@ def test_a_cut_connection_is_not_used_for_a_guarded_command(own_server: Any) -> 
         lock.guarded("SET", "data", 1)
 
 
+def test_a_guarded_command_needs_a_lock_of_one_key(module: Any, own: Any, client: redis.Redis) -> None:
+    """LOCK.GUARD checks one key: the other keys may be lost."""
+    with module.MultiLock([module.Lock(own, "a"), module.Lock(own, "b")]) as both:
+        for command in (["SET", "data", 1], []):
+            with pytest.raises(TypeError, match="one key"):
+                both.guarded(*command)
+    assert not client.exists("data")
+    with module.MultiLock([module.Lock(own, "a")]) as one:
+        assert one.guarded("SET", "data", 1)
+
+
+@pytest.mark.parametrize("owner", [None, "job-7"])
+def test_a_handle_of_several_keys_that_is_lost_releases_the_other_keys(
+    module: Any, own: Any, client: redis.Redis, owner: Any
+) -> None:
+    both = module.MultiLock([module.Lock(own, "a"), module.Lock(own, "b")], owner=owner, timeout=1000)
+    assert both.acquire()
+    handle = both.handle(detach=True)
+    client.delete("b")
+    with pytest.raises(LockLostError):
+        module.Lock.resume(own, handle)
+    eventually(lambda: not holders(client, "a"))
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_the_child_of_a_fork_cannot_run_guarded_commands(server: Any, client: redis.Redis) -> None:
     lock = lockward.Lock(client, "a")
@@ -501,12 +578,6 @@ def test_an_interrupted_acquisition_of_several_keys_releases_them(
         with pytest.raises(KeyboardInterrupt):
             both.acquire()
         eventually(lambda: not holders(client, "a"))
-
-
-@pytest.mark.parametrize("option", [{"blocking": False}, {"blocking_timeout": 0.01}])
-def test_lead_refuses_options_that_limit_the_wait(module: Any, own: Any, client: redis.Redis, option: Any) -> None:
-    with lockward.Lock(client, "a"), pytest.raises(TypeError, match="blocking"):
-        module.lead(own, "a", lambda _: pytest.fail("leads"), **option)
 
 
 @pytest.mark.parametrize("options", [{"timeout": 1.2}, {"hold_limit": 1.2}])

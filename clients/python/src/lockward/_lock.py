@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from time import monotonic
@@ -32,6 +32,21 @@ L = TypeVar("L", bound="LockBase[Any, Any, Any]")
 _DEFAULT_LEASE = 30.0
 #: The client subtracts a millisecond from each lease, so a lease of one millisecond is over when it begins.
 _SHORTEST_LEASE = 0.002
+#: Options of `Lock` that `lead` and `resume` refuse, each with the reason: see `refuse`.
+OF_A_LEADER = {
+    **dict.fromkeys(("blocking", "blocking_timeout"), "a candidate waits without limit"),
+    **dict.fromkeys(("shared", "slots", "weight"), "leadership is an exclusive lock"),
+    "thread_local": "any thread or task may use the lock",
+    "raise_on_release_error": "a candidate that has lost the lock waits again",
+}
+_OF_A_HANDLE = ("shared", "slots", "weight", "timeout", "lease", "hold_limit", "auto_renewal", "owner")
+
+
+def refuse(options: Iterable[str], reasons: dict[str, str]) -> None:
+    """TypeError if an option would have no effect. The reason says what to do instead."""
+    for option in options:
+        if option in reasons:
+            raise TypeError(f"{option} would have no effect: {reasons[option]}")
 
 
 def kind(shared: bool, slots: int | None, weight: int | None = None) -> Command:
@@ -121,6 +136,8 @@ class LockBase(Generic[E, B, N]):
 
     def __post_init__(self) -> None:
         check_client(self.redis, self._kind.is_asynchronous)
+        if self.timeout is not None and self.lease is not None:
+            raise TypeError("lease would have no effect: the timeout is the lease")
         for option in ("timeout", "lease", "hold_limit"):
             seconds = getattr(self, option)
             if seconds is not None and not seconds >= _SHORTEST_LEASE:
@@ -315,7 +332,8 @@ class LockBase(Generic[E, B, N]):
         """Run a command only while the server has this tenure: LOCK.GUARD with the lock's token. Return its reply.
 
         The data must be on the lock's server, and in a cluster in the lock's slot: name both with the same ``{tag}``. Without
-        arguments, this only checks that the lock is held. The reply is that of RESP2, decoded as the client decodes.
+        arguments, this only checks that the lock is held. The lock must have one key. The reply is that of RESP2, decoded as
+        the client decodes.
 
         LockLostError if the lock is lost: the command did not run. Errors of the command are
         redis-py's, and the lock stays held. The command is not repeated when its reply is lost: after an
@@ -334,9 +352,9 @@ class LockBase(Generic[E, B, N]):
     @classmethod
     def resume(cls, redis: Any, handle: str, **options: Any) -> Any:
         """Continue a tenure of another object or process, from its ``handle()``. LockLostError if the tenure is over."""
+        refuse(options, dict.fromkeys(_OF_A_HANDLE, "the handle decides this"))
         timeout, named, left, tenures, owner, lease, token, is_renewed, holds = unpack(handle)
-        options.setdefault("owner", named)
-        lock = cls(redis, tenures[0].key, timeout, auto_renewal=is_renewed, **options)
+        lock = cls(redis, tenures[0].key, timeout, auto_renewal=is_renewed, owner=named, **options)
         lock.name = ", ".join(readable(tenure.key) for tenure in tenures)
         lock._parts = [(tenure.key, tenure.kind) for tenure in tenures]
         end = FOREVER if left is None else monotonic() + left
@@ -449,16 +467,20 @@ class LockBase(Generic[E, B, N]):
         if not holding.held:
             self._runtime.lose(holding)
             self._forget(holding)
-            if len(holding.tenures) > 1:
-                requests = [Request(tenure.key, holding.release_command(tenure)) for tenure in holding.tenures]
-                # A late release must not end the next tenure of the same owner. So with a named owner, the requests are
-                # not repeated for long.
-                await call.give_up(requests, None, self.patience if self._owner is None else protocol.GIVE_UP_LIMIT)
+            await self._release_others(holding, call)
             raise lost("release", self.name)
         if holding.holds == 1:
             # Forget the holding before the request is sent: a renewal after the release would report a loss.
             self._forget(holding)
         await protocol.release(holding, call, self._owner is not None)
+
+    async def _release_others(self, holding: Holding, call: Call) -> None:
+        """Give back all keys of a lock that is lost because one of its keys is lost."""
+        if len(holding.tenures) > 1:
+            requests = [Request(tenure.key, holding.release_command(tenure)) for tenure in holding.tenures]
+            # A late release must not end the next tenure of the same owner. So with a named owner, the requests are
+            # not repeated for long.
+            await call.give_up(requests, None, self.patience if self._owner is None else protocol.GIVE_UP_LIMIT)
 
     async def _renew(
         self, verb: str, lease_of: Callable[[Holding, Tenure], Number], needs_timeout: bool = True
@@ -485,6 +507,8 @@ class LockBase(Generic[E, B, N]):
 
     async def _guarded(self, command: Command) -> Any:
         holding = self._current("guard a command with")
+        if len(holding.tenures) > 1:
+            raise TypeError("a guarded command needs a lock of one key, because the server checks only one key")
         encoded = tuple(bytes(self._encode(each)) for each in command)
         reply = await protocol.guarded(holding, encoded, self._call())
         if isinstance(reply, ResponseError):
@@ -512,7 +536,12 @@ class LockBase(Generic[E, B, N]):
         return not any(map(error_code, await self._query(commands, "FENCED", "WRONGTYPE")))
 
     async def _resume(self: L, holding: Holding) -> L:
-        await protocol.renew(holding, self._call(), "resume")
+        call = self._call()
+        try:
+            await protocol.renew(holding, call, "resume")
+        except LockLostError:
+            await self._release_others(holding, call)
+            raise
         self._store(holding)
         return self
 
@@ -535,6 +564,7 @@ LockBase.__init__.__doc__ = LockBase.__doc__
 
 class MultiLockBase(LockBase[Any, Any, Any]):
     def __init__(self, locks: Sequence[LockBase[Any, Any, Any]], **options: Any) -> None:
+        refuse(options, dict.fromkeys(("redis", "name", "shared", "slots", "weight"), "give it to the locks instead"))
         is_reentrant = options.get("reentrant") or any(lock.reentrant for lock in locks)
         if not locks or any(lock.redis is not locks[0].redis for lock in locks) or is_reentrant:
             raise ValueError("these must be locks of one client, and cannot be re-entrant")
@@ -563,7 +593,9 @@ class ReadWriteLockBase(Generic[L]):
     _make: Callable[..., L]
 
     def __init__(self, redis: Any, name: Name, **options: Any) -> None:
+        refuse(options, {"shared": "call read() or write()", **dict.fromkeys(("slots", "weight"), "use Semaphore")})
         self._lock = partial(type(self)._make, redis, name, **options)
+        self._lock()  # checks the options now
 
     def read(self) -> L:
         """A lock that is held together with other readers, not yet acquired."""
@@ -578,7 +610,16 @@ class SemaphoreBase(Generic[L]):
     _make: Callable[..., L]
 
     def __init__(self, redis: Any, name: Name, slots: int, **options: Any) -> None:
+        refuse(
+            options,
+            {
+                "shared": "use ReadWriteLock",
+                "weight": "give the number of slots to permits() or acquire()",
+                "thread_local": "any thread or task may release a permit",
+            },
+        )
         self._lock = partial(type(self)._make, redis, name, slots=slots, thread_local=False, **options)
+        self._lock()  # checks the options now
 
     def permits(self, permits: int = 1) -> L:
         """A lock of ``permits`` slots, not yet acquired."""

@@ -13,7 +13,7 @@ from typing import Any, Callable, TypeVar
 
 from redis.exceptions import LockError
 
-from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase
+from ._lock import OF_A_LEADER, LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase, refuse
 from ._runtime import Runtime, finish
 from ._wire import Address, LinkBase
 from .errors import LockLostError, UnreachableError
@@ -131,6 +131,7 @@ def lead(redis: Any, name: Name, run: Callable[[Lock], T], **options: Any) -> T:
     waits without limit, even while no server answers. The options are those of ``Lock``, except those
     for a wait.
     """
+    refuse(options, OF_A_LEADER)
     while True:
         lock = Lock(redis, name, blocking=True, blocking_timeout=None, thread_local=False, **options)
         try:

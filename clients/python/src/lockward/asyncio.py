@@ -10,7 +10,7 @@ from typing import Any, Callable, TypeVar
 
 from redis.exceptions import TimeoutError
 
-from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase
+from ._lock import OF_A_LEADER, LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase, refuse
 from ._runtime import Runtime
 from ._wire import Address, LinkBase
 from .errors import LockLostError, UnreachableError, lost
@@ -165,6 +165,7 @@ async def lead(redis: Any, name: Name, run: Callable[[Lock], Awaitable[T]], **op
     waits to become the leader again. It waits without limit, even while no server answers. The options are
     those of ``Lock``, except those for a wait.
     """
+    refuse(options, OF_A_LEADER)
     while True:
         has_failed = is_done = False
         try:
