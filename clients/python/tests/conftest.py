@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable
 
 import pytest
 import redis
+import redis.asyncio
+
+import lockward
+import lockward.asyncio
 
 PROGRAM = Path(__file__).parents[3] / "target" / "release" / "lockward-test-server"
 
@@ -27,7 +33,7 @@ def eventually(condition: Callable[[], Any], within: float = 20.0) -> Any:
 
 
 async def eventually_in_loop(condition: Callable[[], Any], within: float = 20.0) -> Any:
-    """As `eventually`, but other tasks run meanwhile."""
+    """As `eventually`, for asyncio: other tasks run meanwhile."""
     until = time.monotonic() + within
     while not (found := condition()):
         assert time.monotonic() < until, "the condition is still false"
@@ -79,7 +85,7 @@ class Server(Process):
         self.ask("kill")
 
     def restart(self, module: str = "") -> None:
-        """`module` has more arguments for the module."""
+        """Restart the server. `module`: additional arguments for the module."""
         if module:
             self.ask(f"module {module}")
         self.ask("restart")
@@ -130,7 +136,7 @@ def waiters(client: Any, name: Any) -> int:
 
 
 def held_for(client: Any, name: Any) -> float:
-    """For how many seconds the only holder has held the lock."""
+    """For how many seconds the lock's only holder has held it."""
     [holder] = as_map(client.execute_command("LOCK.INFO", name))[b"holders"]
     return int(as_map(holder)[b"held-for"]) / 1000
 
@@ -142,3 +148,66 @@ def as_map(reply: Any) -> Any:
 def calls(client: redis.Redis, command: str) -> int:
     """How often the server has received a command."""
     return int(client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
+class InLoop:
+    """Wraps an asyncio object. Its methods block, so that one test serves both modules."""
+
+    def __init__(self, found: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._found, self._loop = found, loop
+
+    def __getattr__(self, name: str) -> Any:
+        return self._wrap(getattr(self._found, name))
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        given = [self._bare(each) for each in arguments]
+        return self._wrap(self._found(*given, **options))
+
+    def __enter__(self) -> Any:
+        return self._wrap(self._loop.run_until_complete(self._found.__aenter__()))
+
+    def __exit__(self, *exception: Any) -> None:
+        self._loop.run_until_complete(self._found.__aexit__(*exception))
+
+    def _bare(self, argument: Any) -> Any:
+        if isinstance(argument, list):
+            return [self._bare(each) for each in argument]
+        return argument._found if isinstance(argument, InLoop) else argument
+
+    def _wrap(self, found: Any) -> Any:
+        if inspect.isawaitable(found):
+            return self._wrap(self._loop.run_until_complete(found))
+        ours = getattr(type(found), "__module__", "").startswith("lockward")
+        return InLoop(found, self._loop) if ours or inspect.ismethod(found) or inspect.isclass(found) else found
+
+
+@pytest.fixture(params=["threads", "asyncio"])
+def module(request: Any) -> Iterator[Any]:
+    """`lockward`, or `lockward.asyncio` in an event loop."""
+    if request.param == "threads":
+        lockward.connect = lambda port, **options: redis.Redis(port=port, **options)
+        yield lockward
+        return
+    loop = asyncio.new_event_loop()
+    made: list[Any] = []
+
+    class Module:
+        def __getattr__(self, name: str) -> Any:
+            return InLoop(getattr(lockward.asyncio, name), loop)
+
+        def connect(self, port: int, **options: Any) -> Any:
+            made.append(redis.asyncio.Redis(port=port, **options))
+            return made[-1]
+
+    yield Module()
+    for client in made:
+        loop.run_until_complete(client.aclose() if hasattr(client, "aclose") else client.close())
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+        loop.run_until_complete(asyncio.wait({task}))
+    loop.close()
+
+
+@pytest.fixture
+def own(module: Any, server: Any) -> Any:
+    return module.connect(server.port)

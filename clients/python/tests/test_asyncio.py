@@ -143,7 +143,7 @@ async def test_a_wait_cancelled_at_the_moment_of_the_grant_leaves_no_lock_held(
         waiting.cancel()
         try:
             await waiting
-            break  # granted before the cancellation: the test is over
+            break  # the server has granted the lock before the cancellation
         except asyncio.CancelledError:
             pass
         await releasing
@@ -232,7 +232,7 @@ async def test_server_errors_and_missing_replicas(server: Any, client: Any, own:
     with pytest.raises(UnreplicatedError):
         await lock.acquire()
     assert not await lock.locked()
-    with pytest.raises(UnreplicatedError):  # replicas may take longer than the patience
+    with pytest.raises(UnreplicatedError):  # the replicas' time may be longer than the patience
         await Lock(own, "b", replicas=(1, 0.5), patience=0.3).acquire()
     with pytest.raises(TypeError, match="must be used with lockward"):
         Lock(client, "a")
@@ -263,7 +263,7 @@ async def test_locks_are_renewed_after_all_tasks_were_cancelled(server: Any, cli
             watcher.cancel()
             with suppress(asyncio.CancelledError):
                 await watcher
-    for lock in locks:  # without renewals, the lease ends before
+    for lock in locks:  # without renewals, the lease would end earlier
         await eventually_in_loop(lambda lock=lock: held_for(client, lock.name) > 2.5)
         assert lock.held and await lock.owned()
         await lock.release()

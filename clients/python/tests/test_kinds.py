@@ -3,84 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import threading
-from collections.abc import Iterator
 from time import monotonic
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
-from conftest import calls, eventually, eventually_in_loop, held_for, holders, waiters
+from conftest import InLoop, calls, eventually, eventually_in_loop, held_for, holders, waiters
 
 import lockward
 import lockward.asyncio
 from lockward import LockError, LockLostError, UnreachableError
-
-
-class InLoop:
-    """Wraps asyncio objects as blocking ones, so that one test serves both modules."""
-
-    def __init__(self, found: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self._found, self._loop = found, loop
-
-    def __getattr__(self, name: str) -> Any:
-        return self._wrap(getattr(self._found, name))
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        given = [self._bare(each) for each in arguments]
-        return self._wrap(self._found(*given, **options))
-
-    def __enter__(self) -> Any:
-        return self._wrap(self._loop.run_until_complete(self._found.__aenter__()))
-
-    def __exit__(self, *exception: Any) -> None:
-        self._loop.run_until_complete(self._found.__aexit__(*exception))
-
-    def _bare(self, argument: Any) -> Any:
-        if isinstance(argument, list):
-            return [self._bare(each) for each in argument]
-        return argument._found if isinstance(argument, InLoop) else argument
-
-    def _wrap(self, found: Any) -> Any:
-        if inspect.isawaitable(found):
-            return self._wrap(self._loop.run_until_complete(found))
-        ours = getattr(type(found), "__module__", "").startswith("lockward")
-        return InLoop(found, self._loop) if ours or inspect.ismethod(found) or inspect.isclass(found) else found
-
-
-@pytest.fixture(params=["threads", "asyncio"])
-def module(request: Any) -> Iterator[Any]:
-    """`lockward`, or `lockward.asyncio` in an event loop."""
-    if request.param == "threads":
-        lockward.connect = lambda port, **options: redis.Redis(port=port, **options)
-        yield lockward
-        return
-    loop = asyncio.new_event_loop()
-    made: list[Any] = []
-
-    class Module:
-        def __getattr__(self, name: str) -> Any:
-            return InLoop(getattr(lockward.asyncio, name), loop)
-
-        def connect(self, port: int, **options: Any) -> Any:
-            made.append(redis.asyncio.Redis(port=port, **options))
-            return made[-1]
-
-    yield Module()
-    for client in made:
-        loop.run_until_complete(client.aclose() if hasattr(client, "aclose") else client.close())
-    for task in asyncio.all_tasks(loop):
-        task.cancel()
-        loop.run_until_complete(asyncio.wait({task}))
-    loop.close()
-
-
-@pytest.fixture
-def own(module: Any, server: Any) -> Any:
-    return module.connect(server.port)
 
 
 def test_readers_hold_together_and_exclude_a_writer(module: Any, own: Any, client: redis.Redis) -> None:
@@ -501,7 +436,7 @@ def test_the_child_of_a_fork_cannot_run_guarded_commands(server: Any, client: re
         try:
             lock.guarded("SET", "data", 1)
         except LockError as error:
-            os._exit(7 if type(error) is LockError else 1)  # not LockLostError: the parent has the lock
+            os._exit(7 if type(error) is LockError else 1)  # not LockLostError, because the parent has the lock
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7 and lock.held
     lock.release()
@@ -593,7 +528,7 @@ def test_the_wait_for_several_keys_may_last_longer_than_the_lease(client: redis.
     waiting.join(20)
     assert granted == [True] and both.lost.wait(
         20
-    )  # after the grant the leases are not renewed, and the hold limit starts
+    )  # after the grant the client renews no lease, and the hold limit starts
 
 
 def test_several_keys_share_one_patience(own_server: Any) -> None:
@@ -611,7 +546,7 @@ def test_several_keys_share_one_patience(own_server: Any) -> None:
             failed.append(what)
 
     threading.Thread(target=fail, daemon=True).start()
-    eventually(lambda: len(failed) == 2, within=30)  # with a patience for each key, it would take 200 s
+    eventually(lambda: len(failed) == 2, within=30)  # with one patience for each key, the calls would take 200 s
     server.resume()
 
 
@@ -628,7 +563,7 @@ def test_all_locks_are_renewed_when_a_request_finds_its_connection_cut(
 
 
 def watcher_sleeps(lock: lockward.Lock) -> None:
-    """Wait until the watcher stops checking idle connections, as it does after a while without requests."""
+    """Wait until the watcher stops checking idle connections, as after a time without requests."""
     lock._runtime.close_idle()
     lock._runtime._used_at = 0.0
     eventually(lambda: lock._runtime._next > monotonic() + 1)
@@ -704,7 +639,7 @@ def test_a_lock_can_be_used_while_the_program_ends(client: redis.Redis, monkeypa
 def test_of_two_leases_that_are_set_at_the_same_time_the_shorter_one_counts(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch, first: str, order: str
 ) -> None:
-    """The client cannot know which of the two requests the server has carried out last."""
+    """The client cannot know which of the two requests the server has executed last."""
     lock = lockward.Lock(client, "a", timeout=20, thread_local=False)
     assert lock.acquire()
     runtime, sent, go_on = lock._runtime, [], [threading.Event(), threading.Event()]
@@ -804,7 +739,7 @@ def test_a_lease_that_is_shortened_before_a_renewal_is_noted_counts(
 
     def shorten_and_note(*arguments: Any) -> None:
         monkeypatch.undo()
-        holding.renewal(tenure, 5000).commands()  # as another thread sends it, which receives no reply
+        holding.renewal(tenure, 5000).commands()  # as if another thread had sent this renewal and received no reply
         note_lease(*arguments)
         noted.set()
 
@@ -812,7 +747,7 @@ def test_a_lease_that_is_shortened_before_a_renewal_is_noted_counts(
     if what == "the program's renewal":
         lock.renew()
     else:
-        lock._runtime.connection_lost(None)  # all that is held is renewed
+        lock._runtime.connection_lost(None)  # renews all held keys
     assert noted.wait(20) and holding.deadline < monotonic() + 5
     lock.release()
 

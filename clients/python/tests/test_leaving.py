@@ -1,4 +1,4 @@
-"""Callers that leave: the server must keep neither a grant nor a waiter of theirs."""
+"""Callers that leave: the server must keep no grant and no waiter of such a caller."""
 
 from __future__ import annotations
 

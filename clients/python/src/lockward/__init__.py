@@ -1,6 +1,6 @@
 """Locks on Redis and Valkey servers with the Lockward module, through redis-py.
 
-`lockward.Lock` has the interface of `redis.lock.Lock`, `lockward.asyncio.Lock` that of `redis.asyncio.lock.Lock`.
+`lockward.Lock` has the interface of `redis.lock.Lock`. `lockward.asyncio.Lock` has that interface for asyncio.
 """
 
 from redis.exceptions import LockError as LockError

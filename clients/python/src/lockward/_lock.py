@@ -1,10 +1,11 @@
-"""What the locks for threads and for asyncio have in common: the interface of redis-py's locks."""
+"""The code that locks for threads and for asyncio share: the interface of redis-py's locks."""
 
 from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import partial
 from time import monotonic
@@ -17,28 +18,31 @@ from redis.exceptions import LockError, ResponseError
 
 from . import _protocol as protocol
 from ._protocol import Acquisition, Call
-from ._runtime import Runtime, logger, new_owner, runtime_of
+from ._runtime import Runtime, Turn, logger, new_owner, runtime_of
 from ._tenure import Holding, Request, Tenure, unpack
 from ._wire import FOREVER, Command, decoded, error_code, millis
-from .errors import LockLostError, lock_error, lost, readable, refused
+from .errors import LockLostError, UnreachableError, lock_error, lost, readable, refused
 
 Number = Union[int, float]
 Name = Union[str, bytes, memoryview]
 E = TypeVar("E")  # the type of the event
 B = TypeVar("B")  # bool, or an awaitable of it
 N = TypeVar("N")  # None, or an awaitable of it
+T = TypeVar("T")
 L = TypeVar("L", bound="LockBase[Any, Any, Any]")
-#: The client does not know the server's default lease. Without a named lease, a hold limit up to this one is the lease, too.
+#: The server's default lease in seconds, if it has no other setting. The client asks for a shorter hold limit as the lease.
 _DEFAULT_LEASE = 30.0
-#: The client subtracts a millisecond from each lease, so a lease of one millisecond is over when it begins.
+#: In seconds. The client subtracts a millisecond from each lease, so a lease of one millisecond would be over at once.
 _SHORTEST_LEASE = 0.002
-#: Options of `Lock` that `lead` and `resume` refuse, each with the reason: see `refuse`.
-OF_A_LEADER = {
+#: Options of `Lock` that `lead` and `resume` refuse. See `refuse`.
+_OF_A_LEADER = {
     **dict.fromkeys(("blocking", "blocking_timeout"), "a candidate waits without limit"),
     **dict.fromkeys(("shared", "slots", "weight"), "leadership is an exclusive lock"),
     "thread_local": "any thread or task may use the lock",
     "raise_on_release_error": "a candidate that has lost the lock waits again",
 }
+#: The holding of a caller that holds nothing.
+NOTHING = Holding(b"", 0, [], None, None, False, is_over=True, pid=0)
 _OF_A_HANDLE = ("shared", "slots", "weight", "timeout", "lease", "hold_limit", "auto_renewal", "owner")
 
 
@@ -50,7 +54,7 @@ def refuse(options: Iterable[str], reasons: dict[str, str]) -> None:
 
 
 def kind(shared: bool, slots: int | None, weight: int | None = None) -> Command:
-    """The arguments that say with whom a lock is shared."""
+    """The arguments of a command that name the kind of a lock."""
     return (
         *(("SHARED",) if shared else ()),
         *(("SLOTS", slots) if slots is not None else ()),
@@ -69,30 +73,31 @@ def check_client(client: Any, asynchronous: bool) -> None:
 class LockBase(Generic[E, B, N]):
     """A lock with this key, not yet acquired. The first eight arguments are those of redis-py's Lock. Times are seconds.
 
-    ``timeout``: the lease, after which the lock ends. None: the lock is held until it is released, and its lease is
-    renewed while this object lives. ``timeout``, ``lease`` and ``hold_limit`` are at least 0.002 seconds.
+    ``timeout``: the lease, after which the lock ends. None: the client renews the lock until the program releases it or
+    drops this object. ``timeout``, ``lease`` and ``hold_limit`` are at least 0.002 seconds.
 
-    ``sleep`` is accepted and ignored: the server hands the lock over, so the client does not poll.
+    ``sleep`` has no effect: the client does not poll, because the server hands the lock over.
 
-    ``blocking``: whether acquire waits. ``blocking_timeout``: the wait limit; None: no limit.
+    ``blocking``: whether ``acquire`` waits. ``blocking_timeout``: the wait limit. None: no limit.
 
     ``thread_local``: whether only the thread that acquired the lock may release it through this object.
 
-    ``raise_on_release_error``: if the lock was lost when the context manager exits: True raises, False logs a warning.
+    ``raise_on_release_error``: whether the context manager raises LockLostError if the lock was lost. If False, it logs a
+    warning.
 
-    ``shared``: whether the lock may have other holders that also ask for it as shared: a read lock.
+    ``shared``: whether all owners that ask for a shared lock may hold it together: a read lock.
 
-    ``slots``, ``weight``: acquire one of so many slots (up to 1,000,000), or ``weight`` of them: a semaphore. All
-    callers should use the same number of slots.
+    ``slots``, ``weight``: acquire ``weight`` of this number of slots (up to 1,000,000): a semaphore. The default weight is
+    1. All callers should use the same number of slots.
 
     ``reentrant``: whether a thread (in asyncio: a task) that holds the lock may acquire it again. With
     ``thread_local=False``, any thread or task may. If ``reentrant`` is False, a holder that acquires the lock again waits
     for itself, as with redis-py and threading.Lock.
 
-    ``auto_renewal``: whether to renew the lease while the lock is held; by default only without a ``timeout``.
+    ``auto_renewal``: whether the client renews the lease while the lock is held. By default only without a ``timeout``.
 
     ``lease``: the lease of a lock without ``timeout``: how long the lock stays held after this process dies.
-    None: the server's default, 30 seconds unless set.
+    None: the server's default, which is 30 seconds if the server has no other setting.
 
     ``hold_limit``: the lock is lost when this time has passed since it was granted, however often its lease is renewed.
 
@@ -103,11 +108,11 @@ class LockBase(Generic[E, B, N]):
 
     ``replicas``: (n, seconds): raise UnreplicatedError unless n replicas confirm the grant in this time.
 
-    ``patience``: how long a request is repeated while no server answers. Then UnreachableError is raised.
+    ``patience``: how long the client repeats a request while no server answers. Then it raises UnreachableError.
 
-    ``response_limit``: a reply that takes longer than this counts as lost, and so does the connection.
+    ``response_limit``: after this time without a reply, the client closes the connection, and repeats the request.
 
-    ``waiting_connections``: how many acquisitions of this client wait on their own connections. Further acquisitions poll.
+    ``waiting_connections``: how many acquisitions of this client wait on connections of their own. Further ones poll.
     """
 
     redis: Any
@@ -140,15 +145,17 @@ class LockBase(Generic[E, B, N]):
             raise TypeError("lease would have no effect: the timeout is the lease")
         for option in ("timeout", "lease", "hold_limit"):
             seconds = getattr(self, option)
-            if seconds is not None and not seconds >= _SHORTEST_LEASE:
-                raise ValueError(f"{option} must be None or at least {_SHORTEST_LEASE} seconds, not {seconds}")
+            if seconds is not None and not _SHORTEST_LEASE <= seconds < FOREVER:
+                raise ValueError(
+                    f"{option} must be None or a number of at least {_SHORTEST_LEASE} seconds, not {seconds}"
+                )
         self._owner = self.owner.encode() if isinstance(self.owner, str) else self.owner
         self._encode = self.redis.get_encoder().encode
         #: The keys, in the order in which they are acquired, and the kind of lock that each is.
         self._parts = [(bytes(self._encode(self.name)), kind(self.shared, self.slots, self.weight))]
         self._enters_held = False  # the context manager releases the lock, but has not acquired it
         self._next_lost: Any = None
-        self._latest: Callable[[], Holding | None] = lambda: None
+        self._latest: Callable[[], Holding | None] = lambda: NOTHING
         self._prepare()
 
     # What threads and asyncio do differently.
@@ -157,7 +164,7 @@ class LockBase(Generic[E, B, N]):
         raise NotImplementedError
 
     def _place(self) -> tuple[dict[Any, Holding], Any]:
-        """The holdings by thread, object or task, and the caller."""
+        """The holdings, each under its caller, and this caller."""
         raise NotImplementedError
 
     def _run(self, action: Coroutine[Any, Any, Any]) -> Any:
@@ -173,16 +180,16 @@ class LockBase(Generic[E, B, N]):
     def _runtime(self) -> Runtime:
         return runtime_of(self.redis, self._kind)
 
-    def _releasable(self) -> Holding | None:
-        """The holding that the caller may release."""
+    @property
+    def _holding(self) -> Holding:
+        """The holding that the caller may release, or `NOTHING`."""
         holdings, caller = self._place()
-        return holdings.get(caller) or next(iter(holdings.values()), None)
+        return holdings.get(caller) or next(iter(holdings.values()), NOTHING)
 
     def _store(self, holding: Holding) -> None:
         holdings, caller = self._place()
         for former, kept in list(holdings.items()):
-            # A lost holding is forgotten if its task has ended, or acquires again, without a
-            # release.
+            # Forget a lost holding if its task has ended, or acquires again, and has not released it.
             if former == caller or (not kept.held and (former is None or former.done())):
                 if self._owner is None:  # with a named owner, the new holding may be the same tenure
                     self._runtime.lose(kept)
@@ -192,7 +199,7 @@ class LockBase(Generic[E, B, N]):
         former, event = holding.lost, self._next_lost
         if event is not None:
             holding.lost, self._next_lost = event, None
-        if former.is_set():  # the watcher may have reported a loss with the former event
+        if former.is_set():  # the watcher may have set the former event
             self._runtime.lose(holding)
         for tenure in holding.tenures:
             holding.schedule(tenure)
@@ -206,9 +213,9 @@ class LockBase(Generic[E, B, N]):
                 del holdings[caller]
 
     def _current(self, verb: str) -> Holding:
-        """The holding of the caller. LockLostError if it was lost. The clock may show the loss before the watcher does."""
-        holding = self._releasable()
-        if holding is None or holding.pid != os.getpid():
+        """The caller's holding. LockLostError if it is lost. The clock may show the loss before the watcher does."""
+        holding = self._holding
+        if holding.pid != os.getpid():
             raise lock_error(LockError, f"Cannot {verb} an unlocked lock", self.name)
         if not holding.held:
             self._runtime.lose(holding)
@@ -220,57 +227,52 @@ class LockBase(Generic[E, B, N]):
     @property
     def local(self) -> SimpleNamespace:
         """redis-py's `lock.local`, with the token while the lock is held."""
-        holding = self._releasable()
-        return SimpleNamespace(token=holding and (holding.local_token or holding.owner))
+        return SimpleNamespace(token=self._holding.local_token or self._holding.owner or None)
 
     @property
     def fencing_token(self) -> int | None:
-        """The fencing token: larger than that of every earlier tenure of this lock. Send it along with every write.
+        """The fencing token: larger than the token of every earlier tenure of this lock. Send it with every write.
 
-        None before acquire and after release. For several locks, the token of the first one.
+        None before acquire and after release. For several locks, the token of the name that sorts first.
         """
-        tokens = self.fencing_tokens
-        return tokens[0] if tokens else None
+        return next(iter(self.fencing_tokens), None)
 
     @property
     def fencing_tokens(self) -> list[int]:
         """The fencing tokens of several locks, in the order of the names' bytes."""
-        holding = self._releasable()
-        return [tenure.token for tenure in holding.tenures] if holding is not None else []
+        return [tenure.token for tenure in self._holding.tenures]
 
     @property
     def holds(self) -> int:
-        """How many times the lock was acquired and not released."""
-        holding = self._releasable()
-        return holding.holds if holding is not None else 0
+        """How many times the caller has acquired the lock and not released it."""
+        return self._holding.holds
 
     @property
     def held(self) -> bool:
         """Whether the lock is held: by this process's clock the lease is not over, and no server has reported a loss."""
-        holding = self._releasable()
-        return holding is not None and holding.held
+        return self._holding.held
 
     @property
     def lost(self) -> E:
-        """An event that is set when the lock is lost: its lease ended before it was renewed, or the
-        key was deleted or overwritten. The client notices a deleted or overwritten key at the next
-        renewal.
+        """An event that the client sets when the lock is lost: its lease has ended, or its key was deleted or overwritten.
+
+        The client notices a deleted or overwritten key at the next renewal.
 
         Each acquisition has its own event. For a caller that has not acquired the lock, this is the
         event of the latest acquisition that was not released. If there is none, it is the event of
         the next acquisition.
         """
-        holding = self._releasable() or self._latest()
-        if holding is None or holding.is_over:
-            self._next_lost = self._next_lost or self._kind.event()
-            return cast(E, self._next_lost)
-        return cast(E, holding.lost)
+        holding = self._latest() or NOTHING if self._holding is NOTHING else self._holding
+        if not holding.is_over:
+            return cast(E, holding.lost)
+        self._next_lost = self._next_lost or self._kind.event()
+        return cast(E, self._next_lost)
 
     def handle(self, detach: bool = False) -> str:
         """A string with which another thread, task or process continues the tenure: see ``resume``.
 
-        This object still holds and renews the lock, until it finds out that the lock was released. With ``detach`` this
-        object forgets the lock, and nobody renews the lock until ``resume``.
+        This object renews the lock until the client notices that another one has released it. With ``detach`` this object
+        forgets the lock, and nobody renews the lock until ``resume``.
         """
         holding = self._current("hand over")
         handle = holding.pack(self.timeout, self._owner)
@@ -279,9 +281,8 @@ class LockBase(Generic[E, B, N]):
         return handle
 
     def __repr__(self) -> str:
-        holding = self._releasable()
-        state = "not held" if holding is None else "held" if holding.held else "lost"
-        tokens = f", token {', '.join(map(str, self.fencing_tokens))}" if holding is not None else ""
+        state = "held" if self.held else "not held" if self._holding is NOTHING else "lost"
+        tokens = f", token {', '.join(map(str, self.fencing_tokens))}" if self.fencing_tokens else ""
         return f"<{type(self).__module__}.{type(self).__name__} {readable(self.name)!r}: {state}{tokens}>"
 
     # Methods that send requests. In asyncio, these return coroutines.
@@ -295,16 +296,16 @@ class LockBase(Generic[E, B, N]):
     ) -> B:
         """Acquire the lock, and wait in the server's queue if it is held. False at the wait limit, in seconds.
 
-        ``sleep`` is ignored. A caller that is interrupted or cancelled leaves the queue. The client
-        gives back what was granted meanwhile. After LockRefusedError, UnreachableError or
-        UnreplicatedError, nothing is held.
+        ``sleep`` has no effect. A caller that is interrupted or cancelled leaves the queue, and the client releases what
+        the server has granted meanwhile. After LockRefusedError, UnreachableError or UnreplicatedError, the caller holds
+        nothing.
         """
         return self._run(self._acquire(blocking, blocking_timeout, token))
 
     def release(self) -> N:
         """Give one hold back. LockLostError (a LockNotOwnedError) if the lock was lost before.
 
-        UnreachableError: no server has answered. The lock is not renewed any more, and ends with its lease.
+        UnreachableError: no server has answered. The client does not renew the lock any more, so it ends with its lease.
         """
         return self._run(self._release())
 
@@ -318,11 +319,11 @@ class LockBase(Generic[E, B, N]):
         return self._run(self._renew("reacquire", lambda *_: self.timeout or 0))
 
     def renew(self) -> N:
-        """Start the lease again. The client does that by itself, unless ``auto_renewal`` is off."""
+        """Start the lease again. This is rarely needed, because the client renews locks itself."""
         return self._run(self._renew("renew", lambda holding, _: holding.lease / 1000, needs_timeout=False))
 
     def downgrade(self, shared: bool = False, slots: int | None = None) -> N:
-        """Let other owners hold the lock too: from now on it is ``shared`` with readers, or one of more ``slots``.
+        """Let other owners hold the lock, too: as readers (``shared``), or in the other ``slots`` of a semaphore.
 
         The token does not change.
         """
@@ -331,13 +332,13 @@ class LockBase(Generic[E, B, N]):
     def guarded(self, *command: Any) -> Any:
         """Run a command only while the server has this tenure: LOCK.GUARD with the lock's token. Return its reply.
 
-        The data must be on the lock's server, and in a cluster in the lock's slot: name both with the same ``{tag}``. Without
-        arguments, this only checks that the lock is held. The lock must have one key. The reply is that of RESP2, decoded as
-        the client decodes.
+        The lock must have one key. The data must be on the lock's server, and in a cluster in the lock's slot: give both keys
+        the same ``{tag}``. Without arguments, the server only checks that the lock is held. The reply is that of RESP2. Its
+        strings are decoded as redis-py's client decodes them.
 
-        LockLostError if the lock is lost: the command did not run. Errors of the command are
-        redis-py's, and the lock stays held. The command is not repeated when its reply is lost: after an
-        UnreachableError or a cancellation, the command may have run.
+        LockLostError if the lock is lost: the command did not run. After an error of the command, which is one of redis-py's,
+        the lock stays held. If the reply is lost, the client does not repeat the command. So after an UnreachableError or a
+        cancellation, the command may have run.
         """
         return self._run(self._guarded(command))
 
@@ -351,7 +352,7 @@ class LockBase(Generic[E, B, N]):
 
     @classmethod
     def resume(cls, redis: Any, handle: str, **options: Any) -> Any:
-        """Continue a tenure of another object or process, from its ``handle()``. LockLostError if the tenure is over."""
+        """Continue the tenure of a ``handle()``, made by any object or process. LockLostError if the tenure is over."""
         refuse(options, dict.fromkeys(_OF_A_HANDLE, "the handle decides this"))
         timeout, named, left, tenures, owner, lease, token, is_renewed, holds = unpack(handle)
         lock = cls(redis, tenures[0].key, timeout, auto_renewal=is_renewed, owner=named, **options)
@@ -376,33 +377,32 @@ class LockBase(Generic[E, B, N]):
             return is_held
         self._check_alone(waits=limit is None)
         named = token.encode() if isinstance(token, str) else None if token is None else bytes(token)
-
-        def owner() -> bytes:
-            # Two acquisitions with the same token have different owners, so the second must wait,
-            # as with redis-py.
-            return self._owner or (new_owner() if named is None else named + b":" + new_owner())
-
         lease = self.timeout or self.lease
         if self.hold_limit is not None and (lease or self.hold_limit <= _DEFAULT_LEASE):
             lease = min(lease or self.hold_limit, self.hold_limit)
-        while is_held is None:
+        waits = call.waits and len(self._parts) == 1  # the first round tries several keys without waiting
+        while not is_held:
             tenures = [Tenure(key, kind) for key, kind in self._parts]
-            # While the caller waits for a later key, the keys that it already has are renewed in any case.
+            # Each round has a new owner, because a late release of an earlier round must not end a grant. With redis-py,
+            # two acquisitions with the same token exclude each other. So here they have different owners.
+            owner = self._owner or (b"" if named is None else named + b":") + new_owner()
+            # While the caller waits for a key, the client always renews the keys that are granted.
             is_renewed = self._is_renewed or len(tenures) > 1
-            holding = Holding(owner(), millis(lease) if lease else 0, tenures, self._kind.event(), named, is_renewed)
+            holding = Holding(owner, millis(lease) if lease else 0, tenures, self._kind.event(), named, is_renewed)
             try:
-                is_held = await Acquisition(self, call, holding, None if self._owner else owner).run()
-            except LockLostError:  # before all keys were held, so the program has lost nothing
+                is_held = await Acquisition(self, call, holding).run(waits)
+                if not is_held and waits == call.waits:
+                    return False
+            except LockLostError:  # the program has not held the lock yet
                 if not call.waits:
                     raise
                 await self._runtime.sleep(0.05)  # the lease may be shorter than a round trip
             finally:
                 holding.is_over = not is_held
-        if not is_held:
-            return False
+            waits = call.waits
         try:
             self._check_alone()
-        except LockError:  # another thread or task has acquired meanwhile, with the same object
+        except LockError:  # another caller with the same object has acquired meanwhile
             holding.is_over = True
             if self._owner is None:  # with a named owner, both acquisitions are the same tenure
                 await protocol.release(holding, self._call(), False)
@@ -416,10 +416,10 @@ class LockBase(Generic[E, B, N]):
         return True
 
     def _check_alone(self, waits: bool = False) -> None:
-        """LockError if the caller holds the lock, and would wait for itself or hold it twice."""
+        """LockError if the caller holds the lock, and would wait for itself or hold the lock twice."""
         holdings, caller = self._place()
-        own = holdings.get(caller)
-        if own is not None and own.held:
+        own = holdings.get(caller, NOTHING)
+        if own.held:
             waits_for_itself = own.is_renewed and waits and self.thread_local
             if waits_for_itself or any(kind for _, kind in self._parts):
                 raise lock_error(LockError, "The caller holds the lock already (reentrant=True?)", self.name)
@@ -427,39 +427,33 @@ class LockBase(Generic[E, B, N]):
     async def _reenter(self, call: Call) -> bool | None:
         """Acquire once more. None if the caller does not hold the lock, or if another thread or task has just released it."""
         holdings, caller = self._place()
-        holding = holdings.get(caller)
-        if holding is None or holding.pid != os.getpid() or not self.reentrant:
+        holding = holdings.get(caller, NOTHING)
+        if holding.pid != os.getpid() or not self.reentrant:
             return None
-        turn = self._runtime.enter_turns(holding.turns)
-        try:
-            await call.wait_for_turn(holding, turn)
+        with Turn(self._runtime, holding.turns, 1) as turn:
+            await call.wait_for(turn)
             if holding.is_over:
                 return None
-            return await Acquisition(self, call, self._current("acquire once more"), None).run()
-        finally:
-            self._runtime.leave_turns(holding.turns, turn, 1)
+            return await Acquisition(self, call, self._current("acquire once more")).run(call.waits)
 
     async def _release(self) -> None:
-        holding = self._releasable()
-        if holding is None:
+        holding = self._holding
+        if holding is NOTHING:
             raise lock_error(LockError, "Cannot release a lock that's not owned or is already unlocked.", self.name)
         if holding.pid != os.getpid():
             raise lost("release", self.name)
         await self._release_one(holding)
 
     async def _release_one(self, holding: Holding) -> None:
-        call, turn = self._call(), self._runtime.enter_turns(holding.turns)
-        try:
-            await call.wait_for_turn(holding, turn)
-        except BaseException as error:
-            self._runtime.leave_turns(holding.turns, turn, 1)
-            if not isinstance(error, (Exception, GeneratorExit)):  # the release goes on in the background
-                self._runtime.start(self._release_one(holding))
-            raise
-        try:
+        call = self._call()
+        with Turn(call.runtime, holding.turns, 1) as turn:
+            try:
+                await call.wait_for(turn)
+            except BaseException as error:
+                if not isinstance(error, (Exception, GeneratorExit)):  # the release goes on in the background
+                    self._runtime.start(self._release_one(holding))
+                raise
             await self._release_now(holding, call)
-        finally:
-            self._runtime.leave_turns(holding.turns, turn, 1)
 
     async def _release_now(self, holding: Holding, call: Call) -> None:
         if holding.is_over:
@@ -470,25 +464,23 @@ class LockBase(Generic[E, B, N]):
             await self._release_others(holding, call)
             raise lost("release", self.name)
         if holding.holds == 1:
-            # Forget the holding before the request is sent: a renewal after the release would report a loss.
+            # Forget the holding before the client sends the request: a renewal after the release would report a loss.
             self._forget(holding)
         await protocol.release(holding, call, self._owner is not None)
 
     async def _release_others(self, holding: Holding, call: Call) -> None:
-        """Give back all keys of a lock that is lost because one of its keys is lost."""
+        """Release all keys of a lock that is lost because one of its keys is lost."""
         if len(holding.tenures) > 1:
             requests = [Request(tenure.key, holding.release_command(tenure)) for tenure in holding.tenures]
-            # A late release must not end the next tenure of the same owner. So with a named owner, the requests are
-            # not repeated for long.
-            await call.give_up(requests, None, self.patience if self._owner is None else protocol.GIVE_UP_LIMIT)
+            await call.give_up(requests, None, self._owner is not None)
 
     async def _renew(
         self, verb: str, lease_of: Callable[[Holding, Tenure], Number], needs_timeout: bool = True
     ) -> bool:
-        """Set the leases to this number of seconds."""
-        if needs_timeout and self.timeout is None and self._releasable() is not None:
-            raise lock_error(LockError, f"Cannot {verb} a lock with no timeout", self.name)
+        """Set the leases to the numbers of seconds that `lease_of` returns."""
         holding = self._current(verb)
+        if needs_timeout and self.timeout is None:
+            raise lock_error(LockError, f"Cannot {verb} a lock with no timeout", self.name)
         leases = {tenure: millis(lease_of(holding, tenure)) for tenure in holding.tenures}
         await protocol.renew(holding, self._call(), verb, leases)
         return True
@@ -498,7 +490,7 @@ class LockBase(Generic[E, B, N]):
         for tenure in holding.tenures:
             former = tenure.kind
             weight = former[-1] if "WEIGHT" in former and not shared else None
-            tenure.kind = kind(shared, slots, weight)  # renewals name the new mode, even if no reply arrives
+            tenure.kind = kind(shared, slots, weight)  # later renewals name the new kind, even if no reply arrives
             try:
                 await protocol.renew(holding, call, "downgrade", {tenure: holding.lease})
             except LockError:
@@ -516,7 +508,7 @@ class LockBase(Generic[E, B, N]):
         return decoded(reply, self.redis.get_encoder().decode)
 
     async def _query(self, commands: list[Command], *expected: str) -> list[Any]:
-        """Send commands that change nothing, each about one key. Return the replies, also errors that are expected."""
+        """Send commands that change nothing, each about one key. Return the replies, and errors with an `expected` code."""
         requests = [Request(command[1], command) for command in commands]
         await self._call().ask(requests)
         for request in requests:
@@ -529,8 +521,8 @@ class LockBase(Generic[E, B, N]):
         return any(reply is not None for reply in replies)
 
     async def _owned(self) -> bool:
-        holding = self._releasable()
-        if holding is None or holding.pid != os.getpid():
+        holding = self._holding
+        if holding.pid != os.getpid():
             return False
         commands = [("LOCK.GUARD", tenure.key, tenure.token) for tenure in holding.tenures]
         return not any(map(error_code, await self._query(commands, "FENCED", "WRONGTYPE")))
@@ -577,7 +569,7 @@ class MultiLockBase(LockBase[Any, Any, Any]):
 
     @staticmethod
     def _check_options(lock: LockBase[Any, Any, Any]) -> None:
-        """ValueError if the lock has an option that this class would ignore."""
+        """ValueError if the lock has an option that MultiLock would ignore."""
         taken_over = {"redis", "name", "shared", "slots", "weight", "sleep"}  # `sleep` has no effect in any lock
         if lock.slots is not None:
             taken_over.add("thread_local")  # Semaphore sets it
@@ -598,11 +590,11 @@ class ReadWriteLockBase(Generic[L]):
         self._lock()  # checks the options now
 
     def read(self) -> L:
-        """A lock that is held together with other readers, not yet acquired."""
+        """A lock that readers hold together, not yet acquired."""
         return self._lock(shared=True)
 
     def write(self) -> L:
-        """A lock that excludes all others, not yet acquired."""
+        """A lock that excludes all other holders, not yet acquired."""
         return self._lock()
 
 
@@ -633,3 +625,24 @@ class SemaphoreBase(Generic[L]):
 
     async def _acquire(self, lock: L, blocking: bool | None, timeout: Number | None) -> L | None:
         return lock if (await lock._acquire(blocking, timeout, None)) else None
+
+
+async def lead(make: Callable[..., L], run: Callable[[L], Awaitable[T]], options: dict[str, Any]) -> T:
+    """Run the program's function as the leader. After a loss of the leadership, wait for it again."""
+    refuse(options, _OF_A_LEADER)
+    while True:
+        lock = make(blocking=True, blocking_timeout=None, thread_local=False, **options)
+        try:
+            await lock._acquire(None, None, None)
+        except UnreachableError:
+            continue
+        try:
+            result = await run(lock)
+            if lock.held:
+                return result
+        except LockLostError:
+            if lock.held:
+                raise
+        finally:
+            with suppress(LockError, UnreachableError):  # the lock was lost, or it ends with its lease
+                await lock._release()

@@ -1,7 +1,7 @@
 """The requests of a lock to a server, the same for threads and for asyncio: see clients/README.md.
 
-A request may be sent twice: when its reply is lost, the client does not know whether the server has carried it out. So each
-acquisition names the count of holds that it leads to, and each other request the fencing token of its tenure.
+When a reply is lost, the client does not know whether the server has executed the request, and repeats it. So each acquisition
+names the count of holds that it leads to, and each other request names the fencing token of its tenure.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Any, Callable
 
 from redis.exceptions import AuthenticationError, ResponseError
 
-from ._runtime import Runtime
+from ._runtime import Runtime, Turn
 from ._tenure import Holding, Request, Tenure
 from ._wire import DENIALS, FOREVER, NETWORK_ERRORS, Address, Command, NotSent, back_off, lease_end, millis
 from .errors import UnreachableError, UnreplicatedError, lock_error, lost, refused
 
-#: The length of a slice in seconds. A long wait is a series of requests, and each of them waits for one slice.
+#: The length of a slice in seconds. A long wait is a series of requests, and each request waits for one slice.
 SLICE = 10.0
-#: The milliseconds for which a waiter keeps its queue position between two slices, or while it reconnects.
+#: For how many milliseconds the server keeps the queue position between two slices, or while the client reconnects.
 KEEP = 5000
-#: The longest lease of a grant that is not confirmed yet, in milliseconds.
+#: The longest lease of a grant that the client has not confirmed, in milliseconds.
 SHORT_LEASE = 3000
 #: How long a caller that leaves waits for the release of a lock that may have been granted, in seconds.
 GIVE_UP_LIMIT = 0.2
@@ -28,6 +28,8 @@ GIVE_UP_LIMIT = 0.2
 _GRACE = 0.06
 #: The time for the reply to the last attempt, in seconds.
 _SHORTEST = 0.05
+#: The longest patience in seconds. An infinite time is too long for a socket.
+_LONGEST = 1_000_000.0
 
 
 class Call:
@@ -38,30 +40,29 @@ class Call:
 
     def __init__(self, runtime: Runtime, patience: float, response_limit: float, limit: float | None = 0) -> None:
         now = monotonic()
-        self.runtime, self.patience, self._response_limit = runtime, patience, response_limit
+        self.runtime, self.patience = runtime, min(patience, _LONGEST)
+        self._response_limit = min(response_limit, _LONGEST)
         self.waits = limit != 0
         self.wait_until = FOREVER if limit is None else now + limit
-        self.until = FOREVER  # after this time the call cannot succeed
+        self.until = FOREVER  # after this time the call fails
         self.answered = False
         self._heard_at = now  # for a call that waits, each answer starts the patience again
 
     def is_late(self) -> bool:
         return monotonic() >= self.wait_until
 
-    async def wait_for_turn(self, holding: Holding, turn: Any) -> None:
-        """Wait until only this caller may change the count of holds. UnreachableError if the previous caller gets no answer."""
-        turn.clear()
-        while not self.runtime.has_turn(holding.turns, turn, 1):
+    async def wait_for(self, turn: Turn) -> None:
+        """Wait until this caller may change the count of holds. UnreachableError if the caller before it gets no answer."""
+        while not turn.has_begun():
             left = self._end(None, 0.0) - monotonic()
             if left <= 0:
                 raise UnreachableError("no server answers what another caller asks about this lock")
-            await self.runtime.wait_for(turn, left)
-            turn.clear()
+            await turn.wait(left)
 
     async def ask(self, requests: list[Request], end: float | None = None, extra: float = 0.0) -> None:
         """Send requests, one pipeline for each node, until each has an answer. UnreachableError if no server answers.
 
-        A reply may take ``extra`` seconds longer. ``end`` is when to stop asking, instead of at the end of the patience.
+        A reply may take ``extra`` seconds longer. ``end``: repeat the requests until this time, not until the patience ends.
         """
         unanswered = requests
         while unanswered:
@@ -100,58 +101,56 @@ class Call:
         return failure
 
     def _end(self, end: float | None, extra: float) -> float:
-        """When to stop asking if no server answers."""
+        """Until when to repeat requests if no server answers."""
         end = min(self._heard_at + self.patience + extra, self.until) if end is None else end
         return min(end, max(self.wait_until, monotonic())) if self.waits else end
 
     def lost(self, holding: Holding, verb: str, key: bytes, reply: Any = None) -> Exception:
-        """The error for a loss that this call finds. The program gets the lost signal too."""
+        """The error for a loss that this call finds. The program also gets the lost signal."""
         self.runtime.lose(holding)
         return lost(verb, key, reply)
 
-    async def give_up(self, requests: list[Request], error: BaseException | None, patience: float) -> None:
+    async def give_up(self, requests: list[Request], error: BaseException | None, is_owner_used_again: bool) -> None:
         """Release locks that may have been granted. ``error`` is the reason.
 
-        The caller waits for the replies for at most 200 ms, or not at all if it is a cancelled task. The requests
-        are then repeated in the background, until the patience is over. A lock that cannot be given back ends with
-        its lease. A patience of at most 200 ms means that the same owner may soon acquire the lock again, and that a
-        late release would end the new tenure. Then the requests are not repeated in the background, and a cancelled
-        task waits, too.
+        The caller waits for the replies for at most 200 ms. A cancelled task does not wait. Then the client repeats the
+        requests in the background until the patience is over. A lock that the client cannot release ends with its lease.
+
+        ``is_owner_used_again``: the same owner may soon acquire the lock again, and a late release would end the new tenure.
+        So the client repeats nothing in the background, and a cancelled task waits, too.
         """
-        if not requests or isinstance(error, GeneratorExit):  # the event loop has ended
+        if not requests or isinstance(error, GeneratorExit):  # the event loop has closed
             return
-        is_awaited = patience <= GIVE_UP_LIMIT
         limit = _SHORTEST if isinstance(error, UnreachableError) else GIVE_UP_LIMIT
         if self.waits:
             limit = max(_SHORTEST, min(limit, self.wait_until + 0.19 - monotonic()))
-        patience = limit - _SHORTEST if is_awaited else patience  # the last attempt begins when the patience is over
+        # The last attempt begins when the patience is over.
+        patience = limit - _SHORTEST if is_owner_used_again else self.patience
         giving_up = self.runtime.start(Call(self.runtime, patience, self._response_limit).ask(requests))
         is_interrupted = error is not None and not isinstance(error, Exception)
-        if is_awaited:
+        if is_owner_used_again:
             await self.runtime.wait(giving_up, 2.0)  # on a busy machine, the last attempt may take longer
         elif not self.runtime.is_asynchronous or not is_interrupted:
             await self.runtime.wait(giving_up, limit)
 
 
 class Acquisition:
-    """One acquisition of all keys of a holding, or one more hold. A caller that leaves releases the keys that it may hold.
+    """One acquisition of all keys of a holding, or one more hold of them. If it fails, it releases what was granted."""
 
-    `new_owner` makes another owner. None means that the owner must not change.
-    """
-
-    def __init__(self, lock: Any, call: Call, holding: Holding, new_owner: Callable[[], bytes] | None) -> None:
-        self._lock, self._call, self._holding, self._new_owner = lock, call, holding, new_owner
+    def __init__(self, lock: Any, call: Call, holding: Holding) -> None:
+        self._lock, self._call, self._holding = lock, call, holding
         self._holds = holding.holds + 1  # the count of holds if the acquisition succeeds
         for tenure in holding.tenures:
             tenure.is_pending = False
 
-    async def run(self) -> bool:
-        """Acquire within the call's wait limit. False if a lock is still busy at the limit.
+    async def run(self, waits: bool) -> bool:
+        """Acquire one key after the other, within the call's wait limit. False if a key is still busy at the limit.
 
-        LockLostError if a key was lost before all were held. A wait notices the loss at the end of a slice.
+        If ``waits`` is False, try all keys in one pipeline instead. LockLostError if a key was lost before all keys were
+        held. A wait notices the loss at the end of a slice.
         """
         try:
-            is_held = await self._run()
+            is_held = await self._run(waits)
         except BaseException as error:
             await self._give_back(error)
             if isinstance(error, UnreachableError) and self._call.answered and self._call.is_late():
@@ -161,25 +160,16 @@ class Acquisition:
             await self._give_back()
         return is_held
 
-    async def _run(self) -> bool:
+    async def _run(self, waits: bool) -> bool:
         tenures = self._holding.tenures
-        has_several = len(tenures) > 1
-        are_granted = await self._try(tenures)
-        if not are_granted and not self._call.waits:
-            return False
-        if not are_granted and has_several:
-            await self._give_back()
-            tenures = self._holding.tenures = [Tenure(tenure.key, tenure.kind) for tenure in tenures]
-            if self._new_owner is not None:  # a late release of the old owner must not end a new grant
-                self._holding.owner = self._new_owner()
-        for tenure in tenures:
-            if not (are_granted or (has_several and await self._try([tenure])) or await self._wait(tenure)):
+        for group in [[tenure] for tenure in tenures] if waits else [tenures]:
+            if not (await self._try(group) or (waits and await self._wait(group[0]))):
                 return False
             self._holding.holds = self._holds
-            if has_several:  # renew this key during the wait for the next key
+            if len(tenures) > 1:  # renew this key during the wait for the next key
                 self._call.runtime.watch(self._holding)
             if not self._holding.held:
-                raise lost("acquire", tenure.key)
+                raise lost("acquire", group[0].key)
         return True
 
     async def _give_back(self, error: BaseException | None = None) -> None:
@@ -189,51 +179,41 @@ class Acquisition:
                 tenure.is_pending = False
                 command = ("LOCK.RELEASE", tenure.key, self._holding.owner, "HOLDS", self._holds - 1)
                 requests.append(Request(tenure.key, command))
-        # A late release must not end the next tenure of the same owner. So it is repeated for long only if the owner
-        # is not used again.
-        is_safe = self._new_owner is not None and self._holds == 1
-        await self._call.give_up(requests, error, self._call.patience if is_safe else GIVE_UP_LIMIT)
+        await self._call.give_up(requests, error, self._lock._owner is not None or self._holds > 1)
 
     async def _try(self, tenures: list[Tenure], end: float | None = None) -> bool:
         requests = await self._ask(tenures, self._holding.acquire_command, end)
         return all([r.reply is not None and await self._accept(t, r) for t, r in zip(tenures, requests)])
 
     async def _wait(self, tenure: Tenure) -> bool:
-        """Wait in the server's queue. While all waiting connections are in use, try again and again instead."""
+        """Wait in the server's queue. While all waiting connections are in use, poll instead."""
         call, runtime, pause = self._call, self._call.runtime, 0.05
-        turns, most = runtime.turns, self._lock.waiting_connections
-        turn = runtime.enter_turns(turns)
-        try:
+        with Turn(runtime, runtime.turns, self._lock.waiting_connections) as turn:
             while not call.is_late():
                 if not self._holding.held:
                     raise lost("acquire", tenure.key)
-                turn.clear()
-                if runtime.has_turn(turns, turn, most):
+                if turn.has_begun():
                     [request] = await self._ask([tenure], self._slice_command, call.wait_until, SLICE)
                     if request.reply is not None and await self._accept(tenure, request, is_confirmed=False):
                         return True
                     if request.reply is None and not tenure.is_pending:  # this was the last slice
                         return False
-                    continue
-                await runtime.wait_for(turn, max(0.0, min(pause, call.wait_until - monotonic())))
-                if not runtime.has_turn(turns, turn, most):
+                elif not await turn.wait(min(pause, call.wait_until - monotonic())):
                     pause = min(1.0, pause * 2)
                     if await self._try([tenure], call.wait_until):
                         return True
             return False
-        finally:
-            runtime.leave_turns(turns, turn, most)
 
     def _slice_command(self, tenure: Tenure, holds: int, lease: int) -> Command:
         left = max(0.0, self._call.wait_until - monotonic())
-        # Between two slices the caller notices the loss of other keys. So no slice is longer than their lease.
+        # Between two slices the caller notices the loss of a key that it holds. So no slice is longer than the lease.
         most = min(SLICE, self._holding.lease / 1000) if self._holding.deadline < FOREVER else SLICE
         keep = ("KEEP", KEEP) if left > most else ()
         block = ("BLOCK", millis(min(most, left)), *keep)
         return self._holding.acquire_command(tenure, holds, min(lease, SHORT_LEASE), *block)
 
     async def _accept(self, tenure: Tenure, request: Request, is_confirmed: bool = True) -> bool:
-        """Take a grant. A grant with a short lease, or a late grant, is confirmed first. False if its lease is over."""
+        """Note a grant. First confirm a grant with a short lease, and a late grant. False if the lease is over."""
         holding = self._holding
         tenure.token, _, lease = map(int, request.reply)
         holding.lease = holding.lease or lease
@@ -258,7 +238,7 @@ class Acquisition:
     async def _ask(
         self, tenures: list[Tenure], make: Callable[..., Command], end: float | None = None, extra: float = 0.0
     ) -> list[Request]:
-        """Ask about keys. Note for each key whether the server may keep a grant or a queue position for the caller."""
+        """Send a request for each key. Note for which keys the server may keep a grant or a queue position."""
         wait: tuple[Command, ...] = ()
         if self._lock.replicas is not None and not extra:
             count, within = self._lock.replicas
@@ -288,7 +268,7 @@ class Acquisition:
 
 
 async def release(holding: Holding, call: Call, is_owner_named: bool) -> None:
-    """Give one hold of each key back. The tenures were held when the release began."""
+    """Release one hold of each key. The tenures were held when the release began."""
     requests = [Request(tenure.key, holding.release_command(tenure)) for tenure in holding.tenures]
     call.until = max(tenure.deadline for tenure in holding.tenures)
     left = holding.holds - 1
@@ -298,15 +278,15 @@ async def release(holding: Holding, call: Call, is_owner_named: bool) -> None:
     except UnreachableError as error:
         failure = error
     except BaseException as interruption:
-        # The caller cannot know whether the server has released the locks. So the release is repeated in the
-        # background: otherwise the locks might stay held until their leases end.
+        # The caller cannot know whether the server has released the locks. The client repeats the release in the
+        # background, so that the locks do not stay held until their leases end.
         holding.holds = left
         unanswered = [request for request in requests if not request.is_answered]
-        await call.give_up(unanswered, interruption, GIVE_UP_LIMIT if left or is_owner_named else call.patience)
+        await call.give_up(unanswered, interruption, is_owner_named or left > 0)
         raise
     for request in requests:
         if request.code == "NOTHELD" and request.may_have_run and not left:
-            continue  # an earlier attempt was carried out, but its reply was lost
+            continue  # the server has executed an earlier attempt, whose reply was lost
         if request.code in DENIALS:
             raise call.lost(holding, "release", request.key, request.reply)
         if request.code and request.is_answered:
@@ -317,7 +297,7 @@ async def release(holding: Holding, call: Call, is_owner_named: bool) -> None:
 
 
 async def renew(holding: Holding, call: Call, verb: str, leases: dict[Tenure, int] | None = None) -> None:
-    """Give tenures leases in milliseconds, or the longest that the server accepts. The default is the holding's lease."""
+    """Give tenures these leases, in milliseconds, or the longest that the server accepts. Default: the holding's lease."""
     leases = leases or dict.fromkeys(holding.tenures, holding.lease)
     requests = [holding.renewal(tenure, lease) for tenure, lease in leases.items()]
     try:
@@ -335,9 +315,9 @@ async def renew(holding: Holding, call: Call, verb: str, leases: dict[Tenure, in
 
 
 async def guarded(holding: Holding, command: Command, call: Call) -> Any:
-    """Run a command if the lock is held. The server checks this too. LockLostError if the lock is not held.
+    """Run a command if the server has the tenure. LockLostError if the lock is lost.
 
-    If the server does not know the tenure, renews the tenure and tries again: a server in quarantine restores it.
+    After FENCED, renew the tenure once and repeat the command: a server in quarantine may have forgotten the tenure.
     """
     tenure, verb = holding.tenures[0], "guard a command with"
     request = Request(tenure.key, ("LOCK.GUARD", tenure.key, tenure.token, *command), is_repeatable=False)

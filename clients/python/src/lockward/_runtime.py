@@ -1,4 +1,4 @@
-"""The connections of one client's locks, and the renewals of what is held."""
+"""The connections of one client's locks, and the renewals of the held locks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 import os
+import sys
 import threading
 import uuid
 import weakref
@@ -24,12 +25,12 @@ logger = logging.getLogger("lockward")
 
 #: For how many seconds an idle connection is kept.
 IDLE_LIMIT = 10.0
-#: The seconds between two checks of the idle connections. A closed connection may mean that the server was restarted.
+#: The seconds between two checks of the idle connections. If one is closed, the server may have restarted.
 CUT_PERIOD = 0.1
-#: Renewals that are due within so many seconds are sent together.
+#: The client sends renewals together that are due within this number of seconds.
 TOGETHER = 0.1
 _MAX_REDIRECTS = 5
-#: Options of redis-py's own connections that make no sense for the connections of locks.
+#: Words in the names of redis-py's options that the connections of locks do not take.
 _FOREIGN_OPTIONS = ("maint", "orig_", "event_dispatcher", "registry", "response_callbacks", "redis_connect_func")
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ T = TypeVar("T")
 class Runtime:
     """The connections and holdings of one client's locks in one process, and in asyncio in one event loop.
 
-    A thread or a task watches the leases. The watcher never does anything that could block for long.
+    A thread or a task, the watcher, watches the leases. It never blocks for long.
     """
 
     is_asynchronous: ClassVar[bool]
@@ -48,14 +49,14 @@ class Runtime:
     def __init__(self, client: Any) -> None:
         self.loop: Any = None  # only in asyncio
         self._client = weakref.ref(client)
-        self._mutex = threading.RLock()
+        self.mutex = threading.RLock()
         self._idle: dict[Address | None, list[LinkBase]] = {}
         self._used_at = 0.0  # the last time at which a connection was used
-        #: The queue of the callers that want a connection for a wait, with an event for each caller.
-        self.turns: dict[Any, None] = {}
-        #: The references are weak, so that a lock is not renewed after the program has dropped its object.
+        #: The queue of the callers that want a connection for a wait.
+        self.turns: dict[Turn, None] = {}
+        #: The references are weak, so that the client does not renew a lock whose object the program has dropped.
         self._holdings: weakref.WeakSet[Holding] = weakref.WeakSet()
-        #: When the watcher wakes next. A holding that is due later need not wake it.
+        #: When the watcher wakes next. A holding that is due earlier wakes the watcher.
         self._next = FOREVER
         self._changed = self.event()
         self._is_watched = self._is_closed = False
@@ -103,29 +104,11 @@ class Runtime:
             self.start(call())
             return
         try:
-            threading.Thread(target=lambda: finish(call()), name="lockward-lost", daemon=True).start()
-        except RuntimeError:  # the program is ending, or there are too many threads
+            start_thread("lockward-lost", finish, call())
+        except RuntimeError:
             logger.exception("the on_lost callback has not been called")
 
     # Connections.
-
-    def enter_turns(self, turns: dict[Any, None]) -> Any:
-        """Queue for a turn. Return an event, which is set when `has_turn` may have become true."""
-        turn = self.event()
-        with self._mutex:
-            turns[turn] = None
-        return turn
-
-    def has_turn(self, turns: dict[Any, None], turn: Any, most: int) -> bool:
-        """Whether the turn is one of the first `most`. Once true, this stays true."""
-        with self._mutex:
-            return turn in islice(turns, most)
-
-    def leave_turns(self, turns: dict[Any, None], turn: Any, most: int) -> None:
-        with self._mutex:
-            del turns[turn]
-            for next_one in islice(turns, most - 1, most):
-                next_one.set()
 
     def by_node(self, requests: list[Request]) -> Iterable[tuple[Address | None, list[Request]]]:
         return grouped(requests, lambda request: self.servers.node_of(request.key, request.failures))
@@ -135,8 +118,8 @@ class Runtime:
     ) -> None:
         """Send requests to a node in one pipeline, and note their replies, within a limit of seconds.
 
-        If a cluster node redirects a request, the request is sent to the node that the reply names. `asking` goes before each
-        request if its slot is being moved to this node.
+        If a cluster node redirects a request, send it to the node that the reply names. `asking` is the command to send
+        before each request if its slot is being moved to this node.
         """
         until = monotonic() + limit
         link = self._take_idle(node)
@@ -173,7 +156,7 @@ class Runtime:
     async def connect(self, pool: Any, until: float, address: Address | None = None, **options: Any) -> LinkBase:
         """Open a connection with the options of a pool. If Sentinels know the server, `address` is its address.
 
-        The connection is opened in the background, because name lookups, handshakes and TLS do not keep to `until`.
+        Another thread or task opens the connection, because name lookups, handshakes and TLS ignore `until`.
         """
         limit = max(0.05, until - monotonic())
         theirs = pool.connection_kwargs.items()
@@ -195,7 +178,7 @@ class Runtime:
         return link
 
     def _take_idle(self, node: Address | None) -> LinkBase | None:
-        with self._mutex:
+        with self.mutex:
             links = self._idle.get(node)
             link = links.pop() if links else None
         if link is not None and link.is_cut():
@@ -206,7 +189,7 @@ class Runtime:
 
     def _keep_idle(self, node: Address | None, link: LinkBase) -> None:
         link.idle_since = self._used_at = monotonic()
-        with self._mutex:
+        with self.mutex:
             if not self._is_closed:
                 self._idle.setdefault(node, []).append(link)
         if self._is_closed:
@@ -215,15 +198,15 @@ class Runtime:
             self._wake()
 
     def close_idle(self, since: float = FOREVER) -> None:
-        """Close the connections that were not used since a time."""
-        with self._mutex:
+        """Close the idle connections that nobody has used since a time."""
+        with self.mutex:
             for links in self._idle.values():
                 while links and links[0].idle_since <= since:
                     links.pop(0).close()
 
     def connection_lost(self, node: Address | None) -> None:
-        """Renew all locks of the node at once: a server that was restarted may have forgotten them."""
-        with self._mutex:
+        """Renew all locks of the node at once: a server that has restarted may have forgotten them."""
+        with self.mutex:
             for link in self._idle.pop(node, []):
                 link.close()
         holdings = self._watched()
@@ -240,14 +223,14 @@ class Runtime:
         """Renew the lock while it is held. Tell the program when the lock is lost."""
         if holding.is_over:
             return
-        with self._mutex:
+        with self.mutex:
             self._holdings.add(holding)
         if self._next > min([holding.deadline, *[tenure.renew_at for tenure in holding.tenures]]):
             self._wake()
 
     def lose(self, holding: Holding) -> None:
         """Tell the program, once, that the lock is lost."""
-        with self._mutex:
+        with self.mutex:
             if holding.is_over or holding.pid != os.getpid():
                 return
             holding.lost.set()
@@ -256,12 +239,12 @@ class Runtime:
             self.call_on_lost(lock)
 
     def _watched(self) -> list[Holding]:
-        with self._mutex:  # a set must not change while it is iterated over
+        with self.mutex:  # no other thread may change the set during an iteration
             return list(self._holdings)
 
     def _wake(self) -> None:
         self._changed.set()
-        with self._mutex:
+        with self.mutex:
             if not self._is_watched:
                 watch = self._watch()
                 try:
@@ -269,16 +252,17 @@ class Runtime:
                     self._is_watched, self._is_closed = True, False
                 except RuntimeError as error:
                     watch.close()
-                    logger.warning("no lock is renewed, and no loss is reported: %s", error)
+                    if self._holdings:
+                        logger.warning("no lock is renewed, and no loss is reported: %s", error)
 
     async def _watch(self) -> None:
-        """Run until no lock is held and no connection was used for a while."""
+        """Run until no lock is held, and no connection was used in the last `IDLE_LIMIT` seconds."""
         try:
             while True:
                 self._changed.clear()
-                self._next = FOREVER  # so `watch` wakes this loop, even if its change comes too late for this round
+                self._next = FOREVER  # so that `watch` wakes this loop if it adds a holding during this round
                 self._next = self._tick(now := monotonic())
-                with self._mutex:  # a connection may have come back meanwhile, and nobody else closes it
+                with self.mutex:  # a call may have returned a connection meanwhile, and nothing else closes it
                     is_idle = not self._holdings and not any(self._idle.values())
                     if is_idle and (self._client() is None or now > self._used_at + IDLE_LIMIT):
                         self._is_watched = False
@@ -295,28 +279,30 @@ class Runtime:
         self.close_idle()
 
     def _tick(self, now: float) -> float:
-        """End the tenures whose leases are over, and renew those that are due. Return the time of the next call."""
+        """Report the locks whose leases are over, and renew the tenures that are due. Return the time of the next call."""
         due: list[Request] = []
         then = FOREVER
         for holding in self._watched():
             deadline = holding.deadline
             if holding.is_over or holding.lost.is_set() or now >= deadline:
                 self.lose(holding)
-                with self._mutex:
+                with self.mutex:
                     self._holdings.discard(holding)
             else:
                 for tenure in holding.tenures:
                     if tenure.renew_at <= now + min(TOGETHER, holding.lease / 30_000):
-                        # If the lock is not renewed, the new lease ends when the present lease ends.
+                        # If the program wants no renewal, the new lease ends when the present lease ends.
                         lease = holding.lease if holding.is_renewed else millis(tenure.deadline - now)
                         due.append(holding.renewal(tenure, lease))
                         due[-1].failures = tenure.failures
-                        tenure.renew_at = now + holding.lease / 3000  # the outcome of the renewal sets the next time
+                        tenure.renew_at = (
+                            now + holding.lease / 3000
+                        )  # until the outcome of this renewal sets the next time
                 then = min([then, deadline, *[tenure.renew_at for tenure in holding.tenures]])
         for node, renewals in self.by_node(due):
             self.start(self._renew(node, renewals, now))
         self.close_idle(FOREVER if self._client() is None else now - IDLE_LIMIT)
-        with self._mutex:
+        with self.mutex:
             idle = [(node, any(link.is_cut() for link in links)) for node, links in self._idle.items() if links]
         for node in [node for node, is_cut in idle if is_cut]:
             self.connection_lost(node)
@@ -334,8 +320,46 @@ class Runtime:
                 is_lost = request.holding.note_renewal(request.tenure, request)
                 self.lose(request.holding) if is_lost else self.watch(request.holding)
         finally:
-            for request in renewals:  # only now: meanwhile another thread may have sent a shorter lease
+            for request in renewals:  # not earlier: another thread may send a shorter lease meanwhile
                 request.end()
+
+
+def start_thread(name: str, run: Callable[..., object], *arguments: Any) -> None:
+    """Start a daemon thread. RuntimeError if the program is ending, or if there are too many threads."""
+    if sys.is_finalizing():  # before Python 3.12, `Thread.start` would wait forever
+        raise RuntimeError("the program is ending")
+    threading.Thread(target=run, args=arguments, name=name, daemon=True).start()
+
+
+class Turn:
+    """The turn of a caller in a queue. The first `most` callers of the queue have their turns until their `with` blocks end."""
+
+    def __init__(self, runtime: Runtime, queue: dict[Turn, None], most: int) -> None:
+        self._runtime, self._queue, self._most = runtime, queue, most
+        self._event: Any = None  # made by `wait`, because few callers wait
+
+    def __enter__(self) -> Turn:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with self._runtime.mutex:
+            self._queue.pop(self, None)
+            for next_one in islice(self._queue, self._most - 1, self._most):
+                if next_one._event is not None:
+                    next_one._event.set()
+
+    def has_begun(self) -> bool:
+        """Whether the turn has begun. The first call enters the queue, inside the `with` block, which leaves it in any case."""
+        with self._runtime.mutex:
+            self._queue.setdefault(self)
+            return self in islice(self._queue, self._most)
+
+    async def wait(self, limit: float) -> bool:
+        """Wait for the turn for at most `limit` seconds. Return whether it has begun."""
+        self._event = self._runtime.event()
+        if not self.has_begun():
+            await self._runtime.wait_for(self._event, max(0.0, limit))
+        return self.has_begun()
 
 
 def grouped(items: Iterable[T], key: Callable[[T], Address | None]) -> Iterable[tuple[Address | None, list[T]]]:
@@ -359,7 +383,7 @@ class _Process:
 
     def begin(self) -> None:
         self.mutex = threading.RLock()
-        self.runtimes: weakref.WeakKeyDictionary[Any, Runtime] = weakref.WeakKeyDictionary()
+        self.runtimes: weakref.WeakKeyDictionary[Any, dict[Any, Runtime]] = weakref.WeakKeyDictionary()
         self.name, self.numbers = uuid.uuid4(), count(1)
 
 
@@ -370,14 +394,16 @@ if hasattr(os, "register_at_fork"):
 
 
 def runtime_of(client: Any, kind: type[Runtime]) -> Runtime:
-    """The runtime of this client's locks, in asyncio the one for this event loop."""
+    """The runtime of this client's locks. In asyncio, each event loop has its own."""
     loop = asyncio.get_running_loop() if kind.is_asynchronous else None
     with _process.mutex:
-        runtime = _process.runtimes.get(client)
-        if runtime is None or runtime.loop is not loop:
-            runtime = _process.runtimes[client] = kind(client)
-            runtime.loop = loop
-    return runtime
+        runtimes = _process.runtimes.get(client) or _process.runtimes.setdefault(client, {})
+        if loop not in runtimes:
+            for closed in [each for each in runtimes if each.is_closed()]:
+                del runtimes[closed]
+            runtimes[loop] = kind(client)
+            runtimes[loop].loop = loop
+        return runtimes[loop]
 
 
 def new_owner() -> bytes:

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from redis.crc import key_slot
-from redis.exceptions import ConnectionError
+from redis.exceptions import ConnectionError, ResponseError
 
 from ._wire import FOREVER, Address, LinkBase
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("lockward")
 
-#: In seconds: how long the client uses an answer of the Sentinels, how long an answer may take, and how long a request waits
-#: for an answer if a primary is known.
+#: Times in seconds: how long the client uses an answer of the Sentinels, how long an answer may take, and how long a request
+#: waits for an answer if the client knows a primary.
 SENTINEL_PERIOD, SENTINEL_LIMIT, SENTINEL_PATIENCE = 5.0, 1.0, 0.25
 
 
 class Server:
-    """The only server. redis-py's client knows its address, so None stands for the address here."""
+    """The only server. Its address is None here, because redis-py's client knows the address."""
 
     def __init__(self, client: Any, runtime: Runtime) -> None:
         self._client, self.runtime = weakref.ref(client), runtime
@@ -40,7 +40,7 @@ class Server:
         return None
 
     def may_have(self, node: Address | None, key: bytes) -> bool:
-        """Whether a key may be at this node, whose connection was lost."""
+        """Whether a node, whose connection was lost, may have a key."""
         return True
 
     def redirect(self, reply: Exception, node: Address | None) -> Address | None:
@@ -55,13 +55,13 @@ class Server:
 class Cluster(Server):
     """The nodes that redis-py's client knows.
 
-    Every second attempt asks any other node, which redirects to the node that has the key now. So
-    the client needs no current map of the cluster, and never waits for one.
+    After two failures, every second attempt asks another node, and this node redirects the client. So the client never waits
+    for a current map of the cluster.
     """
 
     def __init__(self, client: Any, runtime: Runtime) -> None:
         super().__init__(client, runtime)
-        self._moved: dict[int, Address] = {}  # what MOVED has said: it is newer than the client's map
+        self._moved: dict[int, Address] = {}  # the addresses in replies MOVED, which are newer than the client's map
         self._loading: Any = None
 
     def node_of(self, key: bytes, attempt: int = 0) -> Address | None:
@@ -81,11 +81,14 @@ class Cluster(Server):
         return self.node_of(key) == node
 
     def redirect(self, reply: Exception, node: Address | None) -> Address | None:
-        code, slot, to = str(reply).split()[:3]
-        host, _, port = to.rpartition(":")  # no host means the host of the node that redirects
-        host, port = self.client().nodes_manager.remap_host_port(host or (node[0] if node else ""), int(port))
-        if code == "MOVED":
-            self._moved[int(slot)] = host, int(port)
+        try:
+            code, slot, to = str(reply).split()[:3]
+            host, _, port = to.rpartition(":")  # no host means the host of the node that redirects
+            host, port = self.client().nodes_manager.remap_host_port(host or (node[0] if node else ""), int(port))
+            if code == "MOVED":
+                self._moved[int(slot)] = host, int(port)
+        except ValueError as error:
+            raise ConnectionError(f"a redirection that names no node: {reply}") from error
         return host, int(port)
 
     async def connect(self, node: Address | None, until: float) -> tuple[LinkBase, Address | None]:
@@ -125,8 +128,8 @@ class Sentinels(Server):
             raise ConnectionError("no Sentinel answers")
         link = await self.runtime.connect(self.client().connection_pool, until, node)
         try:
-            [role] = await link.converse([("ROLE",)], until)
-            if isinstance(role, list) and role[0] != b"master":
+            [role] = await link.converse([("ROLE",)], until)  # the user may have no right to this command
+            if not isinstance(role, ResponseError) and not (isinstance(role, list) and role[:1] == [b"master"]):
                 raise ConnectionError("the server is not the primary")
         except BaseException:
             link.close()
@@ -134,7 +137,7 @@ class Sentinels(Server):
         return link, node
 
     def _ask_all(self) -> None:
-        """Ask all Sentinels at once, unless such a request is in progress. The first answer counts."""
+        """Ask all Sentinels at once, if no such request is in progress. The first answer counts."""
         client, now = self._client(), monotonic()
         if client is None or (self._heard < self._asked and now < self._asked + SENTINEL_LIMIT):
             return

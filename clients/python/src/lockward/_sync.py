@@ -6,17 +6,15 @@ import select
 import threading
 from collections.abc import Coroutine
 from concurrent import futures
-from contextlib import suppress
+from functools import partial
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any, Callable, TypeVar
 
-from redis.exceptions import LockError
-
-from ._lock import OF_A_LEADER, LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase, refuse
-from ._runtime import Runtime, finish
+from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase
+from ._lock import lead as lead_with
+from ._runtime import Runtime, finish, start_thread
 from ._wire import Address, LinkBase
-from .errors import LockLostError, UnreachableError
 
 T = TypeVar("T")
 L = TypeVar("L", bound="Lock")
@@ -26,13 +24,12 @@ class Link(LinkBase):
     async def open(self, address: Address | None) -> None:
         self._theirs.connect() if address is None else self._theirs.connect_to(address)
         self._socket, self._poll = self._theirs._sock, None
-        if hasattr(select, "POLLRDHUP"):  # poll reads nothing, so no thread misses a part of its reply
+        if hasattr(select, "POLLRDHUP"):  # poll reads nothing from the connection
             self._poll = select.poll()
             self._poll.register(self._socket, select.POLLRDHUP)
 
-    def send(self, data: bytes, until: float) -> None:
-        self._until = until
-        self._socket.settimeout(max(0.001, until - monotonic()))
+    def send(self, data: bytes) -> None:
+        self._socket.settimeout(max(0.001, self._until - monotonic()))
         self._socket.sendall(data)
 
     async def receive(self) -> bytes:
@@ -62,13 +59,13 @@ class ThreadRuntime(Runtime):
                 outcome.set_exception(error)
 
         try:
-            threading.Thread(target=run, name="lockward-task", daemon=True).start()
-        except RuntimeError:  # the program is ending, or there are too many threads
+            start_thread("lockward-task", run)
+        except RuntimeError:
             run()
         return outcome
 
     def start_watch(self, watch: Coroutine[Any, Any, None]) -> None:
-        threading.Thread(target=finish, args=(watch,), name="lockward", daemon=True).start()
+        start_thread("lockward", finish, watch)
 
     async def wait_for(self, event: threading.Event, limit: float) -> None:
         event.wait(limit)
@@ -98,14 +95,13 @@ class Lock(LockBase[threading.Event, bool, None]):
 class MultiLock(MultiLockBase, Lock):
     """Several locks of one client as one, such as ``MultiLock([Lock(r, "a"), Lock(r, "b")])``: all are held, or none.
 
-    The names and kinds are those of the locks. The other arguments are those of ``Lock``: give them to the MultiLock,
-    because the locks must have none. The locks are acquired in the order of their names, so that two programs do not
-    deadlock. A MultiLock is lost as soon as one of its locks is lost.
+    The locks have the names and the kinds. Give all other arguments of ``Lock`` to the MultiLock. It acquires the locks in
+    the order of their names, so that two programs do not deadlock. It is lost as soon as one of its locks is lost.
     """
 
 
 class ReadWriteLock(ReadWriteLockBase[Lock]):
-    """``read()`` makes a lock that readers hold together, ``write()`` one that excludes all others.
+    """``read()`` makes a lock that readers hold together. ``write()`` makes a lock that excludes all other holders.
 
     The arguments are those of ``Lock``.
     """
@@ -116,8 +112,8 @@ class ReadWriteLock(ReadWriteLockBase[Lock]):
 class Semaphore(SemaphoreBase[Lock]):
     """A semaphore with this number of slots. All callers should use the same number. The other arguments are those of ``Lock``.
 
-    ``acquire(permits=2, timeout=1)`` returns the permit: a held lock, to be released with ``release()`` or by ``with``.
-    It returns None if the slots are not free in time. ``with semaphore.permits(2) as permit:`` raises LockError instead.
+    ``acquire(permits=2, timeout=1)`` returns a held lock, or None if the slots are not free in time. ``release()`` or
+    ``with`` releases the lock. ``with semaphore.permits(2) as permit:`` raises LockError if the slots are not free in time.
     """
 
     _make = Lock
@@ -126,25 +122,12 @@ class Semaphore(SemaphoreBase[Lock]):
 def lead(redis: Any, name: Name, run: Callable[[Lock], T], **options: Any) -> T:
     """Become the leader, call ``run`` with the lock, and release it when ``run`` returns. Return its result.
 
-    ``lock.fencing_token`` is the term. ``run`` should return soon after ``lock.lost`` is set, or
-    when ``lock.guarded`` raises LockLostError. Then this function waits to become the leader again. It
-    waits without limit, even while no server answers. The options are those of ``Lock``, except those
-    for a wait.
+    ``lock.fencing_token`` is the term. ``run`` should return soon after ``lock.lost`` is set, or when ``lock.guarded`` raises
+    LockLostError. Then this function waits to become the leader again. It waits without limit, even while no server answers.
+    The options are those of ``Lock`` that have an effect on a leader.
     """
-    refuse(options, OF_A_LEADER)
-    while True:
-        lock = Lock(redis, name, blocking=True, blocking_timeout=None, thread_local=False, **options)
-        try:
-            lock.acquire()
-        except UnreachableError:
-            continue
-        try:
-            result = run(lock)
-            if lock.held:
-                return result
-        except LockLostError:
-            if lock.held:
-                raise
-        finally:
-            with suppress(LockError, UnreachableError):  # the lock was lost, or it ends with its lease
-                lock.release()
+
+    async def call(lock: Lock) -> T:
+        return run(lock)
+
+    return finish(lead_with(partial(Lock, redis, name), call, options))

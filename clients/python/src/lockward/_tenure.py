@@ -1,11 +1,10 @@
 """The locks that this process holds, as far as it knows.
 
-A *holding* is the result of one acquisition. It has a *tenure* for each of its keys: from the owner's
-first hold of the key to its last. All tenures of a holding have one owner, and are lost together.
+A *holding* is the result of one acquisition. It has a *tenure* for each of its keys: from the owner's first hold of the key to
+its last. All tenures of a holding have one owner, and are lost together.
 
-A lease is counted from before its request was sent, by the monotonic clock of this process. The
-server starts counting later. So the lease ends here before it ends at the server, even if this
-process or the server was paused.
+This process counts a lease on its monotonic clock, from before it sent the request. The server starts counting later. So the
+lease ends in this process before it ends at the server, even if this process or the server was paused.
 """
 
 from __future__ import annotations
@@ -18,16 +17,29 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Callable
 
-from ._wire import DENIALS, FOREVER, TRANSIENT, Command, back_off, error_code, lease_end, longest_lease, millis
+from redis.exceptions import ResponseError
+
+from ._wire import (
+    DENIALS,
+    FOREVER,
+    TRANSIENT,
+    Command,
+    back_off,
+    error_code,
+    is_expected,
+    lease_end,
+    longest_lease,
+    millis,
+)
 
 
 @dataclass(eq=False)
 class Tenure:
     key: bytes
-    kind: Command  # the arguments that say with whom the lock is shared
+    kind: Command  # the arguments that name the kind of the lock
     token: int = 0
-    deadline: float = FOREVER  # when the lease ends, by this process's clock; FOREVER: the key is not granted yet
-    is_pending: bool = False  # whether the server may keep a grant or a queue position for an acquisition that ends now
+    deadline: float = FOREVER  # the end of the lease, by this process's clock; FOREVER: the key is not granted yet
+    is_pending: bool = False  # whether the server may keep a grant or a queue position for the acquisition
     renew_at: float = FOREVER
     failures: int = 0  # the number of failed renewals since the last success
     requests: list[Request] = field(default_factory=list)  # the requests in progress that set the lease
@@ -37,9 +49,8 @@ class Tenure:
 class Request:
     """A command about one key, and its outcome. `more` are commands that follow it in the pipeline.
 
-    A command that sets the lease of a tenure is built when it is sent, from the lease at that time. Of leases that are
-    requested at the same time, the shortest one counts: the client does not know which of the requests the server carries
-    out last.
+    A command that sets a lease is built when it is sent, because the lease may change before. If several requests at the same
+    time set the lease, the shortest lease counts, because the client does not know which request the server executes last.
     """
 
     key: bytes
@@ -53,8 +64,8 @@ class Request:
     leases: list[int] = field(default_factory=list)  # other leases that were requested at the same time
     command: Command = field(default=(), init=False)  # the command as it was sent last
     replies: Sequence[Any] = field(default=(), init=False)
-    # Without a type, these are attributes of the class: a request stores one only when it changes. That is cheaper, and
-    # there are many renewals.
+    # Without types, dataclass takes these for attributes of the class. A request stores one only when it changes, which is
+    # cheaper for the many renewals.
     sent = 0.0
     code = ""  # the code of the error, if the first reply is an error
     lost_replies = 0
@@ -66,7 +77,7 @@ class Request:
             self.tenure.requests.append(self)
 
     def commands(self) -> list[Command]:
-        """The commands that are sent now."""
+        """The commands for the attempt that begins now."""
         self.sent = monotonic()
         self.lost_replies += 1  # the reply counts as lost until it is read
         self.command = self.make(self.tenure, self.holds, self.lease) if callable(self.make) else self.make
@@ -76,16 +87,21 @@ class Request:
                     self.leases.append(other.lease)
                     other.leases.append(self.lease)
             if self.command[0] == "LOCK.RENEW" and self.tenure.deadline < FOREVER:
-                # The lease may be shorter than before, and the server may set it without a reply.
+                # The lease may be shorter than before, and the server may set it although no reply arrives.
                 self.tenure.deadline = min(self.tenure.deadline, lease_end(self.sent, self.lease))
         return [self.command, *self.more]
 
     def take(self, replies: list[Any]) -> None:
-        self.replies, self.code = replies, error_code(replies[0])
+        """Note the replies. A reply of an unexpected type counts as an error, but the command may have run."""
         self.lost_replies -= 1
+        for number, command in enumerate((self.command, *self.more)):
+            if not is_expected(command[0], replies[number]):
+                replies[number] = ResponseError(f"ERR an unexpected reply to {command[0]}: {replies[number]!r}"[:200])
+                self.lost_replies += 1
+        self.replies, self.code = replies, error_code(replies[0])
 
     def shorten(self) -> bool:
-        """If the server refuses the lease, use the longest one that it accepts, once. Return whether to try again."""
+        """If the server refuses the lease, take the longest lease that it accepts, once. Return whether to try again."""
         longest = longest_lease(self.reply)
         if longest is None or longest >= self.lease or self.is_shortened:
             return False
@@ -100,7 +116,7 @@ class Request:
 
     @property
     def may_have_run(self) -> bool:
-        """Whether the request may have run: a reply is missing now, or was missing at an earlier attempt."""
+        """Whether the server may have executed an attempt whose reply is lost."""
         return self.lost_replies > 0
 
     @property
@@ -109,7 +125,7 @@ class Request:
 
     @property
     def reply(self) -> Any:
-        """The reply to the first command, which decides the outcome. None also if no reply has arrived."""
+        """The reply to the first command. None also if no reply has arrived."""
         return self.replies[0] if self.replies else None
 
     @property
@@ -120,18 +136,18 @@ class Request:
 @dataclass(eq=False)
 class Holding:
     owner: bytes
-    lease: int  # milliseconds; 0: the server's default, until a reply names it
+    lease: int  # in milliseconds; 0: the server's default, until a reply names it
     tenures: list[Tenure]
     lost: Any  # a `threading.Event` or an `asyncio.Event`
     local_token: bytes | None  # redis-py's `lock.local.token`, if the program has named it
     is_renewed: bool
     holds: int = 0
-    end: float = FOREVER  # when the hold limit is reached, by this process's clock
+    end: float = FOREVER  # the end of the hold limit, by this process's clock
     granted_at: float = 0.0
-    lock: Callable[[], Any] = lambda: None  # a weak reference, set from the acquisition to the loss
-    is_over: bool = False  # whether it was released, or the release has begun
+    lock: Callable[[], Any] = lambda: None  # a weak reference to the lock object, from the acquisition to the loss
+    is_over: bool = False  # whether the release has begun
     pid: int = field(default_factory=os.getpid)
-    #: The queue of the callers that change the count of holds, one after the other: see `Runtime.enter_turns`.
+    #: The queue of the callers that change the count of holds, one after the other: see `_runtime.Turn`.
     turns: dict[Any, None] = field(default_factory=dict)
 
     @property
@@ -151,7 +167,7 @@ class Holding:
         return ("LOCK.RENEW", tenure.key, self.owner, "PX", lease, *token, "HOLDS", holds, *tenure.kind)
 
     def release_command(self, tenure: Tenure) -> Command:
-        """The last hold is released with `ALL`, because the reply to `HOLDS 0` does not say whether the lock was lost."""
+        """The command that releases one hold. For the last hold it is `ALL`: the reply to `HOLDS 0` does not show a loss."""
         count = ("HOLDS", self.holds - 1) if self.holds > 1 else ("ALL",)
         return ("LOCK.RELEASE", tenure.key, self.owner, *count, "TOKEN", tenure.token)
 
@@ -168,7 +184,7 @@ class Holding:
             tenure.renew_at = FOREVER
         elif tenure.deadline + self.lease / 500_000 + 0.005 < self.end:
             tenure.renew_at = tenure.deadline - self.lease * 2 / 3000
-        else:  # the server must not keep the lock past the hold limit
+        else:  # the server must not keep the lock longer than the hold limit
             tenure.renew_at = 0.0 if tenure.deadline > self.end + 0.01 else FOREVER
 
     def note_lease(self, tenure: Tenure, request: Request) -> None:
@@ -179,7 +195,7 @@ class Holding:
         self.schedule(tenure)
 
     def note_renewal(self, tenure: Tenure, request: Request) -> bool:
-        """Note the outcome of a renewal that the client itself has sent. Return whether the tenure is lost."""
+        """Note the outcome of a renewal by the watcher. Return whether the tenure is lost."""
         if isinstance(request.reply, int):
             self.note_lease(tenure, request)
         elif self.is_renewed and request.shorten():
@@ -190,7 +206,7 @@ class Holding:
         return request.code in DENIALS
 
     def pack(self, timeout: float | None, owner: bytes | None) -> str:
-        """A handle with which another process can continue the tenures. `owner`: the name that the program gave, if any."""
+        """A handle with which another process can continue the tenures. `owner`: the owner that the program has named."""
         left = None if self.end == FOREVER else self.end - monotonic()
         keys = [(tenure.key, tenure.kind, tenure.token) for tenure in self.tenures]
         parts = (4, timeout, owner, left, keys, self.owner, self.lease, self.local_token, self.is_renewed, self.holds)
@@ -198,7 +214,7 @@ class Holding:
 
 
 def unpack(handle: str) -> list[Any]:
-    """The values in a handle of `pack`, with tenures for the keys."""
+    """The values in a handle, with tenures for the keys. ValueError for another text."""
     try:
         version, timeout, owner, left, keys, *parts = ast.literal_eval(base64.urlsafe_b64decode(handle).decode())
         if version != 4:

@@ -1,11 +1,10 @@
-"""What is sent over a connection: commands, replies in RESP2, the meaning of errors, and how times are counted.
+"""Connections, commands, replies in RESP2, the meaning of errors, and how the client counts times.
 
-redis-py opens the connections. Requests and replies are packed and parsed here. redis-py's own
-connections repeat requests, decode replies and rewrite errors, in different ways for threads and
-for asyncio.
+redis-py opens the connections. But its connections repeat requests, decode replies and rewrite errors, in different ways for
+threads and for asyncio. So this module packs the commands and parses the replies.
 
-The protocol is written once, in coroutines. In asyncio, the event loop runs them. With threads,
-everything that they await blocks instead of suspending them, so they run to their end at once.
+The protocol is written once, in coroutines. In asyncio, the event loop runs them. With threads, each function that they await
+blocks and never suspends them, so they run to their end at once.
 """
 
 from __future__ import annotations
@@ -13,13 +12,14 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterable
+from time import monotonic
 from typing import Any, Callable
 
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 #: The errors of a broken connection, in contrast to error replies.
 NETWORK_ERRORS = (ConnectionError, TimeoutError, OSError)
-#: Errors after which a request is sent again: this server, or the next primary, may accept the request later.
+#: Errors after which the client repeats the request: this server, or the next primary, may accept it later.
 TRANSIENT = {"MOVED", "ASK", "UNBLOCKED", "SUPERSEDED", "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN"}
 #: Errors which mean that the owner does not hold the lock any more. (WRONGTYPE: the key was overwritten.)
 DENIALS = {"NOTHELD", "HOLDS", "WRONGTYPE"}
@@ -35,11 +35,11 @@ class NotSent(ConnectionError):
 
 
 class LinkBase:
-    """A connection that redis-py opens, but that is then used without redis-py."""
+    """A connection that redis-py opens. After that, the client does not use redis-py for it."""
 
     def __init__(self, theirs: Any) -> None:
         self._theirs, self._data, self.idle_since = theirs, bytearray(), 0.0
-        # The connection does not send the requests that tell the server the library's name.
+        # Without these values, redis-py does not send its name to the server.
         for name in ("driver_info", "lib_name", "lib_version"):
             if getattr(theirs, name, None):
                 setattr(theirs, name, None)
@@ -47,11 +47,11 @@ class LinkBase:
     async def open(self, address: Address | None) -> None:
         """Open the connection to ``address``, which Sentinels have named. None: the address of redis-py's options."""
 
-    def send(self, data: bytes, until: float) -> None:
-        """Send without waiting for the reply. The next read must end before ``until``."""
+    def send(self, data: bytes) -> None:
+        """Send without waiting for the reply."""
 
     async def receive(self) -> Any:
-        """The next bytes. Empty bytes if the server has closed the connection."""
+        """The next bytes, until the time limit. Empty bytes if the server has closed the connection."""
 
     def is_cut(self) -> Any:
         """Whether the server has closed the connection, as far as this process knows."""
@@ -61,8 +61,12 @@ class LinkBase:
 
     async def converse(self, commands: list[Command], until: float) -> list[Any]:
         """Send commands, and read their replies. An error reply is a ResponseError with the server's whole text."""
-        self.send(pack(commands), until)
-        return [await self._reply() for _ in commands]
+        self._until = until
+        self.send(pack(commands))
+        try:
+            return [await self._reply() for _ in commands]
+        except (ValueError, RecursionError) as error:
+            raise ConnectionError(f"a reply that is not RESP2: {error}") from error
 
     async def _reply(self) -> Any:
         while (end := self._data.find(b"\r\n")) < 0:
@@ -81,7 +85,7 @@ class LinkBase:
         if kind == ord("*"):
             return [await self._reply() for _ in range(length)]
         if kind != ord("$"):
-            raise ConnectionError("a reply that is not RESP2")
+            raise ValueError("an unknown type")
         while len(self._data) < length + 2:
             await self._receive()
         text = bytes(self._data[:length])
@@ -89,6 +93,8 @@ class LinkBase:
         return text
 
     async def _receive(self) -> None:
+        if monotonic() >= self._until:  # for a server that sends without end
+            raise TimeoutError("no reply in time")
         data = await self.receive()
         if not data:
             raise ConnectionError("the server has closed the connection")
@@ -107,7 +113,15 @@ def pack(commands: Iterable[Command]) -> bytes:
 
 def error_code(reply: Any) -> str:
     """The first word of an error; an empty string for other replies."""
-    return str(reply).partition(" ")[0] if isinstance(reply, ResponseError) else ""
+    return str(reply).partition(" ")[0] or "ERR" if isinstance(reply, ResponseError) else ""
+
+
+def is_expected(command: str, reply: Any) -> bool:
+    """Whether a server with Lockward can reply this to the command."""
+    if command == "LOCK.ACQUIRE":
+        is_grant = isinstance(reply, list) and [type(each) for each in reply] == [int, int, int] and min(reply) > 0
+        return is_grant or reply is None or isinstance(reply, ResponseError)
+    return isinstance(reply, (int, ResponseError)) or command not in ("LOCK.RELEASE", "LOCK.RENEW", "WAIT")
 
 
 def longest_lease(reply: Any) -> int | None:
@@ -130,12 +144,12 @@ def millis(seconds: float) -> int:
 def lease_end(sent: float, lease: int) -> float:
     """When a lease of ``lease`` milliseconds ends, if its request was sent at ``sent``.
 
-    The server starts counting later. A thousandth and a millisecond are subtracted, because the server's clock may be
+    The server starts counting later. The client subtracts a thousandth and a millisecond, because the server's clock may be
     faster.
     """
     return sent + (lease - lease // 1000 - 1) / 1000
 
 
 def back_off(failures: int) -> float:
-    """The pause before the next attempt: none after the first failure, then 50 ms, doubling to a second, with jitter."""
+    """The pause before the next attempt: none after the first failure, then 50 ms, and twice as long each time up to 1 s."""
     return min(1.0, 0.025 * float(2 ** min(failures, 6))) * random.uniform(0.5, 1.0) if failures else 0.0

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Coroutine
+from functools import partial
 from time import monotonic
 from typing import Any, Callable, TypeVar
 
 from redis.exceptions import TimeoutError
 
-from ._lock import OF_A_LEADER, LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase, refuse
+from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase
+from ._lock import lead as lead_with
 from ._runtime import Runtime
 from ._wire import Address, LinkBase
-from .errors import LockLostError, UnreachableError, lost
+from .errors import lost
 
 __all__ = ["Lock", "MultiLock", "ReadWriteLock", "Semaphore", "lead"]
 
@@ -31,8 +33,7 @@ class Link(LinkBase):
             self._reader, self._writer = self._theirs._reader, self._theirs._writer
             self._theirs._reader = self._theirs._writer = None
 
-    def send(self, data: bytes, until: float) -> None:
-        self._until = until
+    def send(self, data: bytes) -> None:
         self._writer.write(data)
 
     async def receive(self) -> bytes:
@@ -50,7 +51,7 @@ class Link(LinkBase):
         return self._reader.at_eof() or self._writer.is_closing()
 
     def close(self) -> None:
-        if self._writer is not None:
+        with contextlib.suppress(AttributeError, RuntimeError):  # it is not open, or the event loop has closed
             self._writer.transport.abort()
 
 
@@ -65,14 +66,14 @@ class TaskRuntime(Runtime):
 
     def start(self, action: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         task = asyncio.ensure_future(action)
-        self._tasks.add(task)  # an event loop keeps only weak references
+        self._tasks.add(task)  # the event loop keeps only a weak reference to the task
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
     def start_watch(self, watch: Coroutine[Any, Any, None]) -> None:
         def ended(watcher: asyncio.Task[None]) -> None:
-            # A task that is cancelled before it begins runs no code, so it cannot note its end.
+            # A task that is cancelled before it begins runs no code of `_watch`, so it cannot note its end.
             if watcher is self._watcher and watcher.cancelled():
                 self.stop_watch()
 
@@ -90,9 +91,8 @@ class TaskRuntime(Runtime):
 class Lock(LockBase[asyncio.Event, Awaitable[bool], Awaitable[None]]):
     """A lock on a server with Lockward, with the interface of redis.asyncio.lock.Lock. Arguments: see ``Lock.__init__``.
 
-    Tasks that share the object exclude each other too. A task that has not acquired the lock itself
-    releases the oldest acquisition of the object. So a lock may be acquired in one task, as
-    asyncio.wait_for does, and released in another.
+    Tasks that share the object exclude each other, too. A task that has not acquired the lock releases the oldest acquisition
+    of the object. So one task may acquire the lock, as asyncio.wait_for does, and another task may release it.
     """
 
     _kind = TaskRuntime
@@ -111,29 +111,33 @@ class Lock(LockBase[asyncio.Event, Awaitable[bool], Awaitable[None]]):
 
     @contextlib.asynccontextmanager
     async def scope(self: L) -> AsyncIterator[L]:
-        """Hold the lock in an ``async with`` block. If it is lost, the block is cancelled, and LockLostError is raised.
+        """Hold the lock in an ``async with`` block. If the lock is lost, cancel the block and raise LockLostError.
 
         Other cancellations of the task pass through.
         """
-        async with self:
-            block, event = asyncio.current_task(), self.lost
-            assert block is not None
+        async with self, self._cancelled_when_lost():
+            yield self
 
-            async def cancel_when_lost() -> None:
-                await event.wait()
-                block.cancel()
+    @contextlib.asynccontextmanager
+    async def _cancelled_when_lost(self) -> AsyncIterator[None]:
+        block, event = asyncio.current_task(), self.lost
+        assert block is not None
 
-            watcher = asyncio.ensure_future(cancel_when_lost())
-            try:
-                yield self
-            except asyncio.CancelledError:
-                is_ours = watcher.done() and not watcher.cancelled()
-                # Before Python 3.11, a task does not know how often it was cancelled.
-                if not is_ours or (hasattr(block, "uncancel") and block.uncancel() > 0):
-                    raise
-                raise lost("go on with", self.name) from None
-            finally:
-                watcher.cancel()
+        async def cancel_when_lost() -> None:
+            await event.wait()
+            block.cancel()
+
+        watcher = asyncio.ensure_future(cancel_when_lost())
+        try:
+            yield
+        except asyncio.CancelledError:
+            is_ours = watcher.done() and not watcher.cancelled()
+            # Before Python 3.11, a task does not know how often it was cancelled.
+            if not is_ours or (hasattr(block, "uncancel") and block.uncancel() > 0):
+                raise
+            raise lost("go on with", self.name) from None
+        finally:
+            watcher.cancel()
 
     async def __aenter__(self: L) -> L:
         return await self._enter()
@@ -147,13 +151,13 @@ class MultiLock(MultiLockBase, Lock):
 
 
 class ReadWriteLock(ReadWriteLockBase[Lock]):
-    """``read()`` makes a lock that readers hold together, ``write()`` one that excludes all others."""
+    """``read()`` makes a lock that readers hold together. ``write()`` makes a lock that excludes all other holders."""
 
     _make = Lock
 
 
 class Semaphore(SemaphoreBase[Lock]):
-    """A semaphore with so many slots: see ``lockward.Semaphore``."""
+    """A semaphore: see ``lockward.Semaphore``."""
 
     _make = Lock
 
@@ -161,23 +165,13 @@ class Semaphore(SemaphoreBase[Lock]):
 async def lead(redis: Any, name: Name, run: Callable[[Lock], Awaitable[T]], **options: Any) -> T:
     """Become the leader, await ``run(lock)``, and release the lock when it returns. Return its result.
 
-    ``lock.fencing_token`` is the term. When the lock is lost, ``run`` is cancelled, and this function
-    waits to become the leader again. It waits without limit, even while no server answers. The options are
-    those of ``Lock``, except those for a wait.
+    ``lock.fencing_token`` is the term. When the lock is lost, this function cancels ``run``, and waits to become the leader
+    again. It waits without limit, even while no server answers. The options are those of ``Lock`` that have an effect on a
+    leader.
     """
-    refuse(options, OF_A_LEADER)
-    while True:
-        has_failed = is_done = False
-        try:
-            async with Lock(redis, name, blocking=True, blocking_timeout=None, **options).scope() as lock:
-                try:
-                    result = await run(lock)
-                    is_done = True
-                except (LockLostError, UnreachableError) as error:
-                    has_failed = lock.held or isinstance(error, UnreachableError)
-                    raise
-        except (LockLostError, UnreachableError):
-            if has_failed:
-                raise
-        if is_done:  # a lock that could not be released ends with its lease
-            return result
+
+    async def call(lock: Lock) -> T:
+        async with lock._cancelled_when_lost():
+            return await run(lock)
+
+    return await lead_with(partial(Lock, redis, name), call, options)

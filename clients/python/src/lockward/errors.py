@@ -1,4 +1,4 @@
-"""The errors of locks. redis-py's own errors come in addition."""
+"""The errors of locks. Calls may also raise redis-py's own errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from redis.exceptions import ConnectionError, LockError, LockNotOwnedError, Resp
 
 
 class LockLostError(LockNotOwnedError):
-    """The tenure ended before it was released: another owner may hold the lock now."""
+    """The tenure ended before the program released the lock. Another owner may hold the lock now."""
 
 
 class LockRefusedError(LockError, ResponseError):
@@ -16,16 +16,16 @@ class LockRefusedError(LockError, ResponseError):
 
 
 class UnreplicatedError(LockError):
-    """Fewer replicas than wanted have confirmed the grant in time. The lock has been given back."""
+    """Fewer replicas than wanted have confirmed the grant in time. The client has released the lock."""
 
 
 class UnreachableError(ConnectionError):
-    """No server has answered within the patience or the wait limit. If the server has granted the lock, it ends
+    """No server has answered within the patience or the wait limit. If the server has granted the lock, the lock ends
     with its lease at the latest. A guarded command may have run."""
 
 
 def lock_error(kind: type[LockError], what: str, name: Any) -> LockError:
-    """The error, with the name of its lock. The constructors of redis-py before 5.1 do not take it."""
+    """The error, with the name of its lock. Before redis-py 5.1, the constructor does not take the name."""
     error = kind(f"{what} (lock {readable(name)!r})")
     error.lock_name = readable(name)
     return error

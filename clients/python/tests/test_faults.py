@@ -1,0 +1,281 @@
+"""Faults that the conformance suite does not have, such as nonsense from the server, forks and several event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Callable
+
+import pytest
+import redis
+import redis.asyncio
+from conftest import eventually, holders
+
+import lockward
+import lockward.asyncio
+from lockward import LockLostError, LockRefusedError, UnreachableError
+from lockward._runtime import Turn
+
+Answer = Callable[[list[bytes]], bytes]
+GRANT, OK = b"*3\r\n:7\r\n:1\r\n:30000\r\n", b"+OK\r\n"
+
+
+class Scripted:
+    """A server that answers each request with what a function returns. After an empty answer it closes the connection."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=self._serve, args=(self._listener.accept()[0],), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, client.makefile("rb") as requests, suppress(OSError):
+            while line := requests.readline():
+                words = []
+                for _ in range(int(line[1:])):
+                    words.append(requests.read(int(requests.readline()[1:]) + 2)[:-2])
+                reply = self.answer(words)
+                if not reply:
+                    return
+                client.sendall(reply)
+
+
+@pytest.fixture
+def scripted() -> Iterator[Callable[[Answer], Scripted]]:
+    servers: list[Scripted] = []
+
+    def start(answer: Answer) -> Scripted:
+        servers.append(Scripted(answer))
+        return servers[-1]
+
+    yield start
+    for each in servers:
+        each.close()
+
+
+#: Replies of types that no command of Lockward has, and bytes that are no reply.
+NONSENSE = [
+    OK, b":7\r\n", b"$3\r\nabc\r\n", b"*0\r\n", b"*1\r\n$-1\r\n", b"*3\r\n:7\r\n*0\r\n$1\r\na\r\n", b"*3\r\n:0\r\n:0\r\n:0\r\n",
+    b"*3\r\n:7\r\n-ERR no\r\n:5\r\n", b":abc\r\n", b"$x\r\n", b"*\r\n", b"?\r\n", b"\r\n", b"%1\r\n+a\r\n+b\r\n",
+    b"*1\r\n" * 5000 + b":1\r\n", b"- \r\n", b"-\xff\xfe\r\n", b"-MOVED\r\n", b"-MOVED x y\r\n", b"-ASK 1 nowhere\r\n",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [b"LOCK.ACQUIRE", b"LOCK.RENEW", b"LOCK.RELEASE", b"LOCK.GUARD", b"WAIT"])
+def test_a_call_whose_reply_is_nonsense_ends_with_an_error_of_redis(
+    module: Any, scripted: Any, monkeypatch: pytest.MonkeyPatch, command: bytes
+) -> None:
+    crashed: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", crashed.append)
+    replies = {
+        b"LOCK.ACQUIRE": GRANT,
+        b"LOCK.RENEW": b":7\r\n",
+        b"LOCK.RELEASE": b":0\r\n",
+        b"LOCK.GUARD": OK,
+        b"WAIT": b":1\r\n",
+    }
+    for nonsense in NONSENSE:
+        answers = {**replies, command: nonsense}
+        server = scripted(lambda words, answers=answers: answers.get(words[0], OK))
+        own = module.connect(server.port)
+        lock = module.Lock(own, "a", patience=0.2, blocking=False, replicas=(1, 0.1))
+        for call in (lock.acquire, lock.renew, lambda lock=lock: lock.guarded("SET", "x", 1), lock.release):
+            with suppress(redis.RedisError):
+                call()
+        assert not lock.held
+    assert not crashed
+
+
+def test_a_grant_that_is_nonsense_is_refused_and_given_back(module: Any, scripted: Any) -> None:
+    asked: list[bytes] = []
+
+    def answer(words: list[bytes]) -> bytes:
+        asked.append(words[0])
+        return b"*1\r\n+gr\r\n" if words[0] == b"LOCK.ACQUIRE" else b":0\r\n"
+
+    with pytest.raises(LockRefusedError, match="gr"):
+        module.Lock(module.connect(scripted(answer).port), "a").acquire()
+    assert asked == [b"LOCK.ACQUIRE", b"LOCK.RELEASE"]
+
+
+def test_a_reply_that_never_ends_counts_as_lost(module: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve(client: socket.socket) -> None:
+            with client, suppress(OSError):
+                client.sendall(b"*1000000000\r\n")
+                while True:
+                    client.sendall(b":1\r\n" * 10_000)
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        lock = module.Lock(module.connect(listener.getsockname()[1]), "a", patience=0.5, response_limit=0.2)
+        ended = threading.Event()
+
+        def acquire() -> None:
+            with pytest.raises(UnreachableError):
+                lock.acquire(blocking=False)
+            ended.set()
+
+        threading.Thread(target=acquire, daemon=True).start()
+        assert ended.wait(20)
+
+
+def test_a_sentinel_or_primary_that_answers_nonsense_is_no_primary(module: Any, scripted: Any) -> None:
+    for role in (b"*0\r\n", b"*1\r\n*0\r\n", OK, b":1\r\n", b"$-1\r\n"):
+        primary = scripted(lambda words, role=role: {b"ROLE": role, b"LOCK.ACQUIRE": GRANT}.get(words[0], b":0\r\n"))
+        port = str(primary.port).encode()
+        named = b"*2\r\n$9\r\n127.0.0.1\r\n$%d\r\n%b\r\n" % (len(port), port)
+        sentinel = scripted(lambda words, named=named: named)
+        kind = redis.asyncio.sentinel.Sentinel if module is not lockward else redis.sentinel.Sentinel
+        own = kind([("127.0.0.1", sentinel.port)]).master_for("main")
+        with pytest.raises(UnreachableError):
+            module.Lock(own, "a", patience=0.2).acquire()
+
+
+def test_two_event_loops_share_a_client(server: Any, client: redis.Redis) -> None:
+    own, runtimes = redis.asyncio.Redis(port=server.port), []
+    both_run = threading.Barrier(2)
+
+    def run(name: str) -> None:
+        async def main() -> None:
+            found = set()
+            for _ in range(20):
+                async with lockward.asyncio.Lock(own, name) as lock:
+                    found.add(lock._runtime)
+                    both_run.wait(20)
+            runtimes.append(found)
+
+        asyncio.run(main())
+
+    threads = [threading.Thread(target=run, args=(name,), daemon=True) for name in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert [len(found) for found in runtimes] == [1, 1]
+    assert not holders(client, "a") and not holders(client, "b")
+
+
+def test_the_runtime_of_a_closed_event_loop_is_dropped(server: Any, client: redis.Redis) -> None:
+    own = redis.asyncio.Redis(port=server.port)
+
+    async def main() -> Any:
+        async with lockward.asyncio.Lock(own, "a") as lock:
+            return lock._runtime
+
+    first = weakref.ref(asyncio.run(main()))
+    asyncio.run(main())
+    eventually(lambda: gc.collect() >= 0 and first() is None)
+
+
+def test_a_lock_that_is_held_when_its_event_loop_is_closed_ends_with_its_lease(
+    server: Any, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = redis.asyncio.Redis(port=server.port)
+    lock = lockward.asyncio.Lock(own, "a", lease=0.3)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(lock.acquire())
+    loop.close()
+    del loop
+    crashed: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: crashed.append(found.exc_value))
+    eventually(lambda: not lock.held)
+
+    async def release() -> None:
+        with pytest.raises(LockLostError):
+            await lock.release()
+        assert await lock.acquire()
+        await lock.release()
+
+    asyncio.run(release())
+    gc.collect()
+    # The sockets of the closed event loop are still open, because nothing could close them.
+    assert not [each for each in crashed if not isinstance(each, ResourceWarning)]
+    assert not holders(client, "a")
+
+
+def test_a_lock_can_be_released_while_the_interpreter_shuts_down(server: Any, client: redis.Redis) -> None:
+    """The interpreter calls `__del__` of global objects when no thread can run any more."""
+    script = f"""
+import lockward, redis
+class Job:
+    def __init__(self): self.lock = lockward.Lock(redis.Redis(port={server.port}), "a"); self.lock.acquire()
+    def __del__(self): self.lock._runtime.close_idle(); self.lock.release(); print("released")
+job = Job()
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "released\n" and not ended.stderr and not holders(client, "a")
+
+
+@pytest.mark.parametrize("name", ["timeout", "lease", "hold_limit"])
+def test_an_infinite_lease_is_refused(module: Any, own: Any, name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name} "):
+        module.Lock(own, "a", **{name: float("inf")})
+
+
+def test_the_patience_may_be_infinite(client: redis.Redis) -> None:
+    lock = lockward.Lock(client, "a", patience=float("inf"), reentrant=True, thread_local=False)
+    assert lock.acquire()
+    runtime = lock._runtime
+    [holding] = lock._local.__dict__.values()
+    turn = Turn(runtime, holding.turns, 1)
+    assert turn.has_begun()
+    outcomes: list[Any] = []
+
+    def release() -> None:
+        lock.release()
+        outcomes.append("released")
+
+    threading.Thread(target=release, daemon=True).start()  # waits for the turn
+    eventually(lambda: len(holding.turns) == 2)
+    turn.__exit__()
+    eventually(lambda: outcomes == ["released"])
+
+
+@pytest.mark.parametrize("state", ["held", "busy"])
+def test_an_interruption_leaves_no_caller_in_a_queue(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """A caller that never leaves the queue would block the later callers."""
+    lock = lockward.Lock(client, "a", reentrant=True, blocking_timeout=0.05, lease=0.5)
+    has_begun, runtime = Turn.has_begun, lock._runtime
+    if state == "held":
+        assert lock.acquire()
+        [holding] = lock._local.__dict__.values()
+        queue = holding.turns
+    else:
+        assert lockward.Lock(client, "a").acquire(blocking=False)
+        queue = runtime.turns
+    left: list[Any] = []
+
+    def interrupt(turn: Turn) -> bool:
+        monkeypatch.undo()
+        has_begun(turn)
+        left.extend(queue)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Turn, "has_begun", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        lock.acquire()
+    assert len(left) == 1 and not queue
