@@ -19,7 +19,7 @@ import lockward
 import lockward.asyncio
 
 PROGRAM = os.environ["LOCKWARD_TEST_SERVER"]
-#: Each test that is left out, and why it cannot pass.
+#: The tests that are left out, each with the reason why it cannot pass.
 LEFT_OUT = {
     "test_lock": "a lock without a timeout has a lease, so its TTL is not -1",
     "test_lock_token": "two locks with the same token are two owners, so the owner is longer than the token",
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def owner(info: Any) -> Any:
-    """The owner of a Lockward lock, from LOCK.INFO. redis-py's tests expect it as the value of a string."""
+    """The owner of a Lockward lock, from LOCK.INFO. redis-py's tests read it with GET, because their lock is a string."""
     found = dict(zip(info[::2], info[1::2])) if isinstance(info, list) else info
     if not found:
         return None
