@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Awaitable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import partial
@@ -34,23 +34,23 @@ L = TypeVar("L", bound="LockBase[Any, Any, Any]")
 _DEFAULT_LEASE = 30.0
 #: In seconds. The client subtracts a millisecond from each lease, so a lease of one millisecond would be over at once.
 _SHORTEST_LEASE = 0.002
-#: Options of `Lock` that `lead` and `resume` refuse. See `refuse`.
+#: Options of `Lock` that other constructors refuse. See `refuse`.
+_OF_A_KIND = ("shared", "slots", "weight")
 _OF_A_LEADER = {
     **dict.fromkeys(("blocking", "blocking_timeout"), "a candidate waits without limit"),
-    **dict.fromkeys(("shared", "slots", "weight"), "leadership is an exclusive lock"),
+    **dict.fromkeys(_OF_A_KIND, "leadership is an exclusive lock"),
     "thread_local": "any thread or task may use the lock",
     "raise_on_release_error": "a candidate that has lost the lock waits again",
 }
+_OF_A_HANDLE = (*_OF_A_KIND, "timeout", "lease", "hold_limit", "auto_renewal", "owner")
 #: The holding of a caller that holds nothing.
 NOTHING = Holding(b"", 0, [], None, None, False, is_over=True, pid=0)
-_OF_A_HANDLE = ("shared", "slots", "weight", "timeout", "lease", "hold_limit", "auto_renewal", "owner")
 
 
-def refuse(options: Iterable[str], reasons: dict[str, str]) -> None:
+def refuse(options: dict[str, Any], **reasons: str) -> None:
     """TypeError if an option would have no effect. The reason says what to do instead."""
-    for option in options:
-        if option in reasons:
-            raise TypeError(f"{option} would have no effect: {reasons[option]}")
+    for option in reasons.keys() & options.keys():
+        raise TypeError(f"{option} would have no effect: {reasons[option]}")
 
 
 def kind(shared: bool, slots: int | None, weight: int | None = None) -> Command:
@@ -353,7 +353,7 @@ class LockBase(Generic[E, B, N]):
     @classmethod
     def resume(cls, redis: Any, handle: str, **options: Any) -> Any:
         """Continue the tenure of a ``handle()``, made by any object or process. LockLostError if the tenure is over."""
-        refuse(options, dict.fromkeys(_OF_A_HANDLE, "the handle decides this"))
+        refuse(options, **dict.fromkeys(_OF_A_HANDLE, "the handle decides this"))
         timeout, named, left, tenures, owner, lease, token, is_renewed, holds = unpack(handle)
         lock = cls(redis, tenures[0].key, timeout, auto_renewal=is_renewed, owner=named, **options)
         lock.name = ", ".join(readable(tenure.key) for tenure in tenures)
@@ -556,7 +556,7 @@ LockBase.__init__.__doc__ = LockBase.__doc__
 
 class MultiLockBase(LockBase[Any, Any, Any]):
     def __init__(self, locks: Sequence[LockBase[Any, Any, Any]], **options: Any) -> None:
-        refuse(options, dict.fromkeys(("redis", "name", "shared", "slots", "weight"), "give it to the locks instead"))
+        refuse(options, **dict.fromkeys(("redis", "name", *_OF_A_KIND), "give it to the locks instead"))
         is_reentrant = options.get("reentrant") or any(lock.reentrant for lock in locks)
         if not locks or any(lock.redis is not locks[0].redis for lock in locks) or is_reentrant:
             raise ValueError("these must be locks of one client, and cannot be re-entrant")
@@ -585,7 +585,7 @@ class ReadWriteLockBase(Generic[L]):
     _make: Callable[..., L]
 
     def __init__(self, redis: Any, name: Name, **options: Any) -> None:
-        refuse(options, {"shared": "call read() or write()", **dict.fromkeys(("slots", "weight"), "use Semaphore")})
+        refuse(options, shared="call read() or write()", slots="use Semaphore", weight="use Semaphore")
         self._lock = partial(type(self)._make, redis, name, **options)
         self._lock()  # checks the options now
 
@@ -604,11 +604,9 @@ class SemaphoreBase(Generic[L]):
     def __init__(self, redis: Any, name: Name, slots: int, **options: Any) -> None:
         refuse(
             options,
-            {
-                "shared": "use ReadWriteLock",
-                "weight": "give the number of slots to permits() or acquire()",
-                "thread_local": "any thread or task may release a permit",
-            },
+            shared="use ReadWriteLock",
+            weight="call permits(n)",
+            thread_local="any thread may release a permit",
         )
         self._lock = partial(type(self)._make, redis, name, slots=slots, thread_local=False, **options)
         self._lock()  # checks the options now
@@ -629,7 +627,7 @@ class SemaphoreBase(Generic[L]):
 
 async def lead(make: Callable[..., L], run: Callable[[L], Awaitable[T]], options: dict[str, Any]) -> T:
     """Run the program's function as the leader. After a loss of the leadership, wait for it again."""
-    refuse(options, _OF_A_LEADER)
+    refuse(options, **_OF_A_LEADER)
     while True:
         lock = make(blocking=True, blocking_timeout=None, thread_local=False, **options)
         try:

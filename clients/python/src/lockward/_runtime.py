@@ -268,9 +268,8 @@ class Runtime:
                         self._is_watched = False
                         return
                 await self.wait_for(self._changed, max(0.0, min(self._next - monotonic(), 3600.0)))
-        except (
-            BaseException
-        ):  # the event loop ends, or the program has cancelled all tasks: the next `watch` starts a new task
+        except BaseException:
+            # The event loop ends, or the program has cancelled all tasks: the next `watch` starts a new task.
             self.stop_watch()
             raise
 

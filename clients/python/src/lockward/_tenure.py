@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import base64
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -19,18 +20,11 @@ from typing import Any, Callable
 
 from redis.exceptions import ResponseError
 
-from ._wire import (
-    DENIALS,
-    FOREVER,
-    TRANSIENT,
-    Command,
-    back_off,
-    error_code,
-    is_expected,
-    lease_end,
-    longest_lease,
-    millis,
-)
+from ._wire import DENIALS, FOREVER, Command, back_off, error_code, lease_end, millis
+
+#: Errors after which the client repeats the request: this server, or the next primary, may accept it later.
+TRANSIENT = {"MOVED", "ASK", "UNBLOCKED", "SUPERSEDED", "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN"}
+_LONGEST_LEASE = re.compile(r"invalid expire time .*: at most (\d+) ")
 
 
 @dataclass(eq=False)
@@ -222,3 +216,17 @@ def unpack(handle: str) -> list[Any]:
         return [timeout, owner, left, [Tenure(*each) for each in keys], *parts]
     except (ValueError, SyntaxError, TypeError) as error:
         raise ValueError("this is not a handle of a lock") from error
+
+
+def is_expected(command: str, reply: Any) -> bool:
+    """Whether a server with Lockward can reply this to the command."""
+    if command == "LOCK.ACQUIRE":
+        is_grant = isinstance(reply, list) and [type(each) for each in reply] == [int, int, int] and min(reply) > 0
+        return is_grant or reply is None or isinstance(reply, ResponseError)
+    return isinstance(reply, (int, ResponseError)) or command not in ("LOCK.RELEASE", "LOCK.RENEW", "WAIT")
+
+
+def longest_lease(reply: Any) -> int | None:
+    """The longest lease in milliseconds that the server accepts, if it refuses a longer one."""
+    found = _LONGEST_LEASE.search(str(reply)) if isinstance(reply, ResponseError) else None
+    return int(found[1]) if found else None

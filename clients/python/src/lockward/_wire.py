@@ -10,7 +10,6 @@ blocks and never suspends them, so they run to their end at once.
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterable
 from time import monotonic
 from typing import Any, Callable
@@ -19,12 +18,9 @@ from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 #: The errors of a broken connection, in contrast to error replies.
 NETWORK_ERRORS = (ConnectionError, TimeoutError, OSError)
-#: Errors after which the client repeats the request: this server, or the next primary, may accept it later.
-TRANSIENT = {"MOVED", "ASK", "UNBLOCKED", "SUPERSEDED", "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN"}
 #: Errors which mean that the owner does not hold the lock any more. (WRONGTYPE: the key was overwritten.)
 DENIALS = {"NOTHELD", "HOLDS", "WRONGTYPE"}
 FOREVER = float("inf")
-_LONGEST_LEASE = re.compile(r"invalid expire time .*: at most (\d+) ")
 
 Command = tuple[Any, ...]
 Address = tuple[str, int]
@@ -114,20 +110,6 @@ def pack(commands: Iterable[Command]) -> bytes:
 def error_code(reply: Any) -> str:
     """The first word of an error; an empty string for other replies."""
     return str(reply).partition(" ")[0] or "ERR" if isinstance(reply, ResponseError) else ""
-
-
-def is_expected(command: str, reply: Any) -> bool:
-    """Whether a server with Lockward can reply this to the command."""
-    if command == "LOCK.ACQUIRE":
-        is_grant = isinstance(reply, list) and [type(each) for each in reply] == [int, int, int] and min(reply) > 0
-        return is_grant or reply is None or isinstance(reply, ResponseError)
-    return isinstance(reply, (int, ResponseError)) or command not in ("LOCK.RELEASE", "LOCK.RENEW", "WAIT")
-
-
-def longest_lease(reply: Any) -> int | None:
-    """The longest lease in milliseconds that the server accepts, if it refuses a longer one."""
-    found = _LONGEST_LEASE.search(str(reply)) if isinstance(reply, ResponseError) else None
-    return int(found[1]) if found else None
 
 
 def decoded(reply: Any, decode: Callable[[bytes], Any]) -> Any:
