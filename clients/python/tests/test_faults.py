@@ -114,6 +114,15 @@ def test_a_grant_that_is_nonsense_is_refused_and_given_back(module: Any, scripte
     assert asked == [b"LOCK.ACQUIRE", b"LOCK.RELEASE"]
 
 
+@pytest.mark.parametrize("reply", [b"-LOADING the dataset\r\n", b"-MOVED 1 127.0.0.1:1\r\n"])
+def test_a_call_that_does_not_wait_is_not_busy_but_unreachable_if_no_server_serves(
+    module: Any, scripted: Any, reply: bytes
+) -> None:
+    server = scripted(lambda _: reply)
+    with pytest.raises(UnreachableError):
+        module.Lock(module.connect(server.port), "a", patience=0.3).acquire(blocking=False)
+
+
 def test_a_reply_that_never_ends_counts_as_lost(module: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

@@ -153,7 +153,8 @@ class Acquisition:
             is_held = await self._run(waits)
         except BaseException as error:
             await self._give_back(error)
-            if isinstance(error, UnreachableError) and self._call.answered and self._call.is_late():
+            call = self._call
+            if isinstance(error, UnreachableError) and call.waits and call.answered and call.is_late():
                 return False
             raise
         if not is_held:
