@@ -42,7 +42,7 @@ def in_loop(test: Any) -> Any:
             asyncio.run(main())
             gc.collect()
 
-    del run.__wrapped__  # otherwise pytest reads the parameters of the wrapped function as fixtures
+    del run.__wrapped__  # or pytest would take the parameters of the wrapped function for fixtures
     return run
 
 
@@ -257,7 +257,7 @@ async def test_locks_are_renewed_after_all_tasks_were_cancelled(server: Any, cli
     for lock in locks:
         await lock.acquire()
         if lock is not locks[0]:
-            await asyncio.sleep(0)  # the watcher begins. The first one is cancelled before it begins.
+            await asyncio.sleep(0)  # now the watcher begins; the first watcher is cancelled before it begins
         if lock is not locks[-1]:
             [watcher] = [task for task in asyncio.all_tasks() if task.get_name() == "lockward"]
             watcher.cancel()

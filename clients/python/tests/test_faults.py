@@ -1,4 +1,4 @@
-"""Faults that the conformance suite does not have, such as nonsense from the server, forks and several event loops."""
+"""Faults that the conformance suite does not have, such as nonsense from the server and several event loops."""
 
 from __future__ import annotations
 

@@ -704,7 +704,7 @@ def test_after_a_late_reentry_the_client_does_not_overestimate_the_lease(
 
 
 def test_a_late_confirmation_does_not_stop_the_renewals(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second key is granted, but its lease is over when the confirmation comes. The watcher must not renew it."""
+    """The second key is granted, but its lease is over when the confirmation comes. The watcher must not renew this key."""
     lock = lockward.Lock(client, "other", lease=4)
     both = lockward.MultiLock([lockward.Lock(client, "a"), lockward.Lock(client, "b")], lease=2, thread_local=False)
     send, late, granted, crashed = lock._runtime.send, [], [], []

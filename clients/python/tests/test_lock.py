@@ -262,7 +262,7 @@ def test_a_loss_while_the_lock_object_takes_the_lock_is_reported(client: redis.R
         def is_set(self) -> bool:
             was_set = super().is_set()
             if not was_set:
-                lock._runtime.lose(holding)  # as the watcher's thread does
+                lock._runtime.lose(holding)  # as the watcher does
             return was_set
 
     told: list[Any] = []

@@ -91,10 +91,10 @@ class LockBase(Generic[E, B, N]):
     1. All callers should use the same number of slots.
 
     ``reentrant``: whether a thread (in asyncio: a task) that holds the lock may acquire it again. With
-    ``thread_local=False``, any thread or task may. If ``reentrant`` is False, a holder that acquires the lock again waits
+    ``thread_local=False``, any thread or task may do so. If ``reentrant`` is False, a holder that acquires the lock again waits
     for itself, as with redis-py and threading.Lock.
 
-    ``auto_renewal``: whether the client renews the lease while the lock is held. By default only without a ``timeout``.
+    ``auto_renewal``: whether the client renews the held lock. By default, it does so only without a ``timeout``.
 
     ``lease``: the lease of a lock without ``timeout``: how long the lock stays held after this process dies.
     None: the server's default, which is 30 seconds if the server has no other setting.
@@ -151,7 +151,7 @@ class LockBase(Generic[E, B, N]):
                 )
         self._owner = self.owner.encode() if isinstance(self.owner, str) else self.owner
         self._encode = self.redis.get_encoder().encode
-        #: The keys, in the order in which they are acquired, and the kind of lock that each is.
+        #: The keys in the order in which the client acquires them, each with the kind of its lock.
         self._parts = [(bytes(self._encode(self.name)), kind(self.shared, self.slots, self.weight))]
         self._enters_held = False  # the context manager releases the lock, but has not acquired it
         self._next_lost: Any = None
@@ -259,8 +259,8 @@ class LockBase(Generic[E, B, N]):
         The client notices a deleted or overwritten key at the next renewal.
 
         Each acquisition has its own event. For a caller that has not acquired the lock, this is the
-        event of the latest acquisition that was not released. If there is none, it is the event of
-        the next acquisition.
+        event of the latest acquisition that was not released. If there is no such acquisition, this is
+        the event of the next one.
         """
         holding = self._latest() or NOTHING if self._holding is NOTHING else self._holding
         if not holding.is_over:
@@ -330,7 +330,7 @@ class LockBase(Generic[E, B, N]):
         return self._run(self._downgrade(shared, slots))
 
     def guarded(self, *command: Any) -> Any:
-        """Run a command only while the server has this tenure: LOCK.GUARD with the lock's token. Return its reply.
+        """Run a command only while the server has this tenure, by LOCK.GUARD with the token. Return its reply.
 
         The lock must have one key. The data must be on the lock's server, and in a cluster in the lock's slot: give both keys
         the same ``{tag}``. Without arguments, the server only checks that the lock is held. The reply is that of RESP2. Its
@@ -587,7 +587,7 @@ class ReadWriteLockBase(Generic[L]):
     def __init__(self, redis: Any, name: Name, **options: Any) -> None:
         refuse(options, shared="call read() or write()", slots="use Semaphore", weight="use Semaphore")
         self._lock = partial(type(self)._make, redis, name, **options)
-        self._lock()  # checks the options now
+        self._lock()  # an unknown option is an error now, not at the first call
 
     def read(self) -> L:
         """A lock that readers hold together, not yet acquired."""
@@ -609,14 +609,14 @@ class SemaphoreBase(Generic[L]):
             thread_local="any thread may release a permit",
         )
         self._lock = partial(type(self)._make, redis, name, slots=slots, thread_local=False, **options)
-        self._lock()  # checks the options now
+        self._lock()  # an unknown option is an error now, not at the first call
 
     def permits(self, permits: int = 1) -> L:
         """A lock of ``permits`` slots, not yet acquired."""
         return self._lock(weight=None if permits == 1 else permits)
 
     def acquire(self, permits: int = 1, blocking: bool | None = None, timeout: Number | None = None) -> Any:
-        """Acquire ``permits`` slots within `timeout` seconds. Return a held lock, or None."""
+        """Acquire ``permits`` slots. Return a held lock, or None if they are not free within `timeout` seconds."""
         lock = self.permits(permits)
         lock._enters_held = True
         return lock._run(self._acquire(lock, blocking, timeout))

@@ -124,7 +124,7 @@ class Call:
         limit = _SHORTEST if isinstance(error, UnreachableError) else GIVE_UP_LIMIT
         if self.waits:
             limit = max(_SHORTEST, min(limit, self.wait_until + 0.19 - monotonic()))
-        # The last attempt begins when the patience is over.
+        # An attempt that begins at the end of the patience may take `_SHORTEST` more seconds.
         patience = limit - _SHORTEST if is_owner_used_again else self.patience
         giving_up = self.runtime.start(Call(self.runtime, patience, self._response_limit).ask(requests))
         is_interrupted = error is not None and not isinstance(error, Exception)
@@ -135,7 +135,7 @@ class Call:
 
 
 class Acquisition:
-    """One acquisition of all keys of a holding, or one more hold of them. If it fails, it releases what was granted."""
+    """One acquisition of all keys of a holding, or one more hold of them. A failed one releases what was granted."""
 
     def __init__(self, lock: Any, call: Call, holding: Holding) -> None:
         self._lock, self._call, self._holding = lock, call, holding

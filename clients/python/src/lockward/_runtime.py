@@ -348,7 +348,7 @@ class Turn:
                     next_one._event.set()
 
     def has_begun(self) -> bool:
-        """Whether the turn has begun. The first call enters the queue, inside the `with` block, which leaves it in any case."""
+        """Whether the turn has begun. The first call enters the queue. The end of the `with` block leaves the queue."""
         with self._runtime.mutex:
             self._queue.setdefault(self)
             return self in islice(self._queue, self._most)

@@ -110,7 +110,9 @@ class ReadWriteLock(ReadWriteLockBase[Lock]):
 
 
 class Semaphore(SemaphoreBase[Lock]):
-    """A semaphore with this number of slots. All callers should use the same number. The other arguments are those of ``Lock``.
+    """A semaphore with this number of slots. All callers should use the same number of slots.
+
+    The other arguments are those of ``Lock``.
 
     ``acquire(permits=2, timeout=1)`` returns a held lock, or None if the slots are not free in time. ``release()`` or
     ``with`` releases the lock. ``with semaphore.permits(2) as permit:`` raises LockError if the slots are not free in time.

@@ -3,8 +3,8 @@
 redis-py opens the connections. But its connections repeat requests, decode replies and rewrite errors, in different ways for
 threads and for asyncio. So this module packs the commands and parses the replies.
 
-The protocol is written once, in coroutines. In asyncio, the event loop runs them. With threads, each function that they await
-blocks and never suspends them, so they run to their end at once.
+The protocol is written once, in coroutines. In asyncio, the event loop runs the coroutines. With threads, a coroutine awaits
+only functions that block and do not suspend it, so it runs to its end at once.
 """
 
 from __future__ import annotations

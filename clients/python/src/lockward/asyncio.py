@@ -51,7 +51,9 @@ class Link(LinkBase):
         return self._reader.at_eof() or self._writer.is_closing()
 
     def close(self) -> None:
-        with contextlib.suppress(AttributeError, RuntimeError):  # it is not open, or the event loop has closed
+        with contextlib.suppress(
+            AttributeError, RuntimeError
+        ):  # the connection is not open, or the event loop has closed
             self._writer.transport.abort()
 
 
