@@ -739,7 +739,7 @@ def test_a_lease_that_is_shortened_before_a_renewal_is_noted_counts(
 
     def shorten_and_note(*arguments: Any) -> None:
         monkeypatch.undo()
-        holding.renewal(tenure, 5000).commands()  # as if another thread had sent this renewal and received no reply
+        holding.renewal(tenure, 5000).begin()  # as if another thread had sent this renewal and received no reply
         note_lease(*arguments)
         noted.set()
 

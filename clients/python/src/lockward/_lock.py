@@ -488,7 +488,7 @@ class LockBase(Generic[E, B, N]):
     async def _downgrade(self, shared: bool, slots: int | None) -> None:
         holding, call = self._current("downgrade"), self._call()
         for tenure in holding.tenures:
-            former = tenure.kind
+            former = tenure.former = tenure.kind
             weight = former[-1] if "WEIGHT" in former and not shared else None
             tenure.kind = kind(shared, slots, weight)  # later renewals name the new kind, even if no reply arrives
             try:

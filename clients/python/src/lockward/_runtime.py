@@ -132,17 +132,17 @@ class Runtime:
             self.connection_lost(node)
             raise NotSent(str(error)) from error
         try:
-            batches = [[*asking, *request.commands()] for request in requests]
-            replies = await link.converse([command for batch in batches for command in batch], until)
+            commands = [command for request in requests for command in (*asking, request.begin())]
+            more = requests[0].more  # one WAIT serves all keys: a WAIT for each key could take its whole time
+            replies = await link.converse([*commands, *more], until)
         except BaseException as error:
             link.close()
             if isinstance(error, NETWORK_ERRORS):
                 self.connection_lost(node)
             raise
-        begin = 0
-        for request, batch in zip(requests, batches):
-            request.take(replies[begin + len(asking) : begin + len(batch)])
-            begin += len(batch)
+        firsts = replies[len(asking) : len(commands) : len(asking) + 1]
+        for request, first in zip(requests, firsts):
+            request.take([first, *replies[len(commands) :]])
         if any(request.code in ("READONLY", "MASTERDOWN", "LOADING") for request in requests):
             link.close()
         else:

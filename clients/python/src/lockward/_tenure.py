@@ -37,11 +37,12 @@ class Tenure:
     renew_at: float = FOREVER
     failures: int = 0  # the number of failed renewals since the last success
     requests: list[Request] = field(default_factory=list)  # the requests in progress that set the lease
+    former: Command | None = None  # the kind before the last downgrade
 
 
 @dataclass(eq=False)
 class Request:
-    """A command about one key, and its outcome. `more` are commands that follow it in the pipeline.
+    """A command about one key, and its outcome. `more` are commands that follow it and the other requests in the pipeline.
 
     A command that sets a lease is built when it is sent, because the lease may change before. If several requests at the same
     time set the lease, the shortest lease counts, because the client does not know which request the server executes last.
@@ -70,8 +71,8 @@ class Request:
         if self.tenure is not None:
             self.tenure.requests.append(self)
 
-    def commands(self) -> list[Command]:
-        """The commands for the attempt that begins now."""
+    def begin(self) -> Command:
+        """The command for the attempt that begins now."""
         self.sent = monotonic()
         self.lost_replies += 1  # the reply counts as lost until it is read
         self.command = self.make(self.tenure, self.holds, self.lease) if callable(self.make) else self.make
@@ -83,7 +84,7 @@ class Request:
             if self.command[0] == "LOCK.RENEW" and self.tenure.deadline < FOREVER:
                 # The lease may be shorter than before, and the server may set it although no reply arrives.
                 self.tenure.deadline = min(self.tenure.deadline, lease_end(self.sent, self.lease))
-        return [self.command, *self.more]
+        return self.command
 
     def take(self, replies: list[Any]) -> None:
         """Note the replies. A reply of an unexpected type counts as an error, but the command may have run."""
@@ -195,6 +196,9 @@ class Holding:
         elif self.is_renewed and request.shorten():
             tenure.renew_at = 0.0
         else:
+            asked = request.command[9:]  # the kind: see `renew_command`
+            if request.code == "LIMIT" and tenure.former is not None and asked == tenure.kind:
+                tenure.kind = tenure.former  # the server refuses a downgrade whose reply was lost
             tenure.renew_at = monotonic() + back_off(tenure.failures)
             tenure.failures += 1
         return request.code in DENIALS
