@@ -43,6 +43,7 @@ type tenure struct {
 	downgrading  chan struct{} // has an element during a downgrade: two must not overlap
 
 	mu        sync.Mutex
+	earlier   settings  // before the last downgrade
 	holdEnd   time.Time // when the hold limit is over
 	isDropped bool      // the program has no reference to the Lock any more
 }
@@ -78,6 +79,7 @@ func (c *Client) newTenure(keys []string, with settings, options []AcquireOption
 	if t.err != nil {
 		return nil, t.err
 	}
+	t.earlier = t.settings
 	if t.isOwnerNamed = t.owner != ""; !t.isOwnerNamed {
 		t.owner = c.newOwner()
 	}
@@ -195,6 +197,7 @@ func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 	l.mu.Lock()
 	before, wanted := l.settings, l.settings
 	limit(&wanted)
+	l.earlier = before
 	l.limit, l.weight = wanted.limit, wanted.weight
 	l.mu.Unlock()
 	calls, err := l.renew(ctx)
