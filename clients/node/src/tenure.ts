@@ -147,13 +147,8 @@ export class Tenure {
   async renew({ lease = this.lease, kind = this.kind } = {}): Promise<void> {
     this.checkHeld();
     Object.assign(this, { lease, kind });
-    try {
-      await this.#renew(Math.min(this.deadline, now() + this.plan.settings.patience), kind);
-      this.kind = kind;
-    } catch (error) {
-      if (error instanceof LockRefusedError) Object.assign(this, this.#accepted);
-      throw error;
-    }
+    await this.#renew(Math.min(this.deadline, now() + this.plan.settings.patience), kind);
+    this.kind = kind;
   }
 
   /** Runs a command only while the server has this tenure. Does not repeat a command that a server may have carried out. */
@@ -181,11 +176,12 @@ export class Tenure {
     this.abandon();
     const progress: Progress = {};
     try {
-      await this.ask({
+      const { replies } = await this.ask({
         commands: () => [["LOCK.RELEASE", this.key, this.owner, "ALL", "TOKEN", this.token]],
         until: Math.min(this.deadline, now() + this.plan.settings.patience),
         progress,
       });
+      if (!Number.isSafeInteger(replies[0])) throw new LockRefusedError(`unexpected reply ${replies[0]}`, this.key);
     } catch (error) {
       if (!isDenial(error)) throw error;
       // After a lost reply this is no loss: the server may have carried out the earlier attempt.
@@ -265,12 +261,17 @@ export class Tenure {
     const limit = Math.min(this.plan.settings.responseLimit, this.lease / 6 + 1);
     this.#renewals += 1;
     try {
-      const { sent } = await this.ask({ commands, limit, until, holder: this, isBackground: wanted === undefined });
+      const isBackground = wanted === undefined;
+      const { sent, replies } = await this.ask({ commands, limit, until, holder: this, isBackground });
+      if (replies[0] !== this.token) throw new LockRefusedError(`unexpected reply ${replies[0]}`, this.key);
       this.checkHeld(); // a late reply does not revive a tenure that has ended
       this.#accepted = { lease: this.lease, kind };
       if (setsLease && sent >= this.#shortenedAt) this.deadline = Math.max(this.deadline, Math.min(end, this.#holdEnd));
     } catch (error) {
       if (isDenial(error) && !this.#isReleased) throw this.#lose(error.reply);
+      // A downgrade that had no reply may be refused only now.
+      const isRefused = error instanceof LockRefusedError && (wanted !== undefined || error.code === "LIMIT");
+      if (isRefused) Object.assign(this, this.#accepted);
       this.#retryAt = now() + Math.min(1_000, this.lease / 6);
       throw error;
     } finally {
