@@ -153,6 +153,7 @@ final class Acquisition {
 
     private CompletableFuture<Boolean> acquire(Tenure tenure, boolean waits) {
         Key key = new Key(tenure, waits);
+        tenure.keep(tenures.size() > 1);
         begun.add(key);
         if (isCancelled || loss() != null) {
             key.call.cancel();
@@ -174,9 +175,14 @@ final class Acquisition {
     private void ended(boolean wereTriedTogether, boolean isGranted, @Nullable Throwable failure) {
         LockLostException loss = loss();
         boolean mayGoOn = loss == null ? wereTriedTogether && failure == null : !isReentry;
-        if (isGranted && loss == null) {
+        boolean isHeld = isGranted && loss == null;
+        boolean goesOn = !isHeld && mayGoOn && isWaiting && !isCancelled;
+        if (!goesOn) {
+            tenures.forEach(tenure -> tenure.keep(false));
+        }
+        if (isHeld) {
             succeed();
-        } else if (mayGoOn && isWaiting && !isCancelled) {
+        } else if (goesOn) {
             long pause = loss == null ? 0 : PAUSE_AFTER_LOSS;
             giveBack(true).thenRun(() -> client.servers.timer.at(Clock.now() + pause, this::acquireAnew));
         } else {
@@ -356,7 +362,7 @@ final class Acquisition {
                 if (ServerError.is(reply, "NOTHELD")) {
                     waitOrPoll();
                 } else {
-                    tenure.checkAccepted(reply);
+                    tenure.checkNumber(reply);
                     granted(grant, replies);
                 }
             });

@@ -35,11 +35,19 @@ final class Tenure {
 
     // A thread changes the following fields only while it has this object's monitor. Meanwhile it never waits.
     volatile List<Object> kind = Request.EXCLUSIVE;
+
+    /** The kind that the server has accepted last. */
+    private List<Object> acceptedKind = Request.EXCLUSIVE;
+
     volatile long token;
     volatile int holds;
     volatile long lease;
     private int sharedHolds;
     private boolean isRenewed;
+
+    /** Whether a call waits for other keys of the lock. Meanwhile the client renews the tenure in any case. */
+    private boolean isKept;
+
     private long deadline;
     private long holdEnd;
 
@@ -96,6 +104,7 @@ final class Tenure {
             if (holds == 0) {
                 token = newToken;
                 kind = asKind;
+                acceptedKind = asKind;
                 lease = newLease;
                 holdEnd = by.sent + holdLimit;
                 node = by.node;
@@ -133,8 +142,23 @@ final class Tenure {
         }
     }
 
+    /** Renews the tenure from now on, or from now on only if the program wants renewals. */
+    synchronized void keep(boolean isWaiting) {
+        isKept = isWaiting;
+        if (isRenewed || holds == 0) {
+            return;
+        }
+        if (isKept) {
+            leaseEnds(deadline);
+            client.wakeAt(renewAt);
+        } else if (Clock.left(renewAt) > 0) {
+            renewAt = deadline;
+        }
+    }
+
     private synchronized void stopRenewing() {
         isRenewed = false;
+        isKept = false;
         renewAt = deadline;
     }
 
@@ -151,6 +175,14 @@ final class Tenure {
             throw lose(error.message());
         }
         LockRefusedException.throwIfError(key, reply);
+    }
+
+    /** As {@link #checkAccepted}. Also throws if the reply is not a number. */
+    void checkNumber(@Nullable Object reply) {
+        checkAccepted(reply);
+        if (!(reply instanceof Long)) {
+            throw new LockRefusedException(key, "unexpected reply " + reply);
+        }
     }
 
     // The renewals.
@@ -211,6 +243,7 @@ final class Tenure {
         var sent = new Object() {
             long lease;
             int holds;
+            List<Object> kind = Request.EXCLUSIVE;
         };
         synchronized (this) {
             renewal = call;
@@ -224,6 +257,7 @@ final class Tenure {
                     synchronized (this) {
                         sent.lease = nextLease(isWanted);
                         sent.holds = holds;
+                        sent.kind = kind;
                         // The server may set this lease even if the reply is lost.
                         deadline = Clock.earlier(deadline, Clock.leaseEnd(Clock.now(), sent.lease));
                         client.wakeAt(deadline);
@@ -234,8 +268,14 @@ final class Tenure {
                     if (sent.holds != holds && reply instanceof ServerError) {
                         return renew(call, isWanted); // the program has changed the holds meanwhile
                     }
-                    checkAccepted(reply);
                     synchronized (this) {
+                        if (ServerError.is(reply, "LIMIT") && sent.kind.equals(kind)) {
+                            kind = acceptedKind; // the server refuses a downgrade, perhaps one whose reply was lost
+                        }
+                    }
+                    checkNumber(reply);
+                    synchronized (this) {
+                        acceptedKind = sent.kind;
                         node = call.node;
                         if (renewal == call) {
                             leaseEnds(Clock.leaseEnd(call.sent, sent.lease));
@@ -247,7 +287,7 @@ final class Tenure {
                 .whenComplete((done, failure) -> {
                     synchronized (this) {
                         renewal = renewal == call ? null : renewal;
-                        if (failure != null && isRenewed) {
+                        if (failure != null && (isRenewed || isKept)) {
                             renewAt = Clock.now() + Math.min(LONGEST_PAUSE, Clock.nanos(lease) / 6);
                         }
                         client.wakeAt(Clock.earlier(renewAt, deadline));
@@ -257,7 +297,7 @@ final class Tenure {
 
     /** The lease that a renewal sets. It does not end after the hold limit. Without automatic renewal, it does not end after the present lease. */
     private long nextLease(boolean isWanted) {
-        long until = isWanted || isRenewed ? holdEnd : deadline;
+        long until = isWanted || isRenewed || isKept ? holdEnd : deadline;
         return Math.min(lease, Math.max(1, TimeUnit.NANOSECONDS.toMillis(Clock.left(until))));
     }
 
@@ -267,7 +307,7 @@ final class Tenure {
         renewAt = deadline;
         if (end - holdEnd > HOLD_TOLERANCE) {
             renewAt = Clock.now(); // this renewal shortens the lease to the hold limit
-        } else if (isRenewed && holdEnd - end > HOLD_TOLERANCE + Clock.nanos(lease) / 1000) {
+        } else if ((isRenewed || isKept) && holdEnd - end > HOLD_TOLERANCE + Clock.nanos(lease) / 1000) {
             renewAt = end - Clock.nanos(lease) / 3 * 2;
         }
     }
@@ -347,7 +387,7 @@ final class Tenure {
                 .thenAccept(reply -> {
                     boolean wasReleased = left == 0 && call.mayHaveRun && ServerError.is(reply, "NOTHELD");
                     if (!wasReleased) {
-                        checkAccepted(reply);
+                        checkNumber(reply);
                     }
                 });
     }
