@@ -227,7 +227,7 @@ impl Guard {
             let end = from_now(client.settings.patience).min(*deadline);
             let mut request = Request::new(client, name, end);
             let released = match request.repeat(&name.release(*token)).await {
-                Ok(_) => Ok(()),
+                Ok(reply) => read(reply).map(|_holds: u64| ()),
                 // An earlier attempt, whose reply was lost, has released the lock.
                 Err(error) if error.code() == Some("NOTHELD") && request.may_have_run => Ok(()),
                 Err(error @ Error::Unreachable { .. }) => return Err(error),
