@@ -215,6 +215,8 @@ struct Tenure {
 
 struct State {
     kind: String,
+    /// The kind before the last downgrade.
+    earlier_kind: String,
     lease: u128,
     holds: u64,
     /// The end of the lease on the local clock.
@@ -590,6 +592,7 @@ impl Lockward {
                     lease = largest_lease(text);
                 }
                 Reply::Error(text) => return Err(End::Refused(text.clone())),
+                Reply::Simple(text) => return Err(End::Other(format!("unexpected reply {text}"))),
                 _ if request.wait == Some(Duration::ZERO) => return Err(End::Busy),
                 _ => break,
             }
@@ -750,6 +753,7 @@ impl Lockward {
             .iter()
             .zip(&owners)
             .map(|(key, owner)| format!("LOCK.ACQUIRE {key} {owner}{px} HOLDS 1{kind}"))
+            .chain(request.replicas.as_ref().map(|(count, within)| format!("WAIT {count} {within}")))
             .collect();
         let sent = Instant::now();
         let replies = self.ask(&requests, attempt).inspect_err(|_| give_all_up())?;
@@ -769,7 +773,8 @@ impl Lockward {
             })
             .collect();
         if let Some(granted) = granted {
-            return Ok(granted);
+            let wait = replies.get(request.keys.len());
+            return self.check_replicas(request, wait).map(|()| granted).inspect_err(|_| give_all_up());
         }
         for ((key, owner), reply) in request.keys.iter().zip(&owners).zip(&replies) {
             if let Reply::Array(grant) = reply {
@@ -785,11 +790,12 @@ impl Lockward {
         }
         let mut granted: Vec<(Part, Instant, u128)> = Vec::new();
         let mut result = Ok(());
+        // The earlier keys are renewed during the wait for the next keys.
+        let kept = Request { no_renewal: false, ..request.clone() };
         for (key, owner) in request.keys.iter().zip(&owners) {
             match self.acquire_one(key, owner, 1, request, attempt) {
                 Ok(one) => {
-                    // The earlier keys are renewed during the wait for the next keys.
-                    attempt.held.push(self.hold(&format!("{key} {owner}"), vec![one.clone()], request, None));
+                    attempt.held.push(self.hold(&format!("{key} {owner}"), vec![one.clone()], &kept, None));
                     granted.push(one);
                 }
                 Err(end) => {
@@ -862,6 +868,7 @@ impl Lockward {
             renews: AtomicBool::new(!request.no_renewal && !self.has(Defect::NeverRenews)),
             hold_limit,
             state: Mutex::new(State {
+                earlier_kind: kind.clone(),
                 kind,
                 lease,
                 holds: 1,
@@ -907,6 +914,7 @@ impl Lockward {
                 let third = Duration::from_millis(u64::try_from(state.lease / 3).expect("a lease"));
                 state.phase == Phase::Held
                     && tenure.renews.load(Ordering::SeqCst)
+                    && tenure.hold_limit.is_none_or(|limit| state.end < limit)
                     && (all_now || state.renewed.elapsed() >= third)
             };
             let due: Vec<&Arc<Tenure>> = held.iter().filter(due).collect();
@@ -955,6 +963,12 @@ impl Lockward {
             };
             if own.clone().any(is_denied) {
                 tenure.lose();
+            } else if own
+                .clone()
+                .any(|reply| matches!(reply, Reply::Error(text) if text.starts_with("LIMIT")))
+            {
+                let mut state = locked(&tenure.state);
+                state.kind = state.earlier_kind.clone();
             } else if own.all(|reply| matches!(reply, Reply::Int(_))) {
                 let mut state = locked(&tenure.state);
                 state.renewed = sent;
@@ -969,7 +983,8 @@ impl Lockward {
             return Err(End::Lost);
         }
         if let Some(kind) = &kind {
-            locked(&tenure.state).kind = kind.clone();
+            let mut state = locked(&tenure.state);
+            state.earlier_kind = std::mem::replace(&mut state.kind, kind.clone());
         }
         for request in tenure.renewals() {
             let sent = Instant::now();
@@ -978,12 +993,17 @@ impl Lockward {
                     tenure.lose();
                     return Err(End::Lost);
                 }
-                Reply::Error(text) => return Err(End::Refused(text.clone())),
-                _ => {
+                Reply::Error(text) => {
+                    let mut state = locked(&tenure.state);
+                    state.kind = state.earlier_kind.clone();
+                    return Err(End::Refused(text.clone()));
+                }
+                Reply::Int(_) => {
                     let mut state = locked(&tenure.state);
                     state.renewed = sent;
                     state.end = end(sent, state.lease);
                 }
+                reply => return Err(End::Other(format!("unexpected reply {reply:?}"))),
             }
         }
         Ok("ok".to_owned())
@@ -1018,7 +1038,8 @@ impl Lockward {
                     Reply::Error(text) if text.starts_with("NOTHELD") && (attempt.has_lost || is_blind) => {}
                     Reply::Error(text) if text.starts_with("NOTHELD") => result = Err(End::Lost),
                     Reply::Error(text) => result = Err(End::Refused(text.clone())),
-                    _ => {}
+                    Reply::Int(_) => {}
+                    reply => result = Err(End::Other(format!("unexpected reply {reply:?}"))),
                 },
                 Err(_) if Instant::now() >= lease_end => {}
                 Err(end) => {
@@ -1089,7 +1110,10 @@ impl Tenure {
 
     fn renewals(&self) -> Vec<String> {
         let state = locked(&self.state);
-        let (lease, holds, kind) = (state.lease, state.holds, spaced(&state.kind));
+        let (holds, kind) = (state.holds, spaced(&state.kind));
+        let left =
+            self.hold_limit.map_or(Duration::MAX, |limit| limit.saturating_duration_since(Instant::now()));
+        let lease = state.lease.min(left.as_millis().max(1));
         let renewal = |Part { key, owner, token }: &Part| {
             format!("LOCK.RENEW {key} {owner} PX {lease} TOKEN {token} HOLDS {holds}{kind}")
         };

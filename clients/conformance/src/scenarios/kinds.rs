@@ -18,6 +18,7 @@ pub(super) const ALL: &[Named] = named![
     a_guarded_command_runs_only_while_the_lock_is_held,
     a_handle_is_resumed_by_another_process,
     a_grant_without_replicas_is_unreplicated_and_given_back,
+    several_keys_without_replicas_are_unreplicated_in_time,
     a_grant_with_a_replica_is_held,
     a_lease_above_the_maximum_is_shortened,
     pairs_are_counted,
@@ -215,6 +216,13 @@ fn a_grant_without_replicas_is_unreplicated_and_given_back(stage: &Stage) {
     worker.expect("acquire a k wait=0 lease=30000 replicas=1:200", "error unreplicated");
     let mut client = server.client();
     eventually("the lock is released", || client.info("k").is_none());
+}
+
+fn several_keys_without_replicas_are_unreplicated_in_time(stage: &Stage) {
+    let server = Server::start();
+    let mut worker = stage.worker(server.port());
+    // Three requests WAIT, one after the other, would take longer than the wait limit.
+    worker.expect("acquire a k,l,m wait=1500 lease=30000 replicas=1:1000", "error unreplicated");
 }
 
 fn a_grant_with_a_replica_is_held(stage: &Stage) {
