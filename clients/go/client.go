@@ -182,7 +182,7 @@ func (c *Client) DoAll(
 // number of the term: it is larger than the number of every earlier term.
 //
 // When the lock is lost, the context of fn is cancelled. After fn has returned, the candidate waits again, and Lead calls fn
-// again. If fn returns while it leads, Lead returns the error of fn. This error is joined with ErrLost if the release finds that the
+// again. If fn returns while the candidate leads, Lead returns the error of fn. This error is joined with ErrLost if the release finds that the
 // lock is lost. Lead also returns when ctx ends, or when the server refuses the request. While no server answers, it keeps trying.
 func (c *Client) Lead(
 	ctx context.Context, key string, fn func(ctx context.Context, lock *Lock) error, options ...AcquireOption,

@@ -11,8 +11,8 @@ pub struct Peer {
     pub name: &'static str,
     /// The name in the tables.
     pub title: &'static str,
-    /// The name of the peer of Lockward with which this peer is compared: it has the same language and the same kind of
-    /// server. A peer of Lockward has its own name here.
+    /// The name of the entry of Lockward with which this entry is compared. Both have the same language and the same kind
+    /// of server. An entry of Lockward has its own name here.
     pub ours: &'static str,
     pub server: Kind,
     pub program: Program,

@@ -104,7 +104,7 @@ impl Crowd {
         self.control.call(&["PING"]);
     }
 
-    /// Lets client 0 hold the lock of a queue. The other kinds need no holder.
+    /// Lets client 0 hold the lock of a queue. Does nothing for lists, because BLPOP needs no holder.
     fn hold(&mut self, queue: usize) {
         if self.kind == Kind::Lock {
             self.clients.send(0, &self.kind.wait_with_lease(queue, 0, LONG_LEASE));

@@ -164,7 +164,8 @@ impl Scene {
         });
     }
 
-    /// Sends requests for numbers from 0, each with a lease.
+    /// Splits the numbers from 0 to `count` - 1 into chunks, and sends the requests that `requests` makes for each chunk
+    /// and its lease. The lease ends at `until` of the first number. Without `until` the lease is long.
     fn in_chunks(
         &mut self,
         count: usize,

@@ -533,7 +533,8 @@ describe("faults", () => {
     await eventually(async () => (await proxy.held()) === 1);
     leaving.abort();
     await left;
-    // The pauses between so many attempts are longer than the time that a call waits for its release.
+    // The pauses between seven attempts are longer than a cancelled call waits. So the client must repeat the release
+    // in the background.
     await proxy.tell("plan request LOCK.RELEASE 6, reply LOCK.RELEASE 1");
     assert(await server.ask(["LOCK.ACQUIRE", "given up", "other", "PX", 60_000, "BLOCK", 20_000]));
   });

@@ -53,10 +53,10 @@
 //!    lost its data restores a tenure as exclusive, and then refuses the other owners that rely on the lock.
 //! 6. For tokens, the granting server has received the largest token so far, or its wall clock is later than the wall
 //!    clock of any granting server at any earlier grant of that lock. It is not enough that no clock was set back since
-//!    the last grant. If a clock was set back before that grant, a token may be ahead of the clock, and a restart
-//!    without data loses that token. The quarantine helps, because the clock catches up meanwhile. If a new token is
-//!    still smaller than the token of an earlier tenure, a server in quarantine treats the new tenure as the older of
-//!    the two, and may refuse its owner.
+//!    the last grant. A new token comes from the wall clock. If a clock was set back earlier, the largest token may be
+//!    ahead of the clock, and a restart without data forgets this token. The quarantine helps, because the clock
+//!    catches up meanwhile. If a new token is still smaller than the token of an earlier tenure, a server in quarantine
+//!    treats the new tenure as the older of the two, and may refuse its owner.
 //!
 //! All monotonic clocks run at the same rate in the model. If the rates of real clocks differ, owners must stop relying
 //! on a lock some time before the lease ends.

@@ -208,8 +208,8 @@ impl Node {
             .collect();
     }
 
-    /// One decision on the lock, as in the module. `release` is the command if the command is a release, because a
-    /// release may be replicated verbatim.
+    /// One decision on the lock, as in the module. For LOCK.RELEASE, `release` is the request, because the server
+    /// may replicate it verbatim.
     fn decide<R>(
         &mut self,
         tick: u64,

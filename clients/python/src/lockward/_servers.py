@@ -94,7 +94,7 @@ class Cluster(Server):
     async def connect(self, node: Address | None, until: float) -> tuple[LinkBase, Address | None]:
         client = self.client()
         if node is None:
-            # In asyncio, the client loads its first map when it is used.
+            # redis-py's asyncio client loads its map of slots at its first command, but no command goes through it here.
             if self._loading is None or self._loading.done():
                 self._loading = self.runtime.start(client.initialize())
             raise ConnectionError("no cluster node is known yet")

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Claim, for each guarded write with the token of a tenure:
 ///
-/// 1. Each write that the server has run started before the end of the tenure, and before any client had read the grant
+/// 1. If the server ran a write, the write had started before the end of the tenure, and before any client had read the grant
 ///    of a later tenure.
 /// 2. If the tenure was certainly held during the whole call of a write, the reply is not FENCED.
 ///

@@ -13,8 +13,8 @@ use std::collections::HashMap;
 /// How long after its wait limit a kept place still holds back the waits behind it.
 pub(super) const HOLDS_BACK: Nanos = 100_000_000;
 
-/// If other owners may have passed a place for some time, the check compares the place only with this number of tenures
-/// before its grant.
+/// If other owners may have passed a place while its owner was away, the check compares the place only with this many
+/// tenures: the last ones that were granted before the owner of the place.
 const COMPARED: usize = 64;
 
 /// Claim: after a wait was seen in the queue, an owner that arrives later begins no tenure before the wait is granted

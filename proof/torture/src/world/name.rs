@@ -42,7 +42,8 @@ pub(crate) enum WorldName {
     CutOff,
     /// As `CutOff`, but without a quarantine. Grants are lost.
     Lossy,
-    /// As `CutOff`, but the replica is stopped. Changes for it wait in its socket, as far as there is room.
+    /// As `CutOff`, but the replica misses grants because its process is stopped. Changes for this replica wait in its
+    /// socket, as far as there is room.
     Frozen,
     /// A primary, two replicas and Sentinels, with a quarantine. The primary dies.
     Sentinels,

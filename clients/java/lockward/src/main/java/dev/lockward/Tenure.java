@@ -338,7 +338,7 @@ final class Tenure {
                 });
     }
 
-    /** Releases one hold, as the method below. Tries for the client's patience. */
+    /** As {@link #release(boolean, long)}, with the client's patience. */
     CompletableFuture<Void> release(boolean isShared) {
         return release(isShared, client.patience);
     }

@@ -96,7 +96,7 @@ class StringRedisTemplateTest {
                 .startsWith("NOTHELD "));
     }
 
-    /** Sends a command on the template's Lettuce connection, which takes the type of the reply. */
+    /** Sends a command on the template's Lettuce connection, where {@code output} names the type of the reply. */
     @SuppressWarnings("unchecked")
     private static <T> T dispatch(String command, CommandOutput<byte[], byte[], T> output, String... words) {
         return REDIS.execute((RedisCallback<T>) connection -> {
