@@ -22,6 +22,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Function;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
@@ -174,7 +175,8 @@ class RepliesTest {
     @Test
     void aCandidateWaitsWhileNoServerAnswers() throws Exception {
         AtomicBoolean isSilent = new AtomicBoolean(true);
-        try (ScriptedServer server = new ScriptedServer(request -> isSilent.get() ? null : grant(7, 30_000));
+        Function<String, String> answer = request -> request.startsWith("LOCK.ACQUIRE") ? grant(7, 30_000) : ":0";
+        try (ScriptedServer server = new ScriptedServer(request -> isSilent.get() ? null : answer.apply(request));
                 LockwardClient client = Server.builder(server.uri())
                         .responseLimit(Duration.ofMillis(100))
                         .patience(Duration.ofMillis(200))
