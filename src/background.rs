@@ -173,9 +173,9 @@ fn put_back(context: Context, now: Instant, slice: Slice) {
     }
 }
 
-/// Replicates the new dropped locks, and the ends of the dropped locks that are gone. This replication is not a new
-/// write: it only completes the server's own DEL of the key. So the module does not ask whether the server would accept
-/// a write. The module only waits until a pause of writes is over.
+/// Replicates the new dropped locks, and the ends of the dropped locks that are gone. The server has
+/// already sent a DEL of each key, and this function only corrects what replicas know. So the module does not ask
+/// whether the server would accept a write. The module only waits until a pause of writes is over.
 fn replicate_dropped_locks(context: Context, slice: Slice) {
     while let Some((db, key)) = state::with(|state| state.store.dropped_locks.pop_unreplicated()) {
         context.select(db);

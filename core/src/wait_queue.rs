@@ -16,7 +16,7 @@ use std::rc::Rc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OwnerHash(pub u64);
 
-/// The positions of an owner's waits. Nearly always there is one position, which needs no separate memory.
+/// The positions of an owner's waits. Most owners have one position, which is stored without an allocation.
 #[derive(Debug)]
 enum Positions {
     One(Position),

@@ -26,8 +26,8 @@ pub enum Fate {
     ReplyLost,
     /// As `ReplyLost`, but the proxy forwards half of the reply before the cut.
     ReplyTorn,
-    /// The request is forwarded, and its reply is lost. After the loss the proxy forwards nothing, like a firewall that
-    /// has dropped the connection. The proxy cuts the connection after this time, or earlier when the client closes its
+    /// The proxy forwards the request, and drops its reply and everything after it, like a firewall that has forgotten
+    /// the connection. The proxy cuts the connection after this time, or earlier when the client closes its
     /// connection.
     Silence(Duration),
     /// The request is forwarded, and the connection to the client is cut at once. The connection to the server is cut

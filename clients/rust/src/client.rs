@@ -104,8 +104,8 @@ impl Client {
 
     /// Waits until the releases that are in progress in the background have ended, at most for the client's patience.
     /// These are the releases of dropped guards, and of acquisitions that have failed or whose futures were dropped.
-    /// Returns whether all have ended. If not, the client continues with them while its runtime runs, and each lock ends
-    /// with its lease at the latest. Call this method before a program ends.
+    /// Returns whether all these releases have ended. The client continues the remaining releases while its runtime runs.
+    /// A lock that is not released ends with its lease. Call this method before a program ends.
     ///
     /// This method closes nothing. The client continues to renew the locks whose guards exist, callers continue to wait,
     /// and the client can still be used.

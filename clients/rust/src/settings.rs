@@ -37,8 +37,8 @@ impl Settings {
     }
 
     /// How long a call repeats its request while no server answers, before the call fails with
-    /// [`Error::Unreachable`](crate::Error::Unreachable). The default is 5 seconds. A caller in the queue of a lock
-    /// waits until its wait limit, through restarts and failovers. The client tries to renew a lease until the lease is
+    /// [`Error::Unreachable`](crate::Error::Unreachable). The default is 5 seconds. This time does not
+    /// limit a call that waits in the queue: such a call waits until its wait limit, through restarts and failovers. The client tries to renew a lease until the lease is
     /// over.
     #[must_use]
     pub fn patience(self, patience: Duration) -> Self {

@@ -268,7 +268,7 @@ fn a_user_with_only_the_right_to_acquire_is_served_in_the_background() {
         assert_eq!(worker.call(command).error_word(), "NOPERM", "{command}");
     }
     // The log has only the four commands that the user sent. If the module called its internal commands as the user,
-    // these commands would be in the log too.
+    // the log would also have the internal commands.
     let log = a.call("ACL LOG");
     assert!(log.items().iter().all(|entry| entry.field("context").text() == "toplevel"), "{log:?}");
     assert_eq!(log.items().len(), 4, "{log:?}");

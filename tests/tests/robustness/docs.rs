@@ -431,7 +431,8 @@ fn shown_behind(margin: &str, reply: &Reply) -> String {
     }
 }
 
-/// A value in a map, as redis-cli shows it: after the name, or below the name if the value is a list or a map.
+/// The text that redis-cli shows for a value in a map. A list or a map stands below its name, any other value after its
+/// name.
 fn shown_below(margin: &str, reply: &Reply) -> String {
     let nested = match reply {
         Reply::Array(items) => !items.is_empty(),
