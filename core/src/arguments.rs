@@ -24,11 +24,11 @@ pub enum ParseError {
     Slots,
     /// A weight that is out of range, or larger than the limit.
     Weight,
-    /// A time to keep a place that is out of range.
+    /// A KEEP time that is out of range.
     Keep,
     /// A fencing token that is out of range.
     Token,
-    /// A count of entries to show that is out of range.
+    /// A count of shown entries that is out of range.
     Count,
     /// A lease that is not above zero, or has too many milliseconds for 64 bits.
     Lease,
@@ -191,8 +191,8 @@ impl OptionName {
         if text.len() > 7 {
             return Self(0);
         }
-        // The first and the last letters are read in one piece each. In a short name these pieces overlap. Together
-        // with the length, the pieces still determine the name.
+        // The code reads the letters in two pieces: the first letters, and the last letters. In a short name the two
+        // pieces overlap. The pieces and the length together still determine the name.
         let letters = match (text.first_chunk(), text.last_chunk()) {
             (Some(first), Some(last)) => {
                 u32::from_le_bytes(*first) as u64 | (u32::from_le_bytes(*last) as u64 >> 8) << 32
@@ -281,7 +281,7 @@ mod tests {
         }
         for word in ["px", "all", "keep", "holds", "shared", "waiters"] {
             let name = OptionName::of(word.as_bytes());
-            // Changes each byte to every other byte, and tries shorter and longer texts.
+            // Tries each other value for each byte, and shorter and longer texts.
             for at in 0..word.len() {
                 for byte in 0..=u8::MAX {
                     let mut text = word.as_bytes().to_vec();

@@ -11,9 +11,9 @@ use std::num::NonZeroI64;
 
 /// One holder and the TTL of the key.
 ///
-/// The TTL itself is not stored. Usually the token is the wall time of the grant. If nobody sets the wall clock, the
-/// TTL is such a token plus the time from the grant to the deadline. Only the drift is stored: the difference between
-/// the TTL and this sum, which is usually small.
+/// The TTL itself is not stored. Usually the token is the wall time of the grant, and the TTL is the token plus the
+/// time from the grant to the deadline. Only the drift is stored: the difference between the TTL and this sum. The
+/// drift is small if nobody sets the wall clock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CompactHolder {
     /// The owner.

@@ -20,7 +20,8 @@
 //! A decision changes the lock in memory and records the changes in [`Effects`]. The caller carries the effects out
 //! before anything else reads the lock.
 //!
-//! For speed, the usual path is inlined, and rare work (a lease that is over, a re-entry, a wait queue) is kept out of it.
+//! For speed, the usual path is inlined. Rare work (a lease that is over, a re-entry, a wait queue) is in separate
+//! functions.
 
 use crate::change::{Change, End};
 use crate::counters::Counters;
@@ -115,7 +116,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         }
     }
 
-    /// What happens to a request. No other code decides this. The caller checks whether others wait before
+    /// What happens to a request. No other function makes this decision. The caller checks whether others wait before
     /// the request.
     #[inline(always)]
     fn admission(&self, request: &AcquireRequest) -> Admission {
@@ -269,7 +270,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     }
 
     /// The count of holds of a renewed tenure. If the stored count is unconfirmed, the count that the request names
-    /// replaces it: a promoted replica may have missed a re-entry or a release.
+    /// replaces the stored count: a promoted replica may have missed a re-entry or a release.
     fn claimed_holds(&mut self, request: &RenewRequest, known: &Holder) -> u32 {
         match request.holds.filter(|_| request.token.is_some() && !self.holds_confirmed(known.as_ref())) {
             Some(named) => {

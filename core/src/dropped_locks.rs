@@ -5,10 +5,10 @@
 //! the AOF. If a decision replicates the change at once, the store marks the name as replicated.
 //!
 //! Memory is short when locks are evicted, so an entry is small: a hash, a key, a lock, and a short key in the same
-//! cluster slot. No index by time is necessary: a dropped lock that clients wait for gets a decision when its lease
-//! ends, and sweeps in the background visit the other dropped locks, in the order of the hashes of their keys. A sweep
-//! remembers only the hash of the key that it visited last, and goes on [`after`](DroppedLocks::after) this hash. So
-//! the memory of a sweep does not depend on the length of the keys.
+//! cluster slot. An index by time is not necessary. If clients wait for a dropped lock, a decision is made when its
+//! lease ends. Sweeps in the background visit the other dropped locks, in the order of the hashes of their keys. A
+//! sweep remembers only the hash of the key that it visited last, and goes on [`after`](DroppedLocks::after) this hash.
+//! So the memory of a sweep does not depend on the length of the keys.
 
 use crate::cluster_slot::{SlotKey, slot_key};
 use crate::lock::Lock;
@@ -30,7 +30,7 @@ struct DroppedLock {
     slot_key: Cell<Option<SlotKey>>,
 }
 
-/// The dropped locks of one database by the hashes of their keys. Nearly always, a hash belongs to one key.
+/// The dropped locks of one database by the hashes of their keys. Two keys seldom have the same hash.
 type ByHash = BTreeMap<u64, Vec<DroppedLock>>;
 
 /// All dropped locks.

@@ -30,7 +30,7 @@ pub struct Effects<H> {
     /// The waits that ended, in order.
     pub completions: Vec<Completion<H>>,
     payload: Vec<u8>,
-    /// The last records of the payload, which a further acquisition of the same tenure replaces.
+    /// The records at the end of the payload. A further acquisition of the same tenure replaces these records.
     last: Option<LastRecords>,
     changes: usize,
     verbatim: bool,

@@ -156,7 +156,7 @@ fn append_number(payload: &mut Vec<u8>, mut number: u64) {
     }
 }
 
-/// Decodes a payload from a primary or the AOF, all or nothing.
+/// Decodes a payload from a primary or the AOF. If one record is malformed, the whole payload is refused.
 ///
 /// # Errors
 /// [`Malformed`] when the bytes are not exactly one payload of this version.
@@ -170,7 +170,7 @@ pub fn decode_message(payload: &[u8], origin: Origin, now: Now) -> Result<Messag
     }
 }
 
-/// Decodes a payload of changes, all or nothing.
+/// Decodes a payload of changes. If one record is malformed, the whole payload is refused.
 ///
 /// # Errors
 /// [`Malformed`] when the bytes are not exactly one payload of this version.
@@ -361,8 +361,7 @@ impl Put<'_> {
             Origin::Live => left,
             Origin::Loaded => left.min(now.wall.until(self.wall_deadline)),
         };
-        // The part of the lease that has passed since the payload was written is added to the time that the lock was
-        // held.
+        // The tenure has lasted for `held_for` and for the time since the payload was written.
         let passed =
             Span::from_millis(left.as_millis().saturating_sub(left_now.as_millis())).unwrap_or_default();
         let deadline = now.mono.after(left_now);

@@ -61,7 +61,7 @@ impl Histogram {
         self.max
     }
 
-    /// The duration that `part` of every thousand recorded durations do not exceed; 0 when none was recorded.
+    /// A duration that is at least as long as `part` of every thousand recorded durations; 0 when none was recorded.
     #[must_use]
     pub fn per_mille(&self, part: u32) -> u64 {
         let rank = u128::from(self.len()).saturating_mul(part.into()).div_ceil(1_000);

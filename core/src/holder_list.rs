@@ -8,7 +8,7 @@
 //! | which tenure has this token, and which were granted first | `by_token` |
 //! | which tenure has this owner | [`ByOwner`] |
 //! | which lease ends first, and which last | `by_deadline` |
-//! | the smallest limit | `limits`: how many holders have each |
+//! | the smallest limit | `limits`: how many holders have each limit |
 //! | the sum of the weights | `weight` |
 
 use crate::holder::{Holder, Load, Mode, Slots};
@@ -282,7 +282,8 @@ impl HolderList {
         }
     }
 
-    /// Returns this list if no copy shares its memory. If a copy does, returns `None`, and the copy keeps the memory.
+    /// Returns this list if no copy shares its memory. If a copy shares the memory, returns `None`, and the copy
+    /// keeps the memory.
     pub fn unshared(self) -> Option<Self> {
         match self {
             Self::Few(_) => Some(self),

@@ -327,7 +327,8 @@ impl Lock {
         (!self.is_free()).then(|| self.expires_at())
     }
 
-    /// Computes the TTL again by the present wall clock, which may have been set in the meantime.
+    /// Computes the TTL again by the present wall clock, because the wall clock may have been set since the last
+    /// change.
     pub fn recompute_expiry(&mut self, now: Now) {
         if let Some(deadline) = self.last_deadline() {
             self.with_list(|list| list.expires_at = now.wall_at(deadline));
@@ -357,7 +358,8 @@ impl Lock {
         self.holders().len() > MANY
     }
 
-    /// Returns this lock if no copy shares its memory. If a copy does, returns `None`, and the copy keeps the memory.
+    /// Returns this lock if no copy shares its memory. If a copy shares the memory, returns `None`, and the copy keeps
+    /// the memory.
     pub(crate) fn unshared(self) -> Option<Self> {
         match self.0 {
             Repr::List(Some(list)) => {
@@ -385,7 +387,7 @@ impl Lock {
     #[inline(always)]
     pub fn apply(&mut self, change: Change, now: Now) {
         match (&self.0, change) {
-            // The two usual changes need no list: a free lock is acquired, and the only holder releases it.
+            // The two usual changes need no list: a free lock is acquired, and the only holder releases its lock.
             (_, Change::Put(holder)) if self.is_free() => {
                 let expires_at = now.wall_at(holder.deadline);
                 // A free lock has no memory to release.

@@ -316,7 +316,7 @@ mod tests {
             format!("{UUID}: 1"),
             format!("{UUID}17"),
             format!("{UUID}:1:1"),
-            // The first number that is too large for a suffix, and numbers around 64 bits.
+            // The first number that is too large for a suffix, and numbers near the limit of 64 bits.
             format!("{UUID}:72057594037927935"),
             format!("{UUID}:9223372036854775807"),
             format!("{UUID}:9223372036854775808"),

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!                  unlinked
-//!                     |  held: remembered until it is known why it left     not held: its leases have ended
+//!                     |  held: remembered until the reason is known          not held: its leases have ended
 //!                     v
 //!     evicted   -->  dropped: the tenure is kept; the key comes back with the next change of the lock
 //!     expired   -->  dropped; put back at once if the wall clock has jumped
@@ -45,7 +45,7 @@ const CLOCK_JUMP: Span = match Span::from_millis(1_000) {
     None => Span::MAX,
 };
 
-/// The name of a lock, borrowed. The store asks for the key only for a lookup, because the module must first read the
+/// The name of a lock, borrowed. The store calls [`key`](Self::key) only for a lookup, because the first call reads the
 /// key from the server.
 pub trait NameRef {
     /// The database.
@@ -119,7 +119,7 @@ pub struct Unlinked {
 /// What happens to the last unlinked lock when a key has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expired {
-    /// Nothing is kept, because the unlinked lock has ended or another key has expired.
+    /// Nothing is kept: either the unlinked lock has ended, or the key that has expired did not hold this lock.
     Over,
     /// The tenure is kept, because its lease still runs by the monotonic clock. The key need not be put back, because
     /// the lease ends very soon.
@@ -156,8 +156,8 @@ struct Memories {
     /// The sum of [`QuarantineMemory::ended_entries`] over all locks in `by_lock`.
     ended_entries: usize,
     /// For each database that was flushed: the largest token given before the flush. The key `None` stands for all
-    /// databases. When there are too many entries, the store leaves some entries out. To cover these entries, the store
-    /// raises the value of `None` to the token of an ended tenure.
+    /// databases. When there are too many entries, the store keeps no further entries for ended tenures. Instead, the
+    /// store raises the value of `None` to the token of the latest ended tenure.
     flushed: HashMap<Option<Db>, FencingToken>,
     hasher: RandomState,
 }
@@ -374,8 +374,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         }
     }
 
-    /// If the server has dropped a lock of this name, moves the dropped lock into `lock`. Returns whether there was
-    /// one.
+    /// If the server has dropped a lock of this name, moves the dropped lock into `lock`. Returns whether there was a
+    /// dropped lock.
     #[inline]
     fn take_dropped_into(&mut self, name: &impl NameRef, lock: &mut Lock) -> bool {
         let dropped = self.take_dropped(name);
@@ -509,9 +509,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
     /// now.
     pub fn settle_unlinked(&mut self, now: Instant, freed: u64) {
         if let Some(UnlinkedLock { name, lock, freed: before, .. }) = self.unlinked.take() {
-            // RENAME and MOVE unlink a lock and free nothing: the tenure continues under another name. For a
-            // lock with many holders the count proves nothing, because the server may free such a lock later,
-            // on another thread.
+            // RENAME and MOVE unlink a lock and free nothing: the tenure continues under another name. For a lock with
+            // many holders the count of freed locks proves nothing, because the server may free such a lock later, on
+            // another thread.
             if freed == before && !lock.has_many_holders() {
                 self.remember_ended(&name, &lock, now);
             } else {

@@ -29,8 +29,8 @@ pub enum Op {
         limit: Option<i64>,
         keep: Option<i64>,
     },
-    /// `count` owners, beginning with the owner in `at`, acquire one lock, each with a longer lease than the owner
-    /// before.
+    /// `count` owners, beginning with the owner in `at`, acquire one lock, each with a longer lease than the previous
+    /// owner.
     Crowd {
         at: At,
         count: usize,
