@@ -43,7 +43,8 @@ impl<'a> Arguments<'a> {
             Some(lease) if lease <= most && quarantine.is_none_or(|quarantine| lease <= quarantine) => {
                 Ok(lease)
             }
-            // The error names the smaller limit, so that a lease within this limit is accepted.
+            // The error names the smaller of the two limits, because both limits accept a lease
+            // of this length.
             _ => Err(match quarantine {
                 Some(quarantine) if quarantine < most => Error::LongerThanQuarantine(command, quarantine),
                 _ => Error::LongerThanMaxLease(command, most),

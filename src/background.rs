@@ -1,5 +1,6 @@
-//! The work that the module does without a command: for leases that end while a client waits, wait limits, keys that
-//! vanished, grants that could not be delivered, and dropped locks that are not replicated.
+//! The work that the module does without a command. There is work when a lease ends while a client waits, when a wait
+//! limit is reached, when a key has vanished, when a grant could not be delivered, and when a dropped lock must be
+//! replicated.
 //!
 //! The timer starts this work. A grant to a waiter is a write that no client has sent. The server refuses this write
 //! whenever it would refuse a client's write. After a refusal, the module tries again later. The end of a wait is not a
@@ -128,7 +129,7 @@ fn end_waits(now: Instant, slice: Slice) {
     }
 }
 
-/// Passes on the holds whose clients have left.
+/// Takes back each hold whose client left before the reply was sent, and serves the next waiters.
 fn pass_on(context: Context, now: Instant, slice: Slice) {
     while let Some(undelivered) = state::with(|state| state.pending.next_undelivered()) {
         let (name, gate) = name_and_gate(context, undelivered.lock.0, &undelivered.lock.1);

@@ -6,7 +6,7 @@ use crate::server::{Level, info, log};
 pub const POLICY: &[u8] = b"maxmemory-policy";
 
 /// Warns if the policy of the server allows evictions. The warning is also logged when there is no memory limit,
-/// because a limit may be set later. Every lock has a TTL, so all policies but noeviction evict locks too.
+/// because a limit may be set later. Every lock has a TTL, so every policy except noeviction evicts locks too.
 pub fn warn() {
     let Some(policy) = info::text(c"memory", c"maxmemory_policy") else { return };
     if policy != b"noeviction" {

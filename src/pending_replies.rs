@@ -9,16 +9,16 @@
 //!    |                        |
 //!    | the client leaves      | the client leaves
 //!    v                        v
-//!   gone                gone; a hold that it was granted is passed on
+//!   gone                gone; a hold that the client was granted is passed on
 //! ```
 //!
 //! A reply is added within the decision, so at every moment a client is either in its wait queue or in
 //! [`PendingReplies`]. A reply is found by the handle of its client, which the server frees only after the reply has
 //! been taken out.
 //!
-//! While replies are pending, two kinds of event are recorded by fencing token. After an owner has repeated its
-//! request, the owner keeps the hold, although the client that asked first has left. After RENAME or MOVE, the hold is
-//! passed on under the new name of the lock.
+//! While replies are pending, two kinds of event are recorded by fencing token. The first kind is a repeated request:
+//! its owner keeps the hold, even if the client that asked first has left. The second kind is RENAME or MOVE: the hold
+//! is passed on under the new name of the lock.
 
 use crate::server::BlockedClient;
 use lockward_core::{ById, Completion, Db, FencingToken, Lock, LockName, Outcome, Owner, Place};
@@ -78,8 +78,8 @@ pub struct PendingReplies {
     replies: HashMap<BlockedClient, PendingReply, ById>,
     undelivered: VecDeque<Undelivered>,
     decisions: u64,
-    /// For each tenure: the number of the last reply when the owner claimed its holds. Holds from replies up
-    /// to this number are not passed on.
+    /// For each tenure whose owner has repeated its request: the number of the last reply at that time. Holds from
+    /// replies up to this number are not passed on.
     claimed: HashMap<FencingToken, u64, ById>,
     /// For each tenure whose lock was renamed or moved: the present name of the lock.
     moved: HashMap<FencingToken, LockName, ById>,
@@ -116,7 +116,7 @@ impl PendingReplies {
         Some(reply)
     }
 
-    /// The caller has taken a reply, but its client has left. If the reply grants a hold, the hold is to be passed on.
+    /// The caller has taken a reply, but the client has left. If the reply grants a hold, the hold must be passed on.
     pub fn leave_undelivered(&mut self, reply: PendingReply) {
         if let (Some(token), Some(lock)) = (reply.granted(), reply.lock) {
             let PendingReply { owner, place, number, .. } = reply;

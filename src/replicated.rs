@@ -6,11 +6,11 @@ use crate::state::{self, OwnWrite};
 use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{Change, Event, Lock, Now, event_of};
 
-/// Applies the message in `payload` to the lock in `name`, all or nothing, and passes the message on to this server's
-/// own replicas and AOF.
+/// Applies the message in `payload` to the lock in `name`, and passes the message on to this server's own replicas and
+/// AOF.
 ///
 /// # Errors
-/// [`Error::Payload`] or [`Error::WrongType`]; then nothing has changed.
+/// [`Error::Payload`] or [`Error::WrongType`]. After an error nothing has changed.
 pub fn apply(context: Context, name: &KeyName<'_>, payload: &[u8], origin: Origin) -> Result<(), Error> {
     let now = now();
     match encoding::decode_message(payload, origin, now).map_err(|_| Error::Payload)? {

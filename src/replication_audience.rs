@@ -6,7 +6,7 @@
 //! comes between two runs of the cron still misses no change, for these reasons:
 //!
 //! - The cron asks for the same facts by which the server itself decides whether to send changes. While these facts
-//!   hold, the server drops the changes of this module and of its own commands.
+//!   hold, the server drops the changes of this module and of the server's own commands.
 //! - An audience comes when a replica asks for a snapshot, when an AOF is switched on, when the role changes, or when
 //!   other data is loaded. The server sends an event in each of these cases, except when a replica asks for a snapshot.
 //!   But the server also sends an event for each snapshot, whether a child process or the server itself makes the

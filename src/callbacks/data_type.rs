@@ -8,7 +8,8 @@ use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::{mem, ptr, slice};
 
-/// The name that TYPE returns and that `SCAN ... TYPE` takes. The server requires nine characters, hence the hyphen.
+/// The name that TYPE returns and that `SCAN ... TYPE` takes. The name ends in a hyphen, because the server requires
+/// nine characters.
 const NAME: &CStr = c"lockward-";
 
 /// The version of the type, which the server writes into RDB files. This version says only that the value is one

@@ -90,7 +90,7 @@ impl Context {
     /// Wraps the context of a command's callback.
     ///
     /// # Safety
-    /// The same as for [`Context::new`].
+    /// The conditions of [`Context::new`] hold.
     pub const unsafe fn of_command(context: *mut raw::RedisModuleCtx) -> Self {
         Self { raw: context, of_command: true }
     }

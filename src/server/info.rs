@@ -36,13 +36,13 @@ use std::ptr;
 ///   begins, and the cron does not run.
 ///
 /// To add a server: read these functions; look for new callers of `fork`, and for new ways to send a snapshot without
-/// one; run the tests of the replication audience with `LOCKWARD_LONG=1`; then add its version.
+/// one; run the tests of the replication audience with `LOCKWARD_LONG=1`; then add the server's version to the list.
 const KNOWN: [(&CStr, &[RangeInclusive<[u32; 2]>]); 2] =
     [(c"valkey_version", &[[7, 2]..=[9, 1]]), (c"redis_version", &[[7, 0]..=[8, 0], [8, 6]..=[8, 6]])];
 
 /// Whether this server is in the list `KNOWN`.
 pub fn is_known() -> bool {
-    // Valkey has both fields, so its own field comes first in the list.
+    // Valkey reports both fields, so the field of Valkey comes first in the list.
     let named = KNOWN.iter().find_map(|(field, known)| Some((text(c"server", field)?, known)));
     named.is_some_and(|(version, known)| {
         major_and_minor(&version).is_some_and(|version| known.iter().any(|range| range.contains(&version)))

@@ -189,7 +189,7 @@ pub unsafe fn report_keys(
 /// The positions and flags of the keys of a command.
 ///
 /// # Safety
-/// The same as for [`report_keys`], and the thread holds the server's lock.
+/// The conditions of [`report_keys`] hold, and the thread holds the server's lock.
 unsafe fn known_keys(
     context: *mut raw::RedisModuleCtx,
     argv: &[*mut raw::RedisModuleString],
@@ -216,7 +216,7 @@ unsafe fn known_keys(
 /// server names none). The server does not need its lock for this call.
 ///
 /// # Safety
-/// The same as for [`report_keys`].
+/// The conditions of [`report_keys`] hold.
 unsafe fn keys_by_server(
     context: *mut raw::RedisModuleCtx,
     argv: &[*mut raw::RedisModuleString],

@@ -57,7 +57,7 @@ lazy_static! {
 
 /// What the server reports about the command with this name; `None` when there is no such command.
 pub fn known_command(name: &CStr) -> Option<Rc<KnownCommand>> {
-    /// The number of commands that are remembered.
+    /// At most this many commands are remembered.
     const MOST: usize = 1_024;
     if let Some(known) = KNOWN.with(|known| known.get(name.to_bytes()).cloned()) {
         return Some(known);
@@ -108,8 +108,8 @@ impl KnownCommand {
             .collect()
     }
 
-    /// The flags of the key at this position, if the server has named none: the flags of the specification that begins
-    /// at the position, or of the last specification.
+    /// The flags of the key at this position, for a key without flags from the server: the flags of the specification
+    /// that begins at the position, or of the last specification.
     pub fn flags_at(&self, position: usize) -> c_int {
         let begins = |spec: &&KeySpec| spec.range.as_ref().is_some_and(|range| range.first == position);
         let spec = self.specs.iter().find(begins).or(self.specs.last());

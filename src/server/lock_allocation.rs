@@ -58,9 +58,10 @@ pub fn give(lock: Box<Lock>) -> *mut Lock {
     Box::into_raw(lock)
 }
 
-/// Calls `delete`, by which the server deletes the key of a value. The server frees the value during the call, because
-/// only another thread frees values that are costly to free (`freeObjAsync`). Another module may be notified and make
-/// this module delete a second value during the call. In this case the first value counts as freed for another reason.
+/// Calls `delete`, by which the server deletes the key of a value. The server frees the value during the call. The
+/// server frees a value later, on another thread, only if freeing the value is costly (`freeObjAsync`). Another module
+/// may be notified and make this module delete a second value during the call. In this case the first value counts as
+/// freed for another reason.
 pub fn deleting(value: *mut Lock, delete: impl FnOnce()) {
     DELETED.store(value, Ordering::Relaxed);
     delete();
@@ -85,7 +86,8 @@ pub unsafe fn free(value: *mut Lock) {
     }
 }
 
-/// How many values the server has freed since the module was loaded, without the values that the module has deleted.
+/// How many values the server has freed since the module was loaded. The values that the module has deleted do not
+/// count.
 pub fn freed() -> u64 {
     FREED.load(Ordering::Acquire)
 }
