@@ -105,7 +105,7 @@ pub(crate) struct Waiter {
 pub(crate) struct Contended {
     pub(crate) key: Vec<u8>,
     pub(crate) waiters: u64,
-    /// In milliseconds.
+    /// The longest wait, in milliseconds.
     pub(crate) longest_wait: u64,
     pub(crate) holder: Option<Vec<u8>>,
 }

@@ -34,7 +34,7 @@ pub(super) enum What {
 }
 
 impl What {
-    /// The word in the text: the name in JSON, with a space for `_`.
+    /// The word in the text output: the name that JSON uses, with a space in place of `_`.
     fn word(self) -> String {
         serde_json::to_string(&self).unwrap_or_default().trim_matches('"').replace('_', " ")
     }

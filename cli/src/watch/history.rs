@@ -138,8 +138,8 @@ impl History {
 
     /// The next `count` known keys after `cursor`, and the cursor for the next call. The cursor is `None` at the end.
     ///
-    /// If `stale` is set, returns only keys of this node and keys without a node, and of these only keys whose last
-    /// reading is at least this old or whose lease should be over.
+    /// If `stale` is set, the keys must fulfil two conditions. First, the key belongs to this node, or its node is not
+    /// known. Second, the last reading of the key is at least this old, or a lease in this reading should be over.
     pub(super) fn keys_after(
         &self,
         cursor: &[u8],

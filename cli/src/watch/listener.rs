@@ -74,7 +74,7 @@ pub(super) struct Listener {
     /// The name of a channel of keyspace events, without the key at its end.
     prefix: Vec<u8>,
     shared: Arc<Shared>,
-    /// The locks with events since they were last read.
+    /// The locks for which events have arrived since the last reading.
     pending: HashMap<Vec<u8>, Published>,
     is_flushed: bool,
     /// Advice to the user. `None` while the server publishes the needed events.

@@ -50,7 +50,8 @@ impl Change {
 
     /// Whether the change may end a tenure.
     pub(super) fn is_end(self) -> bool {
-        // A key that arrives from elsewhere replaces a lock too, but `Comparison::ended_without_event` reports this.
+        // A key that arrives from elsewhere replaces a lock too, but `Comparison::ended_without_event` reports this
+        // end.
         matches!(self, Self::Released | Self::Expired | Self::Broken(_))
     }
 }

@@ -4,7 +4,8 @@ use crate::{send_signal, soon_in};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A terminal that runs one program, and shows its exit code when the program ends. Dropping this value ends both.
+/// A terminal that runs one program, and shows its exit code when the program ends. Dropping this value ends the
+/// terminal and the program.
 pub(crate) struct Terminal {
     name: String,
 }
