@@ -59,7 +59,7 @@ pub fn measure(report: &mut Report) {
         [("median", "median", 0.5, medians, 2.0), ("p99", "99th percentile", 0.99, lates, 10.0)]
     {
         let mut row = Row::figure(&format!("expiry/{name}"), &what(which), Unit::Milliseconds, &rounds);
-        // The quantile of all rounds together replaces the median of their quantiles.
+        // The figure is the quantile of all rounds together, not the median of the quantiles of the rounds.
         row.measured = all.quantile(part);
         report.row(row.target(Target::AtMost(limit)));
     }

@@ -13,7 +13,7 @@ use crate::server::{Loaded, Server};
 /// The number of connections, and of commands in flight on each connection.
 const LOADS: [(usize, usize); 2] = [(1, 1), (50, 16)];
 const ROUNDS: usize = 23;
-/// Commands in a round.
+/// The number of commands in a round.
 const COMMANDS: usize = 16_000;
 /// The largest allowed ratio of a guarded SET to a SET. One connection sends the commands one by one, as clients usually
 /// do.

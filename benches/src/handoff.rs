@@ -17,7 +17,7 @@ use lockward_tests::raise_open_files;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Hand-offs in one measurement.
+/// The number of hand-offs in one measurement.
 const HANDOFFS: usize = 400;
 
 /// The numbers of waiters.

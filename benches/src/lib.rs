@@ -1,9 +1,9 @@
 //! What the benchmarks of Lockward share: a server for each benchmark, a client that costs little, and the server's CPU
 //! time.
 //!
-//! Most figures are the CPU time of the server process, including the kernel's. So a busy machine makes the figures
-//! noisier, but does not change which side of a comparison costs less. The two sides of a comparison run alternately,
-//! round by round, in one run. Their medians are compared.
+//! Most figures are the CPU time of the server process, including its time in the kernel. So a busy machine makes the
+//! figures noisier, but does not change which side of a comparison costs less. The two sides of a comparison run
+//! alternately, round by round, in one run. Their medians are compared.
 
 #![allow(
     missing_docs,

@@ -27,11 +27,11 @@ const LONG_LEASE: &str = "3600000";
 
 /// The number of connections that send at the same time. No two connections use the same holder.
 const CONNECTIONS: usize = 10;
-/// Commands in flight on each connection.
+/// The number of commands in flight on each connection.
 const DEPTH: usize = 16;
 /// The number of parts in a connection's batch. In a round all connections together send 8,000 commands.
 const PARTS: usize = 50;
-/// Commands or pairs in a round, when one connection sends them one by one.
+/// The number of commands or pairs in a round, when one connection sends them one by one.
 const ALONE: usize = 500;
 const ROUNDS: usize = 15;
 

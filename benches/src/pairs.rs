@@ -11,13 +11,13 @@ use crate::server::{Loaded, Server};
 use lockward_tests::Reply;
 
 pub const CONNECTIONS: usize = 50;
-/// Commands in flight on each connection.
+/// The number of commands in flight on each connection.
 pub const DEPTH: usize = 16;
 
 const ROUNDS: usize = 23;
-/// Batches of a connection in a round.
+/// The number of batches that a connection sends in a round.
 const TIMES: usize = 100;
-/// Pairs of all connections in a round.
+/// The number of pairs that all connections send in a round.
 const PAIRS: usize = CONNECTIONS * TIMES * DEPTH / 2;
 
 /// The lower bound for a lock module.

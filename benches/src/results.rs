@@ -6,7 +6,7 @@ pub use crate::plot::whole;
 use crate::rounds::Series;
 use serde::{Deserialize, Serialize};
 
-/// A miss of more than this part of the target is never within noise.
+/// If a figure misses its target by more than this part of the target, noise does not excuse the miss.
 const FORGIVEN: f64 = 0.03;
 
 /// A figure is too noisy if its noise is more than this part of the figure.

@@ -29,7 +29,7 @@ pub enum Loaded {
 #[derive(Debug)]
 pub struct Server {
     server: tests::Server,
-    /// Keeps the copy of the module.
+    /// The directory with the copy of the module. Dropping this value deletes the copy.
     _modules: Directory,
 }
 

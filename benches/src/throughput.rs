@@ -9,7 +9,7 @@ use crate::server::{Loaded, Server};
 use std::time::Instant;
 
 const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Pairs of commands in a round at one depth.
+/// The number of pairs of commands in a round at one depth.
 const PAIRS: usize = 12_800;
 const ROUNDS: usize = 15;
 

@@ -38,7 +38,7 @@ type contest struct {
 	// lock at once.
 	counters []int64
 	tallies  []tally
-	// In the job contended: the last holder. Only the lock protects this field.
+	// In the job "contended": the last holder. Only the lock protects this field.
 	holder int
 	// In the jobs with several holders: the sum of the holders' weights, and the number of grants that kept this sum within the
 	// limit.

@@ -94,7 +94,7 @@ class Contest:
         # A counter of grants for each lock. Only the lock protects its counter, so a missing grant shows that two clients
         # held the lock at once.
         self.counters = multiprocessing.RawArray(c_int64, self.clients)
-        # In the job contended: the last holder. Only the lock protects this field.
+        # In the job "contended": the last holder. Only the lock protects this field.
         self.holder = multiprocessing.RawValue(c_int64)
         # In the jobs with several holders: the sum of the holders' weights.
         self.held = multiprocessing.Value(c_int64)

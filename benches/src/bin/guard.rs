@@ -61,9 +61,9 @@ struct Arguments {
     record: bool,
 }
 
-/// Commands in flight on a connection.
+/// The number of commands in flight on a connection.
 const DEPTH: usize = 16;
-/// Batches in a round.
+/// The number of batches in a round.
 const BATCHES: usize = 4;
 /// The number of clients in a ring. Each client passes a lock or an element on to the next client.
 const RING: usize = 4;

@@ -67,7 +67,7 @@ pub struct Answer {
     /// hold the lock, this is the number of acquisitions within its limit. Absent in [`Job::Uncontended`].
     #[serde(default)]
     pub counter: Option<u64>,
-    /// How many grants went to another client than the grant before. Only in [`Job::Contended`].
+    /// How many grants went to a different client than the previous grant. Only in [`Job::Contended`].
     #[serde(default)]
     pub handoffs: Option<u64>,
     /// How often the library gave up waiting, without a grant.

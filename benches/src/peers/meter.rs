@@ -50,7 +50,7 @@ impl Meter {
             while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 looks.push(look(pid, kind, port));
             }
-            looks.push(look(pid, kind, port)); // a last sample, so that no interval ends after all samples
+            looks.push(look(pid, kind, port)); // a last sample, so that every interval ends before the last sample
             looks
         });
         Self { running, thread }

@@ -57,10 +57,10 @@ pub struct Measured {
     /// How often the lock was acquired and released.
     pub operations: u64,
     pub a_second: f64,
-    /// Grants a second to another client than the grant before, if the contestant reports them.
+    /// Grants a second that went to a different client than the previous grant, if the contestant reports them.
     pub handoffs_a_second: Option<f64>,
-    /// Acquisitions that are missing in the counter of the contestant: the lock had two holders at once, or more than
-    /// its limit.
+    /// Acquisitions that are missing in the counter of the contestant: the lock had two holders at once, or more
+    /// holders than its limit allows.
     pub lost: i64,
     /// How often the library gave up waiting.
     pub gave_up: u64,
@@ -217,7 +217,7 @@ impl Entry {
         self.peer == self.ours
     }
 
-    /// A line of a list. `None` if the lock ran, lost no acquisition and never gave up.
+    /// A line for the list of failures. `None` if the lock ran, lost no acquisition and never gave up.
     fn failure(&self) -> Option<String> {
         let what = match &self.result {
             Err(reason) => format!("did not run: {reason}"),

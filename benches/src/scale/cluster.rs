@@ -23,10 +23,10 @@ use std::time::Duration;
 pub const STAGE: &str = "cluster";
 
 const NODES: [usize; 3] = [1, 3, 6];
-/// Connections to each node. Each has one command in flight.
+/// The number of connections to each node. Each connection has one command in flight.
 const CONNECTIONS: usize = 50;
 const ROUNDS: usize = 15;
-/// Pairs or renewals of a connection in a round.
+/// The number of pairs or renewals that a connection sends in a round.
 const EACH: usize = 20;
 const SLOTS: usize = 16_384;
 
@@ -44,7 +44,7 @@ const WORKS: [Work; 3] = [Work::Pair(Pair::Lock), Work::Pair(Pair::Set), Work::R
 struct Nodes {
     each: Vec<Node>,
     _cluster: Cluster,
-    /// Keeps the copy of the module.
+    /// The directory with the copy of the module. Dropping this value deletes the copy.
     _modules: Directory,
 }
 

@@ -22,14 +22,14 @@ const COUNTS: [usize; 5] = [1, 1_000, 100_000, 1_000_000, 10_000_000];
 /// locks, and the start of a server takes more time than the loading.
 const WORTH_LOADING: usize = 100_000;
 const ROUNDS: usize = 15;
-/// Pairs or renewals of a connection in a round.
+/// The number of pairs or renewals that a connection sends in a round.
 const EACH: usize = 160;
-/// The number of snapshots of each size. Of the largest size there is only one, because it takes long and so its noise
-/// is small.
+/// The number of snapshots of each size. There is only one snapshot of the largest size: this snapshot takes long, so
+/// its noise is small.
 const SNAPSHOTS: usize = 3;
 /// The number of lookups in one request. The lookups advance a rehash.
 const WALK: usize = 10_000;
-/// Memory for a lock and a string on the two servers, in bytes.
+/// The memory for a lock on one server and a string on the other server, in bytes.
 const HELD: f64 = 400.0;
 /// Memory for a lock on the server that loads the snapshot, in bytes.
 const LOADED: f64 = 220.0;

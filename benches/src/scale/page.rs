@@ -40,7 +40,7 @@ const SHOWN: [&str; 27] = [
 ];
 
 /// Writes the curves of each stage and the sizing table into `scale.md` in a directory, and the plots into `scale/`.
-/// The part of a stage without results stays as it is, and so does the sizing table if one of its figures was not
+/// The part of a stage without results stays as it is. The sizing table stays as it is if one of its figures was not
 /// measured.
 ///
 /// # Errors

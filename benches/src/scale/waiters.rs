@@ -20,7 +20,7 @@ pub const STAGE: &str = "waiters";
 const COUNTS: [usize; 6] = [1, 10, 100, 1_000, 10_000, 50_000];
 /// With fewer clients than this, memory is not measured: the noise would be larger than the memory of the clients.
 const WORTH_WEIGHING: usize = 1_000;
-/// Hand-offs in a round.
+/// The number of hand-offs in a round.
 const HANDOFFS: usize = 200;
 const ROUNDS: usize = 15;
 /// Files that a process has open besides the connections of the waiters.

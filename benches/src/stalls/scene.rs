@@ -165,7 +165,8 @@ impl Scene {
     }
 
     /// Splits the numbers from 0 to `count` - 1 into chunks, and sends the requests that `requests` makes for each chunk
-    /// and its lease. The lease ends at `until` of the first number. Without `until` the lease is long.
+    /// and its lease. The lease of a chunk ends at the instant that `until` returns for the first number of the chunk.
+    /// Without `until` the lease is long.
     fn in_chunks(
         &mut self,
         count: usize,
