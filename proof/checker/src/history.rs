@@ -37,14 +37,14 @@ pub struct Call {
     pub key: String,
     pub owner: String,
     pub operation: Operation,
-    /// The invocation: just before the client sent the request.
+    /// The time of the invocation: just before the client sent the request.
     pub start: Nanos,
     /// The first time at which the wait was seen in the server's queue; `None` if it was not seen.
     pub enqueued: Option<Nanos>,
     /// A later time at which the wait was still in the queue.
     pub still_waiting: Option<Nanos>,
-    /// The response: just after the client read the reply or gave up. `None` if the call had no response at the end of
-    /// the run.
+    /// The time of the response: just after the client read the reply or gave up. `None` if the call had no response at
+    /// the end of the run.
     pub end: Option<Nanos>,
     pub outcome: Outcome,
 }
@@ -211,9 +211,9 @@ pub struct Fault {
     /// The client. `None` means a fault to the servers, which affects all clients. [`NOBODY`] means an operation on the
     /// servers that clients must not notice.
     pub client: Option<u32>,
-    /// Just before the fault began.
+    /// The time just before the fault began.
     pub start: Nanos,
-    /// Just after the fault ended.
+    /// The time just after the fault ended.
     pub end: Nanos,
 }
 

@@ -272,10 +272,10 @@ impl Modes {
 /// The earliest time at which the lease may have ended, and the line of the call that shows this time.
 ///
 /// An acquisition never shortens a lease. After an acquisition, the lease lasts at least until the start of the call
-/// plus the requested length. A renewal may shorten the lease, but not below its own start plus its length. So only the
-/// last renewal and the acquisitions that certainly came after it count. Often it is unknown which renewal was the
-/// last: it may be any renewal that no other renewal certainly followed, or any renewal without a reply. The function
-/// takes the earliest end of all these cases.
+/// plus the requested length. After a renewal, the lease lasts at least until the start of the renewal plus its length,
+/// even if the earlier lease was longer. So only the last renewal and the acquisitions that certainly came after this
+/// renewal count. Often it is unknown which renewal was the last: it may be any renewal that no other renewal certainly
+/// followed, or any renewal without a reply. The function takes the earliest end of all these cases.
 fn certain_lease(token: Token, settings: &Settings<'_>, owner_calls: &OwnerCalls) -> (Nanos, usize) {
     let reach = |(line, call, lease): &(usize, &Call, Nanos)| (call.start.saturating_add(*lease), *line);
     let mut grants: Vec<_> =

@@ -15,8 +15,8 @@
 //!
 //! A call takes no time in the model. A call without duration is the worst case: if a call takes longer, the owner only
 //! stops relying on the lock earlier. A waiter does not know when the server granted the lock. So the waiter renews at
-//! once over the same connection, and counts its lease from that renewal. When an owner asks for a larger limit, it no
-//! longer relies on the smaller limit, even if the reply is lost or is an error.
+//! once over the same connection, and counts its lease from that renewal. When an owner has asked for a larger limit,
+//! it no longer relies on the smaller limit, even if the reply is lost or is an error.
 //!
 //! The promises hold in every state. Owners fit beside each other if the sum of their weights is at most the limit of
 //! each of them: an exclusive owner fits beside nobody.
@@ -27,7 +27,7 @@
 //! | [`NOBODY_ELSE`] | no server grants the lock to an owner that does not fit beside the owners that rely on it |
 //! | [`TENURE_BACK`] | an owner that relies on the lock, and renews with its token and mode at the primary, is not refused |
 //! | [`HOLDS_BACK`] | after that renewal the owner has as many holds at the primary as it named, and the limit and weight that it named |
-//! | [`TOKENS`] | the token of a new tenure is larger than every earlier one |
+//! | [`TOKENS`] | the token of a new tenure is larger than every earlier token |
 //! | [`GUARDED`] | a server runs no guarded write with a token smaller than that of a tenure or a write that it knows |
 //! | [`PASSES`] | the guard lets the write of an owner that relies on the lock pass, at a primary that has not restarted, or at which the owner has renewed |
 //! | [`LIMITS`] | the holders that a server knows fit beside each other, even those that no longer rely on the lock |

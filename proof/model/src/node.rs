@@ -405,7 +405,7 @@ fn acquire(who: usize, rules: &Rules, mode: Mode, holds: u32) -> AcquireRequest 
 }
 
 /// LOCK.RENEW by a wrong rule: in quarantine the decision does not see tenures that each fit beside the claim alone. So
-/// it does not notice that the sum of all weights exceeds the limit.
+/// the decision does not notice that the sum of all weights exceeds the limit.
 fn renew_in_pairs(
     decision: &mut Decision<'_, usize>,
     request: &RenewRequest,

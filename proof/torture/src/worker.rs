@@ -14,8 +14,8 @@ use std::thread;
 
 /// Runs the clients until standard input ends. Each line of the input is the port of a new primary.
 ///
-/// Every eighth client uses a lock of its own. No client waits for such a lock, so the server may notice the end of its
-/// lease late.
+/// Every eighth client uses a lock of its own. No client waits for such a lock, so the server may notice late that the
+/// lease of the lock has ended.
 ///
 /// The worker that runs client 0 also tests the order of the queue.
 pub(crate) fn run(args: &WorkerArgs) {

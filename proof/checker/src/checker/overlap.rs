@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 /// Claim: take the tenures of a lock that are certainly held at an instant. The sum of their weights is at most the
-/// limit of each of them. For exclusive locks this means that no two tenures overlap.
+/// limit of each of these tenures. For exclusive locks this means that no two tenures overlap.
 ///
 /// A tenure is certainly held in its definite-hold interval. This interval begins when a client has read the first
 /// grant. It ends at the start of the first release that may have ended the tenure, or at the earliest time at which

@@ -1,6 +1,6 @@
 //! A simulated server that keeps all promises of Lockward.
 //!
-//! It does not use the module's core, because the simulated server would then have the same faults as the module.
+//! This server does not use the module's core, because it would then have the same faults as the module.
 
 use super::MS;
 use crate::history::{Call, HoldsReleased, Mode, Nanos, Operation, Outcome, Token, WriteOutcome};

@@ -29,11 +29,11 @@ type Check = fn(&History, &Bounds) -> Vec<Violation>;
 /// A world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum WorldName {
-    /// One server with an AOF. It is killed and restarted, or stopped for longer than leases.
+    /// One server with an AOF. The faults kill and restart the server, or stop it for longer than a lease.
     Alone,
     /// One server whose wall clock is stepped.
     Clocks,
-    /// One server without persistence, with a quarantine. It is killed and restarted.
+    /// One server without persistence, with a quarantine. The faults kill and restart the server.
     Wiped,
     /// A primary and its replica, with a quarantine. There are planned failovers, and failovers after the death of
     /// the primary.
