@@ -260,8 +260,8 @@ impl Connection {
         }
     }
 
-    /// Waits until the client or the server has sent data or disconnected, and reads the data. The arguments say which
-    /// of them is watched.
+    /// Waits until the client or the server has sent data or disconnected, and reads the data. `client` and `server`
+    /// say whether the client and the server are watched.
     fn receive(&mut self, client: bool, server: bool, deadline: Option<Instant>) -> io::Result<()> {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if left == Some(Duration::ZERO) {

@@ -13,8 +13,8 @@ const TOLERANCE: Duration = Duration::from_millis(2);
 /// certainly run counts ([`Trial::ran`]).
 const LATENESS: Duration = Duration::from_millis(200);
 
-/// The longest time between two checks that counts as running time of the server. During a longer gap, the busy machine
-/// may have stopped the server or the test.
+/// If two checks are at most this far apart, the time between the checks counts as running time of the server. During a
+/// longer gap, the busy machine may have stopped the server or the test.
 const SEEN_TO_RUN: Duration = Duration::from_millis(20);
 
 const LOCKS: usize = 24;
