@@ -13,7 +13,7 @@ import (
 
 var (
 	ctx  = context.Background()
-	addr string // of a server with the module
+	addr string // the address of a server with the module
 )
 
 // newExample returns a client, and a function that closes it.

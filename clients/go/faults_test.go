@@ -27,7 +27,8 @@ type fake struct {
 	sent []string // the lock commands of the client
 }
 
-// startFake starts a server that ends with the test. reply gets a lock command, and returns the reply. The empty reply is silence.
+// startFake starts a server that ends with the test. reply gets a lock command, and returns the reply. For an empty
+// reply, the server sends nothing.
 func startFake(tb testing.TB, reply func(command string) string) *fake {
 	tb.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -251,7 +252,7 @@ func TestACallerCanLeaveAtEachStepOfTheConnection(t *testing.T) {
 	}
 }
 
-// A tornConn breaks when left more bytes have arrived.
+// A tornConn breaks when it has received the number of bytes in its field left.
 type tornConn struct {
 	net.Conn
 	left int

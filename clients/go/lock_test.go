@@ -216,7 +216,7 @@ func TestDo(t *testing.T) {
 		}
 		return failure
 	})
-	if err != failure { // Do must not wrap it
+	if err != failure { // Do must not wrap the error
 		t.Fatal(err)
 	}
 	s.checkFree("k")
@@ -286,7 +286,7 @@ func TestAGrantToACallerThatHasLeftIsReleased(t *testing.T) {
 	for i := range 200 {
 		isCancelled := i%2 != 0
 		lease := time.Duration(1+i/2%5) * time.Millisecond
-		ctx, cancel := context.WithTimeout(t.Context(), lease) // the deadline passes when the other's lease ends
+		ctx, cancel := context.WithTimeout(t.Context(), lease) // the deadline passes when the lease of the owner "other" ends
 		if isCancelled {
 			lease = time.Hour
 			ctx, cancel = context.WithCancel(t.Context())
@@ -419,10 +419,10 @@ func TestReleaseAndLossAtTheSameTime(t *testing.T) {
 		for i := range locks {
 			locks[i] = short(fmt.Sprint("k", i))
 		}
-		receive(t, "the loss of the first lock", locks[0].Lost()) // the leases of the others end just after it
+		receive(t, "the loss of the first lock", locks[0].Lost()) // the leases of the other locks end just after this lease
 		for _, lock := range locks[1:] {
 			if err := lock.Release(t.Context()); err != nil {
-				if !errors.Is(err, lockward.ErrUnreachable) { // no reply before the lease ended
+				if !errors.Is(err, lockward.ErrUnreachable) { // the client got no reply before the lease ended
 					expect(t, err, lockward.ErrLost)
 				}
 				lost++
@@ -586,7 +586,7 @@ func TestALockThatIsLostInAnOutageIsNotUnreachable(t *testing.T) {
 	isCut.Store(true)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	_ = lock.Renew(ctx) // its failure is a cause of the loss
+	_ = lock.Renew(ctx) // the failure of this renewal is a cause of the loss
 	receive(t, "the loss", lock.Lost())
 	err := lock.Release(t.Context())
 	expect(t, err, lockward.ErrLost)
@@ -613,7 +613,7 @@ func TestAGuardedWriteWhoseContextHasEnded(t *testing.T) {
 	if errors.Is(err, lockward.ErrUnreachable) || !lock.Held() {
 		t.Error(err)
 	}
-	err = lock.Guarded(ctx, "SET", "state", "paid").Err() // may have run
+	err = lock.Guarded(ctx, "SET", "state", "paid").Err() // the server may have executed the command
 	expect(t, err, lockward.ErrUnreachable, context.Canceled)
 	err = lock.Guarded(ctx, "SET", "state", "paid").Err()
 	expect(t, err, context.Canceled)
@@ -691,7 +691,7 @@ func (s *server) tapped(tap func(sent []byte) (isSent bool, err error)) *redis.C
 	return rdb
 }
 
-// A contextWithErr has an Err of its own.
+// A contextWithErr is a context whose method Err calls a function of the test.
 type contextWithErr struct {
 	context.Context
 	err func() error
@@ -780,7 +780,7 @@ func TestAReleaseWhoseReplyIsLostReportsNoLoss(t *testing.T) {
 		if !bytes.Contains(sent, []byte("LOCK.RELEASE")) || ctx.Err() != nil {
 			return true, nil
 		}
-		carryOut, _, _ := bytes.Cut(sent, []byte("LOCK.RELEASE\r\n$1\r\nb")) // only the first key is released
+		carryOut, _, _ := bytes.Cut(sent, []byte("LOCK.RELEASE\r\n$1\r\nb")) // carry out only the release of the first key
 		conn, err := net.Dial("tcp", s.addr)
 		check(t, err)
 		defer conn.Close()
@@ -810,7 +810,7 @@ func TestCloseWaitsForAReleaseUnderWay(t *testing.T) {
 					_, err := client.Acquire(t.Context(), "other", lockward.WithoutWaiting())
 					return errors.Is(err, lockward.ErrClosed)
 				})
-				s.do("PING") // takes longer than a Close that does not wait
+				s.do("PING") // this request takes longer than a Close that does not wait
 				if len(closed) > 0 {
 					t.Error("Close has not waited")
 				}
@@ -865,7 +865,7 @@ func TestAnUnconfirmedGrantIsReleasedWhenAnotherKeyIsLost(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	other := acquire(t, newClient(t, s.client()), "b", lockward.WithLease(time.Hour))
-	var unconfirmed atomic.Pointer[string] // the owner
+	var unconfirmed atomic.Pointer[string] // the owner of the unconfirmed tenure
 	var isReleased atomic.Bool
 	client := newClient(t, s.tapped(func(sent []byte) (bool, error) {
 		if _, renewal, isRenewal := strings.Cut(string(sent), "LOCK.RENEW\r\n$1\r\nb\r\n"); isRenewal {
@@ -967,7 +967,8 @@ func TestTheReleaseAfterACancelledAcquireIsRetriedInTheBackground(t *testing.T) 
 		switch {
 		case bytes.Contains(sent, []byte("LOCK.ACQUIRE")):
 			defer cancel()
-		case bytes.Contains(sent, []byte("LOCK.RELEASE")) && releases.Add(1) <= 5: // the pauses are longer than the caller waits
+		case bytes.Contains(sent, []byte("LOCK.RELEASE")) && releases.Add(1) <= 5:
+			// The pauses between the five releases are longer than the time that the call waits.
 			return false, io.ErrClosedPipe
 		}
 		return true, nil
@@ -1090,7 +1091,7 @@ func TestAHoldLimitBeginsWhenAllKeysAreHeld(t *testing.T) {
 		t.Fatal("the wait has started over: ", waiting, now)
 	}
 	short := acquire(t, client, "short", lockward.WithLease(300*time.Millisecond), lockward.WithoutRenewal())
-	receive(t, "its loss", short.Lost()) // now the lease of a ends well before the hold limit
+	receive(t, "its loss", short.Lost()) // now the lease of the lock "a" ends well before the hold limit
 	before := time.Now()
 	check(t, other.Release(t.Context()))
 	lock := receive(t, "the grant", granted)
@@ -1207,7 +1208,7 @@ func TestASilentSeedOfAClusterDelaysACallOnlyShortly(t *testing.T) {
 		rdb := redis.NewClusterClient(&redis.ClusterOptions{
 			Addrs: []string{silent.Addr().String(), address(p.facts.Ports[0])}, ReadTimeout: time.Hour,
 		})
-		// No other limit than the one for the seeds ends the wait for the silent seed.
+		// These two limits are so long that only the limit for the seeds can end the wait for the silent seed.
 		client := newClient(t, rdb, lockward.WithPatience(time.Hour), lockward.WithResponseLimit(time.Hour))
 		granted, _ := acquiring(t.Context(), t, client, []string{"k"})
 		check(t, receive(t, "the grant", granted).Release(t.Context()))
@@ -1216,7 +1217,7 @@ func TestASilentSeedOfAClusterDelaysACallOnlyShortly(t *testing.T) {
 	}
 }
 
-// A slowConn is not closed before mayClose is closed.
+// The method Close of a slowConn waits until the channel mayClose is closed.
 type slowConn struct {
 	net.Conn
 	mayClose <-chan struct{}
@@ -1237,9 +1238,9 @@ func TestConnectionsThatCloseSlowlyDelayNoLostSignal(t *testing.T) {
 		return slowConn{conn, mayClose}, err
 	}})
 	t.Cleanup(func() { _ = rdb.Close() })
-	// No late reply closes a connection.
+	// These two limits are so long that no late reply closes a connection.
 	client := newClient(t, rdb, lockward.WithPatience(time.Hour), lockward.WithResponseLimit(time.Hour))
-	t.Cleanup(allow) // runs before the client is closed
+	t.Cleanup(allow) // allow runs before the client is closed
 	other := acquire(t, client, "other")
 	const callers = 40
 	done := make(chan error, callers+1)
@@ -1254,7 +1255,8 @@ func TestConnectionsThatCloseSlowlyDelayNoLostSignal(t *testing.T) {
 	}
 	s.waitFor("other", callers)
 	lock := acquire(t, client, "k", lockward.WithLease(500*time.Millisecond), lockward.WithoutRenewal())
-	go func() { done <- other.Release(t.Context()) }() // then more connections become idle than the client keeps
+	// After this release, more connections are idle than the client keeps.
+	go func() { done <- other.Release(t.Context()) }()
 	receive(t, "the loss", lock.Lost())
 	allow()
 	for range cap(done) {

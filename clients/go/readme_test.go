@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// The program runs in a new module that depends on this one by the README's go.mod command.
+// The program runs in a new module. The go.mod command of the README makes the new module depend on
+// this module.
 func TestTheProgramInTheReadmeRuns(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile("README.md")

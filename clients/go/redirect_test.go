@@ -21,7 +21,7 @@ func TestRedirectIsResolvedToAnAddress(t *testing.T) {
 	}
 }
 
-// reply is an error that a server has answered.
+// reply is an error that a server has sent as its reply.
 type reply string
 
 func (r reply) Error() string { return string(r) }

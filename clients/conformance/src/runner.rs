@@ -131,7 +131,7 @@ pub(crate) fn run(options: &Options) -> Summary {
         }
     };
     let play_all = || {
-        let idle = Arc::default(); // its processes end with this thread
+        let idle = Arc::default(); // the idle processes end with this thread
         loop {
             let Some(mut scenario) = locked(&left).pop_front() else { return };
             let stage = Stage {

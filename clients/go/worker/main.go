@@ -38,7 +38,7 @@ func main() {
 		if words[1] == "close" {
 			return
 		}
-		if words[1] == "cancel" { // runs at once, so that no later command overtakes it
+		if words[1] == "cancel" { // cancel runs at once, so that no later command overtakes it
 			if cancel, ok := w.cancels.Load(words[2]); ok {
 				cancel.(context.CancelFunc)()
 			}
@@ -180,7 +180,7 @@ type worker struct {
 	cancels sync.Map // the key is the ID of a command
 	locks   sync.Map // the key is NAME
 	mu      sync.Mutex
-	leading map[string]chan struct{} // closed by resign
+	leading map[string]chan struct{} // the command resign closes the channel
 }
 
 // keep remembers a lock, and reports its loss.

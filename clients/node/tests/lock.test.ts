@@ -12,10 +12,10 @@ import {
 } from "../src/index.js";
 import { eventually, LIBRARIES, LossyProxy, lengthenTimers, Server, scripted } from "./servers.js";
 
-/** For a test that a defect would make wait for ever. */
+/** The options of a test that would wait forever if the client had a defect. */
 const MAY_HANG = { timeout: 30_000 };
 
-/** Acquires a lock with this lease, and waits for its loss: then this many milliseconds are over. */
+/** Acquires a lock with a lease of this many milliseconds, and waits until the lease has ended and the lock is lost. */
 async function waitForLoss(lockward: Lockward, lease: number): Promise<void> {
   const lock = await lockward.acquire("brief", { lease, renewal: false });
   await eventually(() => lock.signal.aborted);
@@ -400,7 +400,8 @@ describe("a closed client ends its calls", () => {
     test(`${library.name}: a call that pauses`, MAY_HANG, async (t) => {
       const server = await Server.start();
       const client = await library.client(server);
-      if (client instanceof Redis) client.options.retryStrategy = () => 3_000; // it emits no event when it is closed meanwhile
+      // If ioredis is closed during this pause, it emits no event.
+      if (client instanceof Redis) client.options.retryStrategy = () => 3_000;
       const pauses = lengthenTimers(t);
       await server.tell("kill");
       const call = new Lockward(client, { patience: 60_000 }).acquire("a");
@@ -495,7 +496,7 @@ describe("faults", () => {
     const lock = await waiting;
     assert.equal(lock.owner, owner);
     await eventually(() => lock.signal.aborted);
-    assert(performance.now() > released + 2_990); // the client takes a thousandth and a millisecond off a lease
+    assert(performance.now() > released + 2_990); // the client subtracts a thousandth and a millisecond from a lease
   });
 
   test("replicas may take longer than the patience", async () => {

@@ -28,7 +28,10 @@ export async function eventually<T>(condition: () => T | Promise<T>, within = 20
   }
 }
 
-/** Until the test ends, timers of 100 ms or more take days. Returns how many of them `timers/promises` has started. */
+/**
+ * Makes timers of 100 ms or more take days until the test ends. The returned function tells how many of these timers
+ * `timers/promises` has started.
+ */
 export function lengthenTimers(t: TestContext): () => number {
   const [start, rest] = [globalThis.setTimeout, timers.setTimeout];
   let rests = 0;
@@ -39,7 +42,7 @@ export function lengthenTimers(t: TestContext): () => number {
     if (lengthen(milliseconds) !== milliseconds) rests += 1;
     return rest(lengthen(milliseconds), ...more);
   }) as typeof rest;
-  syncBuiltinESMExports(); // for those that have imported the function
+  syncBuiltinESMExports(); // for the modules that have imported the function
   t.after(() => {
     [globalThis.setTimeout, timers.setTimeout] = [start, rest];
     syncBuiltinESMExports();
@@ -256,7 +259,7 @@ function asMap(reply: unknown): Record<string, unknown> {
   return Object.fromEntries(list.flatMap((name, at) => (at % 2 === 0 ? [[`${name}`, list[at + 1]]] : [])));
 }
 
-/** Each test runs with each of these. */
+/** The client libraries. Each test runs with each library. */
 export const LIBRARIES: { name: string; client(server: Server, port?: number): Promise<RedisClient> }[] = [
   { name: "ioredis", client: async (server, port = server.port) => server.ioredis({}, port) },
   { name: "node-redis", client: (server, port = server.port) => server.nodeRedis({}, port) },

@@ -42,7 +42,7 @@ def in_loop(test: Any) -> Any:
             asyncio.run(main())
             gc.collect()
 
-    del run.__wrapped__  # or pytest would take the parameters of the wrapped function for fixtures
+    del run.__wrapped__  # with __wrapped__, pytest would treat the parameters of `test` as fixtures
     return run
 
 

@@ -667,7 +667,8 @@ def test_of_two_leases_that_are_set_at_the_same_time_the_shorter_one_counts(
 
 
 def test_a_key_that_was_released_is_not_renewed(client: redis.Redis) -> None:
-    """The first request for all keys gets the third key. The client releases it because the second key is busy."""
+    """The first request for all keys gets the third key. The client releases the third key, because the second key is
+    busy."""
     keys, granted = [lockward.Lock(client, name) for name in "abc"], []
     many = lockward.MultiLock(keys, timeout=2, thread_local=False)
     with lockward.Lock(client, "b", auto_renewal=False):

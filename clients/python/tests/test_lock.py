@@ -256,7 +256,8 @@ def test_a_thread_is_told_of_the_loss_when_another_one_acquires_with_the_same_ob
 
 
 def test_a_loss_while_the_lock_object_takes_the_lock_is_reported(client: redis.Redis) -> None:
-    """The watcher renews keys before the client has acquired all of them, so it may find a loss before `_store`."""
+    """The watcher renews keys before the client has acquired all of them, so the watcher may find a loss before
+    `_store` runs."""
 
     class Losing(threading.Event):
         def is_set(self) -> bool:

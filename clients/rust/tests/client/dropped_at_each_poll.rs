@@ -15,9 +15,9 @@ const POLLS: usize = 200;
 /// When a future is dropped.
 #[derive(Clone, Copy, Debug)]
 enum DropWhen {
-    /// Immediately after its last poll.
+    /// The future is dropped immediately after its last poll.
     Asleep,
-    /// After its last poll, when it was woken again.
+    /// The future is dropped when it was woken again after its last poll.
     Woken,
 }
 

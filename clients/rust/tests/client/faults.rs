@@ -68,7 +68,7 @@ async fn a_dropped_request_for_replicas_that_arrives_late_leaves_no_lock() {
     trying.abort();
     assert!(trying.await.expect_err("it is dropped").is_cancelled());
     let mut observer = server.client();
-    // The first release was that of the other lock.
+    // The first release was the release of the other lock.
     eventually("the release has overtaken the try", || calls(&mut observer, "lock.release") == 2);
     proxy.set_plan(|_| Fate::Carried);
     eventually("the try has arrived", || calls(&mut observer, "lock.acquire") == 2);
@@ -353,7 +353,7 @@ async fn callers_without_a_waiting_connection_get_one_in_their_order() {
     for key in &keys {
         waiters.push(tokio::spawn(client.lock(key).acquire()));
         observer.see_waiters(&keys[0], 1);
-        // The next caller begins while this one pauses between its tries.
+        // The next caller begins while this caller pauses between its tries.
         let before = calls(&mut observer, "lock.acquire");
         eventually("it has tried", || {
             waiters.len() == 1 || calls(&mut observer, "lock.acquire") >= before + 4

@@ -21,7 +21,7 @@ use lockward_tests::Server;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
-/// Longer than a test lasts.
+/// A time that is longer than a test.
 const LONG: Duration = Duration::from_secs(600);
 
 fn url(port: u16) -> String {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Time for a few rounds.
+/// A time limit that is long enough for a few rounds.
 const SHORTLY: Duration = Duration::from_secs(2);
 
 /// The module argument for a quarantine that is longer than a test. A server begins its quarantine at each start.
@@ -506,7 +506,7 @@ async fn compete(redlock: Redlock, observed: Arc<Observations>, lease: Duration)
     }
 }
 
-/// As long as the quarantine of the servers.
+/// The lease of the competing clients. The quarantine of the servers is equally long.
 const LEASE: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread")]

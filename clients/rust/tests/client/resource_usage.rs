@@ -18,7 +18,7 @@ async fn see_renewed_once_per_third(count: u64, lease: Duration) {
     let mut observer = server.client();
     eventually("each is renewed twice", || calls(&mut observer, "lock.renew") >= 2 * count);
     let renewals = calls(&mut observer, "lock.renew");
-    // On a busy machine the renewals are late, so the client sends fewer.
+    // On a busy machine the renewals are late, so the client sends fewer renewals.
     let thirds = begun.elapsed().div_duration_f64(lease / 3);
     assert!(renewals <= count * (thirds * 1.01) as u64, "{renewals} renewals in {thirds} thirds of a lease");
     assert_eq!(calls(&mut observer, "lock.acquire"), count);

@@ -50,7 +50,7 @@ class CloseTest {
             Threads.Running<Boolean> caller =
                     Threads.run(() -> client.request("k").acquire());
             eventually(() -> pendingTasks(resources) > 0); // the client asks for a connection
-            Threads.Running<Boolean> close = Threads.run(client::close); // also waits for the blocked executors
+            Threads.Running<Boolean> close = Threads.run(client::close); // close() also waits for the blocked executors
             assertThrows(IllegalStateException.class, caller::join);
             end.countDown();
             close.join();

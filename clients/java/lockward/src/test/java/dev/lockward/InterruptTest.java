@@ -168,7 +168,8 @@ class InterruptTest {
     void anInterruptedReentryAddsNoHold() throws Exception {
         Threads.run(() -> {
                     lock.lock();
-                    assertEquals(1, SERVER.holds(name)); // opens a connection. An interrupt would prevent this later
+                    // This request opens the connection of SERVER. Later, an interrupt would prevent this.
+                    assertEquals(1, SERVER.holds(name));
                     for (int round = 0; round < 100; round++) {
                         Thread me = Thread.currentThread();
                         int delay = 1 << round % 16;

@@ -352,7 +352,7 @@ class KindsTest {
     void aReentryKeepsTheHoldLimit() throws Exception {
         LockwardLock lock =
                 CLIENT.request(name).holdLimit(Duration.ofSeconds(20)).asLock();
-        lock.lock(); // with the server's lease, which is longer than the hold limit
+        lock.lock(); // the server's default lease is longer than the hold limit
         eventually(() -> SERVER.info(name).orElseThrow().leaseLeft() <= 19_000);
         lock.lock(1, TimeUnit.HOURS);
         eventually(() -> SERVER.info(name).orElseThrow().leaseLeft() <= 20_000);

@@ -212,7 +212,7 @@ class LockTest {
         assertTrue(waiter.join());
         assertTrue(lock.tryLock(Long.MIN_VALUE, TimeUnit.DAYS));
         lock.unlock();
-        lock.lock(Long.MAX_VALUE, TimeUnit.DAYS); // with the longest lease that the server allows
+        lock.lock(Long.MAX_VALUE, TimeUnit.DAYS); // the client takes the longest lease that the server allows
         lock.unlock();
     }
 

@@ -128,7 +128,7 @@ class RepliesTest {
             assertThrows(LockUnreachableException.class, () -> other.tryAcquire(Duration.ofMillis(100)));
             eventually(() -> server.count("LOCK.RELEASE c ") >= 4);
             assertEquals(
-                    2, server.count("LOCK.RELEASE a ")); // after the first attempt for both keys, and after the last
+                    2, server.count("LOCK.RELEASE a ")); // one after the first attempt for both keys, one at the end
         }
     }
 
@@ -182,7 +182,8 @@ class RepliesTest {
                         .patience(Duration.ofMillis(200))
                         .build()) {
             Threads.Running<Boolean> candidate = Threads.run(() -> client.lead("k", term -> {}));
-            // Each acquisition has a new owner, so the second one has begun when there are two owners.
+            // Each acquisition has a new owner, so the second acquisition has begun when there are two
+            // owners.
             eventually(() -> server.requests.stream()
                             .filter(request -> request.startsWith("LOCK.ACQUIRE"))
                             .map(request -> request.split(" ")[2])

@@ -21,7 +21,7 @@ import org.jspecify.annotations.Nullable;
 final class ScriptedServer implements AutoCloseable {
     static final String NULL = "*-1";
 
-    /** In place of a reply: the server closes the connection. */
+    /** A value in place of a reply: the server then closes the connection. */
     static final String CUT = "cut";
 
     /** The received requests, with single spaces between the words. */

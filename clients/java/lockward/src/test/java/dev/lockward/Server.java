@@ -156,12 +156,12 @@ public final class Server implements AutoCloseable {
         others().filter(line -> line.contains(" flags=N ")).forEach(this::kill);
     }
 
-    /** Closes the oldest connection: the shared one of the client. */
+    /** Closes the oldest connection, which is the client's shared connection. */
     void killOldest() {
         kill(others().findFirst().orElseThrow());
     }
 
-    /** The lines of CLIENT LIST, without that of this object's own connection. */
+    /** The lines of CLIENT LIST, without the line of this object's own connection. */
     private Stream<String> others() {
         Object own = call("CLIENT", "ID").get(0);
         return call("CLIENT", "LIST", "TYPE", "normal")
@@ -264,7 +264,7 @@ public final class Server implements AutoCloseable {
         }
     }
 
-    /** Acquires a lock that the returned object holds. */
+    /** Acquires a lock. The returned object is the held lock. */
     static Optional<HeldLock> tryAcquire(LockwardClient client, String name, Duration wait, Duration lease)
             throws InterruptedException {
         LockRequest request = client.request(name);

@@ -72,9 +72,9 @@ class VirtualThreadsTest {
     }
 
     private static void inVirtualThreads(IntFunction<Boolean> action) throws Exception {
-        assertEquals("1", System.getProperty("jdk.virtualThreadScheduler.maxPoolSize")); // pom.xml sets it
+        assertEquals("1", System.getProperty("jdk.virtualThreadScheduler.maxPoolSize")); // pom.xml sets this property
         ExecutorService threads = (ExecutorService) Executors.class
-                .getMethod("newVirtualThreadPerTaskExecutor") // Java 17 has none
+                .getMethod("newVirtualThreadPerTaskExecutor") // Java 17 does not have this method
                 .invoke(null);
         List<Future<Boolean>> results = new ArrayList<>();
         for (int i = 0; i < THREADS; i++) {

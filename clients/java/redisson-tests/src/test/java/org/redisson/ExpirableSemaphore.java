@@ -151,7 +151,7 @@ final class ExpirableSemaphore {
         return ids.isEmpty() ? null : ids.get(0);
     }
 
-    /** Acquires one permit after the other, because each can be released alone. */
+    /** Acquires one permit after the other, because each permit can be released alone. */
     private List<String> take(int count, @Nullable Duration wait, @Nullable Duration lease)
             throws InterruptedException {
         List<String> ids = new ArrayList<>();

@@ -122,7 +122,8 @@ class LockRegistryTest {
             FutureTask<Boolean> waiter = start(() -> one.tryLock(1, TimeUnit.SECONDS));
             assertFalse(waiter.get(30, TimeUnit.SECONDS));
             String asked = own.call("INFO", "commandstats").toString();
-            // The holder has sent one request, the waiter two: one that does not wait, and one that waits.
+            // The holder has sent one request. The waiter has sent two: the first does not wait, and the
+            // second waits.
             assertTrue(asked.contains("cmdstat_lock.acquire:calls=3,"), asked);
             one.unlock();
         }

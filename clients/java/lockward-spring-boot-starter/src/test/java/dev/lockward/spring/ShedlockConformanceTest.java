@@ -31,7 +31,7 @@ class ShedlockConformanceTest extends AbstractExtensibleLockProviderIntegrationT
         CLIENT.close();
     }
 
-    /** With a longer lease than ShedLock's 50 ms. */
+    /** Runs ShedLock's test with a longer lease than ShedLock's 50 ms. */
     @Test
     @Override
     public void shouldTimeout() throws InterruptedException {
