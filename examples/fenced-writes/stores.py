@@ -1,9 +1,9 @@
 """Stores for the number of pairs of shoes. Each store checks the fencing token in another way.
 
-All stores have the same interface. `read(token)` returns the number of pairs. After it the store refuses every smaller token.
-`write(token, pairs)` writes unless the store has seen a larger token. A refusal raises `Refused`.
+All stores have the same interface. `read(token)` returns the number of pairs. After this call the store refuses every smaller
+token. `write(token, pairs)` writes unless the store has seen a larger token. A refusal raises `Refused`.
 
-In each store, the check and the write are one atomic step. Otherwise the process could be paused between them.
+In each store, the check and the write are one atomic step. If they were two steps, the process could be paused between them.
 """
 
 import os
