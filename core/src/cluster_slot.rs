@@ -34,8 +34,8 @@ fn slot_of(hashed: &[u8]) -> u16 {
     crc % SLOTS
 }
 
-/// The part of a key that decides its slot: the bytes between the first `{` and the next `}` if there are any, else the
-/// whole key.
+/// The part of a key that decides its slot: the bytes between the first `{` and the next `}`, or the whole key if there
+/// are no such bytes.
 fn hash_tag(key: &[u8]) -> &[u8] {
     let tag = || {
         let (_, rest) = key.split_at_checked(key.iter().position(|byte| *byte == b'{')?.checked_add(1)?)?;

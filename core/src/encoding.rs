@@ -19,15 +19,15 @@
 //! A payload that begins with *dropped* has no changes. Its puts are the whole dropped lock of a missing key. If there
 //! are no puts, the dropped lock is gone.
 //!
-//! An owner that is a UUID, or a UUID, a colon and a number, is written as the 16 bytes of the UUID and a suffix. The
-//! suffix is 0 if there is no number, else the number plus one.
+//! An owner that is a UUID, or a UUID, a colon and a number, is written as the 16 bytes of the UUID and a suffix. If
+//! there is no number, the suffix is 0. If there is a number, the suffix is the number plus one.
 //!
 //! A deadline is written twice: as the time left of the lease, and as a wall time. A replica counts the time left from
 //! the instant at which it receives the payload. If a server reads the payload from a file or from RESTORE, the lease
 //! ends after the time left or at the wall time by this server's clock, whichever comes first. So no payload contains
 //! an instant of a monotonic clock.
 //!
-//! A stored lock is a payload that has only puts. A payload is decoded completely before any record of it is applied.
+//! A stored lock is a payload that has only puts. A payload is decoded completely before any of its records is applied.
 
 use crate::change::{Change, End};
 use crate::holder::{Holder, Mode, Slots, Weight};
@@ -66,7 +66,7 @@ pub enum Origin {
 pub enum Message {
     /// The changes of a lock, in order.
     Changes(Vec<Change>),
-    /// The dropped lock of a missing key; `None` when it is gone.
+    /// The dropped lock of a missing key; `None` when the dropped lock is gone.
     DroppedLock(Option<Lock>),
 }
 

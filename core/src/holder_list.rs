@@ -53,7 +53,7 @@ pub struct Indexed {
 /// The tokens of tenures by the keyed hash of their owners.
 ///
 /// A table that grows rehashes its entries, which blocks the server. So the index has several tables. The
-/// tables grow at different times, and each of them blocks the server for a shorter time.
+/// tables grow at different times, and each table blocks the server for a shorter time.
 #[derive(Clone, Debug, Default)]
 struct ByOwner {
     tables: [HashMap<u64, FencingToken, ById>; TABLES],

@@ -107,7 +107,7 @@ impl Lock {
     }
 
     /// A lock with these holders and this TTL. No owner and no token may occur twice. `None` when there are no holders,
-    /// or when they do not fit beside each other.
+    /// or when the holders do not fit beside each other.
     #[must_use]
     pub fn held_by(holders: Vec<Holder>, expires_at: WallTime) -> Option<Self> {
         let load: Load = holders.iter().map(|holder| holder.mode).collect();
@@ -166,7 +166,7 @@ impl Lock {
         }
     }
 
-    /// The lengths of the indexes that find a holder. For tests.
+    /// The lengths of the indexes that find a holder. Only tests use this function.
     #[must_use]
     pub fn index_lengths(&self) -> Vec<usize> {
         self.list().map_or_else(Vec::new, HolderList::index_lengths)
@@ -395,7 +395,7 @@ impl Lock {
             }
             (Repr::One(compact), Change::End(token, _)) => {
                 if compact.token() == Some(token)
-                    // The type of the old value is known here, so dropping it takes fewer checks.
+                    // The type of the old value is known here, so dropping the value takes fewer checks.
                     && let Repr::One(ended) = mem::replace(&mut self.0, Repr::List(None))
                 {
                     drop(ended);

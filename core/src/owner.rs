@@ -49,8 +49,8 @@ enum Name {
 struct Short {
     first: [u8; UUID],
     /// The lowest byte is the length of the name, or [`IS_UUID`] or [`IS_DIGITS`]. The other bytes are the suffix. For
-    /// a name, the suffix is the rest of the name. For a UUID, the suffix is 0 if no number follows the UUID, else the
-    /// number plus one.
+    /// a name, the suffix is the rest of the name. For a UUID without a number, the suffix is 0. For a UUID with a
+    /// number, the suffix is the number plus one.
     kind_and_suffix: NonZeroU64,
 }
 
@@ -221,7 +221,7 @@ fn read_uuid(text: &[u8; UUID_TEXT]) -> Option<[u8; UUID]> {
 #[inline(always)]
 fn read_digits(digits: &[u8; DIGITS]) -> Option<[u8; UUID]> {
     // The code has no branches, because it runs for each command. A byte that is no digit becomes a value above 15, and
-    // the check at the end finds it.
+    // the check at the end finds this value.
     let digits = digits.map(|digit| match digit.wrapping_sub(b'0') {
         digit @ ..10 => digit,
         _ => digit.wrapping_sub(b'a').saturating_add(10),

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Quarantine {
     began: Instant,
     length: Span,
-    /// Tenures that began at this instant or before it are unconfirmed.
+    /// Tenures that began at this instant or earlier are unconfirmed.
     unconfirmed_until: Instant,
 }
 
@@ -49,7 +49,7 @@ impl Quarantine {
         self.length = length;
     }
 
-    /// The instant at which the quarantine ends; `None` when it is over.
+    /// The instant at which the quarantine ends; `None` when the quarantine is over.
     #[must_use]
     pub fn ends(&self, now: Instant) -> Option<Instant> {
         if self.length == Span::default() {
@@ -64,8 +64,8 @@ impl Quarantine {
 /// the quarantine and may be out of date.
 ///
 /// Every tenure in this memory either has ended, or still lasts and was confirmed. A released tenure stays
-/// ended. If a tenure has ended in any way, the older tenures that do not fit beside this tenure stay ended
-/// too: they must have ended before this tenure was granted.
+/// ended. If a tenure has ended in any way, the older tenures that do not fit beside this tenure stay ended too: those
+/// older tenures must have ended before this tenure was granted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QuarantineMemory {
     /// No tenure with this token or a smaller token can be restored.

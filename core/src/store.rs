@@ -151,7 +151,7 @@ impl UnlinkedLock {
 struct Memories {
     /// Locks are found by the hash of the key, so that an entry for a long key takes no more memory than an entry for a
     /// short key. Two locks with the same hash share one entry. A shared entry is safe, because no token is given
-    /// twice: at worst, the server restores or confirms fewer tenures than it could.
+    /// twice: at worst, the server restores or confirms too few tenures.
     by_lock: HashMap<(Db, u64), QuarantineMemory>,
     /// The sum of [`QuarantineMemory::ended_entries`] over all locks in `by_lock`.
     ended_entries: usize,
@@ -244,7 +244,7 @@ pub struct Store<W> {
     /// Dropped locks that go back into the keyspace at once: the server dropped them because of a jump of the wall
     /// clock, not to free memory.
     to_put_back: VecDeque<LockName>,
-    /// The dropped locks of a new data set, while the server loads it beside the old data set.
+    /// The dropped locks of a new data set, while the server loads the new data set beside the old data set.
     async_loaded: Option<DroppedLocks>,
     replica: bool,
     loading: Loading,
@@ -617,7 +617,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.to_put_back.push_back(name);
     }
 
-    /// Takes a dropped lock that goes back into the keyspace. The caller must replicate it.
+    /// Takes a dropped lock that goes back into the keyspace. The caller must replicate this lock.
     pub fn take_to_put_back(&mut self, name: &impl NameRef, now: Now) -> Option<Lock> {
         self.dropped_locks.mark_replicated(name.db(), name.key());
         let mut lock = self.take_dropped(name)?;
@@ -740,7 +740,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.async_loaded = Some(DroppedLocks::new());
     }
 
-    /// If `loaded`, the new data set has replaced the old data set. Else the server has discarded the new data set.
+    /// If `loaded` is true, the new data set has replaced the old data set. If `loaded` is false, the server has
+    /// discarded the new data set.
     pub fn end_async_loading(&mut self, loaded: bool) {
         if let Some(dropped_locks) = self.async_loaded.take().filter(|_| loaded) {
             self.dropped_locks = dropped_locks;

@@ -10,7 +10,7 @@ const MICROS_PER_MILLI: i64 = 1_000;
 pub struct Span(u64);
 
 impl Span {
-    /// The longest span: a thousand years. Adding it to an instant does not overflow.
+    /// The longest span: a thousand years. Adding this span to an instant does not overflow.
     pub const MAX: Self = Self(1_000 * 365 * 24 * 3_600 * 1_000);
 
     /// `millis` milliseconds; `None` above [`Span::MAX`].

@@ -73,7 +73,7 @@ pub enum Who<H> {
 /// A place that is kept for an absent owner.
 #[derive(Debug)]
 pub struct KeptPlace {
-    /// The owner, and what it waited for.
+    /// The owner, and the data of its wait.
     pub place: Place,
     /// The instant at which the wait ended.
     pub kept_since: Instant,
@@ -255,7 +255,7 @@ impl<H> WaitQueue<H> {
         key
     }
 
-    /// How many entries the index by position and the index by owner have. For tests.
+    /// How many entries the index by position and the index by owner have. Only tests use this function.
     pub fn index_lengths(&self) -> [usize; 2] {
         [
             self.places.len().saturating_add(self.passed_over.len()),

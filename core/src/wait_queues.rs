@@ -1,7 +1,7 @@
 //! The wait queues: one for each lock that clients wait for, first come, first served.
 //!
-//! A queue exists while clients wait for its lock or places in it are kept. Queues are in the memory of the
-//! primary only. Queues are neither stored nor replicated.
+//! A queue exists while clients wait for its lock, or while places in the queue are kept. Queues are in the memory of
+//! the primary only. Queues are neither stored nor replicated.
 //!
 //! Every operation costs O(log n). For an index of one queue, n is the number of its waiters. For an index of all
 //! queues, such as the wait limits, n is the number of all waiters. A waiter is found by its position (to serve it), by
@@ -30,8 +30,8 @@
 //!   the place is in `places` while the place holds others back, and in `passed_over` afterwards.
 //! - A queue without waiters and kept places does not exist.
 //! - A queue with a due time is in `due`, at that time or earlier. A renewal or a hand-off makes the due time later,
-//!   but the entry stays where it is. The module then checks the queue once too early, finds that the queue is not due,
-//!   and sets the entry to the later time. This check costs less than moving the entry at each change.
+//!   but does not move the entry. The module then checks the queue once too early, finds that the queue is not due, and
+//!   sets the entry to the later time. This check costs less than moving the entry at each change.
 
 use crate::cluster_slot::SlotKey;
 use crate::id_hash::{ById, shrink_if_sparse};
@@ -232,7 +232,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         kept.map(|kept| (&kept.place.owner, kept.holds_back_until.is_some()))
     }
 
-    /// The name and the length of each index. For tests.
+    /// The name and the length of each index. Only tests use this function.
     #[must_use]
     pub fn index_lengths(&self) -> [(&'static str, usize); 9] {
         let sum = |count: fn(&WaitQueue<H>) -> usize| self.queues.values().map(count).sum();

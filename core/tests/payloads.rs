@@ -375,7 +375,7 @@ fn a_stored_lock_has_only_holders_even_if_they_are_many() {
     assert!(lock.is_free());
 }
 
-/// A holder must have only one encoding. Otherwise two servers could encode equal locks as different bytes.
+/// A holder must have only one encoding. With two encodings, two servers could encode equal locks as different bytes.
 #[test]
 fn a_weight_is_written_only_if_it_is_not_1_and_read_only_if_it_fits_the_limit() {
     let now = at((0, 0));

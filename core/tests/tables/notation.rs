@@ -1,7 +1,7 @@
 //! The notation of the tables, and the world that plays them.
 //!
 //! A row is `at(milliseconds) action -> results | replication | events`. The last two columns are compared only if a
-//! row has them. A row without `->` has no result. All rows of a table act on one lock:
+//! row has these columns. A row without `->` has no result. All rows of a table act on one lock:
 //!
 //! | action | what it does |
 //! | --- | --- |
