@@ -211,7 +211,8 @@ pub fn async_loading_begins() {
     state::with(|state| state.store.begin_async_loading());
 }
 
-/// If `loaded`, the new data set has replaced the old data set. Else the server has discarded the new data set.
+/// If `loaded` is true, the new data set has replaced the old data set. If `loaded` is false, the server has discarded
+/// the new data set.
 pub fn async_loading_ends(loaded: bool) {
     state::with(|state| state.store.end_async_loading(loaded));
 }

@@ -6,8 +6,8 @@ use lockward_core::encoding::{self, Origin};
 use lockward_core::{Loading, Lock};
 use std::fmt::Display;
 
-/// Reads a stored lock; `None` when it is refused. The tokens of the lock raise the floor of new tokens, so
-/// that every new token is larger.
+/// Reads a stored lock; `None` when the lock is refused. The tokens of the lock raise the floor of new tokens, so that
+/// every new token is larger.
 ///
 /// In a RESTORE, which a client sends, the module refuses a token that lies more than a day ahead. From the server's
 /// own file or primary, the module accepts such a token. The token shows that a clock was wrong, but a server that does

@@ -19,7 +19,7 @@ pub struct Wait {
     pub limit: Option<Span>,
     /// How long the place in the queue is kept after the wait.
     pub keep: Option<Span>,
-    /// Whether the server generated the owner. The reply then contains it.
+    /// Whether the server generated the owner. If so, the reply contains the owner.
     pub minted: bool,
 }
 

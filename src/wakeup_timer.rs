@@ -23,14 +23,14 @@ const BETWEEN_SLICES: Span = match Span::from_millis(7) {
     None => Span::MAX,
 };
 
-/// If a timer is overdue by this time, the server's timers do not fire, or the server is so busy that setting
-/// the timer again does not matter.
+/// The module sets a timer again when the timer is overdue by this time. Either the server's timers do not fire, or the
+/// server is so busy that this work does not matter.
 const OVERDUE: Span = match Span::from_millis(10) {
     Some(span) => span,
     None => Span::MAX,
 };
 
-/// The timer, when it is set.
+/// The one timer of the module, and the sweeps that it starts.
 #[derive(Default)]
 pub struct WakeupTimer {
     set: Option<(TimerId, Instant)>,
@@ -43,7 +43,7 @@ pub struct WakeupTimer {
 
 impl WakeupTimer {
     /// Sets the timer for the next work, or for the next slice of a sweep that has keys to check. If the
-    /// timer is already set early enough and is not overdue, this function does not change it.
+    /// timer is already set early enough and is not overdue, this function changes nothing.
     pub fn rearm(&mut self, work: Option<Instant>, has_queues: bool, has_dropped: bool, now: Instant) {
         let queues = has_queues.then_some(self.queues.next);
         let dropped_locks = has_dropped.then_some(self.dropped_locks.next);

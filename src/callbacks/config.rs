@@ -11,8 +11,9 @@ use std::ffi::{c_char, c_int, c_longlong, c_void};
 use std::sync::Mutex;
 use std::{mem, slice};
 
-/// Registers every setting. The value of a setting comes from the configuration, else from the module's arguments, else
-/// from the default. If an argument is wrong, the function logs the mistake and returns false.
+/// Registers every setting. The value of a setting comes from the first of these places that has a value: the
+/// configuration, the module's arguments, the default. If an argument is wrong, the function logs the mistake and
+/// returns false.
 ///
 /// # Safety
 /// `argv` must point to an array of `argc` strings of the server.

@@ -39,7 +39,7 @@ pub const NO_METHODS: raw::RedisModuleTypeMethods = raw::RedisModuleTypeMethods 
     aux_save2: None,
 };
 
-/// Makes a data type; null when the server refuses it. The name must have nine characters.
+/// Makes a data type; null when the server refuses the type. The name must have nine characters.
 pub fn create_type(
     context: Context,
     name: &CStr,
@@ -51,7 +51,7 @@ pub fn create_type(
     unsafe { api!(RedisModule_CreateDataType(context.as_ptr(), name.as_ptr(), version, &raw mut methods)) }
 }
 
-/// Makes the data type of locks. Returns false if the server refuses it.
+/// Makes the data type of locks. Returns false if the server refuses the type.
 pub fn register(context: Context) -> bool {
     let methods = raw::RedisModuleTypeMethods {
         rdb_load: Some(rdb_load),

@@ -17,7 +17,7 @@ const NAME: &CStr = c"lockward_";
 /// list, and must not change. The payload of each lock in the list begins with the version of the encoding.
 const ENCODING: c_int = 1;
 
-/// Makes the data type. Returns false if the server refuses it.
+/// Makes the data type. Returns false if the server refuses the type.
 pub fn register(context: Context) -> bool {
     let methods = raw::RedisModuleTypeMethods {
         rdb_load: Some(rdb_load),

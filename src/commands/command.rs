@@ -71,7 +71,8 @@ pub fn command_source(context: Context) -> Result<CommandSource, Error> {
     }
 }
 
-/// Like [`command_source`], but accepts only clients: for commands that never come from a primary or a file.
+/// Fails unless the running command comes from a client of this primary. Some commands never come from a primary or a
+/// file.
 #[inline]
 pub fn only_clients(context: Context) -> Result<(), Error> {
     match command_source(context)? {

@@ -8,9 +8,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// How far the wall clock was ahead of the monotonic clock when both were last read, in microseconds.
 static AHEAD: AtomicI64 = AtomicI64::new(0);
 
-/// Both clocks for a decision, at the cost of reading only the monotonic clock: the wall time is the monotonic time
-/// plus the difference that the last [`read`] found. If the wall clock was set since that read, the module notices at
-/// the next [`read`].
+/// Both clocks for a decision. This function reads only the monotonic clock. The wall time is the monotonic time plus
+/// the difference that the last [`read`] found. If the wall clock was set since that read, the module notices at the
+/// next [`read`].
 pub fn now() -> Now {
     let micros = micros();
     let wall = micros.saturating_add(AHEAD.load(Ordering::Relaxed));

@@ -174,7 +174,7 @@ impl KeyUse {
         }
     }
 
-    /// The position of the inner command, for a command that has one.
+    /// The position of the inner command, for a command with an inner command.
     pub const fn inner_command(self) -> Option<usize> {
         match self {
             Self::ReadBeforeCommand => Some(3),
@@ -197,7 +197,7 @@ pub fn add_category(context: Context) -> bool {
     added
 }
 
-/// Registers a command whose calls go to `entry_point`. Returns false if the server refuses it.
+/// Registers a command whose calls go to `entry_point`. Returns false if the server refuses the command.
 pub fn register_command(
     context: Context,
     info: &CommandInfo,

@@ -35,8 +35,8 @@ use std::ptr;
 /// - During MULTI/EXEC or a script: the server refuses SYNC, PSYNC and (in scripts) CONFIG. No AOF
 ///   begins, and the cron does not run.
 ///
-/// To add a server: read these functions; look for new callers of `fork`, and for new ways to send a snapshot without
-/// one; run the tests of the replication audience with `LOCKWARD_LONG=1`; then add the server's version to the list.
+/// To add a server: read these functions; look for new callers of `fork`, and for new ways to send a snapshot without a
+/// fork; run the tests of the replication audience with `LOCKWARD_LONG=1`; then add the server's version to the list.
 const KNOWN: [(&CStr, &[RangeInclusive<[u32; 2]>]); 2] =
     [(c"valkey_version", &[[7, 2]..=[9, 1]]), (c"redis_version", &[[7, 0]..=[8, 0], [8, 6]..=[8, 6]])];
 
@@ -79,7 +79,7 @@ const NO_AUDIENCE: [(&CStr, &[&CStr]); 3] = [
     (c"cluster", &[c"cluster_enabled"]),
 ];
 
-/// Whether there is no replica, no backlog for one, no AOF, no child process that makes a snapshot, and no cluster.
+/// Whether there is no replica, no replication backlog, no AOF, no child process that makes a snapshot, and no cluster.
 pub fn has_no_replication_audience() -> bool {
     NO_AUDIENCE.iter().all(|(section, fields)| {
         let section = Section::new(section);
@@ -88,7 +88,7 @@ pub fn has_no_replication_audience() -> bool {
 }
 
 /// Counts of the server that grow until CONFIG RESETSTAT sets them to 0. After a reset, one count may exceed
-/// its old value again before the next check. It is very unlikely that all three counts do this.
+/// its old value again before the next check. It is very unlikely that all three counts exceed their old values.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MonotonicStats([u64; 3]);
 

@@ -108,8 +108,8 @@ impl KnownCommand {
             .collect()
     }
 
-    /// The flags of the key at this position, for a key without flags from the server: the flags of the specification
-    /// that begins at the position, or of the last specification.
+    /// The flags of a key for which the server has named no flags. These are the flags of the key specification that
+    /// begins at this position, or of the last key specification.
     pub fn flags_at(&self, position: usize) -> c_int {
         let begins = |spec: &&KeySpec| spec.range.as_ref().is_some_and(|range| range.first == position);
         let spec = self.specs.iter().find(begins).or(self.specs.last());

@@ -1,8 +1,8 @@
 //! Whether a client is still connected.
 //!
-//! The server notices that a client has left when it reads from its connection, once in each pass of its event loop.
-//! The reply to a grant is sent at the end of the pass. By then the operating system may already know that the client
-//! has left.
+//! The server notices that a client has left when the server reads from the client's connection, once in each pass of
+//! the event loop. The reply to a grant is sent at the end of the pass. By then the operating system may already know
+//! that the client has left.
 
 use super::call_reply::CallReply;
 use super::context::Context;
@@ -15,7 +15,7 @@ use std::os::fd::RawFd;
 pub struct Socket(RawFd);
 
 impl Socket {
-    /// Whether the client has closed its connection or lost it, as far as this machine knows. Unread data of the client
+    /// Whether the client has closed or lost its connection, as far as this machine knows. Unread data of the client
     /// does not change the answer. False for a descriptor that is no socket, for example with RDMA.
     pub fn is_left(self) -> bool {
         let mut byte = 0_u8;
