@@ -5,8 +5,8 @@
 //!   collide in the command table, and so how many instructions a command takes.
 //! - While the first byte of the file that `LOCKWARD_STILL` names is not 0, the clock is stopped. Each time the server
 //!   reads the stopped clock, the clock advances by a microsecond. The second byte is how often the client has advanced
-//!   the clock by ten milliseconds. While the clock is stopped, no timer wakes the server: it sleeps until a client
-//!   sends something.
+//!   the clock by ten milliseconds. While the clock is stopped, no timer wakes the server, so the server sleeps until a
+//!   client sends something.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::transmute;

@@ -100,7 +100,8 @@ fn stalls_table(rows: &[&Row], runs: &[Results]) -> String {
     table_of_runs(&rows, &columns, runs)
 }
 
-/// A table with a row for each figure. It has these columns for the first run, and one column for each other run.
+/// A table with a row for each figure. The table has these columns for the first run, and one column for each other
+/// run.
 fn table_of_runs(rows: &[&Row], columns: &[Column<'_>], runs: &[Results]) -> String {
     let others = &runs[1..];
     let heads = columns.iter().map(|(head, _)| *head).chain(others.iter().map(|other| other.server.as_str()));

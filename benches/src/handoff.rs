@@ -46,7 +46,7 @@ impl Kind {
         self.wait_with_lease(queue, member, LEASE)
     }
 
-    /// Like [`Kind::wait`], with this lease in milliseconds.
+    /// The request of a member that waits in a queue, with this lease in milliseconds.
     pub fn wait_with_lease(self, queue: usize, member: usize, lease: &str) -> Vec<u8> {
         match self {
             Self::Lock => {

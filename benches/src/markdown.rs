@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// A table. The first `words` columns are text. The others are numbers, aligned to the right.
+/// A table. The first `words` columns are text. The other columns are numbers, aligned to the
+/// right.
 pub fn table(heads: &[&str], words: usize, rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let rule = (0..heads.len()).map(|column| if column < words { "---" } else { "---:" });
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | ").replace('\n', " "));

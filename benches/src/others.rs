@@ -18,7 +18,7 @@ const STARTS: usize = 6;
 const ROUNDS: usize = 10;
 /// The number of batches that a connection sends in a round. All connections send 40,000 pairs.
 const TIMES: usize = 100;
-/// The number of held locks, and of clients that wait for them.
+/// The number of held locks, and of clients that wait for these locks.
 const LOCKS: usize = 100;
 
 const MODULES: [Loaded; 3] = [Loaded::Lockward, Loaded::Empty, Loaded::Nothing];

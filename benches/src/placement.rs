@@ -6,7 +6,7 @@
 //!
 //! With [`Place::Apart`], client and server have separate CPUs if there are two, as in production. Then each reply
 //! wakes another CPU. The wake-up costs the server more than some commands, and several times as much on a virtual
-//! machine. Each process is bound to its CPU, because the scheduler would move the process to another one.
+//! machine. Each process is bound to its CPU, because the scheduler would move the process to another CPU.
 //!
 //! If the system allows it, client and server have priority over other processes, and neither interrupts the other
 //! (`SCHED_RR`). So the numbers are repeatable, even on a busy machine.
@@ -31,7 +31,7 @@ pub enum Place {
 #[derive(Clone, Copy)]
 pub(crate) struct Confinement {
     cpus: CpuSet,
-    /// Whether the process asks for priority over other processes. The system may refuse it.
+    /// Whether the process asks for priority over other processes. The system may refuse this priority.
     first: bool,
     /// The scheduling policy of a process without priority.
     policy: libc::c_int,

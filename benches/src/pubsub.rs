@@ -71,7 +71,7 @@ impl Herd {
         self.members.send(who, &request(&["EVALSHA", &self.acquire, "1", KEY, &owner, LEASE]));
     }
 
-    /// The holder releases, all clients try to acquire, and one of them becomes the holder.
+    /// The holder releases, all clients try to acquire, and one client becomes the holder.
     fn hand_over(&mut self) {
         let former = self.holder;
         let mut holder = None;

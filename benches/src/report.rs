@@ -82,7 +82,8 @@ impl Report {
         all
     }
 
-    /// Like [`Report::alternate`], with a fixed number of things and one figure of each.
+    /// Measures `COUNT` things alternately, `rounds` times each, as [`Report::alternate`] does. Each thing has one
+    /// figure.
     pub fn compare<const COUNT: usize>(
         &mut self,
         rounds: usize,

@@ -38,7 +38,7 @@ impl Series {
         below + (above - below) * place.fract()
     }
 
-    /// The 95 % confidence interval of the median, as plus or minus: 1.57 times the interquartile range divided by the
+    /// Half the width of the 95 % confidence interval of the median: 1.57 times the interquartile range divided by the
     /// square root of the number of rounds (the notch of a box plot).
     pub fn noise(&self) -> f64 {
         1.57 * (self.quantile(0.75) - self.quantile(0.25)) / (self.rounds() as f64).sqrt()
@@ -48,7 +48,7 @@ impl Series {
         self.0.extend(other.0);
     }
 
-    /// This series divided by the other, round by round.
+    /// This series divided by the other series, round by round.
     pub fn ratios(&self, other: &Self) -> Self {
         assert_eq!(self.0.len(), other.0.len(), "the rounds of both series");
         Self(self.0.iter().zip(&other.0).map(|(one, other)| one / other).collect())

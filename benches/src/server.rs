@@ -7,7 +7,7 @@ use lockward_tests::{self as tests, Directory, Setup, built_file, eventually};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The settings of every server. A later line of redis.conf overrides them.
+/// The settings of every server. A later line of redis.conf overrides a setting.
 const SETTINGS: [&str; 5] = [
     "save \"\"",
     "appendonly no",
@@ -20,7 +20,7 @@ const SETTINGS: [&str; 5] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loaded {
     Lockward,
-    /// The module that does nothing. It shows the cost of any module.
+    /// The module that does nothing. This module shows the cost that every module has.
     Empty,
     Nothing,
 }
@@ -39,12 +39,13 @@ impl Server {
         Self::start_with(Loaded::Lockward, Place::Together, config)
     }
 
-    /// Like [`Server::start`], with this module and at this place.
+    /// Starts a server with this module and these lines of redis.conf, at this place.
     pub fn start_with(loaded: Loaded, place: Place, config: &[&str]) -> Self {
         Self::start_under(&[], loaded, place, config)
     }
 
-    /// Like [`Server::start_with`]. The program `wrapper` runs the server. `{dir}` stands for the server's directory.
+    /// Starts a server, as [`Server::start_with`] does. The program `wrapper` runs the server. `{dir}` stands for the
+    /// server's directory.
     pub fn start_under(wrapper: &[&str], loaded: Loaded, place: Place, config: &[&str]) -> Self {
         let modules = Directory::new();
         let server = Self::setup(wrapper, loaded, place, config, &modules).start();
@@ -135,8 +136,8 @@ impl Server {
 }
 
 impl Loaded {
-    /// The file of the module. `LOCKWARD_MODULE` or `LOCKWARD_EMPTY_MODULE` may name it. The default is the file that
-    /// `make bench-builds` builds.
+    /// The file of the module. `LOCKWARD_MODULE` or `LOCKWARD_EMPTY_MODULE` may name the file. The default is the
+    /// file that `make bench-builds` builds.
     pub fn path(self) -> Option<PathBuf> {
         match self {
             Self::Lockward => Some(built_file("LOCKWARD_MODULE", "release/liblockward.so")),

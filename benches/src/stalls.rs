@@ -1,9 +1,9 @@
 //! Stalls: the longest time for which the server serves no other client while it does one large piece of work.
 //!
-//! During the work, a client sends PING repeatedly. The longest round trip is the stall. It is compared with a similar
-//! stall of a server without any module, where keys have a TTL and clients wait with BLPOP. Each round starts a new
-//! server, and the two sides alternate. Other load of the machine can only make a round trip longer, so the smallest
-//! value of all rounds counts.
+//! During the work, a client sends PING repeatedly. The longest round trip is the stall. The stall is compared with a
+//! similar stall of a server without any module, where keys have a TTL and clients wait with BLPOP. Each round starts
+//! a new server, and the two sides alternate. Other load of the machine can only make a round trip longer, so the
+//! smallest value of all rounds counts.
 
 pub(crate) mod cases;
 pub(crate) mod scene;
@@ -16,7 +16,7 @@ use cases::Beside;
 use lockward_tests::raise_open_files;
 use scene::{MANY, Side};
 
-/// The name of the stage. The names of its rows begin with it.
+/// The name of the stage. The names of the stage's rows begin with this name.
 pub const STAGE: &str = "stalls";
 
 /// The largest allowed ratio of a stall to the stall on a server without any module.
@@ -25,9 +25,10 @@ const ALLOWED: f64 = 2.0;
 const ALWAYS_ALLOWED: f64 = 5.0;
 /// Clients that only wait may take this share of the server's CPU, in per cent.
 const IDLE: f64 = 5.0;
-/// Like [`IDLE`], for 10,000 clients, which is the default of `lock.max-waiters-total`.
+/// 10,000 clients that only wait may take this share of the server's CPU, in per cent. 10,000 is the default of
+/// `lock.max-waiters-total`.
 const IDLE_CROWD: f64 = 10.0;
-/// The largest allowed ratio of the CPU time of a deletion with `maxmemory` to the CPU time without it.
+/// The largest allowed ratio of the CPU time of a deletion with `maxmemory` to the CPU time without `maxmemory`.
 const WITH_LIMIT: f64 = 1.5;
 
 /// The allowed stall when the leases of many holders of one lock end, in milliseconds.

@@ -1,8 +1,9 @@
-//! A module that does nothing. Benchmarks compare Lockward with it, because it shows the cost of any module.
+//! A module that does nothing. Benchmarks compare Lockward with this module, which shows the cost that every module
+//! has.
 //!
-//! The module's commands accept any arguments. EMPTY.BLOCK blocks its client as LOCK.ACQUIRE does, but never unblocks it
-//! and stores nothing. EMPTY.CALL runs the command in its arguments on a new thread. EMPTY.MEDDLE sets a command that
-//! the module runs when it receives an event. The commands in `bare` make the API calls that a lock needs.
+//! The module's commands accept any arguments. EMPTY.BLOCK blocks its client as LOCK.ACQUIRE does, but never unblocks
+//! the client and stores nothing. EMPTY.CALL runs the command in its arguments on a new thread. EMPTY.MEDDLE sets a
+//! command that the module runs when it receives an event. The commands in `bare` make the API calls that a lock needs.
 
 mod bare;
 mod meddle;

@@ -24,8 +24,8 @@ var (
 	errOver   = errors.New("the time is up")
 )
 
-// A contest lets the clients of a peer acquire and release for a while. It counts the grants between the end of the
-// warm-up and the end of the job. A client that waits at the end of the job stops waiting.
+// A contest lets the clients of a peer acquire and release for a while. The contest counts the grants between the end
+// of the warm-up and the end of the job. A client that waits at the end of the job stops waiting.
 type contest struct {
 	peer     peer
 	address  string

@@ -12,7 +12,7 @@ import { setImmediate, setTimeout } from "node:timers/promises";
 import { parseArgs } from "node:util";
 import { Redis } from "ioredis";
 import Redlock, { ExecutionError } from "redlock";
-// This program runs in target/peers/node. The script build puts it there.
+// This program runs in target/peers/node. The script build copies this program to that folder.
 import { Lockward } from "../../clients/node/dist/index.js";
 
 const EXCLUSIVE = ["uncontended", "contended"];

@@ -25,12 +25,12 @@ const SAMPLED: Duration = Duration::from_secs(10);
 /// The number of other holders of the semaphore.
 const HOLDERS: usize = 1_000;
 const WAITERS: usize = 50;
-/// The program prints a function if at least this part of the samples is in the function or in the functions that it
-/// calls.
+/// The program prints a function if at least this part of the samples is in the function or in the functions that the
+/// function calls.
 const NAMED: f64 = 0.05;
 
-/// The stacks of a server, one on each line: the functions from the outermost one, separated by semicolons, and the
-/// number of samples.
+/// The stacks of a server. Each line has the functions of one stack from the outermost function on, separated by
+/// semicolons, and the number of samples.
 type Stacks = String;
 
 fn main() {

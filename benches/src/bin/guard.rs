@@ -1,5 +1,5 @@
 //! Counts the server's instructions for commands of Lockward, and for a similar plain command in the same run. The
-//! program fails if the ratio of the two counts is above its limit. It measures no time.
+//! program fails if the ratio of the two counts is above its limit. The program measures no time.
 
 #![allow(
     clippy::panic,
@@ -251,7 +251,8 @@ fn readers() -> Count {
     })
 }
 
-/// The cost of LOCK.TOP. It must stay the same with twice as many contended locks, and with more uncontended locks.
+/// The cost of LOCK.TOP. This cost must stay the same with twice as many contended locks, and with more uncontended
+/// locks.
 fn top() -> Vec<Row> {
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
     let top = Load::single(&["LOCK.TOP"]);

@@ -24,7 +24,8 @@ pub enum Job {
     Readers,
     /// All clients share a semaphore of [`PERMITS`].
     Permits,
-    /// Like [`Job::Permits`], but each acquisition takes 1, 2 or 3 permits, depending on the client.
+    /// All clients share a semaphore of [`PERMITS`]. Each acquisition takes 1, 2 or 3 permits, depending on the
+    /// client.
     Weights,
 }
 
@@ -64,7 +65,8 @@ pub struct Answer {
     /// How long each acquisition took in the counted time, in microseconds, for each client.
     pub waits_us: Vec<Vec<u32>>,
     /// How much the number under the lock grew in the counted time: each acquisition adds 1. If several clients may
-    /// hold the lock, this is the number of acquisitions within its limit. Absent in [`Job::Uncontended`].
+    /// hold the lock, this is the number of acquisitions within its limit. There is no counter in
+    /// [`Job::Uncontended`].
     #[serde(default)]
     pub counter: Option<u64>,
     /// How many grants went to a different client than the previous grant. Only in [`Job::Contended`].

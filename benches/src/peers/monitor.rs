@@ -1,7 +1,8 @@
 //! Distinguishes commands of clients from commands of scripts: INFO commandstats counts both.
 //!
-//! MONITOR shows whether a script sent a command, but MONITOR is costly. So it runs only while the contestant warms up.
-//! It shows which part of the calls of each command came from scripts. This part does not change during a job.
+//! MONITOR shows whether a script sent a command, but MONITOR is costly. So MONITOR runs only while the contestant
+//! warms up. The output shows which part of the calls of each command came from scripts. This part does not change
+//! during a job.
 
 use crate::peers::server::connect;
 use std::collections::BTreeMap;
@@ -39,9 +40,9 @@ pub struct Monitor {
 pub struct Parts(BTreeMap<String, Seen>);
 
 impl Parts {
-    /// The part of the commands of this name that scripts sent, from 0 to 1. If there are scripts, a command that
-    /// MONITOR has not shown counts as a command of scripts: clients send all their commands from the beginning, but
-    /// scripts use some commands rarely.
+    /// The part of the commands of this name that scripts sent, from 0 to 1. Clients send all their commands from the
+    /// beginning, but scripts send some commands rarely. So if there are scripts, a command that MONITOR has not shown
+    /// counts as a command of scripts.
     pub fn in_scripts(&self, name: &str) -> f64 {
         let Some(seen) = self.0.get(name) else {
             return f64::from(u8::from(self.0.values().any(|seen| seen.in_scripts > 0)));

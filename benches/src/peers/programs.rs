@@ -14,9 +14,9 @@ const BUILD: Duration = Duration::from_secs(600);
 /// A program that runs jobs with one or more peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Program {
-    /// benches/peers/rust, with plain commands.
+    /// The program benches/peers/rust, which sends plain commands.
     Commands,
-    /// benches/peers/rust, with a library.
+    /// The program benches/peers/rust, which uses a library.
     Rust,
     Java,
     Go,

@@ -27,13 +27,14 @@ const ALL: &[Job] = &[Job::Uncontended, Job::Contended, Job::Readers, Job::Permi
 const REDIS: Kind = Kind::Redis { server: None, is_loaded: false };
 const LOCKWARD: Kind = Kind::Redis { server: None, is_loaded: true };
 
-/// The newest servers of scripts/servers. They have a command that deletes a SET NX PX lock if the owner matches.
+/// The newest servers of scripts/servers. These servers have a command that deletes a SET NX PX lock if the owner
+/// matches.
 const NEW_REDIS: &str = "redis-experimental";
 const NEW_VALKEY: &str = "valkey-testing";
 const ON_NEW_REDIS: &str = "lockward-new-redis";
 const ON_NEW_VALKEY: &str = "lockward-new-valkey";
 
-/// All peers, in the order of the tables. They are grouped by language, and Lockward comes first in each group.
+/// All peers, in the order of the tables. The peers are grouped by language, and Lockward comes first in each group.
 pub const PEERS: [Peer; 24] = [
     peer("lockward", "Lockward", LOCKWARD, Program::Commands, ALL),
     peer(ON_NEW_REDIS, "Lockward, newest Redis", on(NEW_REDIS, true), Program::Commands, EXCLUSIVE)

@@ -105,7 +105,7 @@ impl Store {
             self.control.pipeline(&requests.collect::<Vec<_>>());
         }
         self.count = count;
-        // A new control connection frees the large buffer of the old one.
+        // A new control connection frees the large buffer of the old connection.
         self.control = self.server.client();
         // The server rehashes a growing table in steps, one at each lookup. These lookups complete the rehash.
         let first = key(0);

@@ -29,7 +29,7 @@ const TIMES: usize = 5;
 
 /// Measures all numbers of connections.
 pub fn measure(report: &mut Report) {
-    // The replica gets a CPU whenever it needs one, as if it had its own machine. The primary and its clients share the
+    // The replica gets a CPU whenever it has work, as if it had its own machine. The primary and its clients share the
     // other CPUs.
     be_client_of(Place::Anywhere);
     let primary = Server::start_with(Loaded::Lockward, Place::Anywhere, &[]);

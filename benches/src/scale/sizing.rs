@@ -5,7 +5,7 @@ use crate::markdown::table;
 use crate::plot::whole;
 use crate::results::Results;
 
-/// The number of clients in the table. Each has a lock or waits for one.
+/// The number of clients in the table. Each client has a lock or waits for a lock.
 const CLIENTS: f64 = 1e6;
 /// The time between two renewals of a lease, in seconds.
 const RENEWED: f64 = 10.0;
@@ -14,7 +14,7 @@ const RENEWED: f64 = 10.0;
 const BUSY: f64 = 0.5;
 /// The largest number of connections of a node.
 const CONNECTIONS: f64 = 50_000.0;
-/// The ratio of `maxclients` to the connections. It leaves room for the clients of a failed node.
+/// The ratio of `maxclients` to the connections. The spare connections are for the clients of a failed node.
 const SPARE: f64 = 1.5;
 
 /// The pairs of a client in a minute, and the part of the clients that waits.
@@ -32,7 +32,8 @@ struct Figures {
 }
 
 impl Figures {
-    /// The figures at the largest measured number of locks, waiters or nodes. `None` if one of them was not measured.
+    /// The figures at the largest measured number of locks, waiters or nodes. `None` if one of the figures was not
+    /// measured.
     fn of(results: &Results) -> Option<Self> {
         let last = |stage: &str, curve: &str| {
             let prefix = format!("{stage}/{curve}-");
@@ -54,7 +55,7 @@ impl Figures {
     }
 }
 
-/// The figures that the formulas use, and the table. `None` if the run has not measured them all.
+/// The figures that the formulas use, and the table. `None` if the run has not measured all these figures.
 pub fn tables(results: &Results) -> Option<String> {
     let figures = Figures::of(results)?;
     let bytes = |number: f64| format!("{} bytes", whole(number));

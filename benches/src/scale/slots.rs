@@ -20,7 +20,7 @@ const ROUNDS: usize = 2;
 const WAYS: [(bool, &str, &str); 2] =
     [(false, "migrate", "with MIGRATE"), (true, "atomic", "by the server itself")];
 
-/// Measures all sizes in both ways. Leaves out the second way if the server does not have it.
+/// Measures all sizes in both ways. Leaves out the second way if the server does not support this way.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Apart);
     raise_open_files(25_000);

@@ -242,7 +242,7 @@ impl Worker {
 }
 
 /// The numbers of waiters for which a process may have enough open files. If there are too few open files for the
-/// largest of [`COUNTS`], the last number is the largest one that is possible.
+/// largest of [`COUNTS`], the last number is the largest possible number.
 fn counts(report: &Report) -> Vec<usize> {
     let most = COUNTS[COUNTS.len() - 1];
     let files = raise_open_files((most + SPARE_FILES) as u64);

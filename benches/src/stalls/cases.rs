@@ -15,7 +15,7 @@ const STANDING: Duration = Duration::from_secs(2);
 const COUNTED: Duration = Duration::from_millis(500);
 /// The time from the beginning of a setup until its leases or wait limits end together.
 const LEAD: Duration = Duration::from_millis(1_500);
-/// Like [`LEAD`], for the setup of a million holders.
+/// The time from the beginning of the setup of a million holders until their leases end together.
 const LONG_LEAD: Duration = Duration::from_secs(15);
 /// The number of locks that a client deletes.
 const DELETED: usize = 20_000;
@@ -38,7 +38,7 @@ const MOVES: Duration = Duration::from_secs(60);
 /// A memory limit that no case reaches.
 const FAR_AWAY: &str = "64gb";
 
-// Lines of scripts. A script runs them for each key. `owner` in a script is the name that [`owner`] returns.
+// Lines of scripts. A script runs these lines for each key. `owner` in a script is the name that [`owner`] returns.
 const RELEASE: &str = "redis.call('LOCK.RELEASE', key, 'holder')";
 const RENEW: &str = "redis.call('LOCK.RENEW', key, owner, 'PX', 60000)";
 const PUSH: &str = "redis.call('LPUSH', key, 'x')";
@@ -303,8 +303,8 @@ pub fn million(side: Side) -> Vec<f64> {
 pub fn reentries(side: Side) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     // After a module has unblocked a client, the server keeps the client's memory for the next client that a module
-    // blocks. It frees only about 9 MB of this memory a second. So before the first measurement of memory, the same
-    // number of clients wait for other locks.
+    // blocks. The server frees only about 9 MB of this memory a second. So before the first measurement of memory, the
+    // same number of clients wait for other locks.
     drop(scene.crowd(MANY, MANY));
     let used_before = scene.used_once_alone();
     let mut clients = scene.connect(MANY);
@@ -342,7 +342,7 @@ pub struct Moved {
 /// BLPOPs.
 ///
 /// If `by_server` is set, one command of the server moves the slot, and the result is `None` if the server has no such
-/// command. Otherwise MIGRATE moves ten keys at a time, as in redis-cli.
+/// command. If `by_server` is not set, MIGRATE moves ten keys at a time, as in redis-cli.
 pub fn move_slot(side: Side, moved: usize, by_server: bool) -> Option<Moved> {
     let config = ["cluster-enabled yes", "cluster-node-timeout 5000"];
     let [mut source, mut target] = [(); 2].map(|()| Scene::start(side, &config));

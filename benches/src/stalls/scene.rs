@@ -244,7 +244,8 @@ impl Scene {
         pinger.stop().as_secs_f64() * 1e3
     }
 
-    /// Like [`Scene::longest_ping`], until no client is blocked. Then each of `clients` must have an expected reply.
+    /// The longest PING, in milliseconds, while `provoke` runs and until no client is blocked. Then each of `clients`
+    /// must have an expected reply.
     pub fn longest_unblocking(
         &mut self,
         clients: &mut [tests::Client],
