@@ -222,7 +222,7 @@ impl Run {
     }
 }
 
-/// A unique owner. It contains the host and the process id, for the operator.
+/// A unique owner. The name contains the host and the process id, for the operator.
 fn unique_owner() -> Vec<u8> {
     let host = nix::unistd::gethostname().unwrap_or_else(|_| "?".into());
     let random = Uuid::new_v4().simple().to_string();

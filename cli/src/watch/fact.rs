@@ -103,7 +103,7 @@ impl Fact {
         Self { reason: Some(reason), ..Self::new(SystemTime::now(), event) }
     }
 
-    /// One line of text without a newline. It begins with the local time: `2026-11-23 03:12:07.123`.
+    /// One line of text without a newline. The line begins with the local time: `2026-11-23 03:12:07.123`.
     pub(super) fn line(&self) -> String {
         let time = DateTime::<Local>::from(self.time);
         let mut line = time.format("%Y-%m-%d %H:%M:%S%.3f").to_string();

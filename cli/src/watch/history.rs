@@ -203,8 +203,8 @@ struct Comparison<'a> {
 impl<'a> Comparison<'a> {
     fn new(reading: &'a Reading, before: &'a Known, now: &'a Known) -> Self {
         let is_over = |tenure: &Tenure| tenure.party.token <= now.complete_to && !now.has(tenure.party.token);
-        // If the previous reading did not show all holders, it may have lacked a tenure that had already begun. So a
-        // tenure is new only if it has lasted for less time than has passed since the previous reading.
+        // If the previous reading did not show all holders, that reading may have lacked a tenure that had already
+        // begun. So a tenure is new only if it has lasted for less time than has passed since the previous reading.
         let between = reading.instant.saturating_duration_since(before.read_at);
         let is_new = |tenure: &Tenure| {
             !before.has(tenure.party.token)
@@ -269,7 +269,7 @@ impl<'a> Comparison<'a> {
         Fact { reason: reason.map(str::to_owned), ..tenure.fact(&self.reading.key, time, what) }
     }
 
-    /// The fact about a tenure that ended without an event, or with an ambiguous one.
+    /// The fact about a tenure that ended without an event, or with an ambiguous event.
     fn ended_without_event(&self, tenure: &Tenure) -> Fact {
         let has = |wanted: fn(&Change) -> bool| self.changes().iter().any(|(change, _)| wanted(change));
         let is_due = tenure.deadline <= self.reading.instant;

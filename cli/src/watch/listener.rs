@@ -51,7 +51,7 @@ pub(super) struct Shared {
     /// Whether to change the setting of a server that does not publish the needed events.
     pub(super) configures: bool,
     pub(super) history: Mutex<History>,
-    /// A bounded channel. It blocks the listeners while the output is blocked, so memory does not grow.
+    /// A bounded channel. The channel blocks the listeners while the output is blocked, so memory does not grow.
     pub(super) facts: SyncSender<Fact>,
 }
 
@@ -334,7 +334,7 @@ impl Listener {
         Ok(T::from_redis_value(self.reply()?.extract_error()?)?)
     }
 
-    /// Returns the next reply. Records the events that arrive before it.
+    /// Returns the next reply. Records the events that arrive before this reply.
     fn reply(&mut self) -> Result<Value, RedisError> {
         loop {
             let received = self.connection.recv_response()?;

@@ -9,7 +9,7 @@ const KEPT: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Acquired,
-    /// A hold was released: the last hold, or one of several.
+    /// A hold was released: the last hold, or one of several holds.
     Released,
     /// A lease ended. The event may also mean that the server only dropped the key, and the module kept the tenure.
     Expired,

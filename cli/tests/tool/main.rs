@@ -25,7 +25,8 @@ fn url(server: &Server) -> String {
 /// The tool without a terminal, as cron and service managers start it.
 fn lockward(url: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("setsid");
-    // If a shell has started the tests in the background, the tests ignore some signals. The tool must not ignore them.
+    // If a shell has started the tests in the background, the tests ignore some signals. The tool must not ignore these
+    // signals.
     command
         .args(["env", "--default-signal", env!("CARGO_BIN_EXE_lockward")])
         .args(arguments)
