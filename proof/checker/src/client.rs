@@ -37,7 +37,7 @@ pub enum Action {
     Call(Operation),
     /// A write to the store with this token. The client's next actions are writes to the data beside the lock.
     Write(Token),
-    /// As `Write`, but the client first sleeps for this time, until the lease is over.
+    /// The client sleeps for this time, until the lease is over. Then the client writes as after `Write`.
     Pause(Nanos, Token),
     /// The client keeps the lock for a while.
     Rest(Nanos),
@@ -213,7 +213,7 @@ impl Client {
         if weight == 1 && random.percent(50) { Mode::SHARED } else { Mode::of_slots(slots + 3, weight) }
     }
 
-    /// Handles a new connection after the loss of the old one.
+    /// Handles a new connection after the loss of the old connection.
     pub fn reconnected(&mut self, workload: &Workload, random: &mut Random) {
         if let Some(token) = self.token.filter(|_| workload.careful && self.holds > 0) {
             self.choose_lease(workload, random);

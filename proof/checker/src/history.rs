@@ -39,7 +39,7 @@ pub struct Call {
     pub operation: Operation,
     /// The time of the invocation: just before the client sent the request.
     pub start: Nanos,
-    /// The first time at which the wait was seen in the server's queue; `None` if it was not seen.
+    /// The first time at which the wait was seen in the server's queue; `None` if the wait was not seen.
     pub enqueued: Option<Nanos>,
     /// A later time at which the wait was still in the queue.
     pub still_waiting: Option<Nanos>,

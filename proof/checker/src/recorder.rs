@@ -24,7 +24,7 @@ pub struct Recorder {
 #[derive(Debug)]
 struct Output {
     file: BufWriter<File>,
-    /// The first error of a write. `finish` returns it.
+    /// The first error of a write. `finish` returns this error.
     failure: Option<io::Error>,
 }
 

@@ -30,7 +30,8 @@ impl Spans {
     }
 }
 
-/// Values by time. Finds the smallest value from a given time on, after a call of [`MinFrom::index`].
+/// Values, each with a time. Finds the smallest value from a given time on, after a call of
+/// [`MinFrom::index`].
 #[derive(Debug)]
 pub(crate) struct MinFrom<V> {
     /// Sorted by time. Each value is the smallest value from its time on.

@@ -43,7 +43,7 @@ fn a_lease_lasts_as_long_as_the_calls_that_certainly_set_it() {
     violation(kept, Check::Overlap, &[0, 1, 2]);
     clean(&kept.replace("lease 200", "lease 20"));
     // A renewal without a reply may have shortened the lease. A renewal with a different token cannot have shortened
-    // it.
+    // the lease.
     let short = "0..1 A acquires -> token 5 holds 1
                  5..9 A renews lease 10 -> ?
                  40..41 B acquires -> token 6 holds 1";
@@ -144,7 +144,7 @@ fn hold_counts_slip() {
     let slip = "0..1 A acquires -> token 5 holds 1\n 2..3 A acquires -> token 5 holds 3";
     violation(slip, Check::Counts, &[0, 1]);
     clean(&slip.replace("holds 3", "holds 2"));
-    // A repeated request with HOLDS adds no hold. An acquisition without a reply may have added one.
+    // A repeated request with HOLDS adds no hold. An acquisition without a reply may have added a hold.
     clean("0..1 A acquires HOLDS 1 -> token 5 holds 1\n 2..3 A acquires HOLDS 1 -> token 5 holds 1");
     let lost = "0..1 A acquires -> token 5 holds 1
                 2..3 A acquires -> ?

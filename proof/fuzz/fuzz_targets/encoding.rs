@@ -1,5 +1,5 @@
-//! Passes the fuzzer's bytes as a payload. The checks are in `core/tests/corpus/mod.rs`. `cargo test` runs them on
-//! the corpus.
+//! Passes the fuzzer's bytes as a payload. The checks are in `core/tests/corpus/mod.rs`. `cargo test` runs the
+//! checks on the corpus.
 
 #![no_main]
 

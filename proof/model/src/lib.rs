@@ -33,30 +33,32 @@
 //! | [`LIMITS`] | the holders that a server knows fit beside each other, even those that no longer rely on the lock |
 //!
 //! [`TENURE_BACK`] does not demand that the owner fits: by [`EXCLUSION`], all owners that rely on the lock fit beside
-//! each other. All other holders that the server knows must make room for them.
+//! each other. All other holders that the server knows must make room for these owners.
 //!
 //! The promises need these assumptions. For each assumption, a test drops the assumption and finds a broken promise.
 //!
 //! 1. The quarantine is at least as long as every lease that any server granted before the crash or promotion, even with
 //!    other settings.
 //! 2. A renewal with TOKEN reaches a server in quarantine before the lease ends by the owner's own clock. A server that
-//!    has lost its data cannot check the claim of an owner, and accepts it. So a late renewal takes the lock from
-//!    another owner to whom the server has granted the lock meanwhile. When the other owner renews too, the owner with
-//!    the larger token gets the lock.
+//!    has lost its data cannot check the claim of an owner, and accepts the claim. So a late renewal takes the lock
+//!    from another owner to whom the server has granted the lock meanwhile. When the other owner renews too, the owner
+//!    with the larger token gets the lock.
 //! 3. The old primary takes no more writes when the replica is promoted: it is dead, or min-replicas-max-lag is shorter
 //!    than the time after which the old primary is declared dead. A longer quarantine does not replace this assumption,
 //!    because it only delays new grants at the new primary. The old primary does not know of a renewal at the new
 //!    primary. So the old primary grants the lock when the old lease has ended.
 //! 4. Owners name HOLDS 1 for their first hold, and HOLDS 2 or more only while they rely on the lock. An owner that names no
 //!    count re-enters an unconfirmed tenure, which may have ended.
-//! 5. An owner that is not exclusive names its limit and weight when it renews with TOKEN. Without them, a server that has
-//!    lost its data restores a tenure as exclusive, and then refuses the other owners that rely on the lock.
-//! 6. For tokens, the granting server has received the largest token so far, or its wall clock is later than the wall
-//!    clock of any granting server at any earlier grant of that lock. It is not enough that no clock was set back since
-//!    the last grant. A new token comes from the wall clock. If a clock was set back earlier, the largest token may be
-//!    ahead of the clock, and a restart without data forgets this token. The quarantine helps, because the clock
-//!    catches up meanwhile. If a new token is still smaller than the token of an earlier tenure, a server in quarantine
-//!    treats the new tenure as the older of the two, and may refuse its owner.
+//! 5. An owner that is not exclusive names its limit and weight when it renews with TOKEN. Without the limit and the
+//!    weight, a server that has lost its data restores a tenure as exclusive, and then refuses the other owners that
+//!    rely on the lock.
+//! 6. For the promise about tokens, one of two conditions holds: the granting server has received the largest token so
+//!    far, or its wall clock is later than the wall clock of any granting server at any earlier grant of that lock. It
+//!    is not enough that no clock was set back since the last grant. A new token comes from the wall clock. If a clock
+//!    was set back earlier, the largest token may be ahead of the clock, and a restart without data forgets this token.
+//!    The quarantine helps, because the clock catches up meanwhile. If a new token is still smaller than the token of
+//!    an earlier tenure, a server in quarantine treats the new tenure as the older of the two, and may refuse its
+//!    owner.
 //!
 //! All monotonic clocks run at the same rate in the model. If the rates of real clocks differ, owners must stop relying
 //! on a lock some time before the lease ends.

@@ -13,7 +13,7 @@ use lockward_core::{
 const DB: Db = Db(0);
 const KEY: &[u8] = b"lock";
 
-/// The limit of waiters. The waiters never reach it, because there are only as many waiters as owners.
+/// The limit of waiters. The waiters never reach this limit, because there are only as many waiters as owners.
 const NO_LIMITS: Limits = Limits { per_lock: usize::MAX, total: usize::MAX };
 
 /// The right wall time, in ticks, when the world begins.
@@ -208,8 +208,8 @@ impl Node {
             .collect();
     }
 
-    /// One decision on the lock, as in the module. For LOCK.RELEASE, `release` is the request, because the server
-    /// may replicate it verbatim.
+    /// One decision on the lock, as in the module. For LOCK.RELEASE, `release` is the request, because the server may
+    /// replicate the request verbatim.
     fn decide<R>(
         &mut self,
         tick: u64,

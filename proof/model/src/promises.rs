@@ -14,7 +14,8 @@ pub const TOKENS: &str = "a new tenure's token is larger than every earlier one"
 pub const LIMITS: &str = "the holders that a server knows fit their limits";
 /// The server knows of a later tenure or write by its larger token. The promise is for exclusive owners.
 pub const GUARDED: &str = "no guarded write is run after a later tenure or write";
-/// The promise holds at the primary. After a restart or a promotion, it holds only for a holder that has renewed.
+/// The promise holds at the primary. After a restart or a promotion, the promise holds only for a holder that has
+/// renewed.
 pub const PASSES: &str = "the guarded write of a live holder passes";
 
 pub const PROMISES: [&str; 8] =

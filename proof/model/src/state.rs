@@ -66,7 +66,7 @@ pub enum Happened {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
-    /// The right time. All monotonic clocks advance with it.
+    /// The right time. All monotonic clocks advance with the right time.
     pub tick: u64,
     /// The servers: the first primary, and its replica.
     pub nodes: Vec<Node>,

@@ -335,8 +335,8 @@ impl World {
             state.nodes[node].data = state.file_data.take();
         }
         if node == 0 && state.nodes.len() == 2 && state.cut.is_none() {
-            // The replica gets a full resync. It has not restarted, so it still knows the largest token that it has
-            // received.
+            // The replica gets a full resync. The replica has not restarted, so it still knows the largest token that
+            // it has received.
             state.link.clear();
             let lock = state.nodes[0].save(state.tick);
             state.nodes[1].lock = Lock::new();

@@ -110,11 +110,12 @@ fn holds(world: World, happened: &[&'static str]) {
     }
 }
 
-/// Checks that the promise is broken in this world. Prints and returns a shortest path to a state that breaks it.
+/// Checks that the promise is broken in this world. Prints and returns a shortest path to a state that breaks the
+/// promise.
 #[track_caller]
 fn breaks(world: World, promise: &'static str) -> Vec<Action> {
     let _check = CHECK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // The first path that the checker finds need not be a shortest one, so the depth grows step by step.
+    // The first path that the checker finds need not be a shortest path, so the depth grows step by step.
     for depth in 2..20 {
         let until = HasDiscoveries::AllOf(BTreeSet::from([promise]));
         let checker = world.clone().checker().target_max_depth(depth).finish_when(until).spawn_bfs().join();
@@ -424,8 +425,8 @@ fn a_guard_that_writes_after_its_check_runs_a_stale_write() {
 #[test]
 fn a_claim_that_is_compared_with_each_holder_alone_breaks_the_limit() {
     // A light owner has renewed. Then the heavy owner claims its tenure. The file still has the tenure of the other
-    // light owner, although that tenure has ended. The three tenures do not fit together, so one must end. The wrong
-    // rule does not notice this. Then the lock ends the oldest tenure, which is the renewed tenure. After the
+    // light owner, although that tenure has ended. The three tenures do not fit together, so one tenure must end. The
+    // wrong rule does not notice this. Then the lock ends the oldest tenure, which is the renewed tenure. After the
     // quarantine, the server grants the lock although the owner of the renewed tenure relies on it.
     let world = World { waits: false, end: 2, most_tenures: 4, ..older_file(TWO_LIGHT_ONE_HEAVY) };
     breaks(with_rules(|rules| rules.claims = Claims::FitInPairs, world), EXCLUSION);

@@ -73,7 +73,7 @@ fn actor_of(owner: &Reply) -> Option<usize> {
 
 impl Faults {
     /// Injects faults for these actors until there are `goal` faults for each kind of lock. Each actor has a kind of
-    /// lock, a seed, and perhaps a time in which the proxy forwards nothing for it.
+    /// lock, a seed, and perhaps a time in which the proxy forwards nothing for this actor.
     pub(crate) fn new(actors: impl Iterator<Item = (LockKind, u64, Option<Duration>)>, goal: u64) -> Self {
         let traffic = |(kind, seed, silence)| {
             Mutex::new(Traffic {

@@ -3,8 +3,8 @@
 //!
 //! A [`run`] happens in a [`world`]: servers, their faults, and the promises that hold in spite of these faults. The
 //! clients run in worker processes ([`worker_process`], [`worker`]), so that a fault can stop a whole process. Each
-//! client is a [`workload_client`]. It sends its calls through a [`recording_client`], and writes to a [`store`] that
-//! checks fencing tokens. [`queue_order`] tests the order of waiters.
+//! client is a [`workload_client`]. A client sends its calls through a [`recording_client`], and writes to a
+//! [`store`] that checks fencing tokens. [`queue_order`] tests the order of waiters.
 //!
 //! [`client_run`] runs a world with clients that use `lockward-client` ([`rust_client`]).
 //!
@@ -76,7 +76,7 @@ struct Run {
     /// The seed. The default is a new seed.
     #[arg(long)]
     seed: Option<u64>,
-    /// The longest time between two faults, in milliseconds. The shortest time is a sixth of it.
+    /// The longest time between two faults, in milliseconds. The shortest time is a sixth of this time.
     #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u64).range(6..))]
     pace: u64,
     /// Use `lockward-client` for the clients, and check the times at which it says that a lock is held.

@@ -143,7 +143,7 @@ impl<'r> PendingCall<'r> {
         self.answer_while(patience, || true)
     }
 
-    /// As [`PendingCall::answer`], but also gives up when `goes_on` returns false.
+    /// Waits for the reply, as [`PendingCall::answer`] does, but also gives up when `goes_on` returns false.
     pub(crate) fn answer_while(
         mut self,
         patience: Duration,

@@ -232,7 +232,8 @@ impl<'r> Round<'r> {
         }
     }
 
-    /// Performs a random action. Returns `false` if the server refused it, because the server has too few replicas.
+    /// Performs a random action. Returns `false` if the server refused the action, because the server has too few
+    /// replicas.
     fn act(&mut self, port: u16) -> bool {
         let lock = self.random.between(0, LOCKS);
         let mode = usize::try_from(lock).ok().and_then(|lock| MODES.get(lock).copied()).unwrap_or_default();

@@ -27,7 +27,7 @@ pub(crate) struct Plan {
     pub(crate) length: Duration,
     /// The longest time between two faults, in milliseconds. The shortest time is a sixth of the longest time.
     pub(crate) pace: u64,
-    /// The folder for the histories. No other run uses it.
+    /// The folder for the histories. No other run uses this folder.
     pub(crate) dir: PathBuf,
 }
 

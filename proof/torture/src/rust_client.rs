@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
-/// The time limit of a call. It is longer than any outage in these worlds plus the quarantine after the outage.
+/// The time limit of a call. The limit is longer than any outage in these worlds plus the quarantine after the outage.
 const BOUND: Duration = Duration::from_secs(60);
 /// How long a guard may take to report its loss.
 const LOSS_REPORT_LIMIT: Duration = Duration::from_secs(2);
-/// The longest lease in milliseconds. It is not longer than any quarantine.
+/// The longest lease in milliseconds. No quarantine is shorter than this lease.
 const LEASE: u64 = 800;
 /// How often a task checks whether it holds its lock.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);

@@ -12,10 +12,10 @@ use std::collections::BTreeSet;
 /// limit of each of these tenures. For exclusive locks this means that no two tenures overlap.
 ///
 /// A tenure is certainly held in its definite-hold interval. This interval begins when a client has read the first
-/// grant. It ends at the start of the first release that may have ended the tenure, or at the earliest time at which
-/// the lease may have ended, whichever comes first. The server starts a lease after the start of the call that sets the
-/// lease, so the interval lies within the tenure on the server. A call without a reply can end an interval, but cannot
-/// begin one. The check uses the smallest weight and the largest limit that a tenure can have.
+/// grant. The interval ends at the start of the first release that may have ended the tenure, or at the earliest time
+/// at which the lease may have ended, whichever comes first. The server starts a lease after the start of the call that
+/// sets the lease, so the interval lies within the tenure on the server. A call without a reply can end an interval,
+/// but cannot begin an interval. The check uses the smallest weight and the largest limit that a tenure can have.
 ///
 /// The claim does not hold if a failover may lose grants.
 pub fn tenures_never_overlap(history: &History, bounds: &Bounds) -> Vec<Violation> {
@@ -65,8 +65,8 @@ fn events(of_key: &[Tenure<'_>]) -> Vec<(Nanos, Event, usize)> {
 /// The tenures of a key that are certainly held.
 #[derive(Debug, Default)]
 struct Present {
-    /// The tenures in the order of their limits. Among tenures with the same limit, the one with the latest end comes
-    /// first.
+    /// The tenures in the order of their limits. Among tenures with the same limit, the tenure with the latest end
+    /// comes first.
     by_limit: BTreeSet<(u64, Reverse<Nanos>, usize)>,
     weight: u64,
 }

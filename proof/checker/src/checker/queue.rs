@@ -14,7 +14,7 @@ use std::collections::HashMap;
 pub(super) const HOLDS_BACK: Nanos = 100_000_000;
 
 /// If other owners may have passed a place while its owner was away, the check compares the place only with this many
-/// tenures: the last ones that were granted before the owner of the place.
+/// tenures: the last tenures that were granted before the owner of the place.
 const COMPARED: usize = 64;
 
 /// Claim: after a wait was seen in the queue, an owner that arrives later begins no tenure before the wait is granted

@@ -240,7 +240,7 @@ fn intruder(of: &Call, mode: Mode, token: Token, start: Nanos, end: Nanos) -> Li
     Line::Call(Call { end: Some(end), outcome, ..sent })
 }
 
-/// A token that no tenure has. It is larger than all tokens of this lock that clients had read before `time`.
+/// A token that no tenure has. The token is larger than all tokens of this lock that clients had read before `time`.
 fn free_token(tenures: &[Tenure<'_>], call: &Call, time: Nanos) -> Option<Token> {
     let of_key = tenures.iter().filter(|tenure| tenure.key == call.key && tenure.first.answered() < time);
     Some(of_key.map(|tenure| tenure.token).max()? + 1)

@@ -114,7 +114,7 @@ impl Server {
         Self { locks: BTreeMap::new(), token: 1_000, random, store: HashMap::new() }
     }
 
-    /// Handles a call. Returns its reply, and the replies to waits that it ends.
+    /// Handles a call. Returns the reply to the call, and the replies to the waits that the call ends.
     pub(super) fn handle_call(&mut self, now: Nanos, number: usize, call: &Call) -> Vec<Reply> {
         let mut replies = self.expire_and_serve(now, &call.key);
         let lock = self.locks.entry(call.key.clone()).or_default();

@@ -23,7 +23,7 @@ pub(super) struct CutOff {
     witness: Server,
 }
 
-/// A server with a quarantine as long as the longest lease. It refuses writes without a replica.
+/// A server with a quarantine as long as the longest lease. The server refuses writes without a replica.
 pub(super) fn safe_setup() -> Setup {
     let setup = Setup::new().module(&format!("quarantine {}", QUARANTINE / MS));
     setup.config("min-replicas-to-write 1").config("min-replicas-max-lag 2")

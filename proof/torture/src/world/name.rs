@@ -40,14 +40,14 @@ pub(crate) enum WorldName {
     Failover,
     /// A primary and two replicas, with a quarantine. One replica misses grants and is promoted.
     CutOff,
-    /// As `CutOff`, but without a quarantine. Grants are lost.
+    /// The world `CutOff` without a quarantine. Grants are lost.
     Lossy,
-    /// As `CutOff`, but the replica misses grants because its process is stopped. Changes for this replica wait in its
-    /// socket, as far as there is room.
+    /// The world `CutOff`, but the replica misses grants because its process is stopped. Changes for this replica wait
+    /// in its socket, as far as there is room.
     Frozen,
     /// A primary, two replicas and Sentinels, with a quarantine. The primary dies.
     Sentinels,
-    /// As `Sentinels`, but the primary is only stopped, and continues after a replica was promoted.
+    /// The world `Sentinels`, but the primary is only stopped, and continues after a replica was promoted.
     Sleeping,
     /// A cluster of three primaries with a replica each. Slots move, and there are planned failovers.
     Cluster,
