@@ -40,7 +40,7 @@ pub enum Redirection {
 }
 
 impl Reply {
-    /// The redirection, if the reply is one.
+    /// The redirection, if the reply is a redirection.
     pub fn redirection(&self) -> Option<Redirection> {
         let Self::Error(text) = self else { return None };
         let mut words = text.split(' ');
@@ -67,7 +67,7 @@ impl Cluster {
         Self::start_with(Setup::new())
     }
 
-    /// As [`Cluster::start`], but each node has this setup.
+    /// Starts six nodes with this setup, and waits until all agree and every replica is in sync.
     #[track_caller]
     pub fn start_with(setup: Setup) -> Self {
         Self::start_nodes(setup, PRIMARIES, PRIMARIES)

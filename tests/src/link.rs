@@ -89,7 +89,8 @@ impl Link {
         self.swallow_after(0);
     }
 
-    /// As [`Link::swallow`], but each connection first forwards this number of bytes from the server.
+    /// From now on, each connection forwards this number of bytes from the server, and then drops all data in both
+    /// directions. The connections stay open.
     pub fn swallow_after(&self, bytes: u64) {
         self.state.swallows_after.store(bytes, Ordering::SeqCst);
     }
@@ -161,8 +162,8 @@ impl State {
         });
     }
 
-    /// Forwards data from `from` to `to` until one of them closes or the link is cut. `fits` gets the length of a chunk
-    /// and returns how many of its bytes to forward.
+    /// Forwards data from `from` to `to` until one of the two connections closes or the link is cut. `fits` gets the
+    /// length of a chunk and returns how many of its bytes to forward.
     fn carry(
         &self,
         connection: &Connection,

@@ -5,7 +5,7 @@ use crate::reply::Reply;
 use crate::server::{Server, Setup};
 use crate::wait::eventually;
 
-/// The reply of LOCK.ACQUIRE when it is granted.
+/// The reply of LOCK.ACQUIRE to a request that is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The fencing token.
@@ -159,7 +159,8 @@ impl Server {
 }
 
 impl Setup {
-    /// As [`Server::start_contended`], with this setup.
+    /// Starts a server with this setup, on which A holds `lock` and B waits for `lock` without limit. Also returns the
+    /// connections of A and B.
     #[track_caller]
     pub fn start_contended(self) -> (Server, Client, Client) {
         let server = self.start();
@@ -228,7 +229,7 @@ impl Client {
         eventually(&format!("{count} places are kept"), || self.places_kept() == count);
     }
 
-    /// The owner of a lock; `None` when it is free.
+    /// The owner of a lock; `None` when the lock is free.
     #[track_caller]
     pub fn owner(&mut self, key: &str) -> Option<String> {
         self.info(key).map(|info| info.holders[0].owner.clone())

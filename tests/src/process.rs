@@ -41,7 +41,7 @@ impl ProcessGroup {
         (child.stdin.take(), child.stdout.take(), child.stderr.take())
     }
 
-    /// The exit status of the process; `None` while it runs.
+    /// The exit status of the process; `None` while the process runs.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
@@ -131,7 +131,7 @@ impl Default for Directory {
 impl Drop for Directory {
     fn drop(&mut self) {
         // A dying child process of the server may still add a file. In this case the removal fails, and the loop
-        // repeats it.
+        // repeats the removal.
         for _ in 0..1_000 {
             if fs::remove_dir_all(&self.path).is_ok() || !self.path.exists() {
                 return;

@@ -24,7 +24,8 @@ pub enum Fate {
     RequestLost,
     /// The request is forwarded, and the connection is cut when its reply arrives.
     ReplyLost,
-    /// As `ReplyLost`, but the proxy forwards half of the reply before the cut.
+    /// The request is forwarded. When its reply arrives, the proxy forwards half of the reply and then cuts the
+    /// connection.
     ReplyTorn,
     /// The proxy forwards the request, and drops its reply and everything after it, like a firewall that has forgotten
     /// the connection. The proxy cuts the connection after this time, or earlier when the client closes its
@@ -76,15 +77,15 @@ pub struct Proxy {
 impl Proxy {
     /// Starts a proxy to the server on this port. `plan` decides the fate of each request by the request's arguments.
     ///
-    /// When a client disconnects during a request, the server learns this only after its reply. When the server closes
-    /// a connection, the client learns this only when it sends its next request.
+    /// When a client disconnects during a request, the server learns this only after it has sent the reply. When the
+    /// server closes a connection, the client learns this only when it sends its next request.
     #[track_caller]
     pub fn start(server: u16, plan: impl FnMut(&[Reply]) -> Fate + Send + 'static) -> Self {
         Self::listen(server, false, Box::new(plan))
     }
 
-    /// As [`Proxy::start`], but the proxy loses nothing. When the client or the server disconnects, the proxy
-    /// disconnects the other one at once. The proxy also forwards pushes of the server.
+    /// Starts a proxy that loses nothing, to the server on this port. When the client or the server disconnects, the
+    /// proxy disconnects the other side at once. The proxy also forwards pushes of the server.
     #[track_caller]
     pub fn start_two_way(server: u16) -> Self {
         Self::listen(server, true, Box::new(|_| Fate::Carried))

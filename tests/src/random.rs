@@ -11,7 +11,7 @@ pub struct Random(random::Random);
 
 impl Random {
     /// A generator with the seed in `LOCKWARD_SEED`, or with a new seed. Prints the seed, so that the log of a failed
-    /// test shows it.
+    /// test shows the seed.
     #[track_caller]
     pub fn new() -> Self {
         let seed = env::var("LOCKWARD_SEED").map_or_else(

@@ -20,7 +20,7 @@ pub struct Sentinels {
 }
 
 impl Sentinels {
-    /// Starts the Sentinels, and waits until they know each other and all `replicas` of the primary.
+    /// Starts the Sentinels, and waits until the Sentinels know each other and all `replicas` of the primary.
     #[track_caller]
     pub fn watch(primary: &Server, replicas: usize) -> Self {
         Self::watch_with(primary, replicas, |port| {
@@ -33,8 +33,8 @@ impl Sentinels {
         })
     }
 
-    /// As [`Sentinels::watch`], but with different lines in sentinel.conf. `lines` gets the port of the primary and
-    /// returns the lines. The lines must name the primary `locks`.
+    /// Starts the Sentinels, as [`Sentinels::watch`] does, but with different lines in sentinel.conf. `lines` gets the
+    /// port of the primary and returns the lines. The lines must name the primary `locks`.
     #[track_caller]
     pub fn watch_with(primary: &Server, replicas: usize, lines: impl Fn(u16) -> Vec<String>) -> Self {
         let lines = lines(primary.port());

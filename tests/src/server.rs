@@ -490,7 +490,7 @@ impl Server {
         }
     }
 
-    /// As [`Server::start_again`], but the server may refuse to start.
+    /// Starts the server again, as [`Server::start_again`] does, but the server may refuse to start.
     ///
     /// # Errors
     /// The error says how the server ended. The test can then call this function again.

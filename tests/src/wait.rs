@@ -33,7 +33,8 @@ pub fn soon<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     within(DEADLINE / SLOWNESS, what, look)
 }
 
-/// As [`soon`], but with the time limit `limit`, multiplied by [`SLOWNESS`].
+/// Waits until `look` returns a value, and returns it. The time limit is `limit`,
+/// multiplied by [`SLOWNESS`].
 #[track_caller]
 pub(crate) fn within<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let limit = limit * SLOWNESS;

@@ -19,8 +19,8 @@ fn three_steady_primaries() -> Cluster {
     Cluster::start_without_replicas(Setup::new().config("cluster-node-timeout 20000"))
 }
 
-/// Ends the load when this value goes out of scope. Otherwise a failed test would wait forever for the threads of the
-/// load.
+/// Ends the load when this value goes out of scope. Without this value, a failed test would wait forever for the
+/// threads of the load.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {

@@ -6,7 +6,7 @@ use lockward_tests::{Client, Cluster, Random, Reply, Setup, rounds};
 /// The number of calls that are sent together. The data and the lock are prepared again only before the next batch.
 const BATCH: usize = 50;
 
-/// A server that refuses strings above 2 MB. Random offsets would otherwise create very large strings.
+/// A server that refuses strings above 2 MB. Without this limit, random offsets would create very large strings.
 fn setup() -> Setup {
     Setup::new().config("proto-max-bulk-len 2mb")
 }

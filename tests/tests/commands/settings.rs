@@ -308,7 +308,7 @@ fn a_default_lease_above_the_maximum_is_shortened_and_logged() {
     server.see_log("allows no lease above 400000");
     a.call("LOCK.RENEW lock A").int();
     assert!(a.holder("lock").lease_left <= 400_000);
-    // CONFIG GET still shows the default lease that was set, and not the shortened one.
+    // CONFIG GET still shows the default lease that was set, and not the shortened default lease.
     assert_eq!(setting(&mut a, "lock.default-lease"), "600000");
     assert_eq!(a.call("CONFIG SET lock.max-lease 900000"), Reply::ok());
     a.call("LOCK.RENEW lock A").int();

@@ -154,8 +154,8 @@ fn every_lock_comes_back_from_the_aof() {
     }
 }
 
-/// Ends the load when this value goes out of scope. Otherwise a failed test would wait forever for the thread of the
-/// load.
+/// Ends the load when this value goes out of scope. Without this value, a failed test would wait forever for the
+/// thread of the load.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {

@@ -277,8 +277,8 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
                 // token.
                 tokens.extend((!tokens.contains(&found.token)).then_some(found.token));
                 // The crash may have lost the end of a tenure from an earlier cycle. In this case the tenure
-                // holds the lock again. The test has checked the token in that cycle, so it leaves out the
-                // token here.
+                // holds the lock again. The test has checked the token in that cycle, so the test leaves out the token
+                // here.
                 tokens.retain(|token| !given.contains(token) || *token != found.token);
                 assert_eq!(client.call(["LOCK.RELEASE", key, &found.owner, "ALL"]), Reply::Int(0));
             }

@@ -127,7 +127,7 @@ impl Recorder {
     }
 
     /// Runs an action. Returns the number of units that the action appended, the state before the action, and the state
-    /// after it.
+    /// after the action.
     #[track_caller]
     fn after(&mut self, act: impl FnOnce(&mut Client)) -> (usize, State, State) {
         act(&mut self.client);

@@ -68,7 +68,7 @@ fn payload(puts: &[Put]) -> Vec<u8> {
 }
 
 /// The bytes around the payload of a lock in a DUMP: type, module and version before the payload, end mark and checksum
-/// after it.
+/// after the payload.
 #[derive(Clone)]
 struct Frame {
     head: Vec<u8>,
@@ -512,7 +512,7 @@ fn follow_one_that_sends(snapshot: &[u8], replica: &Server) {
     let head = format!("+FULLRESYNC {} 1\r\n${}\r\n", "0".repeat(40), snapshot.len());
     link.write_all(head.as_bytes()).expect("an answer");
     link.write_all(snapshot).expect("a snapshot");
-    // Reads until the replica closes the connection. The replica does this even if it accepts the snapshot.
+    // Reads until the replica closes the connection. The replica closes the connection even if it accepts the snapshot.
     while link.read(&mut chunk).is_ok_and(|count| count > 0) {}
 }
 

@@ -62,7 +62,7 @@ struct Outcomes {
     passed_on: u32,
     /// B was granted the lock and received the reply.
     delivered: u32,
-    /// B was granted the lock and the server sent the reply, but B left without receiving it.
+    /// B was granted the lock and the server sent the reply, but B left without receiving the reply.
     undelivered: u32,
 }
 
@@ -323,8 +323,8 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// Waits until one race is over, in which C must get the lock. Returns `None` if B never held the lock, and
-    /// otherwise whether B's first call received the grant.
+    /// Waits until one race is over, in which C must get the lock. Returns `None` if B never held the lock. If B held
+    /// the lock, returns whether B's first call received the grant.
     #[track_caller]
     fn finish(&mut self, race: &mut Race) -> Option<bool> {
         let received = self.grant_received(race);

@@ -242,7 +242,7 @@ fn waiters_behind_a_place_that_is_passed_over_are_served() {
 #[test]
 fn the_place_of_a_closed_connection_holds_no_waiter_back() {
     let (server, mut a) = start_held_with("SHARED");
-    // W waits without limit. If W's kept place held others back, the place would do so for the whole test.
+    // W waits without limit. If W's kept place held others back, the place would hold them back for the whole test.
     let w = server.waiter(&format!("lock W BLOCK 0 {KEEP}"));
     let mut reader = server.waiter("lock R SHARED BLOCK 0");
     drop(w);

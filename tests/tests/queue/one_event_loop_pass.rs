@@ -39,7 +39,7 @@ enum End {
 
 /// B waits over one to three connections, and C waits behind B. One packet frees the lock, kills some connections of B
 /// and unblocks some other connections of B, in any order. If a connection of B receives a grant, B holds the lock.
-/// Otherwise C gets the lock.
+/// If no connection of B receives a grant, C gets the lock.
 #[test]
 fn a_lock_freed_together_with_kills_and_unblocks_is_held_by_the_client_that_gets_the_grant() {
     let server = Server::start();

@@ -73,7 +73,7 @@ impl Model {
         self.holders.iter_mut().find(|holder| holder.owner == owner)
     }
 
-    /// The reply to a request if no other request waits before it; `None` if the request must wait.
+    /// The reply to a request if no other request waits before this request; `None` if the request must wait.
     fn admit(&mut self, request: &Request) -> Option<Told> {
         if let Some(known) = self.holder(request.owner) {
             let other_weight = request.weight.is_some_and(|weight| weight != known.mode.1);

@@ -119,7 +119,7 @@ fn a_waiter_that_is_killed_is_skipped() {
     assert_eq!(c.reply().grant().holds, 1);
 }
 
-/// Makes the server read A's release first and B's disconnection after it, in the same event loop pass.
+/// Makes the server read A's release first and B's disconnection afterwards, in the same event loop pass.
 #[track_caller]
 fn release_and_leave(server: &Server, a: &mut Client, b: Client, leave: fn(Client)) {
     server.freeze();
@@ -131,7 +131,7 @@ fn release_and_leave(server: &Server, a: &mut Client, b: Client, leave: fn(Clien
     server.thaw();
 }
 
-/// Makes the server read B's disconnection first and A's release after it, in the same event loop pass.
+/// Makes the server read B's disconnection first and A's release afterwards, in the same event loop pass.
 #[track_caller]
 fn leave_and_release(server: &Server, a: &mut Client, b: Client, leave: fn(Client)) {
     server.freeze();

@@ -50,7 +50,7 @@ fn of_claims_that_do_not_fit_the_largest_tokens_win() {
     assert_restored(&mut client, "B SLOTS 5 WEIGHT 2", 200);
     assert_not_held(&mut client, "W", 150);
     assert_eq!(client.info("lock").unwrap().holding, 2, "a refused claim has ended a tenure");
-    // C and B fit together. A does not fit beside them, so A's tenure ends.
+    // C and B fit together. A does not fit beside C and B, so A's tenure ends.
     assert_restored(&mut client, "C SLOTS 5 WEIGHT 3", 300);
     assert_eq!(client.holders("lock"), ["B x1 SLOTS 5 WEIGHT 2", "C x1 SLOTS 5 WEIGHT 3"]);
     assert_not_held(&mut client, "A SLOTS 5 WEIGHT 3", 100);

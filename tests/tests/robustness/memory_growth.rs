@@ -17,7 +17,7 @@ fn stays_flat(what: &str, a: &mut Client, batch: impl FnMut(&mut Client, usize))
     stays_flat_by(BATCH, what, a, batch);
 }
 
-/// As [`stays_flat`], but with a chosen number of cycles at a time.
+/// Runs many cycles, `size` cycles at a time, and checks that memory has not grown.
 #[track_caller]
 fn stays_flat_by(size: usize, what: &str, a: &mut Client, mut batch: impl FnMut(&mut Client, usize)) {
     let mut run = |a: &mut Client, cycles: usize| {
