@@ -68,8 +68,8 @@ func acquire(tb testing.TB, client *lockward.Client, key string, options ...lock
 	return lock
 }
 
-// keepAlive keeps a lock until the test ends. Otherwise the garbage collector may drop the lock after its last use, and the client
-// does not renew it any more.
+// keepAlive keeps a lock until the test ends. Without this function, the garbage collector may drop the lock after its
+// last use, and the client then stops the renewals.
 func keepAlive(tb testing.TB, lock *lockward.Lock) {
 	tb.Cleanup(func() { runtime.KeepAlive(lock) })
 }

@@ -139,7 +139,7 @@ type holder struct {
 	token, holds int64
 }
 
-// info returns the holders of a lock, and how many wait for it.
+// info returns the holders of a lock, and how many clients wait for the lock.
 func (s *server) info(key string) (holders []holder, waiters int64) {
 	s.tb.Helper()
 	rdb := s.connect()

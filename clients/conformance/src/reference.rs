@@ -442,7 +442,8 @@ impl Lockward {
         Some(replies)
     }
 
-    /// As [`Self::exchange`], on a shared connection. If the connection breaks, drops all shared connections.
+    /// Sends requests on a shared connection and waits for all replies, as [`Self::exchange`] does. If the connection
+    /// breaks, drops all shared connections.
     fn exchange_shared(
         &self,
         requests: &[String],

@@ -73,7 +73,7 @@ impl Summary {
     }
 }
 
-/// The chosen scenarios. The slow ones come first.
+/// The chosen scenarios. The slow scenarios come first.
 fn chosen(options: &Options) -> VecDeque<Scenario> {
     let mut found: Vec<Scenario> = scenarios::all()
         .map(|(name, play)| Scenario { name: name.to_owned(), play: Play::BlackBox(play), replays: 0 })
@@ -113,8 +113,8 @@ pub(crate) fn run(options: &Options) -> Summary {
         PANICKED_AT.with_borrow_mut(|at| *at = place);
     }));
     let begun = Instant::now();
-    // A server ends with the thread that started it. This thread starts the shared server, because it runs until all
-    // scenarios have ended.
+    // A server ends with the thread that started it. This thread starts the shared server, because this thread runs
+    // until all scenarios have ended.
     let server = Server::start();
     let latenesses: Arc<Latenesses> = Arc::default();
     let (left, summary, times) =

@@ -180,8 +180,8 @@ impl Step {
                 let first = text.split(' ').next().unwrap_or_default();
                 match text.strip_prefix("event ") {
                     Some(event) => one(Expected::Event(event.to_owned())),
-                    // `handle NAME` is a command, and `handle $name` is the reply to it. The `$` tells the reply from
-                    // the command.
+                    // `handle NAME` is a command, and `handle $name` is the reply to this command. The `$` tells the
+                    // reply from the command.
                     None if COMMANDS.contains(&first) || first == "handle" && !text.contains('$') => {
                         Self::Command(id, text.to_owned())
                     }

@@ -44,7 +44,7 @@ struct Connection {
     log: Log,
 }
 
-/// The replies of a connection. The server sends them in the order of the requests.
+/// The replies of a connection. The server sends the replies in the order of the requests.
 #[derive(Default)]
 struct Replies {
     /// The number of sent replies.

@@ -41,7 +41,7 @@ impl Stage {
         self.worker_with(port, &[])
     }
 
-    /// As [`Stage::worker`], with settings: `"patience=500"`.
+    /// Starts a worker for the server on `port`, with settings such as `"patience=500"`.
     #[track_caller]
     pub(crate) fn worker_with(&self, port: u16, settings: &[&str]) -> Worker {
         self.worker_at(&format!("redis://127.0.0.1:{port}"), settings)

@@ -1,7 +1,8 @@
 // Package redsync has the part of redsync's interface that redsync's own tests need, implemented with Lockward's client on one
 // server.
 //
-// It is for these tests only. README.md explains how to run them, and which parts of redsync have no counterpart.
+// The package is for these tests only. README.md explains how to run the tests, and which parts of redsync have no
+// counterpart.
 package redsync
 
 import (

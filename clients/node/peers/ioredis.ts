@@ -1,4 +1,5 @@
-// ioredis for node-redlock's tests. It maps their host names to the servers of this run, and returns a lock's owner as its value.
+// ioredis for node-redlock's tests. This version of ioredis maps the host names of the tests to the servers of this
+// run, and returns a lock's owner as the lock's value.
 
 import * as ioredis from "ioredis";
 

@@ -1,4 +1,4 @@
-// Servers and proxies for the tests. They end with the tests, even if a test fails.
+// Servers and proxies for the tests. The servers and proxies end with the tests, even if a test fails.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";

@@ -1,4 +1,5 @@
-// The worker of the conformance suite: clients/conformance/README.md describes its lines. With --node-redis it uses node-redis.
+// The worker of the conformance suite: clients/conformance/README.md describes its lines. With --node-redis the worker
+// uses node-redis.
 
 import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";

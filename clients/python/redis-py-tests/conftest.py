@@ -41,7 +41,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def owner(info: Any) -> Any:
-    """The owner of a Lockward lock, from LOCK.INFO. redis-py's tests read it with GET, because their lock is a string."""
+    """The owner of a Lockward lock, from LOCK.INFO. redis-py's tests read the owner with GET,
+    because redis-py's lock is a string."""
     found = dict(zip(info[::2], info[1::2])) if isinstance(info, list) else info
     if not found:
         return None

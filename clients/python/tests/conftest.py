@@ -33,7 +33,7 @@ def eventually(condition: Callable[[], Any], within: float = 20.0) -> Any:
 
 
 async def eventually_in_loop(condition: Callable[[], Any], within: float = 20.0) -> Any:
-    """As `eventually`, for asyncio: other tasks run meanwhile."""
+    """Wait until the condition is true, and return its value. Other tasks run meanwhile."""
     until = time.monotonic() + within
     while not (found := condition()):
         assert time.monotonic() < until, "the condition is still false"

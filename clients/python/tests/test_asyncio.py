@@ -29,7 +29,7 @@ async def connected(server: Any, **options: Any) -> AsyncIterator[Any]:
 
 
 def in_loop(test: Any) -> Any:
-    """Run the test in a new event loop, and check that it leaves nothing open."""
+    """Run the test in a new event loop, and check that the test leaves nothing open."""
 
     @functools.wraps(test)
     def run(server: Any, client: Any) -> None:

@@ -28,7 +28,8 @@ GRANT, OK = b"*3\r\n:7\r\n:1\r\n:30000\r\n", b"+OK\r\n"
 
 
 class Scripted:
-    """A server that answers each request with what a function returns. After an empty answer it closes the connection."""
+    """A server that answers each request with what a function returns. After an empty answer the
+    server closes the connection."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer

@@ -262,7 +262,7 @@ def test_guarded_commands(module: Any, own: Any, server: Any, client: redis.Redi
 
 
 async def wait_for_cancellation(noted: list[bool]) -> None:
-    """Wait until this task is cancelled, and note that it was."""
+    """Wait until this task is cancelled, and note the cancellation."""
     try:
         await asyncio.wait_for(asyncio.Event().wait(), 20)
     except asyncio.CancelledError:
@@ -687,7 +687,8 @@ def test_a_key_that_was_released_is_not_renewed(client: redis.Redis) -> None:
 def test_after_a_late_reentry_the_client_does_not_overestimate_the_lease(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reply to the re-entry arrives after the end of the lease that it asks for. So the client renews the lock."""
+    """The reply to the re-entry arrives after the end of the lease that the re-entry asks for. So the client
+    renews the lock."""
     lock = lockward.Lock(client, "a", timeout=0.5, reentrant=True)
     assert lock.acquire() and lock.extend(100, replace_ttl=True)
     send = lock._runtime.send

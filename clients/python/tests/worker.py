@@ -1,4 +1,5 @@
-"""The worker of the conformance suite: see clients/conformance/README.md. With `--asyncio` it uses lockward.asyncio."""
+"""The worker of the conformance suite: see clients/conformance/README.md. With `--asyncio` the
+worker uses lockward.asyncio."""
 
 from __future__ import annotations
 

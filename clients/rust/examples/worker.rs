@@ -1,5 +1,5 @@
-//! The worker of the conformance suite. It reads commands from its input and executes them with the client. See
-//! `clients/conformance/README.md`.
+//! The worker of the conformance suite. The worker reads commands from its input and executes each command with
+//! the client. See `clients/conformance/README.md`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-/// How long a call that fails waits for the release of what it got.
+/// How long a call that fails waits for the release of a lock that it got.
 const GIVE_UP_LIMIT: Duration = Duration::from_millis(200);
 
 /// A plan that gives these fates, in order, to the requests of a command. The proxy forwards all further requests of

@@ -67,7 +67,7 @@ fn serve(mut stream: TcpStream, mut reply: impl FnMut(&[String]) -> Vec<u8>) -> 
     }
 }
 
-/// The panics in the client's own code and in the crates that it uses.
+/// The panics in the client's own code and in the crates that the client uses.
 fn count_panics() -> &'static AtomicU64 {
     static PANICS: AtomicU64 = AtomicU64::new(0);
     static ONCE: Once = Once::new();

@@ -151,8 +151,8 @@ async fn a_redlock_works_with_two_of_five_killed() {
 async fn a_redlock_works_with_two_of_five_stopped() {
     let five = Five::start();
     let redlock = five.client();
-    // The client connects before the servers stop. So it can write requests to the sockets of servers that do not read
-    // them.
+    // The client connects before the servers stop. So the client can write requests to the sockets of servers that do
+    // not read.
     redlock.lock("k").try_acquire().await.expect("a guard").release().await.expect("a release");
     five.see_nothing_left();
     five.freeze(&[0, 3]);
@@ -213,8 +213,8 @@ async fn a_dropped_acquisition_leaves_nothing() {
         [1, 4].iter().all(|at| five.servers[*at].client().info("k").is_some())
     });
     acquiring.abort();
-    // Await the task before the other servers can answer. If they answered, the acquisition could complete, and the
-    // handle of the task would keep the guard.
+    // Await the task before the other servers can answer. If these servers answered, the acquisition could complete,
+    // and the handle of the task would keep the guard.
     assert!(soon(acquiring).await.is_err_and(|error| error.is_cancelled()));
     five.thaw(&[0, 2, 3]);
     five.see_nothing_left();
@@ -321,8 +321,8 @@ async fn a_redlock_survives_restarts_of_all_servers_one_after_the_other() {
     five.see_nothing_left();
 }
 
-/// Alice has the votes of three servers. One of the three restarts without its data. Then Bob asks this server and the
-/// two servers that Alice has not asked. Returns whether Alice holds the lock, and whether Bob does.
+/// Alice has the votes of three servers. One of these three servers restarts without its data. Then Bob asks this
+/// server and the two servers that Alice has not asked. Returns whether Alice holds the lock, and whether Bob does.
 async fn with_a_forgetful_server(arguments: &str) -> [bool; 2] {
     let mut five = Five::start_with(arguments);
     five.end_quarantine();
