@@ -94,7 +94,8 @@ class Holder:
     def watch_once(self):
         with self.connect() as reader, self.connect() as other:
             messages = other.pubsub()
-            # With RESP2, a second connection receives the messages. It cannot ask for its id after it subscribes.
+            # With RESP2, a second connection receives the messages. This connection cannot ask for its id after it
+            # subscribes.
             messages.execute_command("CLIENT", "ID")
             number = messages.parse_response()
             messages.subscribe("__redis__:invalidate")

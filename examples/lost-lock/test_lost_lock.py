@@ -25,7 +25,8 @@ def connect(path=SOCKET):
 
 
 class Link:
-    """A proxy in front of the server. It silently drops all data on the connections in `cut`."""
+    """A proxy in front of the server. The proxy silently drops all data on the connections in
+    `cut`."""
 
     def __init__(self):
         self.path = f"{SOCKET}.{id(self)}"
