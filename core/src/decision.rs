@@ -14,8 +14,10 @@
 //! | does not hold it | in quarantine | busy | not held | restored by its token |
 //! | holds it, unconfirmed | in quarantine | one more hold; busy for `HOLDS 1` | as in the first row | new lease and mode, and the owner's waits re-enter |
 //!
-//! [`Load::admits`] is the one rule for all kinds of lock. Only [`Decision::admission`] says what happens to a request,
-//! both when the request arrives and while its client waits.
+//! In quarantine, a tenure is *unconfirmed* if it is from before the quarantine or from loaded data, and its owner has
+//! not renewed it since. The server does not know whether such a tenure still lasts. [`Load::admits`] is the one rule
+//! for all kinds of lock. Only [`Decision::admission`] says what happens to a request, both when the request arrives
+//! and while its client waits.
 //!
 //! A decision changes the lock in memory and records the changes in [`Effects`]. The caller carries the effects out
 //! before anything else reads the lock.

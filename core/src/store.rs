@@ -453,9 +453,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
     }
 
     /// Something other than the module removes a lock from the keyspace: the key is deleted, overwritten,
-    /// renamed, moved, expired or evicted. `latest_wall` is the latest wall time by which the server may have
-    /// judged a TTL. `evicts` returns whether the server evicts keys. The store calls `evicts` only if it
-    /// does not know the answer.
+    /// renamed, moved, expired or evicted. `latest_wall` is the latest wall time with which the server may have
+    /// compared a TTL. `evicts` returns whether the server evicts keys. The store calls `evicts` only if it does not
+    /// know the answer.
     ///
     /// A lock with many holders is remembered only if the server may have dropped the lock, because the store would
     /// have to free all these holders later. If the lock is not remembered, the ends of its tenures are not counted,

@@ -1,7 +1,8 @@
 //! The wait queues: one for each lock that clients wait for, first come, first served.
 //!
 //! A queue exists while clients wait for its lock, or while places in the queue are kept. Queues are in the memory of
-//! the primary only. Queues are neither stored nor replicated.
+//! the primary only. Queues are neither stored nor replicated. A queue is *due* when the lock of the queue needs a
+//! decision.
 //!
 //! Every operation costs O(log n). For an index of one queue, n is the number of its waiters. For an index of all
 //! queues, such as the wait limits, n is the number of all waiters. A waiter is found by its position (to serve it), by

@@ -535,7 +535,8 @@ impl Reference {
         let was_unconfirmed = self.is_unconfirmed(key, &known);
         let mut renewed = Tenure { deadline, ..known.clone() };
         match mode {
-            // A claim sets the mode, because this server may have missed a change of the mode.
+            // A claim (a renewal of an unconfirmed tenure by its token) sets the mode, because this server may have
+            // missed a change of the mode.
             Some(mode) if was_unconfirmed && names_token => renewed.mode = mode.of_new_tenure(),
             Some(mode) => {
                 let weight_differs = mode.weight.is_some_and(|weight| weight != known.mode.weight);
