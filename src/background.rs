@@ -1,6 +1,6 @@
 //! The work that the module does without a command. There is work when a lease ends while a client waits, when a wait
-//! limit is reached, when a key has vanished, when a grant could not be delivered, and when a dropped lock must be
-//! replicated.
+//! limit is reached, when a key has vanished, when a grant could not be delivered, and when a dropped lock (a held lock
+//! that the server evicted or expired early) must be replicated.
 //!
 //! The timer starts this work. A grant to a waiter is a write that no client has sent. The server refuses this write
 //! whenever it would refuse a client's write. After a refusal, the module tries again later. The end of a wait is not a
@@ -68,8 +68,8 @@ pub fn work(context: Context) {
     let now = mono();
     let slice = Slice::of_micros(WORK_SLICE);
     end_waits(now, slice);
-    // By now the server has sent all events of earlier passes of the event loop, so the last unlinked lock can be
-    // settled.
+    // By now the server has sent all events of earlier passes of the event loop. So if there was no event for the last
+    // lock that left the keyspace, the server has neither evicted nor expired this lock.
     command_time::stop_watching();
     let (follows, queues_are_due, dropped_locks_are_due) = state::with(|state| {
         state.store.settle_unlinked(now, lock_allocation::freed());

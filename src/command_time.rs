@@ -1,15 +1,14 @@
-//! The instant by which a command judges leases.
+//! The instant that a command uses as the current time for leases.
 //!
-//! All commands of one transaction, script or function judge leases by the instant of the first command. So no lease
-//! ends while the transaction, script or function runs. The server judges TTLs in the same way. The server sends no
-//! event at the end of a transaction or script. So the module watches for the next command that is in no transaction or
-//! script.
+//! All commands of one transaction, script or function use the instant of the first command. So no lease ends while the
+//! transaction, script or function runs. The server does the same for TTLs. The server sends no event at the end of a
+//! transaction or script. So the module watches for the next command that is in no transaction or script.
 
 use crate::server::{Context, global_flags, now, stop_watching_commands, watch_commands};
 use crate::state;
 use lockward_core::Now;
 
-/// The time by which the running command, or the background work, judges leases.
+/// The time that the running command, or the background work, uses as the current time for leases.
 #[inline]
 pub fn of(context: Context) -> Now {
     let now = now();

@@ -1,8 +1,9 @@
 //! Replies that have been decided but not sent, to clients whose wait has ended.
 //!
-//! A wait ends with a decision. The client gets its reply at the end of the pass of the event loop. Before the reply,
-//! other modules are notified, other commands run, and the client may leave: CLIENT KILL, CLIENT UNBLOCK, a closed
-//! connection.
+//! A wait ends with a decision. The client gets its reply at the end of the pass of the event loop. If the client
+//! leaves before the reply, a hold that it was granted is *passed on*: the module takes the hold back and serves the
+//! next waiters. Before the reply, other modules are notified, other commands run, and the client may leave: CLIENT
+//! KILL, CLIENT UNBLOCK, a closed connection.
 //!
 //! ```text
 //! waiting  -- decided -->  pending  -- the client is there --> answered

@@ -1,8 +1,12 @@
 //! Changes of locks that the module did not make, as the server reports them.
 //!
 //! The functions in this file must not write to any key: the server is in the middle of another operation.
-//! The functions record which locks must be checked, and set the timer. [`crate::background`] does the work
-//! in the next pass of the event loop.
+//! The functions record which locks must be checked, and set the timer. [`crate::background`] does the work in the next
+//! pass of the event loop.
+//!
+//! The *unlinked lock* is the last held lock that something other than the module removed from the keyspace. The lock is
+//! *settled* when it is certain that a command has deleted, overwritten, renamed or moved the lock, and that the server
+//! has neither evicted nor expired it.
 
 use crate::server::{
     Caller, Content, Context, KeyName, OpenKey, global_flags, latest_wall, lock_allocation, module_context,
@@ -81,8 +85,8 @@ pub fn ttl_set(name: &KeyName<'_>) {
     }
 }
 
-/// A key has got this name by RENAME or MOVE. If the key holds a lock, undelivered holds of the lock are passed on
-/// under this name.
+/// A key has got this name by RENAME or MOVE. If the key holds a lock, each hold whose client left before the reply is
+/// later taken back under this name.
 pub fn arrived(context: Context, name: &KeyName<'_>) {
     if state::with(|state| state.pending.is_empty()) {
         return;

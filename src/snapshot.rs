@@ -1,4 +1,5 @@
-//! How dropped locks are written to snapshots and read from them.
+//! How dropped locks (held locks that the server evicted or expired early) are written to snapshots and read from
+//! snapshots.
 //!
 //! A snapshot contains only the keyspace. So while a snapshot is written, each database with dropped locks
 //! has one more key, a *snapshot key*. All dropped locks of the database are written as the value of this

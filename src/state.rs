@@ -36,13 +36,14 @@ pub struct State {
     pub snapshot_keys: Vec<LockName>,
     /// The sockets of clients that have waited.
     pub sockets: HashMap<u64, Socket>,
-    /// The time by which the commands of the running transaction or script judge leases.
+    /// The time that the commands of the running transaction or script use as the current time for leases.
     pub transaction_time: Option<Now>,
     /// The buffer of one decision. The next decision uses the buffer again.
     pub effects_buffer: Option<Box<EffectsBuffer>>,
 }
 
-/// The position of each sweep. `None` at the beginning of a round.
+/// The position of each sweep. Each round of a sweep checks all keys. A position is `None` at the beginning of a
+/// round.
 #[derive(Default)]
 pub struct Sweeps {
     /// The last waited-for lock that was checked in this round.

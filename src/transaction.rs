@@ -63,7 +63,7 @@ pub fn run<R>(
     if let Some(waits) = &mut buffer.decided.waits
         && name.bytes().len() > LONGEST_SWEPT_KEY
     {
-        // The sweeps leave out long keys. So the queue is due again when the TTL ends.
+        // The sweeps leave out long keys. So the module must decide again when the TTL ends.
         waits.due = key.expires_at().map(|time| now.mono_at(time)).into_iter().chain(waits.due).min();
     }
     drop(key);

@@ -48,13 +48,14 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
     let now = mono();
     let limit = limit.map(|limit| now.after(limit));
     let is_long = key.len() > LONGEST_SWEPT_KEY;
-    // The sweeps leave out long keys. So the queue is due at once, and the decision reads the TTL of the key.
+    // The sweeps leave out long keys. So the module decides on the lock at once, and this decision reads the TTL of
+    // the key.
     let due = if is_long { Some(now) } else { due };
     let wait_request = WaitRequest { request, limit, keep, handle: client };
     let superseded = state::with(|state| {
         let superseded = state.store.queues.join(db, key, wait_request, settings::waiter_limits(), now);
         if let Some(queue) = state.store.queues.queue(db, key) {
-            // If a kept place was removed to make room, the queue may already be due.
+            // If a kept place was removed to make room, the queue may already need a decision.
             let due = due.into_iter().chain(state.store.queues.due(queue)).min();
             state.set_due(queue, due, now);
         }
@@ -122,8 +123,9 @@ pub fn end_waits_in(queue: QueueId, outcome: Outcome, now: Instant, slice: Slice
     }
 }
 
-/// Answers a client whose wait has ended. If the client has left but the server has not noticed yet, a hold
-/// that was granted to this client is passed on. Returns false if no reply is pending for the client.
+/// Answers a client whose wait has ended. If the client has left but the server has not noticed yet, the background
+/// work takes a hold back that was granted to this client, and serves the next waiters. Returns false if no reply is
+/// pending for the client.
 pub fn reply(context: Context, client: BlockedClient) -> bool {
     let Some(reply) = state::with(|state| state.pending.take(client)) else { return false };
     if reply.may_be_passed_on() && reply.client.socket.is_some_and(Socket::is_left) {
@@ -143,8 +145,8 @@ pub fn reply(context: Context, client: BlockedClient) -> bool {
     true
 }
 
-/// Drops the pending reply of a client that cannot be answered any more. If the reply grants a hold, the hold
-/// is passed on. Returns true if a reply was pending for the client.
+/// Drops the pending reply of a client that cannot be answered any more. If the reply grants a hold, the background
+/// work takes the hold back and serves the next waiters. Returns true if a reply was pending for the client.
 pub fn drop_reply(client: BlockedClient) -> bool {
     let reply = state::with(|state| state.pending.take(client));
     reply.map(leave_undelivered).is_some()

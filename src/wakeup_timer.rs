@@ -74,7 +74,7 @@ impl WakeupTimer {
     }
 }
 
-/// The rounds of a sweep, each in slices.
+/// The rounds of a sweep. Each round checks all keys of the sweep, in slices of time.
 pub struct Rounds {
     next: Instant,
     began: Instant,

@@ -71,8 +71,8 @@ pub fn command_source(context: Context) -> Result<CommandSource, Error> {
     }
 }
 
-/// Fails unless the running command comes from a client of this primary. Some commands never come from a primary or a
-/// file.
+/// Fails if the running command does not come from a client of this primary. Some commands never come from a primary or
+/// a file.
 #[inline]
 pub fn only_clients(context: Context) -> Result<(), Error> {
     match command_source(context)? {

@@ -267,7 +267,7 @@ fn describe(command: *mut raw::RedisModuleCommand, info: &CommandInfo) -> bool {
 fn categorise(command: *mut raw::RedisModuleCommand, info: &CommandInfo, own_category: bool) -> bool {
     // SAFETY: the server set this function pointer when the module was loaded.
     let Some(categorise) = (unsafe { raw::RedisModule_SetCommandACLCategories }) else {
-        return true; // Redis before 7.2
+        return true; // Redis before 7.2 lacks this function
     };
     let known = |name: &&&str| own_category || **name != OWN_CATEGORY;
     let names: Vec<&str> = info.categories.iter().filter(known).copied().collect();
