@@ -79,8 +79,8 @@ impl CountedServer {
         let server = Server::start_under(&callgrind, loaded, Place::Together, &config);
         let control = server.connect();
         let mut counted = Self { server, control, passed: Cell::new(0), parts: 0, echo: 0 };
-        // In the server's cron, the module notices whether it must replicate changes. The cron does not run when the
-        // clock has stopped, so this thread waits for the cron before that.
+        // In the server's cron, the module notices whether it must replicate changes. While the clock is stopped, the
+        // cron does not run. So this thread waits for the cron before it stops the clock.
         thread::sleep(Duration::from_millis(110));
         counted.part();
         counted.stand_still();

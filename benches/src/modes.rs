@@ -11,7 +11,7 @@ use crate::results::{Row, Target, whole};
 use crate::server::Server;
 use lockward_tests::Random;
 
-/// The name of the stage. The names of the stage's rows begin with this name.
+/// The name of this stage of the benchmark. The names of its rows in the results begin with this name.
 pub const STAGE: &str = "modes";
 
 /// The numbers of owners that hold the lock while a command is measured.

@@ -16,7 +16,7 @@ use cases::Beside;
 use lockward_tests::raise_open_files;
 use scene::{MANY, Side};
 
-/// The name of the stage. The names of the stage's rows begin with this name.
+/// The name of this stage of the benchmark. The names of its rows in the results begin with this name.
 pub const STAGE: &str = "stalls";
 
 /// The largest allowed ratio of a stall to the stall on a server without any module.

@@ -34,7 +34,7 @@ impl Server {
         Ok(connection)
     }
 
-    /// Fails unless the server behind `connection` has the lock commands.
+    /// Fails if the server behind `connection` lacks the lock commands.
     pub(crate) fn require_module(&self, connection: &mut Connection) -> Result<(), Failure> {
         let known = redis::cmd("COMMAND").arg("INFO").arg("LOCK.ACQUIRE").query::<Vec<Value>>(connection);
         // A user without the right to COMMAND may still have the right to the lock commands.

@@ -305,7 +305,8 @@ impl Report {
         text
     }
 
-    /// A plot of the hand-offs in a contended job: grants to a client that did not hold the lock just before. `None` if Lockward did not run this job.
+    /// A plot of the hand-offs in a contended job: grants to a different client than the previous grant. `None` if
+    /// Lockward did not run this job.
     pub fn plot(&self) -> Option<String> {
         let handoffs = |entry: &Entry| {
             let number = entry.result.as_ref().ok()?.handoffs_a_second?;

@@ -232,8 +232,8 @@ impl Listener {
         Ok(())
     }
 
-    /// Reads all locks of the server. On an occasion other than the start, then reads the known locks that the server
-    /// lacks.
+    /// Reads all locks of the server. If the listener has connected again, this function then also reads the known
+    /// locks that the server lacks.
     fn read_all(&mut self, occasion: Occasion) -> Result<(), Failure> {
         let mut read = HashSet::new();
         let mut cursor = 0_u64;

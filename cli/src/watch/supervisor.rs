@@ -66,7 +66,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Keeps a listener at each primary. Does not return before the process ends.
+    /// Keeps a listener at each primary. Runs until the process ends.
     pub(super) fn run(mut self) {
         let mut looked = Instant::now();
         loop {
