@@ -34,8 +34,8 @@ impl ProcessGroup {
         self.child.id()
     }
 
-    /// The pipes of the process: input, output and errors. `None` for a pipe that the command has not asked for or that
-    /// was taken before.
+    /// The pipes of the process: input, output and errors. `None` for a pipe that the command has not requested, or
+    /// that was taken before.
     pub fn take_pipes(&mut self) -> (Option<ChildStdin>, Option<ChildStdout>, Option<ChildStderr>) {
         let child = &mut self.child;
         (child.stdin.take(), child.stdout.take(), child.stderr.take())

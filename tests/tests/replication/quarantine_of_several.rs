@@ -1,4 +1,4 @@
-//! Quarantine with several holders: claims restore limits and weights.
+//! Quarantine with several holders: a claim (LOCK.RENEW with TOKEN) restores the limit and the weight of a tenure.
 
 use lockward_tests::{Client, Link, Reply, Server, Setup};
 
