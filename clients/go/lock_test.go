@@ -1097,7 +1097,7 @@ func TestAHoldLimitBeginsWhenAllKeysAreHeld(t *testing.T) {
 	lock := receive(t, "the grant", granted)
 	after := time.Now()
 	eventually(t, "the last lease ends with the hold limit", func() bool {
-		end := lock.Until() // the client takes a thousandth and some milliseconds off each lease
+		end := lock.Until() // the client subtracts a thousandth and some milliseconds from each lease
 		return end.After(before.Add(limit-10*time.Millisecond)) && !end.After(after.Add(limit))
 	})
 	receive(t, "the loss", lock.Lost())

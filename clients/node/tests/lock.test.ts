@@ -554,14 +554,14 @@ describe("faults", () => {
           await eventually(() => server.ask(["EXISTS", "owned"]));
           leaving.abort();
         }
-        await failing; // does not wait for the patience
+        await failing; // this call does not wait for the patience
         const early = await proxy.losses();
         await proxy.tell("plan request LOCK.RELEASE");
         const lock = await lossy.acquire(keys, { owner: "named", lease: 60_000 });
         await waitForLoss(lockward, 300);
         const losses = await proxy.losses();
         assert(losses <= early + [keys].flat().length); // for each key one release may have been under way
-        await waitForLoss(lockward, 1_500); // longer than each pause between two attempts
+        await waitForLoss(lockward, 1_500); // this time is longer than each pause between two attempts
         assert.equal(await proxy.losses(), losses);
         await proxy.tell("plan");
         await lock.release();
@@ -576,7 +576,7 @@ describe("faults", () => {
     const waiting = assert.rejects(client.acquire("in time", { owner: "named", waitLimit: 3_000 }), LockBusyError);
     await eventually(() => own.waiters("in time"));
     await own.tell("pause");
-    await waiting; // does not wait for the patience
+    await waiting; // this call does not wait for the patience
     await own.tell("resume");
     await other.release();
   });
@@ -606,7 +606,7 @@ describe("faults", () => {
     await assert.rejects(lock.release(), LockLostError);
     const before = releases.length;
     assert(before > 3);
-    await waitForLoss(client, 1_500); // longer than each pause between two attempts
+    await waitForLoss(client, 1_500); // this time is longer than each pause between two attempts
     assert.equal(releases.length, before);
   });
 

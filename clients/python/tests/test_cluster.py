@@ -108,7 +108,7 @@ def test_locks_of_a_node_that_is_gone_are_renewed_at_another_node(nodes: Any) ->
     for lock in locks:
         assert lock.acquire() and holders(direct, lock.name)
     with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))  # bound, but not listening: connections are refused
+        unused.bind(("127.0.0.1", 0))  # the port is bound but not listening, so connections are refused
         for lock in locks:
             gone = ClusterNode("127.0.0.1", unused.getsockname()[1], "primary")
             cluster.nodes_manager.slots_cache[cluster.keyslot(lock.name)] = [gone]
@@ -144,7 +144,7 @@ def test_a_waiter_survives_a_redirection_to_a_dead_node(nodes: Any, monkeypatch:
     lock = Lock(cluster, NAME, patience=0.2)
     servers, first, redirected = lock._runtime.servers, ("127.0.0.1", nodes[0].port), []
     with socket.socket() as unused, monkeypatch.context() as patch:
-        unused.bind(("127.0.0.1", 0))  # bound, but not listening: connections are refused
+        unused.bind(("127.0.0.1", 0))  # the port is bound but not listening, so connections are refused
         patch.setattr(servers, "node_of", lambda *_: first)
         patch.setattr(servers, "redirect", lambda *_: redirected.append(True) or unused.getsockname())
         threading.Thread(target=lambda: lock.acquire(blocking_timeout=20) and granted.set(), daemon=True).start()

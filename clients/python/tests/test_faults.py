@@ -257,7 +257,7 @@ def test_the_patience_may_be_infinite(client: redis.Redis) -> None:
         lock.release()
         outcomes.append("released")
 
-    threading.Thread(target=release, daemon=True).start()  # waits for the turn
+    threading.Thread(target=release, daemon=True).start()  # the release waits for the turn
     eventually(lambda: len(holding.turns) == 2)
     turn.__exit__()
     eventually(lambda: outcomes == ["released"])

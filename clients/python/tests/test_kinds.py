@@ -436,7 +436,7 @@ def test_the_child_of_a_fork_cannot_run_guarded_commands(server: Any, client: re
         try:
             lock.guarded("SET", "data", 1)
         except LockError as error:
-            os._exit(7 if type(error) is LockError else 1)  # not LockLostError, because the parent has the lock
+            os._exit(7 if type(error) is LockError else 1)  # the error is not LockLostError: the parent has the lock
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7 and lock.held
     lock.release()
@@ -509,7 +509,7 @@ def test_an_interrupted_acquisition_of_several_keys_releases_them(
         raise KeyboardInterrupt
 
     with lockward.Lock(client, "b"):
-        monkeypatch.setattr(both._runtime, "wait", interrupt)  # interrupts the release after the first attempt
+        monkeypatch.setattr(both._runtime, "wait", interrupt)  # this interrupts the release after the first attempt
         with pytest.raises(KeyboardInterrupt):
             both.acquire()
         eventually(lambda: not holders(client, "a"))
@@ -676,7 +676,7 @@ def test_a_key_that_was_released_is_not_renewed(client: redis.Redis) -> None:
         waiting.start()
         eventually(lambda: waiters(client, "b") == 1)
         owners = holders(client, "a")
-        many._runtime.connection_lost(None)  # renews all held keys
+        many._runtime.connection_lost(None)  # this call renews all held keys
         eventually(lambda: held_for(client, "a") > 3)  # the wait notices the loss of a key when its slice ends
         assert owners and holders(client, "a") == owners and not holders(client, "c")
     waiting.join(20)
@@ -749,7 +749,7 @@ def test_a_lease_that_is_shortened_before_a_renewal_is_noted_counts(
     if what == "the program's renewal":
         lock.renew()
     else:
-        lock._runtime.connection_lost(None)  # renews all held keys
+        lock._runtime.connection_lost(None)  # this call renews all held keys
     assert noted.wait(20) and holding.deadline < monotonic() + 5
     lock.release()
 

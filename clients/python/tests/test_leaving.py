@@ -124,7 +124,7 @@ def test_several_keys_are_acquired_again_with_a_new_owner(client: redis.Redis, s
 
 def test_no_release_is_sent_if_no_acquisition_was_sent() -> None:
     with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))  # bound, but not listening: connections are refused
+        unused.bind(("127.0.0.1", 0))  # the port is bound but not listening, so connections are refused
         lock = lockward.Lock(redis.Redis(port=unused.getsockname()[1]), "a", patience=0.1)
         before = set(threading.enumerate())
         with pytest.raises(UnreachableError):

@@ -80,7 +80,7 @@ impl Five {
         }
     }
 
-    /// How many servers have a holder of `key` other than `other`.
+    /// How many servers have a holder of `key` whose name is not `other`.
     fn votes(&self, key: &str) -> usize {
         let holders = self.servers.iter().filter_map(|server| server.client().info(key));
         holders.filter(|info| info.holders.iter().any(|holder| holder.owner != "other")).count()

@@ -37,7 +37,7 @@ class CloseTest {
 
     @Test
     void aCallerWhoseConnectionNeverOpensHearsOfTheCloseAtOnce() throws Exception {
-        Server.shared(); // sends the first request of this process
+        Server.shared(); // this call sends the first request of this process
         ClientResources resources = ClientResources.create();
         CountDownLatch end = new CountDownLatch(1);
         try (ScriptedServer server = new ScriptedServer(request -> NULL)) {

@@ -103,7 +103,7 @@ public final class Server implements AutoCloseable {
     }
 
     static LockwardClient.Builder builder(RedisURI uri, RedisURI... others) {
-        shared(); // sends the first request of this process
+        shared(); // this call sends the first request of this process
         return LockwardClient.builder(uri, others).resources(RESOURCES);
     }
 

@@ -90,7 +90,7 @@ class ServersTest {
 
     @Test
     void theFirstConnectionHasBegunWhenTheClientIsBuilt() throws Exception {
-        Server.shared(); // sends the first request of this process
+        Server.shared(); // this call sends the first request of this process
         ClientResources resources = ClientResources.create();
         CountDownLatch end = new CountDownLatch(1);
         CloseTest.block(resources, end);

@@ -42,7 +42,7 @@ public class Redisson {
         }
         AtomicReference<LockwardClient> current = new AtomicReference<>(builder.build());
         RENEWALS.add(() -> current.getAndSet(builder.build()).close());
-        commands(address).ping(); // opens the connection for later requests
+        commands(address).ping(); // this call opens the connection for later requests
         return fake(
                 RedissonClient.class, (proxy, method, arguments) -> answer(current.get(), address, config, method, arguments));
     }
