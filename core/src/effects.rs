@@ -90,7 +90,7 @@ impl<H> Effects<H> {
         self.replication_skipped = false;
     }
 
-    /// Makes this decision count its changes but not encode them, because there is no replica, AOF or backlog.
+    /// Lets this decision count its changes without encoding them, because there is no replica, AOF or backlog.
     pub const fn skip_replication(&mut self) {
         self.replication_skipped = true;
     }

@@ -83,9 +83,9 @@ fn a_large_lock_whose_leases_are_all_over_is_freed_in_parts() {
 
 #[test]
 fn an_unlinked_lock_is_dropped_or_settled_as_the_server_reports() {
-    // Each case names the rest of the lease at the instant 100, whether the server can evict keys, and which event the
-    // server reports. The expected results follow: whether the lock is dropped, whether it is to be put back,
-    // and how many tenures have ended.
+    // Each case names how much of the lease is left at the instant 100, whether the server can evict keys, and which
+    // event the server reports. The expected results follow: whether the lock is dropped, whether it is to be put
+    // back, and how many tenures have ended.
     type Report = fn(&mut Store<u32>) -> bool;
     let cases: [(&str, i64, bool, Report, bool, bool, u64); 10] = [
         ("evicted", 50, true, |store| store.evicted(&name("k")), true, false, 0),

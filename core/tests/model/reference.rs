@@ -294,7 +294,8 @@ impl Reference {
         self.completions.push((self.now, wait.key, wait.handle, answer));
     }
 
-    /// Decides, as re-entries, the waits of an owner that now holds the lock, and ends the owner's kept places.
+    /// Grants or refuses the waits of an owner that now holds the lock, because these waits are now re-entries. Also
+    /// ends the owner's kept places.
     fn serve_waits_of(&mut self, key: usize, owner: usize) {
         while let Some(at) =
             self.queue.iter().position(|wait| wait.key == key && wait.owner == owner && wait.absent.is_none())

@@ -14,7 +14,8 @@ pub struct Bounds {
     /// The longest time from the moment when a reply is due until the client has read it.
     pub answer: Nanos,
     /// How long a request may still take effect after its client gave up, and how long a fault may still delay replies
-    /// after its end. The check of hand-off times uses this bound. The checks of overlap, tokens and counts do not.
+    /// after its end. The check of hand-off times uses this bound. The checks of overlap, tokens and counts do not use
+    /// this bound.
     pub settle: Nanos,
     pub minimum: Activity,
 }

@@ -217,7 +217,8 @@ pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Optio
 /// How much later the client reads the reply of [`Corruption::LateGrant`].
 const LATE: Nanos = 20 * MS;
 
-/// A grant to an intruder, in the mode that the limit of a tenure gives, while a tenure whose limit fits is held.
+/// A grant to an owner that is not in the history, while a tenure is held. `fits` gets the limit of a tenure and
+/// returns whether the tenure is suitable. `mode` gets the same limit and returns the mode of the grant.
 fn beside(
     tenures: &[Tenure<'_>],
     fits: impl Fn(u64) -> bool,
