@@ -78,7 +78,7 @@ impl Pipeline {
         Self::over(server.clients(connections))
     }
 
-    /// Uses these connections, to one server or to several servers.
+    /// A pipeline over these connections, which may go to several servers.
     pub const fn over(clients: Clients) -> Self {
         Self { clients }
     }

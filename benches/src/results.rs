@@ -140,7 +140,8 @@ impl Target {
 }
 
 impl Row {
-    /// The median of `ours` divided by the median of `theirs`. The noise is the noise of the ratios of the rounds.
+    /// The median of `ours` divided by the median of `theirs`. The noise is that of the series of ratios, one ratio for
+    /// each round.
     pub fn ratio(name: &str, what: &str, ours: &Series, against: &str, theirs: &Series) -> Self {
         let measured = ours.median() / theirs.median();
         let ratios = ours.ratios(theirs);

@@ -224,7 +224,7 @@ fn re_enter_and_release(key: &str) -> Load {
 }
 
 /// A holder renews its lease twice. The clock stands still, so a renewal changes the deadline only if its lease differs
-/// from the lease of the renewal before.
+/// from the lease of the previous renewal.
 fn renew_twice(key: &str) -> Load {
     let holder = owner(FEW / 2);
     let renew = |lease| ["LOCK.RENEW", key, holder.as_str(), "PX", lease];

@@ -131,7 +131,7 @@ fn version(kind: Kind, port: u16) -> Option<String> {
             Some(format!("ZooKeeper {}", after(&status, "Zookeeper version: ", &['-', ','])?))
         }
         // The greeting of MariaDB: three bytes of length, a sequence number, the protocol version, and the server
-        // version up to a NUL. The server version begins with 5.5.5- for the sake of old clients.
+        // version up to a NUL. The server version begins with 5.5.5-, so that old clients accept it.
         Kind::Mariadb => {
             let greeting = first_words(port, &[]).ok()?;
             let version = greeting.get(5..)?.split('\0').next()?.trim_start_matches("5.5.5-");

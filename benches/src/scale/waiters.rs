@@ -297,8 +297,9 @@ pub fn measure(report: &mut Report) {
     }
 }
 
-/// Connects clients to each server, up to `count`, and lets them wait. If `is_weighed` is set, returns the memory of
-/// the first server in bytes: before the new clients, with their connections, and while they wait.
+/// Connects clients to each server, up to `count`, and lets them wait. If `is_weighed` is set, returns three
+/// measurements of the first server's memory, in bytes: before the new clients connect, when they have connected, and
+/// while they wait.
 fn grow(workers: &[Worker], count: usize, is_weighed: bool) -> Vec<f64> {
     let mut memory = Vec::new();
     let mut weigh = || {
