@@ -133,7 +133,8 @@ def test_no_release_is_sent_if_no_acquisition_was_sent() -> None:
 
 
 def a_pause_is_over(client: redis.Redis) -> Callable[[], bool]:
-    """A condition that becomes true when another lock is lost, after the longest pause between two attempts."""
+    """A condition that becomes true when the lease of another lock ends. This lease is longer than
+    each pause between two attempts."""
     other = lockward.Lock(client, "other", timeout=1.5)
     assert other.acquire()
     return lambda: not other.held

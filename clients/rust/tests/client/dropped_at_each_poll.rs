@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// More polls than any of the futures needs.
+/// A number of polls that is larger than any of the futures needs.
 const POLLS: usize = 200;
 
 /// When a future is dropped.
