@@ -563,7 +563,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     /// stay already. Each other tenure ends, and its owner may claim it again.
     ///
     /// # Errors
-    /// [`Refusal::NotHeld`] when the claim does not fit, and then no tenure ends.
+    /// [`Refusal::NotHeld`] when the claim does not fit. In this case no tenure ends.
     fn make_room(&mut self, owner: &Owner, token: FencingToken, mode: Mode) -> Result<(), Refusal> {
         let own = self.lock.holder(owner).map(|own| own.token);
         let others = || self.lock.holders().rev().filter(|holder| Some(holder.token) != own);
