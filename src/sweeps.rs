@@ -1,6 +1,6 @@
 //! The sweeps through waited-for keys and dropped locks, which find changes for which the server sends no event. A
-//! dropped lock is a held lock that the server evicted or expired early. In each round a sweep checks all its keys, a
-//! slice of time after the other, so that the server can serve clients in between.
+//! dropped lock is a held lock that the server evicted or expired early. In each round a sweep checks all its keys, in
+//! slices, so that the server can serve clients in between.
 
 use crate::server::{ClusterState, Content, Context, KeyName, OpenKey, WriteGate, WrongType, cluster_state};
 use crate::slice::Slice;

@@ -21,7 +21,7 @@ use lockward_core::{
 /// Runs `decide` on the lock in `name`, and carries out the effects.
 ///
 /// # Errors
-/// [`WrongType`] when the key holds another type, and then no decision is made.
+/// [`WrongType`] when the key holds another type. In this case no decision is made.
 pub fn run<R>(
     context: Context,
     name: &KeyName<'_>,

@@ -124,7 +124,7 @@ pub fn end_waits_in(queue: QueueId, outcome: Outcome, now: Instant, slice: Slice
 }
 
 /// Answers a client whose wait has ended. If the client has left but the server has not noticed yet, the background
-/// work takes a hold back that was granted to this client, and serves the next waiters. Returns false if no reply is
+/// work takes back a hold that was granted to this client, and serves the next waiters. Returns false if no reply is
 /// pending for the client.
 pub fn reply(context: Context, client: BlockedClient) -> bool {
     let Some(reply) = state::with(|state| state.pending.take(client)) else { return false };

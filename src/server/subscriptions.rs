@@ -43,9 +43,8 @@ pub fn subscribe_new_keys() {
     subscribe_once(&SUBSCRIBED, raw::REDISMODULE_NOTIFY_NEW, entry_points().new_key);
 }
 
-/// Subscribes to the events of EXPIRE, RENAME and MOVE. Called when a lock leaves the keyspace, and a client that was
-/// granted one of its holds may leave before the reply. Does nothing on servers with the fault of
-/// [`info::events_move_clients`].
+/// Subscribes to the events of EXPIRE, RENAME and MOVE. Called when a lock leaves the keyspace while a grant may not
+/// have reached its client yet. Does nothing on servers with the fault of [`info::events_move_clients`].
 pub fn subscribe_generic() {
     static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
     if !SUBSCRIBED.swap(true, Ordering::Relaxed) && !info::events_move_clients() {
