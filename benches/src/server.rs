@@ -7,7 +7,7 @@ use lockward_tests::{self as tests, Directory, Setup, built_file, eventually};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The settings of every server. A later line of redis.conf overrides a setting.
+/// The settings of every server. Later lines of redis.conf override these settings.
 const SETTINGS: [&str; 5] = [
     "save \"\"",
     "appendonly no",

@@ -1,7 +1,8 @@
 """Two clerks sell from ten pairs of shoes. Alice is stopped while she holds the lock. Meanwhile her lease ends, and Bob sells.
 
-The clerks use stores that accept every write, and then stores that check the fencing token. With
-the argument `redis`, the clerks do not use PostgreSQL. """
+The clerks use stores that accept every write, and then stores that check the fencing token. With the argument `redis`, the clerks
+do not use PostgreSQL.
+"""
 
 import os
 import signal

@@ -96,7 +96,8 @@ impl WorldName {
                 handoffs: 5 * seconds,
                 lease_ends: seconds,
                 faults: seconds / 4,
-                // A careful client writes with a stale token only after it has slept past its lease.
+                // A careful client ([`Workload::careful`]) writes with a stale token only after it has slept past its
+                // lease.
                 refused_writes: seconds / if self.forgets() { 60 } else { 8 },
                 shared: 2 * seconds,
                 kept: 2 * seconds,
