@@ -94,8 +94,8 @@ impl Pair {
         }
     }
 
-    /// The batches of connections with a key each. `depth` is the number of commands in flight on a connection: 1, or an
-    /// even number.
+    /// The batches of connections, each with its own key. `depth` is the number of commands in flight on a connection:
+    /// 1, or an even number.
     pub fn batches(self, server: &Server, connections: usize, depth: usize) -> Vec<Batch> {
         let batch = |connection: usize| {
             let key = format!("hot:{connection:04}");

@@ -158,7 +158,7 @@ const CASES: &[Case] = &[
     ]),
 ];
 
-/// The names of the cases. Each can be run alone.
+/// The names of the cases. Each case can be run alone.
 pub fn cases() -> impl Iterator<Item = &'static str> {
     CASES.iter().map(|Case(name, ..)| *name)
 }

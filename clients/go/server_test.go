@@ -92,7 +92,7 @@ func startSentinel(tb testing.TB) *server {
 
 func address(port int) string { return fmt.Sprint("127.0.0.1:", port) }
 
-// pause stops the server process, and resume continues it. Its connections stay open.
+// pause stops the server process, and resume continues it. The connections of the process stay open.
 func (s *server) pause()  { s.tb.Helper(); s.tell(s.node + "pause") }
 func (s *server) resume() { s.tb.Helper(); s.tell(s.node + "resume") }
 

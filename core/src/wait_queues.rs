@@ -251,8 +251,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         ]
     }
 
-    /// Whether a request has to wait behind others. A request that takes over the first place, or a passed-over place
-    /// before the first place, need not wait.
+    /// Whether a request has to wait behind other requests. A request that takes over the first place, or a passed-over
+    /// place before the first place, need not wait.
     #[must_use]
     pub fn is_behind(&self, queue: QueueId, request: &AcquireRequest) -> bool {
         let Some(entry) = self.queues.get(&queue) else { return false };
@@ -353,8 +353,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         Position(self.last_position)
     }
 
-    /// The first waiter of a queue: the next to be served. `None` when nobody waits, or while a kept place holds all
-    /// others back.
+    /// The first waiter of a queue: the next to be served. `None` when nobody waits, or while a kept place holds back
+    /// all waiters.
     #[must_use]
     pub fn front(&self, queue: QueueId) -> Option<&Waiter<H>> {
         self.queues.get(&queue)?.front()

@@ -21,7 +21,7 @@ pub enum Op {
         wait: Option<Option<i64>>,
         keep: Option<i64>,
     },
-    /// An owner for whom a place is kept asks again.
+    /// An owner with a kept place asks again.
     ComeBack {
         which: Index,
         mode: Asked,

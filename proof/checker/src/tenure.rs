@@ -274,8 +274,8 @@ impl Modes {
 /// An acquisition never shortens a lease. After an acquisition, the lease lasts at least until the start of the call
 /// plus the requested length. After a renewal, the lease lasts at least until the start of the renewal plus its length,
 /// even if the earlier lease was longer. So only the last renewal and the acquisitions that certainly came after this
-/// renewal count. Often it is unknown which renewal was the last: it may be any renewal that no other renewal certainly
-/// followed, or any renewal without a reply. The function takes the earliest end of all these cases.
+/// renewal count. Often it is unknown which renewal was the last. A renewal may be the last if it has no reply, or if
+/// it is not certain that another renewal followed. The function takes the earliest end of all these cases.
 fn certain_lease(token: Token, settings: &Settings<'_>, owner_calls: &OwnerCalls) -> (Nanos, usize) {
     let reach = |(line, call, lease): &(usize, &Call, Nanos)| (call.start.saturating_add(*lease), *line);
     let mut grants: Vec<_> =

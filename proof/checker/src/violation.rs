@@ -31,7 +31,7 @@ pub enum Check {
 pub struct Violation {
     pub check: Check,
     pub what: String,
-    /// The lines that show the violation, as few as possible, in order of time. Each is an index into
+    /// The lines that show the violation, as few as possible, in order of time. Each number is an index into
     /// [`History::lines`].
     pub lines: Vec<usize>,
 }

@@ -43,10 +43,11 @@
 //!    has lost its data cannot check the claim of an owner, and accepts the claim. So a late renewal takes the lock
 //!    from another owner to whom the server has granted the lock meanwhile. When the other owner renews too, the owner
 //!    with the larger token gets the lock.
-//! 3. The old primary takes no more writes when the replica is promoted: it is dead, or min-replicas-max-lag is shorter
-//!    than the time after which the old primary is declared dead. A longer quarantine does not replace this assumption,
-//!    because it only delays new grants at the new primary. The old primary does not know of a renewal at the new
-//!    primary. So the old primary grants the lock when the old lease has ended.
+//! 3. When the replica is promoted, the old primary takes no more writes. The old primary is dead, or
+//!    min-replicas-max-lag is shorter than the time after which the old primary is declared dead. A longer quarantine
+//!    does not replace this assumption, because the quarantine only delays new grants at the new primary. The old
+//!    primary does not know of a renewal at the new primary. So the old primary grants the lock when the old lease has
+//!    ended.
 //! 4. Owners name HOLDS 1 for their first hold, and HOLDS 2 or more only while they rely on the lock. An owner that names no
 //!    count re-enters an unconfirmed tenure, which may have ended.
 //! 5. An owner that is not exclusive names its limit and weight when it renews with TOKEN. Without the limit and the

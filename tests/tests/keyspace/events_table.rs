@@ -340,7 +340,7 @@ const CASES: &[Case] = &[
     }),
 ];
 
-/// Actions that are not on the page docs/events.md, in the form of the table on this page.
+/// Actions that are not on the page docs/events.md, in the form of that page's table.
 const NOT_ON_THE_PAGE: &str = "\
 | A free lock is acquired. | `lock.acquired` | yes |
 | Its owner acquires it again. | `lock.acquired` | yes |

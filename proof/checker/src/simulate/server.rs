@@ -158,8 +158,8 @@ impl Server {
         replies
     }
 
-    /// Puts a request into the queue: at the kept place of its owner, or at the end. [`Server::handle_call`] removes
-    /// a request without BLOCK again if it is not served at once.
+    /// Puts a request into the queue: at the kept place of its owner, or at the end. If a request without BLOCK is not
+    /// served at once, [`Server::handle_call`] removes the request from the queue.
     fn enqueue(&mut self, call: &Call, request: Place, replies: &mut Vec<Reply>) {
         let Some(lock) = self.locks.get_mut(&call.key) else { return };
         let own = lock
