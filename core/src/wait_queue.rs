@@ -147,9 +147,9 @@ impl<H> Who<H> {
 #[derive(Debug)]
 pub struct WaitQueue<H> {
     name: LockName,
-    /// The waiters, and the kept places that hold others back.
+    /// The waiters, and the kept places that hold back the waiters behind them.
     places: Queue<Queued<H>>,
-    /// The kept places that hold nobody back.
+    /// The kept places that hold back no waiter.
     passed_over: BTreeMap<Position, Queued<H>>,
     /// The kept places of both kinds, the oldest first.
     kept: BTreeSet<(Instant, Position)>,
@@ -217,7 +217,7 @@ impl<H> WaitQueue<H> {
         self.places.first_position()
     }
 
-    /// The waiter at the first position; `None` while a kept place holds all others back.
+    /// The waiter at the first position; `None` while a kept place holds back all waiters.
     pub fn front(&self) -> Option<&Waiter<H>> {
         self.places.first()?.waiter()
     }

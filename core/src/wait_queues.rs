@@ -28,7 +28,7 @@
 //! - A waiter is in one queue, and is indexed by its position, by its owner and by its handle. A waiter with
 //!   a limit is also in `limits`.
 //! - A kept place is indexed by its position, by its owner and by its age, and in `limits`. The position of
-//!   the place is in `places` while the place holds others back, and in `passed_over` afterwards.
+//!   the place is in `places` while the place holds back the waiters behind it, and in `passed_over` afterwards.
 //! - A queue without waiters and kept places does not exist.
 //! - A queue with a due time is in `due`, at that time or earlier. A renewal or a hand-off makes the due time later,
 //!   but does not move the entry. The module then checks the queue once too early, finds that the queue is not due, and
@@ -227,7 +227,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.kept.len()
     }
 
-    /// The owners of the kept places of a queue, in the order of the queue, and whether each holds others back.
+    /// The owners of the kept places of a queue, in the order of the queue, and whether each place holds back the
+    /// waiters behind it.
     pub fn places_in(&self, queue: QueueId) -> impl Iterator<Item = (&Owner, bool)> {
         let kept = self.queues.get(&queue).into_iter().flat_map(WaitQueue::kept_in_order);
         kept.map(|kept| (&kept.place.owner, kept.holds_back_until.is_some()))

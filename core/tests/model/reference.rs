@@ -187,7 +187,7 @@ impl Reference {
         self.queue.iter().filter(|wait| wait.absent.is_some()).collect()
     }
 
-    /// The owners of the kept places of one lock, and whether each place holds others back.
+    /// The owners of the kept places of one lock, and whether each place holds back the waiters behind it.
     pub fn places_of(&self, key: usize) -> Vec<(usize, bool)> {
         let places = self.places().into_iter().filter(|place| place.key == key);
         places.map(|place| (place.owner, place.holds_back(self.now))).collect()

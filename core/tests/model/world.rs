@@ -175,7 +175,7 @@ impl World {
         queue.map(|waiter| (waiter.wait_request.handle, waiter.since)).collect()
     }
 
-    /// The owners of the kept places, and whether each place holds others back.
+    /// The owners of the kept places, and whether each place holds back the waiters behind it.
     pub fn places(&self, key: usize) -> Vec<(Owner, bool)> {
         let places = self.queue_id(key).into_iter().flat_map(|queue| self.queues.places_in(queue));
         places.map(|(owner, holds_back)| (owner.clone(), holds_back)).collect()

@@ -10,7 +10,7 @@
 //! | `7 leaves` | the client of waiter 7 disconnects |
 //! | `7 is unblocked` | CLIENT UNBLOCK ends the wait |
 //! | `A passes on token 2` | the grant to A with token 2 is passed on, because the client of this grant disconnected before the reply; `for 7` keeps the place that waiter 7 had |
-//! | `the places are` | shows the owners of the kept places, and whether each place holds others back |
+//! | `the places are` | shows the owners of the kept places, and whether each place holds back the waiters behind it |
 //! | `A releases as replica` | a release that a replica receives |
 //! | `the timer fires` | ends waits at their limits, and decides on a lock that is due |
 //! | `the lock is rechecked` | decides on a lock that may have changed without a decision |

@@ -127,10 +127,10 @@ impl Earlier {
 
 /// For each key, the spans in which waits that were not granted may have held back the waits behind them.
 struct HeldBack<'h> {
-    /// The spans that count while others hold the lock: the waits were in the queue, or their places were kept after
-    /// the waits.
+    /// The spans that count while other owners hold the lock. In these spans the waits were in the queue, or their
+    /// places were kept after the waits.
     by_waits: HashMap<&'h str, Spans>,
-    /// The spans that count while the lock is free: the waits had ended, and their places were kept.
+    /// The spans that count while the lock is free. In these spans the waits had ended, and their places were kept.
     by_places: HashMap<&'h str, Spans>,
 }
 
