@@ -118,8 +118,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         }
     }
 
-    /// What happens to a request. No other function makes this decision. The caller checks whether others wait before
-    /// the request.
+    /// What happens to a request. No other function makes this decision. The caller checks whether other requests wait
+    /// before this request.
     #[inline(always)]
     fn admission(&self, request: &AcquireRequest) -> Admission {
         if let Some(known) = self.lock.holder(&request.owner) {
@@ -155,7 +155,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         }
     }
 
-    /// Whether others wait before this request.
+    /// Whether other requests wait before this request.
     #[inline]
     fn is_behind(&self, request: &AcquireRequest) -> bool {
         self.queue.is_some_and(|queue| self.queues.is_behind(queue, request))

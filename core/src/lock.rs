@@ -43,9 +43,9 @@ pub enum Fencing {
     Held,
     /// The token is not valid, and nobody holds the lock.
     Free,
-    /// The token is not valid, and others hold the lock. The value is the largest of their tokens. If the 4,096 latest
-    /// tenures are still stored although their leases are over, the value is the token of the holder whose lease ends
-    /// last.
+    /// The token is not valid, and other owners hold the lock. The value is the largest of the tokens of these owners.
+    /// If the 4,096 latest tenures are still stored although their leases are over, the value is the token of the
+    /// holder whose lease ends last.
     HeldWith(FencingToken),
 }
 

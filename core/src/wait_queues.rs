@@ -87,8 +87,8 @@ pub enum Full {
     Total,
 }
 
-/// Why a client leaves its wait queue. The reason decides whether the kept place of the client holds others
-/// back.
+/// Why a client leaves its wait queue. The reason decides whether the kept place of the client holds back the waiters
+/// behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
     /// The wait limit was reached. The client receives null, and may ask again at once.

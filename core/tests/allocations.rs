@@ -64,7 +64,7 @@ fn varint(payload: &mut Vec<u8>, mut number: usize) {
 }
 
 /// A payload of this many holders that share the lock. Each holder is as short as possible, and has no limit or a limit
-/// that differs from the limits of the others.
+/// that differs from the limits of the other holders.
 fn payload_of(holders: usize, has_limits: bool) -> Vec<u8> {
     let mut payload = vec![encoding::VERSION];
     for holder in 0..holders {

@@ -157,8 +157,8 @@ impl Wait {
         self.absent.is_none_or(|absent| now < absent.holds_back_until)
     }
 
-    /// The instant from which the place does not hold back others, and the instant at which the place ends; `None` if
-    /// the client waits.
+    /// The instant at which the place stops holding back the places behind it, and the instant at which the place ends;
+    /// `None` if the client waits.
     fn changes(&self) -> Option<[i64; 2]> {
         let absent = self.absent?;
         Some([absent.holds_back_until, absent.since + self.keep.unwrap_or(0)])

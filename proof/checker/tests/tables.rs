@@ -198,7 +198,7 @@ fn a_reader_passes_a_writer() {
                   150..151 A releases -> left 0
                   150..151 C releases -> left 0";
     violation(passed, Check::Queue, &[1, 2]);
-    // A writer that others pass until it gives up has starved. This is a violation too.
+    // If other owners pass a writer until the writer gives up, the writer has starved. This is a violation too.
     let starved = passed.replace(
         "10..163 B acquires wait 90 seen 12 -> token 7 holds 1",
         "10..101 B acquires wait 90 seen 12 -> null",

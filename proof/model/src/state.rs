@@ -34,7 +34,7 @@ pub enum Happened {
     Restored,
     /// A live holder restored its tenure, and an older tenure ended because the two did not fit beside each other.
     RestoredOverAnother,
-    /// A live holder restored its tenure beside others.
+    /// A live holder restored its tenure beside the tenures of other owners.
     RestoredBeside,
     /// A live holder renewed a tenure that the server knew with another limit.
     ModeCorrected,

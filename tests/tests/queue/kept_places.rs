@@ -242,7 +242,8 @@ fn waiters_behind_a_place_that_is_passed_over_are_served() {
 #[test]
 fn the_place_of_a_closed_connection_holds_no_waiter_back() {
     let (server, mut a) = start_held_with("SHARED");
-    // W waits without limit. If W's kept place held others back, the place would hold them back for the whole test.
+    // W waits without limit. If W's kept place held back the waiters behind it, the place would do so for the whole
+    // test.
     let w = server.waiter(&format!("lock W BLOCK 0 {KEEP}"));
     let mut reader = server.waiter("lock R SHARED BLOCK 0");
     drop(w);
@@ -315,8 +316,8 @@ fn a_release_leaves_waits_that_name_no_count() {
 #[test]
 fn giving_up_a_kept_place_lets_the_waiters_behind_it_in() {
     let (server, mut a) = start_held_with("SHARED");
-    // When W's wait limit is reached, W's kept place holds back others. The release ends the place, so the reader is
-    // granted the lock at once.
+    // When W's wait limit is reached, W's kept place holds back the waiters behind it. The release ends the place,
+    // so the reader is granted the lock at once.
     for number in 0..20 {
         let mut w = server.client();
         assert!(w.call(format!("LOCK.ACQUIRE lock W BLOCK 5 {KEEP}")).is_null());

@@ -1,4 +1,4 @@
-//! A client that leaves does not block others.
+//! A client that leaves does not block other clients.
 
 use super::named::{Named, named};
 use crate::stage::Stage;
