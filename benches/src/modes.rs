@@ -101,7 +101,7 @@ impl Work {
 /// How connections send requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sending {
-    /// [`DEPTH`] commands in flight on each of [`CONNECTIONS`] connections.
+    /// `DEPTH` commands in flight on each of `CONNECTIONS` connections.
     Pipelined,
     /// One connection, which waits for each reply before it sends the next command, as clients usually do.
     OneByOne,

@@ -28,7 +28,7 @@
 //!   for another processor.
 //! - `LOCKWARD_SLOWNESS`, read at compile time: all time limits are multiplied by this factor, for slow
 //!   servers.
-//! - `LOCKWARD_LONG=1`: randomized tests run the larger number of [`rounds`]. The tests check the same
+//! - `LOCKWARD_LONG=1`: randomized tests run the larger number of [`rounds`](fn@rounds). The tests check the same
 //!   claims. Set this variable at night, for releases, and in the search for a rare fault.
 //! - `LOCKWARD_SEED`: the seed of all random choices. Each randomized test prints its seed.
 

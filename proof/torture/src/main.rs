@@ -1,7 +1,7 @@
 //! `torture`: runs clients and faults against real servers, records every call, and checks the history with
 //! `lockward-checker`.
 //!
-//! A [`run`] happens in a [`world`]: servers, their faults, and the promises that hold in spite of these faults. The
+//! A [`run`](mod@run) happens in a [`world`]: servers, their faults, and the promises that hold in spite of these faults. The
 //! clients run in worker processes ([`worker_process`], [`worker`]), so that a fault can stop a whole process. Each
 //! client is a [`workload_client`]. A client sends its calls through a [`recording_client`], and writes to a
 //! [`store`] that checks fencing tokens. [`queue_order`] tests the order of waiters.
