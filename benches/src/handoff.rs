@@ -270,11 +270,11 @@ pub fn measure(report: &mut Report) {
     let what = "hand-off, separate CPUs";
     for ((waiters, at), sides) in SIZES.iter().zip(&at).zip(costs.chunks(2)) {
         let name = format!("handoff/{waiters}");
-        let row = Row::ratio(&name, what, &sides[0], "LPUSH waking BLPOP", &sides[1]);
+        let row = Row::ratio(&name, what, &sides[0], "an LPUSH that wakes a client in BLPOP", &sides[1]);
         report.row(row.at(at).target(Target::AtMost(1.1)));
     }
     let [shortest, .., longest] = &at;
     let (what, [short, _, .., long, _]) = (format!("{what}, {longest}"), &costs);
-    let row = Row::ratio("handoff/flat", &what, long, shortest, short);
+    let row = Row::ratio("handoff/flat", &what, long, &format!("the same with {shortest}"), short);
     report.row(row.target(Target::AtMost(1.2)));
 }

@@ -30,7 +30,7 @@ pub fn measure(report: &mut Report) {
 
     let crowds = [Loaded::Lockward, Loaded::Empty].map(Crowd::start);
     let [lock, empty] = crowds.map(Crowd::settled);
-    let what = "memory that Lockward adds to a client that a module blocks";
+    let what = "memory of a waiter, minus the memory of a client that an empty module blocks";
     let row = Row::figure("memory/waiter", what, Unit::Bytes, &Series::once(lock - empty));
     report.row(row.target(Target::AtMost(1024.0)));
 }

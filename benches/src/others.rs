@@ -45,9 +45,9 @@ pub fn measure(report: &mut Report) {
     }
     let [lockward, empty, none] = &costs;
     let what = format!("SET + DEL of plain keys beside {LOCKS} locks with waiters");
-    let row = Row::ratio("others/empty", &what, lockward, "a server with an empty module", empty);
+    let row = Row::ratio("others/empty", &what, lockward, "the same on a server with an empty module", empty);
     report.row(row.target(Target::AtMost(1.03)));
-    report.row(Row::ratio("others/none", &what, lockward, "a server without any module", none));
+    report.row(Row::ratio("others/none", &what, lockward, "the same on a server without any module", none));
 }
 
 impl Subject {

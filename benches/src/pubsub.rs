@@ -114,7 +114,7 @@ pub fn measure(report: &mut Report) {
             _ => queues.round(Kind::Lock).with_wait,
         });
         let what = format!("hand-off and waiting again, {} waiters", whole(waiters as f64));
-        let against = "pub/sub: all waiters wake up and retry in Lua";
+        let against = "a lock in Lua that wakes all its waiters by pub/sub";
         let row = Row::cheaper(&format!("pubsub/{waiters}"), &what, &lock, against, &published);
         report.row(row.target(Target::AtLeast(target)));
     }

@@ -69,22 +69,22 @@ use Kind::{Cost, Cpu, Memory, Stall, StallOf, StallUpTo};
 #[rustfmt::skip] // a figure in a line
 const CASES: &[Case] = &[
     Case("huge-key", 2, |side| cases::standing(side, 1, 100_000_000), &[
-        Figure(Stall, "1 client waits for a lock whose key is 100 MB long", "BLPOP of such a key"),
-        Figure(Cpu(IDLE), "the server's CPU while 1 client waits for a lock whose key is 100 MB long", "BLPOP of such a key"),
+        Figure(Stall, "1 client waits for a lock whose key is 100 MB long", "a client waits in BLPOP of such a key"),
+        Figure(Cpu(IDLE), "the server's CPU while 1 client waits for a lock whose key is 100 MB long", "a client waits in BLPOP of such a key"),
     ]),
     Case("large-keys", 2, |side| cases::standing(side, 100, 1_000_000), &[
-        Figure(Stall, "100 clients wait for locks whose keys are 1 MB long each", "BLPOPs of such keys"),
-        Figure(Cpu(IDLE), "the server's CPU while 100 clients wait for locks whose keys are 1 MB long each", "BLPOPs of such keys"),
+        Figure(Stall, "100 clients wait for locks whose keys are 1 MB long each", "100 clients wait in BLPOP of such keys"),
+        Figure(Cpu(IDLE), "the server's CPU while 100 clients wait for locks whose keys are 1 MB long each", "100 clients wait in BLPOP of such keys"),
     ]),
     Case("short-keys", 2, |side| cases::standing(side, MANY, 0), &[
-        Figure(Stall, "10,000 clients wait for 10,000 locks", "10,000 BLPOPs"),
-        Figure(Cpu(IDLE_CROWD), "the server's CPU while 10,000 clients wait for 10,000 locks", "10,000 BLPOPs"),
+        Figure(Stall, "10,000 clients wait for 10,000 locks", "10,000 clients wait in BLPOP"),
+        Figure(Cpu(IDLE_CROWD), "the server's CPU while 10,000 clients wait for 10,000 locks", "10,000 clients wait in BLPOP"),
     ]),
     Case("deletes", 3, |side| cases::deletes(side, false), &[
-        Figure(Stall, "20,000 held locks are deleted by a DEL each, with `maxmemory`", "20,000 strings"),
+        Figure(Stall, "20,000 held locks are deleted by a DEL each, with `maxmemory`", "20,000 strings are deleted in the same way"),
     ]),
     Case("one-delete", 3, |side| cases::deletes(side, true), &[
-        Figure(Stall, "20,000 held locks are deleted by one DEL, with `maxmemory`", "20,000 strings"),
+        Figure(Stall, "20,000 held locks are deleted by one DEL, with `maxmemory`", "20,000 strings are deleted in the same way"),
     ]),
     Case("deletes-cpu", 5, |side| cases::cost_of_deletes(side, false), &[
         Figure(Cost, "server CPU for each deleted lock, by a DEL each, with `maxmemory`", "without `maxmemory`"),
@@ -93,68 +93,68 @@ const CASES: &[Case] = &[
         Figure(Cost, "server CPU for each deleted lock, by one DEL, with `maxmemory`", "without `maxmemory`"),
     ]),
     Case("wait-limits", 2, cases::wait_limits, &[
-        Figure(Stall, "the wait limits of 10,000 waiters of one lock end together", "timeouts of 10,000 BLPOPs"),
+        Figure(Stall, "the wait limits of 10,000 waiters of one lock end together", "the timeouts of 10,000 clients in BLPOP end together"),
     ]),
     Case("vanished", 3, cases::vanished, &[
-        Figure(Stall, "10,000 waiters of one lock close their connections", "10,000 BLPOPs of one list"),
+        Figure(Stall, "10,000 waiters of one lock close their connections", "10,000 clients in BLPOP of one list close their connections"),
     ]),
     Case("flushed", 3, cases::flushed, &[
-        Figure(Stall, "FLUSHALL deletes 10,000 locks, and the waiter of each lock gets it", "a script that serves 10,000 BLPOPs"),
+        Figure(Stall, "FLUSHALL deletes 10,000 locks, and the waiter of each lock gets it", "a script serves 10,000 clients in BLPOP"),
     ]),
     Case("overwritten", 2, cases::overwritten, &[
-        Figure(Stall, "SET overwrites a lock, and its 10,000 waiters get an error", "a stream, and 10,000 XREADGROUPs"),
+        Figure(Stall, "SET overwrites a lock, and its 10,000 waiters get an error", "SET overwrites a stream, and 10,000 clients in XREADGROUP get an error"),
     ]),
     Case("leases", 2, cases::leases, &[
-        Figure(Stall, "100,000 leases end together", "the TTLs of 100,000 strings"),
+        Figure(Stall, "100,000 leases end together", "the TTLs of 100,000 strings end together"),
     ]),
     Case("leases-waited-for", 2, cases::leases_waited_for, &[
-        Figure(Stall, "10,000 leases end together, and the waiter of each lock gets it", "a script that serves 10,000 BLPOPs"),
+        Figure(Stall, "10,000 leases end together, and the waiter of each lock gets it", "a script serves 10,000 clients in BLPOP"),
     ]),
     Case("script-releases", 3, cases::script_of_releases, &[
-        Figure(Stall, "a script releases 10,000 locks that have a waiter each", "a script that serves 10,000 BLPOPs"),
+        Figure(Stall, "a script releases 10,000 locks that have a waiter each", "a script serves 10,000 clients in BLPOP"),
     ]),
     Case("script-renewals", 3, cases::script_of_renewals, &[
-        Figure(Stall, "a script releases 9,000 locks, each to a waiter, and renews the new leases", "9,000 LPUSH that serve BLPOPs, and 9,000 PEXPIRE"),
+        Figure(Stall, "a script releases 9,000 locks, each to a waiter, and renews the new leases", "a script serves 9,000 clients in BLPOP, and sends 9,000 PEXPIREs"),
     ]),
     Case("holders-second-waiter", 2, |side| cases::leases_of_one(side, true, Beside::Waiter), &[
-        Figure(StallUpTo(LEASES_OF_ONE), "100,000 leases of one lock end within a second, and a client that waits gets the lock", "the TTLs of 100,000 strings"),
+        Figure(StallUpTo(LEASES_OF_ONE), "100,000 leases of one lock end within a second, and a client that waits gets the lock", "the TTLs of 100,000 strings end within a second"),
     ]),
     Case("holders-second-client", 2, |side| cases::leases_of_one(side, true, Beside::Client), &[
-        Figure(StallUpTo(LEASES_OF_ONE), "100,000 leases of one lock end within a second, while a client acquires and releases a slot over and over", "the TTLs of 100,000 strings"),
+        Figure(StallUpTo(LEASES_OF_ONE), "100,000 leases of one lock end within a second, while a client acquires and releases a slot over and over", "the TTLs of 100,000 strings end within a second"),
     ]),
     Case("holders-at-once-waiter", 2, |side| cases::leases_of_one(side, false, Beside::Waiter), &[
-        Figure(StallUpTo(LEASES_OF_ONE), "100,000 leases of one lock end together, and a client that waits gets the lock", "the TTLs of 100,000 strings"),
+        Figure(StallUpTo(LEASES_OF_ONE), "100,000 leases of one lock end together, and a client that waits gets the lock", "the TTLs of 100,000 strings end together"),
     ]),
     Case("holders-at-once", 2, |side| cases::leases_of_one(side, false, Beside::Nobody), &[
-        Figure(StallUpTo(LEASES_OF_ONE), "100,000 leases of one lock end together, and nobody waits", "the TTLs of 100,000 strings"),
+        Figure(StallUpTo(LEASES_OF_ONE), "100,000 leases of one lock end together, and nobody waits", "the TTLs of 100,000 strings end together"),
     ]),
     Case("million-holders", 2, cases::million_holders, &[
-        Figure(StallOf("save"), "BGSAVE of a lock with 1,000,000 holders", "a sorted set of 1,000,000 members"),
-        Figure(StallOf("dump"), "DUMP of a lock with 1,000,000 holders", "a sorted set of 1,000,000 members"),
-        Figure(StallOf("restore"), "RESTORE of a lock with 1,000,000 holders", "a sorted set of 1,000,000 members"),
-        Figure(StallOf("unlink"), "UNLINK of a lock with 1,000,000 holders", "a sorted set of 1,000,000 members"),
-        Figure(StallOf("del"), "DEL of a lock with 1,000,000 holders, with `lazyfree-lazy-user-del`", "a sorted set of 1,000,000 members"),
-        Figure(StallOf("flush"), "FLUSHALL ASYNC of a lock with 1,000,000 holders", "a sorted set of 1,000,000 members"),
-        Figure(StallOf("unlink-maxmemory"), "UNLINK of a lock with 1,000,000 holders, with `maxmemory`", "a sorted set of 1,000,000 members"),
+        Figure(StallOf("save"), "BGSAVE of a lock with 1,000,000 holders", "BGSAVE of a sorted set with 1,000,000 members"),
+        Figure(StallOf("dump"), "DUMP of a lock with 1,000,000 holders", "DUMP of a sorted set with 1,000,000 members"),
+        Figure(StallOf("restore"), "RESTORE of a lock with 1,000,000 holders", "RESTORE of a sorted set with 1,000,000 members"),
+        Figure(StallOf("unlink"), "UNLINK of a lock with 1,000,000 holders", "UNLINK of a sorted set with 1,000,000 members"),
+        Figure(StallOf("del"), "DEL of a lock with 1,000,000 holders, with `lazyfree-lazy-user-del`", "DEL of a sorted set with 1,000,000 members"),
+        Figure(StallOf("flush"), "FLUSHALL ASYNC of a lock with 1,000,000 holders", "FLUSHALL ASYNC of a sorted set with 1,000,000 members"),
+        Figure(StallOf("unlink-maxmemory"), "UNLINK of a lock with 1,000,000 holders, with `maxmemory`", "UNLINK of a sorted set with 1,000,000 members"),
     ]),
     Case("million-holders-expire", 2, cases::million_holders_expire, &[
-        Figure(Stall, "1,000,000 leases of one lock end together, and nobody waits", "the TTL of a sorted set of 1,000,000 members"),
+        Figure(Stall, "1,000,000 leases of one lock end together, and nobody waits", "the TTL of a sorted set with 1,000,000 members ends"),
     ]),
     Case("million", 2, cases::million, &[
-        Figure(StallOf("save"), "BGSAVE of 1,000,000 locks", "1,000,000 strings with a TTL"),
-        Figure(StallOf("info"), "INFO, all sections, with 1,000,000 locks", "1,000,000 strings with a TTL"),
+        Figure(StallOf("save"), "BGSAVE of 1,000,000 locks", "BGSAVE of 1,000,000 strings with a TTL"),
+        Figure(StallOf("info"), "INFO, all sections, with 1,000,000 locks", "INFO, all sections, with 1,000,000 strings"),
         Figure(StallOf("top"), "LOCK.TOP with 1,000,000 locks", "DBSIZE with 1,000,000 strings"),
-        Figure(StallOf("flush"), "FLUSHALL ASYNC of 1,000,000 locks", "1,000,000 strings with a TTL"),
+        Figure(StallOf("flush"), "FLUSHALL ASYNC of 1,000,000 locks", "FLUSHALL ASYNC of 1,000,000 strings with a TTL"),
     ]),
     Case("reentries", 2, cases::reentries, &[
-        Figure(Stall, "an owner gets a lock for which it has 10,000 waiting requests", "10,000 BLPOPs, and one LPUSH of 10,000 elements"),
-        Figure(Memory, "memory still in use after these clients have left", "the BLPOPs"),
+        Figure(Stall, "an owner gets a lock for which it has 10,000 waiting requests", "one LPUSH of 10,000 elements serves 10,000 clients in BLPOP"),
+        Figure(Memory, "memory still in use after these clients have left", "the clients in BLPOP have left"),
     ]),
     Case("replica", 2, cases::replica, &[
-        Figure(Stall, "REPLICAOF on a server where 10,000 clients wait for one lock", "10,000 BLPOPs of one list"),
+        Figure(Stall, "REPLICAOF on a server where 10,000 clients wait for one lock", "REPLICAOF on a server where 10,000 clients wait in BLPOP of one list"),
     ]),
     Case("slot", 2, cases::slot_moves, &[
-        Figure(Stall, "a slot with 1,000 locks, each with a waiter, moves to another node", "1,000 strings and 1,000 BLPOPs"),
+        Figure(Stall, "a slot with 1,000 locks, each with a waiter, moves to another node", "a slot with 1,000 strings moves, while 1,000 clients wait in BLPOP"),
     ]),
 ];
 

@@ -11,7 +11,7 @@ const STAGES: [Stage; 13] = [
     ("aof", "acquire + release with an AOF", pairs::aof),
     ("replica", "acquire + release with a replica", pairs::replica),
     ("guarded", "a guarded SET, compared with a SET and with the check in Lua", guarded::measure),
-    ("handoff", "hand-offs, compared with LPUSH waking BLPOP", handoff::measure),
+    ("handoff", "hand-offs, compared with an LPUSH that wakes a client in BLPOP", handoff::measure),
     ("pubsub", "hand-offs, compared with pub/sub wake-up and Lua", pubsub::measure),
     ("expiry", "expired leases among many keys with a TTL", expiry::measure),
     ("others", "plain keys beside locks with waiters", others::measure),

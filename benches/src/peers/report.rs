@@ -220,10 +220,10 @@ impl Entry {
     /// A line for the list of failures. `None` if the lock ran, lost no acquisition and never gave up.
     fn failure(&self) -> Option<String> {
         let what = match &self.result {
-            Err(reason) => format!("did not run: {reason}"),
+            Err(reason) => format!("the program failed with `{reason}`"),
             Ok(measured) => {
-                let lost = format!("**lost {} acquisitions**", measured.lost);
-                let gave_up = format!("gave up waiting {} times", whole(measured.gave_up as f64));
+                let lost = format!("**the lock lost {} acquisitions**", measured.lost);
+                let gave_up = format!("the library gave up waiting {} times", whole(measured.gave_up as f64));
                 let failed = [(measured.lost != 0, lost), (measured.gave_up > 0, gave_up)];
                 failed
                     .into_iter()
@@ -235,7 +235,7 @@ impl Entry {
         if what.is_empty() {
             return None;
         }
-        Some(format!("- {}, {}, {} clients: {what}\n", self.title, self.job, self.clients))
+        Some(format!("- {} in the job \"{}\" with {} clients: {what}.\n", self.title, self.job, self.clients))
     }
 }
 
