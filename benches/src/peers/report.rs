@@ -282,7 +282,7 @@ impl Report {
         let (median, most) = (others.get(others.len() / 2), others.last());
         let _ = writeln!(
             text,
-            "{}. Other programs used {:.0} % of the CPU time (median of the jobs; at most {:.0} %).",
+            "Conditions of this run: {}. Other programs used {:.0} % of the CPU time in the median job, and at most {:.0} %.",
             self.circumstances,
             median.unwrap_or(&0.0),
             most.unwrap_or(&0.0),
