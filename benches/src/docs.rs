@@ -40,7 +40,7 @@ pub fn write(docs: &Path, runs: &[Results]) -> io::Result<()> {
     for (part, is_measured, text) in parts {
         if is_measured {
             let circumstances: String =
-                runs.iter().map(|run| format!("- {}\n", run.short_circumstances())).collect();
+                runs.iter().map(|run| format!("- Measured with {}\n", run.short_circumstances())).collect();
             page.put(part, &format!("{circumstances}\n{text}\n"));
         }
     }

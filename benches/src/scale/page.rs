@@ -49,7 +49,7 @@ pub fn write(docs: &Path, runs: &[Results]) -> io::Result<()> {
     let mut page = Page::read(docs, "scale.md")?;
     let results = &runs[0];
     let mut put = |name: &str, written: &str| {
-        page.put(name, &format!("- {}\n\n{written}\n", results.short_circumstances()))
+        page.put(name, &format!("- Measured with {}\n\n{written}\n", results.short_circumstances()))
     };
     for (name, ..) in STAGES {
         let is_shown = |row: &&Row| {
