@@ -81,7 +81,7 @@ pub enum Unit {
     Milliseconds,
     Bytes,
     Percent,
-    /// A number a second.
+    /// How many per second, for example pairs of commands.
     Rate,
 }
 

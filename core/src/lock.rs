@@ -395,7 +395,7 @@ impl Lock {
             }
             (Repr::One(compact), Change::End(token, _)) => {
                 if compact.token() == Some(token)
-                    // The type of the old value is known here, so dropping the value takes fewer checks.
+                    // The variant of the old value is known here, so dropping the value takes fewer checks.
                     && let Repr::One(ended) = mem::replace(&mut self.0, Repr::List(None))
                 {
                     drop(ended);

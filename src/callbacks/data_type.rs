@@ -185,7 +185,7 @@ unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_v
 }
 
 unsafe extern "C" fn unlink(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
-    // The module's own changes are not reported.
+    // This callback ignores the module's own changes.
     if !state::own_write() {
         // SAFETY: the server's context and value are valid for this call.
         unsafe { unlinked(context, value) };

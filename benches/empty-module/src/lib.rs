@@ -126,7 +126,7 @@ unsafe extern "C" fn call(
     // SAFETY: the server passes valid arguments.
     let given = unsafe { copied(argv, argc) };
     let Some(command) = given.get(1..) else { return ERR };
-    // SAFETY: the server passes a valid context. The thread unblocks the client.
+    // SAFETY: the server passes a valid context. The thread that this function starts unblocks the client.
     let handle = unsafe {
         raw::RedisModule_BlockClient.map_or(ptr::null_mut(), |block| block(context, None, None, None, 0))
     };

@@ -97,7 +97,8 @@ impl Supervisor {
         match self.try_look() {
             Ok(()) => self.is_incomplete = false,
             Err(failure) => {
-                // The watcher reports only the first failure. `note_ending` reports the failure of a listener.
+                // The watcher reports only the first failure. If `is_incomplete` is already true, an earlier look or
+                // `note_ending` has reported a failure.
                 if !self.is_incomplete {
                     let reason = format!("{failure}; trying again");
                     self.shared.tell(Fact::of_server(What::Disconnected, reason));

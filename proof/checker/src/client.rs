@@ -35,7 +35,8 @@ pub struct Workload {
 pub enum Action {
     /// A call for the client's key and owner.
     Call(Operation),
-    /// A write to the store with this token. The client's next actions are writes to the data beside the lock.
+    /// A write with this token to the fenced store, which is not the lock server. The client's next actions are writes
+    /// to the data beside the lock, on the lock server.
     Write(Token),
     /// The client sleeps for this time, until the lease is over. Then the client writes as after `Write`.
     Pause(Nanos, Token),

@@ -192,8 +192,8 @@ fn tenure<'h>(
         .filter_map(|named| owner_calls.releases.get(named)?.get(earliest))
         .min()
         .unwrap_or(Nanos::MAX);
-    // The tenure existed before this release started, and the release left no holds. So the release ended the tenure,
-    // unless the tenure had ended before.
+    // A release that started after the first reply of this tenure, and that left no holds, ended the tenure, unless the
+    // tenure had ended earlier.
     let released = owner_calls.nothing_left.get(first.answered());
 
     let (lease_end, by) = certain_lease(token, settings, owner_calls);

@@ -245,7 +245,7 @@ impl Server {
         self.locks.get(key).is_some_and(|lock| lock.queue.iter().any(waits))
     }
 
-    /// The data beside each lock: whether it is guarded, and its tokens.
+    /// The two lists of data beside each lock: the key of the lock, whether the list is guarded, and the tokens in it.
     pub(super) fn data(&self) -> impl Iterator<Item = (&str, bool, &[Token])> {
         self.locks.iter().flat_map(|(key, lock)| {
             [false, true].map(|guarded| (key.as_str(), guarded, lock.data[usize::from(guarded)].as_slice()))
