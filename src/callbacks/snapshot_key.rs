@@ -38,6 +38,7 @@ unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, _value: *mut c_void) 
         let all = snapshot::carried(db, encoding::append_lock);
         // SAFETY: `io` is valid for this call, and the server copies the bytes.
         unsafe {
+            api!(RedisModule_SaveUnsigned(io, u64::try_from(db.0).unwrap_or_default()));
             api!(RedisModule_SaveUnsigned(io, u64::try_from(all.len()).unwrap_or(u64::MAX)));
             for Carried { key, payload } in all {
                 api!(RedisModule_SaveStringBuffer(io, key.as_ptr().cast(), key.len()));
@@ -53,23 +54,25 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *m
             return ptr::null_mut();
         }
         // SAFETY: `io` is valid for this call.
-        let Some(all) = (unsafe { read(io) }) else { return ptr::null_mut() };
+        let Some((db, all)) = (unsafe { read(io) }) else { return ptr::null_mut() };
         // SAFETY: `io` is valid for this call, and the name is null or valid through the call.
-        let (db, name) = unsafe {
+        let name = unsafe {
             let name = api!(RedisModule_GetKeyNameFromIO(io));
-            (Db(api!(RedisModule_GetDbIdFromIO(io))), if name.is_null() { &[] } else { string_bytes(name) })
+            if name.is_null() { &[] } else { string_bytes(name) }
         };
         if snapshot::load(db, name, &all) { ptr::dangling_mut() } else { ptr::null_mut() }
     })
 }
 
-/// Reads what [`rdb_save`] has written.
+/// Reads what [`rdb_save`] has written: the database and its dropped locks. Redis 7.0 cannot name the database while it
+/// loads a data set beside its old data set, so the value contains the database.
 ///
 /// # Safety
 /// The server has passed `io` to the running callback.
-unsafe fn read(io: *mut raw::RedisModuleIO) -> Option<Vec<Carried>> {
+unsafe fn read(io: *mut raw::RedisModuleIO) -> Option<(Db, Vec<Carried>)> {
     // SAFETY: the caller promises a valid `io`.
-    let count = unsafe { api!(RedisModule_LoadUnsigned(io)) };
+    let (db, count) = unsafe { (api!(RedisModule_LoadUnsigned(io)), api!(RedisModule_LoadUnsigned(io))) };
+    let db = Db(i32::try_from(db).ok()?);
     let mut all = Vec::new();
     for _ in 0..count {
         // SAFETY: the caller promises a valid `io`.
@@ -77,7 +80,7 @@ unsafe fn read(io: *mut raw::RedisModuleIO) -> Option<Vec<Carried>> {
         all.push(Carried { key, payload });
     }
     // SAFETY: the caller promises a valid `io`.
-    (unsafe { api!(RedisModule_IsIOError(io)) } == 0).then_some(all)
+    (unsafe { api!(RedisModule_IsIOError(io)) } == 0).then_some((db, all))
 }
 
 /// Reads a string; `None` when there is none.

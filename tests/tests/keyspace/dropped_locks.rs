@@ -158,11 +158,17 @@ fn a_full_resync_transfers_dropped_locks() {
     {
         let setup = Setup::new().config(&format!("repl-diskless-sync {diskless}"));
         let (primary, mut a, before) = start_evicted(setup);
+        a.call("SELECT 3");
+        a.acquire("lock B PX 600000");
+        a.evict("lock");
         let replica = Setup::new().config(&format!("repl-diskless-load {load}")).start_replica_of(&primary);
         let mut there = replica.client();
         see_replicated(&mut a, &mut there);
         assert_eq!(there.call("KEYS *"), Reply::Array(Vec::new()));
         assert_eq!(there.holder("lock").tenure(), before.tenure(), "{load}, diskless {diskless}");
+        there.call("SELECT 3");
+        assert_eq!(there.owner("lock").as_deref(), Some("B"), "{load}, diskless {diskless}");
+        there.call("SELECT 0");
         // A full resync with another primary removes the dropped locks of the old primary.
         let other = Server::start();
         replica.follow(&other);
