@@ -124,7 +124,7 @@ func (r *call) repeat() error {
 				return nil
 			case r.shorten(refusal):
 				continue
-			case moved.addr == "" && !isTransient(refusal):
+			case moved.addr == "" && !isTransient(refusal), r.isOnce && hasCode(refusal, "TRYAGAIN", "UNBLOCKED", "SUPERSEDED"):
 				return r.part.fail(ErrRefused, refusal)
 			}
 			r.failure = refusal

@@ -43,7 +43,9 @@ export interface Progress {
 }
 
 /** After these errors the request is sent again, as after a lost reply, perhaps to another server. */
-const TRANSIENT = new Set(["LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED"]);
+const TRANSIENT = new Set(["LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN"]);
+/** So are these errors, but not for a guarded command: its own script may have replied them. */
+const ENDED_WAIT = new Set(["TRYAGAIN", "UNBLOCKED", "SUPERSEDED"]);
 /** The first and the longest pause between attempts, in milliseconds. */
 export const [FIRST_PAUSE, LONGEST_PAUSE] = [50, 1_000];
 
@@ -125,9 +127,9 @@ export class Servers {
         const error = replies.find((reply) => reply instanceof ServerError);
         if (error === undefined) return { sent, replies };
         progress.isReplyLost ||= error !== replies[0]; // the first command was carried out
-        asked = error.code === "ASK" ? redirectOf(error, address) : undefined;
-        if (error.code === "MOVED") this.#moved.set(slot, redirectOf(error, address));
-        else if (asked === undefined && !TRANSIENT.has(error.code)) throw error;
+        asked = error.code === "ASK" ? addressIn(error.message, address.host) : undefined;
+        if (error.code === "MOVED") this.#moved.set(slot, addressIn(error.message, address.host));
+        else if (ENDED_WAIT.has(error.code) ? request.isSentOnce : !asked && !TRANSIENT.has(error.code)) throw error;
         cause = new Error(error.message);
         answeredAt = now();
         failures = 0;

@@ -202,6 +202,8 @@ impl Request {
                 }
             }
             Some("ASK") => self.asking = self.client.redirect(error, node),
+            // The script of a guarded command may reply these errors itself, after it has written.
+            Some("TRYAGAIN" | "UNBLOCKED" | "SUPERSEDED") if self.runs_once => return true,
             Some("READONLY" | "UNBLOCKED" | "LOADING" | "MASTERDOWN") => node.suspect(),
             Some("CLUSTERDOWN" | "TRYAGAIN" | "SUPERSEDED") => {}
             Some(code) => {

@@ -23,7 +23,9 @@ from redis.exceptions import ResponseError
 from ._wire import DENIALS, FOREVER, Command, back_off, error_code, lease_end, millis
 
 #: Errors after which the client repeats the request: this server, or the next primary, may accept it later.
-TRANSIENT = {"MOVED", "ASK", "UNBLOCKED", "SUPERSEDED", "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN"}
+TRANSIENT = {"MOVED", "ASK", "LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN"}
+#: Further ones, but the script of a guarded command may reply them itself.
+ENDED_WAIT = {"TRYAGAIN", "UNBLOCKED", "SUPERSEDED"}
 _LONGEST_LEASE = re.compile(r"invalid expire time .*: at most (\d+) ")
 
 
@@ -125,7 +127,8 @@ class Request:
 
     @property
     def is_answered(self) -> bool:
-        return bool(self.replies) and self.code not in TRANSIENT
+        is_final = self.code not in TRANSIENT and not (self.is_repeatable and self.code in ENDED_WAIT)
+        return bool(self.replies) and is_final
 
 
 @dataclass(eq=False)

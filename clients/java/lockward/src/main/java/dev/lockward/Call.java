@@ -249,7 +249,7 @@ final class Call {
             isHeard = true;
             heardAt = Clock.now();
             importing = null;
-            if (replies.get(0) instanceof ServerError refusal && refusal.isTransient()) {
+            if (replies.get(0) instanceof ServerError refusal && refusal.isTransient(isRepeatable)) {
                 switch (refusal.code()) {
                     case "MOVED" -> servers.learn(key, servers.redirected(target, refusal));
                     case "ASK" -> importing = servers.redirected(target, refusal);

@@ -12,7 +12,10 @@ record ServerError(String message) {
 
     /** The errors after which this server or another one may accept the same request later. */
     private static final Set<String> TRANSIENT = Set.of(
-            "ASK", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY", "SUPERSEDED", "TRYAGAIN", "UNBLOCKED");
+            "ASK", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY");
+
+    /** Further ones, but the script of a guarded command may reply them itself, after it has written. */
+    private static final Set<String> ENDED_WAIT = Set.of("SUPERSEDED", "TRYAGAIN", "UNBLOCKED");
 
     private static final Pattern LONGEST_LEASE = Pattern.compile("invalid expire time .*: at most (\\d+)");
 
@@ -25,8 +28,8 @@ record ServerError(String message) {
         return DENIALS.contains(code());
     }
 
-    boolean isTransient() {
-        return TRANSIENT.contains(code());
+    boolean isTransient(boolean isRepeatable) {
+        return TRANSIENT.contains(code()) || (isRepeatable && ENDED_WAIT.contains(code()));
     }
 
     /** The longest lease in milliseconds that the server accepts, if the reply refuses a longer one; otherwise 0. */
