@@ -259,18 +259,20 @@ export class Tenure {
       return [this.renewCommand(lease, kind)];
     };
     const limit = Math.min(this.plan.settings.responseLimit, this.lease / 6 + 1);
+    const request = { commands, limit, until, holder: this, isBackground: !wanted, progress: {} as Progress };
     this.#renewals += 1;
     try {
-      const isBackground = wanted === undefined;
-      const { sent, replies } = await this.ask({ commands, limit, until, holder: this, isBackground });
+      const { sent, replies } = await this.ask(request);
       if (replies[0] !== this.token) throw new LockRefusedError(`unexpected reply ${replies[0]}`, this.key);
       this.checkHeld(); // a late reply does not revive a tenure that has ended
       this.#accepted = { lease: this.lease, kind };
       if (setsLease && sent >= this.#shortenedAt) this.deadline = Math.max(this.deadline, Math.min(end, this.#holdEnd));
     } catch (error) {
       if (isDenial(error) && !this.#isReleased) throw this.#lose(error.reply);
-      // A downgrade that had no reply may be refused only now.
-      const isRefused = error instanceof LockRefusedError && (wanted !== undefined || error.code === "LIMIT");
+      // A downgrade that had no reply may be refused only now: each request would get LIMIT or ERR. Another error does not
+      // show whether the server has executed an earlier request.
+      const { code } = error as LockRefusedError;
+      const isRefused = code === "LIMIT" || code === "ERR" || (code && wanted && !request.progress.isReplyLost);
       if (isRefused) Object.assign(this, this.#accepted);
       this.#retryAt = now() + Math.min(1_000, this.lease / 6);
       throw error;

@@ -494,7 +494,7 @@ class LockBase(Generic[E, B, N]):
             try:
                 await protocol.renew(holding, call, "downgrade", {tenure: holding.lease})
             except LockError:
-                tenure.kind = former
+                tenure.kind, tenure.former = former, tenure.kind
                 raise
 
     async def _guarded(self, command: Command) -> Any:

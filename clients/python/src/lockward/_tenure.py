@@ -201,7 +201,8 @@ class Holding:
         else:
             asked = request.command[9:]  # the kind: see `renew_command`
             if request.code == "LIMIT" and tenure.former is not None and asked == tenure.kind:
-                tenure.kind = tenure.former  # the server refuses a downgrade whose reply was lost
+                # The server refuses a downgrade whose reply was lost, or has executed one that was refused later.
+                tenure.kind, tenure.former = tenure.former, tenure.kind
             tenure.renew_at = monotonic() + back_off(tenure.failures)
             tenure.failures += 1
         return request.code in DENIALS
