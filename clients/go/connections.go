@@ -126,9 +126,10 @@ func ownOptions(theirs *redis.Options, addr string) *redis.Options {
 	return &own
 }
 
-// connection returns an idle connection to a node, or a new one.
-func (c *Client) connection(ctx context.Context, n *node, isNew bool) (*connection, error) {
-	if !isNew {
+// connection returns an idle connection to a node, or a new one. A wait leaves the last idle connection to the renewals: the server may
+// accept no further one.
+func (c *Client) connection(ctx context.Context, n *node, isNew, isWait bool) (*connection, error) {
+	if !isNew && (!isWait || len(n.idle) > 1) {
 		if cn := n.takeIdle(); cn != nil {
 			return cn, nil
 		}

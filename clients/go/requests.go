@@ -184,7 +184,7 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 		}
 	}
 	if err == nil {
-		cn, err = c.connection(ctx, n, first.isNew)
+		cn, err = c.connection(ctx, n, first.isNew, first.isUnlimited && !first.isReplicated)
 	}
 	if err == nil {
 		var commands, wait []command

@@ -287,9 +287,9 @@ function viaSentinels(ask: () => Promise<{ connection: Connection; reopen: Opene
 
 /**
  * Returns a server's error, and throws any other error. A server's message begins with a word in capitals. Messages of the
- * libraries do not begin with such a word, and system errors have a code.
+ * libraries do not begin with such a word, and system errors have a code. A server that is full executes no request.
  */
 function toServerError(error: Error): ServerError {
-  if (/^[A-Z][A-Z0-9]*( |$)/.test(error.message) && !("code" in error)) return new ServerError(error.message);
-  throw error;
+  if (!/^(?!ERR max number)[A-Z][A-Z0-9]*( |$)/.test(error.message) || "code" in error) throw error;
+  return new ServerError(error.message);
 }

@@ -3,7 +3,7 @@
 use super::named::{Named, named};
 use super::turns::Turns;
 use crate::stage::Stage;
-use lockward_tests::{Fate, Server, Setup, eventually};
+use lockward_tests::{Client, Fate, Reply, Server, Setup, eventually};
 use std::time::{Duration, Instant};
 
 pub(super) const ALL: &[Named] = named![
@@ -26,6 +26,8 @@ pub(super) const ALL: &[Named] = named![
     calls_beyond_the_waiting_connections_take_turns,
     after_a_grant_that_ends_while_the_program_is_paused_the_wait_goes_on,
     a_release_ends_with_the_lease,
+    a_client_that_waits_keeps_its_locks_although_the_server_is_full,
+    a_wait_begins_when_a_full_server_has_room,
 ];
 
 fn a_waiter_keeps_its_place_over_a_cut_connection(stage: &Stage) {
@@ -277,4 +279,42 @@ fn a_release_ends_with_the_lease(stage: &Stage) {
     let id = worker.send("release a");
     let came = worker.reply(id).at;
     stage.on_time("end of a release without a server", asked + Duration::from_millis(1_200), 50, came);
+}
+
+/// Connects clients until the server accepts no more.
+fn fill(server: &Server) -> Vec<Client> {
+    let connect = || Client::connect(server.port()).ok();
+    let is_served = |client: &mut Client| matches!(client.try_call("PING"), Ok(Reply::Simple(_)));
+    std::iter::from_fn(connect).map_while(|mut client| is_served(&mut client).then_some(client)).collect()
+}
+
+fn a_client_that_waits_keeps_its_locks_although_the_server_is_full(stage: &Stage) {
+    let server = Setup::new().config("maxclients 100").start();
+    let mut client = server.client();
+    let mut worker = stage.worker(server.port());
+    let token = worker.acquire("a k wait=0 lease=1500");
+    client.acquire("l H PX 60000");
+    let id = worker.send("acquire b l lease=1500");
+    client.see_waiters("l", 1);
+    let filling = fill(&server);
+    let begun = Instant::now();
+    eventually("two leases have passed", || {
+        assert_eq!(client.holder("k").token, token);
+        begun.elapsed() > Duration::from_secs(3)
+    });
+    assert!(!worker.has_event("lost"), "the client has lost a lock that the server has");
+    assert_eq!(client.call("LOCK.RELEASE l H").int(), 0);
+    worker.held_reply(id);
+    worker.expect("release a", "ok");
+    drop(filling);
+}
+
+fn a_wait_begins_when_a_full_server_has_room(stage: &Stage) {
+    let server = Setup::new().config("maxclients 100").start();
+    let filling = fill(&server);
+    let mut worker = stage.worker(server.port());
+    let id = worker.send("acquire a k lease=10000");
+    assert!(worker.reply_within(id, Duration::from_millis(500)).is_none());
+    drop(filling);
+    worker.held_reply(id);
 }

@@ -245,7 +245,8 @@ class Acquisition:
             count, within = self._lock.replicas
             extra, wait = within * len(tenures), (("WAIT", count, millis(within)),)
         holding, lease = self._holding, self._holding.limited(self._holding.lease)
-        requests = [Request(tenure.key, make, wait, holding, tenure, self._holds, lease) for tenure in tenures]
+        is_wait, holds = extra > 0 and not wait, self._holds
+        requests = [Request(tenure.key, make, wait, holding, tenure, holds, lease, is_wait) for tenure in tenures]
         try:
             await self._call.ask(requests, end, extra)
         finally:

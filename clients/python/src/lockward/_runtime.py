@@ -122,7 +122,8 @@ class Runtime:
         before each request if its slot is being moved to this node.
         """
         until = monotonic() + limit
-        link = self._take_idle(node)
+        # The renewals need a connection, too, and a full server accepts no new one.
+        link = self._take_idle(node, int(requests[0].is_wait))
         try:
             if link is None:
                 link, node = await self.servers.connect(node, until)
@@ -177,10 +178,10 @@ class Runtime:
             raise
         return link
 
-    def _take_idle(self, node: Address | None) -> LinkBase | None:
+    def _take_idle(self, node: Address | None, kept: int = 0) -> LinkBase | None:
         with self.mutex:
-            links = self._idle.get(node)
-            link = links.pop() if links else None
+            links = self._idle.get(node, [])
+            link = links.pop() if len(links) > kept else None
         if link is not None and link.is_cut():
             link.close()
             self.connection_lost(node)

@@ -57,6 +57,7 @@ class Request:
     tenure: Any = None
     holds: int = 0
     lease: int = 0
+    is_wait: bool = False  # whether the request waits in the queue
     is_repeatable: bool = True  # whether the command is sent again after a lost reply
     leases: list[int] = field(default_factory=list)  # other leases that were requested at the same time
     command: Command = field(default=(), init=False)  # the command as it was sent last
