@@ -145,7 +145,8 @@ function ioClusterAdapter(client: Cluster): Adapter {
     if (client.status === "wait") client.connect().catch(() => {});
     return client.nodes("master").map((node) => node.options as Address);
   };
-  const owner = (slot: number) => nodes().find((node) => nameOf(node) === client.slots[slot]?.[0]);
+  // Not by `nodes`: a node whose connection has just broken is missing there.
+  const owner = (slot: number) => addressIn(client.slots[slot]?.[0]);
   return {
     prefix: keyPrefix ?? (redisOptions as RedisOptions | undefined)?.keyPrefix,
     cluster: { nodes, owner, natMap: natMap as NatMap },
@@ -258,6 +259,12 @@ async function connect(client: EventEmitter & { connect(): Promise<unknown> }, c
 
 export function nameOf({ host, port }: Address): string {
   return `${host}:${port}`;
+}
+
+/** The address at the end of a text, as of MOVED and ASK. A node that does not know its own host leaves the host out. */
+export function addressIn(text = "", unknown = ""): Address | undefined {
+  const [, host = "", port] = /(\S*):(\d+)$/.exec(text) ?? [];
+  return port === undefined ? undefined : { host: host.replace(/^\??$/, unknown), port: Number(port) };
 }
 
 /**

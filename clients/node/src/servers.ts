@@ -5,7 +5,7 @@
 
 import calculateSlot from "cluster-key-slot";
 import type { Adapter, Address, Command, RedisClient } from "./adapters.js";
-import { adapterOf, isEnded, nameOf, onEnd, ServerError } from "./adapters.js";
+import { adapterOf, addressIn, isEnded, nameOf, onEnd, ServerError } from "./adapters.js";
 import { LockRefusedError, UnreachableError } from "./errors.js";
 import { Leases } from "./leases.js";
 import { Node } from "./node.js";
@@ -62,7 +62,7 @@ export class Servers {
   /** The requests that are under way. Each function ends one. */
   readonly #underWay = new Set<() => void>();
   /** The addresses that MOVED has named, by slot. */
-  readonly #moved = new Map<number, Address>();
+  readonly #moved = new Map<number, Address | undefined>();
 
   private constructor(client: RedisClient) {
     this.#client = client;
@@ -142,7 +142,7 @@ export class Servers {
         if (cause === undefined || !(error instanceof NoReply)) cause = error as Error;
         if (sent > 0 && request.isSentOnce) throw unreachable(key, error as Error);
         asked = undefined;
-        failures += 1;
+        if (error instanceof NoReply || pause > 0) failures += 1;
         this.#moved.delete(slot);
       }
       if (now() - begun > 2 * LONGEST_PAUSE) pause = 0;
@@ -176,10 +176,4 @@ export class Servers {
 
 function unreachable(key: Buffer, cause = new Error("Connection is closed.")): UnreachableError {
   return new UnreachableError(`no server answers: ${cause.message}`, key, { cause });
-}
-
-/** The address in MOVED or ASK. A node that does not know its own host leaves the host out; then it is the asked node's. */
-function redirectOf({ message }: ServerError, asked: Address): Address {
-  const [, named = "", port] = /(\S*):(\d+)$/.exec(message) ?? [];
-  return { host: named === "" || named === "?" ? asked.host : named, port: Number(port) };
 }

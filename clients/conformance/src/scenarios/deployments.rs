@@ -14,6 +14,8 @@ pub(super) const ALL: &[Named] = named![
     no_lock_of_a_healthy_node_is_lost_when_another_node_is_silent,
     a_lock_and_a_wait_go_on_when_their_slot_moves,
     a_lock_is_kept_while_its_slot_is_moving,
+    a_call_that_does_not_wait_ends_although_two_nodes_redirect_to_each_other,
+    a_cut_connection_to_a_healthy_node_delays_no_call_while_another_node_is_silent,
     no_lock_of_a_healthy_primary_is_lost_when_the_sentinels_are_silent,
     a_client_uses_its_certificate_and_its_acl_user,
 ];
@@ -170,6 +172,20 @@ fn no_lock_of_a_healthy_node_is_lost_when_another_node_is_silent(stage: &Stage) 
     worker.expect("release a", "ok");
 }
 
+fn a_cut_connection_to_a_healthy_node_delays_no_call_while_another_node_is_silent(stage: &Stage) {
+    let cluster = Cluster::start_without_replicas(Setup::new());
+    let [healthy, silent, _] = cluster.nodes() else { panic!("three nodes") };
+    let mut client = healthy.client();
+    let key = key_on(&cluster, healthy, "k");
+    let mut worker = stage.worker_at(&cluster_address(&cluster), &[]);
+    worker.acquire(&format!("a {key} wait=5000 lease=30000"));
+    silent.freeze();
+    for number in 0..6 {
+        client.call("CLIENT KILL TYPE normal SKIPME yes");
+        worker.acquire(&format!("b{number} {{{key}}}{number} wait=1000 lease=30000"));
+    }
+}
+
 /// A second key in the slot of `key`.
 fn key_on_same(key: &str) -> String {
     format!("{{{key}}}:other")
@@ -214,6 +230,33 @@ fn a_lock_is_kept_while_its_slot_is_moving(stage: &Stage) {
     assert_eq!(worker.call("status a"), "held");
     worker.expect("release a", "ok");
     assert!(from.client().call("LOCK.INFO k").redirection().is_some());
+}
+
+fn a_call_that_does_not_wait_ends_although_two_nodes_redirect_to_each_other(stage: &Stage) {
+    let cluster = Cluster::start_without_replicas(Setup::new());
+    let mut worker = stage.worker_at(&cluster_address(&cluster), &["patience=1000"]);
+    let (one, other) = cluster.owner_and_other("k");
+    let give = format!("CLUSTER SETSLOT {} NODE {}", slot_of("k"), other.node_id());
+    assert_eq!(one.client().call(give), Reply::ok());
+    for node in [one, other] {
+        assert!(node.client().call("LOCK.INFO k").redirection().is_some(), "no loop");
+    }
+    for keys in ["k", "k,{k}"] {
+        let begun = Instant::now();
+        let id = worker.send(&format!("acquire a {keys} wait=0 lease=10000"));
+        let came = worker.reply(id);
+        assert!(came.text.starts_with("error unreachable"), "{:?}", came.text);
+        stage.on_time("patience", begun + Duration::from_secs(1), 0, came.at);
+    }
+    let requests: i64 = [one, other].map(|node| refused_acquires(&mut node.client())).iter().sum();
+    assert!(requests < 200, "{requests} requests");
+}
+
+/// How many requests `LOCK.ACQUIRE` a server has redirected or refused.
+fn refused_acquires(client: &mut Client) -> i64 {
+    let stats = client.call("INFO commandstats").text();
+    let line = stats.lines().find(|line| line.starts_with("cmdstat_lock.acquire:")).unwrap_or_default();
+    line.split("rejected_calls=").nth(1).and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
 }
 
 fn a_client_uses_its_certificate_and_its_acl_user(stage: &Stage) {
