@@ -111,6 +111,7 @@ const IO_OVERRIDES: RedisOptions = {
   commandTimeout: undefined,
   connectTimeout: CONNECT_LIMIT,
   disableClientInfo: true,
+  disconnectTimeout: 1, // a longer one keeps the process alive while a server hangs
   enableAutoPipelining: false,
   enableOfflineQueue: false,
   enableReadyCheck: false,
@@ -161,8 +162,7 @@ function keyText(part: Command[number]): Command[number] {
 
 async function openIo(template: Redis, override: object = {}) {
   const redis = template.duplicate({ ...IO_OVERRIDES, ...override });
-  // disconnect() on a closed connection would keep the process alive for a while.
-  const close = () => void (redis.status === "close" || redis.status === "end" || redis.disconnect());
+  const close = () => redis.disconnect();
   const { closed } = await connect(redis, close, CONNECT_LIMIT * (1 + (redis.options.sentinels?.length ?? 0)));
   const stream = redis.stream as typeof redis.stream & { servername?: string };
   stream.unref();

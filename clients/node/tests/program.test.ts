@@ -83,6 +83,26 @@ test("a program can end while it holds a lock", async () => {
   assert.equal((await server.info("held")).holders.length, 1);
 });
 
+test("a program that holds a lock can end although its server hangs", async () => {
+  const own = await Server.start();
+  const { child, output, ended } = run(`${BEGIN.replace(`${server.port}`, `${own.port}`)}
+    const impatient = new Lockward(redis, { responseLimit: 50, patience: 100 });
+    const lock = await impatient.acquire("held", { lease: 1_500 });
+    process.on("SIGUSR2", async () => {
+      console.log(await lock.renew().catch((error) => error.name));
+      redis.stream.unref();
+      process.on("exit", () => console.log(lock.held));
+    });
+    console.log("ready");
+  `);
+  await eventually(() => output.out === "ready\n");
+  await own.tell("pause");
+  child.kill("SIGUSR2");
+  assert.equal(await ended, 0, output.err);
+  // The process has ended before the lease, and not after the time that ioredis waits for the server to close a connection.
+  assert.equal(output.out, "ready\nUnreachableError\ntrue\n");
+});
+
 test("a program does not end while it waits for a lock", async () => {
   await server.ask(["LOCK.ACQUIRE", "waited", "somebody"]);
   const { output, ended } = run(`${BEGIN}
