@@ -323,7 +323,7 @@ func (p *part) readGrant(r *call, err error) error {
 
 // readConfirmation reads the reply to the LOCK.RENEW that follows a grant. It returns ErrLost if the server denies the grant.
 func (p *part) readConfirmation(r *call, err error) error {
-	err = r.checkToken(err)
+	err = r.checkNumber(err, true)
 	if p.mayBeHeld = !deniesTenure(err); !p.mayBeHeld {
 		return p.fail(ErrLost, err)
 	}

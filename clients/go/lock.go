@@ -296,7 +296,7 @@ func (p *part) newRelease(ctx context.Context) *call {
 	p.mu.Unlock()
 	r.request = func(*call) command { return newCommand("LOCK.RELEASE", p.key, p.owner, "ALL", "TOKEN", p.token) }
 	r.read = func(r *call, err error) error {
-		switch _, err = r.number(err); {
+		switch err = r.checkNumber(err, false); {
 		case r.isUncertain && hasCode(err, "NOTHELD"):
 			return nil
 		case deniesTenure(err):

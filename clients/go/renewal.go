@@ -133,7 +133,7 @@ func (p *part) renewed(r *call, err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	<-p.renewing
-	err = r.checkToken(err)
+	err = r.checkNumber(err, true)
 	p.failure = err
 	switch ended := p.endReason(p); { // watch looks at the other keys: for many keys that takes long
 	case ended != nil:

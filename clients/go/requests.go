@@ -226,25 +226,16 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 	}
 }
 
-// number reads the reply as an integer. If err is not nil, it returns err.
-func (r *call) number(err error) (int64, error) {
+// checkNumber checks that the reply is a number, or the token. If err is not nil, it returns err.
+func (r *call) checkNumber(err error, isToken bool) error {
 	if err != nil {
-		return 0, err
+		return err
 	}
 	number, err := r.replies[0].Int64()
-	if err != nil {
-		err = r.unexpected()
+	if err != nil || isToken && number != r.part.token {
+		return r.unexpected()
 	}
-	return number, err
-}
-
-// checkToken checks that the reply to LOCK.RENEW is the token. If err is not nil, it returns err.
-func (r *call) checkToken(err error) error {
-	token, err := r.number(err)
-	if err == nil && token != r.part.token {
-		err = r.unexpected()
-	}
-	return err
+	return nil
 }
 
 // unexpected is the outcome if the reply has another form than the server's replies to this command.

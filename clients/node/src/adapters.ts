@@ -31,9 +31,7 @@ export type Command = [name: string, ...rest: (string | number | Buffer)[]];
 /** An error that a server has replied. */
 export class ServerError extends Error {
   /** The first word of the message. */
-  get code(): string {
-    return this.message.split(" ", 1)[0] as string;
-  }
+  readonly code = this.message.split(" ", 1)[0] as string;
 }
 
 /** A connection that repeats nothing and queues nothing. It does not keep the process alive. */

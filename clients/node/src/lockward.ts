@@ -153,9 +153,7 @@ export class Lockward {
   }
 
   async #acquire(keys: Keys, options: AcquireOptions, patience = this.#settings.patience): Promise<Lock | null> {
-    const plan = planOf(this.#settings, this.#fullKeys(keys), options, patience);
-    plan.signal?.throwIfAborted();
-    return acquireAll(plan);
+    return acquireAll(planOf(this.#settings, this.#fullKeys(keys), options, patience));
   }
 
   /** The distinct keys with the client's prefix, sorted by their bytes. */
