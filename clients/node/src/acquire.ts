@@ -68,8 +68,7 @@ export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
   for (let isTrial = plan.keys.length > 1; ; isTrial = false) {
     // If the program has named no owner, each round has a new owner: a late release of an earlier round must not end a
     // new tenure.
-    owners += 1;
-    const owner = plan.owner ?? `${PROCESS_ID}:${owners}`;
+    const owner = plan.owner ?? `${PROCESS_ID}:${++owners}`;
     const tenures = plan.keys.map((key) => new Tenure(plan, owner, key, plan.kind, plan.lease));
     const lock = new Lock(tenures as [Tenure, ...Tenure[]]);
     const isLost = () => tenures.some((each) => each.loss !== undefined);

@@ -6,10 +6,13 @@ import { NoReply, now, within } from "./time.js";
 
 /** How long an idle connection for waits is kept, in milliseconds. */
 const IDLE_LIMIT = 10_000;
+/** After this time a connection that is not open is replaced when an attempt has waited for it in vain, in milliseconds. */
+const OPENING_LIMIT = 1_000;
 /** How long a connection stays open for late replies after its wait was cancelled, in milliseconds. */
 const LATE_REPLY_LIMIT = 200;
 
 interface Link {
+  readonly begun: number;
   readonly opening: Promise<Connection>;
   /** Set when the connection is open. */
   connection?: Connection;
@@ -57,8 +60,8 @@ export class Node {
         const late = signal?.aborted && sending ? within(sending, LATE_REPLY_LIMIT) : Promise.resolve([]);
         if (waiter !== undefined) waiter.late = late;
         void late.catch(() => {}).finally(() => this.#retire(link));
-      } else if (sending !== undefined && !signal?.aborted) {
-        // A connection that is not open yet stays: the next attempt may use it.
+      } else if (!signal?.aborted && (sending !== undefined || now() - link.begun > OPENING_LIMIT)) {
+        // Until this limit a connection that is not open yet stays: the next attempt may use it.
         this.#retire(link, !(error instanceof NoReply));
       }
       throw error;
@@ -79,7 +82,7 @@ export class Node {
   }
 
   #open(): Link {
-    const link: Link = { opening: this.#connect(), uses: 0, isRetired: false };
+    const link: Link = { begun: now(), opening: this.#connect(), uses: 0, isRetired: false };
     this.#links.add(link);
     const opened = async (connection: Connection) => {
       link.connection = connection;

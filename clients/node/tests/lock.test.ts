@@ -717,6 +717,19 @@ describe("faults", () => {
     await assert.rejects(client.acquire("nonsense", { replicas }), UnreplicatedError);
   });
 
+  test("a connection that hangs while it opens is replaced within the patience", async () => {
+    let logins = 0;
+    const port = await scripted(([name]) => {
+      if (name === "LOCK.ACQUIRE") return "*3\r\n:7\r\n:1\r\n:60000";
+      if (name === "AUTH") logins += 1;
+      return logins === 2 ? undefined : "+OK"; // the second connection is the first one of the lock
+    });
+    const client = await server.nodeRedis({ password: "secret", RESP: 2, disableClientInfo: true }, port);
+    // This patience is shorter than the limit for one connection.
+    const lock = await new Lockward(client, { responseLimit: 300, patience: 1_900 }).acquire("hangs");
+    assert.equal(lock.token, 7);
+  });
+
   test("a handle without a key is refused", async () => {
     const handle = Buffer.from(JSON.stringify(["owner"])).toString("base64url");
     await assert.rejects(lockward.resume(handle), SyntaxError);
