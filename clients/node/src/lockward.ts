@@ -132,13 +132,13 @@ export class Lockward {
    * `UnreachableError` when no server answers within the patience, and with a `SyntaxError` for a text that is not a handle.
    */
   async resume(handle: string): Promise<Lock> {
-    const [owner, ...parts] = JSON.parse(Buffer.from(handle, "base64url").toString());
+    const [owner, ...parts] = [JSON.parse(Buffer.from(handle, "base64url").toString())].flat();
     if (parts.length === 0) throw new SyntaxError("this is not the handle of a lock");
     const plan = { settings: this.#settings, owner, renewal: true, holdLimit: UNLIMITED };
     const tenures = parts.map(([key, token, holds, lease, kind]: [string, number, number, number, Kind]) =>
       Object.assign(new Tenure(plan, owner, Buffer.from(key, "base64"), kind, lease), { token, holds }),
     );
-    const lock = new Lock(tenures);
+    const lock = new Lock(tenures as [Tenure, ...Tenure[]]);
     try {
       for (const each of tenures) each.begin(UNLIMITED);
       await lock.renew();

@@ -730,8 +730,9 @@ describe("faults", () => {
     assert.equal(lock.token, 7);
   });
 
-  test("a handle without a key is refused", async () => {
-    const handle = Buffer.from(JSON.stringify(["owner"])).toString("base64url");
-    await assert.rejects(lockward.resume(handle), SyntaxError);
+  test("a text that is not the handle of a key is refused", async () => {
+    for (const text of ["", "{", "null", "5", "{}", '["owner"]']) {
+      await assert.rejects(lockward.resume(Buffer.from(text).toString("base64url")), SyntaxError, text);
+    }
   });
 });
