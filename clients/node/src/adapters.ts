@@ -154,9 +154,8 @@ function ioClusterAdapter(client: Cluster): Adapter {
 }
 
 /** Returns a short key as text, if it is valid UTF-8: ioredis takes twice as long to write a command with a Buffer. */
-function keyText(part: Command[number]): Command[number] {
-  return Buffer.isBuffer(part) && part.length <= 64 && isUtf8(part) ? part.toString() : part;
-}
+const keyText = (part: Command[number]): Command[number] =>
+  Buffer.isBuffer(part) && part.length <= 64 && isUtf8(part) ? part.toString() : part;
 
 async function openIo(template: Redis, override: object = {}) {
   const redis = template.duplicate({ ...IO_OVERRIDES, ...override });
@@ -233,9 +232,7 @@ async function openNode(template: RedisClientType, address?: Address): Promise<C
 // For both libraries.
 
 /** Settles like the promise, but rejects when the milliseconds are over. */
-function bounded<T>(promise: Promise<T>, limit = CONNECT_LIMIT): Promise<T> {
-  return within(promise, limit, undefined, true);
-}
+const bounded = <T>(promise: Promise<T>, limit = CONNECT_LIMIT): Promise<T> => within(promise, limit, undefined, true);
 
 /** Connects a duplicate within the limit. `closed` of the result resolves when the connection is closed. */
 async function connect(client: EventEmitter & { connect(): Promise<unknown> }, close: () => void, limit: number) {
@@ -255,9 +252,7 @@ async function connect(client: EventEmitter & { connect(): Promise<unknown> }, c
   return { closed: once(client, "end").catch(close) }; // an error event also closes the connection
 }
 
-export function nameOf({ host, port }: Address): string {
-  return `${host}:${port}`;
-}
+export const nameOf = ({ host, port }: Address): string => `${host}:${port}`;
 
 /** The address at the end of a text, as of MOVED and ASK. A node that does not know its own host leaves the host out. */
 export function addressIn(text = "", unknown = ""): Address | undefined {

@@ -59,7 +59,7 @@ export class Servers {
   readonly #client: RedisClient;
   readonly #adapter: Adapter;
   readonly #nodes = new Map<string, Node>();
-  /** The requests that are under way. Each function ends one. */
+  /** The pauses and the openings of connections that are under way. Each function ends one. */
   readonly #underWay = new Set<() => void>();
   /** The addresses that MOVED has named, by slot. */
   readonly #moved = new Map<number, Address | undefined>();
@@ -90,16 +90,7 @@ export class Servers {
    * Sends a request until a server answers, or the client ends. Throws for an error reply. Returns the replies, and when the
    * last attempt was sent.
    */
-  ask(key: Buffer, request: Request, responseLimit: number) {
-    return new Promise<{ sent: number; replies: unknown[] }>((resolve, reject) => {
-      const end = () => reject(unreachable(key));
-      this.#underWay.add(end);
-      const asked = this.#ask(key, request, responseLimit).finally(() => this.#underWay.delete(end));
-      asked.then(resolve, reject);
-    });
-  }
-
-  async #ask(key: Buffer, request: Request, responseLimit: number) {
+  async ask(key: Buffer, request: Request, responseLimit: number) {
     const { signal, progress = {}, patience = Number.POSITIVE_INFINITY, limit = responseLimit } = request;
     const slot = this.#adapter.cluster ? calculateSlot(key) : 0;
     let answeredAt = now();
@@ -146,9 +137,18 @@ export class Servers {
         this.#moved.delete(slot);
       }
       if (now() - begun > 2 * LONGEST_PAUSE) pause = 0;
-      const longest = Math.min(request.until, answeredAt + patience) - now();
-      if (pause > 0) await rest(Math.min(pause * (0.75 + Math.random() / 4), longest), signal, request.isBackground);
+      const length = Math.min(pause * (0.75 + Math.random() / 4), request.until - now(), answeredAt + patience - now());
+      if (pause > 0) await this.#whileOpen(rest(length, signal, request.isBackground)).catch(() => {});
     }
+  }
+
+  /** Settles like the promise, but rejects when the client ends. */
+  #whileOpen<T>(promise: Promise<T>): Promise<T> {
+    return new Promise((resolve, reject) => {
+      const end = () => reject(new Error("Connection is closed."));
+      this.#underWay.add(end);
+      promise.finally(() => this.#underWay.delete(end)).then(resolve, reject);
+    });
   }
 
   /**
@@ -167,13 +167,16 @@ export class Servers {
 
   #node(address: Address): Node {
     const name = nameOf(address);
-    const open = () => this.#adapter.open(address);
+    const open = () => {
+      const opening = this.#adapter.open(address);
+      opening.then((late) => isEnded(this.#client) && late.close()).catch(() => {});
+      return this.#whileOpen(opening);
+    };
     const node = this.#nodes.get(name) ?? new Node(open, () => this.leases.renewAll());
     this.#nodes.set(name, node);
     return node;
   }
 }
 
-function unreachable(key: Buffer, cause = new Error("Connection is closed.")): UnreachableError {
-  return new UnreachableError(`no server answers: ${cause.message}`, key, { cause });
-}
+const unreachable = (key: Buffer, cause = new Error("Connection is closed.")): UnreachableError =>
+  new UnreachableError(`no server answers: ${cause.message}`, key, { cause });

@@ -34,14 +34,11 @@ export interface Plan {
 /** The errors which mean that the owner does not hold the lock any more. (WRONGTYPE: the key was overwritten.) */
 const DENIALS = new Set(["NOTHELD", "HOLDS", "WRONGTYPE"]);
 
-export function isDenial(error: unknown): error is LockRefusedError {
-  return error instanceof LockRefusedError && DENIALS.has(error.code);
-}
+export const isDenial = (error: unknown): error is LockRefusedError =>
+  error instanceof LockRefusedError && DENIALS.has(error.code);
 
 /** When a lease ends. A thousandth and a millisecond are subtracted, because the server's clock may be faster. */
-function leaseEnd(sent: number, lease: number): number {
-  return sent + lease - lease / 1_000 - 1;
-}
+const leaseEnd = (sent: number, lease: number): number => sent + lease - lease / 1_000 - 1;
 
 export class Tenure {
   readonly plan: Plan;
@@ -58,6 +55,8 @@ export class Tenure {
   late: Promise<unknown[]> | undefined;
   /** When the lease ends. */
   deadline = Number.NEGATIVE_INFINITY;
+  /** The position among the tenures of `Leases`. */
+  index = -1;
   /** When the tenure's first lease was requested. */
   begun = 0;
   /** Called when the tenure is lost, unless the lock was lost before. */
@@ -97,8 +96,7 @@ export class Tenure {
     this.#accepted = { lease: this.lease, kind: this.kind };
     this.deadline = leaseEnd(sent, this.lease);
     if (!this.isHeld) return false;
-    leases.tenures.add(this);
-    leases.arm(this);
+    leases.add(this);
     return true;
   }
 
@@ -192,13 +190,13 @@ export class Tenure {
   /** From now on this process neither renews nor watches the lease, because the lock is lost. `release` still releases the key. */
   stop(loss: LockLostError): void {
     this.loss ??= loss;
-    this.plan.settings.servers.leases.tenures.delete(this);
+    this.plan.settings.servers.leases.delete(this);
   }
 
   /** From now on this process does nothing for the tenure. At the server the tenure may continue. */
   abandon(): void {
     this.#isReleased = true;
-    this.plan.settings.servers.leases.tenures.delete(this);
+    this.plan.settings.servers.leases.delete(this);
   }
 
   /**

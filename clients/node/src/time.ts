@@ -1,9 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 
 /** The clock for leases, in milliseconds. It is monotonic. */
-export function now(): number {
-  return performance.now();
-}
+export const now = (): number => performance.now();
 
 /** The longest delay of a timer in Node.js, in milliseconds. A timer with a longer delay fires at once. */
 export const MAX_DELAY = 2 ** 31 - 1;
@@ -39,10 +37,8 @@ export function within<T>(promise: Promise<T>, milliseconds: number, signal?: Ab
 }
 
 /** Waits until all promises are settled. Rejects if one of them has rejected. */
-export async function settleAll<T>(promises: Promise<T>[]): Promise<T[]> {
-  await Promise.allSettled(promises);
-  return Promise.all(promises);
-}
+export const settleAll = <T>(promises: Promise<T>[]): Promise<T[]> =>
+  Promise.allSettled(promises).then(() => Promise.all(promises));
 
 /** Sleeps until the milliseconds are over or the signal aborts. */
 export function rest(milliseconds: number, signal?: AbortSignal, isBackground = false): Promise<void> {
