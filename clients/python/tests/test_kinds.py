@@ -362,6 +362,31 @@ def test_a_scope_is_cancelled_only_by_a_loss(client: redis.Redis, server: Any) -
     assert len(cancelled) == 2
 
 
+def test_a_leader_that_handles_its_cancellation_leads_again_and_again(client: redis.Redis, server: Any) -> None:
+    """If its task still counted as cancelled after the first loss, the second loss would end it."""
+    terms: list[int] = []
+
+    async def run(lock: Any) -> int:
+        terms.append(lock.fencing_token)
+        if len(terms) < 3:
+            client.delete("a")
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                if len(terms) > 1:
+                    raise
+        task = asyncio.current_task()
+        return task.cancelling() if task is not None and hasattr(task, "cancelling") else 0
+
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=server.port)
+        assert await asyncio.create_task(lockward.asyncio.lead(own, "a", run, lease=0.3)) == 0
+        await own.connection_pool.disconnect()
+
+    asyncio.run(main())
+    assert len(terms) == 3
+
+
 def test_a_coroutine_function_as_on_lost_runs_in_the_event_loop(client: redis.Redis, server: Any) -> None:
     async def main() -> None:
         own, told = redis.asyncio.Redis(port=server.port), asyncio.Event()

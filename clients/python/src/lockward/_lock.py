@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import partial
+from itertools import chain
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any, Callable, ClassVar, Generic, TypeVar, Union, cast
@@ -55,11 +56,8 @@ def refuse(options: dict[str, Any], **reasons: str) -> None:
 
 def kind(shared: bool, slots: int | None, weight: int | None = None) -> Command:
     """The arguments of a command that name the kind of a lock."""
-    return (
-        *(("SHARED",) if shared else ()),
-        *(("SLOTS", slots) if slots is not None else ()),
-        *(("WEIGHT", weight) if weight is not None else ()),
-    )
+    numbers = [word for word in (("SLOTS", slots), ("WEIGHT", weight)) if word[1] is not None]
+    return (*(("SHARED",) if shared else ()), *chain(*numbers))
 
 
 def check_client(client: Any, asynchronous: bool) -> None:

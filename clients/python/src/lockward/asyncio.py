@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Coroutine
 from functools import partial
 from time import monotonic
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, TypeVar, cast
 
 from redis.exceptions import TimeoutError
 
@@ -122,24 +122,26 @@ class Lock(LockBase[asyncio.Event, Awaitable[bool], Awaitable[None]]):
 
     @contextlib.asynccontextmanager
     async def _cancelled_when_lost(self) -> AsyncIterator[None]:
-        block, event = asyncio.current_task(), self.lost
-        assert block is not None
+        block, event, ours = asyncio.current_task(), self.lost, []
+        # Before Python 3.11, a task does not know how often it was cancelled.
+        count, uncancel = getattr(block, "cancelling", lambda: 0), getattr(block, "uncancel", lambda: 0)
+        others = count()
 
         async def cancel_when_lost() -> None:
             await event.wait()
-            block.cancel()
+            ours.append(cast(Any, block).cancel())
 
         watcher = asyncio.ensure_future(cancel_when_lost())
         try:
             yield
         except asyncio.CancelledError:
-            is_ours = watcher.done() and not watcher.cancelled()
-            # Before Python 3.11, a task does not know how often it was cancelled.
-            if not is_ours or (hasattr(block, "uncancel") and block.uncancel() > 0):
+            if not ours or count() > others + 1:
                 raise
             raise lost("go on with", self.name) from None
         finally:
             watcher.cancel()
+            if ours:  # also if the block has ended in another way
+                uncancel()
 
     async def __aenter__(self: L) -> L:
         return await self._enter()
