@@ -15,7 +15,8 @@ from conftest import InLoop, calls, eventually, eventually_in_loop, held_for, ho
 
 import lockward
 import lockward.asyncio
-from lockward import LockError, LockLostError, UnreachableError
+from lockward import LockError, LockLostError, LockRefusedError, UnreachableError
+from lockward._wire import LinkBase
 
 
 def test_readers_hold_together_and_exclude_a_writer(module: Any, own: Any, client: redis.Redis) -> None:
@@ -37,6 +38,23 @@ def test_a_writer_becomes_a_reader_by_a_downgrade(module: Any, own: Any) -> None
             pass
 
 
+def test_of_two_downgrades_at_once_the_larger_one_counts(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server executes the larger downgrade first, and refuses the smaller one. The renewals name the larger one."""
+    lock, converse = lockward.Lock(client, "a", slots=2, thread_local=False), LinkBase.converse
+    assert lock.acquire()
+
+    async def send_the_larger_one_first(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        lock.downgrade(slots=8)
+        return await converse(*arguments)
+
+    monkeypatch.setattr(LinkBase, "converse", send_the_larger_one_first)
+    with pytest.raises(LockRefusedError, match="LIMIT"):
+        lock.downgrade(slots=4)
+    lock.renew()
+    lock.release()
+
+
 def test_a_semaphore_has_permits(module: Any, own: Any) -> None:
     semaphore = module.Semaphore(own, "a", 3)
     two, one = semaphore.acquire(permits=2), semaphore.acquire()
@@ -47,6 +65,13 @@ def test_a_semaphore_has_permits(module: Any, own: Any) -> None:
     with semaphore.permits(2):
         assert semaphore.acquire(blocking=False) is None
     one.release()
+
+
+def test_a_permit_that_was_released_is_acquired_again(module: Any, own: Any, client: redis.Redis) -> None:
+    permit = module.Semaphore(own, "a", 1).acquire()
+    for _ in range(2):
+        with permit:
+            assert permit.held and len(holders(client, "a")) == 1
 
 
 def test_a_semaphore_takes_over_options_for_the_wait(module: Any, own: Any, client: redis.Redis) -> None:

@@ -488,11 +488,13 @@ class LockBase(Generic[E, B, N]):
         for tenure in holding.tenures:
             former = tenure.former = tenure.kind
             weight = former[-1] if "WEIGHT" in former and not shared else None
-            tenure.kind = kind(shared, slots, weight)  # later renewals name the new kind, even if no reply arrives
+            # Later renewals name the new kind, even if no reply arrives.
+            asked = tenure.kind = kind(shared, slots, weight)
             try:
                 await protocol.renew(holding, call, "downgrade", {tenure: holding.lease})
             except LockError:
-                tenure.kind, tenure.former = former, tenure.kind
+                if tenure.kind is asked:
+                    tenure.kind, tenure.former = former, asked
                 raise
 
     async def _guarded(self, command: Command) -> Any:
@@ -536,7 +538,8 @@ class LockBase(Generic[E, B, N]):
         return self
 
     async def _enter(self: L) -> L:
-        if not self._enters_held and not (await self._acquire(None, None, None)):
+        enters_held, self._enters_held = self._enters_held, False
+        if not enters_held and not (await self._acquire(None, None, None)):
             raise lock_error(LockError, "Unable to acquire lock within the time specified", self.name)
         return self
 
@@ -600,12 +603,7 @@ class SemaphoreBase(Generic[L]):
     _make: Callable[..., L]
 
     def __init__(self, redis: Any, name: Name, slots: int, **options: Any) -> None:
-        refuse(
-            options,
-            shared="use ReadWriteLock",
-            weight="call permits(n)",
-            thread_local="any thread may release a permit",
-        )
+        refuse(options, shared="use ReadWriteLock", weight="call permits(n)", thread_local="any thread may release it")
         self._lock = partial(type(self)._make, redis, name, slots=slots, thread_local=False, **options)
         self._lock()  # an unknown option is an error now, not at the first call
 
