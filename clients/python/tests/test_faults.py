@@ -238,6 +238,24 @@ job = Job()
     assert ended.stdout == "released\n" and not ended.stderr and not holders(client, "a")
 
 
+@pytest.mark.parametrize("login", [{}, {"username": "job", "password": "secret"}])
+def test_a_lock_is_renewed_while_the_server_accepts_no_other_connection(
+    own_server: Any, monkeypatch: pytest.MonkeyPatch, login: dict[str, str]
+) -> None:
+    """A refused connection says nothing about the open ones, and may be accepted later."""
+    server = own_server()
+    with server.client() as admin, server.client(**login) as own:
+        admin.acl_setuser("job", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all"])
+        lock, other = lockward.Lock(own, "a"), lockward.Lock(own, "b", patience=0.1)
+        assert lock.acquire()
+        admin.config_set("maxclients", 2)
+        with monkeypatch.context() as patch, pytest.raises(UnreachableError, match="max number of clients"):
+            patch.setattr(lock._runtime, "_take_idle", lambda _: None)
+            other.acquire()
+        lock.renew()
+        lock.release()
+
+
 @pytest.mark.parametrize("name", ["timeout", "lease", "hold_limit"])
 def test_an_infinite_lease_is_refused(module: Any, own: Any, name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name} "):

@@ -130,7 +130,6 @@ class Runtime:
         except (AuthenticationError, ResponseError):
             raise
         except NETWORK_ERRORS as error:
-            self.connection_lost(node)
             raise NotSent(str(error)) from error
         try:
             commands = [command for request in requests for command in (*asking, request.begin())]
@@ -138,7 +137,8 @@ class Runtime:
             replies = await link.converse([*commands, *more], until)
         except BaseException as error:
             link.close()
-            if isinstance(error, NETWORK_ERRORS):
+            # A server may refuse a new connection although it serves the older ones.
+            if isinstance(error, NETWORK_ERRORS) and link.idle_since:
                 self.connection_lost(node)
             raise
         firsts = replies[len(asking) : len(commands) : len(asking) + 1]

@@ -27,7 +27,7 @@ Address = tuple[str, int]
 
 
 class NotSent(ConnectionError):
-    """No connection could be opened, so the commands were not sent."""
+    """No connection could be opened, so the server has not executed the commands."""
 
 
 class LinkBase:
@@ -74,6 +74,8 @@ class LinkBase:
         if kind == ord("+"):
             return rest
         if kind == ord("-"):
+            if rest.startswith(b"ERR max number of clients"):  # the server then closes the connection
+                raise NotSent(rest.decode())
             return ResponseError(rest.decode(errors="replace"))
         length = int(rest)
         if length < 0:
