@@ -256,6 +256,33 @@ def test_a_lock_is_renewed_while_the_server_accepts_no_other_connection(
         lock.release()
 
 
+#: The programs end without care for their event loops.
+ENDINGS = {
+    "a waiter": "asyncio.run(main(True))",
+    "a loop that is closed": "loop = asyncio.new_event_loop(); kept = loop.run_until_complete(main(False)); loop.close()",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_program_in_asyncio_ends_without_messages(server: Any, client: redis.Redis, ending: str) -> None:
+    script = f"""
+import asyncio, gc, lockward.asyncio, redis.asyncio
+async def main(waits):
+    own = redis.asyncio.Redis(port={server.port}, protocol=2)
+    lock = lockward.asyncio.Lock(own, "a", lease=1)
+    await lock.acquire()
+    waiting = asyncio.create_task(lockward.asyncio.Lock(own, "a").acquire()) if waits else None
+    while waits and not (await own.execute_command("LOCK.INFO", "a"))[9]:
+        pass
+    return own, lock
+{ENDINGS[ending]}
+kept = loop = None
+gc.collect()
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert not ended.stdout and not ended.stderr
+
+
 @pytest.mark.parametrize("name", ["timeout", "lease", "hold_limit"])
 def test_an_infinite_lease_is_refused(module: Any, own: Any, name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name} "):

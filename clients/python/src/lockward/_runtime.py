@@ -11,6 +11,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Coroutine, Iterable
+from contextlib import suppress
 from itertools import count, islice
 from time import monotonic
 from typing import Any, Callable, ClassVar, TypeVar
@@ -173,8 +174,9 @@ class Runtime:
                 raise TimeoutError("no connection in time")
             opening.result()
         except BaseException:
-            opening.cancel()
-            opening.add_done_callback(lambda _: link.close())
+            with suppress(RuntimeError):  # the event loop has closed
+                opening.cancel()
+                opening.add_done_callback(lambda _: link.close())
             raise
         return link
 

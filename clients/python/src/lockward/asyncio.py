@@ -29,6 +29,9 @@ class Link(LinkBase):
     async def open(self, address: Address | None) -> None:
         try:
             await (self._theirs.connect() if address is None else self._theirs.connect_to(address))
+        except RuntimeError:
+            if asyncio._get_running_loop() is not None:  # otherwise the event loop has closed, and drops its tasks
+                raise
         finally:
             self._reader, self._writer = self._theirs._reader, self._theirs._writer
             self._theirs._reader = self._theirs._writer = None
@@ -51,9 +54,8 @@ class Link(LinkBase):
         return self._reader.at_eof() or self._writer.is_closing()
 
     def close(self) -> None:
-        with contextlib.suppress(
-            AttributeError, RuntimeError
-        ):  # the connection is not open, or the event loop has closed
+        # AttributeError: the connection is not open. RuntimeError: the event loop has closed.
+        with contextlib.suppress(AttributeError, RuntimeError):
             self._writer.transport.abort()
 
 
@@ -67,7 +69,8 @@ class TaskRuntime(Runtime):
         self._tasks: set[asyncio.Future[Any]] = set()
 
     def start(self, action: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        task = asyncio.ensure_future(action)
+        task = self.loop.create_task(action)
+        task._log_destroy_pending = False  # the program may close the event loop at any time
         self._tasks.add(task)  # the event loop keeps only a weak reference to the task
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -80,6 +83,7 @@ class TaskRuntime(Runtime):
                 self.stop_watch()
 
         self._watcher = self.loop.create_task(watch, name="lockward")
+        self._watcher._log_destroy_pending = False
         self._watcher.add_done_callback(ended)
 
     async def wait_for(self, event: asyncio.Event, limit: float) -> None:
