@@ -133,6 +133,19 @@ def test_the_grant_of_one_node_is_released_if_another_node_does_not_answer(nodes
     eventually(lambda: not holders(nodes[0].client(), "b"))
 
 
+def test_a_silent_node_does_not_delay_what_a_caller_gives_back_to_another_node(nodes: Any) -> None:
+    cluster, direct = RedisCluster(port=nodes[0].port, host="127.0.0.1"), nodes[1].client()
+    both = MultiLock([Lock(cluster, NAME), Lock(cluster, "b")], timeout=1000, patience=60, response_limit=60)
+    nodes[0].stop()
+    try:
+        before = calls(direct, "lock.release")
+        assert not both.acquire(blocking_timeout=0.5)
+        eventually(lambda: calls(direct, "lock.release") > before and not holders(direct, NAME))
+    finally:
+        nodes[0].resume()
+    eventually(lambda: not holders(nodes[0].client(), "b"))
+
+
 def remove_slot(cluster: Any) -> None:
     """Remove the slot from the client's map, as if no node had the slot when the client loaded the map."""
     cluster.nodes_manager.slots_cache.pop(cluster.keyslot(NAME), None)

@@ -132,6 +132,35 @@ def test_no_release_is_sent_if_no_acquisition_was_sent() -> None:
         assert not [each for each in threading.enumerate() if each not in before and each.name == "lockward-task"]
 
 
+def test_a_release_of_a_named_owner_that_is_cancelled_twice_is_not_late(client: redis.Redis, server: Any) -> None:
+    """A release after the call would end the next tenure of this owner. anyio cancels a task again and again."""
+
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=server.port)
+        lock, go_on = lockward.asyncio.Lock(own, "a", owner="job-7"), asyncio.Event()
+        assert await lock.acquire()
+        runtime = lock._runtime
+        send = runtime.send
+
+        async def send_later(*arguments: Any) -> None:
+            await go_on.wait()
+            await send(*arguments)
+
+        runtime.send = send_later
+        releasing = asyncio.create_task(lock.release())
+        for _ in range(20):
+            await asyncio.sleep(0)
+            releasing.cancel()
+        assert not releasing.done()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await releasing
+        assert not holders(client, "a")
+        await own.connection_pool.disconnect()
+
+    asyncio.run(main())
+
+
 def a_pause_is_over(client: redis.Redis) -> Callable[[], bool]:
     """A condition that becomes true when the lease of another lock ends. This lease is longer than
     each pause between two attempts."""

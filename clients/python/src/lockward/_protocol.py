@@ -6,6 +6,7 @@ names the count of holds that it leads to, and each other request names the fenc
 
 from __future__ import annotations
 
+import asyncio
 from time import monotonic
 from typing import Any, Callable
 
@@ -126,12 +127,25 @@ class Call:
             limit = max(_SHORTEST, min(limit, self.wait_until + 0.19 - monotonic()))
         # An attempt that begins at the end of the patience may take `_SHORTEST` more seconds.
         patience = limit - _SHORTEST if is_owner_used_again else self.patience
-        giving_up = self.runtime.start(Call(self.runtime, patience, self._response_limit).ask(requests))
-        is_interrupted = error is not None and not isinstance(error, Exception)
+        giving_up = [  # a silent node delays no other node
+            self.runtime.start(Call(self.runtime, patience, self._response_limit).ask(group))
+            for _, group in self.runtime.by_node(requests)
+        ]
         if is_owner_used_again:
-            await self.runtime.wait(giving_up, 2.0)  # on a busy machine, the last attempt may take longer
-        elif not self.runtime.is_asynchronous or not is_interrupted:
-            await self.runtime.wait(giving_up, limit)
+            limit = 2.0  # on a busy machine, the last attempt may take longer
+        elif self.runtime.is_asynchronous and not isinstance(error, (Exception, type(None))):
+            return
+        until, cancelled_again = monotonic() + limit, None
+        for each in giving_up:
+            while not each.done() and monotonic() < until:
+                try:
+                    await self.runtime.wait(each, until - monotonic())
+                except asyncio.CancelledError as cancellation:
+                    cancelled_again = cancellation
+                    if not is_owner_used_again:
+                        raise
+        if cancelled_again is not None:
+            raise cancelled_again
 
 
 class Acquisition:
