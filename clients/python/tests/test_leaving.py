@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import linecache
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Callable
 
 import pytest
@@ -159,6 +163,42 @@ def test_a_release_of_a_named_owner_that_is_cancelled_twice_is_not_late(client: 
         await own.connection_pool.disconnect()
 
     asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # the call has not begun
+@pytest.mark.parametrize("call", ["acquire", "release"])
+def test_an_interruption_at_any_line_leaves_no_lock_that_the_program_does_not_hold(
+    client: redis.Redis, call: str
+) -> None:
+    """A signal may come at any line. But it comes before a `with` block ends only within the block."""
+
+    class Interruption:
+        def __init__(self, after: int) -> None:
+            self.left = after
+
+        def __call__(self, frame: Any, event: str, _: Any) -> Any:
+            file, line = frame.f_code.co_filename, linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+            if Path(file).parent != Path(lockward.__file__).parent:
+                return None
+            if event == "line" and not line.strip().startswith("with "):
+                self.left -= 1
+                if not self.left:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+            return self
+
+    for after in itertools.count(1):
+        lock, interruption = lockward.Lock(client, f"{call}:{after}", lease=60), Interruption(after)
+        lock.acquire()
+        if call == "acquire":
+            lock.release()  # the connection stays open
+        sys.settrace(interruption)
+        with suppress(KeyboardInterrupt):
+            getattr(lock, call)()
+        sys.settrace(None)
+        eventually(lambda lock=lock: lock.held or not holders(client, lock.name))
+        if interruption.left > 0:
+            break
 
 
 def a_pause_is_over(client: redis.Redis) -> Callable[[], bool]:

@@ -388,30 +388,29 @@ class LockBase(Generic[E, B, N]):
             is_renewed = self._is_renewed or len(tenures) > 1
             holding = Holding(owner, millis(lease) if lease else 0, tenures, self._kind.event(), named, is_renewed)
             try:
-                is_held = await Acquisition(self, call, holding).run(waits)
+                is_held = await Acquisition(self, call, holding).run(waits, partial(self._keep, holding))
                 if not is_held and waits == call.waits:
                     return False
             except LockLostError:  # the program has not held the lock yet
                 if not call.waits:
                     raise
                 await self._runtime.sleep(0.05)  # the lease may be shorter than a round trip
-            finally:
-                holding.is_over = not is_held
-            waits = call.waits
-        try:
-            self._check_alone()
-        except LockError:  # another caller with the same object has acquired meanwhile
-            holding.is_over = True
-            if self._owner is None:  # with a named owner, both acquisitions are the same tenure
-                await protocol.release(holding, self._call(), False)
-            if self.reentrant:
+            except LockError as error:  # subclasses have other causes than `_check_alone`
+                if not self.reentrant or type(error) is not LockError:
+                    raise
                 return await self._acquire(blocking, blocking_timeout, token)
-            raise
+            waits = call.waits
+        return True
+
+    def _keep(self, holding: Holding) -> None:
+        """Store a granted holding. LockError if another caller with the same object has acquired meanwhile."""
+        for tenure in holding.tenures:  # with a named owner, both acquisitions are the same tenure
+            tenure.is_pending = self._owner is None
+        self._check_alone()
         holding.is_renewed = self._is_renewed
         if self.hold_limit is not None:
             holding.end = holding.granted_at + self.hold_limit
         self._store(holding)
-        return True
 
     def _check_alone(self, waits: bool = False) -> None:
         """LockError if the caller holds the lock, and would wait for itself or hold the lock twice."""
@@ -451,20 +450,14 @@ class LockBase(Generic[E, B, N]):
                 if not isinstance(error, (Exception, GeneratorExit)):  # the release goes on in the background
                     self._runtime.start(self._release_one(holding))
                 raise
-            await self._release_now(holding, call)
-
-    async def _release_now(self, holding: Holding, call: Call) -> None:
-        if holding.is_over:
-            raise lock_error(LockError, "Cannot release a lock that's already unlocked.", self.name)
-        if not holding.held:
-            self._runtime.lose(holding)
-            self._forget(holding)
-            await self._release_others(holding, call)
-            raise lost("release", self.name)
-        if holding.holds == 1:
-            # Forget the holding before the client sends the request: a renewal after the release would report a loss.
-            self._forget(holding)
-        await protocol.release(holding, call, self._owner is not None)
+            if holding.is_over:
+                raise lock_error(LockError, "Cannot release a lock that's already unlocked.", self.name)
+            if not holding.held:
+                self._runtime.lose(holding)
+                self._forget(holding)
+                await self._release_others(holding, call)
+                raise lost("release", self.name)
+            await protocol.release(holding, call, self._owner is not None, partial(self._forget, holding))
 
     async def _release_others(self, holding: Holding, call: Call) -> None:
         """Release all keys of a lock that is lost because one of its keys is lost."""

@@ -157,14 +157,16 @@ class Acquisition:
         for tenure in holding.tenures:
             tenure.is_pending = False
 
-    async def run(self, waits: bool) -> bool:
+    async def run(self, waits: bool, keep: Callable[[], None] = lambda: None) -> bool:
         """Acquire one key after the other, within the call's wait limit. False if a key is still busy at the limit.
 
         If ``waits`` is False, try all keys in one pipeline instead. LockLostError if a key was lost before all keys were
-        held. A wait notices the loss at the end of a slice.
+        held. A wait notices the loss at the end of a slice. When all keys are held, call `keep`. If it fails, give them back.
         """
         try:
             is_held = await self._run(waits)
+            if is_held:
+                keep()
         except BaseException as error:
             await self._give_back(error)
             call = self._call
@@ -189,8 +191,9 @@ class Acquisition:
 
     async def _give_back(self, error: BaseException | None = None) -> None:
         requests = []
+        self._holding.holds, self._holding.is_over = self._holds - 1, self._holds == 1
         for tenure in self._holding.tenures:
-            if tenure.is_pending:
+            if tenure.is_pending or any(request.may_be_granted for request in tenure.requests):
                 tenure.is_pending = False
                 command = ("LOCK.RELEASE", tenure.key, self._holding.owner, "HOLDS", self._holds - 1)
                 requests.append(Request(tenure.key, command))
@@ -265,8 +268,8 @@ class Acquisition:
             await self._call.ask(requests, end, extra)
         finally:
             for tenure, request in zip(tenures, requests):
-                request.end()
                 tenure.is_pending = tenure.is_pending or request.may_be_granted
+                request.end()
         failure: Exception | None = None
         for tenure, request in zip(tenures, requests):
             error = next((reply for reply in request.replies if isinstance(reply, ResponseError)), None)
@@ -283,13 +286,15 @@ class Acquisition:
         return requests
 
 
-async def release(holding: Holding, call: Call, is_owner_named: bool) -> None:
-    """Release one hold of each key. The tenures were held when the release began."""
+async def release(holding: Holding, call: Call, is_owner_named: bool, forget: Callable[[], None]) -> None:
+    """Release one hold of each key. The tenures were held when the release began. Before the last hold, call `forget`."""
     requests = [Request(tenure.key, holding.release_command(tenure)) for tenure in holding.tenures]
     call.until = max(tenure.deadline for tenure in holding.tenures)
     left = holding.holds - 1
     failure: Exception | None = None
     try:
+        if not left:  # before the client sends the request: a renewal after the release would report a loss
+            forget()
         await call.ask(requests)
     except UnreachableError as error:
         failure = error

@@ -91,12 +91,12 @@ class Request:
 
     def take(self, replies: list[Any]) -> None:
         """Note the replies. A reply of an unexpected type counts as an error, but the command may have run."""
-        self.lost_replies -= 1
         for number, command in enumerate((self.command, *self.more)):
             if not is_expected(command[0], replies[number]):
                 replies[number] = ResponseError(f"ERR an unexpected reply to {command[0]}: {replies[number]!r}"[:200])
                 self.lost_replies += 1
         self.replies, self.code = replies, error_code(replies[0])
+        self.lost_replies -= 1  # at the end: after an interruption the reply counts as lost
 
     def shorten(self) -> bool:
         """If the server refuses the lease, take the longest lease that it accepts, once. Return whether to try again."""
