@@ -144,9 +144,7 @@ class LockBase(Generic[E, B, N]):
         for option in ("timeout", "lease", "hold_limit"):
             seconds = getattr(self, option)
             if seconds is not None and not _SHORTEST_LEASE <= seconds < FOREVER:
-                raise ValueError(
-                    f"{option} must be None or a number of at least {_SHORTEST_LEASE} seconds, not {seconds}"
-                )
+                raise ValueError(f"{option} must be None or at least {_SHORTEST_LEASE} seconds, not {seconds}")
         self._owner = self.owner.encode() if isinstance(self.owner, str) else self.owner
         self._encode = self.redis.get_encoder().encode
         #: The keys in the order in which the client acquires them, each with the kind of its lock.
@@ -465,9 +463,7 @@ class LockBase(Generic[E, B, N]):
             requests = [Request(tenure.key, holding.release_command(tenure)) for tenure in holding.tenures]
             await call.give_up(requests, None, self._owner is not None)
 
-    async def _renew(
-        self, verb: str, lease_of: Callable[[Holding, Tenure], Number], needs_timeout: bool = True
-    ) -> bool:
+    async def _renew(self, verb: str, lease_of: Callable[..., Number], needs_timeout: bool = True) -> bool:
         """Set the leases to the numbers of seconds that `lease_of` returns."""
         holding = self._current(verb)
         if needs_timeout and self.timeout is None:
@@ -569,10 +565,8 @@ class MultiLockBase(LockBase[Any, Any, Any]):
             taken_over.add("thread_local")  # Semaphore sets it
         for option in fields(lock):
             if option.name not in taken_over and getattr(lock, option.name) != option.default:
-                name = readable(lock.name)
-                raise ValueError(
-                    f"{option.name} of the lock {name!r} would have no effect: give it to MultiLock instead"
-                )
+                what = f"{option.name} of the lock {readable(lock.name)!r}"
+                raise ValueError(f"{what} would have no effect: give it to MultiLock instead")
 
 
 class ReadWriteLockBase(Generic[L]):

@@ -306,7 +306,7 @@ async def release(holding: Holding, call: Call, is_owner_named: bool, forget: Ca
         await call.give_up(unanswered, interruption, is_owner_named or left > 0)
         raise
     for request in requests:
-        if request.code == "NOTHELD" and request.may_have_run and not left:
+        if request.code == "NOTHELD" and request.lost_replies and not left:
             continue  # the server has executed an earlier attempt, whose reply was lost
         if request.code in DENIALS:
             raise call.lost(holding, "release", request.key, request.reply)

@@ -101,11 +101,11 @@ class Runtime:
             except Exception:
                 logger.exception("the on_lost callback has failed")
 
-        if inspect.iscoroutinefunction(lock.on_lost):
-            self.start(call())
-            return
         try:
-            start_thread("lockward-lost", finish, call())
+            if inspect.iscoroutinefunction(lock.on_lost):
+                self.start(call())
+            else:
+                start_thread("lockward-lost", lambda: finish(call()))
         except RuntimeError:
             logger.exception("the on_lost callback has not been called")
 
@@ -297,9 +297,8 @@ class Runtime:
                         lease = holding.lease if holding.is_renewed else millis(tenure.deadline - now)
                         due.append(holding.renewal(tenure, lease))
                         due[-1].failures = tenure.failures
-                        tenure.renew_at = (
-                            now + holding.lease / 3000
-                        )  # until the outcome of this renewal sets the next time
+                        # The outcome of this renewal sets the next time.
+                        tenure.renew_at = now + holding.lease / 3000
                 then = min([then, deadline, *[tenure.renew_at for tenure in holding.tenures]])
         for node, renewals in self.by_node(due):
             self.start(self._renew(node, renewals, now))

@@ -66,7 +66,7 @@ class Request:
     # cheaper for the many renewals.
     sent = 0.0
     code = ""  # the code of the error, if the first reply is an error
-    lost_replies = 0
+    lost_replies = 0  # of attempts that the server may have executed
     failures = 0  # the number of failed attempts
     is_shortened = False
 
@@ -100,11 +100,11 @@ class Request:
 
     def shorten(self) -> bool:
         """If the server refuses the lease, take the longest lease that it accepts, once. Return whether to try again."""
-        longest = longest_lease(self.reply)
-        if longest is None or longest >= self.lease or self.is_shortened:
+        longest = _LONGEST_LEASE.search(str(self.reply)) if self.code else None
+        if longest is None or int(longest[1]) >= self.lease or self.is_shortened:
             return False
-        self.lease, self.is_shortened = longest, True
-        self.holding.lease = min(self.holding.lease, longest)
+        self.lease, self.is_shortened = int(longest[1]), True
+        self.holding.lease = min(self.holding.lease, self.lease)
         return True
 
     def end(self) -> None:
@@ -113,13 +113,8 @@ class Request:
             self.tenure.requests.remove(self)
 
     @property
-    def may_have_run(self) -> bool:
-        """Whether the server may have executed an attempt whose reply is lost."""
-        return self.lost_replies > 0
-
-    @property
     def may_be_granted(self) -> bool:
-        return self.may_have_run or (self.reply is not None and not self.code)
+        return bool(self.lost_replies) or (self.reply is not None and not self.code)
 
     @property
     def reply(self) -> Any:
@@ -233,9 +228,3 @@ def is_expected(command: str, reply: Any) -> bool:
         is_grant = isinstance(reply, list) and [type(each) for each in reply] == [int, int, int] and min(reply) > 0
         return is_grant or reply is None or isinstance(reply, ResponseError)
     return isinstance(reply, (int, ResponseError)) or command not in ("LOCK.RELEASE", "LOCK.RENEW", "WAIT")
-
-
-def longest_lease(reply: Any) -> int | None:
-    """The longest lease in milliseconds that the server accepts, if it refuses a longer one."""
-    found = _LONGEST_LEASE.search(str(reply)) if isinstance(reply, ResponseError) else None
-    return int(found[1]) if found else None
