@@ -218,6 +218,8 @@ impl Inner {
         let at = Arc::downgrade(node);
         let config = AsyncConnectionConfig::new().set_push_sender(move |push: PushInfo| {
             if let Some(node) = at.upgrade().filter(|_| push.kind == PushKind::Disconnection) {
+                // The next request needs a new connection. A guarded command has only one attempt.
+                *locked(&node.shared) = None;
                 node.broken.send_replace(());
             }
             Ok::<(), redis::aio::SendError>(())

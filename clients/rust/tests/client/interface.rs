@@ -231,6 +231,26 @@ async fn a_guarded_command_runs_and_its_reply_is_converted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_guarded_command_is_not_sent_on_a_cut_connection() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut observer = server.client();
+    soon(async {
+        loop {
+            let lock = client.lock("k").lease(LONG).without_renewal(); // a renewal would find the cut
+            let guard = lock.acquire().await.expect("a guard");
+            observer.call("CLIENT KILL TYPE normal");
+            let checked: Result<String, Error> = guard.guarded(&Cmd::new()).await;
+            guard.release().await.expect("a release");
+            if checked.is_ok() {
+                return; // the client had noticed the cut in time
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_guarded_command_needs_a_lock_of_one_key() {
     let server = Server::start();
     let client = client(&server).await;
