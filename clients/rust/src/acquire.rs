@@ -55,12 +55,13 @@ pub(crate) struct Options {
 impl Options {
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.kind.check()?;
-        let is_zero = |duration: Option<Duration>| duration.is_some_and(|duration| millis(duration) == 0);
+        // The client subtracts a millisecond from each lease, so a lease of one millisecond would be over at once.
+        let is_short = |duration: Option<Duration>| duration.is_some_and(|duration| millis(duration) < 2);
         let why = match self.owner.as_deref() {
             Some(b"*") => "an owner must not be *, which asks the server to make one up",
             Some(owner) if owner.is_empty() || owner.len() > 1_024 => "an owner must be 1 to 1,024 bytes",
-            _ if is_zero(self.lease) => "a lease must be at least 1 millisecond",
-            _ if is_zero(self.hold_limit) => "a hold limit must be at least 1 millisecond",
+            _ if is_short(self.lease) => "a lease must be at least 2 milliseconds",
+            _ if is_short(self.hold_limit) => "a hold limit must be at least 2 milliseconds",
             _ if self.replicas.zip(self.lease).is_some_and(|((_, within), lease)| within >= lease) => {
                 "the time for replicas must be shorter than the lease"
             }

@@ -54,7 +54,7 @@ impl Lock {
         self
     }
 
-    /// How long the lock stays held after this process has died or lost its connection: at least 1 millisecond. While
+    /// How long the lock stays held after this process has died or lost its connection: at least 2 milliseconds. While
     /// the process runs, the client renews the lease each time a third of it has passed. The server limits leases to
     /// `lock.max-lease` and `lock.quarantine`. If the lease is longer, the client takes the longest lease that the
     /// server accepts.
@@ -72,8 +72,8 @@ impl Lock {
         self
     }
 
-    /// Limits the renewals, so that the lock is lost when this time has passed since the acquisition: at least 1
-    /// millisecond. So a holder that hangs loses the lock in the end.
+    /// Limits the renewals, so that the lock is lost when this time has passed since the acquisition: at least 2
+    /// milliseconds. So a holder that hangs loses the lock in the end.
     pub fn hold_limit(mut self, limit: Duration) -> Self {
         self.options.hold_limit = Some(limit);
         self

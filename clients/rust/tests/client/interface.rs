@@ -298,7 +298,8 @@ async fn invalid_options_are_reported() {
     let lock = || client.lock("k");
     for lock in [
         lock().lease(Duration::from_micros(10)),
-        lock().hold_limit(Duration::ZERO),
+        lock().lease(Duration::from_millis(1)),
+        lock().hold_limit(Duration::from_millis(1)),
         lock().owner(""),
         lock().owner("*"),
         lock().slots(0),
