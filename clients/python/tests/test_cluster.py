@@ -133,17 +133,20 @@ def test_the_grant_of_one_node_is_released_if_another_node_does_not_answer(nodes
     eventually(lambda: not holders(nodes[0].client(), "b"))
 
 
-def test_a_silent_node_does_not_delay_what_a_caller_gives_back_to_another_node(nodes: Any) -> None:
-    cluster, direct = RedisCluster(port=nodes[0].port, host="127.0.0.1"), nodes[1].client()
-    both = MultiLock([Lock(cluster, NAME), Lock(cluster, "b")], timeout=1000, patience=60, response_limit=60)
-    nodes[0].stop()
+@pytest.mark.parametrize("silent", [0, 1])
+def test_a_silent_node_does_not_delay_what_a_caller_gives_back_to_another_node(nodes: Any, silent: int) -> None:
+    cluster, direct = RedisCluster(port=nodes[0].port, host="127.0.0.1"), nodes[1 - silent].client()
+    names = ["b", NAME]  # in the order in which the client asks for them
+    both = MultiLock([Lock(cluster, name) for name in names], timeout=1000, patience=60, response_limit=60)
+    nodes[silent].stop()
     try:
-        before = calls(direct, "lock.release")
+        acquired, released = calls(direct, "lock.acquire"), calls(direct, "lock.release")
         assert not both.acquire(blocking_timeout=0.5)
-        eventually(lambda: calls(direct, "lock.release") > before and not holders(direct, NAME))
+        eventually(lambda: calls(direct, "lock.release") > released and not holders(direct, names[1 - silent]))
+        assert calls(direct, "lock.acquire") == acquired + 1, "the call goes on after its wait limit"
     finally:
-        nodes[0].resume()
-    eventually(lambda: not holders(nodes[0].client(), "b"))
+        nodes[silent].resume()
+    eventually(lambda: not holders(nodes[silent].client(), names[silent]))
 
 
 def remove_slot(cluster: Any) -> None:

@@ -387,7 +387,7 @@ class LockBase(Generic[E, B, N]):
             holding = Holding(owner, millis(lease) if lease else 0, tenures, self._kind.event(), named, is_renewed)
             try:
                 is_held = await Acquisition(self, call, holding).run(waits, partial(self._keep, holding))
-                if not is_held and waits == call.waits:
+                if not is_held and (waits == call.waits or call.is_late()):
                     return False
             except LockLostError:  # the program has not held the lock yet
                 if not call.waits:
