@@ -236,17 +236,11 @@ impl<H> WaitQueue<H> {
         })
     }
 
-    /// The owner's earliest place for which `is_meant` returns true.
-    pub fn first_of(
-        &self,
-        owner: &Owner,
-        hash: OwnerHash,
-        is_meant: impl Fn(&Queued<H>) -> bool,
-    ) -> Option<Position> {
-        let is_this = |position: &&Position| {
-            self.at(**position).is_some_and(|queued| queued.owner() == owner && is_meant(queued))
-        };
-        self.by_owner.get(&hash)?.iter().find(is_this).copied()
+    /// The owner's places, in the order of the queue.
+    pub fn places_of(&self, owner: &Owner, hash: OwnerHash) -> impl Iterator<Item = (Position, &Queued<H>)> {
+        let positions = self.by_owner.get(&hash).into_iter().flat_map(Positions::iter);
+        let places = positions.filter_map(|position| Some((*position, self.at(*position)?)));
+        places.filter(move |(_, queued)| queued.owner() == owner)
     }
 
     /// A short key in the same cluster slot as the lock. The short key is computed once.

@@ -29,6 +29,8 @@
 //!   a limit is also in `limits`.
 //! - A kept place is indexed by its position, by its owner and by its age, and in `limits`. The position of
 //!   the place is in `places` while the place holds back the waiters behind it, and in `passed_over` afterwards.
+//! - The places of an owner that name a count of holds come before its other places, because a request that names a
+//!   count takes over the first place. (A place that is kept after RENAME may come later. It ends in its time.)
 //! - A queue without waiters and kept places does not exist.
 //! - A queue with a due time is in `due`, at that time or earlier. A renewal or a hand-off makes the due time later,
 //!   but does not move the entry. The module then checks the queue once too early, finds that the queue is not due, and
@@ -342,7 +344,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     }
 
     fn first_place_of(&self, queue: QueueId, owner: &Owner) -> Option<Position> {
-        self.queues.get(&queue)?.first_of(owner, self.hash(owner), |_| true)
+        self.queues.get(&queue)?.places_of(owner, self.hash(owner)).next().map(|(position, _)| position)
     }
 
     fn hash(&self, owner: &Owner) -> OwnerHash {
@@ -392,9 +394,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     /// The earliest wait of `owner` in a queue.
     #[must_use]
     pub fn first_of(&self, queue: QueueId, owner: &Owner) -> Option<&Waiter<H>> {
-        let entry = self.queues.get(&queue)?;
-        let is_wait = |queued: &Queued<H>| queued.waiter().is_some();
-        entry.at(entry.first_of(owner, self.hash(owner), is_wait)?)?.waiter()
+        self.queues.get(&queue)?.places_of(owner, self.hash(owner)).find_map(|(_, queued)| queued.waiter())
     }
 
     /// Removes the first place of `owner` in a queue. Returns the wait in that place; `None` for a kept place.
@@ -408,35 +408,32 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
 
     /// Removes the earliest wait of `owner` from a queue. Kept places of the owner before this wait are removed too.
     pub fn pop_owner(&mut self, queue: QueueId, owner: &Owner) -> Option<Waiter<H>> {
-        self.pop_where(queue, owner, |_| true)
+        self.pop_while(queue, owner, |_| true)
     }
 
     /// Removes the earliest wait of `owner` that names a count of holds above `holds`. Kept places of the owner that
-    /// come before this wait and name a count above `holds` are removed too.
+    /// come before this wait are removed too. The search ends at the first place that names no such count.
     pub fn pop_naming_more(&mut self, queue: QueueId, owner: &Owner, holds: u32) -> Option<Waiter<H>> {
-        self.pop_where(queue, owner, |queued| queued.holds().is_some_and(|named| named > holds))
+        self.pop_while(queue, owner, |queued| queued.holds() > Some(holds))
     }
 
-    /// Removes the kept places of an owner that holds the lock.
+    /// Removes the kept places of an owner that holds the lock and does not wait.
     pub(crate) fn end_places_of(&mut self, queue: QueueId, owner: &Owner, now: Instant) {
-        let hash = self.hash(owner);
-        let is_kept = |queued: &Queued<H>| queued.waiter().is_none();
-        while let Some(entry) = self.queues.get(&queue)
-            && let Some(position) = entry.first_of(owner, hash, is_kept)
-        {
+        while let Some(position) = self.first_place_of(queue, owner) {
             self.end_place(queue, position, now);
         }
     }
 
-    fn pop_where(
+    /// Removes the first places of `owner` while `is_meant` returns true, up to the first wait. Returns this wait.
+    fn pop_while(
         &mut self,
         queue: QueueId,
         owner: &Owner,
         is_meant: impl Fn(&Queued<H>) -> bool,
     ) -> Option<Waiter<H>> {
-        let hash = self.hash(owner);
         loop {
-            let position = self.queues.get(&queue)?.first_of(owner, hash, &is_meant)?;
+            let position = self.first_place_of(queue, owner)?;
+            self.queues.get(&queue)?.at(position).filter(|queued| is_meant(queued))?;
             if let Who::Present(waiter) = self.remove(queue, position)?.who {
                 return Some(waiter);
             }
