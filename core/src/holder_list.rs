@@ -187,7 +187,26 @@ impl HolderList {
                 }
                 modes.into_iter().collect()
             }
-            Self::Many(indexed) => indexed.load_without(mode),
+            Self::Many(indexed) => indexed.load_without([mode]),
+        }
+    }
+
+    /// The load of the holders whose leases are not over. Visits these holders or the others, whichever are fewer.
+    pub fn load_present(&self, now: Instant) -> Load {
+        match self {
+            Self::Few(holders) => {
+                holders.iter().filter(|holder| !holder.is_over(now)).map(|holder| holder.mode).collect()
+            }
+            Self::Many(indexed) => {
+                let mode = |(_, token): &_| indexed.by_token.get(token).map(|holder| holder.mode);
+                let (over, sorted) = (self.count_expired(now), indexed.by_deadline.iter());
+                let present = sorted.len().saturating_sub(over);
+                if present < over {
+                    sorted.rev().take(present).filter_map(mode).collect()
+                } else {
+                    indexed.load_without(sorted.take(over).filter_map(mode))
+                }
+            }
         }
     }
 
@@ -353,10 +372,16 @@ impl Indexed {
         Load { weight: self.weight, slots }
     }
 
-    fn load_without(&self, mode: Mode) -> Load {
-        let is_left = |(slots, count): &(&Slots, &usize)| **slots != mode.slots || **count > 1;
-        let slots = self.limits.iter().find(is_left).map_or(Slots::SHARED, |(slots, _)| *slots);
-        Load { weight: self.weight.saturating_sub(u64::from(mode.weight.number())), slots }
+    /// The load without holders of these modes.
+    fn load_without(&self, modes: impl IntoIterator<Item = Mode>) -> Load {
+        let (mut weight, mut limits) = (self.weight, BTreeMap::<Slots, usize>::new());
+        for mode in modes {
+            weight = weight.saturating_sub(mode.weight.number().into());
+            let count = limits.entry(mode.slots).or_default();
+            *count = count.saturating_add(1);
+        }
+        let is_left = |(slots, count): &(&Slots, &usize)| limits.get(*slots) < Some(*count);
+        Load { weight, slots: self.limits.iter().find(is_left).map_or(Slots::SHARED, |(slots, _)| *slots) }
     }
 
     fn of_owner(&self, owner: &Owner) -> Option<&Holder> {
@@ -496,6 +521,7 @@ mod tests {
             assert_eq!(sorted(list.expired(at, 99)), sorted(trees.expired(at, 99)), "{what}");
             assert_eq!(list.expired(at, 2).len(), trees.expired(at, 2).len(), "{what}");
             assert_eq!(list.count_expired(at), trees.count_expired(at), "{what}");
+            assert_eq!(list.load_present(at), trees.load_present(at), "{what}");
         }
         for known in list.iter() {
             assert_eq!(trees.of_owner(&known.owner), Some(known), "{what}");

@@ -258,6 +258,16 @@ impl Lock {
         }
     }
 
+    /// The load of the tenures whose leases are not over. Costs O(log n) for each lease that is over.
+    #[must_use]
+    pub fn load_present(&self, now: Instant) -> Load {
+        match &self.0 {
+            Repr::One(_) if self.any_expired(now) => Load::NONE,
+            Repr::One(_) | Repr::List(None) => self.load(),
+            Repr::List(Some(list)) => list.holders.load_present(now),
+        }
+    }
+
     /// The load of the present tenures, except the tenure with this token.
     pub(crate) fn load_without(&self, token: Option<FencingToken>) -> Load {
         let Some(holder) = token.and_then(|token| self.of_token(token)) else { return self.load() };

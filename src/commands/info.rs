@@ -87,11 +87,9 @@ pub struct Holding {
 impl Holding {
     /// `None` when nobody holds the lock. A holder whose lease is over does not count, although it may still be stored.
     fn of(lock: &Lock, most: usize, now: Instant) -> Option<Self> {
-        let present = || lock.holders().filter(|holder| !holder.is_over(now));
-        let count = lock.count_present(now);
-        let all = count == lock.holders().len();
-        let load = if all { lock.load() } else { present().map(|holder| holder.mode).collect() };
-        (count > 0).then(|| Self { first: present().take(most).map(Holder::cloned).collect(), count, load })
+        let present = lock.holders().filter(|holder| !holder.is_over(now));
+        let (count, load) = (lock.count_present(now), lock.load_present(now));
+        (count > 0).then(|| Self { first: present.take(most).map(Holder::cloned).collect(), count, load })
     }
 }
 

@@ -374,8 +374,9 @@ impl Both {
             let deadlines = || holders.iter().map(|holder| holder.deadline);
             prop_assert_eq!(lock.first_deadline(), deadlines().min());
             prop_assert_eq!(lock.last_deadline(), deadlines().max());
-            let present = holders.iter().filter(|holder| !holder.is_over(world.mono)).count();
-            prop_assert_eq!(lock.count_present(world.mono), present);
+            let present = || holders.iter().filter(|holder| !holder.is_over(world.mono));
+            prop_assert_eq!(lock.count_present(world.mono), present().count());
+            prop_assert_eq!(lock.load_present(world.mono), present().map(|holder| holder.mode).collect());
             for holder in &holders {
                 prop_assert_eq!(lock.holder(holder.owner), Some(*holder));
                 prop_assert_eq!(lock.of_token(holder.token), Some(*holder));
