@@ -170,10 +170,16 @@ impl PendingReplies {
         }
     }
 
-    /// A lock has another name now.
+    /// A lock has another name now. The lock may have very many holders, and there may be many replies. So this function
+    /// visits the fewer of the two.
     pub fn moved(&mut self, lock: &Lock, to: &LockName) {
-        if !self.is_empty() {
-            self.moved.extend(lock.holders().map(|holder| (holder.token, to.clone())));
+        let here = |token| (token, to.clone());
+        if lock.holders().len() <= self.replies.len().saturating_add(self.undelivered.len()) {
+            self.moved.extend(lock.holders().map(|holder| here(holder.token)));
+        } else {
+            let granted = self.replies.values().filter_map(PendingReply::granted);
+            let tokens = granted.chain(self.undelivered.iter().map(|undelivered| undelivered.token));
+            self.moved.extend(tokens.filter(|token| lock.of_token(*token).is_some()).map(here));
         }
     }
 

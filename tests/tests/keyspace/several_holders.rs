@@ -420,6 +420,23 @@ fn the_memory_of_very_many_holders_is_given_back() {
     }
 }
 
+/// The module remembers the new name for each grant that is not delivered yet. It must not do so for each holder.
+#[test]
+fn a_rename_of_a_lock_with_many_holders_takes_no_memory_while_a_grant_is_delivered() {
+    let (_server, mut client, mut b) = Server::start_contended();
+    client.call_all((0..50_000).map(|number| format!("LOCK.ACQUIRE crowded owner-{number} SHARED")));
+    let [_, before, _, after] =
+        client.transact(["LOCK.RELEASE lock A", "INFO memory", "RENAME crowded renamed", "INFO memory"]);
+    let used_memory = |info: &Reply| {
+        let text = info.text();
+        let number = text.lines().find_map(|line| line.strip_prefix("used_memory:")).map(str::parse::<i64>);
+        number.expect("used_memory").expect("a number")
+    };
+    let (before, after) = (used_memory(&before), used_memory(&after));
+    assert!(after < before + 500_000, "{before} bytes grew to {after}");
+    assert_eq!(b.reply().grant().holds, 1);
+}
+
 #[test]
 fn a_lock_with_many_holders_is_freed_in_the_background() {
     let server = Server::start();
