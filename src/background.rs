@@ -83,6 +83,7 @@ pub fn work(context: Context) {
     if follows {
         state::with(|state| state.pending.drop_undelivered());
         end_waits_at_replica(slice);
+        drop_discarded(slice);
         return;
     }
     if Context::paused() {
@@ -93,7 +94,7 @@ pub fn work(context: Context) {
     put_back(context, now, slice);
     replicate_dropped_locks(context, slice);
     serve_due(context, now, slice);
-    while !slice.is_over() && state::with(|state| state.store.drop_discarded()) {}
+    drop_discarded(slice);
     if queues_are_due {
         let round_is_over = sweeps::sweep_queues(context, now, Slice::of_micros(SWEEP_SLICE));
         state::with(|state| state.wakeup_timer.queues.went_on(round_is_over, mono()));
@@ -102,6 +103,11 @@ pub fn work(context: Context) {
         let round_is_over = sweeps::sweep_dropped_locks(context, now, Slice::of_micros(SWEEP_SLICE));
         state::with(|state| state.wakeup_timer.dropped_locks.went_on(round_is_over, mono()));
     }
+}
+
+/// Frees locks that are not needed any more. This work is no write, so a replica does it too.
+fn drop_discarded(slice: Slice) {
+    while !slice.is_over() && state::with(|state| state.store.drop_discarded()) {}
 }
 
 fn hold_back(now: Instant) {

@@ -438,6 +438,21 @@ fn a_rename_of_a_lock_with_many_holders_takes_no_memory_while_a_grant_is_deliver
 }
 
 #[test]
+fn a_demoted_primary_gives_back_the_memory_of_tenures_that_ended_before() {
+    let server = Server::start();
+    let mut client = server.client();
+    let before = client.stat("memory", "used_memory");
+    let acquire = |number| format!("LOCK.ACQUIRE lock owner-{number} SHARED PX 1000");
+    client.call_all((0..20_000).map(acquire));
+    client.call("PERSIST lock");
+    eventually("the leases are over", || {
+        client.call("LOCK.GUARD lock 1").error() == "FENCED the lock is free"
+    });
+    client.transact(["LOCK.ACQUIRE lock W PX 600000", "REPLICAOF 127.0.0.1 1"]);
+    eventually("the memory is given back", || client.stat("memory", "used_memory") < before + 500_000);
+}
+
+#[test]
 fn a_lock_with_many_holders_is_freed_in_the_background() {
     let server = Server::start();
     let mut client = server.client();
