@@ -61,10 +61,11 @@ impl State {
         }
     }
 
-    /// Sets when the lock of a wait queue must be checked again, if clients still wait.
+    /// Sets when the lock of a wait queue must be checked again, if clients still wait. If the check is overdue, its
+    /// time is now. So a lock that needs many checks in a row does not delay the checks of other locks.
     pub fn set_due(&mut self, queue: QueueId, due: Option<Instant>, now: Instant) {
         if !self.store.queues.is_empty(queue) {
-            self.store.queues.set_due(queue, due);
+            self.store.queues.set_due(queue, due.map(|due| due.max(now)));
             self.rearm(now);
         }
     }

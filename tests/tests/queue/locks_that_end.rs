@@ -71,6 +71,24 @@ fn leases_that_end_together_serve_the_waiters_of_each_lock() {
     }
 }
 
+/// The module ends very many leases in several steps. Between these steps it serves the waiters of other locks.
+#[test]
+fn very_many_leases_that_end_together_do_not_delay_the_waiters_of_other_locks() {
+    let server = Server::start();
+    let mut a = server.client();
+    a.call_all((0..20_000).map(|number| format!("LOCK.ACQUIRE crowded owner-{number} SHARED PX 600000")));
+    a.acquire("crowded last SHARED PX 600000");
+    a.acquire("lock A PX 600000");
+    let mut b = server.waiter("crowded B SLOTS 2 BLOCK 0");
+    let mut c = server.waiter("lock C BLOCK 0");
+    a.call("MULTI");
+    a.call_all((0..20_000).map(|number| format!("LOCK.RENEW crowded owner-{number} PX 1")));
+    a.call("LOCK.RENEW lock A PX 1");
+    a.call("EXEC");
+    let [b, c] = [&mut b, &mut c].map(|waiter| waiter.reply().grant().token);
+    assert!(c < b, "C was granted its lock after B");
+}
+
 #[test]
 fn del_serves_the_first_waiter() {
     assert_served_after("DEL lock");
