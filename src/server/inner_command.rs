@@ -196,14 +196,17 @@ unsafe fn known_keys(
 ) -> Vec<(usize, c_int)> {
     // SAFETY: the caller promises valid strings.
     let words: Vec<&[u8]> = argv.iter().map(|word| unsafe { string_bytes(*word) }).collect();
-    // A call with a wrong number of words has no keys: it ends with an error.
-    let command = known_command_or_sub(&words).filter(|command| command.takes(words.len()));
-    let Some(command) = command else { return Vec::new() };
+    // SAFETY: the caller promises a valid context and valid strings.
+    let by_server = || unsafe { keys_by_server(context, argv) };
+    // If `rename-command` has removed COMMAND, the module knows no command, but the server still knows most keys. For a
+    // wrong number of words the server names no keys.
+    let Some(command) = known_command_or_sub(&words).filter(|command| command.takes(words.len())) else {
+        return by_server();
+    };
     if let Some(keys) = command.keys(words.len()) {
         return keys;
     }
-    // SAFETY: the caller promises a valid context and valid strings.
-    let keys = unsafe { keys_by_server(context, argv) };
+    let keys = by_server();
     if keys.is_empty() {
         return command.counted_keys(&words);
     }

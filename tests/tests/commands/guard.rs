@@ -491,6 +491,17 @@ fn in_a_cluster_all_keys_must_be_in_one_slot() {
     assert_eq!(moved.error_word(), "MOVED");
 }
 
+/// A guarded command that wrote to another slot would damage the data of Redis 7.4 and later, and of Valkey.
+#[test]
+fn in_a_cluster_without_command_all_keys_must_still_be_in_one_slot() {
+    let cluster = Cluster::start_primaries(Setup::new().config("rename-command COMMAND \"\""), 1);
+    let mut client = cluster.nodes()[0].client();
+    let token = client.acquire("{tag}lock A PX 600000").token;
+    assert_eq!(client.call(format!("LOCK.GUARD {{tag}}lock {token} SET {{tag}}data 1")), Reply::ok());
+    let elsewhere = client.call(format!("LOCK.GUARD {{tag}}lock {token} SET other 1"));
+    assert_eq!(elsewhere.error_word(), "CROSSSLOT");
+}
+
 #[test]
 fn a_blocking_command_of_another_module_is_refused() {
     let server = Setup::new().beside_another().start();
