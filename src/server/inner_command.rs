@@ -3,7 +3,7 @@
 use super::call_reply::CallReply;
 use super::command::KeyUse;
 use super::context::Context;
-use super::known_commands::{known_command, known_command_or_sub};
+use super::known_commands::{LONGEST_NAME, known_command, known_command_or_sub};
 use super::shared::on_main_thread;
 use super::strings::{ArgumentStrings, string_bytes};
 use redis_module::raw;
@@ -25,9 +25,6 @@ pub enum InnerRefused {
     /// The server has returned no reply.
     NoReply,
 }
-
-/// The longest name of a command that the module looks up.
-const LONGEST_NAME: usize = 127;
 
 /// The inner command of the running command.
 pub struct InnerCommand<'a> {
@@ -52,7 +49,7 @@ impl<'a> InnerCommand<'a> {
             return Err(InnerRefused::WaitsForReplicas);
         }
         let mut copied = [0; LONGEST_NAME + 1];
-        match copied.get_mut(..name.len()).filter(|copy| copy.len() <= LONGEST_NAME && !name.contains(&0)) {
+        match copied.get_mut(..name.len()).filter(|_| may_be_name(name)) {
             Some(copy) => copy.copy_from_slice(name),
             None => return Err(InnerRefused::NoSuchCommand),
         }
@@ -144,6 +141,11 @@ impl<'a> InnerCommand<'a> {
 /// The beginning of the error of Redis 7.0 when the user may not run a command that a module calls.
 const OLD_ACL_ERROR: &[u8] = b"ERR acl verification failed, ";
 
+/// Whether a command may have this name.
+fn may_be_name(name: &[u8]) -> bool {
+    name.len() <= LONGEST_NAME && !name.contains(&0)
+}
+
 fn is_own(name: &[u8]) -> bool {
     name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"lock."))
 }
@@ -176,8 +178,10 @@ pub unsafe fn report_keys(
             report(1, c_int::try_from(KeyUse::Read.flags()).unwrap_or_default());
         }
         let inner = argv.get(at..).unwrap_or_default();
-        // An inner command of this module is refused when it runs, so its keys are not reported.
-        if inner.first().is_none_or(|name| is_own(string_bytes(*name))) {
+        // An inner command of this module, or without a possible name, is refused when it runs. So its keys are not
+        // reported.
+        let is_refused = |name: &[u8]| is_own(name) || !may_be_name(name);
+        if inner.first().is_none_or(|name| is_refused(string_bytes(*name))) {
             return true;
         }
         let keys = if on_main_thread() { known_keys(context, inner) } else { keys_by_server(context, inner) };

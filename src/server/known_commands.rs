@@ -10,6 +10,9 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_int};
 use std::rc::Rc;
 
+/// The longest name of a command or subcommand that the module looks up, in bytes.
+pub const LONGEST_NAME: usize = 127;
+
 /// What the server reports about a command.
 pub struct KnownCommand {
     /// Whether a module has registered the command.
@@ -76,7 +79,7 @@ pub fn known_command(name: &CStr) -> Option<Rc<KnownCommand>> {
 pub fn known_command_or_sub(words: &[&[u8]]) -> Option<Rc<KnownCommand>> {
     let (name, rest) = words.split_first()?;
     let known = known_command(&CString::new(*name).ok()?)?;
-    match rest.first().filter(|_| known.has_subcommands) {
+    match rest.first().filter(|sub| known.has_subcommands && sub.len() <= LONGEST_NAME) {
         Some(sub) => known_command(&CString::new([*name, *sub].join(&b'|')).ok()?),
         None => Some(known),
     }

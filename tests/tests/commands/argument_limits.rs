@@ -345,6 +345,10 @@ fn an_argument_of_the_largest_size_is_refused_without_a_copy() {
     ] {
         stage.refused(&[words(command), vec![value.clone()]].concat(), error);
     }
+    for guard in ["LOCK.GUARD lock 5", "LOCK.GUARD lock 5 XGROUP"] {
+        let call = [words("COMMAND GETKEYS"), words(guard), vec![value.clone()]].concat();
+        assert_eq!(stage.client.call(call).items().len(), 1, "{guard}");
+    }
     let more = stage.client.stat("memory", "used_memory_peak") - before;
     println!(
         "an argument of {size} bytes: {before} bytes for EXISTS at most, and {more} more for the lock commands"
