@@ -75,15 +75,17 @@ impl<'a> InnerCommand<'a> {
 
     /// In a transaction or a script the server itself lets no command block. Outside of transactions and scripts, the
     /// server aborts when another module's command blocks during this call. So outside, this function refuses such a
-    /// command if the command has the flag `blocking`. A command without the flag may still block. If the server can
-    /// return a promise (Redis from 7.2 on, and Valkey), the module calls such a command in the mode that allows a
-    /// promise as its reply.
+    /// command if the command has the flag `blocking`. A command without the flag may still block, and so may a command
+    /// about which the server has no COMMAND to tell. If the server can return a promise (Redis from 7.2 on, and
+    /// Valkey), the module calls such a command in the mode that allows a promise as its reply.
     fn call(&self, context: Context) -> Result<CallReply, InnerRefused> {
-        let may_block = known_command(self.name())
-            .filter(|command| command.of_module && !context.flags().in_transaction_or_script());
-        let (as_client, as_server) = match may_block {
+        let known = known_command(self.name());
+        let cannot_block = known.as_ref().is_some_and(|command| !command.of_module)
+            || context.flags().in_transaction_or_script();
+        let (as_client, as_server) = match known {
+            _ if cannot_block => (c"0!CESMv", c"0!ESMv"),
             Some(command) if command.says_it_blocks => return Err(InnerRefused::Blocks),
-            Some(_) if CallReply::may_be_promise() => (c"0!CESMKv", c"0!ESMKv"),
+            Some(_) | None if CallReply::may_be_promise() => (c"0!CESMKv", c"0!ESMKv"),
             Some(_) | None => (c"0!CESMv", c"0!ESMv"),
         };
         let mut reply = self.call_as(context, as_client)?;

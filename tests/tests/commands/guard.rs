@@ -525,6 +525,20 @@ fn a_blocking_command_of_another_module_is_refused() {
     assert_eq!(taken.items().len(), 3, "{taken:?}");
 }
 
+/// Redis 7.0 cannot run a blocking command for a module, and without COMMAND the module does not know that it blocks.
+#[test]
+fn a_blocking_command_of_another_module_is_refused_without_command_too() {
+    let server = Setup::new().beside_another().config("rename-command COMMAND \"\"").start();
+    let mut client = server.client();
+    let token = client.acquire("lock A PX 600000").token;
+    if server.has_redis(7, 2) {
+        let refused = client.call(format!("LOCK.GUARD lock {token} EMPTY.WAIT line"));
+        assert_eq!(refused.error(), "ERR LOCK.GUARD cannot run a command of a module that blocks");
+        client.call("EMPTY.PASS line");
+    }
+    assert_eq!(client.call(format!("LOCK.GUARD lock {token} SET data 1")), Reply::ok());
+}
+
 #[test]
 fn statistics_and_monitor_show_the_guard_and_the_command() {
     let (server, mut client, token) = held();
