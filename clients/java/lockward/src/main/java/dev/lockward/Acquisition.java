@@ -5,7 +5,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
-import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
@@ -19,25 +18,25 @@ import org.jspecify.annotations.Nullable;
  */
 final class Acquisition {
     /** A long wait is a series of requests. Each of them blocks for at most this time: a slice of the wait. */
-    private static final long SLICE = TimeUnit.SECONDS.toNanos(10);
+    private static final long SLICE = 10_000;
 
-    /** How long the server keeps the position in the queue between two slices, or when a connection breaks, in milliseconds. */
+    /** How long the server keeps the position in the queue between two slices, or when a connection breaks. */
     private static final long KEEP = 5_000;
 
-    /** The lease of a grant that ends a wait, in milliseconds, until the client confirms the grant. */
+    /** The lease of a grant that ends a wait, until the client confirms the grant. */
     private static final long SHORT_LEASE = 3_000;
 
     /** How long after the wait limit a reply may still arrive. */
-    private static final long GRACE = TimeUnit.MILLISECONDS.toNanos(100);
+    private static final long GRACE = 100;
 
-    /** When a call fails, the caller waits at most this long until the granted keys are released. */
-    private static final long GIVE_UP_LIMIT = TimeUnit.MILLISECONDS.toNanos(200);
+    /** When a call fails, the caller waits at most this long until all keys are given up. */
+    private static final long GIVE_UP_LIMIT = 200;
 
-    /** How long after the end of a call the client may still repeat a release that the caller waits for. */
-    private static final long GIVE_UP_GRACE = TimeUnit.MILLISECONDS.toNanos(50);
+    /** How long after the end of a call the caller may still wait until all keys are given up. */
+    private static final long GIVE_UP_GRACE = 50;
 
     /** The pause before an acquisition starts again. It prevents a busy loop if the lease is shorter than a round trip. */
-    private static final long PAUSE_AFTER_LOSS = TimeUnit.MILLISECONDS.toNanos(50);
+    private static final long PAUSE_AFTER_LOSS = 50;
 
     /** True: granted; false: busy. */
     final CompletableFuture<Boolean> result = new CompletableFuture<>();
@@ -52,13 +51,14 @@ final class Acquisition {
     private final LockRequest request;
     private final boolean isRenewed;
     private final boolean isWaiting;
+    private final long wait;
     private final long waitEnd;
     private final long patience;
 
     /** When the call ends: a later reply does not count. */
     private final long end;
 
-    /** In milliseconds; 0 for the server's default. */
+    /** 0 for the server's default. */
     private volatile long lease;
 
     /** The keys that were requested since the acquisition last started. */
@@ -71,20 +71,20 @@ final class Acquisition {
      *
      * @param mine the thread's tenures, by key. The keys of this map are re-entered
      * @param thread the thread that will hold the lock, if any
-     * @param named the named lease in milliseconds, which is not renewed; 0 for the lease of the request
-     * @param wait the wait limit in nanoseconds; 0 does not wait
+     * @param named the named lease, which is not renewed; 0 for the lease of the request
+     * @param wait the wait limit; 0 does not wait
      */
     Acquisition(LockRequest request, Map<String, Tenure> mine, @Nullable Thread thread, long named, long wait) {
         this.client = request.client;
         this.request = request;
-        lease = Math.min(named == 0 ? request.lease : named, Clock.millis(request.holdLimit));
+        lease = Math.min(named == 0 ? request.lease : named, request.holdLimit);
         isRenewed = request.isRenewed && named == 0;
+        this.wait = wait;
         isWaiting = wait > 0;
         String owner = request.newOwner();
         request.keys.forEach(key -> {
             Tenure present = mine.get(key);
-            // A thread need not unlock a lock with a named lease. When this lease is over, the thread begins a new
-            // tenure.
+            // A thread need not unlock a lock with a named lease. After this lease, the thread begins a new tenure.
             if (present == null || present.isLeft()) {
                 tenures.add(new Tenure(request, key, owner, thread));
             } else {
@@ -93,16 +93,21 @@ final class Acquisition {
             }
         });
         isReentry = tenures.stream().anyMatch(tenure -> tenure.holds > 0);
-        patience = client.patience + Clock.nanos(request.replicas.within());
-        waitEnd = Clock.now() + wait;
+        patience = client.patience + request.replicas.within();
+        waitEnd = Clock.now() + wait + 1; // the present millisecond has partly passed
         end = isWaiting ? waitEnd + GRACE : waitEnd + patience;
     }
 
     Acquisition start() {
-        if (tenures.size() > 1) {
-            tryTogether();
-        } else {
-            acquireNext(0);
+        if (tenures.size() == 1) {
+            acquireAll(false);
+            return this;
+        }
+        client.pipeline.lock(); // without this lock, two threads of this client could get one key each, and both fail
+        try {
+            acquireAll(true);
+        } finally {
+            client.pipeline.unlock();
         }
         return this;
     }
@@ -110,45 +115,31 @@ final class Acquisition {
     /** Starts, and waits for the result. An interrupt cancels the acquisition. */
     boolean run(boolean isInterruptible) throws InterruptedException {
         start();
-        if (!isInterruptible) {
-            return Clock.await(result);
-        }
         try {
-            return Clock.awaitInterruptibly(result);
+            return isInterruptible ? Clock.awaitInterruptibly(result) : Clock.await(result);
         } catch (InterruptedException interrupt) {
             Clock.await(cancel());
             throw interrupt;
         }
     }
 
-    /** Ends the acquisition. The future completes when all granted keys have been released, or after 200 ms. */
+    /** Ends the acquisition. The future completes when all keys are given up, or after 200 ms. */
     CompletableFuture<?> cancel() {
         isCancelled = true;
         begun.forEach(key -> key.call.cancel());
-        return result.handle((isGranted, error) -> giveBack(false)).thenCompose(given -> given);
+        return result.handle((isGranted, error) -> giveUp()).thenCompose(given -> given);
     }
 
-    private void tryTogether() {
-        List<CompletableFuture<Boolean>> tries;
-        client.pipeline.lock(); // without this lock, two threads of this client could get one key each, and both fail
-        try {
-            tries = tenures.stream().map(tenure -> acquire(tenure, false)).toList();
-        } finally {
-            client.pipeline.unlock();
+    /** @param isTrial whether to try the keys together. Otherwise acquires them one after the other, and may wait for each */
+    private void acquireAll(boolean isTrial) {
+        CompletableFuture<Boolean> all = CompletableFuture.completedFuture(true);
+        for (Tenure tenure : tenures) {
+            all = isTrial
+                    ? acquire(tenure, false).thenCombine(all, Boolean::logicalAnd)
+                    : all.thenCompose(isGranted ->
+                            isGranted ? acquire(tenure, isWaiting) : CompletableFuture.completedFuture(false));
         }
-        Clock.all(tries.stream())
-                .whenComplete((all, error) ->
-                        ended(true, error == null && tries.stream().allMatch(CompletableFuture::join), error));
-    }
-
-    private void acquireNext(int index) {
-        acquire(tenures.get(index), isWaiting).whenComplete((isGranted, error) -> {
-            if (error == null && isGranted && index + 1 < tenures.size()) {
-                acquireNext(index + 1);
-            } else {
-                ended(false, error == null && isGranted, error);
-            }
-        });
+        all.whenComplete((isGranted, error) -> ended(isTrial, error == null && isGranted, error));
     }
 
     private CompletableFuture<Boolean> acquire(Tenure tenure, boolean waits) {
@@ -171,25 +162,28 @@ final class Acquisition {
                 .orElse(null);
     }
 
-    /** @param wereTriedTogether whether the keys were only tried, and not waited for yet */
-    private void ended(boolean wereTriedTogether, boolean isGranted, @Nullable Throwable failure) {
+    /** Called when no key is requested any more. */
+    private void ended(boolean wasTrial, boolean isGranted, @Nullable Throwable failure) {
         LockLostException loss = loss();
-        boolean mayGoOn = loss == null ? wereTriedTogether && failure == null : !isReentry;
         boolean isHeld = isGranted && loss == null;
-        boolean goesOn = !isHeld && mayGoOn && isWaiting && !isCancelled;
-        if (!goesOn) {
-            tenures.forEach(tenure -> tenure.keep(false));
-        }
-        if (isHeld) {
-            succeed();
-        } else if (goesOn) {
+        boolean mayGoOn = loss == null ? wasTrial && failure == null : !isReentry;
+        if (!isHeld && mayGoOn && isWaiting && !isCancelled) {
             long pause = loss == null ? 0 : PAUSE_AFTER_LOSS;
-            giveBack(true).thenRun(() -> client.servers.timer.at(Clock.now() + pause, this::acquireAnew));
-        } else {
-            Throwable cause = failure == null ? loss : Clock.cause(failure);
-            boolean mayWait = cause != null && !(cause instanceof LockUnreachableException);
-            giveBack(mayWait).thenRun(() -> Clock.complete(result, false, cause));
+            giveUp().thenRun(() -> client.servers.timer.at(Clock.now() + pause, this::acquireAnew));
+            return;
         }
+        tenures.forEach(tenure -> tenure.keep(false));
+        if (!isHeld) {
+            giveUp().thenRun(() -> Clock.complete(result, false, failure == null ? loss : failure));
+            return;
+        }
+        List<Tenure> begunNow =
+                tenures.stream().filter(tenure -> tenure.holds == 1).toList();
+        if (!begunNow.isEmpty()) {
+            Tenure.loseTogether(tenures);
+            request.watchLoss(begunNow);
+        }
+        result.complete(true);
     }
 
     /** Acquires the keys one after the other, with a new owner: a late release of the old owner must not end a new grant. */
@@ -200,42 +194,25 @@ final class Acquisition {
             List<Key> now = begun;
             Tenure.onLost(tenures, loss -> now.forEach(key -> key.call.cancel()));
         }
-        acquireNext(0);
+        acquireAll(false);
     }
 
-    private void succeed() {
-        List<Tenure> begunNow =
-                tenures.stream().filter(tenure -> tenure.holds == 1).toList();
-        if (!begunNow.isEmpty()) {
-            Tenure.loseTogether(tenures);
-            request.watchLoss(begunNow);
-        }
-        result.complete(true);
-    }
-
-    /**
-     * Releases the granted keys. The future completes when they are released, or after 200 ms. Then the client goes on in the background.
-     *
-     * @param withUnheard whether to wait also for the release of keys that may have been granted, because a reply is missing. If a
-     *     later grant may have the same owner, the future always waits for this release, because it must not end that grant
-     */
-    private CompletableFuture<Void> giveBack(boolean withUnheard) {
+    /** Gives up all keys. The future completes when this is done, or after 200 ms. Then the client goes on in the background. */
+    private CompletableFuture<?> giveUp() {
         List<Key> left = begun;
         begun = new CopyOnWriteArrayList<>();
-        return Clock.all(left.stream()
-                        .filter(key -> key.isGranted || withUnheard || !key.isOnlyGrant)
-                        .map(key -> key.isGranted ? key.release() : key.gaveUp))
-                .exceptionally(failed -> null)
-                .completeOnTimeout(null, GIVE_UP_LIMIT, TimeUnit.NANOSECONDS);
+        long grace = isWaiting || request.owner != null ? GIVE_UP_GRACE : 0;
+        long limit = Math.min(GIVE_UP_LIMIT, Clock.left(end) + grace);
+        return client.servers
+                .timer
+                .limit(Clock.now() + limit, Clock.all(left.stream().map(key -> key.giveUp(limit))))
+                .exceptionally(failed -> null);
     }
 
-    /** How long replicas may take to confirm a grant, in milliseconds. */
-    private long replicationLimit() {
-        long within = request.replicas.within();
-        return isWaiting ? Math.min(within, Clock.millis(Clock.left(waitEnd))) : within;
+    private long waitLeft() {
+        return Math.min(wait, Clock.left(waitEnd));
     }
 
-    /** @param lease the granted lease in milliseconds */
     private record Grant(long token, long lease) {}
 
     /**
@@ -251,26 +228,21 @@ final class Acquisition {
 
         volatile boolean isGranted;
 
-        /** Completes when the server has neither a grant nor a queue position for this caller, or when the client's patience is over. */
-        volatile CompletableFuture<?> gaveUp = CompletableFuture.completedFuture(null);
+        /** Whether the server may have a grant or a queue position for this caller. */
+        private volatile boolean isLeftBehind;
 
-        /** Whether no later grant can have the same owner. It can, if the program has named the owner, or if this is a re-entry. */
-        final boolean isOnlyGrant;
-
-        private final boolean isWaiting;
+        private final boolean mayWait;
         private final int wanted;
         private boolean isLastSlice;
-        private boolean isLeftBehind;
         private @Nullable CompletableFuture<Void> turn;
         private int polls;
 
-        /** @param isWaiting whether to wait until the end of the wait limit */
-        Key(Tenure tenure, boolean isWaiting) {
+        /** @param mayWait whether to wait until the end of the wait limit */
+        Key(Tenure tenure, boolean mayWait) {
             this.tenure = tenure;
-            this.isWaiting = isWaiting;
+            this.mayWait = mayWait;
             wanted = tenure.holds + 1;
-            isOnlyGrant = wanted == 1 && request.owner == null;
-            call = new Call(client.servers, tenure.key, isWaiting ? end : Clock.earlier(end, Clock.now() + patience));
+            call = new Call(client.servers, tenure.key, end);
             call.onLeaseRefused = longest -> lease = longest;
         }
 
@@ -287,19 +259,19 @@ final class Acquisition {
 
         private void waitOrPoll() {
             long left = Clock.left(waitEnd);
-            if (!isWaiting || left <= 0) {
+            if (!mayWait || left <= 0) {
                 end(false, null);
                 return;
             }
             CompletableFuture<Void> turn = this.turn == null ? client.waitingConnections.enter() : this.turn;
             this.turn = turn;
+            if (turn.isDone()) {
+                waitForSlice();
+                return;
+            }
             // Poll until the turn begins. Without polls there is a deadlock if all connections wait for a lock that
-            // this
-            // caller holds.
-            CompletableFuture<?> next = turn.isDone()
-                    ? turn
-                    : CompletableFuture.anyOf(turn, call.pause(Math.min(left, Clock.backOff(++polls))));
-            then(next, paused -> {
+            // this caller holds.
+            then(CompletableFuture.anyOf(turn, call.pause(Math.min(left, Clock.backOff(++polls)))), paused -> {
                 if (turn.isDone()) {
                     waitForSlice();
                 } else {
@@ -344,9 +316,9 @@ final class Acquisition {
         }
 
         private Request slice() {
-            long left = Clock.left(waitEnd);
-            isLastSlice = left <= SLICE;
-            long block = Clock.millis(Math.max(0, Math.min(left, SLICE)));
+            long left = waitLeft();
+            isLastSlice = left <= SLICE + 1; // the end of the wait limit is rounded up
+            long block = Math.max(1, Math.min(left, SLICE));
             return isLastSlice
                     ? acquire(Math.min(lease, SHORT_LEASE), "BLOCK", block)
                     : acquire(Math.min(lease, SHORT_LEASE), "BLOCK", block, "KEEP", KEEP);
@@ -386,7 +358,7 @@ final class Acquisition {
                 throw tenure.lose("another tenure has begun");
             }
             tenure.granted(call, grant.token, wanted, lease(grant), isRenewed, request.kind());
-            isLeftBehind = false;
+            isGranted = true;
             end(true, null);
         }
 
@@ -394,11 +366,11 @@ final class Acquisition {
         private void askReplicated(long limit, Supplier<Request> next, Consumer<List<@Nullable Object>> step) {
             LockRequest.Replicas replicas = request.replicas;
             boolean isReplicated = replicas.count() > 0;
-            long within = replicationLimit();
+            long within = Math.min(replicas.within(), isWaiting ? Math.max(1, waitLeft()) : Clock.FOREVER);
             Supplier<List<Request>> requests = () -> isReplicated
                     ? List.of(next.get(), new Request("WAIT", replicas.count(), within))
                     : List.of(next.get());
-            then(call.ask(isReplicated, limit, client.servers.responseLimit + Clock.nanos(within), requests), step);
+            then(call.ask(isReplicated, limit, client.servers.responseLimit + within, requests), step);
         }
 
         private <T> void then(CompletableFuture<T> future, Consumer<T> step) {
@@ -409,37 +381,37 @@ final class Acquisition {
             });
         }
 
-        /** Ends the acquisition of this key and the turn. Without success, also gives up the position in the queue and the grant. */
+        /** Ends the acquisition of this key and the turn. */
         private void end(boolean granted, @Nullable Throwable failure) {
-            isGranted = granted;
             if (turn != null) {
                 client.waitingConnections.end(turn);
             }
-            if (isLeftBehind || (failure != null && call.mayHaveRun)) {
-                gaveUp = giveUp();
-            }
-            // If a server has answered during the call, the lock counts as busy at the wait limit. For several keys a
-            // server
-            // has always answered, because the acquisition has tried the keys before.
+            isLeftBehind |= failure != null && call.mayHaveRun;
+            // If a server has answered during the call, the lock counts as busy at the wait limit. Before a wait for
+            // one of several keys, a server has answered the trial.
             boolean isBusy = failure instanceof LockUnreachableException
                     && isWaiting
-                    && (call.isHeard || tenures.size() > 1)
+                    && (call.isHeard || (mayWait && tenures.size() > 1))
                     && Clock.left(waitEnd) <= 0;
             Clock.complete(result, granted, isBusy ? null : failure);
         }
 
-        private CompletableFuture<?> giveUp() {
-            return new Call(client.servers, tenure.key, Clock.now() + giveUpLimit())
-                    .ask(() -> new Request("LOCK.RELEASE", tenure.key, tenure.owner, "HOLDS", wanted - 1));
-        }
-
-        CompletableFuture<Void> release() {
-            return tenure.release(request.isShared(), giveUpLimit());
-        }
-
-        /** How long to repeat a release. */
-        private long giveUpLimit() {
-            return isOnlyGrant ? client.patience : Math.min(GIVE_UP_LIMIT, Clock.left(end) + GIVE_UP_GRACE);
+        /**
+         * Releases the grant, and ends the wait and the kept position.
+         *
+         * @param limit how long to repeat the release if a later grant may have the same owner
+         */
+        CompletableFuture<?> giveUp(long limit) {
+            if (isGranted && tenure.holds > 0) {
+                tenure.dropHold(request.isShared());
+            }
+            if (!isLeftBehind) {
+                return CompletableFuture.completedFuture(null);
+            }
+            List<Object> token = isGranted ? List.of("TOKEN", tenure.token) : List.of();
+            boolean isOnlyGrant = wanted == 1 && request.owner == null;
+            return new Call(client.servers, tenure.key, Clock.now() + (isOnlyGrant ? client.patience : limit))
+                    .ask(() -> new Request("LOCK.RELEASE", tenure.key, tenure.owner, "HOLDS", wanted - 1, token));
         }
     }
 }

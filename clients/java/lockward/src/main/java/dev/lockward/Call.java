@@ -10,7 +10,6 @@ import java.util.Set;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.LongConsumer;
 import java.util.function.Supplier;
@@ -24,7 +23,7 @@ import org.jspecify.annotations.Nullable;
  */
 final class Call {
     /** If the client does not know which node has the key, it waits this long for a node's reply, and then asks another node. */
-    private static final long GUESS_LIMIT = TimeUnit.MILLISECONDS.toNanos(250);
+    private static final long GUESS_LIMIT = 250;
 
     private static final Set<String> LOGIN_ERRORS = Set.of("NOAUTH", "NOPERM", "WRONGPASS");
 
@@ -37,12 +36,13 @@ final class Call {
     /** Whether a server may have executed a request whose reply was lost. */
     volatile boolean mayHaveRun;
 
-    /** When the call sent the last request that was answered. {@link #node} has answered it. */
+    /** When the call sent the last request that was answered. */
     volatile long sent = Clock.now();
 
-    volatile @Nullable Node node;
+    /** How long a reply to the next request may take. */
+    long replyLimit;
 
-    /** Called with the longest lease in milliseconds when the server refuses a longer one. Then the call sends the request once more. */
+    /** Called with the longest lease when the server refuses a longer one. Then the call sends the request once more. */
     LongConsumer onLeaseRefused = longest -> {};
 
     private final Servers servers;
@@ -51,38 +51,32 @@ final class Call {
     /** When the call ends: a later reply does not count. */
     private final long end;
 
+    private volatile boolean isCancelled;
+
+    /** What the call waits for: an attempt, or the end of a pause. */
+    private volatile CompletableFuture<?> pending = new CompletableFuture<>();
+
     // The present request and its progress.
     private boolean isOwn;
     private long silenceLimit;
-    private long replyLimit;
     private Supplier<List<Request>> requests = List::of;
     private CompletableFuture<List<@Nullable Object>> answers = new CompletableFuture<>();
     private long heardAt = sent;
     private boolean isLeaseRefused;
     private int failures;
     private @Nullable Node importing;
-    private @Nullable Node silent;
-
-    // The following fields are guarded by this object's monitor.
-    /** What the call waits for: an attempt, or the end of a pause. */
-    private CompletableFuture<?> pending = answers;
-
-    private boolean isCancelled;
 
     Call(Servers servers, String key, long end) {
         this.servers = servers;
         this.key = key;
         this.end = end;
+        replyLimit = servers.responseLimit;
     }
 
     /** Sends a request on the shared connection. */
     CompletableFuture<@Nullable Object> ask(Supplier<Request> request) {
-        return ask(servers.responseLimit, request);
-    }
-
-    /** @param limit how long a reply may take */
-    CompletableFuture<@Nullable Object> ask(long limit, Supplier<Request> request) {
-        return ask(false, Clock.FOREVER, limit, () -> List.of(request.get())).thenApply(replies -> replies.get(0));
+        return ask(false, Clock.FOREVER, replyLimit, () -> List.of(request.get()))
+                .thenApply(replies -> replies.get(0));
     }
 
     /**
@@ -106,34 +100,25 @@ final class Call {
         return asked;
     }
 
-    /** Completes after {@code nanos} nanoseconds, or exceptionally when the call is cancelled. */
-    CompletableFuture<Void> pause(long nanos) {
-        CompletableFuture<Void> pause = new CompletableFuture<>();
-        Future<?> alarm = servers.timer.at(Clock.now() + nanos, () -> pause.complete(null));
-        setPending(pause);
+    /** Completes after this time, or exceptionally when the call is cancelled. */
+    CompletableFuture<Void> pause(long millis) {
+        CompletableFuture<Void> pause = waitFor(new CompletableFuture<>());
+        Future<?> alarm = servers.timer.at(Clock.now() + millis, () -> pause.complete(null));
         return pause.whenComplete((done, cancelled) -> alarm.cancel(false));
     }
 
     /** Ends the call: the call sends no further request, and its future fails with a CancellationException. */
     void cancel() {
-        CompletableFuture<?> open;
-        synchronized (this) {
-            isCancelled = true;
-            open = pending;
-        }
-        open.completeExceptionally(new CancellationException());
+        isCancelled = true;
+        pending.completeExceptionally(new CancellationException());
     }
 
-    private synchronized void setPending(CompletableFuture<?> next) {
+    private <F extends CompletableFuture<?>> F waitFor(F next) {
         pending = next;
-        if (isCancelled) {
+        if (isCancelled) { // checked last, because the other thread may have cancelled the previous future
             next.completeExceptionally(new CancellationException());
         }
-    }
-
-    /** Whether the connection to the node was lost after the answered request was sent. */
-    boolean hasLostNode() {
-        return node != null && node.lostAt - sent > 0;
+        return next;
     }
 
     private void attempt() {
@@ -152,70 +137,82 @@ final class Call {
     }
 
     private long giveUpAt() {
-        return Clock.earlier(end, heardAt + silenceLimit);
+        return Math.min(end, heardAt + silenceLimit);
     }
 
-    private @Nullable RuntimeException reasonToEnd(Throwable cause, long left) {
-        if (cause instanceof CancellationException cancelled) {
-            return cancelled;
+    /** Sends the requests again after a pause, if there is time. */
+    private void repeat(Throwable cause) {
+        if (mustEnd(cause)) {
+            return;
         }
-        for (Throwable each = cause; each != null; each = each.getCause()) {
+        pause(Math.min(Clock.left(giveUpAt()), Clock.backOff(failures++))).whenComplete((done, cancelled) -> {
+            if (cancelled != null) {
+                answers.completeExceptionally(Clock.cause(cancelled));
+            } else if (Clock.left(giveUpAt()) > 0) {
+                attempt();
+            } else {
+                // Lettuce wraps the error that says why a connection could not be opened.
+                Throwable reason = cause.getCause() == null ? cause : cause.getCause();
+                answers.completeExceptionally(new LockUnreachableException(
+                        "no server answers for the lock " + key + ": " + reason.getMessage() + "; try again later",
+                        cause));
+            }
+        });
+    }
+
+    /** Whether another attempt would be useless or wrong. If so, ends the call. */
+    private boolean mustEnd(Throwable failure) {
+        if (failure instanceof CancellationException) {
+            return answers.completeExceptionally(failure);
+        }
+        for (Throwable each = failure; each != null; each = each.getCause()) {
             String message = String.valueOf(each.getMessage());
             if (each instanceof RedisCommandExecutionException && LOGIN_ERRORS.contains(ServerError.code(message))) {
-                return new LockRefusedException(key, message);
+                return answers.completeExceptionally(new LockRefusedException(key, message));
             }
         }
-        if (!isRepeatable && mayHaveRun) {
-            return new LockUnreachableException(
-                    "no reply to the command guarded by the lock " + key + ": it may have run", cause);
-        }
-        return left > 0 ? null : unreachable(cause);
-    }
-
-    private LockUnreachableException unreachable(Throwable failure) {
-        // Lettuce wraps the error that says why a connection could not be opened.
-        Throwable cause = failure.getCause() == null ? failure : failure.getCause();
-        return new LockUnreachableException(
-                "no server answers for the lock " + key + ": " + cause.getMessage() + "; try again later", failure);
+        return !isRepeatable
+                && mayHaveRun
+                && answers.completeExceptionally(new LockUnreachableException(
+                        "no reply to the command guarded by the lock " + key + ": it may have run", failure));
     }
 
     /** One attempt to send the requests in one pipeline. This future completes with the replies, or fails with the reason for their lack. */
     private final class Attempt extends CompletableFuture<List<@Nullable Object>> {
         private final List<Request> pipeline;
+        private final Request last;
         private final boolean isAsking = importing != null;
-        private final Node target = importing == null ? servers.nodeFor(key, silent) : importing;
-        private final boolean isGuess = !isAsking && isRepeatable && servers.isGuess(key);
+        private final Node target = importing == null ? servers.nodeFor(key, failures) : importing;
         private final long latest = Clock.now() + replyLimit;
         private volatile long sentAt;
         private volatile @Nullable Connection used;
 
         Attempt(List<Request> pipeline) {
             this.pipeline = pipeline;
+            last = pipeline.get(pipeline.size() - 1);
         }
 
         void start() {
-            setPending(this);
-            long until = Clock.earlier(isGuess ? Clock.now() + GUESS_LIMIT : latest, Clock.earlier(latest, giveUpAt()));
-            Future<?> timeout =
-                    servers.timer.at(until, () -> completeExceptionally(new TimeoutException("no reply in time")));
+            waitFor(this);
+            boolean isGuess = !isAsking && isRepeatable && servers.isGuess(key);
+            long until = Math.min(isGuess ? Clock.now() + GUESS_LIMIT : latest, Math.min(latest, giveUpAt()));
+            servers.timer.limit(until, this).whenComplete((replies, error) -> {
+                try {
+                    if (error == null) {
+                        answered(isAsking ? replies.subList(1, replies.size()) : replies);
+                    } else {
+                        lost(Clock.cause(error));
+                    }
+                } catch (RuntimeException | Error fault) {
+                    answers.completeExceptionally(fault); // without this line, the caller would wait without end
+                }
+            });
             if (isOwn) {
                 servers.own(target).whenComplete(this::send);
             } else {
                 servers.withShared(
                         target, (shared, failure) -> send(shared == null ? servers.idle(target) : shared, failure));
             }
-            whenComplete((replies, error) -> {
-                timeout.cancel(false);
-                try {
-                    if (error == null) {
-                        answered(isAsking ? replies.subList(1, replies.size()) : replies);
-                    } else {
-                        lost(error);
-                    }
-                } catch (RuntimeException | Error fault) {
-                    answers.completeExceptionally(fault); // without this line, the caller would wait without end
-                }
-            });
         }
 
         private void send(@Nullable Connection connection, @Nullable Throwable failure) {
@@ -231,7 +228,7 @@ final class Call {
             }
             try {
                 // Replies arrive in the order of the requests, so the last reply completes the attempt.
-                pipeline.get(pipeline.size() - 1).whenComplete((reply, error) -> {
+                last.whenComplete((reply, error) -> {
                     if (error == null || error instanceof RedisCommandExecutionException) {
                         complete(pipeline.stream().map(Request::reply).toList());
                     } else {
@@ -268,55 +265,30 @@ final class Call {
                 attempt();
                 return;
             }
-            if (isGuess) {
+            if (!isAsking) {
                 servers.learn(key, target);
             }
             sent = sentAt;
-            node = target;
             failures = 0;
-            silent = null;
             answers.complete(replies);
         }
 
         private void lost(Throwable error) {
             Connection connection = used;
-            mayHaveRun |= connection != null;
             importing = null;
-            silent = isGuess ? target : null;
             if (connection != null) {
+                mayHaveRun = true;
                 if (error instanceof TimeoutException) {
-                    checkSilence(connection);
+                    // The call may end earlier than the response limit of the connection.
+                    servers.timer.at(latest, () -> {
+                        if (!last.isDone()) {
+                            servers.replace(connection);
+                        }
+                    });
                 }
                 servers.giveBack(connection, false);
             }
             repeat(error);
-        }
-
-        private void repeat(Throwable cause) {
-            long left = Clock.left(giveUpAt());
-            RuntimeException reason = reasonToEnd(cause, left);
-            if (reason != null) {
-                answers.completeExceptionally(reason);
-                return;
-            }
-            pause(Math.min(left, Clock.backOff(failures++))).whenComplete((done, cancelled) -> {
-                if (cancelled != null) {
-                    answers.completeExceptionally(cancelled);
-                } else if (Clock.left(giveUpAt()) > 0) {
-                    attempt();
-                } else { // there is no time for another attempt, and the failure of that attempt would hide this cause
-                    answers.completeExceptionally(unreachable(cause));
-                }
-            });
-        }
-
-        /** Replaces the connection if the reply does not arrive in time, even if the call has already ended. */
-        private void checkSilence(Connection connection) {
-            if (Clock.left(latest) > 0 && !servers.isClosed) {
-                servers.timer.at(latest, () -> checkSilence(connection));
-            } else if (!pipeline.get(pipeline.size() - 1).isDone()) {
-                servers.replace(connection);
-            }
         }
     }
 }

@@ -9,59 +9,45 @@ import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
-/** Instants and spans of the monotonic clock, in nanoseconds, and methods for futures. */
+/** The monotonic clock, and methods for futures. All instants and spans of the client are in milliseconds. */
 final class Clock {
     /** The longest span: 146 years. */
-    static final long FOREVER = Long.MAX_VALUE / 2;
+    static final long FOREVER = Long.MAX_VALUE / 2_000_000;
 
     private Clock() {}
 
     static long now() {
-        return System.nanoTime();
+        return Math.floorDiv(System.nanoTime(), 1_000_000);
     }
 
     static long left(long until) {
-        return until - System.nanoTime();
+        return until - now();
     }
 
-    /** The earlier instant. Math.min would be wrong, because the clock may overflow to negative numbers. */
-    static long earlier(long one, long other) {
-        return one - other < 0 ? one : other;
-    }
-
+    /** A span of at least 0, rounded up. */
     static long span(long time, TimeUnit unit) {
-        return Math.max(0, Math.min(FOREVER, unit.toNanos(time)));
+        long nanos = unit.toNanos(time);
+        return Math.max(0, Math.min(FOREVER, nanos / 1_000_000 + (nanos % 1_000_000 > 0 ? 1 : 0)));
     }
 
     static long span(Duration duration) {
         return span(TimeUnit.NANOSECONDS.convert(duration), TimeUnit.NANOSECONDS);
     }
 
-    static long nanos(long millis) {
-        return span(millis, TimeUnit.MILLISECONDS);
-    }
-
-    /** Whole milliseconds, rounded up. The result is at least 1, because 0 means "no limit" in requests. */
-    static long millis(long span) {
-        return Math.max(1, span / 1_000_000 + (span % 1_000_000 == 0 ? 0 : 1));
-    }
-
-    /** A span that must be more than 0, in milliseconds, rounded up. */
-    static long positiveMillis(Duration span, String what) {
+    /** A span that must be more than 0, rounded up. */
+    static long positive(Duration span, String what) {
         if (span.isZero() || span.isNegative()) {
             throw new IllegalArgumentException("the " + what + " must be more than 0: " + span);
         }
-        return millis(TimeUnit.NANOSECONDS.convert(span));
+        return span(span);
     }
 
     /**
      * When a lease ends by this process's clock. The client sent the request at {@code sent}, and the server started the lease later. This
      * method subtracts a thousandth and a millisecond, because the server's clock may be faster.
-     *
-     * @param lease in milliseconds
      */
     static long leaseEnd(long sent, long lease) {
-        return sent + nanos(Math.max(0, lease - lease / 1000 - 1));
+        return sent + Math.max(0, lease - lease / 1000 - 1);
     }
 
     /**
@@ -70,7 +56,7 @@ final class Clock {
      */
     static long backOff(int failures) {
         long most = failures == 0 ? 0 : Math.min(1_000, 25L << Math.min(failures, 6));
-        return TimeUnit.MICROSECONDS.toNanos(most * ThreadLocalRandom.current().nextLong(500, 1_001));
+        return ThreadLocalRandom.current().nextLong(most / 2, most + 1);
     }
 
     static Thread daemon(Runnable task, String name) {
@@ -93,37 +79,35 @@ final class Clock {
         return CompletableFuture.allOf(futures.toArray(CompletableFuture[]::new));
     }
 
-    /** As {@link #awaitInterruptibly}, but an interrupt does not end the wait. It only sets the thread's interrupt status. */
+    /**
+     * Waits for a future. If the future fails, the thrown exception has the stack trace of this thread. An interrupt does not end the
+     * wait. It only sets the thread's interrupt status.
+     */
     static <T> T await(CompletableFuture<T> future) {
         try {
             return future.join();
         } catch (CompletionException failure) {
-            throw thrownHere(failure);
+            if (cause(failure) instanceof RuntimeException exception) {
+                exception.fillInStackTrace();
+                throw exception;
+            }
+            throw new IllegalStateException(failure);
         }
     }
 
-    /** Waits for a future. If the future fails, the thrown exception has the stack trace of this thread. */
+    /** As {@link #await}, but an interrupt ends the wait. */
     static <T> T awaitInterruptibly(CompletableFuture<T> future) throws InterruptedException {
         try {
             return future.get();
         } catch (ExecutionException failure) {
-            throw thrownHere(failure);
+            return await(future);
         }
-    }
-
-    private static RuntimeException thrownHere(Exception failure) {
-        if (cause(failure) instanceof RuntimeException exception) {
-            exception.fillInStackTrace();
-            return exception;
-        }
-        return new IllegalStateException(failure);
     }
 
     /** The exception with which a future has failed, without the exceptions that wrap it. */
     static Throwable cause(Throwable failure) {
         Throwable cause = failure;
-        while ((cause instanceof CompletionException || cause instanceof ExecutionException)
-                && cause.getCause() != null) {
+        while (cause instanceof CompletionException && cause.getCause() != null) {
             cause = cause.getCause();
         }
         return cause;

@@ -77,7 +77,7 @@ public final class HeldLock implements AutoCloseable {
      * @param lease more than 0, rounded up to milliseconds
      */
     public void renew(Duration lease) {
-        long millis = Clock.positiveMillis(lease, "lease");
+        long millis = Clock.positive(lease, "lease");
         Clock.await(all(tenure -> tenure.renew(millis, null)));
     }
 
@@ -173,7 +173,7 @@ public final class HeldLock implements AutoCloseable {
      * @param delay more than 0, rounded up to milliseconds
      */
     public void releaseAfter(Duration delay) {
-        long millis = Clock.positiveMillis(delay, "delay");
+        long millis = Clock.positive(delay, "delay");
         Clock.await(all(tenure -> tenure.releaseAfter(millis)));
     }
 

@@ -5,6 +5,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.stream.Stream;
@@ -20,7 +21,7 @@ public final class LockRequest {
     private List<Object> limit = Request.EXCLUSIVE;
     private List<Object> weight = List.of();
 
-    /** In milliseconds; 0 for the server's default. */
+    /** 0 for the server's default. */
     long lease;
 
     boolean isRenewed = true;
@@ -37,7 +38,7 @@ public final class LockRequest {
         static final Replicas NONE = new Replicas(0, 0);
 
         static Replicas of(int count, Duration within) {
-            return new Replicas(count, Clock.positiveMillis(within, "time for replicas"));
+            return new Replicas(count, Clock.positive(within, "time for replicas"));
         }
     }
 
@@ -72,7 +73,7 @@ public final class LockRequest {
 
     /** A lease that replaces the client's setting. More than 0, rounded up to milliseconds. */
     public LockRequest lease(Duration length) {
-        lease = Clock.positiveMillis(length, "lease");
+        lease = Clock.positive(length, "lease");
         return this;
     }
 
@@ -84,7 +85,7 @@ public final class LockRequest {
 
     /** The lock is lost this long after it was granted. Until this time, the client renews the lock. */
     public LockRequest holdLimit(Duration length) {
-        holdLimit = Clock.nanos(Clock.positiveMillis(length, "hold limit"));
+        holdLimit = Clock.positive(length, "hold limit");
         return this;
     }
 
@@ -148,51 +149,43 @@ public final class LockRequest {
     public void lead(LockwardClient.Leader leader) throws InterruptedException {
         boolean isDone = false;
         while (!isDone) {
-            isDone = leadOnce(leader);
+            HeldLock term;
+            try {
+                term = acquire();
+            } catch (LockUnreachableException outage) {
+                continue;
+            }
+            isDone = leadOnce(term, leader);
         }
     }
 
-    /** Returns false if no server answers, or if the leader was deposed. */
-    private boolean leadOnce(LockwardClient.Leader leader) throws InterruptedException {
-        HeldLock term;
-        try {
-            term = acquire();
-        } catch (LockUnreachableException outage) {
-            return false;
-        }
-        Thread thread = Thread.currentThread();
-        CompletableFuture<Boolean> isDeposed = new CompletableFuture<>();
+    /** Returns false if the leader was deposed. */
+    private static boolean leadOnce(HeldLock term, LockwardClient.Leader leader) throws InterruptedException {
+        AtomicReference<@Nullable Thread> leading = new AtomicReference<>(Thread.currentThread());
         term.onLost(loss -> {
-            synchronized (isDeposed) {
-                if (isDeposed.complete(true)) {
-                    thread.interrupt();
-                }
+            synchronized (leading) {
+                Optional.ofNullable(leading.getAndSet(null)).ifPresent(Thread::interrupt);
             }
         });
         try {
             leader.run(term);
+            return leading.get() != null;
         } catch (InterruptedException interrupt) {
-            if (!isDeposed.getNow(false)) {
+            if (leading.get() != null) { // the listener has not interrupted this thread
                 throw interrupt;
             }
+            return false;
         } finally {
-            synchronized (isDeposed) {
-                isDeposed.complete(false);
+            synchronized (leading) {
+                if (leading.getAndSet(null) == null) {
+                    Thread.interrupted(); // clear it, because it was only for the leader
+                }
             }
-            if (isDeposed.join()) {
-                Thread.interrupted(); // this interrupt was only for the leader
-            } else {
-                release(term);
+            try {
+                term.close();
+            } catch (LockLostException | LockUnreachableException ended) {
+                // The term is over.
             }
-        }
-        return !isDeposed.join();
-    }
-
-    private static void release(HeldLock term) {
-        try {
-            term.close();
-        } catch (LockLostException | LockUnreachableException ended) {
-            // The term is over.
         }
     }
 

@@ -1,6 +1,5 @@
 package dev.lockward;
 
-import dev.lockward.Servers.Node;
 import io.lettuce.core.ClientOptions;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.resource.ClientResources;
@@ -20,7 +19,6 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Executor;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.Lock;
 import java.util.concurrent.locks.ReentrantLock;
@@ -39,7 +37,6 @@ public final class LockwardClient implements AutoCloseable {
     final Servers servers;
     final WaitingConnections waitingConnections;
 
-    /** In nanoseconds. */
     final long patience;
 
     /** Held while a thread sends the requests for several keys, so that pipelines do not mix. A monitor would pin virtual threads. */
@@ -73,10 +70,7 @@ public final class LockwardClient implements AutoCloseable {
         replicas = builder.replicas;
         onLost = builder.onLost;
         waitingConnections = new WaitingConnections(builder.waitingConnections);
-        servers = new Servers(builder, node -> {
-            node.lostAt = Clock.now();
-            check(node);
-        });
+        servers = new Servers(builder, () -> check(true));
         servers.openFirst();
     }
 
@@ -109,8 +103,8 @@ public final class LockwardClient implements AutoCloseable {
 
         ClientOptions options = ClientOptions.create();
         private long lease;
-        private long patience = TimeUnit.SECONDS.toNanos(5);
-        long responseLimit = TimeUnit.SECONDS.toNanos(2);
+        private long patience = 5_000;
+        long responseLimit = 2_000;
         private int waitingConnections = 256;
         private LockRequest.Replicas replicas = LockRequest.Replicas.NONE;
         private @Nullable Consumer<LockLostException> onLost;
@@ -139,7 +133,7 @@ public final class LockwardClient implements AutoCloseable {
          * @param renewed more than 0, rounded up to milliseconds
          */
         public Builder lease(Duration renewed) {
-            lease = Clock.positiveMillis(renewed, "lease");
+            lease = Clock.positive(renewed, "lease");
             return this;
         }
 
@@ -148,13 +142,13 @@ public final class LockwardClient implements AutoCloseable {
          * LockUnreachableException}. A thread in a server's queue keeps waiting until its wait limit.
          */
         public Builder patience(Duration limit) {
-            patience = Clock.nanos(Clock.positiveMillis(limit, "patience"));
+            patience = Clock.positive(limit, "patience");
             return this;
         }
 
         /** How long the client waits for a reply before it sends the request again on a new connection: 2 seconds by default. */
         public Builder responseLimit(Duration limit) {
-            responseLimit = Clock.nanos(Clock.positiveMillis(limit, "response limit"));
+            responseLimit = Clock.positive(limit, "response limit");
             return this;
         }
 
@@ -295,7 +289,7 @@ public final class LockwardClient implements AutoCloseable {
     /** Makes the timer check all tenures at this instant, or earlier. */
     void wakeAt(long due) {
         synchronized (live) {
-            if (due - alarmAt < 0 && !servers.isClosed) {
+            if (due < alarmAt && !servers.isClosed) {
                 alarm.cancel(false);
                 alarmAt = due;
                 alarm = servers.timer.at(due, this::onAlarm);
@@ -307,14 +301,15 @@ public final class LockwardClient implements AutoCloseable {
         synchronized (live) {
             alarmAt = Clock.now() + Clock.FOREVER;
         }
-        if (!servers.isClosed) { // after the close, the current thread may have a tenure's monitor, so a check could
-            // deadlock
-            check(null);
+        if (!servers.isClosed) {
+            // After the close, the current thread may have a tenure's monitor, so a check could deadlock.
+            check(false);
         }
     }
 
-    private void check(@Nullable Node left) {
-        List.copyOf(live).forEach(tenure -> tenure.check(left));
+    /** @param mayBeForgotten as {@link Tenure#check} */
+    private void check(boolean mayBeForgotten) {
+        List.copyOf(live).forEach(tenure -> tenure.check(mayBeForgotten));
     }
 
     void watch(Tenure tenure) {
@@ -322,7 +317,7 @@ public final class LockwardClient implements AutoCloseable {
         if (servers.isClosed) {
             tenure.lose(CLOSED);
         }
-        tenure.check(null);
+        tenure.check(false);
     }
 
     /** Returns a future that completes in a thread which the program may block. */

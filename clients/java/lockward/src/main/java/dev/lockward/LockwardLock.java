@@ -266,6 +266,6 @@ public final class LockwardLock implements Lock {
         if (lease <= 0) {
             throw new IllegalArgumentException("a lease must be more than 0, or -1: " + lease);
         }
-        return Clock.millis(Clock.span(lease, unit));
+        return Clock.span(lease, unit);
     }
 }

@@ -6,29 +6,23 @@ import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisConnectionStateListener;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.TimeoutOptions;
-import io.lettuce.core.api.StatefulConnection;
 import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.cluster.SlotHash;
 import io.lettuce.core.codec.StringCodec;
 import io.lettuce.core.protocol.ProtocolVersion;
-import java.net.InetSocketAddress;
 import java.time.Duration;
+import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Queue;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BiConsumer;
-import java.util.function.Consumer;
-import java.util.function.Function;
-import java.util.function.Supplier;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
@@ -39,17 +33,21 @@ import org.jspecify.annotations.Nullable;
  * {@code close} blocks.
  */
 final class Servers {
-    private static final long IDLE_LIMIT = TimeUnit.SECONDS.toNanos(5);
+    private static final long IDLE_LIMIT = 5_000;
 
     /** How long to wait for the Sentinels. Then the client uses the last known primary. */
-    private static final long SENTINEL_LIMIT = TimeUnit.MILLISECONDS.toNanos(250);
+    private static final long SENTINEL_LIMIT = 250;
 
     final Timer timer = new Timer();
     final long responseLimit;
     volatile boolean isClosed;
 
     private final RedisClient redis;
-    private final Consumer<Node> onConnectionLost;
+    private final Runnable onConnectionLost;
+
+    /** When a connection was last lost, or another server became the primary. */
+    volatile long lostAt = Long.MIN_VALUE;
+
     private final Map<RedisURI, Node> nodes = new ConcurrentHashMap<>();
 
     /** The nodes that the program has named. */
@@ -61,16 +59,9 @@ final class Servers {
     /** Runs the beginnings of connections. */
     private volatile Executor starter = Runnable::run;
 
-    /** How often a connection has failed. */
-    private final AtomicInteger failures = new AtomicInteger();
-
     record Connection(Node node, StatefulRedisConnection<String, String> redis) {
         boolean isOpen() {
             return redis.isOpen();
-        }
-
-        void close() {
-            redis.closeAsync();
         }
     }
 
@@ -82,9 +73,6 @@ final class Servers {
 
         /** The address of the last connection. */
         private volatile @Nullable RedisURI address;
-
-        /** When the connection was last lost, or another server became the primary. */
-        volatile long lostAt = Clock.now();
 
         /** Completes when the shared connection is open, and the client has called all users that waited for it. */
         private @Nullable CompletableFuture<Connection> shared;
@@ -99,12 +87,12 @@ final class Servers {
     }
 
     /** @param onConnectionLost called when the connection to a node is lost, or another server is the primary */
-    Servers(LockwardClient.Builder settings, Consumer<Node> onConnectionLost) {
+    Servers(LockwardClient.Builder settings, Runnable onConnectionLost) {
         seeds = settings.uris.stream().map(this::node).toList();
         responseLimit = settings.responseLimit;
         this.onConnectionLost = onConnectionLost;
         redis = settings.resources == null ? RedisClient.create() : RedisClient.create(settings.resources);
-        redis.setOptions(ownOptions(settings.options, Duration.ofNanos(responseLimit)));
+        redis.setOptions(ownOptions(settings.options, Duration.ofMillis(responseLimit)));
     }
 
     private static ClientOptions ownOptions(ClientOptions theirs, Duration connectLimit) {
@@ -123,27 +111,20 @@ final class Servers {
     // The node of a key.
 
     /**
-     * The node that has the key. If the client does not know this node, returns another one, which redirects the request.
+     * The node that has the key. If the client does not know this node, returns another one, which redirects the request: first one that
+     * has an open connection.
      *
-     * @param silent a node that has not redirected an earlier request of the same call
+     * @param failures how often the request has failed. After each failure the method returns another node
      */
-    Node nodeFor(String key, @Nullable Node silent) {
-        if (nodes.size() == 1) {
-            return seeds.get(0);
-        }
-        Node known = nodesBySlot.get(SlotHash.getSlot(key));
+    Node nodeFor(String key, int failures) {
+        Node known = nodes.size() == 1 ? seeds.get(0) : nodesBySlot.get(SlotHash.getSlot(key));
         if (known != null) {
             return known;
         }
-        List<Node> others = Stream.concat(seeds.stream(), nodes.values().stream())
-                .distinct()
-                .filter(node -> node != silent)
+        List<Node> all = nodes.values().stream()
+                .sorted(Comparator.comparing(node -> node.openConnection() == null))
                 .toList();
-        return others.stream()
-                .filter(node -> node.openConnection() != null)
-                .findFirst()
-                .orElseGet(() ->
-                        others.isEmpty() ? seeds.get(0) : others.get(Math.floorMod(failures.get(), others.size())));
+        return all.get(failures % all.size());
     }
 
     /** Whether the client does not know which node of the cluster has the key. */
@@ -153,7 +134,9 @@ final class Servers {
 
     /** Remembers that a node has the key. */
     void learn(String key, Node node) {
-        nodesBySlot.put(SlotHash.getSlot(key), node);
+        if (nodes.size() > 1) {
+            nodesBySlot.put(SlotHash.getSlot(key), node);
+        }
     }
 
     /** The node that MOVED or ASK names. If the error names no host, the node has the same host as {@code asked}. */
@@ -198,9 +181,9 @@ final class Servers {
                     RedisURI last = node.address;
                     node.address = address;
                     if (last != null && !last.equals(address)) { // there is a new primary
-                        node.waiting.forEach(Connection::close);
+                        node.waiting.forEach(Servers::close);
                         closeIdle(node);
-                        onConnectionLost.accept(node);
+                        connectionLost();
                     }
                     return new Connection(node, redis);
                 }))
@@ -225,8 +208,13 @@ final class Servers {
 
     private void disconnected(Connection connection) {
         if (leave(connection.node(), connection) && !isClosed) {
-            onConnectionLost.accept(connection.node());
+            connectionLost();
         }
+    }
+
+    private void connectionLost() {
+        lostAt = Clock.now();
+        onConnectionLost.run();
     }
 
     /**
@@ -243,13 +231,16 @@ final class Servers {
             node.shared = null;
         }
         nodesBySlot.values().removeIf(node::equals);
-        failures.incrementAndGet();
         return true;
+    }
+
+    private static void close(Connection connection) {
+        connection.redis.closeAsync();
     }
 
     private static void closeIdle(Node node) {
         for (Connection idle = node.idle.poll(); idle != null; idle = node.idle.poll()) {
-            idle.close();
+            close(idle);
         }
     }
 
@@ -264,7 +255,7 @@ final class Servers {
         if (shared != null && (shared.equals(used) || node.waiting.contains(used)) && leave(node, shared)) {
             closeIdle(node);
             // Other requests on this connection may still get their replies.
-            timer.at(Clock.now() + responseLimit, shared::close);
+            timer.at(Clock.now() + responseLimit, () -> close(shared));
         }
     }
 
@@ -306,28 +297,26 @@ final class Servers {
             return;
         }
         if (!isIdle || isClosed) {
-            connection.close();
+            close(connection);
             return;
         }
         node.idle.add(connection);
         timer.at(Clock.now() + IDLE_LIMIT, () -> {
             if (node.idle.remove(connection)) {
-                connection.close();
+                close(connection);
             }
         });
     }
 
     private CompletableFuture<StatefulRedisConnection<String, String>> connect(RedisURI address) {
-        return inBackground(() -> redis.connectAsync(StringCodec.UTF8, address)).whenComplete((connection, error) -> {
-            if (isClosed && error == null) {
-                connection.closeAsync();
-            }
-        });
-    }
-
-    /** Calls {@code start} in another thread, because Lettuce may read certificates from files. */
-    private <T> CompletableFuture<T> inBackground(Supplier<CompletionStage<T>> start) {
-        return CompletableFuture.supplyAsync(start, starter).thenCompose(started -> started);
+        // Lettuce may read certificates from files, so another thread calls it.
+        return CompletableFuture.supplyAsync(() -> redis.connectAsync(StringCodec.UTF8, address), starter)
+                .thenCompose(started -> started)
+                .whenComplete((connection, error) -> {
+                    if (isClosed && error == null) {
+                        connection.closeAsync();
+                    }
+                });
     }
 
     /**
@@ -349,11 +338,10 @@ final class Servers {
         }
         // Take the first answer, because other Sentinels may not answer.
         CompletableFuture<RedisURI> found = new CompletableFuture<>();
-        CompletableFuture<RedisURI> last = new CompletableFuture<Void>()
-                .completeOnTimeout(null, SENTINEL_LIMIT, TimeUnit.NANOSECONDS)
-                .thenCompose(waited -> found.isDone() ? found : lastKnown(node));
+        CompletableFuture<RedisURI> last = timer.limit(Clock.now() + SENTINEL_LIMIT, new CompletableFuture<RedisURI>())
+                .exceptionallyCompose(waited -> found.isDone() ? found : lastKnown(node));
         Stream<CompletableFuture<RedisURI>> answers =
-                Stream.concat(sentinels.stream().map(sentinel -> ask(sentinel, node)), Stream.of(last));
+                Stream.concat(sentinels.stream().map(sentinel -> askSentinel(sentinel, node)), Stream.of(last));
         Clock.all(answers.map(answer -> answer.thenAccept(found::complete)))
                 .whenComplete((all, silence) -> last.whenComplete(
                         (primary, error) -> Clock.complete(found, primary, error))); // if there was no answer
@@ -362,22 +350,21 @@ final class Servers {
 
     private RedisURI.Builder address(Node node) {
         // The builder copies the node's address and settings, but not its Sentinels.
-        return RedisURI.builder(node.uri).withTimeout(Duration.ofNanos(responseLimit));
+        return RedisURI.builder(node.uri).withTimeout(Duration.ofMillis(responseLimit));
     }
 
-    private CompletableFuture<RedisURI> ask(RedisURI sentinel, Node node) {
+    private CompletableFuture<RedisURI> askSentinel(RedisURI sentinel, Node node) {
         String name = node.uri.getSentinelMasterId();
-        return ask(
-                inBackground(() -> redis.connectSentinelAsync(StringCodec.UTF8, sentinel)),
-                connection -> connection.async().getMasterAddrByName(name).thenApply(primary -> {
-                    if (primary instanceof InetSocketAddress known) {
+        return ask(sentinel, new Request("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name))
+                .thenApply(reply -> {
+                    if (reply instanceof List<?> primary) {
                         return address(node)
-                                .withHost(known.getHostString())
-                                .withPort(known.getPort())
+                                .withHost(String.valueOf(primary.get(0)))
+                                .withPort(Integer.parseInt(String.valueOf(primary.get(1))))
                                 .build();
                     }
                     throw new IllegalStateException("no primary is called " + name);
-                }));
+                });
     }
 
     /** The address of the last known primary, if this server is still a primary. */
@@ -386,21 +373,23 @@ final class Servers {
         if (last == null) {
             return CompletableFuture.failedFuture(new IllegalStateException("no Sentinel answers"));
         }
-        return ask(connect(last), connection -> connection.async().role().thenApply(role -> {
-            if (role.get(0).equals("master")) {
+        return ask(last, new Request("ROLE")).thenApply(role -> {
+            if (role instanceof List<?> words && "master".equals(words.get(0))) {
                 return last;
             }
             throw new IllegalStateException(last + " is not a primary any more");
-        }));
+        });
     }
 
-    /** Asks a question on a connection within the response limit, and then closes the connection. */
-    private <C extends StatefulConnection<?, ?>, T> CompletableFuture<T> ask(
-            CompletableFuture<C> connected, Function<C, CompletionStage<T>> question) {
-        return connected
-                .thenCompose(question)
-                .orTimeout(responseLimit, TimeUnit.NANOSECONDS)
-                .whenComplete((answer, error) -> connected.thenAccept(StatefulConnection::closeAsync));
+    /** Sends a request on a new connection, and then closes the connection. The reply must arrive within the response limit. */
+    private CompletableFuture<@Nullable Object> ask(RedisURI address, Request request) {
+        CompletableFuture<StatefulRedisConnection<String, String>> connected = connect(address);
+        CompletableFuture<@Nullable Object> reply = connected.thenCompose(redis -> {
+            redis.dispatch(request);
+            return request;
+        });
+        return timer.limit(Clock.now() + responseLimit, reply)
+                .whenComplete((answer, error) -> connected.thenAccept(StatefulRedisConnection::closeAsync));
     }
 
     /** Ends all calls: ends their pauses, and the waits for replies. */

@@ -1,10 +1,8 @@
 package dev.lockward;
 
-import dev.lockward.Servers.Node;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
@@ -14,12 +12,12 @@ final class Tenure {
     static final String LEASE_OVER = "its lease is over";
 
     /** If a lease ends less than this time before the hold limit, the client does not renew it any more. */
-    private static final long HOLD_TOLERANCE = TimeUnit.MILLISECONDS.toNanos(20);
+    private static final long HOLD_TOLERANCE = 20;
 
     /** The longest pause after a failed renewal. The pause is a sixth of the lease, if this is shorter. */
-    private static final long LONGEST_PAUSE = TimeUnit.SECONDS.toNanos(1);
+    private static final long LONGEST_PAUSE = 1_000;
 
-    private static final long MIN_REPLY_LIMIT = TimeUnit.MILLISECONDS.toNanos(20);
+    private static final long MIN_REPLY_LIMIT = 20;
 
     final String key;
     final String owner;
@@ -34,7 +32,7 @@ final class Tenure {
     private final CompletableFuture<String> lost = new CompletableFuture<>();
 
     // A thread changes the following fields only while it has this object's monitor. Meanwhile it never waits.
-    volatile List<Object> kind = Request.EXCLUSIVE;
+    private List<Object> kind = Request.EXCLUSIVE;
 
     /** The kind that the server has accepted last. */
     private List<Object> acceptedKind = Request.EXCLUSIVE;
@@ -57,9 +55,6 @@ final class Tenure {
     /** The latest renewal that is under way. Only its reply sets the deadline. */
     private @Nullable Call renewal;
 
-    /** The node that last granted or renewed the lock. */
-    private @Nullable Node node;
-
     Tenure(LockRequest request, String key, String owner, @Nullable Thread thread) {
         client = request.client;
         holdLimit = request.holdLimit;
@@ -69,7 +64,11 @@ final class Tenure {
     }
 
     synchronized boolean isHeld() {
-        return holds > 0 && !lost.isDone() && Clock.left(deadline) > 0;
+        return holds > 0 && !isLost() && Clock.left(deadline) > 0;
+    }
+
+    boolean isLost() {
+        return lost.isDone();
     }
 
     /** Whether the tenure is over, and the thread need not unlock it. */
@@ -107,9 +106,8 @@ final class Tenure {
                 acceptedKind = asKind;
                 lease = newLease;
                 holdEnd = by.sent + holdLimit;
-                node = by.node;
-            } else if (end - deadline < 0) {
-                end = deadline;
+            } else {
+                end = Math.max(end, deadline);
             }
             holds = count;
             leaseEnds(end);
@@ -142,24 +140,18 @@ final class Tenure {
         }
     }
 
+    private synchronized void stopRenewing() {
+        isRenewed = false;
+        keep(false);
+    }
+
     /** Renews the tenure from now on, or from now on only if the program wants renewals. */
     synchronized void keep(boolean isWaiting) {
         isKept = isWaiting;
-        if (isRenewed || holds == 0) {
-            return;
-        }
-        if (isKept) {
+        if (holds > 0 && !isRenewed) {
             leaseEnds(deadline);
             client.wakeAt(renewAt);
-        } else if (Clock.left(renewAt) > 0) {
-            renewAt = deadline;
         }
-    }
-
-    private synchronized void stopRenewing() {
-        isRenewed = false;
-        isKept = false;
-        renewAt = deadline;
     }
 
     /** Ends the tenure as lost, and calls the program's listeners. The returned exception has the reason of the first call. */
@@ -190,52 +182,51 @@ final class Tenure {
     /**
      * Ends the tenure if its lease is over. Renews it if a renewal is due now or soon, so that several tenures share a pipeline.
      *
-     * @param left a node whose connection was lost, or null. This node may have forgotten its tenures
+     * @param mayBeForgotten whether a connection was lost. A server may have forgotten its tenures
      */
-    void check(@Nullable Node left) {
-        Call call = null;
+    void check(boolean mayBeForgotten) {
+        boolean isDue;
         synchronized (this) {
-            if (holds == 0 || lost.isDone()) {
+            if (holds == 0 || isLost()) {
                 return;
             }
             if (!isHeld()) {
                 lose(LEASE_OVER);
                 return;
             }
-            boolean hasLostNode = left != null && node == left;
-            if (hasLostNode || (renewAt != deadline && Clock.left(renewAt) <= Clock.nanos(lease) / 12)) {
+            isDue = renewAt != deadline && Clock.left(renewAt) <= lease / 12;
+            if (isDue || mayBeForgotten) {
                 renewAt = deadline;
-                if (renewal == null && (thread == null || thread.isAlive())) {
-                    call = new Call(client.servers, key, deadline);
-                }
+                isDue = renewal == null && (thread == null || thread.isAlive());
             }
-            client.wakeAt(Clock.earlier(renewAt, deadline));
+            client.wakeAt(Math.min(renewAt, deadline));
         }
-        if (call != null) {
-            renew(call, false);
+        if (isDue) {
+            renew(new Call(client.servers, key, deadline), false);
         }
     }
 
     /**
      * Renews the lock with this lease and kind. If no server answers, the next renewal sets both.
      *
-     * @param newLease in milliseconds; 0 for the present lease, or for the rest of it if the lock is not renewed
+     * @param newLease 0 for the present lease, or for the rest of it if the lock is not renewed
      * @param newKind a kind with a larger limit, or null
      */
     CompletableFuture<Void> renew(long newLease, @Nullable List<Object> newKind) {
-        long leaseBefore = lease;
-        List<Object> kindBefore = kind;
-        set(newLease == 0 ? leaseBefore : newLease, newKind == null ? kindBefore : newKind);
+        long leaseBefore;
+        synchronized (this) {
+            leaseBefore = lease;
+            lease = newLease == 0 ? lease : newLease;
+            kind = newKind == null ? kind : newKind;
+        }
         return renew(client.call(key), newLease != 0).whenComplete((done, failure) -> {
             if (failure != null && Clock.cause(failure) instanceof LockRefusedException) {
-                set(leaseBefore, kindBefore);
+                synchronized (this) {
+                    lease = leaseBefore;
+                    kind = acceptedKind;
+                }
             }
         });
-    }
-
-    private synchronized void set(long newLease, List<Object> newKind) {
-        lease = newLease;
-        kind = newKind;
     }
 
     /** @param isWanted whether the program asks for the whole lease, even if the lock is not renewed automatically */
@@ -247,19 +238,22 @@ final class Tenure {
         };
         synchronized (this) {
             renewal = call;
+            call.replyLimit =
+                    isWanted ? call.replyLimit : Math.max(MIN_REPLY_LIMIT, Math.min(call.replyLimit, lease / 6));
         }
-        call.onLeaseRefused = longest -> set(longest, kind);
-        long responseLimit = client.servers.responseLimit;
-        long limit =
-                isWanted ? responseLimit : Math.max(MIN_REPLY_LIMIT, Math.min(responseLimit, Clock.nanos(lease) / 6));
-        return call.ask(limit, () -> {
+        call.onLeaseRefused = longest -> {
+            synchronized (this) {
+                lease = longest;
+            }
+        };
+        return call.ask(() -> {
                     checkHeld();
                     synchronized (this) {
                         sent.lease = nextLease(isWanted);
                         sent.holds = holds;
                         sent.kind = kind;
                         // The server may set this lease even if the reply is lost.
-                        deadline = Clock.earlier(deadline, Clock.leaseEnd(Clock.now(), sent.lease));
+                        deadline = Math.min(deadline, Clock.leaseEnd(Clock.now(), sent.lease));
                         client.wakeAt(deadline);
                         return Request.withHolds("LOCK.RENEW", this, sent.lease, List.of("TOKEN", token), holds, kind);
                     }
@@ -276,10 +270,9 @@ final class Tenure {
                     checkNumber(reply);
                     synchronized (this) {
                         acceptedKind = sent.kind;
-                        node = call.node;
                         if (renewal == call) {
                             leaseEnds(Clock.leaseEnd(call.sent, sent.lease));
-                            renewAt = call.hasLostNode() ? Clock.now() : renewAt;
+                            renewAt = client.servers.lostAt > call.sent ? Clock.now() : renewAt;
                         }
                     }
                     return CompletableFuture.<Void>completedFuture(null);
@@ -288,9 +281,9 @@ final class Tenure {
                     synchronized (this) {
                         renewal = renewal == call ? null : renewal;
                         if (failure != null && (isRenewed || isKept)) {
-                            renewAt = Clock.now() + Math.min(LONGEST_PAUSE, Clock.nanos(lease) / 6);
+                            renewAt = Clock.now() + Math.min(LONGEST_PAUSE, lease / 6);
                         }
-                        client.wakeAt(Clock.earlier(renewAt, deadline));
+                        client.wakeAt(Math.min(renewAt, deadline));
                     }
                 });
     }
@@ -298,17 +291,17 @@ final class Tenure {
     /** The lease that a renewal sets. It does not end after the hold limit. Without automatic renewal, it does not end after the present lease. */
     private long nextLease(boolean isWanted) {
         long until = isWanted || isRenewed || isKept ? holdEnd : deadline;
-        return Math.min(lease, Math.max(1, TimeUnit.NANOSECONDS.toMillis(Clock.left(until))));
+        return Math.min(lease, Math.max(1, Clock.left(until)));
     }
 
     /** Called when the server has set a lease that ends at this instant. */
     private void leaseEnds(long end) {
-        deadline = Clock.earlier(end, holdEnd);
+        deadline = Math.min(end, holdEnd);
         renewAt = deadline;
         if (end - holdEnd > HOLD_TOLERANCE) {
             renewAt = Clock.now(); // this renewal shortens the lease to the hold limit
-        } else if ((isRenewed || isKept) && holdEnd - end > HOLD_TOLERANCE + Clock.nanos(lease) / 1000) {
-            renewAt = end - Clock.nanos(lease) / 3 * 2;
+        } else if ((isRenewed || isKept) && holdEnd - end > HOLD_TOLERANCE + lease / 1000) {
+            renewAt = end - lease * 2 / 3;
         }
     }
 
@@ -338,11 +331,6 @@ final class Tenure {
                 });
     }
 
-    /** As {@link #release(boolean, long)}, with the client's patience. */
-    CompletableFuture<Void> release(boolean isShared) {
-        return release(isShared, client.patience);
-    }
-
     /** Releases all holds. */
     CompletableFuture<Void> releaseAll() {
         synchronized (this) {
@@ -351,15 +339,11 @@ final class Tenure {
         return release(false);
     }
 
-    /**
-     * Releases one hold. This object then has one hold less, even if no server answers.
-     *
-     * @param patience how long to try while no server answers
-     */
-    CompletableFuture<Void> release(boolean isShared, long patience) {
+    /** Releases one hold. This object then has one hold less, even if no server answers. */
+    CompletableFuture<Void> release(boolean isShared) {
         int left;
         boolean isDowngrade;
-        long end;
+        Call call;
         synchronized (this) {
             if (holds == 0) {
                 return CompletableFuture.failedFuture(notHeld(key));
@@ -368,16 +352,14 @@ final class Tenure {
                 dropHold(isShared);
                 return CompletableFuture.failedFuture(lose(LEASE_OVER));
             }
-            end = Clock.earlier(deadline, Clock.now() + patience);
+            call = new Call(client.servers, key, Math.min(deadline, Clock.now() + client.patience));
             left = holds - 1;
             isDowngrade = !isShared && kind.isEmpty() && left > 0 && left == sharedHolds;
             if (!isDowngrade) {
-                // Drop the hold before the client sends the release. If the server then denies a renewal, that is no
-                // loss.
+                // Drop the hold before the client sends the release, so that a denied renewal is no loss.
                 dropHold(isShared);
             }
         }
-        Call call = new Call(client.servers, key, end);
         Object kept = left == 0 ? "ALL" : List.of("HOLDS", left);
         // A writer that also has the read lock becomes a reader.
         return (isDowngrade
@@ -393,8 +375,8 @@ final class Tenure {
     }
 
     /** Ends the tenure after a delay: sets the lease to the delay. */
-    CompletableFuture<Void> releaseAfter(long millis) {
-        return renew(millis, null).whenComplete((done, error) -> end());
+    CompletableFuture<Void> releaseAfter(long delay) {
+        return renew(delay, null).whenComplete((done, error) -> end());
     }
 
     /** Ends the tenure in this process. At the server it continues. Returns the values with which another process resumes it. */
@@ -406,7 +388,7 @@ final class Tenure {
         return handle;
     }
 
-    private synchronized void dropHold(boolean isShared) {
+    synchronized void dropHold(boolean isShared) {
         sharedHolds = Math.min(holds - 1, isShared ? sharedHolds - 1 : sharedHolds);
         holds--;
         if (holds == 0) {

@@ -119,12 +119,12 @@ class CloseTest {
     void aTimerThatEndsRunsItsTasksOnce() throws Exception {
         Timer timer = new Timer();
         AtomicInteger runs = new AtomicInteger();
-        timer.at(Clock.now() + Clock.nanos(60_000), runs::incrementAndGet);
+        timer.at(Clock.now() + 60_000, runs::incrementAndGet);
         timer.end();
         assertTrue(timer.awaitTermination(20, TimeUnit.SECONDS));
         assertTrue(runs.get() == 1, runs::toString);
         CompletableFuture<Void> late = new CompletableFuture<>();
-        timer.at(Clock.now() + Clock.nanos(60_000), () -> late.complete(null));
+        timer.at(Clock.now() + 60_000, () -> late.complete(null));
         assertTrue(late.isDone());
     }
 }

@@ -161,7 +161,7 @@ class RepliesTest {
                 LockwardClient client = patientClient(server)) {
             for (int round = 0; round < 5; round++) {
                 AtomicBoolean isOver = new AtomicBoolean();
-                Call call = new Call(client.servers, "k", Clock.now() + Clock.nanos(200));
+                Call call = new Call(client.servers, "k", Clock.now() + 200);
                 assertInstanceOf(LockUnreachableException.class, failure(call.ask(() -> {
                     late.addAndGet(isOver.get() ? 1 : 0);
                     return new Request("LOCK.RELEASE", "k", "me", "HOLDS", 0);
@@ -297,6 +297,38 @@ class RepliesTest {
                             .count()
                     >= 2);
             assertTrue(held.isHeld());
+        }
+    }
+
+    @Test
+    void aBlockedTimerOfTheJdkDelaysNoCancelledCall() throws Exception {
+        CountDownLatch end = new CountDownLatch(1);
+        try (ScriptedServer server = new ScriptedServer(request -> null);
+                LockwardClient client = patientClient(server)) {
+            CompletableFuture<Boolean> blocked = new CompletableFuture<>();
+            CompletableFuture<Void> timeout = new CompletableFuture<>();
+            timeout.exceptionally(late -> {
+                blocked.complete(true);
+                Clock.await(CompletableFuture.runAsync(() -> awaitOpen(end), client.callbacks));
+                return null;
+            });
+            timeout.orTimeout(1, TimeUnit.MILLISECONDS);
+            assertTrue(blocked.get(20, TimeUnit.SECONDS));
+            Threads.Running<Boolean> caller =
+                    Threads.run(() -> client.request("k").acquire());
+            eventually(() -> server.count("LOCK.ACQUIRE k ") == 1);
+            caller.interrupt();
+            assertThrows(InterruptedException.class, caller::join);
+        } finally {
+            end.countDown();
+        }
+    }
+
+    private static void awaitOpen(CountDownLatch latch) {
+        try {
+            latch.await();
+        } catch (InterruptedException ended) {
+            Thread.currentThread().interrupt();
         }
     }
 
