@@ -22,6 +22,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.BiConsumer;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
@@ -59,7 +60,7 @@ final class Servers {
     /** Runs the beginnings of connections. */
     private volatile Executor starter = Runnable::run;
 
-    record Connection(Node node, StatefulRedisConnection<String, String> redis) {
+    record Connection(Node node, StatefulRedisConnection<String, String> redis, AtomicBoolean isClosed) {
         boolean isOpen() {
             return redis.isOpen();
         }
@@ -181,11 +182,11 @@ final class Servers {
                     RedisURI last = node.address;
                     node.address = address;
                     if (last != null && !last.equals(address)) { // there is a new primary
-                        node.waiting.forEach(Servers::close);
+                        node.waiting.forEach(this::close);
                         closeIdle(node);
                         connectionLost();
                     }
-                    return new Connection(node, redis);
+                    return new Connection(node, redis, new AtomicBoolean());
                 }))
                 .whenComplete((connection, error) -> {
                     if (connection == null) {
@@ -207,6 +208,7 @@ final class Servers {
     }
 
     private void disconnected(Connection connection) {
+        close(connection);
         if (leave(connection.node(), connection) && !isClosed) {
             connectionLost();
         }
@@ -234,11 +236,15 @@ final class Servers {
         return true;
     }
 
-    private static void close(Connection connection) {
-        connection.redis.closeAsync();
+    /** Also needed for a broken connection, because Lettuce keeps each connection until it is closed. */
+    private void close(Connection connection) {
+        // Lettuce warns of a second close. When the client is closed, Lettuce closes all connections.
+        if (!isClosed && !connection.isClosed.getAndSet(true)) {
+            connection.redis.closeAsync();
+        }
     }
 
-    private static void closeIdle(Node node) {
+    private void closeIdle(Node node) {
         for (Connection idle = node.idle.poll(); idle != null; idle = node.idle.poll()) {
             close(idle);
         }
@@ -271,7 +277,7 @@ final class Servers {
         withShared(node, (connection, error) -> Clock.complete(shared, connection, error));
         return shared.thenCompose(located -> connect(Objects.requireNonNull(node.address)))
                 .thenApply(redis -> {
-                    Connection own = new Connection(node, redis);
+                    Connection own = new Connection(node, redis, new AtomicBoolean());
                     node.waiting.add(own);
                     return own;
                 });
@@ -282,6 +288,7 @@ final class Servers {
     Connection idle(Node node) {
         Connection idle = node.idle.poll();
         while (idle != null && !idle.isOpen()) {
+            close(idle);
             idle = node.idle.poll();
         }
         if (idle != null) {

@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.cluster.SlotHash;
 import io.lettuce.core.resource.ClientResources;
+import java.lang.ref.WeakReference;
 import java.net.ServerSocket;
 import java.time.Duration;
 import java.util.List;
@@ -103,6 +104,23 @@ class ServersTest {
         } finally {
             end.countDown();
             resources.shutdown(0, 1, TimeUnit.SECONDS);
+        }
+    }
+
+    @Test
+    void aBrokenConnectionIsNotKept() throws Exception {
+        try (Server server = new Server();
+                LockwardClient client = server.client()) {
+            client.getLock("k").tryLock();
+            CompletableFuture<WeakReference<Object>> shared = new CompletableFuture<>();
+            client.servers.withShared(
+                    client.servers.nodeFor("k", 0),
+                    (connection, error) -> shared.complete(new WeakReference<>(connection.redis())));
+            server.killOldest();
+            eventually(() -> {
+                System.gc();
+                return client.getLock("k").isLocked() && shared.join().get() == null;
+            });
         }
     }
 
