@@ -58,6 +58,10 @@ public final class HeldLock implements AutoCloseable {
         return tenures.stream().allMatch(Tenure::isHeld);
     }
 
+    boolean isLost() {
+        return tenures.stream().anyMatch(Tenure::isLost);
+    }
+
     /**
      * Calls {@code listener} once if the lock is lost before it is released. If the lock is already lost, calls the listener at once.
      * The listener runs in a thread of its own. After the end of the lease, it starts within 50 ms.

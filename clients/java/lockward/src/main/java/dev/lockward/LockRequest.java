@@ -164,15 +164,24 @@ public final class LockRequest {
         AtomicReference<@Nullable Thread> leading = new AtomicReference<>(Thread.currentThread());
         term.onLost(loss -> {
             synchronized (leading) {
-                Optional.ofNullable(leading.getAndSet(null)).ifPresent(Thread::interrupt);
+                Thread thread = leading.get();
+                if (thread != null && !thread.isInterrupted()) { // an earlier interrupt is not for the leader alone
+                    leading.set(null);
+                    thread.interrupt();
+                }
             }
         });
         try {
             leader.run(term);
-            return leading.get() != null;
+            return !term.isLost();
         } catch (InterruptedException interrupt) {
             if (leading.get() != null) { // the listener has not interrupted this thread
                 throw interrupt;
+            }
+            return false;
+        } catch (RuntimeException failure) {
+            if (!term.isLost()) {
+                throw failure;
             }
             return false;
         } finally {

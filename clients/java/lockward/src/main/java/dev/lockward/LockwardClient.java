@@ -248,8 +248,8 @@ public final class LockwardClient implements AutoCloseable {
 
     /**
      * Waits without limit until this process is the leader, even while no server answers. Then runs {@code leader} in this thread. If
-     * the lock is lost meanwhile, the client interrupts this thread. When {@code leader} has then ended, this method waits again. If
-     * {@code leader} ends while the lock is held, this method releases the lock and ends.
+     * the lock is lost meanwhile, the client interrupts this thread. When {@code leader} has then ended, also by an exception, this
+     * method waits again. If {@code leader} ends while the lock is held, this method releases the lock and ends.
      *
      * @throws InterruptedException when another thread has interrupted this one
      */

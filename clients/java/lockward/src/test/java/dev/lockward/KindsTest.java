@@ -16,6 +16,7 @@ import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.Test;
 
@@ -165,6 +166,19 @@ class KindsTest {
             assertTrue(deposed.await(20, TimeUnit.SECONDS) && leader.join());
             assertFalse(CLIENT.getLock(name).isLocked());
         }
+    }
+
+    @Test
+    void aLeaderWhoseOwnCallFindsTheLossLeadsAgain() throws Exception {
+        AtomicInteger terms = new AtomicInteger();
+        CLIENT.lead(name, term -> {
+            if (terms.incrementAndGet() < 3) {
+                SERVER.call("DEL", name);
+                term.renew();
+            }
+        });
+        assertEquals(3, terms.get());
+        assertFalse(Thread.interrupted() || SERVER.isLocked(name));
     }
 
     @Test
