@@ -34,8 +34,8 @@ final class Tenure {
     // A thread changes the following fields only while it has this object's monitor. Meanwhile it never waits.
     private List<Object> kind = Request.EXCLUSIVE;
 
-    /** The kind that the server has accepted last. */
-    private List<Object> acceptedKind = Request.EXCLUSIVE;
+    /** The kind that the server has accepted last; but after a refused downgrade the kind that the downgrade named. */
+    private List<Object> otherKind = Request.EXCLUSIVE;
 
     volatile long token;
     volatile int holds;
@@ -103,7 +103,7 @@ final class Tenure {
             if (holds == 0) {
                 token = newToken;
                 kind = asKind;
-                acceptedKind = asKind;
+                otherKind = asKind;
                 lease = newLease;
                 holdEnd = by.sent + holdLimit;
             } else {
@@ -220,13 +220,26 @@ final class Tenure {
             kind = newKind == null ? kind : newKind;
         }
         return renew(client.call(key), newLease != 0).whenComplete((done, failure) -> {
-            if (failure != null && Clock.cause(failure) instanceof LockRefusedException) {
+            if (failure != null && Clock.cause(failure) instanceof LockRefusedException refusal) {
                 synchronized (this) {
                     lease = leaseBefore;
-                    kind = acceptedKind;
+                    if (newKind != null && !refusal.code().equals("LIMIT")) {
+                        swapKinds(newKind);
+                    }
                 }
             }
         });
+    }
+
+    /**
+     * Called when the server has refused this kind. It may have executed an earlier request for this downgrade, whose reply was lost.
+     * Then it refuses the kind before the downgrade with LIMIT, and the client returns to this kind.
+     */
+    private synchronized void swapKinds(List<Object> refused) {
+        if (refused.equals(kind)) {
+            kind = otherKind;
+            otherKind = refused;
+        }
     }
 
     /** @param isWanted whether the program asks for the whole lease, even if the lock is not renewed automatically */
@@ -262,14 +275,12 @@ final class Tenure {
                     if (sent.holds != holds && reply instanceof ServerError) {
                         return renew(call, isWanted); // the program has changed the holds meanwhile
                     }
-                    synchronized (this) {
-                        if (ServerError.is(reply, "LIMIT") && sent.kind.equals(kind)) {
-                            kind = acceptedKind; // the server refuses a downgrade, perhaps one whose reply was lost
-                        }
+                    if (ServerError.is(reply, "LIMIT")) {
+                        swapKinds(sent.kind);
                     }
                     checkNumber(reply);
                     synchronized (this) {
-                        acceptedKind = sent.kind;
+                        otherKind = sent.kind;
                         if (renewal == call) {
                             leaseEnds(Clock.leaseEnd(call.sent, sent.lease));
                             renewAt = client.servers.lostAt > call.sent ? Clock.now() : renewAt;

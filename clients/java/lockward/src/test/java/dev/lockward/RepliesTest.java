@@ -301,6 +301,29 @@ class RepliesTest {
     }
 
     @Test
+    void aDowngradeThatRanAndWasThenRefusedIsNamedByTheRenewals() throws Exception {
+        AtomicInteger downgrades = new AtomicInteger();
+        try (ScriptedServer server = new ScriptedServer(request -> {
+                    if (request.startsWith("LOCK.ACQUIRE")) {
+                        return grant(7, 3_000);
+                    } else if (!request.endsWith(" SHARED")) {
+                        return downgrades.get() == 0 ? ":7" : "-LIMIT it holds it as SHARED";
+                    }
+                    return switch (downgrades.incrementAndGet()) {
+                        case 1 -> CUT; // the server has executed it
+                        case 2 -> "-MISCONF it cannot write to its disk";
+                        default -> ":7";
+                    };
+                });
+                LockwardClient client = Server.builder(server.uri()).build()) {
+            HeldLock held = client.request("k").acquire();
+            assertThrows(LockRefusedException.class, held::downgradeToShared);
+            eventually(() -> downgrades.get() >= 4 || !held.isHeld());
+            assertTrue(held.isHeld());
+        }
+    }
+
+    @Test
     void aBlockedTimerOfTheJdkDelaysNoCancelledCall() throws Exception {
         CountDownLatch end = new CountDownLatch(1);
         try (ScriptedServer server = new ScriptedServer(request -> null);
