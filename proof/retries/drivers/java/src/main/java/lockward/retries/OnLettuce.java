@@ -25,7 +25,8 @@ final class OnLettuce implements Driver.Library {
 
     /**
      * A grant, or null. Lettuce's own ArrayOutput is not sufficient: if a connection is cut within a reply and the
-     * command is sent again, ArrayOutput continues at the old position and returns [[token], holds].
+     * command is sent again, ArrayOutput continues at the old position. Instead of [token, holds, lease] it then returns
+     * [[token], holds, lease] or another list.
      */
     private static final class GrantOutput extends CommandOutput<String, String, List<Object>> {
         GrantOutput() {
