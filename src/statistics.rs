@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Statistics {
     /// Acquisitions that were answered with null at once.
     pub busy: u64,
-    /// Waits that ended with null: at their limit, or by CLIENT UNBLOCK.
+    /// Waits that ended with null: at their limit, except with KEEP, or by CLIENT UNBLOCK.
     pub wait_limits_reached: u64,
     /// Waits that ended because the client disconnected or the server ended the wait.
     pub disconnected: u64,

@@ -478,11 +478,13 @@ fn info_and_top_do_not_count_kept_places() {
 }
 
 #[test]
-fn a_wait_that_keeps_its_place_is_counted_as_any_other() {
+fn of_a_wait_in_slices_only_the_last_slice_counts_as_a_wait_limit() {
     let (server, mut a) = start_held();
     wait_a_slice(&server, "V");
     wait_and_leave(&server, "W");
     let read = |a: &mut Client, field: &str| a.stat("lock", &format!("lock_{field}"));
+    assert_eq!(read(&mut a, "wait_limits_reached"), 0);
+    assert!(server.client().call("LOCK.ACQUIRE lock X BLOCK 1 HOLDS 1").is_null());
     assert_eq!(read(&mut a, "wait_limits_reached"), 1);
     assert_eq!(read(&mut a, "disconnected_while_waiting"), 1);
     assert_eq!(read(&mut a, "superseded"), 0);
