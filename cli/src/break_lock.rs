@@ -10,6 +10,7 @@ use clap::Args;
 use crate::failure::Failure;
 use crate::info;
 use crate::locks::Holder;
+use crate::output;
 use crate::primaries::{Primaries, ServerUrl};
 use crate::text;
 
@@ -55,30 +56,30 @@ impl Break {
         let name = text::show(key);
         let mut primaries = Primaries::connect(&self.server)?;
         let Some(mut lock) = primaries.info(key, ALL, 3)? else {
-            println!("nobody holds {name}");
+            say(&format!("nobody holds {name}"));
             return Ok(ExitCode::FAILURE);
         };
         let mut ending = lock.holders.clone();
         if let Some(owner) = &self.owner {
             ending.retain(|holder| holder.owner == owner.as_bytes());
             if ending.is_empty() {
-                println!("{} does not hold {name}", text::show(owner.as_bytes()));
+                say(&format!("{} does not hold {name}", text::show(owner.as_bytes())));
                 return Ok(ExitCode::FAILURE);
             }
         }
         lock.holders = ending.iter().take(SHOWN).cloned().collect();
         if !self.yes && !confirm(&info::tables(key, &lock), ending.len())? {
-            println!("{name} is unchanged");
+            say(&format!("{name} is unchanged"));
             return Ok(ExitCode::FAILURE);
         }
         let mut any_broken = false;
         for holder in &ending {
             let owner = text::show(&holder.owner);
             if release(&mut primaries, key, holder)? {
-                println!("broken: {owner} held {name} with token {}", holder.token);
+                say(&format!("broken: {owner} held {name} with token {}", holder.token));
                 any_broken = true;
             } else {
-                println!("{owner} does not hold {name} any more");
+                say(&format!("{owner} does not hold {name} any more"));
             }
         }
         if !any_broken {
@@ -87,12 +88,19 @@ impl Break {
         let now = primaries.info(key, 1, 0)?;
         let first = now.as_ref().and_then(|lock| Some((lock.holding, lock.holders.first()?)));
         match first {
-            Some((1, next)) => println!("now {} holds it with token {}", text::show(&next.owner), next.token),
-            Some((holding, _)) => println!("now {holding} owners hold it"),
-            None => println!("now nobody holds it"),
+            Some((1, next)) => {
+                say(&format!("now {} holds it with token {}", text::show(&next.owner), next.token));
+            }
+            Some((holding, _)) => say(&format!("now {holding} owners hold it")),
+            None => say("now nobody holds it"),
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Prints a line. A closed output must not stop a break that has begun.
+fn say(line: &str) {
+    let _ = output::print(&format!("{line}\n"));
 }
 
 /// Ends the tenure of a holder. `false` means that the tenure had already ended.

@@ -10,6 +10,7 @@ use crate::duration;
 use crate::failure::Failure;
 use crate::json;
 use crate::locks::Lock;
+use crate::output;
 use crate::primaries::{Primaries, ServerUrl};
 use crate::text;
 
@@ -42,14 +43,11 @@ impl Info {
         let key = self.key.as_bytes();
         let mut primaries = Primaries::connect(&self.server)?;
         let lock = primaries.info(key, self.holders, self.waiters)?;
-        if self.json {
-            println!("{}", json::line(&lock)?);
-        } else {
-            match &lock {
-                Some(lock) => print!("{}", tables(key, lock)),
-                None => println!("nobody holds {}", text::show(key)),
-            }
-        }
+        output::print(&match &lock {
+            _ if self.json => format!("{}\n", json::line(&lock)?),
+            Some(lock) => tables(key, lock),
+            None => format!("nobody holds {}\n", text::show(key)),
+        })?;
         Ok(if lock.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }

@@ -1,6 +1,5 @@
 //! `lockward ls`: the locks that are held.
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -11,6 +10,7 @@ use crate::duration;
 use crate::failure::Failure;
 use crate::json;
 use crate::locks::{Lock, Mode, TYPE, info_command};
+use crate::output;
 use crate::primaries::{Primaries, ServerUrl};
 use crate::text;
 
@@ -54,20 +54,10 @@ impl Ls {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         let mut primaries = Primaries::connect(&self.server)?;
         let found = self.find(&mut primaries)?;
-        let mut out = io::stdout().lock();
-        let written = if self.json {
-            found.iter().try_for_each(|(key, lock)| {
-                writeln!(out, "{}", json::line(&LockWithKey { key, lock }).unwrap_or_default())
-            })
-        } else {
-            out.write_all(table(&found).as_bytes())
-        };
-        match written.and_then(|()| out.flush()) {
-            Ok(()) => Ok(ExitCode::SUCCESS),
-            // The reader of the output, such as head(1), has closed the pipe.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
-            Err(error) => Err(error.into()),
-        }
+        let lines = || found.iter().map(|(key, lock)| Ok(json::line(&LockWithKey { key, lock })? + "\n"));
+        let shown = if self.json { lines().collect::<Result<String, Failure>>()? } else { table(&found) };
+        output::print(&shown)?;
+        Ok(ExitCode::SUCCESS)
     }
 
     fn find(&self, primaries: &mut Primaries) -> Result<Vec<(Vec<u8>, Lock)>, RedisError> {

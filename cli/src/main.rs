@@ -9,6 +9,7 @@ mod info;
 mod json;
 mod locks;
 mod ls;
+mod output;
 mod primaries;
 mod run;
 mod server;
@@ -70,7 +71,7 @@ fn main() -> ExitCode {
         Command::Demo(demo) => demo.run().map(|()| ExitCode::SUCCESS),
     };
     outcome.unwrap_or_else(|failure| {
-        eprintln!("lockward: {failure}");
+        output::complain(&failure.to_string());
         failure.code.unwrap_or(usual_code).into()
     })
 }
@@ -78,7 +79,7 @@ fn main() -> ExitCode {
 fn print(write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> Result<ExitCode, Failure> {
     let mut text = Vec::new();
     write(&mut text)?;
-    io::stdout().write_all(&text)?;
+    output::print(&String::from_utf8_lossy(&text))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use crate::duration;
 use crate::failure::Failure;
+use crate::output;
 use crate::server::Server;
 
 /// How long a client waits for a lock, in milliseconds.
@@ -74,17 +75,17 @@ pub(super) fn run(server: &Server) -> Result<(), Failure> {
     };
     let mut clients = (0..CLIENTS).map(connect).collect::<Result<Vec<_>, Failure>>()?;
     let mut control = server.connect(REPLY_LIMIT)?;
-    println!(
+    output::print(&format!(
         "{CLIENTS} clients together add 1 to one number {INCREMENTS} times, each time in three steps: GET, add 1, SET.\n\
-         The right result is {INCREMENTS}. With a fair lock, each client adds 1 about {} times. Server: {}\n",
+         The right result is {INCREMENTS}. With a fair lock, each client adds 1 about {} times. Server: {}\n\n",
         INCREMENTS / CLIENTS as u64,
         server.address()
-    );
+    ))?;
     let line = |cells: [&str; 6]| {
         let [lock, number, lost, time, wait, each] = cells;
-        println!("{lock:<24}{number:>8}{lost:>14}{time:>9}{wait:>14}{each:>16}");
+        output::print(&format!("{lock:<24}{number:>8}{lost:>14}{time:>9}{wait:>14}{each:>16}\n"))
     };
-    line(["lock", "number", "lost updates", "time", "longest wait", "adds per client"]);
+    line(["lock", "number", "lost updates", "time", "longest wait", "adds per client"])?;
     for kind in [Kind::NoLock, Kind::SetNx, Kind::LockCommands] {
         let round = Round::new(kind);
         let result = round.run(&mut control, &mut clients);
@@ -99,7 +100,7 @@ pub(super) fn run(server: &Server) -> Result<(), Failure> {
             &show(took),
             &if kind == Kind::NoLock { "-".to_owned() } else { show(longest) },
             &format!("{} to {}", increments().min().unwrap_or(0), increments().max().unwrap_or(0)),
-        ]);
+        ])?;
         if kind == Kind::LockCommands && number != INCREMENTS {
             return Err(Failure::new(format!(
                 "LOCK.ACQUIRE led to {number} instead of {INCREMENTS}: two owners held the lock at once. Please report this."

@@ -19,6 +19,7 @@ use uuid::Uuid;
 use crate::duration;
 use crate::exit_code;
 use crate::failure::Failure;
+use crate::output;
 use crate::primaries::ServerUrl;
 use crate::text;
 use command::{Command, Ending};
@@ -182,9 +183,9 @@ impl Run {
             }
             Err(error) => {
                 let name = self.name();
-                eprintln!(
-                    "lockward: {name} could not be released and stays held until its lease ends: {error}"
-                );
+                output::complain(&format!(
+                    "{name} could not be released and stays held until its lease ends: {error}"
+                ));
             }
         }
         Ok(code.into())

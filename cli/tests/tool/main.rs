@@ -15,6 +15,7 @@ mod top;
 mod watch;
 
 use lockward_tests::{Server, soon};
+use std::io::PipeWriter;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command, Output};
 
@@ -43,6 +44,11 @@ fn output(command: &mut Command) -> (i32, String, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (status.code().expect("an exit code"), text(stdout), text(stderr))
+}
+
+/// A pipe whose reader is gone.
+fn closed_pipe() -> PipeWriter {
+    std::io::pipe().unwrap().1
 }
 
 /// A process that is killed when this value is dropped.

@@ -1,6 +1,6 @@
 //! Tests of `lockward ls`, `info`, `break`, `completions` and `man`.
 
-use crate::{run, url};
+use crate::{closed_pipe, lockward, output, run, url};
 use lockward_tests::{Client, Reply, Server, free_port};
 
 /// The words of each line.
@@ -145,6 +145,23 @@ fn control_characters_in_names_are_escaped() {
     server.client().call([b"LOCK.ACQUIRE".as_slice(), b"k\x1b[2J", b"me\n\xff", b"PX", b"600000"]);
     let shown = run(&url(&server), &["ls"]).1;
     assert!(shown.contains(r"k\x1b[2J  me\x0a\xff "), "{shown:?}");
+}
+
+#[test]
+fn an_output_that_nobody_reads_is_no_error() {
+    let (server, _a, _b) = Server::start_contended();
+    for arguments in [["ls"].as_slice(), &["info", "lock"], &["completions", "bash"], &["man"]] {
+        let (code, _, said) = output(lockward(&url(&server), arguments).stdout(closed_pipe()));
+        assert_eq!((code, said.as_str()), (0, ""), "{arguments:?}");
+    }
+}
+
+#[test]
+fn break_ends_all_tenures_even_if_nobody_reads_its_output() {
+    let (server, _d) = start_with_many_holders();
+    let (code, _, said) = output(lockward(&url(&server), &["break", "-y", "page"]).stdout(closed_pipe()));
+    assert_eq!((code, said.as_str()), (0, ""));
+    assert_eq!(server.client().info("page"), None);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Tests of `lockward run`.
 
-use crate::{Process, lockward, run, url};
+use crate::{Process, closed_pipe, lockward, output, run, url};
 use lockward_tests::{Cluster, Reply, Sentinels, Server, eventually, free_port};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -78,6 +78,13 @@ fn a_busy_lock_exits_with_120_or_the_busy_exit_code() {
         );
     }
     assert_eq!(server.client().queue("k"), [""; 0]);
+}
+
+#[test]
+fn the_exit_code_is_the_same_if_nobody_reads_the_errors() {
+    let server = Server::start();
+    server.client().acquire("k A PX 600000");
+    assert_eq!(output(lockward(&url(&server), &["run", "-n", "k", "true"]).stderr(closed_pipe())).0, 120);
 }
 
 #[test]

@@ -1,0 +1,19 @@
+//! Standard output and standard error.
+
+use std::io::{self, Write};
+
+use crate::failure::Failure;
+
+/// Writes to standard output. If the reader of the output, such as head(1), has closed the pipe, this is no failure.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a message to standard error. If nobody can read the message, the exit code still tells the outcome.
+pub(crate) fn complain(message: &str) {
+    let _ = writeln!(io::stderr(), "lockward: {message}");
+}
