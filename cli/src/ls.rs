@@ -1,5 +1,7 @@
 //! `lockward ls`: the locks that are held.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -28,7 +30,7 @@ const JSON_HOLDERS: u64 = 100;
 pub(crate) struct Ls {
     /// Only locks whose key matches this pattern, as in KEYS: order:*
     #[arg(value_name = "PATTERN", conflicts_with = "top")]
-    pattern: Option<String>,
+    pattern: Option<OsString>,
 
     /// Only the N locks with the most waiters, most waiters first
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
@@ -92,7 +94,7 @@ impl Ls {
             let mut scan = redis::cmd("SCAN");
             scan.arg(cursor);
             if let Some(pattern) = &self.pattern {
-                scan.arg("MATCH").arg(pattern);
+                scan.arg("MATCH").arg(pattern.as_bytes());
             }
             let scan = scan.arg("COUNT").arg(SCAN_COUNT).arg("TYPE").arg(TYPE);
             let (next, keys): (u64, Vec<Vec<u8>>) = scan.query(connection)?;

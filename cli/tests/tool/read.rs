@@ -2,6 +2,8 @@
 
 use crate::{closed_pipe, lockward, output, run, url};
 use lockward_tests::{Client, Reply, Server, free_port};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 /// The words of each line.
 fn words(shown: &str) -> Vec<Vec<&str>> {
@@ -145,6 +147,14 @@ fn control_characters_in_names_are_escaped() {
     server.client().call([b"LOCK.ACQUIRE".as_slice(), b"k\x1b[2J", b"me\n\xff", b"PX", b"600000"]);
     let shown = run(&url(&server), &["ls"]).1;
     assert!(shown.contains(r"k\x1b[2J  me\x0a\xff "), "{shown:?}");
+}
+
+#[test]
+fn a_pattern_may_have_any_bytes() {
+    let server = Server::start();
+    server.client().call([b"LOCK.ACQUIRE".as_slice(), b"\xff1", b"me", b"PX", b"600000"]);
+    let shown = output(lockward(&url(&server), &["ls"]).arg(OsStr::from_bytes(b"\xff*"))).1;
+    assert!(shown.contains(r"\xff1  me "), "{shown:?}");
 }
 
 #[test]
