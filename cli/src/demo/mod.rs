@@ -4,9 +4,9 @@ mod counting;
 mod paused;
 
 use clap::Args;
-use redis::ConnectionInfo;
 
 use crate::failure::Failure;
+use crate::primaries::{self, ServerUrl};
 use crate::server::Server;
 use counting::REPLY_LIMIT;
 
@@ -16,19 +16,20 @@ use counting::REPLY_LIMIT;
 /// LOCK.ACQUIRE. The demo uses its own keys and deletes them.
 #[derive(Args)]
 pub(crate) struct Demo {
-    /// A server with the Lockward module
-    #[arg(long, default_value = "redis://127.0.0.1:6379")]
-    url: ConnectionInfo,
-
     /// Show instead the late write of a holder that was stopped until its lease was over: with SET and with LOCK.GUARD
     #[arg(long)]
     paused: bool,
+
+    #[command(flatten)]
+    server: ServerUrl,
 }
 
 impl Demo {
     /// Fails if an update was lost in spite of the lock commands, or a late write was accepted in spite of LOCK.GUARD.
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let server = Server::new(self.url)?;
+        let [primary] = <[_; 1]>::try_from(primaries::find(&self.server)?)
+            .map_err(|_| Failure::new("demo needs a server that is not part of a cluster"))?;
+        let server = Server::new(primary)?;
         server.require_module(&mut server.connect(REPLY_LIMIT)?)?;
         if self.paused { paused::run(&server) } else { counting::run(&server) }
     }

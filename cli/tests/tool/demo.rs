@@ -25,8 +25,18 @@ fn an_unreachable_server_is_one_error_line() {
 
 #[test]
 fn a_password_is_not_shown() {
-    let line = error_line(&demo(&["--url", "redis+unix:///nonexistent/socket?pass=hidden"]));
-    assert!(!line.contains("hidden"), "{line}");
+    for url in ["redis+unix:///nonexistent/socket?pass=hidden", "redis://u:hidden@["] {
+        let line = error_line(&demo(&["--url", url]));
+        assert!(!line.contains("hidden"), "{line}");
+    }
+}
+
+#[test]
+fn the_environment_names_the_server_as_for_other_commands() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockward"));
+    let line =
+        error_line(&command.arg("demo").env("LOCKWARD_URL", "unix:///nonexistent/s").output().unwrap());
+    assert!(line.contains("/nonexistent/s:"), "{line}");
 }
 
 #[test]
