@@ -68,7 +68,7 @@ pub(crate) struct Run {
     #[arg(short, long, conflicts_with = "wait", visible_aliases = ["nonblock", "nb"])]
     no_wait: bool,
 
-    /// Exit with this code when the lock is busy
+    /// Exit with this code when the lock is busy. With 0, lockward prints no message
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = exit_code::BUSY, visible_alias = "conflict-exit-code")]
     busy_exit_code: u8,
 
