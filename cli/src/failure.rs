@@ -32,15 +32,31 @@ impl fmt::Display for Failure {
 impl From<RedisError> for Failure {
     fn from(error: RedisError) -> Self {
         if error.is_io_error() || error.is_connection_dropped() {
-            Self::new(format!("lost the connection to the server: {error}"))
+            Self::new(format!("lost the connection to the server: {}", cause(&error)))
         } else {
             Self::new(format!("the server refused a command: {error}"))
         }
     }
 }
 
+/// Why a connection failed. The system's text for a timeout, "Resource temporarily unavailable", would not help.
+pub(crate) fn cause(error: &RedisError) -> String {
+    if error.is_timeout() { "no reply in time".to_owned() } else { error.to_string() }
+}
+
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self::new(format!("input or output failed: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_is_called_so() {
+        let failure = Failure::from(RedisError::from(io::Error::from(io::ErrorKind::WouldBlock)));
+        assert_eq!(failure.to_string(), "lost the connection to the server: no reply in time");
     }
 }

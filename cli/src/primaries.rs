@@ -47,7 +47,7 @@ pub(crate) struct ServerUrl {
 impl ServerUrl {
     pub(crate) fn address(&self) -> Result<Address, Failure> {
         // The error does not show the URL, because it may contain a password.
-        let invalid = |error| Failure::new(format!("the URL is not valid: {error}"));
+        let invalid = |error| Failure::new(format!("the URL is not valid: {error} (see --url in --help)"));
         let address: Address = self.url.parse().map_err(invalid)?;
         if self.cacert.is_none() && self.cert.is_none() {
             return Ok(address);
@@ -77,7 +77,12 @@ pub(crate) fn find(url: &ServerUrl) -> Result<Vec<ConnectionInfo>, Failure> {
         Address::Server(info) => Ok(vec![info]),
         Address::Sentinels { sentinels, name, server } => first_answer(sentinels, |sentinel, _| {
             let query = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&name).to_owned();
-            let (host, port): (String, u16) = query.query(sentinel)?;
+            let primary: Option<(String, u16)> = query.query(sentinel)?;
+            let unknown = (
+                redis::ErrorKind::MasterNameNotFoundBySentinel,
+                "the Sentinel knows no primary by that name",
+            );
+            let (host, port) = primary.ok_or(unknown)?;
             Ok(vec![with_host_and_port(&server, host, port)])
         }),
         Address::Cluster(nodes) => first_answer(nodes, |node, info| {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::{Client, Connection, ConnectionInfo, RedisError, Value};
 
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
@@ -52,7 +52,7 @@ impl Server {
     fn unreachable(&self, error: &RedisError) -> Failure {
         let address = &self.address;
         if error.is_io_error() {
-            Failure::new(format!("cannot reach a Redis server at {address}: {error}"))
+            Failure::new(format!("cannot reach a Redis server at {address}: {}", failure::cause(error)))
         } else {
             Failure::new(format!("the server at {address} refused the connection: {error}"))
         }

@@ -323,6 +323,8 @@ fn sentinels_give_the_address_of_the_primary() {
     assert_eq!(run(&sentinels.url(), &["run", "k", "-c", "exit 7"]).0, 7);
     primary.client().acquire("k A PX 600000");
     assert_eq!(run(&sentinels.url(), &["info", "k"]).0, 0);
+    let (code, _, said) = run(&format!("{}x", sentinels.url()), &["ls"]);
+    assert!(code == 2 && said.contains("knows no primary by that name"), "{said}");
 }
 
 #[test]
