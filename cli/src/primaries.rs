@@ -165,6 +165,11 @@ impl Primaries {
         self.all.iter().map(|(server, _)| server.address())
     }
 
+    /// Whether these are the same servers.
+    pub(crate) fn are(&self, found: &[ConnectionInfo]) -> bool {
+        self.addresses().eq(found.iter().map(|info| info.addr().to_string()))
+    }
+
     pub(crate) fn connections(&mut self) -> impl Iterator<Item = &mut Connection> {
         self.all.iter_mut().map(|(_, connection)| connection)
     }

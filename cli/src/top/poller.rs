@@ -9,10 +9,12 @@ use redis::RedisError;
 
 use crate::failure::Failure;
 use crate::locks::{Contended, Lock, info_command};
-use crate::primaries::{Primaries, ServerUrl};
+use crate::primaries::{self, Primaries, ServerUrl};
 
 /// How many waiters of the selected lock are shown.
 const QUEUE_LENGTH: u64 = 200;
+/// How often to look for other primaries.
+const LOOK: Duration = Duration::from_secs(5);
 /// How many holders of the selected lock are shown.
 const HOLDERS: u64 = 100;
 
@@ -48,7 +50,7 @@ impl Poller {
     pub(super) fn start(server: ServerUrl, interval: Duration, count: u64) -> io::Result<Self> {
         let (sender, updates) = channel();
         let (focus, focus_changes) = channel();
-        let thread = PollerThread { server, count, primaries: None, focus: None };
+        let thread = PollerThread { server, count, primaries: None, looked: Instant::now(), focus: None };
         thread::Builder::new()
             .name("poller".into())
             .spawn(move || thread.run(interval, &sender, &focus_changes))?;
@@ -71,6 +73,7 @@ struct PollerThread {
     server: ServerUrl,
     count: u64,
     primaries: Option<Primaries>,
+    looked: Instant,
     focus: Option<Vec<u8>>,
 }
 
@@ -100,6 +103,13 @@ impl PollerThread {
     }
 
     fn poll(&mut self) -> Result<Sample, Failure> {
+        // When other nodes of a cluster become the primaries, the connections to the former primaries stay open.
+        if self.looked.elapsed() >= LOOK {
+            self.looked = Instant::now();
+            if let Ok(found) = primaries::find(&self.server) {
+                self.primaries.take_if(|primaries| !primaries.are(&found));
+            }
+        }
         let primaries = match &mut self.primaries {
             Some(primaries) => primaries,
             none => none.insert(Primaries::connect(&self.server)?),

@@ -73,7 +73,14 @@ impl State {
                 self.rates = None;
                 self.previous = None;
             }
-            Ok(_) if self.is_paused => self.error = None,
+            Ok(sample) if self.is_paused => {
+                self.error = None;
+                let key = |sample: &Sample| sample.focus.as_ref().map(|(key, _)| key.clone());
+                // The user may open a queue during the pause.
+                if let Some(shown) = self.sample.as_mut().filter(|shown| key(shown) != key(&sample)) {
+                    shown.focus = sample.focus;
+                }
+            }
             Ok(sample) => {
                 self.error = None;
                 self.update_rates(&sample);

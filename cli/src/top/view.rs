@@ -42,9 +42,9 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
     let (status, style) = match (&state.error, &state.sample) {
         (Some((_, since)), Some(_)) => {
             let span = show_ms(ms(now.saturating_duration_since(*since)));
-            (format!(" NO SERVER for {span} "), Style::new().fg(Color::White).bg(Color::Red).bold())
+            (format!(" ERROR for {span} "), Style::new().fg(Color::White).bg(Color::Red).bold())
         }
-        (Some(_), None) => (" NO SERVER ".to_owned(), Style::new().fg(Color::White).bg(Color::Red).bold()),
+        (Some(_), None) => (" ERROR ".to_owned(), Style::new().fg(Color::White).bg(Color::Red).bold()),
         (None, None) => (" connecting ".to_owned(), Style::new().fg(Color::Yellow)),
         (None, Some(_)) if state.is_paused => {
             (" PAUSED ".to_owned(), Style::new().fg(Color::Black).bg(Color::Yellow).bold())

@@ -2,7 +2,7 @@
 
 use crate::terminal::Terminal;
 use crate::url;
-use lockward_tests::{Reply, Server, Setup, eventually};
+use lockward_tests::{Cluster, Reply, Server, Setup, eventually, slot_of};
 
 const TOOL: &str = env!("CARGO_BIN_EXE_lockward");
 
@@ -57,6 +57,8 @@ fn keys_select_sort_and_pause() {
     terminal.see("LOCK▾");
     terminal.press("p");
     terminal.see("PAUSED");
+    terminal.press("Enter");
+    terminal.see("1 waiting, next first");
     a.call("LOCK.RELEASE other A");
     terminal.press("?");
     terminal.see("select a lock");
@@ -79,9 +81,25 @@ fn top_shows_a_lost_server_and_reconnects() {
     let Some(terminal) = Terminal::start(80, 24, &top(&server)) else { return };
     terminal.see("No lock is held.");
     server.kill();
-    terminal.see("NO SERVER");
+    terminal.see("ERROR for");
     server.start_again();
     terminal.see("connected");
+}
+
+#[test]
+fn top_follows_a_failover_of_a_cluster() {
+    let cluster = Cluster::start();
+    let key = "k";
+    let primary = cluster.owner(slot_of(key));
+    let replica = cluster.replica_of(primary);
+    let url = format!("redis+cluster://127.0.0.1:{},127.0.0.1:{}", primary.port(), replica.port());
+    let Some(terminal) = Terminal::start(120, 24, &format!("{TOOL} top --url {url}")) else { return };
+    terminal.see("No lock is held.");
+    cluster.hand_over_to(replica);
+    cluster.client().call(key, &format!("LOCK.ACQUIRE {key} A PX 600000"));
+    let mut b = replica.client();
+    b.ask(&format!("{key} B PX 600000 BLOCK 0"));
+    terminal.see(&format!("> {key} "));
 }
 
 #[test]
