@@ -18,6 +18,8 @@ use crate::text;
 const MODE: Constraint = Constraint::Length(9);
 /// The width of the title `LEASE LEFT` and the mark `▾`.
 const LEASE: Constraint = Constraint::Length(11);
+/// The name of a lock has room even on a narrow terminal, where other columns then get less.
+const LOCK: Constraint = Constraint::Min(12);
 const LOCKS_TITLE: &str = "locks with waiters";
 
 pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Instant) {
@@ -112,10 +114,10 @@ fn lock_table(title: &str, state: &State, sample: &Sample, age: u64) -> Table<'s
         format!("{name}{mark}")
     };
     let columns = [
-        (left(mark(Order::Name, "LOCK")), Constraint::Fill(3)),
+        (left(mark(Order::Name, "LOCK")), LOCK),
         (right(mark(Order::Waiters, "WAITERS")), Constraint::Length(8)),
         (right(mark(Order::LongestWait, "LONGEST WAIT")), Constraint::Length(13)),
-        (left("HOLDER"), Constraint::Fill(4)),
+        (left("HOLDER"), Constraint::Fill(1)),
         (left("MODE"), MODE),
         (right(mark(Order::Lease, "LEASE LEFT")), LEASE),
     ];

@@ -67,12 +67,12 @@ fn keys_select_sort_and_pause() {
 }
 
 #[test]
-fn top_follows_a_new_size() {
+fn top_follows_a_new_size_and_shows_the_locks_on_a_narrow_terminal() {
     let (server, _a, _b) = Server::start_contended();
     let Some(terminal) = Terminal::start(40, 12, &top(&server)) else { return };
-    terminal.see("q quit");
-    terminal.resize(100, 30);
     terminal.see("> lock ");
+    terminal.resize(100, 30);
+    terminal.see("? help");
 }
 
 #[test]
