@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
 
-use redis::{Cmd, FromRedisValue, ParsingError, Value};
+use redis::{Cmd, FromRedisValue, ParsingError, RedisError, Value};
 use serde::Serialize;
 
 use crate::json;
@@ -126,6 +126,22 @@ pub(crate) fn info_command(key: &[u8], holders: u64, waiters: Option<u64>) -> Cm
         cmd.arg("WAITERS").arg(waiters);
     }
     cmd
+}
+
+/// The lock in the reply to LOCK.INFO about a key that another command has found. `None` also means that the user may
+/// not read the lock, or that the key now has another type.
+pub(crate) fn if_readable(reply: Result<Option<Lock>, RedisError>) -> Result<Option<Lock>, RedisError> {
+    match reply {
+        Err(error) if matches!(error.code(), Some("NOPERM" | "WRONGTYPE")) && is_about_a_key(&error) => {
+            Ok(None)
+        }
+        reply => reply,
+    }
+}
+
+/// Whether the error is about a key. If the user lacks the right to a command, the error names the command instead.
+pub(crate) fn is_about_a_key(error: &RedisError) -> bool {
+    error.detail().is_some_and(|detail| detail.contains(" key"))
 }
 
 /// A map reply: a map in RESP3, a flat array in RESP2.

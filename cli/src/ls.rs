@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::duration;
 use crate::failure::Failure;
 use crate::json;
-use crate::locks::{Lock, Mode, TYPE, info_command};
+use crate::locks::{Lock, Mode, TYPE, if_readable, info_command};
 use crate::output;
 use crate::primaries::{Primaries, ServerUrl};
 use crate::text;
@@ -70,7 +70,7 @@ impl Ls {
                 // lock since LOCK.TOP.
                 let mode = Mode { slots: 0, weight: 0 };
                 let free = Lock { mode, holding: 0, holders: Vec::new(), waiters: lock.waiters, queue: None };
-                let held: Option<Lock> = primaries.query(&self.info_command(&lock.key))?;
+                let held = if_readable(primaries.query(&self.info_command(&lock.key)))?;
                 found.push((lock.key, held.unwrap_or(free)));
             }
             return Ok(found);
@@ -103,9 +103,11 @@ impl Ls {
                 infos.add_command(self.info_command(key));
             }
             if !keys.is_empty() {
-                let locks: Vec<Option<Lock>> = infos.query(connection)?;
-                let held = keys.into_iter().zip(locks);
-                found.extend(held.filter_map(|(key, lock)| Some((key, lock?))));
+                let replies: Vec<Result<Option<Lock>, RedisError>> =
+                    infos.ignore_errors().query(connection)?;
+                for (key, reply) in keys.into_iter().zip(replies) {
+                    found.extend(if_readable(reply)?.map(|lock| (key, lock)));
+                }
             }
             if next == 0 {
                 return Ok(());

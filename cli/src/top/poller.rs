@@ -8,7 +8,7 @@ use std::{io, thread};
 use redis::RedisError;
 
 use crate::failure::Failure;
-use crate::locks::{Contended, Lock, info_command};
+use crate::locks::{Contended, Lock, if_readable, info_command};
 use crate::primaries::{self, Primaries, ServerUrl};
 
 /// How many waiters of the selected lock are shown.
@@ -126,7 +126,7 @@ fn sample(primaries: &mut Primaries, count: u64, focus: Option<&[u8]>) -> Result
     }
     let mut locks = Vec::new();
     for lock in primaries.most_contended(count)? {
-        let held = primaries.query(&info_command(&lock.key, 1, None))?;
+        let held = if_readable(primaries.query(&info_command(&lock.key, 1, None)))?;
         locks.push((lock, held));
     }
     let focus = match focus {

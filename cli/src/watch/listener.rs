@@ -16,7 +16,7 @@ use super::fact::{Fact, What};
 use super::history::{History, Occasion, Reading};
 use super::published::{Change, Published};
 use crate::failure::Failure;
-use crate::locks::{Lock, TYPE, info_command};
+use crate::locks::{Lock, TYPE, info_command, is_about_a_key};
 use crate::server::Server;
 
 const REPLY_LIMIT: Duration = Duration::from_secs(5);
@@ -368,10 +368,4 @@ impl Listener {
         self.pending.entry(key.to_vec()).or_default().add(change, SystemTime::now());
         Ok(())
     }
-}
-
-/// Whether the error means that the user lacks the right to a key. If the user lacks the right to a command, the error
-/// names the command instead.
-fn is_about_a_key(error: &RedisError) -> bool {
-    error.detail().is_some_and(|detail| detail.contains(" key"))
 }

@@ -83,6 +83,18 @@ fn ls_finds_a_lock_among_many_keys() {
 }
 
 #[test]
+fn ls_omits_locks_that_the_user_may_not_read() {
+    let (server, mut client, _b) = Server::start_contended();
+    client.acquire("other A PX 600000");
+    assert_eq!(client.call("ACL SETUSER u on >p ~other +scan +lock.info +lock.top"), Reply::ok());
+    let url = format!("redis://u:p@127.0.0.1:{}", server.port());
+    let (code, shown, said) = run(&url, &["ls"]);
+    let rows = words(&shown);
+    assert_eq!((code, rows.len(), rows[1][0], said.as_str()), (0, 2, "other", ""), "{shown}");
+    assert_eq!(words(&run(&url, &["ls", "--top", "5"]).1)[1], ["lock", "-", "-", "-", "-", "1"]);
+}
+
+#[test]
 fn ls_without_locks_prints_no_locks() {
     let server = Server::start();
     assert_eq!(run(&url(&server), &["ls"]), (0, "no locks\n".into(), String::new()));
