@@ -138,7 +138,8 @@ unsafe extern "C" fn call(
 impl Elsewhere {
     fn run(self) -> Option<()> {
         // SAFETY:
-        // - between lock and unlock this thread may call the server as the handler of a command may;
+        // - between `ThreadSafeContextLock` and `ThreadSafeContextUnlock`, this thread may make the same calls as a
+        //   command handler;
         // - reply and context are freed once, after their last use; the client is unblocked once.
         unsafe {
             let context = raw::RedisModule_GetThreadSafeContext?(self.handle);

@@ -28,7 +28,7 @@ const WARNING: &str = "**Other programs used the machine. They make times longer
 pub struct Report {
     /// The day, the machine and the settings.
     pub circumstances: String,
-    /// How long each job was counted, in seconds.
+    /// For how many seconds the acquisitions of each job were counted.
     pub seconds: u64,
     /// The results of the jobs, in the order in which they ran.
     pub results: Vec<Entry>,

@@ -53,7 +53,7 @@ pub(crate) struct Run {
     command: Vec<OsString>,
 
     /// Hold this lock too: the command runs only while all its locks are held. May be repeated
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "OTHER")]
     also: Vec<OsString>,
 
     /// Run a command line with sh -c instead

@@ -15,7 +15,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    /// Starts a watcher and waits until it receives the events of the server.
+    /// Starts a watcher, and waits until it has subscribed to the events of the server.
     fn start(server: &Server, arguments: &[&str]) -> Self {
         let watcher = Self::start_at(&url(server), arguments);
         see_subscriber(server);

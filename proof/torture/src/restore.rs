@@ -232,7 +232,7 @@ impl<'r> Round<'r> {
         }
     }
 
-    /// Performs a random action. Returns `false` if the server refused the action, because the server has too few
+    /// Performs a random action. Returns `false` if the server refused the action because it has too few
     /// replicas.
     fn act(&mut self, port: u16) -> bool {
         let lock = self.random.between(0, LOCKS);

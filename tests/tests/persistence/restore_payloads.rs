@@ -469,10 +469,10 @@ fn next_snapshot() -> Vec<u8> {
     restore(&mut client, "lock", &frame.around(&payload(&[Put::honest(b"A", now * 1_000, now)])));
     assert_eq!(client.call("SAVE"), Reply::ok());
     let mut snapshot = std::fs::read(server.dir().join("dump.rdb")).expect("a snapshot");
-    // In a snapshot the key stands between the type and the module's number, unlike in a DUMP. So the test searches for
-    // the number alone.
+    // In an RDB file the key is between the type byte and the module ID. In a DUMP, the module ID directly follows the
+    // type byte. So the test searches for the module ID alone.
     let number = &frame.head[1..];
-    let at = snapshot.windows(number.len()).position(|window| window == number).expect("the module's number");
+    let at = snapshot.windows(number.len()).position(|window| window == number).expect("the module ID");
     *snapshot.get_mut(at + number.len() - 1).expect("its version") += 1;
     snapshot
 }

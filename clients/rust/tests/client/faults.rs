@@ -160,7 +160,7 @@ async fn the_hold_limit_counts_from_the_request() {
     let lock = client.lock("k").lease(LONG).hold_limit(Duration::from_secs(3));
     let guard = lock.acquire().await.expect("a guard");
     assert_eq!(soon(guard.lost()).await, Loss::LeaseOver);
-    // The lease that the request has named ends with the hold limit.
+    // The client shortens the lease in LOCK.ACQUIRE to the hold limit, so it sends no renewal.
     assert_eq!(calls(&mut server.client(), "lock.renew"), 0);
 }
 

@@ -199,7 +199,7 @@ impl World {
         let replies = self.server.handle_call(now, number, call);
         if self.server.is_waiting(&key, number) {
             self.calls[number].0.enqueued = Some(now);
-            // The server notices the lost connection after a while, and ends the wait.
+            // The client of a late call gives up. The server notices this after a while, and ends the wait.
             let limit = if fate == Fate::Late { Some(80 * MS) } else { limit };
             if let Some(limit) = limit {
                 self.at(now + limit, Event::WaitEnd(number));
