@@ -16,10 +16,10 @@ const (
 	renewCommand   = "LOCK.RENEW"
 
 	shortLease = 3000                   // the lease in milliseconds of a grant that the client has not confirmed yet
-	slice      = 10 * time.Second       // the longest wait of one request; the next request continues the wait
+	slice      = 10 * time.Second       // how long one request waits at most; the next request continues the wait
 	keep       = 5000                   // how long the server keeps the place between two requests, in milliseconds
 	replyTime  = 5 * time.Millisecond   // the server ends a wait this long before the caller's deadline
-	firstPause = 50 * time.Millisecond  // the first pause between two attempts, doubling to a second
+	firstPause = 50 * time.Millisecond  // the first pause between two attempts; each further pause is twice as long, up to a second
 	leaveLimit = 200 * time.Millisecond // how long a call that has failed waits for its releases
 
 	// minLease is the shortest lease that a client can hold: leaseEnd subtracts a millisecond.
@@ -35,15 +35,15 @@ type settings struct {
 	limit     []any // SHARED, or SLOTS and their number; empty for an exclusive lock
 	weight    []any
 	lease     int64         // milliseconds; 0 asks for the server's default
-	holdLimit time.Duration // 0: none
+	holdLimit time.Duration // 0 means no limit
 	isRenewed bool
 	mayWait   bool
 	replicas  int
-	within    time.Duration // how long the replicas may take
-	err       error         // an option is out of range
+	within    time.Duration // how long the replicas may take to confirm the grant
+	err       error         // set if an option is out of range
 }
 
-// checkRange notes an error if the value of an option is too small.
+// checkRange sets err if the value of an option is less than least.
 func (s *settings) checkRange(name string, value, least time.Duration) {
 	if value < least {
 		s.err = fmt.Errorf("lockward: the %s is %v, but must be %v or more", name, value, least)
@@ -54,15 +54,15 @@ func (s *settings) checkRange(name string, value, least time.Duration) {
 // exclusive.
 func Shared() AcquireOption { return func(s *settings) { s.limit, s.weight = []any{"SHARED"}, nil } }
 
-// Slots acquires one of n slots of the lock: a semaphore. n is 1 to 1,000,000, and should be the same for all callers.
+// Slots makes the lock a semaphore with n slots, and acquires one slot. n is 1 to 1,000,000, and should be the same for all callers.
 func Slots(n int) AcquireOption { return func(s *settings) { s.limit = []any{"SLOTS", n} } }
 
-// Weight acquires w of the Slots instead of one. w is 1 to the number of slots.
+// Weight acquires w slots of a semaphore. w is 1 to the number of slots. Without Weight, the client acquires one slot.
 func Weight(w int) AcquireOption { return func(s *settings) { s.weight = []any{"WEIGHT", w} } }
 
-// WithLease sets the lease, in whole milliseconds. With a lease below 2 ms the acquisition fails at once: the client subtracts a
-// thousandth and a millisecond from each lease. If the server refuses the lease as too long, the client takes the longest one that
-// the server accepts. Without WithLease, the lease is the server's setting lock.default-lease.
+// WithLease sets the lease, in whole milliseconds. With a lease below 2 ms, the acquisition fails at once, because the client
+// subtracts a thousandth and a millisecond from each lease. If the server refuses the lease as too long, the client uses the longest
+// lease that the server accepts. Without WithLease, the lease is the server's setting lock.default-lease.
 func WithLease(lease time.Duration) AcquireOption {
 	return func(s *settings) {
 		s.lease = lease.Milliseconds()
@@ -73,8 +73,8 @@ func WithLease(lease time.Duration) AcquireOption {
 // WithoutRenewal stops the automatic renewal: the lock ends with its lease, unless the caller calls Renew.
 func WithoutRenewal() AcquireOption { return func(s *settings) { s.isRenewed = false } }
 
-// WithHoldLimit limits how long the lock is held. The lock is lost this long after it was granted. Until then the client renews it.
-// With a limit below 2 ms the acquisition fails at once.
+// WithHoldLimit limits how long the lock is held. The lock is lost when this time has passed since the grant. Until then the client
+// renews the lock. With a limit below 2 ms, the acquisition fails at once.
 func WithHoldLimit(limit time.Duration) AcquireOption {
 	return func(s *settings) {
 		s.holdLimit = limit
@@ -85,12 +85,13 @@ func WithHoldLimit(limit time.Duration) AcquireOption {
 // WithoutWaiting makes an acquisition fail with ErrBusy at once if the lock is not free.
 func WithoutWaiting() AcquireOption { return func(s *settings) { s.mayWait = false } }
 
-// WithOwner names the owner, 1 to 1,024 bytes. Without WithOwner, each Lock has a new owner. Do not acquire a lock for an owner that still holds
-// it: the server grants the same tenure again, and the first release ends it for both Locks.
+// WithOwner names the owner, 1 to 1,024 bytes. Without WithOwner, each Lock has a new owner. Do not acquire a lock for an owner that
+// still holds this lock: both Locks would share one tenure, and the first release would end this tenure.
 func WithOwner(owner string) AcquireOption { return func(s *settings) { s.owner = owner } }
 
-// WithReplicas acquires the lock only if count replicas confirm the grant in time. Otherwise the client releases the lock, and the
-// error is ErrUnreplicated. With less than a millisecond the acquisition fails at once. More than a day counts as a day.
+// WithReplicas acquires the lock only if count replicas confirm the grant within this time. If fewer replicas confirm the grant, the
+// client releases the lock, and the error is ErrUnreplicated. If within is less than a millisecond, the acquisition fails at once. If
+// within is more than a day, the client uses one day.
 func WithReplicas(count int, within time.Duration) AcquireOption {
 	return func(s *settings) {
 		s.replicas, s.within = count, min(within, 24*time.Hour)
@@ -98,20 +99,21 @@ func WithReplicas(count int, within time.Duration) AcquireOption {
 	}
 }
 
-// Acquire acquires a lock. If the lock is held, Acquire waits in the server's queue until ctx ends. Any string is a key. In a
-// cluster, the part in {...} decides which node has the key. Each Lock has an owner of its own: if two goroutines acquire the same
-// lock, the second waits for the first.
+// Acquire acquires a lock. If the lock is held, Acquire waits in the server's queue until ctx ends. The key may be any string. In a
+// cluster, the part of the key in {...} decides which node has the key. Each Lock has an owner of its own: if two goroutines acquire
+// the same lock, the second goroutine waits for the first.
 //
-// After an error the caller holds nothing. The error is ErrBusy when the deadline of ctx has passed and the lock was not free;
-// ErrUnreachable when no server answers; ErrRefused; ErrUnreplicated; or ErrClosed. When ctx is cancelled, the caller leaves the queue
-// at once, and the error is the cause of ctx. If an option is out of range, Acquire sends no request, and the error says so.
+// After an error the caller holds nothing. The error is ErrBusy if the lock is not free before the deadline of ctx. It is
+// ErrUnreachable if no server answers. Other errors are ErrRefused, ErrUnreplicated and ErrClosed. When ctx is cancelled, the caller
+// leaves the queue at once, and the error is the cause of ctx. If an option is out of range, Acquire sends no request, and the error
+// names the option.
 func (c *Client) Acquire(ctx context.Context, key string, options ...AcquireOption) (*Lock, error) {
 	return c.AcquireAll(ctx, []string{key}, options...)
 }
 
 // AcquireAll acquires several keys as one lock. The lock is lost when one of its keys is lost. AcquireAll first tries all keys at
-// once. If a key is busy, it acquires them one after the other, in the order of their bytes, until ctx ends. If a key is lost before
-// all are held, it starts over. If it fails, it holds no key.
+// once. If a key is busy, AcquireAll acquires one key after the other, in the order of their bytes, until ctx ends. If a key is lost
+// before all keys are held, AcquireAll starts again. After an error the caller holds none of the keys.
 func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...AcquireOption) (*Lock, error) {
 	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
 	if len(keys) == 0 {
@@ -122,7 +124,7 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 	}
 	defer c.running.Done()
 	for isFirst := true; ; isFirst = false {
-		// A new owner for each attempt: a late release of an earlier attempt must not end a new tenure.
+		// If the program has named no owner, each attempt has a new owner: a late release of an earlier attempt must not end a new tenure.
 		t, err := c.newTenure(keys, settings{isRenewed: true, mayWait: true}, options)
 		if err != nil {
 			return nil, err
@@ -136,7 +138,7 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 		isAnswered := !isFirst || slices.ContainsFunc(t.parts, func(p *part) bool { return p.node.Load() != nil })
 		switch {
 		case t.mayWait && isLost:
-			sleep(ctx, time.Now().Add(firstPause)) // the lease may be shorter than a round trip
+			sleep(ctx, time.Now().Add(firstPause)) // a pause, because the lease may be shorter than a round trip
 		case t.mayWait && isTried:
 		case ctx.Err() != nil && t.mayWait && isAnswered && errors.Is(err, ErrUnreachable):
 			return nil, t.parts[0].fail(ErrBusy, ctx.Err())
@@ -146,10 +148,10 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 	}
 }
 
-// acquire acquires all keys, or ends the tenure. The first time it tries all keys at once, and waits only if there is one key. Later
-// it waits for one key after the other.
+// acquire acquires all keys, or ends the tenure. The first attempt tries all keys at once. If there is only one key, the first attempt
+// then waits for this key. Later attempts wait for one key after the other.
 func (t *tenure) acquire(ctx context.Context, isFirst bool) error {
-	acquiring, cancel := joined(ctx, t.over) // a key may be lost during the wait for a later one
+	acquiring, cancel := joined(ctx, t.over) // a key may be lost during the wait for the next key
 	defer cancel()
 	var err error
 	if isFirst {
@@ -173,11 +175,12 @@ func (t *tenure) acquire(ctx context.Context, isFirst bool) error {
 	return err
 }
 
-// take asks for several keys at the same time, without waiting: by LOCK.ACQUIRE, or by LOCK.RENEW if they were granted before. If all
-// keys are granted, they are held. Otherwise take returns ErrBusy. A server must answer within the patience; 0 is no limit.
+// take requests several keys at the same time, and does not wait for a busy key. name is the command: LOCK.ACQUIRE, or LOCK.RENEW for
+// keys that were granted before. After nil all keys are held. If a key is not granted, take returns ErrBusy. A server must answer
+// within the patience. If patience is 0, there is no limit.
 func (t *tenure) take(ctx context.Context, name string, patience time.Duration, parts ...*part) error {
 	if patience > 0 {
-		patience += t.within // the replicas have their own time
+		patience += t.within // the replicas may take this time in addition
 	}
 	calls := make([]*call, len(parts))
 	for i, p := range parts {
@@ -186,7 +189,7 @@ func (t *tenure) take(ctx context.Context, name string, patience time.Duration, 
 			r.patience = patience
 		}
 		r.isReplicated = t.replicas > 0
-		r.isUnlimited = r.isReplicated // WAIT may take long, and must not hold a permit that others need
+		r.isUnlimited = r.isReplicated // WAIT may take long, and must not hold a permit that other calls need
 		r.request = func(r *call) command { return p.command(r, name, p.lease) }
 		if r.read = p.readGrant; name == renewCommand {
 			r.read = p.readConfirmation
@@ -198,8 +201,9 @@ func (t *tenure) take(ctx context.Context, name string, patience time.Duration, 
 	return t.hold(calls...)
 }
 
-// giveBack cleans up after an acquisition that has failed: it releases the keys that the server may have granted, and leaves their
-// queues. A caller whose context has ended does not wait for the replies.
+// giveBack cleans up after an acquisition that has failed: it releases the keys that the server may have granted, and leaves the
+// queues of the keys. If the context of the caller has ended, or if no server has answered, giveBack does not wait for the replies.
+// But if the program has named the owner, giveBack waits: see leave.
 func (t *tenure) giveBack(ctx context.Context, failure error) {
 	var calls []*call
 	for _, p := range t.parts {
@@ -216,9 +220,12 @@ func (t *tenure) giveBack(ctx context.Context, failure error) {
 	_ = t.leave(failure, grace, calls)
 }
 
-// leave makes calls that release keys, in the background. If the calls last longer than the grace, leave returns the failure. A program
-// may acquire the lock again for an owner that it has named, and a late release would end that new tenure. So for such an owner the
-// calls end after 200 ms, and leave waits for their end. The caller has begun a task that Close waits for.
+// leave makes calls that release keys, in the background. If the calls last longer than the grace, leave returns the failure.
+//
+// If the program has named the owner, it may acquire the lock again for this owner. A late release would end the new tenure. So for
+// such an owner the calls end after 200 ms, and leave waits until they have ended.
+//
+// The caller must have called Client.begin.
 func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error {
 	limit, late := t.client.patience, time.After(grace)
 	if t.isOwnerNamed {
@@ -243,9 +250,9 @@ func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error 
 	}
 }
 
-// acquire waits until the key is held. The callers get the connections for waiting first come, first served. With such a connection
-// acquire waits in the server's queue. Until it gets one, it polls: the callers that have all the connections may wait for a lock that
-// this caller holds, and without polls they would deadlock.
+// acquire waits until the key is held. To wait in the server's queue, acquire needs one of the client's waitPermits. Callers get the
+// permits in the order in which they ask. Until acquire gets a permit, it polls. The polls prevent a deadlock: the callers that have
+// the permits may all wait for a lock that this caller holds.
 func (p *part) acquire(ctx context.Context) (err error) {
 	for pause := firstPause; ; pause = min(2*pause, time.Second) {
 		turn, cancel := context.WithTimeout(ctx, pause)
@@ -266,9 +273,10 @@ func (p *part) acquire(ctx context.Context) (err error) {
 	}
 }
 
-// wait waits in slices, and then confirms the grant. The server keeps the place in the queue between two slices and while a connection
-// is broken. A slice without a reply in time shows that the server is gone. wait returns ErrBusy if the grant is over before it is
-// confirmed. If the server has ended the wait just before the deadline, the error is context.DeadlineExceeded, too.
+// wait waits in the server's queue, with one request for each slice of the wait, and then confirms the grant. The server keeps the place
+// in the queue between two slices, and while a connection is broken. If the lease of the grant is over before the client has confirmed
+// the grant, wait returns ErrBusy. If the server ends the wait just before the deadline, the error is ErrBusy and also
+// context.DeadlineExceeded.
 func (p *part) wait(ctx context.Context) error {
 	defer func() { <-p.client.waitPermits }()
 	deadline, hasDeadline := ctx.Deadline()
@@ -288,7 +296,7 @@ func (p *part) wait(ctx context.Context) error {
 		switch {
 		case err != nil:
 			return err
-		case p.mayBeHeld: // granted with a short lease: confirm it with the full one
+		case p.mayBeHeld: // the grant has a short lease: set the whole lease
 			if err = p.take(ctx, renewCommand, p.client.patience, p); !p.mayBeHeld {
 				err = p.fail(ErrBusy)
 			}
@@ -296,7 +304,7 @@ func (p *part) wait(ctx context.Context) error {
 		case isLast:
 			return p.fail(ErrBusy, context.DeadlineExceeded)
 		}
-		p.mayBeHeld = true // the server keeps the place
+		p.mayBeHeld = true // the server keeps the place in the queue
 	}
 }
 
@@ -347,7 +355,7 @@ func (p *part) checkReplicas(r *call) error {
 	return nil
 }
 
-// command is a request of this owner. The arguments are in the order that all clients use.
+// command returns a request of this owner. The arguments are in the order that all clients use.
 func (p *part) command(r *call, name string, lease int64, arguments ...any) command {
 	words := append(make([]any, 0, 16), name, p.key, p.owner)
 	if r.lease = lease; lease > 0 {

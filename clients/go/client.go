@@ -1,8 +1,8 @@
 // Package lockward is a client for locks on Redis and Valkey servers with the Lockward module, over go-redis.
 //
 // A lock has a lease. The client renews the lease while the lock is held. When the process dies, nobody renews the lease, and the
-// lock ends with it. The server grants a lock in the order of the requests. Each tenure has a fencing token, which is larger than
-// the token of every earlier tenure.
+// lock ends when the lease ends. The server grants a lock in the order of the requests. Each tenure has a fencing token, which is
+// larger than the token of every earlier tenure.
 //
 //	client, err := lockward.New(rdb)
 //	...
@@ -10,8 +10,8 @@
 //		return write(ctx, order, lock.Token())
 //	})
 //
-// When a reply is lost, the client does not know whether the server has carried out the request, and sends it again. So each
-// request names the resulting count of holds, or the token of its tenure: the server counts no hold twice.
+// When a reply is lost, the client does not know whether the server has carried out the request. Then the client sends the request
+// again. Each request names the resulting count of holds, or the token of its tenure. So the server does not count a hold twice.
 package lockward
 
 import (
@@ -43,42 +43,42 @@ type Client struct {
 	owners  atomic.Uint64   // how many owners newOwner has made
 	open    context.Context // ends when the client is closed
 	shut    context.CancelCauseFunc
-	running sync.WaitGroup // what Close waits for
+	running sync.WaitGroup // the tasks that Close waits for
 	alarm   *time.Timer    // calls watch
 
 	mu      sync.Mutex
 	nodes   map[string]*node
-	tenures map[*tenure]struct{} // those that have not ended
-	broken  map[*node]bool       // a connection to these nodes broke: watch renews their locks
-	wakesAt time.Time            // when the alarm is due; the zero time is never
+	tenures map[*tenure]struct{} // the tenures that have not ended
+	broken  map[*node]bool       // the nodes to which a connection broke; watch renews the locks of these nodes
+	wakesAt time.Time            // when the alarm is due; the zero time means never
 }
 
 // An Option sets how a Client behaves.
 type Option func(*Client)
 
-// WithResponseLimit sets how long the client waits for a reply: 2 seconds by default, and from 1 ms to an hour. After
-// that it closes the connection and sends the request again. For a renewal the limit is at most a sixth of the lease.
+// WithResponseLimit sets how long the client waits for a reply: 1 ms to an hour, by default 2 seconds. If there is no reply within
+// the limit, the client closes the connection and sends the request again. For a renewal the limit is at most a sixth of the lease.
 func WithResponseLimit(limit time.Duration) Option {
 	return func(c *Client) { c.responseLimit = limit }
 }
 
-// WithPatience sets how long the client repeats a request while no server answers: 5 seconds by default, and at least 1 ms. After
-// that the request fails with ErrUnreachable. A caller in a lock's queue keeps waiting through an outage of any length.
+// WithPatience sets how long the client repeats a request while no server answers: at least 1 ms, by default 5 seconds. When this time
+// is over, the request fails with ErrUnreachable. A caller in a lock's queue keeps waiting, however long no server answers.
 func WithPatience(patience time.Duration) Option { return func(c *Client) { c.patience = patience } }
 
-// WithWaitingConnections sets how many connections may wait for locks at a time: 256 by default, and at least 1. Further callers
-// have no place in the server's queue until one of these connections is free. Until then they poll: after a
-// pause of 50 ms, and then after pauses that double up to a second.
+// WithWaitingConnections sets how many connections may wait for locks at a time: at least 1, by default 256. Further callers have no
+// place in the server's queue until one of these connections is free. Until then these callers poll. The first pause between two polls
+// is 50 ms. Each further pause is twice as long, up to a second.
 func WithWaitingConnections(count int) Option {
 	return func(c *Client) { c.waitPermits = make(chan struct{}, max(1, count)) }
 }
 
-// New returns a client of the servers that rdb is connected to. rdb is a *redis.Client, also one for Sentinels, or a
-// *redis.ClusterClient. New fails for any other client, and for options that are out of range.
+// New returns a client of the servers that rdb is connected to. rdb must be a *redis.Client, with or without Sentinels, or a
+// *redis.ClusterClient. For any other client, and for options that are out of range, New returns an error.
 //
 // The client connects when it sends its first request. It opens connections of its own with rdb's options: dialer, TLS, user and
-// password, database. Hooks and limiters of rdb do not apply to them. Keep rdb open for as long as the client: rdb knows the
-// Sentinels and the nodes of a cluster.
+// password, database. Hooks and limiters of rdb do not apply to these connections. Do not close rdb before you close the client: the
+// client finds the primary that Sentinels name, and the nodes of a cluster, through rdb.
 func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
 	c := &Client{
 		rdb:           rdb,
@@ -106,9 +106,9 @@ func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
 	return nil, fmt.Errorf("lockward: New takes a *redis.Client or a *redis.ClusterClient, not a %T", rdb)
 }
 
-// Close ends all requests under way with ErrClosed, and all held locks are lost. The server keeps these locks until their leases
-// end, because the work may still go on. To free the locks at once, release them before Close. Close waits until the releases
-// under way have ended, at most for the patience.
+// Close ends all requests in progress with ErrClosed. All locks that are held are lost. The server keeps these locks until their
+// leases end, because the program may still do the work that the locks protect. To free the locks at once, release them before you
+// call Close. Close waits until the releases in progress have ended, at most for the patience.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	wasClosed := c.open.Err() != nil
@@ -131,7 +131,8 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// begin begins a task that Close waits for. The caller calls running.Done at its end. begin returns false if the client is closed.
+// begin begins a task that Close waits for. When the task ends, the caller must call running.Done. If the client is closed, begin
+// returns false.
 func (c *Client) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -150,18 +151,18 @@ func (c *Client) newOwner() string { return c.id + ":" + strconv.FormatUint(c.ow
 // When the lock is lost, the context of fn is cancelled, context.Cause returns the reason, and fn should stop. fn may send the
 // lock's Token with each write, so that the store can refuse a write with a smaller token.
 //
-// The deadline of ctx limits the wait and the work: the context of fn ends at the deadline, too. To limit only the wait, call Acquire
-// with a context that has the deadline, and give the work lock.Context(parent), where parent has no deadline.
+// The deadline of ctx limits the wait and the work, because the context of fn also ends at this deadline. To limit only the wait, call
+// Acquire with a context that has the deadline, and give the work lock.Context(parent), where parent has no deadline.
 //
-// Do returns the error of Acquire or of fn. If the lock was lost, the error is ErrLost, too: the work was not protected up to its
-// end.
+// Do returns the error of Acquire or of fn. If the lock was lost, Do joins this error with ErrLost, because the lock did not protect
+// the work up to its end.
 func (c *Client) Do(
 	ctx context.Context, key string, fn func(ctx context.Context, lock *Lock) error, options ...AcquireOption,
 ) error {
 	return c.DoAll(ctx, []string{key}, fn, options...)
 }
 
-// DoAll is Do for several keys, which form one lock as in AcquireAll.
+// DoAll acquires several keys as one lock, as AcquireAll does. Then DoAll works like Do.
 func (c *Client) DoAll(
 	ctx context.Context, keys []string, fn func(ctx context.Context, lock *Lock) error, options ...AcquireOption,
 ) (err error) {
@@ -178,12 +179,13 @@ func (c *Client) DoAll(
 	return fn(lock.Context(ctx), lock)
 }
 
-// Lead waits until this candidate leads, runs fn, and then gives the leadership up. The lock is exclusive. lock.Token is the
-// number of the term: it is larger than the number of every earlier term.
+// Lead waits until this candidate is the leader, runs fn, and then releases the lock. The lock is exclusive. lock.Token is the number
+// of the term. This number is larger than the number of every earlier term.
 //
 // When the lock is lost, the context of fn is cancelled. After fn has returned, the candidate waits again, and Lead calls fn
-// again. If fn returns while the candidate leads, Lead returns the error of fn. This error is joined with ErrLost if the release finds that the
-// lock is lost. Lead also returns when ctx ends, or when the server refuses the request. While no server answers, it keeps trying.
+// again. If fn returns while the candidate is the leader, Lead returns the error of fn. If the release finds that the lock is lost,
+// Lead joins this error with ErrLost. Lead also returns when ctx ends, or when the server refuses the request. While no server
+// answers, Lead keeps trying.
 func (c *Client) Lead(
 	ctx context.Context, key string, fn func(ctx context.Context, lock *Lock) error, options ...AcquireOption,
 ) error {

@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// maxConnections is how many connections to each node may be in use at a time, not counting the connections that wait for a lock
-	// or for replicas. The same number is reserved for renewals, and the same number may be idle.
+	// maxConnections is how many connections to each node may be in use at a time. Connections that wait for a lock or for replicas do
+	// not count. Renewals may use maxConnections further connections. At most maxConnections connections are idle.
 	maxConnections = 16
-	// watchAfter is how long a connection is idle before the client reads from it, to notice when the connection breaks.
+	// watchAfter is how long a connection is idle before the client reads from it. The read shows when the connection breaks.
 	watchAfter = 50 * time.Millisecond
-	// lookUpLimit is how long an attempt waits for the Sentinels, or for the nodes of a cluster. go-redis may ask them without a time
-	// limit, one after the other in random order, and one may be silent. After this limit the client connects to the last known
-	// primary, or the next attempt asks the nodes of the cluster in another order.
+	// lookUpLimit is how long an attempt waits for an answer of the Sentinels, or of the nodes of a cluster. go-redis asks one server
+	// after the other, in random order and possibly without a time limit, and a server may be silent. After this limit the client
+	// connects to the last known primary. In a cluster, the next attempt asks the nodes in another order.
 	lookUpLimit = 250 * time.Millisecond
 )
 
@@ -37,7 +37,7 @@ type connection struct {
 	isUsed  bool        // the server has answered a request
 	idleEnd time.Time   // when the idle limit is over
 	watch   *time.Timer // calls watchIdle
-	watched chan bool   // gets whether the connection is intact when watchIdle ends
+	watched chan bool   // when watchIdle ends, it sends whether the connection is intact
 }
 
 func (cn *connection) close() { _ = cn.net.Close(); _ = cn.client.Close() }
@@ -46,13 +46,13 @@ func (cn *connection) close() { _ = cn.net.Close(); _ = cn.client.Close() }
 type node struct {
 	options  *redis.Options
 	permits  chan struct{}          // has an element for each connection in use
-	renewals chan struct{}          // the same for renewals, so that no other request delays them
+	renewals chan struct{}          // has an element for each connection that a renewal uses: no other request delays renewals
 	primary  atomic.Pointer[string] // the last primary that Sentinels have named
-	idle     chan *connection       // some of them may be closed
+	idle     chan *connection       // connections for the next requests; some of them may be closed
 }
 
-// A redirect is the address of the cluster node that has a key, or with isAsk of the node that is importing the key. isAny means any
-// node of the cluster, which then knows where the key is.
+// A redirect says which cluster node gets the next request for a key. addr is the address of the node that has the key. With isAsk,
+// addr is the address of the node that is importing the key. With isAny, any node gets the request, and replies which node has the key.
 type redirect struct {
 	addr         string
 	isAsk, isAny bool
@@ -67,8 +67,8 @@ func redirected(err error) redirect {
 	return redirect{addr: addr, isAsk: isAsk}
 }
 
-// resolve returns the complete address. A node that does not know its own host leaves the host out. Then resolve takes the host of
-// asked, the node that has answered. Servers write an IPv6 address without brackets.
+// resolve returns the complete address. A node that does not know its own host leaves the host out. Then resolve uses the host of
+// asked, which is the address of the node that has answered. Servers write an IPv6 address without brackets.
 func (r redirect) resolve(asked string) string {
 	colon := strings.LastIndexByte(r.addr, ':')
 	host := strings.Trim(r.addr[:max(colon, 0)], "[]?")
@@ -90,7 +90,8 @@ func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (n *node,
 		}
 		asking, cancel := context.WithTimeout(ctx, lookUpLimit)
 		defer cancel()
-		lookUp := func() (*redis.Client, error) { return cluster.MasterForKey(context.WithoutCancel(ctx), key) } // helps later attempts
+		// A late result helps later attempts.
+		lookUp := func() (*redis.Client, error) { return cluster.MasterForKey(context.WithoutCancel(ctx), key) }
 		if master, err = bounded(asking, lookUp, nil); err != nil {
 			return nil, err
 		}
@@ -113,21 +114,21 @@ func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (n *node,
 	return n, nil
 }
 
-// ownOptions are the options for the client's own connections, made from those of rdb.
+// ownOptions returns the options for the client's own connections: the options of rdb with some changes.
 func ownOptions(theirs *redis.Options, addr string) *redis.Options {
 	own := *theirs
 	own.Addr, own.Protocol, own.Limiter = addr, 2, nil
 	own.ReadTimeout, own.WriteTimeout = -2, -2 // the context of an attempt has the time limit
-	own.MaxRetries = -1                        // only ask may repeat a request
-	own.DisableIdentity = true                 // it costs a round trip
+	own.MaxRetries = -1                        // only call.ask may repeat a request
+	own.DisableIdentity = true                 // the identity costs a round trip
 	own.PoolSize, own.MinIdleConns, own.MaxConcurrentDials = 1, 0, 1
 	own.ReadBufferSize, own.WriteBufferSize = 4096, 4096
 	own.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	return &own
 }
 
-// connection returns an idle connection to a node, or a new one. A wait leaves the last idle connection to the renewals: the server may
-// accept no further one.
+// connection returns an idle connection to a node, or opens a new connection. A wait does not use the last idle connection, because
+// the renewals need this connection if the server accepts no further connection.
 func (c *Client) connection(ctx context.Context, n *node, isNew, isWait bool) (*connection, error) {
 	if !isNew && (!isWait || len(n.idle) > 1) {
 		if cn := n.takeIdle(); cn != nil {
@@ -139,7 +140,7 @@ func (c *Client) connection(ctx context.Context, n *node, isNew, isWait bool) (*
 		return nil, err
 	}
 	cn, own := &connection{net: conn, watched: make(chan bool, 1)}, *n.options
-	own.Addr = "the node" // go-redis closes a connection whose server redirects to this address
+	own.Addr = "the node" // not the real address: go-redis closes a connection whose server redirects to own.Addr
 	own.Dialer = func(context.Context, string, string) (net.Conn, error) { return conn, nil }
 	own.OnConnect = func(ctx context.Context, conn *redis.Conn) (err error) {
 		if isLastKnown {
@@ -156,12 +157,12 @@ func (c *Client) connection(ctx context.Context, n *node, isNew, isWait bool) (*
 	cn.client = redis.NewClient(&own)
 	cn.conn = cn.client.Conn()
 	cn.watch = time.AfterFunc(time.Hour, func() { c.watchIdle(n, cn) })
-	cn.watch.Stop() // keepIdle starts it
+	cn.watch.Stop() // keepIdle starts the timer
 	return cn, nil
 }
 
 // keepIdle keeps a connection for the next request. After watchAfter, watchIdle reads from the connection to notice when the server
-// closes it. At the idle limit the client closes the connection.
+// closes the connection. At the idle limit the client closes the connection.
 func (c *Client) keepIdle(n *node, cn *connection) {
 	c.mu.Lock()
 	isKept := len(n.idle) < maxConnections && c.open.Err() == nil
@@ -177,7 +178,8 @@ func (c *Client) keepIdle(n *node, cn *connection) {
 	}
 }
 
-// watchIdle reads from an idle connection until takeIdle takes it, the idle limit is over, or the server closes it.
+// watchIdle reads from an idle connection until takeIdle takes the connection, the idle limit is over, or the server closes the
+// connection.
 func (c *Client) watchIdle(n *node, cn *connection) {
 	_, err := cn.net.Read(make([]byte, 1))
 	isBroken := !errors.Is(err, os.ErrDeadlineExceeded)
@@ -188,7 +190,7 @@ func (c *Client) watchIdle(n *node, cn *connection) {
 	cn.watched <- isIntact
 }
 
-// takeIdle returns an idle connection that is intact, or nil, and ends watchIdle for it.
+// takeIdle returns an idle connection that is intact, or nil. It ends watchIdle for this connection.
 func (n *node) takeIdle() *connection {
 	for {
 		select {
@@ -207,8 +209,8 @@ func (n *node) takeIdle() *connection {
 }
 
 // discard closes a connection that is not used again. If the connection broke, the server may have restarted, or another server may
-// be the primary now. That server may have forgotten tenures, and restores a tenure when its owner renews it. So the client renews
-// all locks of the node.
+// be the primary now. This server may have forgotten tenures, and it restores a tenure when the client renews the tenure. So the
+// client renews all locks of the node.
 func (c *Client) discard(n *node, cn *connection, isBroken bool) {
 	cn.close()
 	if isBroken {
@@ -219,8 +221,8 @@ func (c *Client) discard(n *node, cn *connection, isBroken bool) {
 	}
 }
 
-// dial opens a connection. If no Sentinel answers in time, it connects to the last known primary, and isLastKnown is true. go-redis'
-// own dialer asks the Sentinels without a time limit.
+// dial opens a connection. If no Sentinel answers in time, dial connects to the last known primary, and isLastKnown is true. dial sets
+// a time limit, because go-redis' own dialer asks the Sentinels without a time limit.
 func (n *node) dial(ctx context.Context) (conn net.Conn, isLastKnown bool, err error) {
 	dial := func(dialer func(ctx context.Context, network, addr string) (net.Conn, error), addr string, limit time.Duration) {
 		ctx, cancel := context.WithTimeout(ctx, limit)
@@ -244,7 +246,8 @@ func (n *node) dial(ctx context.Context) (conn net.Conn, isLastKnown bool, err e
 	return conn, isLastKnown, err
 }
 
-// bounded runs a task that may not end with its context. Then bounded returns at once, and drop gets the late result.
+// bounded runs a task that may last longer than ctx. When ctx ends, bounded returns at once. If the task succeeds later, drop gets its
+// value.
 func bounded[T any](ctx context.Context, task func() (T, error), drop func(T) error) (value T, err error) {
 	results := make(chan func() (T, error))
 	go func() {
@@ -265,8 +268,8 @@ func bounded[T any](ctx context.Context, task func() (T, error), drop func(T) er
 	}
 }
 
-// exchange sends commands and reads all replies. When the context ends, it closes the connection. It returns no error for an error
-// reply: the command has it.
+// exchange sends commands and reads all replies. When ctx ends, exchange closes the connection. For an error reply of a server,
+// exchange returns nil, because the command contains the error.
 func (cn *connection) exchange(ctx context.Context, commands []command) error {
 	defer context.AfterFunc(ctx, func() { _ = cn.net.Close() })()
 	err := cn.net.SetReadDeadline(time.Time{}) // keepIdle has set a deadline
@@ -285,7 +288,7 @@ func (cn *connection) exchange(ctx context.Context, commands []command) error {
 	switch reply := redis.Error(nil); {
 	case redis.IsMaxClientsError(err):
 		cn.isReady = false // the server has carried out no request
-	case cn.isReady && errors.As(err, &reply): // before isReady, the reply may be to the login
+	case cn.isReady && errors.As(err, &reply): // if isReady is false, this may be the reply to the login
 		return nil
 	case err != nil && ctx.Err() != nil:
 		return context.Cause(ctx)

@@ -13,12 +13,12 @@ import (
 // These are the errors of this package, for errors.Is. A returned error also names the key and the cause. If the cause is an error
 // reply of the server, redis.HasErrorPrefix recognizes its code.
 var (
-	// ErrBusy means that the lock did not become free while the caller waited: others hold it or wait for it, or the server is in
-	// quarantine. If the deadline of the context ended the wait, the error is context.DeadlineExceeded, too.
+	// ErrBusy means that the lock did not become free while the caller waited: other owners hold the lock or wait for it, or the server
+	// is in quarantine. If the deadline of the context ended the wait, the error is also context.DeadlineExceeded.
 	ErrBusy error = &outcome{"others hold it or wait for it", "wait longer, or try again later"}
 
-	// ErrLost means that the tenure ended before it was released: another owner may hold the lock now. The error names the cause,
-	// but it is not ErrRefused or ErrUnreachable, too.
+	// ErrLost means that the tenure ended before the program released the lock: another owner may hold the lock now. The text of the
+	// error names the cause. But for this error, errors.Is returns false for ErrRefused and ErrUnreachable.
 	ErrLost error = &outcome{"it is lost", "stop the work: another owner may hold the lock"}
 
 	// ErrReleased means that the Lock was released before, or that Handle has ended it.
@@ -28,13 +28,14 @@ var (
 	ErrRefused error = &outcome{"the server refuses the request", "correct what its answer names"}
 
 	// ErrUnreachable means that no server answers within the client's patience, or before the deadline of the context. If the
-	// server may have granted the lock, the client releases it, or it ends with its lease. A command of Lock.Guarded may have run.
+	// server may have granted the lock, the client tries to release the lock. If no server answers, the lock ends with its lease. A
+	// command of Lock.Guarded may have run.
 	ErrUnreachable error = &outcome{"no server answers", "try again when a server can be reached"}
 
 	// ErrUnreplicated means that fewer replicas than wanted have confirmed the grant in time. The client releases the lock.
 	ErrUnreplicated error = &outcome{"too few replicas have confirmed it", "try again when more replicas are connected"}
 
-	// ErrClosed means that the client is closed. Locks that Close has ended return ErrLost and ErrClosed.
+	// ErrClosed means that the client is closed. If Close has ended a lock, the error of this lock is both ErrLost and ErrClosed.
 	ErrClosed error = &outcome{"the client is closed", "use one that is open"}
 
 	errCancelled = &outcome{"the context of the caller has ended", "call again with another context"}
@@ -49,7 +50,7 @@ func (o *outcome) Error() string { return "lockward: " + o.what + "; " + o.todo 
 type keyError struct {
 	outcome error
 	key     string
-	causes  []error // some may be nil
+	causes  []error // some elements may be nil
 }
 
 func (e *keyError) Error() string {
@@ -68,8 +69,8 @@ func (e *keyError) what() string {
 	return what
 }
 
-// Unwrap returns the outcome and the causes. If a request has failed before a loss, only the causes of its failure count: errors.Is
-// must tell a lost lock from a failed request.
+// Unwrap returns the outcome and the causes. If the outcome is ErrLost, and a cause is a request that has failed, Unwrap returns the
+// causes of this request but not its outcome. So errors.Is distinguishes a lost lock from a failed request.
 func (e *keyError) Unwrap() []error {
 	all := []error{e.outcome}
 	for _, cause := range e.causes {
@@ -84,7 +85,7 @@ func (e *keyError) Unwrap() []error {
 
 func (p *part) fail(outcome error, causes ...error) error { return &keyError{outcome, p.key, causes} }
 
-// contextError returns why a context has ended. failure is why no server had answered by then.
+// contextError returns an error that says why a context has ended. failure is the reason why no server has answered, or nil.
 func contextError(ctx context.Context, key string, failure error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return &keyError{ErrUnreachable, key, []error{ctx.Err(), failure}}
@@ -92,18 +93,19 @@ func contextError(ctx context.Context, key string, failure error) error {
 	return &keyError{errCancelled, key, []error{context.Cause(ctx), ctx.Err()}}
 }
 
-// isTransient returns whether the server, or another one in its place, may accept the same request later.
+// isTransient returns whether the server, or another server in its place, may accept the same request later.
 func isTransient(err error) bool {
 	return hasCode(err, "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED")
 }
 
-// deniesTenure returns whether the server says that the owner does not hold the lock. (WRONGTYPE: the key was overwritten.)
+// deniesTenure returns whether the server says that the owner does not hold the lock. WRONGTYPE means that the key was overwritten.
 func deniesTenure(err error) bool {
-	return errors.Is(err, ErrRefused) && hasCode(err, "NOTHELD", "HOLDS", "WRONGTYPE") // a context may have ended because of a denial
+	// An error that is not ErrRefused may also have a denial as its cause.
+	return errors.Is(err, ErrRefused) && hasCode(err, "NOTHELD", "HOLDS", "WRONGTYPE")
 }
 
 // hasCode returns whether a server has replied an error with one of these codes.
 func hasCode(err error, codes ...string) bool {
 	hasPrefix := func(code string) bool { return redis.HasErrorPrefix(err, code) }
-	return err != nil && slices.ContainsFunc(codes, hasPrefix) // HasErrorPrefix allocates
+	return err != nil && slices.ContainsFunc(codes, hasPrefix) // HasErrorPrefix allocates memory, so err is checked first
 }

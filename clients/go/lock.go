@@ -20,11 +20,12 @@ import (
 // A Lock is held by an owner of its own. While the Lock is held, the client renews its lease. The Lock can still be lost: if
 // the process is paused for longer than the lease, if no server is reachable, or if an administrator breaks the lock. Lost and Context
 // report the loss. Held returns whether the lock is held. If an administrator breaks the lock, the client notices this at
-// the next renewal, within a third of the lease. A loss stops no write that is under way. So write to the lock's server with Guarded. Pass the
-// Token to any other store, and let the store refuse a token that is smaller than the largest one it has seen.
+// the next renewal, within a third of the lease. A loss does not stop a write that is in progress. So use Guarded to write to the
+// lock's server. With each write to another store, send the Token, and let the store refuse a token that is smaller than the largest
+// token that it has seen.
 //
-// Many goroutines may use a Lock; they hold it together. A Lock must not be copied. When the program has no reference to a Lock any
-// more, the client stops renewing it, and the lock ends with its lease.
+// Several goroutines may use one Lock at the same time. A Lock must not be copied. When the program has no reference to a Lock any
+// more, the client stops renewing the lock, and the lock ends with its lease.
 type Lock struct {
 	*tenure
 }
@@ -40,10 +41,10 @@ type tenure struct {
 	over         context.Context // ends when the lock is released or lost
 	cancel       context.CancelCauseFunc
 	lost         chan struct{}
-	downgrading  chan struct{} // has an element during a downgrade: two must not overlap
+	downgrading  chan struct{} // has an element during a downgrade, because two downgrades must not overlap
 
 	mu        sync.Mutex
-	earlier   settings  // before the last downgrade
+	earlier   settings  // the settings before the last downgrade
 	holdEnd   time.Time // when the hold limit is over
 	isDropped bool      // the program has no reference to the Lock any more
 }
@@ -53,19 +54,19 @@ type part struct {
 	*tenure
 	key       string
 	token     int64
-	lease     int64 // milliseconds; 0 until the server has chosen one
-	mayBeHeld bool  // the server may have a grant, a wait or a place in the queue
+	lease     int64 // milliseconds; 0 until the server has chosen the lease
+	mayBeHeld bool  // the server may have a grant, a wait or a place in the queue for this owner
 	node      atomic.Pointer[node]
 
-	// guarded by tenure.mu, once the key is held
+	// When the key is held, tenure.mu guards the following fields.
 	isHeld   bool      // the key is held, or was held
-	end      time.Time // the server ends the lease then or later
+	end      time.Time // the server does not end the lease before this time
 	deadline time.Time // the end of the lease by the clock of this process
 	renewAt  time.Time
-	failure  error // of the last renewal
+	failure  error // the error of the last renewal, or nil
 
-	// renewing has an element while a renewal is under way. Only one is under way at a time: otherwise the server could carry out an
-	// older renewal, with a shorter lease, after a newer one.
+	// renewing has an element while a renewal of the key is in progress. Two renewals must not overlap: the server could carry out the
+	// older renewal last, and the older renewal may have a shorter lease.
 	renewing chan struct{}
 }
 
@@ -113,14 +114,14 @@ func (t *tenure) lock() *Lock {
 	return l
 }
 
-// Key returns the key of the lock. Of several keys, it returns the first one in the order of their bytes.
+// Key returns the key of the lock. If the lock has several keys, Key returns the first key in the order of their bytes.
 func (l *Lock) Key() string { return l.keys[0] }
 
 // Owner returns the owner that holds the lock.
 func (l *Lock) Owner() string { return l.owner }
 
-// Token returns the fencing token. It is below 2^53, and larger than the token of every earlier tenure of this lock. Of several
-// keys, Token returns the token of the first one.
+// Token returns the fencing token. The token is below 2^53, and larger than the token of every earlier tenure of this lock. If the
+// lock has several keys, Token returns the token of the first key.
 func (l *Lock) Token() int64 { return l.parts[0].token }
 
 // Tokens returns the fencing tokens of all keys, in the order of the keys' bytes.
@@ -132,9 +133,9 @@ func (l *Lock) Tokens() []int64 {
 	return tokens
 }
 
-// Held returns whether the lock is held, as far as this process knows. Held asks no server. The client counts the lease on its
-// monotonic clock, from before it sent the request, so the lease ends in this process before it ends at the server. (On Linux
-// this clock stops while the whole machine sleeps.)
+// Held returns whether the lock is held, as far as this process knows. Held sends no request. The client counts the lease on its
+// monotonic clock, from before it sent the request. So the lease ends in this process before it ends at the server. But on Linux
+// this clock stops while the whole machine is suspended.
 func (l *Lock) Held() bool { return l.checkHeld() == nil }
 
 // Until returns when the lease ends by the clock of this process, if the lease is not renewed again. The result has a meaning only
@@ -146,11 +147,12 @@ func (l *Lock) Until() time.Time {
 }
 
 // Lost returns a channel that is closed when the lock is lost: at most 50 ms after the end of its lease, even if a server or a
-// request hangs. A release does not close the channel. When Release finds that the lock was lost, it only returns ErrLost.
+// request hangs. A release does not close the channel. If the reply to a release shows that the lock was lost, Release returns
+// ErrLost, but does not close the channel.
 func (l *Lock) Lost() <-chan struct{} { return l.lost }
 
-// Context returns a context that ends with parent, or when the lock is lost or released. If the lock ends first, the context.Cause
-// is ErrLost or ErrReleased, for errors.Is.
+// Context returns a context that ends when parent ends, or when the lock is lost or released. If the lock ends first, context.Cause
+// returns an error that is ErrLost or ErrReleased, for errors.Is.
 func (l *Lock) Context(parent context.Context) context.Context {
 	ctx, end := joined(parent, l.over)
 	context.AfterFunc(ctx, end)
@@ -160,30 +162,30 @@ func (l *Lock) Context(parent context.Context) context.Context {
 // joined returns a context that ends when parent ends, when other ends, or when the caller calls end. The caller must call end.
 func joined(parent, other context.Context) (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(parent)
-	if other.Err() != nil { // AfterFunc would cancel a moment later
+	if other.Err() != nil { // AfterFunc would cancel ctx a moment later
 		cancel(context.Cause(other))
 	}
 	stop := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// Renew starts the lease again. Call Renew just before you publish the result of the work: if it returns nil, the lock was held up
-// to then. You need no other calls, because the client renews the lock by itself, unless WithoutRenewal was given. If the server
-// refuses the lease as too long, the client takes the longest one that the server accepts.
+// Renew starts the lease again. Call Renew just before you publish the result of the work: if Renew returns nil, the lock was held
+// until this call. You need no other calls of Renew, because the client renews the lock by itself. With WithoutRenewal, the client
+// does not renew the lock. If the server refuses the lease as too long, the client uses the longest lease that the server accepts.
 //
-// The error is ErrLost when the lock is lost; ErrReleased; the cause of ctx; or ErrRefused. It is ErrUnreachable when no server
-// answers before the patience, the deadline of ctx or the lease ends. Then the lock may still be held.
+// The error is ErrLost, ErrReleased, ErrRefused, ErrUnreachable, or the cause of ctx. ErrUnreachable means that no server answered
+// before the patience, the deadline of ctx or the lease ended. Then the lock may still be held.
 func (l *Lock) Renew(ctx context.Context) error {
 	defer runtime.KeepAlive(l)
 	_, err := l.renew(ctx)
 	return err
 }
 
-// Downgrade lets others hold the lock beside this Lock from now on. limit is Shared or Slots, and larger than the present limit.
-// In the same step the server grants the lock to the waiters that fit. The token and the weight stay.
+// Downgrade lets other owners hold the lock together with this Lock from now on. limit is Shared or Slots, and must be larger than the
+// present limit. In the same step the server grants the lock to the waiters that the new limit admits. The token and the weight stay.
 //
-// The errors are those of Renew. The next renewal may still downgrade the lock after ErrUnreachable, after the end of ctx, or if the
-// server has refused only some of several keys.
+// Downgrade returns the errors of Renew. After ErrUnreachable, after the end of ctx, or if the server has refused only some of several
+// keys, the next renewal may still downgrade the lock.
 func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 	defer runtime.KeepAlive(l)
 	ctx, stop := context.WithTimeout(ctx, l.client.patience)
@@ -201,7 +203,8 @@ func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 	l.limit, l.weight = wanted.limit, wanted.weight
 	l.mu.Unlock()
 	calls, err := l.renew(ctx)
-	// The server refuses the earlier, smaller limit for a key that may be downgraded: the client could not renew that key.
+	// If the server may have downgraded a key, the client keeps the new limit, because the server would refuse to renew this key with
+	// the earlier, smaller limit.
 	if !slices.ContainsFunc(calls, (*call).mayBeDone) {
 		l.mu.Lock()
 		l.limit, l.weight = before.limit, before.weight
@@ -220,10 +223,10 @@ func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 // The data must be on the lock's server. In a cluster the keys of the data need the slot of the lock, by a common tag such as
 // {order:42}.
 //
-// The error is ErrLost when the lock is lost, or ErrReleased; then the command did not run. If the server answers the command
-// with an error, Guarded returns go-redis' error, and the lock stays held. When the reply is lost, the command may have run.
-// Then Guarded does not repeat it, and the error is ErrUnreachable, and ctx.Err() if ctx has ended. If ctx ends before the
-// command is sent, the error is the cause of ctx and not ErrUnreachable, and the command did not run.
+// After ErrLost or ErrReleased, the command did not run. If the server answers the command with an error, Guarded returns go-redis'
+// error, and the lock stays held. When the reply is lost, the command may have run. Then Guarded does not repeat the command, and the
+// error is ErrUnreachable. If ctx has ended, this error is also ctx.Err(). If ctx ends before the client sends the command, the error
+// is the cause of ctx and not ErrUnreachable, and the command did not run.
 func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 	defer runtime.KeepAlive(l)
 	p, guard := l.parts[0], append([]any{"LOCK.GUARD", l.Key(), l.Token()}, args...)
@@ -263,9 +266,10 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 
 // Release releases the lock. When it returns nil, the first waiter has the lock.
 //
-// The error is ErrLost if the lock was lost before: the work was not protected up to its end. It is ErrReleased if the lock was
-// released before. It is ErrUnreachable if no server answers before the patience or the lease ends; then the lock ends with its
-// lease. If ctx ends, or has ended before, Release returns within 200 ms, and releases the lock in the background.
+// The error is ErrLost if the lock was lost before: the lock did not protect the work up to its end. The error is ErrReleased if the
+// lock was released before. The error is ErrUnreachable if no server answers before the patience or the lease ends; then the lock
+// ends with its lease. If ctx has ended, or ends during the call, Release returns within 200 ms, and the client repeats the release
+// in the background.
 func (l *Lock) Release(ctx context.Context) error {
 	lost := l.end(l.parts[0].fail(ErrReleased))
 	if lost != nil && (len(l.parts) == 1 || !errors.Is(lost, ErrLost)) {
@@ -275,7 +279,7 @@ func (l *Lock) Release(ctx context.Context) error {
 		return cmp.Or(lost, l.parts[0].fail(ErrClosed))
 	}
 	defer l.client.running.Done()
-	calls := make([]*call, len(l.parts)) // if one key is lost, the others may still be held
+	calls := make([]*call, len(l.parts)) // if one key is lost, the other keys may still be held
 	for i, p := range l.parts {
 		calls[i] = p.newRelease(ctx)
 	}
@@ -287,8 +291,8 @@ func (l *Lock) Release(ctx context.Context) error {
 	return cmp.Or(lost, err)
 }
 
-// newRelease returns the call that releases a key. If a reply was lost, the server may already have released the key. So a NOTHELD
-// after that does not mean that the tenure was lost.
+// newRelease returns the call that releases a key. If a reply was lost, the server may already have released the key. So NOTHELD in a
+// later reply does not mean that the tenure was lost.
 func (p *part) newRelease(ctx context.Context) *call {
 	r := p.newCall(ctx, p.client.responseLimit, p.client.patience)
 	p.mu.Lock()
@@ -316,8 +320,9 @@ type handle struct {
 	Tokens        []int64
 }
 
-// Handle returns a string with which another process can continue the tenure, by Client.Resume. This Lock ends as if it was
-// released, and is not renewed any more. But the server keeps the tenure until its lease ends. The error is ErrLost or ErrReleased.
+// Handle returns a string. Another process passes this string to Client.Resume to continue the tenure. This Lock ends as if it was
+// released, and the client does not renew the lock any more. But the server keeps the tenure until its lease ends. The error is
+// ErrLost or ErrReleased.
 func (l *Lock) Handle() (string, error) {
 	if err := l.end(l.parts[0].fail(ErrReleased)); err != nil {
 		return "", err
@@ -330,10 +335,10 @@ func (l *Lock) Handle() (string, error) {
 	return base64.RawURLEncoding.EncodeToString(encoded.Bytes()), err
 }
 
-// Resume continues the tenure of a Handle. It renews the tenure, and then the Lock is held as after Acquire. Only the options for
-// the lease, the renewal and the hold limit have an effect.
+// Resume continues the tenure of a handle that Lock.Handle has returned. Resume renews the tenure, and returns a Lock that is held.
+// Only the options for the lease, the renewal and the hold limit have an effect.
 //
-// The errors are those of Lock.Renew. If one of several keys is lost, Resume releases the others. After an error that is
+// Resume returns the errors of Lock.Renew. If one of several keys is lost, Resume releases the other keys. After an error that is
 // not ErrLost, the program can resume the handle again. If an option is out of range, Resume sends no request.
 func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOption) (*Lock, error) {
 	var h handle
@@ -341,7 +346,8 @@ func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOpti
 	if err := gob.NewDecoder(encoded).Decode(&h); err != nil || len(h.Keys) == 0 || len(h.Tokens) != len(h.Keys) {
 		return nil, errors.New("lockward: this is not the handle of a lock")
 	}
-	tenure := func(s *settings) { s.owner, s.limit, s.weight, s.replicas = h.Owner, h.Limit, h.Weight, 0 } // whatever the options say
+	// The options of the caller cannot change these settings.
+	tenure := func(s *settings) { s.owner, s.limit, s.weight, s.replicas = h.Owner, h.Limit, h.Weight, 0 }
 	t, err := c.newTenure(h.Keys, settings{lease: h.Lease, isRenewed: true}, append(slices.Clip(options), tenure))
 	if err != nil {
 		return nil, err
@@ -365,7 +371,7 @@ func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOpti
 	return t.lock(), nil
 }
 
-// checkHeld returns why the lock is not held, or nil.
+// checkHeld returns why the lock is not held, or nil if it is held.
 func (t *tenure) checkHeld() error { return t.end(nil) }
 
 // end ends the tenure in this process if reason is not nil. It returns why the tenure had ended before the call, or nil.
@@ -377,8 +383,8 @@ func (t *tenure) end(reason error) error {
 	return earlier
 }
 
-// endReason returns why the lock is not held, or nil. A lock of several keys is lost when the lease of one of them is over:
-// endReason looks at the leases of parts. The caller has mu.
+// endReason returns why the lock is not held, or nil if it is held. The lock is lost when the lease of one of its keys is over.
+// endReason checks only the leases of parts. The caller must hold mu.
 func (t *tenure) endReason(parts ...*part) error {
 	now, first := time.Now(), t.parts[0]
 	for _, p := range parts {
@@ -394,7 +400,7 @@ func (t *tenure) endReason(parts ...*part) error {
 	return context.Cause(t.over)
 }
 
-// finish ends the tenure if reason is not nil. The first reason stays. The caller has mu.
+// finish ends the tenure if reason is not nil. If the tenure has ended before, finish does nothing. The caller must hold mu.
 func (t *tenure) finish(reason error) {
 	if reason == nil || t.over.Err() != nil {
 		return

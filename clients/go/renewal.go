@@ -16,16 +16,17 @@ func duration(milliseconds int64) time.Duration {
 	return time.Duration(min(milliseconds, 100*365*24*3_600_000)) * time.Millisecond
 }
 
-// leaseEnd is when a lease ends by the clock of this process. The server starts the lease after the client has sent the request. A
+// leaseEnd returns when a lease ends by the clock of this process. The server starts the lease after the client has sent the request. A
 // thousandth and a millisecond are subtracted, because the server's clock may be faster.
 func leaseEnd(sent time.Time, lease int64) time.Time {
 	return sent.Add(duration(lease - lease/1000 - 1))
 }
 
-// renewalPeriod is a third of the lease, less a twentieth of this third: a renewal that starts late is still in time.
+// renewalPeriod returns a third of the lease, less a twentieth of this third, so that a renewal that starts late is still in time.
 func renewalPeriod(lease int64) time.Duration { return duration(lease) / 60 * 19 }
 
-// hold watches and renews the leases that calls have got. It returns ErrBusy if a key is not granted or its lease is already over.
+// hold starts to watch and renew the leases that calls have obtained. It returns ErrBusy if a key is not granted, or if the lease of
+// a key is already over.
 func (t *tenure) hold(calls ...*call) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -43,7 +44,7 @@ func (t *tenure) hold(calls ...*call) error {
 		last := slices.MaxFunc(calls, func(a, b *call) int { return a.sent.Compare(b.sent) })
 		t.holdEnd = last.sent.Add(t.holdLimit)
 		for _, p := range t.parts {
-			if p.deadline = earliest(p.deadline, t.holdEnd); p.end.After(t.holdEnd) { // a lease that the server has chosen
+			if p.deadline = earliest(p.deadline, t.holdEnd); p.end.After(t.holdEnd) { // the server has chosen too long a lease
 				p.renewAt = now
 			}
 		}
@@ -65,8 +66,8 @@ func (c *Client) wakeAt(at time.Time) {
 	}
 }
 
-// watch ends the tenures whose leases are over, and renews the keys that have reached half of their renewal period. It renews them
-// this early so that the keys of a node share a pipeline. After a connection to a node broke, all keys of that node are due. watch
+// watch ends the tenures whose leases are over, and renews the keys that have reached half of their renewal period. It renews keys
+// this early so that the keys of a node share a pipeline. If a connection to a node broke, watch renews all keys of this node. watch
 // does not wait for a server.
 func (c *Client) watch() {
 	c.mu.Lock()
@@ -98,9 +99,10 @@ func (c *Client) watch() {
 	}
 }
 
-// newRenewal returns the call that renews a key. It asks for the whole lease if the program wants this (isWanted), or if the key is
-// renewed automatically. Otherwise it asks for the rest of the present lease, to restore a tenure that a server has forgotten.
-// No lease ends after the hold limit. When the call ends, it takes its element from renewing.
+// newRenewal returns the call that renews a key. The call asks for the whole lease if the program has called Renew (isWanted), or if
+// the client renews the key automatically. If neither is true, the call asks for the rest of the present lease, to restore a tenure
+// that a server has forgotten. The new lease does not end after the hold limit. The caller must add an element to renewing before it
+// makes the call. The call removes this element at its end.
 func (p *part) newRenewal(ctx context.Context, isWanted bool) *call {
 	limit := max(minRenewalLimit, min(p.client.responseLimit, duration(p.lease)/6))
 	r := p.newCall(ctx, limit, 0)
@@ -135,7 +137,7 @@ func (p *part) renewed(r *call, err error) error {
 	<-p.renewing
 	err = r.checkNumber(err, true)
 	p.failure = err
-	switch ended := p.endReason(p); { // watch looks at the other keys: for many keys that takes long
+	switch ended := p.endReason(p); { // only this key, because a check of many keys takes long; watch checks the others
 	case ended != nil:
 		return ended
 	case deniesTenure(err):
@@ -174,17 +176,18 @@ func (t *tenure) renew(ctx context.Context) ([]*call, error) {
 	return calls, cmp.Or(t.checkHeld(), err)
 }
 
-// The caller of the following functions has mu, or the key is not held yet.
+// The caller of the following functions must hold mu, except while the key is not held yet.
 
-// extend notes the lease that a call has got.
+// extend stores the lease that a call has obtained.
 func (p *part) extend(r *call) {
 	p.end = r.sent.Add(duration(r.lease))
 	p.deadline = earliest(leaseEnd(r.sent, r.lease), p.holdEnd)
 	p.renewAt = r.sent.Add(renewalPeriod(min(r.lease, p.lease)))
 }
 
-// isAutomatic returns whether the client renews the key by itself. While the caller waits for later keys, it always does. It also
-// shortens a lease that ends after the hold limit, and renews no lease that ends with it.
+// isAutomatic returns whether the client renews the key by itself. While the caller waits for further keys, the client always renews
+// the key. If the lease ends after the hold limit, the client sends a renewal that shortens the lease. If the lease ends with the hold
+// limit, the client does not renew the key any more.
 func (p *part) isAutomatic() bool {
 	isRenewed := p.isRenewed
 	if left := p.holdEnd.Sub(p.end); !p.holdEnd.IsZero() && left < time.Millisecond { // a lease is in whole milliseconds
@@ -205,7 +208,7 @@ func (p *part) isDue() bool {
 	return p.isAutomatic() && !time.Now().Before(p.renewAt.Add(-early))
 }
 
-// nextEvent is when watch next has something to do for the key.
+// nextEvent returns when watch must renew the key or end its tenure.
 func (p *part) nextEvent() time.Time {
 	if len(p.renewing) == 0 && p.isAutomatic() {
 		return earliest(p.renewAt, p.deadline)

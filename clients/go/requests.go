@@ -18,32 +18,32 @@ func newCommand(words ...any) command { return redis.NewCmd(context.Background()
 
 // A call is one request about a key, which may be sent several times.
 type call struct {
-	ctx     context.Context // of the caller
+	ctx     context.Context // the context of the caller
 	part    *part
 	request func(r *call) command
-	read    func(r *call, err error) error // reads the outcome, and may change it; may be nil
+	read    func(r *call, err error) error // gets the outcome, and returns the outcome for the caller; may be nil
 
 	limit        time.Duration // how long to wait for one reply
-	until        time.Time     // the call is not sent later; the zero time is no limit
-	patience     time.Duration // each answer of a server sets until to now plus patience, unless patience is 0
+	until        time.Time     // the client does not send the request after this time; the zero time means no limit
+	patience     time.Duration // when a server answers, until becomes now plus patience; 0 does not change until
 	isReplicated bool          // replicas must confirm the grant
-	isRenewal    bool          // renewals have connections of their own
+	isRenewal    bool          // the call is a renewal, and uses the connections that are reserved for renewals
 	isUnlimited  bool          // the call needs no permit for its connection
-	isOnce       bool          // the call is not repeated if the server may have carried it out
+	isOnce       bool          // the client does not repeat the request if the server may have carried it out
 
 	sent        time.Time // when the last request was sent
 	lease       int64     // the lease that the last request asked for, in milliseconds
 	isAttempted bool      // an attempt has ended, and repeat has not handled its outcome yet
-	replies     []command // to the last request; nil if a reply is missing
+	replies     []command // the replies to the last request; nil if a reply is missing
 	failure     error     // why there is no answer
-	isUncertain bool      // the reply to some request is missing
+	isUncertain bool      // a request was sent, and its reply is missing
 	isNew       bool      // the next request needs a new connection
 	isShortened bool      // the server has refused the lease as too long
-	err         error     // the outcome
+	err         error     // the error that ask returns
 }
 
-// ask makes calls at the same time, and ends them when ctx ends. The first requests to a node share a pipeline. Then each call goes on
-// by itself.
+// ask makes several calls at the same time, and waits until all calls have ended. The first requests to a node share a pipeline. ctx
+// limits these first requests. After that, each call continues on its own until its own context ends.
 func (c *Client) ask(ctx context.Context, calls ...*call) (err error) {
 	if len(calls) == 1 {
 		return calls[0].ask()
@@ -82,7 +82,7 @@ func (r *call) ask() error {
 }
 
 // newCall returns a call about the key. The call waits for each reply for at most limit. It fails with ErrUnreachable if no server has
-// answered for the patience. If patience is 0, it never fails for this reason.
+// answered for the patience. If patience is 0, the call never fails for this reason.
 func (p *part) newCall(ctx context.Context, limit, patience time.Duration) *call {
 	r := &call{ctx: ctx, part: p, limit: limit}
 	if patience > 0 {
@@ -91,7 +91,7 @@ func (p *part) newCall(ctx context.Context, limit, patience time.Duration) *call
 	return r
 }
 
-// attempt returns the context of an attempt of calls. It ends when the client stops waiting for the replies.
+// attempt returns a context for one attempt of calls. This context ends when the client stops waiting for the replies.
 func attempt(ctx context.Context, calls ...*call) (context.Context, context.CancelFunc) {
 	var end time.Time
 	for _, r := range calls {
@@ -145,12 +145,13 @@ func (r *call) repeat() error {
 	}
 }
 
-// mayBeDone returns whether the server may have carried out some request of the call.
+// mayBeDone returns whether the server may have carried out a request of the call.
 func (r *call) mayBeDone() bool {
-	return !errors.Is(r.err, ErrRefused) || r.isUncertain && !hasCode(r.err, "LIMIT", "ERR") // each request would get these errors
+	return !errors.Is(r.err, ErrRefused) || r.isUncertain && !hasCode(r.err, "LIMIT", "ERR") // every request of the call gets these errors
 }
 
-// shorten sets the lease to the longest one that the server accepts, after the server's first refusal of a longer one.
+// shorten handles a refusal of the lease as too long: it sets the lease to the longest lease that the server accepts. It does this
+// once for each call. shorten returns whether it has set the lease.
 func (r *call) shorten(refusal error) bool {
 	var longest int64
 	_, limit, _ := strings.Cut(refusal.Error(), " command: at most ")
@@ -165,7 +166,8 @@ func (r *call) shorten(refusal error) bool {
 	return true
 }
 
-// send sends the requests of calls to the node that has their keys, in one pipeline. If one reply is missing, all count as missing.
+// send sends the requests of calls to the node that has their keys, in one pipeline. If one reply is missing, all
+// replies count as missing.
 func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 	ctx, cancel := attempt(ctx, calls...)
 	defer cancel()
@@ -191,7 +193,7 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 		if to.isAsk {
 			commands = append(commands, newCommand("ASKING"))
 		}
-		if first.isReplicated { // one WAIT for all keys: a WAIT for each key could take its whole time
+		if first.isReplicated { // one WAIT serves all keys, because each WAIT may last for the whole time
 			wait = append(wait, newCommand("WAIT", first.part.replicas, first.part.within.Milliseconds()))
 		}
 		sent := time.Now()
@@ -209,7 +211,7 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 		if err != nil {
 			r.replies = nil
 			r.isUncertain = r.isUncertain || isSent
-			r.isNew = isBroken || ctx.Err() != nil // a server that is full refuses new connections, but answers on the open ones
+			r.isNew = isBroken || ctx.Err() != nil // a full server refuses new connections, but answers on open connections
 			continue
 		}
 		r.part.node.Store(n)
@@ -238,7 +240,7 @@ func (r *call) checkNumber(err error, isToken bool) error {
 	return nil
 }
 
-// unexpected is the outcome if the reply has another form than the server's replies to this command.
+// unexpected returns the error for a reply that the server never sends to this command. The server may have carried out the request.
 func (r *call) unexpected() error {
 	r.isUncertain = true
 	return r.part.fail(ErrRefused, fmt.Errorf("unexpected reply: %v", r.replies[0]))
@@ -252,7 +254,7 @@ func sleep(ctx context.Context, until time.Time) {
 	}
 }
 
-// backOff is the pause before the next attempt. After the first failure there is no pause: the server may have closed the
+// backOff returns the pause before the next attempt. After the first failure there is no pause: the server may have closed the
 // connection while it was idle. The next pause is 50 ms, and each further pause is twice as long, up to a second, with jitter.
 func backOff(failures int) time.Duration {
 	if failures == 0 {
@@ -262,7 +264,7 @@ func backOff(failures int) time.Duration {
 	return longest*3/4 + rand.N(longest/4)
 }
 
-// earliest is the earlier one of two times. The zero time means never.
+// earliest returns the earlier of two times. The zero time means never.
 func earliest(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
