@@ -16,11 +16,11 @@ const SHORT_LEASE = 3_000;
 const SLICE = 10_000;
 /** How long the server keeps a place in the queue between two requests, in milliseconds. */
 const KEEP = 5_000;
-/** How long after its wait limit a call may still get its reply, in milliseconds. */
+/** How long after the wait limit a reply may still arrive, in milliseconds. */
 const GRACE = 150;
-/** How long after `GRACE` the call may give the lock up, in milliseconds. */
+/** How long after `GRACE` the call may still wait until the lock is given up, in milliseconds. */
 const GIVE_UP_GRACE = 25;
-/** The longest time for giving the lock up, in milliseconds. */
+/** How long a call waits at most until the lock is given up, in milliseconds. */
 const GIVE_UP_LIMIT = 200;
 
 /** An owner is this id and a number, so each acquisition of each process has a different owner. */
@@ -49,7 +49,7 @@ export function planOf(settings: Settings, keys: readonly Buffer[], options: Acq
     /** How long to repeat a request while no server answers. */
     patience,
     kind: kindArguments(options),
-    /** 0 means the server's default. */
+    /** In milliseconds. 0 means the server's default lease. */
     lease: options.lease ?? 0,
     renewal: options.renewal ?? true,
     waits: waitLimit > 0,
@@ -62,7 +62,7 @@ export function planOf(settings: Settings, keys: readonly Buffer[], options: Acq
 
 type AcquirePlan = ReturnType<typeof planOf> & Progress;
 
-/** Acquires all keys, or none. Returns null when the wait limit is over. A call that fails gives all keys up. */
+/** Acquires all keys, or none. Returns null when the wait limit is over. If the call fails, it gives up all keys. */
 export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
   // First try several keys in one pipeline. Then wait for one key after the other.
   for (let isTrial = plan.keys.length > 1; ; isTrial = false) {
@@ -73,12 +73,13 @@ export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
     const lock = new Lock(tenures as [Tenure, ...Tenure[]]);
     const isLost = () => tenures.some((each) => each.loss !== undefined);
     const signal = tenures.length > 1 ? AbortSignal.any([lock.signal, plan.signal ?? lock.signal]) : plan.signal;
-    // Many callers may wait with one signal, and one caller for many keys. Without this line Node.js warns of a memory leak.
+    // Many callers may wait with one signal, and one caller may wait for many keys. Without this line Node.js would warn of a
+    // memory leak.
     if (signal !== undefined) setMaxListeners(Number.POSITIVE_INFINITY, signal);
     try {
       let isGranted = true;
       if (isTrial) {
-        // If one try fails, the others may still be granted.
+        // Wait for all tries: if the try for one key fails, the server may still grant the other keys.
         isGranted = (await settleAll(tenures.map((each) => acquire(each, plan, false, signal)))).every((each) => each);
       } else {
         for (const each of tenures) isGranted &&= await acquire(each, plan, plan.waits, signal);
@@ -92,15 +93,15 @@ export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
     } finally {
       const limit = Math.min(GIVE_UP_LIMIT, plan.until + GIVE_UP_GRACE - now());
       const givenBack = tenures.map((each) => each.mayBeGranted && each.giveUp(limit));
-      // The program may acquire the lock again for an owner that it has named, but not before these releases have ended.
+      // The program may acquire the lock again for an owner that it has named. So these releases must end first.
       if (plan.owner !== undefined) await Promise.all(givenBack);
     }
     if (now() >= plan.deadline || (!isTrial && !isLost())) return null;
-    if (isLost()) await rest(FIRST_PAUSE, plan.signal); // the leases may be shorter than a round trip
+    if (isLost()) await rest(FIRST_PAUSE, plan.signal); // a pause, because the leases may be shorter than a round trip
   }
 }
 
-/** Acquires one key. Returns whether it is held before the wait limit. */
+/** Acquires one key. Returns whether the key is held before the wait limit. */
 async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, signal?: AbortSignal): Promise<boolean> {
   const { settings, deadline, waits, until, patience, replicas } = plan;
 
@@ -125,7 +126,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
           if (await confirm()) return true;
           await rest(Math.min(pause, deadline - now()), signal); // the lease may be shorter than a round trip
         } else if (await tryOnce(Number.POSITIVE_INFINITY)) {
-          return true; // this try prevents a deadlock: all connections may wait for a lock that this caller holds
+          return true; // the tries prevent a deadlock: all connections may wait for a lock that this caller holds
         }
       }
       return false;
@@ -157,7 +158,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
     return false;
   }
 
-  /** Renews a grant's short lease to the full one. Returns false if the short lease is already over. */
+  /** Sets the whole lease after a grant with a short lease. Returns false if the short lease is already over. */
   async function confirm(): Promise<boolean> {
     try {
       // Use the connection that has waited: the server may accept no new connection.
@@ -170,7 +171,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
   }
 
   /**
-   * Sends a request that may grant the lock. If replicas must confirm the grant, it also sends WAIT in the same pipeline.
+   * Sends a request that may grant the lock. If replicas must confirm the grant, `ask` also sends WAIT in the same pipeline.
    * Returns whether the lock is held.
    */
   async function ask(command: () => Command, patience: number, isAlone: boolean): Promise<boolean> {
@@ -200,7 +201,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
 
   /** Returns whether the server has granted or renewed the lock. */
   function readGrant(reply: unknown): boolean {
-    if (reply === null || (reply === tenure.token && tenure.token > 0)) return reply !== null; // a renewal replies the token
+    if (reply === null || (reply === tenure.token && tenure.token > 0)) return reply !== null; // the token is the reply to a renewal
     const [token, , left] = Array.isArray(reply) ? reply : [];
     if (![token, left].every(Number.isSafeInteger)) throw new LockRefusedError(`unexpected reply ${reply}`, tenure.key);
     Object.assign(tenure, { token, lease: tenure.lease || left });

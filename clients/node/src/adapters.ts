@@ -1,9 +1,9 @@
 // Adapters for ioredis and node-redis: they open connections with the options of the caller's client. Only this file knows
 // the two libraries.
 //
-// The locks cannot use the caller's own connection. Other code shares it, and it may be in a subscription or a transaction.
-// Its library may repeat and queue a request until long after a wait limit or a lease is over. So all requests use duplicates
-// of this connection, which repeat nothing and queue nothing.
+// The locks cannot use the caller's own connection. Other code uses this connection, perhaps for a subscription or a
+// transaction. On this connection, the library may also repeat or queue a request until long after a wait limit or a lease is
+// over. So the locks use duplicates of the connection. On the duplicates, the library repeats and queues no request.
 
 import { isUtf8 } from "node:buffer";
 import { type EventEmitter, once } from "node:events";
@@ -34,7 +34,7 @@ export class ServerError extends Error {
   readonly code = this.message.split(" ", 1)[0] as string;
 }
 
-/** A connection that repeats nothing and queues nothing. It does not keep the process alive. */
+/** A connection that repeats and queues no request. It does not keep the process alive. */
 export interface Connection {
   /** Resolves with the reply, or with a `ServerError` for an error reply. Rejects when the connection breaks. */
   send(command: Command): Promise<unknown>;
@@ -57,8 +57,8 @@ export interface Adapter {
     readonly natMap: NatMap;
   };
   /**
-   * Opens a connection, within a bounded time. Without a cluster, it leads to the primary. Rejects with a `ServerError` when
-   * the server refuses the login.
+   * Opens a connection, within a bounded time. If there is no cluster, the connection leads to the primary. Rejects with a
+   * `ServerError` when the server refuses the login.
    */
   open(address: Address): Promise<Connection>;
 }
@@ -70,7 +70,7 @@ type Opener = () => Promise<Connection>;
 
 /** How long opening a connection may take, in milliseconds. */
 const CONNECT_LIMIT = 2_000;
-/** How long to wait for the Sentinels before the connection to the last known primary is used, in milliseconds. */
+/** How long to wait for the Sentinels, in milliseconds. Then the client uses the last known primary. */
 const SENTINEL_LIMIT = 100;
 
 export function adapterOf(client: RedisClient): Adapter {
@@ -85,7 +85,7 @@ export function adapterOf(client: RedisClient): Adapter {
 /** Whether the caller has closed the client. */
 export function isEnded(client: RedisClient): boolean {
   const { isOpen, status, manuallyClosing } = client as unknown as Record<string, unknown>;
-  // ioredis keeps its status when it is closed while it reconnects.
+  // If the caller closes ioredis while it reconnects, ioredis does not change its status.
   return isOpen === false || status === "end" || manuallyClosing === true;
 }
 
@@ -94,7 +94,7 @@ export function onEnd(client: RedisClient, listener: () => void): void {
   const emitter = client as unknown as EventEmitter & { readonly status?: string };
   // A cluster client of node-redis emits "disconnect".
   for (const event of ["end", "disconnect"]) emitter.on(event, listener);
-  // ioredis emits no event when it is closed while it reconnects.
+  // If the caller closes ioredis while it reconnects, ioredis emits no event.
   const watch = async () => {
     while (emitter.status === "reconnecting" && !isEnded(client)) await rest(20, undefined, true);
     if (isEnded(client)) listener();
@@ -109,7 +109,7 @@ const IO_OVERRIDES: RedisOptions = {
   commandTimeout: undefined,
   connectTimeout: CONNECT_LIMIT,
   disableClientInfo: true,
-  disconnectTimeout: 1, // a longer one keeps the process alive while a server hangs
+  disconnectTimeout: 1, // a longer timeout keeps the process alive while a server hangs
   enableAutoPipelining: false,
   enableOfflineQueue: false,
   enableReadyCheck: false,
@@ -144,7 +144,7 @@ function ioClusterAdapter(client: Cluster): Adapter {
     if (client.status === "wait") client.connect().catch(() => {});
     return client.nodes("master").map((node) => node.options as Address);
   };
-  // Not by `nodes`: a node whose connection has just broken is missing there.
+  // Do not use `nodes` here: a node whose connection has just broken is missing in it.
   const owner = (slot: number) => addressIn(client.slots[slot]?.[0]);
   return {
     prefix: keyPrefix ?? (redisOptions as RedisOptions | undefined)?.keyPrefix,
@@ -254,15 +254,15 @@ async function connect(client: EventEmitter & { connect(): Promise<unknown> }, c
 
 export const nameOf = ({ host, port }: Address): string => `${host}:${port}`;
 
-/** The address at the end of a text, as of MOVED and ASK. A node that does not know its own host leaves the host out. */
+/** The address at the end of an error such as MOVED or ASK. A node that does not know its own host leaves the host out. */
 export function addressIn(text = "", unknown = ""): Address | undefined {
   const [, host = "", port] = /(\S*):(\d+)$/.exec(text) ?? [];
   return port === undefined ? undefined : { host: host.replace(/^\??$/, unknown), port: Number(port) };
 }
 
 /**
- * Opens connections to the primary that the Sentinels name. If the Sentinels do not answer in time, it opens one to the last
- * known primary, if that server still has the role of a primary.
+ * Opens connections to the primary that the Sentinels name. If the Sentinels do not answer in time, the connection leads to
+ * the last known primary, if that server still has the role of a primary.
  */
 function viaSentinels(ask: () => Promise<{ connection: Connection; reopen: Opener }>): Opener {
   let reopen: Opener | undefined;

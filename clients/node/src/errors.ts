@@ -10,7 +10,7 @@ export class LockError extends Error {
   }
 }
 
-/** The wait limit is over. Others hold the lock or wait for it, or the server is in quarantine. */
+/** The wait limit is over. Other owners hold the lock or wait for it, or the server is in quarantine. */
 export class LockBusyError extends LockError {
   override name = "LockBusyError";
 }
@@ -42,7 +42,7 @@ export class UnreplicatedError extends LockError {
 
 /**
  * No server has answered within the patience or the wait limit, or the Redis client is closed. If the server has granted the
- * lock, it ends with its lease. A guarded command may have run. `cause` is the last failure.
+ * lock, the lock ends with its lease. A guarded command may have run. `cause` is the last failure.
  */
 export class UnreachableError extends LockError {
   override name = "UnreachableError";

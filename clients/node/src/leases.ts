@@ -6,7 +6,8 @@ import { MAX_DELAY, now } from "./time.js";
  * keep the process alive.
  */
 export class Leases {
-  // This is no Set: V8 keeps the deleted members of a Set alive when it enlarges the Set, until the next full garbage collection.
+  // This is an array and not a Set: when V8 enlarges a Set, the deleted members stay in memory until the next full garbage
+  // collection.
   readonly #tenures: Tenure[] = [];
   #timer: NodeJS.Timeout | undefined;
   #timerAt = Number.POSITIVE_INFINITY;
@@ -24,8 +25,8 @@ export class Leases {
   }
 
   /**
-   * Sets the timer to the next renewal or the end of the tenure, unless the timer fires earlier. Call this when one of the two
-   * becomes earlier.
+   * Sets the timer to the next renewal or the end of the tenure, unless the timer fires earlier. Call `arm` when the time of
+   * the next renewal or the end of the tenure becomes earlier.
    */
   arm(tenure: Tenure): void {
     const at = Math.min(tenure.renewalDue, tenure.deadline);
@@ -45,11 +46,11 @@ export class Leases {
     const at = now();
     const tenures = [...this.#tenures];
     for (const tenure of tenures) {
-      // Tenures that are due soon are renewed now, too. So their later renewals share a pipeline.
+      // Also renew tenures that are due soon, so that their renewals share a pipeline from now on.
       if (at < tenure.deadline && at >= tenure.renewalDue - tenure.lease / 12) tenure.renewInBackground();
       if (at < tenure.deadline) this.arm(tenure);
     }
-    // This comes last, because the program's listeners may be slow.
+    // Report losses last, because the program's listeners may be slow.
     for (const tenure of tenures) if (at >= tenure.deadline) tenure.loseByTime();
   }
 }

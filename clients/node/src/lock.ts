@@ -3,7 +3,7 @@ import type { LockLostError } from "./errors.js";
 import type { Kind, Tenure } from "./tenure.js";
 import { settleAll } from "./time.js";
 
-/** How a lock is shared. Without these options the lock is exclusive. */
+/** Which owners may hold the lock together. Without these options the lock is exclusive. */
 export interface KindOptions {
   /** A read lock: all owners that ask for a shared lock may hold it together. */
   shared?: boolean;
@@ -13,7 +13,7 @@ export interface KindOptions {
   weight?: number;
 }
 
-/** The arguments for a kind. The server checks them. */
+/** The arguments of a command for a kind. The server checks these arguments. */
 export function kindArguments({ shared, slots, weight }: KindOptions): Kind {
   const limit = slots === undefined ? [] : ["SLOTS", slots];
   return [...(shared ? ["SHARED"] : []), ...limit, ...(weight === undefined ? [] : ["WEIGHT", weight])];
@@ -23,14 +23,14 @@ export function kindArguments({ shared, slots, weight }: KindOptions): Kind {
 export type Tenures = readonly [Tenure, ...Tenure[]];
 
 /**
- * A lock that is held, of one key or of several. The client renews it until it is released.
+ * A lock that is held. It has one key or several keys. The client renews the lock until the program releases it.
  *
  * A held lock does not keep the process alive. When the process ends, the lock ends with its lease.
  */
 export class Lock implements AsyncDisposable {
   readonly #tenures: Tenures;
   #controller: AbortController | undefined;
-  /** Set when the program has released the lock, or handed it over. */
+  /** Set when the program has released the lock, or has called `handle`. */
   #releasing: Promise<void> | undefined;
 
   /** @internal */
@@ -39,7 +39,7 @@ export class Lock implements AsyncDisposable {
     for (const each of tenures) each.onLost = (reason) => this.#lose(reason);
   }
 
-  /** @internal All keys are held. Throws when one is lost. */
+  /** @internal Called when the server has granted all keys. Throws when a key is lost. */
   complete(): void {
     for (const each of this.#tenures) each.checkHeld();
     const begun = Math.max(...this.#tenures.map((each) => each.begun));
@@ -47,8 +47,8 @@ export class Lock implements AsyncDisposable {
   }
 
   /**
-   * The fencing token. It is larger than the token of every earlier tenure of this lock. Send it with every write. It is below
-   * 2^53, so a number holds it exactly. For a lock of several keys see `tokens`.
+   * The fencing token. It is larger than the token of every earlier tenure of this lock. Send the token with every write. The
+   * token is below 2^53, so a JavaScript number represents it exactly. For a lock of several keys see `tokens`.
    */
   get token(): number {
     return this.#tenures[0].token;
@@ -59,15 +59,15 @@ export class Lock implements AsyncDisposable {
     return this.#tenures.map((each) => each.token);
   }
 
-  /** The owner that holds the lock, as `LOCK.INFO` shows it. */
+  /** The owner that holds the lock. `LOCK.INFO` shows this name. */
   get owner(): string {
     return this.#tenures[0].owner;
   }
 
   /**
-   * Aborts when the lock is lost, with a `LockLostError` as its reason: at the end of the lease, or when a server refuses a
-   * renewal because the owner does not hold the lock any more. The client renews at each third of the lease. A release does
-   * not abort the signal.
+   * A signal that aborts when the lock is lost. Its reason is a `LockLostError`. The lock is lost at the end of the lease, or
+   * when a server refuses a renewal because the owner does not hold the lock any more. The client renews the lock each time a
+   * third of the lease has passed. A release does not abort the signal.
    */
   get signal(): AbortSignal {
     if (this.#controller === undefined) {
@@ -84,9 +84,9 @@ export class Lock implements AsyncDisposable {
   }
 
   /**
-   * Renews the lock. `lease` sets its lease from now on, in milliseconds. This is rarely needed, because the client renews the
-   * lock by itself. Rejects with `LockLostError` when the lock is lost, with `UnreachableError` when no server answers within
-   * the patience, and with `LockRefusedError` when the server refuses the renewal.
+   * Renews the lock. `lease` sets its lease from now on, in milliseconds. Programs rarely need this method, because the client
+   * renews the lock by itself. Rejects with `LockLostError` when the lock is lost, with `UnreachableError` when no server
+   * answers within the patience, and with `LockRefusedError` when the server refuses the renewal.
    */
   async renew(lease?: number): Promise<void> {
     checkOption("lease", lease ?? 1);
@@ -94,19 +94,20 @@ export class Lock implements AsyncDisposable {
   }
 
   /**
-   * Lets others hold the lock, too: a writer becomes a reader (`{ shared: true }`), or the lock becomes a semaphore
-   * (`{ slots: 8 }`). The token stays. Rejects as `renew` does. After an `UnreachableError` the next renewal downgrades the lock.
+   * Lets other owners hold the lock together with this owner: a writer becomes a reader (`{ shared: true }`), or the lock
+   * becomes a semaphore (`{ slots: 8 }`). The token does not change. Rejects with the errors of `renew`. After an
+   * `UnreachableError` the next renewal downgrades the lock.
    */
   async downgrade(kind: KindOptions): Promise<void> {
     await Promise.all(this.#tenures.map((each) => each.renew({ kind: kindArguments(kind) })));
   }
 
   /**
-   * Runs a command only while the server has this tenure: it sends `LOCK.GUARD` with the token. Resolves with the reply, in
-   * which strings are text. Without a command the server only checks the token. The lock must have one key.
+   * Runs a command only while the server has this tenure: the client sends `LOCK.GUARD` with the token. Resolves with the
+   * reply. Strings in the reply are text. Without a command the server only checks the token. The lock must have one key.
    *
-   * The data must be on the lock's server, and in a cluster in the lock's slot: give both keys the same `{tag}`. The client's
-   * key prefix is not added to keys of the command.
+   * The data must be on the lock's server. In a cluster, the data must be in the lock's slot: give both keys the same `{tag}`.
+   * The client does not add its key prefix to the keys of the command.
    *
    * Rejects with `LockLostError` when the lock is lost: the command did not run. Rejects with `LockRefusedError` when the
    * server replies with another error: the lock stays held. If the reply is lost, the client does not repeat the command, and
@@ -118,8 +119,8 @@ export class Lock implements AsyncDisposable {
   }
 
   /**
-   * Returns a text with which another process continues this lock, by `resume`. As after a release, this process does not
-   * renew the lock any more and reports no loss. If no process resumes the lock, it ends with its lease.
+   * Returns a string. Another process passes this string to `resume` to continue this lock. This process does not renew the
+   * lock any more, and does not report a loss. If no process resumes the lock, the lock ends with its lease.
    */
   handle(): string {
     for (const each of this.#tenures) each.checkHeld();
@@ -131,11 +132,11 @@ export class Lock implements AsyncDisposable {
 
   /**
    * Releases the lock. Rejects with `LockLostError` when the lock was lost before. Rejects with `UnreachableError` when no
-   * server answers within the patience; then the lock ends with its lease. A second call does nothing, and settles like the
-   * first.
+   * server answers within the patience; then the lock ends with its lease. A second call sends no request, and returns the
+   * promise of the first call.
    */
   release(): Promise<void> {
-    // A release that goes on after this could end the next tenure of a named owner.
+    // Wait for the releases of all keys: a later release could end the next tenure of a named owner.
     this.#releasing ??= settleAll(this.#tenures.map((each) => each.release())).then(() => {});
     return this.#releasing;
   }
@@ -145,14 +146,17 @@ export class Lock implements AsyncDisposable {
     if (this.#releasing === undefined) await this.release();
   }
 
-  /** A lock of several keys is lost when one key is lost. The other keys end with their leases, or are released. */
+  /**
+   * A lock of several keys is lost when one key is lost. The other keys end with their leases, or when the program releases the
+   * lock.
+   */
   #lose(reason: LockLostError): void {
     for (const each of this.#tenures) each.stop(reason);
     this.#controller?.abort(reason);
   }
 }
 
-/** Throws if an option is not a whole number, or less than `least`. Infinity is allowed. */
+/** Throws if an option is not a whole number, or is less than `least`. Infinity is allowed. */
 export function checkOption(name: string, value: number, least = 1): void {
   if ((Number.isSafeInteger(value) || value === Number.POSITIVE_INFINITY) && value >= least) return;
   throw new RangeError(`${name} must be a whole number of at least ${least}, not ${value}`);

@@ -9,13 +9,16 @@ import { WaitingConnections } from "./waiting.js";
 
 /** Settings of a `Lockward`. Times are in milliseconds. */
 export interface LockwardOptions {
-  /** How long a request is repeated while no server answers: 5,000 by default. A caller in the queue keeps waiting. */
+  /**
+   * How long the client repeats a request while no server answers: 5,000 by default. This limit does not end a wait in the
+   * server's queue.
+   */
   patience?: number;
   /** How long the client waits for a reply before it sends the request again: 2,000 by default. */
   responseLimit?: number;
   /**
-   * How many connections may wait for locks at a time: 256 by default. Further callers queue for these connections. Until they
-   * get one, they poll at least once a second. A caller that gets the lock at once needs no such connection.
+   * How many connections may wait for locks at a time: 256 by default. Further callers queue for these connections. Until a
+   * caller gets a connection, it polls at least once a second. A caller that gets the lock at once needs no such connection.
    */
   waitingConnections?: number;
 }
@@ -24,26 +27,29 @@ export interface LockwardOptions {
 export interface AcquireOptions extends KindOptions {
   /** How long to wait for the lock: no limit (Infinity) by default. With 0 the call does not wait. */
   waitLimit?: number;
-  /** The lease, a whole number: a lock lasts this long without renewal. The default is the server's `lock.default-lease`. */
+  /** The lease, a whole number. Without renewal, the lock lasts this long. The default is the server's `lock.default-lease`. */
   lease?: number;
   /**
    * When the signal aborts, the call leaves the queue, releases what the server has granted, and rejects with the signal's
-   * reason. It rejects at once, or within 200 ms if `owner` is given.
+   * reason. The call rejects at once, or within 200 ms if `owner` is given.
    */
   signal?: AbortSignal | undefined;
-  /** Whether the client renews the lock at each third of its lease: true by default. Otherwise the lock ends with its lease. */
+  /** Whether the client renews the lock: true by default. Without renewal, the lock ends with its lease. */
   renewal?: boolean;
-  /** The lock is lost this long after it was granted. Until then it is renewed. A whole number; no limit by default. */
+  /**
+   * The lock is lost when this time has passed since the grant. Until then the client renews the lock. A whole number; no
+   * limit by default.
+   */
   holdLimit?: number;
   /**
-   * The owner that the server sees. By default each acquisition has a new owner. If the owner already holds the lock, the
-   * server grants it again at once, with the same token, and the first release ends it. A call that fails first releases what
-   * the server may have granted, for at most 200 ms. After that this owner may acquire the lock again.
+   * The name of the owner. By default each acquisition has a new owner. If the owner already holds the lock, the server grants
+   * the lock again at once, with the same token. Then the first release ends the tenure. If a call fails, it releases what the
+   * server may have granted, and waits for this release for at most 200 ms. After that this owner may acquire the lock again.
    */
   owner?: string;
   /**
-   * Acquires the lock only if `count` replicas confirm the grant within `within` milliseconds. Otherwise the client releases
-   * the lock, and the error is `UnreplicatedError`.
+   * Acquires the lock only if `count` replicas confirm the grant within `within` milliseconds. If fewer replicas confirm the
+   * grant, the client releases the lock, and the error is `UnreplicatedError`.
    */
   replicas?: { count: number; within: number };
 }
@@ -57,14 +63,15 @@ export type Routine<T> = (signal: AbortSignal, lock: Lock) => Promise<T> | T;
 /** What a leader runs. The term is the fencing token. The signal aborts when the leadership is lost. */
 export type LeaderRoutine<T> = (term: number, signal: AbortSignal) => Promise<T> | T;
 
-/** The options may be left out. */
+/** The last arguments of a method: a routine, or options and a routine. */
 export type OptionsAnd<O, R> = [routine: R] | [options: O, routine: R];
 
 const UNLIMITED = Number.POSITIVE_INFINITY;
 
 /**
  * Locks on the servers of an ioredis or node-redis client. A Lockward opens its own connections with that client's options,
- * and closes them when that client is closed. They keep the process alive only while a call is under way.
+ * and closes these connections when that client is closed. The connections keep the process alive only while a call is in
+ * progress.
  */
 export class Lockward {
   readonly #settings: Settings;
@@ -78,11 +85,12 @@ export class Lockward {
   }
 
   /**
-   * Acquires the lock. If it is held, waits in the server's queue: first come, first served.
+   * Acquires the lock. If the lock is held, waits in the server's queue: first come, first served.
    *
    * Rejects with `LockBusyError` when the wait limit is over, `UnreachableError` when no server answers, `LockRefusedError`
    * with the server's error, `UnreplicatedError` when too few replicas confirm, and the signal's reason when the signal aborts.
-   * When the promise is rejected, the caller holds none of the keys. If a server does not answer, a lock that it may have granted ends with its lease.
+   * When the promise is rejected, the caller holds none of the keys. If the server may have granted the lock, but does not
+   * answer, the lock ends with its lease.
    */
   async acquire(keys: Keys, options: AcquireOptions = {}): Promise<Lock> {
     const lock = await this.#acquire(keys, options);
@@ -97,8 +105,8 @@ export class Lockward {
   }
 
   /**
-   * Acquires the lock, as `acquire` does, runs the routine, and releases the lock. Settles like the routine. If the routine
-   * returns after the lock was lost, the promise rejects with `LockLostError`.
+   * Acquires the lock, as `acquire` does, runs the routine, and releases the lock. Settles like the routine. But if the lock
+   * was lost before the routine returns, the promise rejects with `LockLostError`.
    */
   async using<T>(keys: Keys, ...rest: OptionsAnd<AcquireOptions, Routine<T>>): Promise<T> {
     const [options, routine] = rest.length === 1 ? [{}, rest[0]] : rest;
@@ -109,7 +117,7 @@ export class Lockward {
    * Waits without limit until this candidate leads, and runs the routine with the term. When the leadership is lost, the
    * routine's signal aborts. After the routine has settled, the candidate waits again. If the routine settles while the
    * candidate leads, `lead` settles like the routine. When `options.signal` aborts, the candidate leaves the queue. If the
-   * routine is running, its signal aborts, too.
+   * routine is running, the routine's signal also aborts.
    */
   async lead<T>(key: string | Buffer, ...rest: OptionsAnd<LeadOptions, LeaderRoutine<T>>): Promise<T> {
     const [options, routine] = rest.length === 1 ? [{}, rest[0]] : rest;
@@ -128,8 +136,9 @@ export class Lockward {
   }
 
   /**
-   * Continues a lock that another process has handed over by `handle`. Rejects with `LockLostError` if the lock is lost, with
-   * `UnreachableError` when no server answers within the patience, and with a `SyntaxError` for a text that is not a handle.
+   * Continues a lock of another process. `handle` is the result of `Lock.handle` in that process. Rejects with `LockLostError`
+   * if the lock is lost, with `UnreachableError` when no server answers within the patience, and with a `SyntaxError` if the
+   * string is not a handle.
    */
   async resume(handle: string): Promise<Lock> {
     const [owner, ...parts] = [JSON.parse(Buffer.from(handle, "base64url").toString())].flat();
@@ -144,7 +153,7 @@ export class Lockward {
       await lock.renew();
       lock.complete();
     } catch (error) {
-      // If one key is lost, release the others.
+      // If one key is lost, release the other keys.
       if (error instanceof LockLostError) await lock.release().catch(() => {});
       for (const each of tenures) each.abandon();
       throw error;
@@ -170,7 +179,7 @@ export type LeadOptions = Pick<AcquireOptions, "lease" | "signal" | "owner" | "r
 
 async function runAndRelease<T>(lock: Lock, routine: Routine<T>): Promise<T> {
   const running = (async () => routine(lock.signal, lock))();
-  // The routine's error takes precedence.
+  // If both the routine and the release fail, the promise rejects with the routine's error.
   await settleAll<unknown>([running, running.catch(() => {}).then(() => lock[Symbol.asyncDispose]())]);
   return running;
 }

@@ -1,12 +1,12 @@
-// The connections to one node: a shared one for short requests, and others for requests that wait.
+// The connections to one node: one shared connection for short requests, and further connections for requests that wait.
 
 import type { Command, Connection } from "./adapters.js";
 import type { Request } from "./servers.js";
 import { NoReply, now, within } from "./time.js";
 
-/** How long an idle connection for waits is kept, in milliseconds. */
+/** How long an idle connection for waits stays open, in milliseconds. */
 const IDLE_LIMIT = 10_000;
-/** After this time a connection that is not open is replaced when an attempt has waited for it in vain, in milliseconds. */
+/** How long attempts wait for the same shared connection to open, in milliseconds. Then an attempt opens a new connection. */
 const OPENING_LIMIT = 1_000;
 /** How long a connection stays open for late replies after its wait was cancelled, in milliseconds. */
 const LATE_REPLY_LIMIT = 200;
@@ -28,7 +28,7 @@ export class Node {
   readonly #onBroken: () => void;
   readonly #links = new Set<Link>();
   #shared: Link | undefined;
-  /** Connections for waits. */
+  /** The connections for waits that no request uses. */
   #idle: Link[] = [];
 
   /** `onBroken` is called when a connection breaks, unless a wait was using that connection. */
@@ -37,7 +37,7 @@ export class Node {
     this.#onBroken = onBroken;
   }
 
-  /** Calls `commands` when a connection is open, and sends the result. Throws if a reply does not arrive in time. */
+  /** Calls `commands` when a connection is open, and sends the commands that it returns. Throws if a reply is late. */
   async exchange(request: Request, limit: number, commands: () => Command[]): Promise<unknown[]> {
     const { signal, isAlone, isBackground, waiter } = request;
     const begun = now();
@@ -61,7 +61,7 @@ export class Node {
         if (waiter !== undefined) waiter.late = late;
         void late.catch(() => {}).finally(() => this.#retire(link));
       } else if (!signal?.aborted && (sending !== undefined || now() - link.begun > OPENING_LIMIT)) {
-        // Until this limit a connection that is not open yet stays: the next attempt may use it.
+        // Before this limit, the client keeps a connection that is not open yet, because the next attempt may use it.
         this.#retire(link, !(error instanceof NoReply));
       }
       throw error;

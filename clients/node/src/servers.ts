@@ -1,7 +1,8 @@
-// The servers of one client. A request goes to the node that has the key, and is repeated until a server answers.
+// The servers of one client. The client sends a request to the node that has the key, and repeats it until a server answers.
 //
-// When a reply is lost, the client does not know whether the server has carried out the request, and sends it again. So each
-// acquisition names the resulting count of holds, and each other request names the fencing token of its tenure.
+// When a reply is lost, the client does not know whether the server has carried out the request. Then the client sends the
+// request again. So that no hold counts twice, each acquisition names the resulting count of holds, and each other request
+// names the fencing token of its tenure.
 
 import calculateSlot from "cluster-key-slot";
 import type { Adapter, Address, Command, RedisClient } from "./adapters.js";
@@ -12,7 +13,7 @@ import { Node } from "./node.js";
 import { NoReply, now, rest } from "./time.js";
 
 export interface Request {
-  /** The commands of one attempt, which is sent at the time `sent`. */
+  /** Returns the commands of one attempt. The client sends them at the time `sent`. */
   commands(sent: number): Command[];
   /** How long an attempt may take, in milliseconds: the response limit by default. */
   readonly limit?: number;
@@ -21,16 +22,19 @@ export interface Request {
   /** The request also fails with `UnreachableError` after this many milliseconds without an answer. */
   readonly patience?: number;
   readonly signal?: AbortSignal | undefined;
-  /** Whether the request may wait at the server, and so needs a connection of its own. */
+  /** Whether the request needs a connection of its own, because it may wait at the server. */
   readonly isAlone?: boolean;
   /** Whether the process may end while the request is under way. */
   readonly isBackground?: boolean;
-  /** Whether the request fails, and is not repeated, when the reply to an attempt is lost. */
+  /** Whether the request fails when the reply to an attempt is lost. The client does not repeat such a request. */
   readonly isSentOnce?: boolean;
   readonly progress?: Progress;
-  /** Checked before each attempt: the tenure must be held. */
+  /** The tenure that must be held. The client checks this before each attempt. */
   readonly holder?: { checkHeld(): void };
-  /** When a request with `isAlone` fails, `late` is set. It resolves with replies that arrive soon after the signal has aborted. */
+  /**
+   * When a request with `isAlone` fails, the client sets `late`. If the signal has aborted, this promise resolves with replies
+   * that arrive soon afterwards.
+   */
   readonly waiter?: { late: Promise<unknown[]> | undefined };
 }
 
@@ -42,9 +46,12 @@ export interface Progress {
   isReplyLost?: boolean;
 }
 
-/** After these errors the request is sent again, as after a lost reply, perhaps to another server. */
+/** After these errors the client sends the request again, perhaps to another server. */
 const TRANSIENT = new Set(["LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN"]);
-/** So are these errors, but not for a guarded command: its own script may have replied them. */
+/**
+ * After these errors the client also sends the request again, but not a guarded command: the script of the command may have
+ * replied the error itself.
+ */
 const ENDED_WAIT = new Set(["TRYAGAIN", "UNBLOCKED", "SUPERSEDED"]);
 /** The first and the longest pause between attempts, in milliseconds. */
 export const [FIRST_PAUSE, LONGEST_PAUSE] = [50, 1_000];
@@ -59,7 +66,7 @@ export class Servers {
   readonly #client: RedisClient;
   readonly #adapter: Adapter;
   readonly #nodes = new Map<string, Node>();
-  /** The pauses and the openings of connections that are under way. Each function ends one. */
+  /** Functions for the pauses and the openings of connections that are in progress. Each function ends one of these. */
   readonly #underWay = new Set<() => void>();
   /** The addresses that MOVED has named, by slot. */
   readonly #moved = new Map<number, Address | undefined>();
@@ -96,7 +103,7 @@ export class Servers {
     let answeredAt = now();
     let asked: Address | undefined;
     let cause: Error | undefined;
-    // After the first failure there is no pause, because the connection may have been cut while it was idle.
+    // After the first failure there is no pause, because the server may have closed the connection while it was idle.
     for (let [failures, pause] = [0, 0]; ; pause = Math.min(Math.max(FIRST_PAUSE, 2 * pause), LONGEST_PAUSE)) {
       signal?.throwIfAborted();
       request.holder?.checkHeld();
@@ -129,7 +136,7 @@ export class Servers {
         if (error instanceof ServerError) throw new LockRefusedError(error.message, key);
         progress.isReplyLost ||= sent > 0;
         signal?.throwIfAborted();
-        // Keep the reason why no server can be reached: it says more than a missing reply.
+        // Keep an earlier reason if this failure is only a missing reply: the earlier reason says more.
         if (cause === undefined || !(error instanceof NoReply)) cause = error as Error;
         if (sent > 0 && request.isSentOnce) throw unreachable(key, error as Error);
         asked = undefined;
@@ -152,8 +159,8 @@ export class Servers {
   }
 
   /**
-   * Returns the address of the slot's node: `named`, if it is given. After failed attempts it returns another node, which may
-   * know where the slot is. Without a cluster it returns `PRIMARY`.
+   * Returns the address of the slot's node. If `named` is given, this is the address. After failed attempts the result is
+   * another node, which may know which node has the slot. Without a cluster the result is `PRIMARY`.
    */
   #locate(slot: number, failures: number, named: Address | undefined): Address {
     const { cluster } = this.#adapter;

@@ -51,7 +51,7 @@ export class Tenure {
   holds = 1;
   /** Whether the server may have a grant or a place in the queue that must be given up. */
   mayBeGranted = false;
-  /** The late replies to a wait that was cancelled. */
+  /** The replies to a cancelled wait that arrive after the cancellation. */
   late: Promise<unknown[]> | undefined;
   /** When the lease ends. */
   deadline = Number.NEGATIVE_INFINITY;
@@ -61,10 +61,10 @@ export class Tenure {
   begun = 0;
   /** Called when the tenure is lost, unless the lock was lost before. */
   onLost = (loss: LockLostError): void => this.stop(loss);
-  /** Set when the lock is lost, because of this key or another one. */
+  /** Set when the lock is lost, because this key or another key of the lock is lost. */
   loss: LockLostError | undefined;
   #isReleased = false;
-  /** Whether the client renews the lease. During the wait for the next key of the lock, it always does. */
+  /** Whether the client renews the lease. While the caller waits for the next key of the lock, the client always renews it. */
   #isRenewed = true;
   /** How many renewals are under way. */
   #renewals = 0;
@@ -72,7 +72,7 @@ export class Tenure {
   #holdEnd = Number.POSITIVE_INFINITY;
   /** The end of the lease that the last renewal asks for. */
   #latestEnd = 0;
-  /** When the last renewal was sent that shortens the lease. Replies to earlier renewals do not set the deadline. */
+  /** When the client last sent a renewal that shortens the lease. Replies to earlier renewals do not set the deadline. */
   #shortenedAt = 0;
   /** The lease and the kind that the server has accepted last. */
   #accepted = {};
@@ -89,7 +89,7 @@ export class Tenure {
     return !this.#isReleased && this.loss === undefined && now() < this.deadline;
   }
 
-  /** Called when the server has granted the lock. The lease counts from `sent`. Returns whether it is not over yet. */
+  /** Called when the server has granted the lock. The lease starts at `sent`. Returns false if the lease is already over. */
   begin(sent: number): boolean {
     const { leases } = this.plan.settings.servers;
     this.begun = sent;
@@ -100,7 +100,7 @@ export class Tenure {
     return true;
   }
 
-  /** Called when all keys of the lock are held. They are held since `begun`. */
+  /** Called when all keys of the lock are held. `begun` is the time since which all keys are held. */
   complete(begun: number): void {
     this.mayBeGranted = false;
     this.#isRenewed = this.plan.renewal;
@@ -119,7 +119,7 @@ export class Tenure {
     if (this.loss !== undefined) throw this.loss;
   }
 
-  /** Sends a request. If the server refuses the lease as too long, sends it again with the longest lease that it accepts. */
+  /** Sends a request. If the server refuses the lease as too long, sends the request again with the longest accepted lease. */
   async ask(request: Request) {
     const { servers, responseLimit } = this.plan.settings;
     try {
@@ -149,7 +149,7 @@ export class Tenure {
     this.kind = kind;
   }
 
-  /** Runs a command only while the server has this tenure. Does not repeat a command that a server may have carried out. */
+  /** Runs a command only while the server has this tenure. Does not repeat a command that the server may have carried out. */
   async guarded(command: Command | [], mayRenew = true): Promise<unknown> {
     try {
       const { replies } = await this.ask({
@@ -182,7 +182,7 @@ export class Tenure {
       if (!Number.isSafeInteger(replies[0])) throw new LockRefusedError(`unexpected reply ${replies[0]}`, this.key);
     } catch (error) {
       if (!isDenial(error)) throw error;
-      // After a lost reply this is no loss: the server may have carried out the earlier attempt.
+      // If an earlier reply was lost, this error does not show a loss: the server may have carried out the earlier attempt.
       if (!progress.isReplyLost) throw this.#lose(error.reply);
     }
   }
@@ -200,9 +200,10 @@ export class Tenure {
   }
 
   /**
-   * Releases what the server may have granted to a caller that has left, and leaves the queue. Resolves when this is done, or
-   * after `limit` milliseconds. After the limit it goes on in the background for the patience. But if the program has named
-   * the owner, it stops at the limit, because this owner may acquire the lock again. It does not keep the process alive.
+   * Releases what the server may have granted to a caller that has left, and leaves the queue. Resolves when the release is
+   * done, or after `limit` milliseconds. After the limit the client repeats the release in the background until the patience
+   * is over. But if the program has named the owner, the client does not repeat the release after the limit, because this
+   * owner may acquire the lock again. The release does not keep the process alive.
    */
   async giveUp(limit: number): Promise<void> {
     this.abandon();
@@ -210,14 +211,14 @@ export class Tenure {
     const until = now() + (owner === undefined ? settings.patience : limit);
     const commands = (): Command[] => [["LOCK.RELEASE", this.key, this.owner, "HOLDS", 0]];
     const giveUp = () => this.ask({ commands, until, isBackground: true });
-    // The server may have carried out the cancelled wait after this release. Then release the grant again.
+    // The server may carry out the cancelled wait after the first release. If the late reply is a grant, release again.
     const giveUpAgain = this.late?.then(async ([reply]) => Array.isArray(reply) && now() < until && giveUp());
     await within(Promise.all([giveUp(), giveUpAgain]), limit).catch(() => {});
   }
 
   // For `Leases`.
 
-  /** When to renew the tenure; infinity for never. */
+  /** When to renew the tenure. Infinity means never. */
   get renewalDue(): number {
     if (this.#renewals > 0 || this.#isLastLease || !this.#isRenewed) return Number.POSITIVE_INFINITY;
     return Math.max(this.deadline - (this.lease * 2) / 3, this.#retryAt);
@@ -238,8 +239,9 @@ export class Tenure {
   }
 
   /**
-   * Renews the lease until a server answers, in the background if no kind is given. If the program wants no renewal, a renewal
-   * in the background does not change the deadline: it only restores a tenure that a server has forgotten.
+   * Sends a renewal, and repeats it until a server answers. If no kind is given, the renewal runs in the background. If the
+   * program has switched renewal off, a renewal in the background does not extend the lease. It only restores a tenure that a
+   * server has forgotten.
    */
   async #renew(until: number, wanted?: Kind): Promise<void> {
     const setsLease = this.#isRenewed || wanted !== undefined;
@@ -267,8 +269,8 @@ export class Tenure {
       if (setsLease && sent >= this.#shortenedAt) this.deadline = Math.max(this.deadline, Math.min(end, this.#holdEnd));
     } catch (error) {
       if (isDenial(error) && !this.#isReleased) throw this.#lose(error.reply);
-      // A downgrade that had no reply may be refused only now: each request would get LIMIT or ERR. Another error does not
-      // show whether the server has executed an earlier request.
+      // If the server refuses a downgrade with LIMIT or ERR, it has also refused the earlier requests for this downgrade.
+      // After another error, the server may have executed an earlier request whose reply was lost.
       const { code } = error as LockRefusedError;
       const isRefused = code === "LIMIT" || code === "ERR" || (code && wanted && !request.progress.isReplyLost);
       if (isRefused) Object.assign(this, this.#accepted);

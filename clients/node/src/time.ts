@@ -10,7 +10,7 @@ export const MAX_DELAY = 2 ** 31 - 1;
 export class NoReply extends Error {}
 
 /**
- * Settles like the promise. Rejects when the milliseconds are over, or with the signal's reason when the signal aborts first.
+ * Settles like the promise. Rejects when the milliseconds are over. When the signal aborts, rejects with the signal's reason.
  * With `isBackground` the timer does not keep the process alive.
  */
 export function within<T>(promise: Promise<T>, milliseconds: number, signal?: AbortSignal, isBackground = false) {
@@ -36,7 +36,7 @@ export function within<T>(promise: Promise<T>, milliseconds: number, signal?: Ab
   });
 }
 
-/** Waits until all promises are settled. Rejects if one of them has rejected. */
+/** Waits until all promises are settled. Then rejects if a promise was rejected. */
 export const settleAll = <T>(promises: Promise<T>[]): Promise<T[]> =>
   Promise.allSettled(promises).then(() => Promise.all(promises));
 

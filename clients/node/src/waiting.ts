@@ -1,4 +1,4 @@
-/** Limits how many callers wait on connections of their own. Further callers get a turn first come, first served. */
+/** Limits how many callers wait on connections of their own at a time. Callers get their turns first come, first served. */
 export class WaitingConnections {
   #left: number;
   /** The callers without a turn. Each function begins the turn of one caller. */
