@@ -31,7 +31,8 @@ B = TypeVar("B")  # bool, or an awaitable of it
 N = TypeVar("N")  # None, or an awaitable of it
 T = TypeVar("T")
 L = TypeVar("L", bound="LockBase[Any, Any, Any]")
-#: The server's default lease in seconds, if it has no other setting. The client asks for a shorter hold limit as the lease.
+#: The server's default lease in seconds, if the server has no other setting. If the program names no lease, and the hold limit
+#: is shorter than this default, the client asks for the hold limit as the lease.
 _DEFAULT_LEASE = 30.0
 #: In seconds. The client subtracts a millisecond from each lease, so a lease of one millisecond would be over at once.
 _SHORTEST_LEASE = 0.002
@@ -71,12 +72,12 @@ def check_client(client: Any, asynchronous: bool) -> None:
 class LockBase(Generic[E, B, N]):
     """A lock with this key, not yet acquired. The first eight arguments are those of redis-py's Lock. Times are seconds.
 
-    ``timeout``: the lease, after which the lock ends. None: the client renews the lock until the program releases it or
-    drops this object. ``timeout``, ``lease`` and ``hold_limit`` are at least 0.002 seconds.
+    ``timeout``: the lease. The lock ends when the lease is over. None: the client renews the lock until the program releases
+    the lock or drops this object. ``timeout``, ``lease`` and ``hold_limit`` are at least 0.002 seconds.
 
     ``sleep`` has no effect: the client does not poll, because the server hands the lock over.
 
-    ``blocking``: whether ``acquire`` waits. ``blocking_timeout``: the wait limit. None: no limit.
+    ``blocking``: whether ``acquire`` waits. ``blocking_timeout``: the wait limit. None means no limit.
 
     ``thread_local``: whether only the thread that acquired the lock may release it through this object.
 
@@ -85,8 +86,8 @@ class LockBase(Generic[E, B, N]):
 
     ``shared``: whether all owners that ask for a shared lock may hold it together: a read lock.
 
-    ``slots``, ``weight``: acquire ``weight`` of this number of slots (up to 1,000,000): a semaphore. The default weight is
-    1. All callers should use the same number of slots.
+    ``slots``: makes the lock a semaphore with this number of slots, up to 1,000,000. All callers should use the same number.
+    ``weight``: how many of the slots to acquire. The default is 1.
 
     ``reentrant``: whether a thread (in asyncio: a task) that holds the lock may acquire it again. With
     ``thread_local=False``, any thread or task may do so. If ``reentrant`` is False, a holder that acquires the lock again waits
@@ -94,23 +95,25 @@ class LockBase(Generic[E, B, N]):
 
     ``auto_renewal``: whether the client renews the held lock. By default, it does so only without a ``timeout``.
 
-    ``lease``: the lease of a lock without ``timeout``: how long the lock stays held after this process dies.
-    None: the server's default, which is 30 seconds if the server has no other setting.
+    ``lease``: the lease of a lock without ``timeout``: how long the lock stays held after this process dies. None means the
+    server's default, which is 30 seconds if the server has no other setting.
 
     ``hold_limit``: the lock is lost when this time has passed since it was granted, however often its lease is renewed.
 
     ``owner``: a name for the owner, up to 1,024 bytes. All callers with the same name are one owner, and hold the lock together.
 
-    ``on_lost``: a function that is called with the lock when the lock is lost: see ``lost``. The function runs in a thread
-    of its own. In asyncio, a coroutine function runs in the event loop instead.
+    ``on_lost``: a function that the client calls when the lock is lost: see ``lost``. The argument is the lock. The function
+    runs in a thread of its own. In asyncio, a coroutine function runs in the event loop instead.
 
-    ``replicas``: (n, seconds): raise UnreplicatedError unless n replicas confirm the grant in this time.
+    ``replicas``: a pair (n, seconds). If fewer than n replicas confirm the grant in this time, ``acquire`` raises
+    UnreplicatedError.
 
     ``patience``: how long the client repeats a request while no server answers. Then it raises UnreachableError.
 
-    ``response_limit``: after this time without a reply, the client closes the connection, and repeats the request.
+    ``response_limit``: how long the client waits for a reply. Then it closes the connection, and repeats the request.
 
-    ``waiting_connections``: how many acquisitions of this client wait on connections of their own. Further ones poll.
+    ``waiting_connections``: how many acquisitions of this client may wait on connections of their own at a time. Further
+    acquisitions poll.
     """
 
     redis: Any
@@ -185,9 +188,9 @@ class LockBase(Generic[E, B, N]):
     def _store(self, holding: Holding) -> None:
         holdings, caller = self._place()
         for former, kept in list(holdings.items()):
-            # Forget a lost holding if its task has ended, or acquires again, and has not released it.
+            # If a task has not released a lost holding, forget the holding when the task ends or acquires the lock again.
             if former == caller or (not kept.held and (former is None or former.done())):
-                if self._owner is None:  # with a named owner, the new holding may be the same tenure
+                if self._owner is None:  # if the owner is named, both holdings may be one tenure
                     self._runtime.lose(kept)
                 self._forget(kept)
         holdings[caller] = holding
@@ -209,7 +212,7 @@ class LockBase(Generic[E, B, N]):
                 del holdings[caller]
 
     def _current(self, verb: str) -> Holding:
-        """The caller's holding. LockLostError if it is lost. The clock may show the loss before the watcher does."""
+        """The caller's holding. LockLostError if it is lost, even if the watcher has not noticed the loss yet."""
         holding = self._holding
         if holding.pid != os.getpid():
             raise lock_error(LockError, f"Cannot {verb} an unlocked lock", self.name)
@@ -222,14 +225,14 @@ class LockBase(Generic[E, B, N]):
 
     @property
     def local(self) -> SimpleNamespace:
-        """redis-py's `lock.local`, with the token while the lock is held."""
+        """An object with redis-py's `token`: the token that the program has named, or the owner. None if nothing is held."""
         return SimpleNamespace(token=self._holding.local_token or self._holding.owner or None)
 
     @property
     def fencing_token(self) -> int | None:
         """The fencing token: larger than the token of every earlier tenure of this lock. Send it with every write.
 
-        None before acquire and after release. For several locks, the token of the name that sorts first.
+        None before acquire and after release. For several locks, this is the token of the name that sorts first.
         """
         return next(iter(self.fencing_tokens), None)
 
@@ -240,7 +243,7 @@ class LockBase(Generic[E, B, N]):
 
     @property
     def holds(self) -> int:
-        """How many times the caller has acquired the lock and not released it."""
+        """How many holds the caller has: how many times it must release the lock."""
         return self._holding.holds
 
     @property
@@ -256,7 +259,7 @@ class LockBase(Generic[E, B, N]):
 
         Each acquisition has its own event. For a caller that has not acquired the lock, this is the
         event of the latest acquisition that was not released. If there is no such acquisition, this is
-        the event of the next one.
+        the event of the next acquisition.
         """
         holding = self._latest() or NOTHING if self._holding is NOTHING else self._holding
         if not holding.is_over:
@@ -267,8 +270,8 @@ class LockBase(Generic[E, B, N]):
     def handle(self, detach: bool = False) -> str:
         """A string with which another thread, task or process continues the tenure: see ``resume``.
 
-        This object renews the lock until the client notices that another one has released it. With ``detach`` this object
-        forgets the lock, and nobody renews the lock until ``resume``.
+        The client continues to renew this object's lock, until a renewal shows that another object has released the lock. With
+        ``detach`` this object forgets the lock. Then the client does not renew the lock until ``resume``.
         """
         holding = self._current("hand over")
         handle = holding.pack(self.timeout, self._owner)
@@ -281,7 +284,7 @@ class LockBase(Generic[E, B, N]):
         tokens = f", token {', '.join(map(str, self.fencing_tokens))}" if self.fencing_tokens else ""
         return f"<{type(self).__module__}.{type(self).__name__} {readable(self.name)!r}: {state}{tokens}>"
 
-    # Methods that send requests. In asyncio, these return coroutines.
+    # Methods that send requests. In asyncio, these methods return coroutines.
 
     def acquire(
         self,
@@ -290,7 +293,7 @@ class LockBase(Generic[E, B, N]):
         blocking_timeout: Number | None = None,
         token: str | bytes | None = None,
     ) -> B:
-        """Acquire the lock, and wait in the server's queue if it is held. False at the wait limit, in seconds.
+        """Acquire the lock. If it is held, wait in the server's queue. Return False if it is still held at the wait limit.
 
         ``sleep`` has no effect. A caller that is interrupted or cancelled leaves the queue, and the client releases what
         the server has granted meanwhile. After LockRefusedError, UnreachableError or UnreplicatedError, the caller holds
@@ -299,9 +302,9 @@ class LockBase(Generic[E, B, N]):
         return self._run(self._acquire(blocking, blocking_timeout, token))
 
     def release(self) -> N:
-        """Give one hold back. LockLostError (a LockNotOwnedError) if the lock was lost before.
+        """Release one hold. LockLostError (a LockNotOwnedError) if the lock was lost before.
 
-        UnreachableError: no server has answered. The client does not renew the lock any more, so it ends with its lease.
+        UnreachableError if no server answers. The client does not renew the lock any more, so the lock ends with its lease.
         """
         return self._run(self._release())
 
@@ -315,26 +318,26 @@ class LockBase(Generic[E, B, N]):
         return self._run(self._renew("reacquire", lambda *_: self.timeout or 0))
 
     def renew(self) -> N:
-        """Start the lease again. This is rarely needed, because the client renews locks itself."""
+        """Start the lease again. Programs rarely need this method, because the client renews locks itself."""
         return self._run(self._renew("renew", lambda holding, _: holding.lease / 1000, needs_timeout=False))
 
     def downgrade(self, shared: bool = False, slots: int | None = None) -> N:
-        """Let other owners hold the lock, too: as readers (``shared``), or in the other ``slots`` of a semaphore.
+        """Let other owners hold the lock together with this owner: as readers (``shared``), or in the ``slots`` of a semaphore.
 
         The token does not change.
         """
         return self._run(self._downgrade(shared, slots))
 
     def guarded(self, *command: Any) -> Any:
-        """Run a command only while the server has this tenure, by LOCK.GUARD with the token. Return its reply.
+        """Run a command only while the server has this tenure: send LOCK.GUARD with the token. Return the command's reply.
 
-        The lock must have one key. The data must be on the lock's server, and in a cluster in the lock's slot: give both keys
-        the same ``{tag}``. Without arguments, the server only checks that the lock is held. The reply is that of RESP2. Its
-        strings are decoded as redis-py's client decodes them.
+        The lock must have one key. The data must be on the lock's server. In a cluster, the data must be in the lock's slot:
+        give both keys the same ``{tag}``. Without arguments, the server only checks that the lock is held. The reply has the
+        types of RESP2. The strings in the reply are decoded as redis-py's client decodes them.
 
-        LockLostError if the lock is lost: the command did not run. After an error of the command, which is one of redis-py's,
-        the lock stays held. If the reply is lost, the client does not repeat the command. So after an UnreachableError or a
-        cancellation, the command may have run.
+        LockLostError if the lock is lost: the command did not run. If the command fails, this method raises redis-py's error,
+        and the lock stays held. If the reply is lost, the client does not repeat the command. So after an UnreachableError or
+        a cancellation, the command may have run.
         """
         return self._run(self._guarded(command))
 
@@ -348,7 +351,7 @@ class LockBase(Generic[E, B, N]):
 
     @classmethod
     def resume(cls, redis: Any, handle: str, **options: Any) -> Any:
-        """Continue the tenure of a ``handle()``, made by any object or process. LockLostError if the tenure is over."""
+        """Continue a tenure, with the result of ``handle()`` in any process. LockLostError if the tenure is over."""
         refuse(options, **dict.fromkeys(_OF_A_HANDLE, "the handle decides this"))
         timeout, named, left, tenures, owner, lease, token, is_renewed, holds = unpack(handle)
         lock = cls(redis, tenures[0].key, timeout, auto_renewal=is_renewed, owner=named, **options)
@@ -379,8 +382,8 @@ class LockBase(Generic[E, B, N]):
         waits = call.waits and len(self._parts) == 1  # the first round tries several keys without waiting
         while not is_held:
             tenures = [Tenure(key, kind) for key, kind in self._parts]
-            # Each round has a new owner, because a late release of an earlier round must not end a grant. With redis-py,
-            # two acquisitions with the same token exclude each other. So here they have different owners.
+            # If the program names no owner, each round has a new owner: a late release of an earlier round must not end a
+            # grant. With redis-py, two acquisitions with the same token exclude each other, so their owners differ here, too.
             owner = self._owner or (b"" if named is None else named + b":") + new_owner()
             # While the caller waits for a key, the client always renews the keys that are granted.
             is_renewed = self._is_renewed or len(tenures) > 1
@@ -389,11 +392,11 @@ class LockBase(Generic[E, B, N]):
                 is_held = await Acquisition(self, call, holding).run(waits, partial(self._keep, holding))
                 if not is_held and (waits == call.waits or call.is_late()):
                     return False
-            except LockLostError:  # the program has not held the lock yet
+            except LockLostError:  # a key was lost before the program held the lock: begin again
                 if not call.waits:
                     raise
-                await self._runtime.sleep(0.05)  # the lease may be shorter than a round trip
-            except LockError as error:  # subclasses have other causes than `_check_alone`
+                await self._runtime.sleep(0.05)  # a pause, because the lease may be shorter than a round trip
+            except LockError as error:  # only `_check_alone` raises LockError itself, and not a subclass
                 if not self.reentrant or type(error) is not LockError:
                     raise
                 return await self._acquire(blocking, blocking_timeout, token)
@@ -401,8 +404,8 @@ class LockBase(Generic[E, B, N]):
         return True
 
     def _keep(self, holding: Holding) -> None:
-        """Store a granted holding. LockError if another caller with the same object has acquired meanwhile."""
-        for tenure in holding.tenures:  # with a named owner, both acquisitions are the same tenure
+        """Store a granted holding. LockError if another caller has acquired this object's lock meanwhile."""
+        for tenure in holding.tenures:  # if the owner is named, both acquisitions are one tenure: do not release it
             tenure.is_pending = self._owner is None
         self._check_alone()
         holding.is_renewed = self._is_renewed
@@ -420,7 +423,7 @@ class LockBase(Generic[E, B, N]):
                 raise lock_error(LockError, "The caller holds the lock already (reentrant=True?)", self.name)
 
     async def _reenter(self, call: Call) -> bool | None:
-        """Acquire once more. None if the caller does not hold the lock, or if another thread or task has just released it."""
+        """Acquire one more hold. Return None if the caller does not hold the lock, or does not hold it any more."""
         holdings, caller = self._place()
         holding = holdings.get(caller, NOTHING)
         if holding.pid != os.getpid() or not self.reentrant:
@@ -445,7 +448,7 @@ class LockBase(Generic[E, B, N]):
             try:
                 await call.wait_for(turn)
             except BaseException as error:
-                if not isinstance(error, (Exception, GeneratorExit)):  # the release goes on in the background
+                if not isinstance(error, (Exception, GeneratorExit)):  # interrupted: release in the background
                     self._runtime.start(self._release_one(holding))
                 raise
             if holding.is_over:
@@ -458,7 +461,7 @@ class LockBase(Generic[E, B, N]):
             await protocol.release(holding, call, self._owner is not None, partial(self._forget, holding))
 
     async def _release_others(self, holding: Holding, call: Call) -> None:
-        """Release all keys of a lock that is lost because one of its keys is lost."""
+        """Release the keys of a lock of several keys. The lock is lost, but some of its keys may still be held."""
         if len(holding.tenures) > 1:
             requests = [Request(tenure.key, holding.release_command(tenure)) for tenure in holding.tenures]
             await call.give_up(requests, None, self._owner is not None)
@@ -497,7 +500,7 @@ class LockBase(Generic[E, B, N]):
         return decoded(reply, self.redis.get_encoder().decode)
 
     async def _query(self, commands: list[Command], *expected: str) -> list[Any]:
-        """Send commands that change nothing, each about one key. Return the replies, and errors with an `expected` code."""
+        """Send commands that change nothing. Return the replies, which may be errors with an `expected` code."""
         requests = [Request(command[1], command) for command in commands]
         await self._call().ask(requests)
         for request in requests:
@@ -575,7 +578,7 @@ class ReadWriteLockBase(Generic[L]):
     def __init__(self, redis: Any, name: Name, **options: Any) -> None:
         refuse(options, shared="call read() or write()", slots="use Semaphore", weight="use Semaphore")
         self._lock = partial(type(self)._make, redis, name, **options)
-        self._lock()  # an unknown option is an error now, not at the first call
+        self._lock()  # raise the error for an unknown option now, not at the first call
 
     def read(self) -> L:
         """A lock that readers hold together, not yet acquired."""
@@ -592,14 +595,14 @@ class SemaphoreBase(Generic[L]):
     def __init__(self, redis: Any, name: Name, slots: int, **options: Any) -> None:
         refuse(options, shared="use ReadWriteLock", weight="call permits(n)", thread_local="any thread may release it")
         self._lock = partial(type(self)._make, redis, name, slots=slots, thread_local=False, **options)
-        self._lock()  # an unknown option is an error now, not at the first call
+        self._lock()  # raise the error for an unknown option now, not at the first call
 
     def permits(self, permits: int = 1) -> L:
         """A lock of ``permits`` slots, not yet acquired."""
         return self._lock(weight=None if permits == 1 else permits)
 
     def acquire(self, permits: int = 1, blocking: bool | None = None, timeout: Number | None = None) -> Any:
-        """Acquire ``permits`` slots. Return a held lock, or None if they are not free within `timeout` seconds."""
+        """Acquire ``permits`` slots. Return a held lock, or None if the slots are not free within ``timeout`` seconds."""
         lock = self.permits(permits)
         lock._enters_held = True
         return lock._run(self._acquire(lock, blocking, timeout))
@@ -609,7 +612,7 @@ class SemaphoreBase(Generic[L]):
 
 
 async def lead(make: Callable[..., L], run: Callable[[L], Awaitable[T]], options: dict[str, Any]) -> T:
-    """Run the program's function as the leader. After a loss of the leadership, wait for it again."""
+    """Run the program's function as the leader. When the leadership is lost, wait for the lock again."""
     refuse(options, **_OF_A_LEADER)
     while True:
         lock = make(blocking=True, blocking_timeout=None, thread_local=False, **options)

@@ -1,7 +1,8 @@
-"""The requests of a lock to a server, the same for threads and for asyncio: see clients/README.md.
+"""The requests of a lock to a server. Threads and asyncio share this code. See clients/README.md.
 
-When a reply is lost, the client does not know whether the server has executed the request, and repeats it. So each acquisition
-names the count of holds that it leads to, and each other request names the fencing token of its tenure.
+When a reply is lost, the client does not know whether the server has executed the request. Then the client repeats the request.
+So that no hold counts twice, each acquisition names the resulting count of holds, and each other request names the fencing
+token of its tenure.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .errors import UnreachableError, UnreplicatedError, lock_error, lost, refus
 
 #: The length of a slice in seconds. A long wait is a series of requests, and each request waits for one slice.
 SLICE = 10.0
-#: For how many milliseconds the server keeps the queue position between two slices, or while the client reconnects.
+#: How long the server keeps the queue position between two slices, or while the client reconnects, in milliseconds.
 KEEP = 5000
 #: The longest lease of a grant that the client has not confirmed, in milliseconds.
 SHORT_LEASE = 3000
@@ -29,7 +30,7 @@ GIVE_UP_LIMIT = 0.2
 _GRACE = 0.06
 #: The time for the reply to the last attempt, in seconds.
 _SHORTEST = 0.05
-#: The longest patience in seconds. An infinite time is too long for a socket.
+#: The longest patience in seconds. A socket does not accept an infinite time limit.
 _LONGEST = 1_000_000.0
 
 
@@ -53,7 +54,7 @@ class Call:
         return monotonic() >= self.wait_until
 
     async def wait_for(self, turn: Turn) -> None:
-        """Wait until this caller may change the count of holds. UnreachableError if the caller before it gets no answer."""
+        """Wait until this caller may change the count of holds. UnreachableError if an earlier caller gets no answer."""
         while not turn.has_begun():
             left = self._end(None, 0.0) - monotonic()
             if left <= 0:
@@ -61,9 +62,10 @@ class Call:
             await turn.wait(left)
 
     async def ask(self, requests: list[Request], end: float | None = None, extra: float = 0.0) -> None:
-        """Send requests, one pipeline for each node, until each has an answer. UnreachableError if no server answers.
+        """Send requests, one pipeline for each node, until each request has an answer. UnreachableError if no server answers.
 
-        A reply may take ``extra`` seconds longer. ``end``: repeat the requests until this time, not until the patience ends.
+        A reply may take ``extra`` seconds longer than the response limit. If ``end`` is given, the client repeats the requests
+        until this time, and the patience does not count.
         """
         unanswered = requests
         while unanswered:
@@ -90,7 +92,7 @@ class Call:
             request.replies = ()
         try:
             await self.runtime.send(node, requests, limit)
-        except (AuthenticationError, ResponseError) as error:  # the error comes from opening a connection
+        except (AuthenticationError, ResponseError) as error:  # the server has refused to open a connection
             raise refused(error, requests[0].key) from error
         except NETWORK_ERRORS as error:
             if not requests[0].is_repeatable and not isinstance(error, NotSent):
@@ -102,7 +104,7 @@ class Call:
         return failure
 
     def _end(self, end: float | None, extra: float) -> float:
-        """Until when to repeat requests if no server answers."""
+        """The time until which the client repeats requests if no server answers."""
         end = min(self._heard_at + self.patience + extra, self.until) if end is None else end
         return min(end, max(self.wait_until, monotonic())) if self.waits else end
 
@@ -112,20 +114,20 @@ class Call:
         return lost(verb, key, reply)
 
     async def give_up(self, requests: list[Request], error: BaseException | None, is_owner_used_again: bool) -> None:
-        """Release locks that may have been granted. ``error`` is the reason.
+        """Release locks that may have been granted. ``error`` is the reason, or None.
 
         The caller waits for the replies for at most 200 ms. A cancelled task does not wait. Then the client repeats the
         requests in the background until the patience is over. A lock that the client cannot release ends with its lease.
 
         ``is_owner_used_again``: the same owner may soon acquire the lock again, and a late release would end the new tenure.
-        So the client repeats nothing in the background, and a cancelled task waits, too.
+        So the client does not repeat the requests in the background, and even a cancelled task waits.
         """
         if not requests or isinstance(error, GeneratorExit):  # the event loop has closed
             return
         limit = _SHORTEST if isinstance(error, UnreachableError) else GIVE_UP_LIMIT
         if self.waits:
             limit = max(_SHORTEST, min(limit, self.wait_until + 0.19 - monotonic()))
-        # An attempt that begins at the end of the patience may take `_SHORTEST` more seconds.
+        # The last attempt may take `_SHORTEST` seconds more than the patience.
         patience = limit - _SHORTEST if is_owner_used_again else self.patience
         giving_up = [  # a silent node delays no other node
             self.runtime.start(Call(self.runtime, patience, self._response_limit).ask(group))
@@ -149,7 +151,10 @@ class Call:
 
 
 class Acquisition:
-    """One acquisition of all keys of a holding, or one more hold of them. A failed one releases what was granted."""
+    """One acquisition of all keys of a holding. If the keys are already held, it acquires one more hold of each key.
+
+    If the acquisition fails, it releases what the server may have granted.
+    """
 
     def __init__(self, lock: Any, call: Call, holding: Holding) -> None:
         self._lock, self._call, self._holding = lock, call, holding
@@ -158,10 +163,11 @@ class Acquisition:
             tenure.is_pending = False
 
     async def run(self, waits: bool, keep: Callable[[], None] = lambda: None) -> bool:
-        """Acquire one key after the other, within the call's wait limit. False if a key is still busy at the limit.
+        """Acquire one key after the other, within the call's wait limit. Return False if a key is still busy at the limit.
 
         If ``waits`` is False, try all keys in one pipeline instead. LockLostError if a key was lost before all keys were
-        held. A wait notices the loss at the end of a slice. When all keys are held, call `keep`. If it fails, give them back.
+        held. A wait for another key notices the loss when a slice ends. When all keys are held, call ``keep``. If ``keep``
+        raises an error, release the keys.
         """
         try:
             is_held = await self._run(waits)
@@ -224,14 +230,14 @@ class Acquisition:
 
     def _slice_command(self, tenure: Tenure, holds: int, lease: int) -> Command:
         left = max(0.0, self._call.wait_until - monotonic())
-        # Between two slices the caller notices the loss of a key that it holds. So no slice is longer than the lease.
+        # Only between two slices, the caller notices the loss of a key that it holds. So no slice is longer than the lease.
         most = min(SLICE, self._holding.lease / 1000) if self._holding.deadline < FOREVER else SLICE
         keep = ("KEEP", KEEP) if left > most else ()
         block = ("BLOCK", millis(min(most, left)), *keep)
         return self._holding.acquire_command(tenure, holds, min(lease, SHORT_LEASE), *block)
 
     async def _accept(self, tenure: Tenure, request: Request, is_confirmed: bool = True) -> bool:
-        """Note a grant. First confirm a grant with a short lease, and a late grant. False if the lease is over."""
+        """Store a grant. Return False if its lease is over. If the grant has a short lease, or came late, first renew it."""
         holding = self._holding
         tenure.token, _, lease = map(int, request.reply)
         holding.lease = holding.lease or lease
@@ -256,7 +262,7 @@ class Acquisition:
     async def _ask(
         self, tenures: list[Tenure], make: Callable[..., Command], end: float | None = None, extra: float = 0.0
     ) -> list[Request]:
-        """Send a request for each key. Note for which keys the server may keep a grant or a queue position."""
+        """Send a request for each key. Set `is_pending` if the server may keep a grant or a queue position for the key."""
         wait: tuple[Command, ...] = ()
         if self._lock.replicas is not None and not extra:
             count, within = self._lock.replicas
@@ -287,13 +293,13 @@ class Acquisition:
 
 
 async def release(holding: Holding, call: Call, is_owner_named: bool, forget: Callable[[], None]) -> None:
-    """Release one hold of each key. The tenures were held when the release began. Before the last hold, call `forget`."""
+    """Release one hold of each key. The tenures must be held. Before the release of the last hold, call ``forget``."""
     requests = [Request(tenure.key, holding.release_command(tenure)) for tenure in holding.tenures]
     call.until = max(tenure.deadline for tenure in holding.tenures)
     left = holding.holds - 1
     failure: Exception | None = None
     try:
-        if not left:  # before the client sends the request: a renewal after the release would report a loss
+        if not left:  # forget first: otherwise a renewal after the release would report a loss
             forget()
         await call.ask(requests)
     except UnreachableError as error:
@@ -307,7 +313,7 @@ async def release(holding: Holding, call: Call, is_owner_named: bool, forget: Ca
         raise
     for request in requests:
         if request.code == "NOTHELD" and request.lost_replies and not left:
-            continue  # the server has executed an earlier attempt, whose reply was lost
+            continue  # the server has executed an earlier attempt, and its reply was lost
         if request.code in DENIALS:
             raise call.lost(holding, "release", request.key, request.reply)
         if request.code and request.is_answered:
@@ -318,7 +324,10 @@ async def release(holding: Holding, call: Call, is_owner_named: bool, forget: Ca
 
 
 async def renew(holding: Holding, call: Call, verb: str, leases: dict[Tenure, int] | None = None) -> None:
-    """Give tenures these leases, in milliseconds, or the longest that the server accepts. Default: the holding's lease."""
+    """Renew tenures with these leases, in milliseconds. By default, renew all tenures with the holding's lease.
+
+    If the server refuses a lease as too long, use the longest lease that the server accepts.
+    """
     leases = leases or dict.fromkeys(holding.tenures, holding.lease)
     requests = [holding.renewal(tenure, lease) for tenure, lease in leases.items()]
     try:

@@ -24,11 +24,11 @@ from ._wire import FOREVER, NETWORK_ERRORS, Address, Command, LinkBase, NotSent,
 
 logger = logging.getLogger("lockward")
 
-#: For how many seconds an idle connection is kept.
+#: How many seconds an idle connection stays open.
 IDLE_LIMIT = 10.0
-#: The seconds between two checks of the idle connections. If one is closed, the server may have restarted.
+#: The seconds between two checks of the idle connections. If a connection is closed, the server may have restarted.
 CUT_PERIOD = 0.1
-#: The client sends renewals together that are due within this number of seconds.
+#: If renewals are due within this number of seconds, the client sends these renewals together.
 TOGETHER = 0.1
 _MAX_REDIRECTS = 5
 #: Words in the names of redis-py's options that the connections of locks do not take.
@@ -38,9 +38,9 @@ T = TypeVar("T")
 
 
 class Runtime:
-    """The connections and holdings of one client's locks in one process, and in asyncio in one event loop.
+    """The connections and holdings of one client's locks in one process. In asyncio, each event loop has its own runtime.
 
-    A thread or a task, the watcher, watches the leases. It never blocks for long.
+    The *watcher* is a thread or a task that watches the leases. It never blocks for long.
     """
 
     is_asynchronous: ClassVar[bool]
@@ -57,7 +57,7 @@ class Runtime:
         self.turns: dict[Turn, None] = {}
         #: The references are weak, so that the client does not renew a lock whose object the program has dropped.
         self._holdings: weakref.WeakSet[Holding] = weakref.WeakSet()
-        #: When the watcher wakes next. A holding that is due earlier wakes the watcher.
+        #: When the watcher wakes next. If a new holding is due earlier, `watch` wakes the watcher.
         self._next = FOREVER
         self._changed = self.event()
         self._is_watched = self._is_closed = False
@@ -90,7 +90,7 @@ class Runtime:
     def call_on_lost(self, lock: Any) -> None:
         """Call the callback where it delays no other work, and log its errors.
 
-        A coroutine function runs in the event loop, and any other one in a thread of its own.
+        A coroutine function runs in the event loop. Any other function runs in a thread of its own.
         """
 
         async def call() -> None:
@@ -117,13 +117,13 @@ class Runtime:
     async def send(
         self, node: Address | None, requests: list[Request], limit: float, redirects: int = 0, *asking: Command
     ) -> None:
-        """Send requests to a node in one pipeline, and note their replies, within a limit of seconds.
+        """Send requests to a node in one pipeline, and store their replies. ``limit`` is a time limit in seconds.
 
-        If a cluster node redirects a request, send it to the node that the reply names. `asking` is the command to send
-        before each request if its slot is being moved to this node.
+        If a cluster node redirects a request, send the request to the node that the reply names. ``asking`` is the command
+        ASKING if the slot of the requests is being moved to this node. It goes before each request.
         """
         until = monotonic() + limit
-        # The renewals need a connection, too, and a full server accepts no new one.
+        # A wait leaves one idle connection for the renewals, because a full server accepts no new connection.
         link = self._take_idle(node, int(requests[0].is_wait))
         try:
             if link is None:
@@ -134,11 +134,11 @@ class Runtime:
             raise NotSent(str(error)) from error
         try:
             commands = [command for request in requests for command in (*asking, request.begin())]
-            more = requests[0].more  # one WAIT serves all keys: a WAIT for each key could take its whole time
+            more = requests[0].more  # one WAIT serves all keys, because each WAIT may last for the whole time
             replies = await link.converse([*commands, *more], until)
         except BaseException as error:
             link.close()
-            # A server may refuse a new connection although it serves the older ones.
+            # If a new connection fails, the server may still serve the older connections.
             if isinstance(error, NETWORK_ERRORS) and link.idle_since:
                 self.connection_lost(node)
             raise
@@ -156,9 +156,9 @@ class Runtime:
                 await self.send(to, group, until - monotonic(), redirects + 1, *asking)
 
     async def connect(self, pool: Any, until: float, address: Address | None = None, **options: Any) -> LinkBase:
-        """Open a connection with the options of a pool. If Sentinels know the server, `address` is its address.
+        """Open a connection with the options of a pool. If Sentinels have named the server, ``address`` is its address.
 
-        Another thread or task opens the connection, because name lookups, handshakes and TLS ignore `until`.
+        Another thread or task opens the connection, because name lookups, handshakes and TLS ignore ``until``.
         """
         limit = max(0.05, until - monotonic())
         theirs = pool.connection_kwargs.items()
@@ -201,7 +201,7 @@ class Runtime:
             self._wake()
 
     def close_idle(self, since: float = FOREVER) -> None:
-        """Close the idle connections that nobody has used since a time."""
+        """Close the idle connections that were not used after the time ``since``."""
         with self.mutex:
             for links in self._idle.values():
                 while links and links[0].idle_since <= since:
@@ -223,7 +223,7 @@ class Runtime:
     # Leases.
 
     def watch(self, holding: Holding) -> None:
-        """Renew the lock while it is held. Tell the program when the lock is lost."""
+        """Start to renew the lock, and to watch for its loss, if the watcher does not do so already."""
         if holding.is_over:
             return
         with self.mutex:
@@ -265,14 +265,14 @@ class Runtime:
                 self._changed.clear()
                 self._next = FOREVER  # so that `watch` wakes this loop if it adds a holding during this round
                 self._next = self._tick(now := monotonic())
-                with self.mutex:  # a call may have returned a connection meanwhile, and nothing else closes it
+                with self.mutex:  # a call may have returned a connection meanwhile, and only this loop closes it
                     is_idle = not self._holdings and not any(self._idle.values())
                     if is_idle and (self._client() is None or now > self._used_at + IDLE_LIMIT):
                         self._is_watched = False
                         return
                 await self.wait_for(self._changed, max(0.0, min(self._next - monotonic(), 3600.0)))
         except BaseException:
-            # The event loop ends, or the program has cancelled all tasks: the next `watch` starts a new task.
+            # The event loop ends, or the program has cancelled all tasks. The next `watch` starts a new watcher.
             self.stop_watch()
             raise
 
@@ -297,7 +297,7 @@ class Runtime:
                         lease = holding.lease if holding.is_renewed else millis(tenure.deadline - now)
                         due.append(holding.renewal(tenure, lease))
                         due[-1].failures = tenure.failures
-                        # The outcome of this renewal sets the next time.
+                        # The outcome of this renewal sets this time again.
                         tenure.renew_at = now + holding.lease / 3000
                 then = min([then, deadline, *[tenure.renew_at for tenure in holding.tenures]])
         for node, renewals in self.by_node(due):
@@ -321,7 +321,7 @@ class Runtime:
                 is_lost = request.holding.note_renewal(request.tenure, request)
                 self.lose(request.holding) if is_lost else self.watch(request.holding)
         finally:
-            for request in renewals:  # not earlier: another thread may send a shorter lease meanwhile
+            for request in renewals:  # end the requests last: another thread may send a shorter lease meanwhile
                 request.end()
 
 
@@ -333,7 +333,10 @@ def start_thread(name: str, run: Callable[..., object], *arguments: Any) -> None
 
 
 class Turn:
-    """The turn of a caller in a queue. The first `most` callers of the queue have their turns until their `with` blocks end."""
+    """The turn of a caller in a queue. The first ``most`` callers in the queue have their turns.
+
+    A turn lasts until the caller's ``with`` block ends.
+    """
 
     def __init__(self, runtime: Runtime, queue: dict[Turn, None], most: int) -> None:
         self._runtime, self._queue, self._most = runtime, queue, most
@@ -350,13 +353,13 @@ class Turn:
                     next_one._event.set()
 
     def has_begun(self) -> bool:
-        """Whether the turn has begun. The first call enters the queue. The end of the `with` block leaves the queue."""
+        """Whether the turn has begun. The first call enters the queue."""
         with self._runtime.mutex:
             self._queue.setdefault(self)
             return self in islice(self._queue, self._most)
 
     async def wait(self, limit: float) -> bool:
-        """Wait for the turn for at most `limit` seconds. Return whether it has begun."""
+        """Wait for the turn for at most ``limit`` seconds. Return whether the turn has begun."""
         self._event = self._runtime.event()
         if not self.has_begun():
             await self._runtime.wait_for(self._event, max(0.0, limit))
@@ -371,7 +374,7 @@ def grouped(items: Iterable[T], key: Callable[[T], Address | None]) -> Iterable[
 
 
 def finish(action: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends, because everything that it awaits blocks instead."""
+    """Run a coroutine to its end. The coroutine must never suspend: all functions that it awaits block instead."""
     try:
         action.send(None)
     except StopIteration as end:
@@ -380,7 +383,7 @@ def finish(action: Coroutine[Any, Any, T]) -> T:
 
 
 class _Process:
-    """The state that the child of a fork begins with."""
+    """The state of this process. A forked child begins with a new state."""
 
     def begin(self) -> None:
         self.mutex = threading.RLock()
@@ -395,7 +398,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def runtime_of(client: Any, kind: type[Runtime]) -> Runtime:
-    """The runtime of this client's locks. In asyncio, each event loop has its own."""
+    """The runtime of this client's locks. In asyncio, each event loop has its own runtime."""
     loop = asyncio.get_running_loop() if kind.is_asynchronous else None
     with _process.mutex:
         runtimes = _process.runtimes.get(client) or _process.runtimes.setdefault(client, {})
@@ -408,5 +411,5 @@ def runtime_of(client: Any, kind: type[Runtime]) -> Runtime:
 
 
 def new_owner() -> bytes:
-    """An owner that no other process, thread, task or tenure has."""
+    """A name for an owner, which no other tenure in any process has."""
     return f"{_process.name}:{next(_process.numbers)}".encode()

@@ -1,4 +1,4 @@
-"""Which server gets the requests about a key: the only one, a node of a cluster, or the primary that Sentinels name."""
+"""Which server gets the requests about a key: the only server, a node of a cluster, or the primary that Sentinels name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Server:
         return None
 
     def may_have(self, node: Address | None, key: bytes) -> bool:
-        """Whether a node, whose connection was lost, may have a key."""
+        """Whether a node may have a key. The client has lost a connection to this node."""
         return True
 
     def redirect(self, reply: Exception, node: Address | None) -> Address | None:
@@ -53,10 +53,10 @@ class Server:
 
 
 class Cluster(Server):
-    """The nodes that redis-py's client knows.
+    """The cluster nodes that redis-py's client knows.
 
-    After two failures, every second attempt asks another node, and this node redirects the client. So the client never waits
-    for a current map of the cluster.
+    After two failures, every second attempt asks another node, and this node redirects the client. So the client does not have
+    to wait until its map of the cluster is up to date.
     """
 
     def __init__(self, client: Any, runtime: Runtime) -> None:
@@ -94,7 +94,8 @@ class Cluster(Server):
     async def connect(self, node: Address | None, until: float) -> tuple[LinkBase, Address | None]:
         client = self.client()
         if node is None:
-            # redis-py's asyncio client loads its map of slots at its first command, but no command goes through it here.
+            # redis-py's asyncio client loads its map of slots at its first command. The locks send no command through this
+            # client, so load the map here.
             if self._loading is None or self._loading.done():
                 self._loading = self.runtime.start(client.initialize())
             raise ConnectionError("no cluster node is known yet")
@@ -104,7 +105,7 @@ class Cluster(Server):
 
 
 class Sentinels(Server):
-    """The primary that Sentinels name. While the Sentinels are silent, the last primary that they have named."""
+    """The primary that Sentinels name. While no Sentinel answers, this is the last primary that a Sentinel has named."""
 
     def __init__(self, client: Any, runtime: Runtime) -> None:
         super().__init__(client, runtime)
@@ -128,7 +129,7 @@ class Sentinels(Server):
             raise ConnectionError("no Sentinel answers")
         link = await self.runtime.connect(self.client().connection_pool, until, node)
         try:
-            [role] = await link.converse([("ROLE",)], until)  # the user may have no right to this command
+            [role] = await link.converse([("ROLE",)], until)  # the server may refuse this command to the user
             if not isinstance(role, ResponseError) and not (isinstance(role, list) and role[:1] == [b"master"]):
                 raise ConnectionError("the server is not the primary")
         except BaseException:

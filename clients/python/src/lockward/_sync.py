@@ -24,7 +24,7 @@ class Link(LinkBase):
     async def open(self, address: Address | None) -> None:
         self._theirs.connect() if address is None else self._theirs.connect_to(address)
         self._socket, self._poll = self._theirs._sock, None
-        if hasattr(select, "POLLRDHUP"):  # poll reads nothing from the connection
+        if hasattr(select, "POLLRDHUP"):  # with it, `is_cut` detects a closed connection without a read
             self._poll = select.poll()
             self._poll.register(self._socket, select.POLLRDHUP)
 
@@ -93,17 +93,18 @@ class Lock(LockBase[threading.Event, bool, None]):
 
 
 class MultiLock(MultiLockBase, Lock):
-    """Several locks of one client as one, such as ``MultiLock([Lock(r, "a"), Lock(r, "b")])``: all are held, or none.
+    """Several locks of one client as one lock, such as ``MultiLock([Lock(r, "a"), Lock(r, "b")])``.
 
-    The locks have the names and the kinds. Give all other arguments of ``Lock`` to the MultiLock. It acquires the locks in
-    the order of their names, so that two programs do not deadlock. It is lost as soon as one of its locks is lost.
+    The caller holds all of the locks or none of them. The locks have the names and the kinds. Give all other arguments of
+    ``Lock`` to the MultiLock. The MultiLock acquires the locks in the order of their names, so that two programs do not
+    deadlock. The MultiLock is lost as soon as one of its locks is lost.
     """
 
 
 class ReadWriteLock(ReadWriteLockBase[Lock]):
     """``read()`` makes a lock that readers hold together. ``write()`` makes a lock that excludes all other holders.
 
-    The arguments are those of ``Lock``.
+    The arguments are the same as for ``Lock``.
     """
 
     _make = Lock
@@ -112,7 +113,7 @@ class ReadWriteLock(ReadWriteLockBase[Lock]):
 class Semaphore(SemaphoreBase[Lock]):
     """A semaphore with this number of slots. All callers should use the same number of slots.
 
-    The other arguments are those of ``Lock``.
+    The other arguments are the same as for ``Lock``.
 
     ``acquire(permits=2, timeout=1)`` returns a held lock, or None if the slots are not free in time. ``release()`` or
     ``with`` releases the lock. ``with semaphore.permits(2) as permit:`` raises LockError if the slots are not free in time.
@@ -122,11 +123,11 @@ class Semaphore(SemaphoreBase[Lock]):
 
 
 def lead(redis: Any, name: Name, run: Callable[[Lock], T], **options: Any) -> T:
-    """Become the leader, call ``run`` with the lock, and release it when ``run`` returns. Return its result.
+    """Become the leader, call ``run`` with the lock, and release the lock when ``run`` returns. Return the result of ``run``.
 
     ``lock.fencing_token`` is the term. ``run`` should return soon after ``lock.lost`` is set, or when ``lock.guarded`` raises
-    LockLostError. Then this function waits to become the leader again. It waits without limit, even while no server answers.
-    The options are those of ``Lock`` that have an effect on a leader.
+    LockLostError. Then this function waits to become the leader again. This function waits without limit, even while no server
+    answers. The options are the options of ``Lock`` that have an effect on a leader.
     """
 
     async def call(lock: Lock) -> T:

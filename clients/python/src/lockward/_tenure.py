@@ -22,9 +22,10 @@ from redis.exceptions import ResponseError
 
 from ._wire import DENIALS, FOREVER, Command, back_off, error_code, lease_end, millis
 
-#: Errors after which the client repeats the request: this server, or the next primary, may accept it later.
+#: Errors after which the client repeats the request: this server, or the next primary, may accept the request later.
 TRANSIENT = {"MOVED", "ASK", "LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN"}
-#: Further ones, but the script of a guarded command may reply them itself.
+#: Further errors after which the client repeats the request. But it does not repeat a guarded command, because the script of
+#: the command may have replied the error itself.
 ENDED_WAIT = {"TRYAGAIN", "UNBLOCKED", "SUPERSEDED"}
 _LONGEST_LEASE = re.compile(r"invalid expire time .*: at most (\d+) ")
 
@@ -39,15 +40,16 @@ class Tenure:
     renew_at: float = FOREVER
     failures: int = 0  # the number of failed renewals since the last success
     requests: list[Request] = field(default_factory=list)  # the requests in progress that set the lease
-    former: Command | None = None  # the kind before the last downgrade
+    former: Command | None = None  # the kind before the last downgrade; after a refused downgrade, the refused kind
 
 
 @dataclass(eq=False)
 class Request:
-    """A command about one key, and its outcome. `more` are commands that follow it and the other requests in the pipeline.
+    """A command about one key, and its outcome. The client sends the commands `more` after all requests of the pipeline.
 
-    A command that sets a lease is built when it is sent, because the lease may change before. If several requests at the same
-    time set the lease, the shortest lease counts, because the client does not know which request the server executes last.
+    If a command sets a lease, the client builds the command when it sends it, because the lease may change before. If several
+    requests set the lease at the same time, the shortest lease counts, because the client does not know which request the
+    server executes last.
     """
 
     key: bytes
@@ -62,11 +64,11 @@ class Request:
     leases: list[int] = field(default_factory=list)  # other leases that were requested at the same time
     command: Command = field(default=(), init=False)  # the command as it was sent last
     replies: Sequence[Any] = field(default=(), init=False)
-    # Without types, dataclass takes these for attributes of the class. A request stores one only when it changes, which is
-    # cheaper for the many renewals.
+    # These names have no types, so they are attributes of the class, and not fields. A request stores such a value only when
+    # the value changes. This makes the many renewals cheaper.
     sent = 0.0
     code = ""  # the code of the error, if the first reply is an error
-    lost_replies = 0  # of attempts that the server may have executed
+    lost_replies = 0  # the number of attempts that the server may have executed, and that had no valid reply
     failures = 0  # the number of failed attempts
     is_shortened = False
 
@@ -90,7 +92,7 @@ class Request:
         return self.command
 
     def take(self, replies: list[Any]) -> None:
-        """Note the replies. A reply of an unexpected type counts as an error, but the command may have run."""
+        """Store the replies. A reply of an unexpected type counts as an error, but the command may have run."""
         for number, command in enumerate((self.command, *self.more)):
             if not is_expected(command[0], replies[number]):
                 replies[number] = ResponseError(f"ERR an unexpected reply to {command[0]}: {replies[number]!r}"[:200])
@@ -99,7 +101,10 @@ class Request:
         self.lost_replies -= 1  # at the end: after an interruption the reply counts as lost
 
     def shorten(self) -> bool:
-        """If the server refuses the lease, take the longest lease that it accepts, once. Return whether to try again."""
+        """If the server refuses the lease as too long, set the longest lease that it accepts. Do this only once.
+
+        Return whether to send the request again.
+        """
         longest = _LONGEST_LEASE.search(str(self.reply)) if self.code else None
         if longest is None or int(longest[1]) >= self.lease or self.is_shortened:
             return False
@@ -108,7 +113,7 @@ class Request:
         return True
 
     def end(self) -> None:
-        """Note that the request is not in progress any more."""
+        """Remove the request from the requests in progress."""
         if self.tenure is not None:
             self.tenure.requests.remove(self)
 
@@ -118,7 +123,7 @@ class Request:
 
     @property
     def reply(self) -> Any:
-        """The reply to the first command. None also if no reply has arrived."""
+        """The reply to the first command. Also None if no reply has arrived."""
         return self.replies[0] if self.replies else None
 
     @property
@@ -133,7 +138,7 @@ class Holding:
     lease: int  # in milliseconds; 0: the server's default, until a reply names it
     tenures: list[Tenure]
     lost: Any  # a `threading.Event` or an `asyncio.Event`
-    local_token: bytes | None  # redis-py's `lock.local.token`, if the program has named it
+    local_token: bytes | None  # the token that the program has passed to `acquire`: redis-py's `lock.local.token`
     is_renewed: bool
     holds: int = 0
     end: float = FOREVER  # the end of the hold limit, by this process's clock
@@ -141,7 +146,7 @@ class Holding:
     lock: Callable[[], Any] = lambda: None  # a weak reference to the lock object, from the acquisition to the loss
     is_over: bool = False  # whether the release has begun
     pid: int = field(default_factory=os.getpid)
-    #: The queue of the callers that change the count of holds, one after the other: see `_runtime.Turn`.
+    #: The queue of the callers that want to change the count of holds. One caller has its turn at a time: see `_runtime.Turn`.
     turns: dict[Any, None] = field(default_factory=dict)
 
     @property
@@ -161,19 +166,19 @@ class Holding:
         return ("LOCK.RENEW", tenure.key, self.owner, "PX", lease, *token, "HOLDS", holds, *tenure.kind)
 
     def release_command(self, tenure: Tenure) -> Command:
-        """The command that releases one hold. For the last hold it is `ALL`: the reply to `HOLDS 0` does not show a loss."""
+        """The command that releases one hold. The last hold needs `ALL`, because the reply to `HOLDS 0` shows no loss."""
         count = ("HOLDS", self.holds - 1) if self.holds > 1 else ("ALL",)
         return ("LOCK.RELEASE", tenure.key, self.owner, *count, "TOKEN", tenure.token)
 
     def limited(self, lease: int) -> int:
-        """The lease, or the time until the hold limit if that is shorter."""
+        """The lease, or the time until the end of the hold limit if this time is shorter."""
         return min(lease, millis(self.end - monotonic())) if self.end < FOREVER else lease
 
     def renewal(self, tenure: Tenure, lease: int) -> Request:
         return Request(tenure.key, self.renew_command, (), self, tenure, self.holds, self.limited(lease))
 
     def schedule(self, tenure: Tenure) -> None:
-        """Set the time of the next renewal: when a third of the lease has passed."""
+        """Set the time of the next renewal. The client renews the lease when a third of it has passed."""
         if not self.is_renewed:
             tenure.renew_at = FOREVER
         elif tenure.deadline + self.lease / 500_000 + 0.005 < self.end:
@@ -182,14 +187,14 @@ class Holding:
             tenure.renew_at = 0.0 if tenure.deadline > self.end + 0.01 else FOREVER
 
     def note_lease(self, tenure: Tenure, request: Request) -> None:
-        """Note a lease that the server has set."""
-        is_reentry = request.command[0] == "LOCK.ACQUIRE" and tenure.deadline < FOREVER  # it never shortens the lease
+        """Store a lease that the server has set. A re-entry never shortens the lease."""
+        is_reentry = request.command[0] == "LOCK.ACQUIRE" and tenure.deadline < FOREVER
         end = lease_end(request.sent, min(filter(None, [request.lease, *request.leases])))
         tenure.deadline, tenure.failures = max(end, tenure.deadline) if is_reentry else end, 0
         self.schedule(tenure)
 
     def note_renewal(self, tenure: Tenure, request: Request) -> bool:
-        """Note the outcome of a renewal by the watcher. Return whether the tenure is lost."""
+        """Store the outcome of a renewal by the watcher. Return whether the tenure is lost."""
         if isinstance(request.reply, int):
             self.note_lease(tenure, request)
         elif self.is_renewed and request.shorten():
@@ -197,14 +202,15 @@ class Holding:
         else:
             asked = request.command[9:]  # the kind: see `renew_command`
             if request.code == "LIMIT" and tenure.former is not None and asked == tenure.kind:
-                # The server refuses a downgrade whose reply was lost, or has executed one that was refused later.
+                # The server has the other kind. Either it refuses a downgrade whose first reply was lost. Or it has executed
+                # the first request of a downgrade, and has refused a repeat.
                 tenure.kind, tenure.former = tenure.former, tenure.kind
             tenure.renew_at = monotonic() + back_off(tenure.failures)
             tenure.failures += 1
         return request.code in DENIALS
 
     def pack(self, timeout: float | None, owner: bytes | None) -> str:
-        """A handle with which another process can continue the tenures. `owner`: the owner that the program has named."""
+        """A handle with which another process can continue the tenures. ``owner`` is the owner that the program has named."""
         left = None if self.end == FOREVER else self.end - monotonic()
         keys = [(tenure.key, tenure.kind, tenure.token) for tenure in self.tenures]
         parts = (4, timeout, owner, left, keys, self.owner, self.lease, self.local_token, self.is_renewed, self.holds)
@@ -212,7 +218,7 @@ class Holding:
 
 
 def unpack(handle: str) -> list[Any]:
-    """The values in a handle, with tenures for the keys. ValueError for another text."""
+    """The values in a handle, with a Tenure for each key. ValueError if the text is not a handle."""
     try:
         version, timeout, owner, left, keys, *parts = ast.literal_eval(base64.urlsafe_b64decode(handle).decode())
         if version != 4:
@@ -223,7 +229,7 @@ def unpack(handle: str) -> list[Any]:
 
 
 def is_expected(command: str, reply: Any) -> bool:
-    """Whether a server with Lockward can reply this to the command."""
+    """Whether a server with Lockward may send this reply to the command."""
     if command == "LOCK.ACQUIRE":
         is_grant = isinstance(reply, list) and [type(each) for each in reply] == [int, int, int] and min(reply) > 0
         return is_grant or reply is None or isinstance(reply, ResponseError)

@@ -1,10 +1,10 @@
 """Connections, commands, replies in RESP2, the meaning of errors, and how the client counts times.
 
-redis-py opens the connections. But its connections repeat requests, decode replies and rewrite errors, in different ways for
-threads and for asyncio. So this module packs the commands and parses the replies.
+redis-py opens the connections. But redis-py's connections also repeat requests, decode replies and rewrite errors, in different
+ways for threads and for asyncio. So this module packs the commands and parses the replies.
 
 The protocol is written once, in coroutines. In asyncio, the event loop runs the coroutines. With threads, a coroutine awaits
-only functions that block and do not suspend it, so it runs to its end at once.
+only functions that block and do not suspend the coroutine. So the coroutine runs to its end at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 #: The errors of a broken connection, in contrast to error replies.
 NETWORK_ERRORS = (ConnectionError, TimeoutError, OSError)
-#: Errors which mean that the owner does not hold the lock any more. (WRONGTYPE: the key was overwritten.)
+#: Errors which mean that the owner does not hold the lock any more. WRONGTYPE means that the key was overwritten.
 DENIALS = {"NOTHELD", "HOLDS", "WRONGTYPE"}
 FOREVER = float("inf")
 
@@ -27,15 +27,15 @@ Address = tuple[str, int]
 
 
 class NotSent(ConnectionError):
-    """No connection could be opened, so the server has not executed the commands."""
+    """No connection could be opened, or the server has refused it. So the server has not executed the commands."""
 
 
 class LinkBase:
-    """A connection that redis-py opens. After that, the client does not use redis-py for it."""
+    """A connection. redis-py opens it, and this class sends the commands and reads the replies."""
 
     def __init__(self, theirs: Any) -> None:
         self._theirs, self._data, self.idle_since = theirs, bytearray(), 0.0
-        # Without these values, redis-py does not send its name to the server.
+        # Remove these values, so that redis-py does not send its name to the server.
         for name in ("driver_info", "lib_name", "lib_version"):
             if getattr(theirs, name, None):
                 setattr(theirs, name, None)
@@ -91,7 +91,7 @@ class LinkBase:
         return text
 
     async def _receive(self) -> None:
-        if monotonic() >= self._until:  # for a server that sends without end
+        if monotonic() >= self._until:  # a server could send data without end
             raise TimeoutError("no reply in time")
         data = await self.receive()
         if not data:
@@ -110,12 +110,12 @@ def pack(commands: Iterable[Command]) -> bytes:
 
 
 def error_code(reply: Any) -> str:
-    """The first word of an error; an empty string for other replies."""
+    """The first word of an error. An empty string if the reply is not an error."""
     return str(reply).partition(" ")[0] or "ERR" if isinstance(reply, ResponseError) else ""
 
 
 def decoded(reply: Any, decode: Callable[[bytes], Any]) -> Any:
-    """The reply with its strings as `decode` returns them."""
+    """The reply, with all its strings decoded by `decode`."""
     if isinstance(reply, list):
         return [decoded(each, decode) for each in reply]
     return decode(reply) if isinstance(reply, bytes) else reply

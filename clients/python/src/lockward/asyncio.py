@@ -30,7 +30,7 @@ class Link(LinkBase):
         try:
             await (self._theirs.connect() if address is None else self._theirs.connect_to(address))
         except RuntimeError:
-            if asyncio._get_running_loop() is not None:  # otherwise the event loop has closed, and drops its tasks
+            if asyncio._get_running_loop() is not None:  # if there is no loop, it has closed and drops its tasks
                 raise
         finally:
             self._reader, self._writer = self._theirs._reader, self._theirs._writer
@@ -78,7 +78,7 @@ class TaskRuntime(Runtime):
 
     def start_watch(self, watch: Coroutine[Any, Any, None]) -> None:
         def ended(watcher: asyncio.Task[None]) -> None:
-            # A task that is cancelled before it begins runs no code of `_watch`, so it cannot note its end.
+            # If a task is cancelled before it begins, `_watch` does not run, so `_watch` cannot call `stop_watch`.
             if watcher is self._watcher and watcher.cancelled():
                 self.stop_watch()
 
@@ -97,8 +97,9 @@ class TaskRuntime(Runtime):
 class Lock(LockBase[asyncio.Event, Awaitable[bool], Awaitable[None]]):
     """A lock on a server with Lockward, with the interface of redis.asyncio.lock.Lock. Arguments: see ``Lock.__init__``.
 
-    Tasks that share the object exclude each other, too. A task that has not acquired the lock releases the oldest acquisition
-    of the object. So one task may acquire the lock, as asyncio.wait_for does, and another task may release it.
+    Tasks that share one object also exclude each other. If a task that has not acquired the lock releases it, the oldest
+    acquisition of the object ends. So one task may acquire the lock, and another task may release it. For example,
+    asyncio.wait_for may acquire the lock in a task of its own.
     """
 
     _kind = TaskRuntime
@@ -144,7 +145,7 @@ class Lock(LockBase[asyncio.Event, Awaitable[bool], Awaitable[None]]):
             raise lost("go on with", self.name) from None
         finally:
             watcher.cancel()
-            if ours:  # also if the block has ended in another way
+            if ours:  # also needed if the block has ended without a CancelledError
                 uncancel()
 
     async def __aenter__(self: L) -> L:
@@ -155,7 +156,7 @@ class Lock(LockBase[asyncio.Event, Awaitable[bool], Awaitable[None]]):
 
 
 class MultiLock(MultiLockBase, Lock):
-    """Several locks of one client as one: see ``lockward.MultiLock``."""
+    """Several locks of one client as one lock: see ``lockward.MultiLock``."""
 
 
 class ReadWriteLock(ReadWriteLockBase[Lock]):
@@ -171,11 +172,11 @@ class Semaphore(SemaphoreBase[Lock]):
 
 
 async def lead(redis: Any, name: Name, run: Callable[[Lock], Awaitable[T]], **options: Any) -> T:
-    """Become the leader, await ``run(lock)``, and release the lock when it returns. Return its result.
+    """Become the leader, await ``run(lock)``, and release the lock when ``run`` returns. Return the result of ``run``.
 
     ``lock.fencing_token`` is the term. When the lock is lost, this function cancels ``run``, and waits to become the leader
-    again. It waits without limit, even while no server answers. The options are those of ``Lock`` that have an effect on a
-    leader.
+    again. This function waits without limit, even while no server answers. The options are the options of ``Lock`` that have
+    an effect on a leader.
     """
 
     async def call(lock: Lock) -> T:

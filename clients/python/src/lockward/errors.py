@@ -16,7 +16,7 @@ class LockRefusedError(LockError, ResponseError):
 
 
 class UnreplicatedError(LockError):
-    """Fewer replicas than wanted have confirmed the grant in time. The client has released the lock."""
+    """Fewer replicas than wanted have confirmed the grant in time. The client releases the lock."""
 
 
 class UnreachableError(ConnectionError):
