@@ -7,7 +7,8 @@
 //! | confirm | RENEW with the whole lease | token: held; denied: wait |
 //! | give up | RELEASE HOLDS 0, in the background | the end |
 //!
-//! A call that may wait, but finds no free connection to wait on, repeats *try* from time to time.
+//! If no connection for a wait is free, a call that may wait repeats *try* from time to time until a connection is
+//! free.
 
 use crate::commands::{Kind, OwnedKey, read};
 use crate::error::Error;
@@ -27,13 +28,13 @@ use tokio::time::timeout;
 /// most for this time.
 const SHORT_LEASE: u64 = 3_000;
 
-/// The longest wait that one request asks for.
+/// The longest time that one request waits in the server's queue.
 const SLICE: Duration = Duration::from_secs(10);
 
 /// How long the server keeps the queue position of a waiter between two requests, in milliseconds.
 const KEEP: u64 = 5_000;
 
-/// How long after the wait limit a reply may still come.
+/// How long after the wait limit a reply may still arrive.
 pub(crate) const OVERTIME: Duration = Duration::from_millis(100);
 
 /// How long the client repeats *give up* for a named owner, which may acquire the lock again. A call that fails also
@@ -90,14 +91,14 @@ pub(crate) struct Acquire<'a> {
     /// The lease to ask for, in milliseconds. `None` is the server's default.
     lease: Option<u64>,
     request: Request,
-    /// The permit to wait in the server's queue, on a connection of its own. `None` before the wait.
+    /// The permit to wait in the server's queue on a connection of its own. `None` until the call gets this permit.
     permit: Option<SemaphorePermit<'a>>,
-    /// Whether the server may keep a queue position or a grant for this owner, even if no reply was lost.
+    /// Whether the last reply shows that the server keeps a queue position or a grant for this owner.
     leaves_something: bool,
 }
 
 impl<'a> Acquire<'a> {
-    /// Acquires the key. With `only_tries`, does not wait for the key.
+    /// Acquires the key. If `only_tries` is true, the call does not wait for the key.
     pub(crate) async fn run(
         client: &'a Arc<Inner>,
         name: OwnedKey,
@@ -138,7 +139,7 @@ impl<'a> Acquire<'a> {
             return Err(Error::Unreachable { key: name.shown(), cause });
         }
         let mut polls = 0;
-        // The future keeps its place among the callers that want a permit, also while this call polls.
+        // While this call polls, this future keeps the call's place among the callers that want a permit.
         let mut permit = pin!(client.wait_permits.acquire());
         loop {
             let waits = self.permit.is_some();
@@ -192,11 +193,11 @@ impl<'a> Acquire<'a> {
         }
     }
 
-    /// Turns a grant into a tenure. The client confirms the grant by a renewal after a wait, or if the granted lease
-    /// differs from the wanted lease.
+    /// Turns a grant into a tenure. If the grant ends a wait, or if the granted lease differs from the wanted lease,
+    /// the client first renews the grant.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the grant has ended meanwhile.
+    /// [`Error::Lost`] if the grant has ended before this renewal.
     async fn hold(&mut self, token: u64, granted: u64, since: Instant) -> Result<Tenure, Error> {
         let waits = self.permit.is_some();
         let whole = self.lease.unwrap_or(granted);
@@ -234,7 +235,7 @@ impl Drop for Acquire<'_> {
             self.request.deadline = from_now(limit);
             let give_up = self.request.name.give_up();
             if self.permit.is_some() {
-                // This closes the connection, so the server notices that the waiter has left.
+                // This line closes the connection, so the server notices that the waiter has left.
                 self.request.connection = None;
             } else if self.request.is_alone && self.request.may_have_run {
                 // WAIT may delay the release on this connection, so the client also sends the release on the shared

@@ -5,13 +5,13 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
 
 /// Where the servers are, and how to connect to them.
 ///
-/// | URL | means |
+/// | URL | meaning |
 /// | --- | --- |
 /// | `redis://[user:password@]host[:port][/db]`, `unix:///path` | One server. |
-/// | `redis+sentinel://[user:password@]host[:port],host[:port],.../name[/db]` | The primary that Sentinels know by `name`. User, password and database are for the primary. If the Sentinels need a password, too, use [`Address::Sentinels`]. |
+/// | `redis+sentinel://[user:password@]host[:port],host[:port],.../name[/db]` | The primary that Sentinels know by `name`. User, password and database are for the primary. If the Sentinels also need a password, use [`Address::Sentinels`]. |
 /// | `redis+cluster://[user:password@]host[:port],host[:port],...` | A cluster. The hosts are some of its nodes. |
 ///
-/// With `rediss` instead of `redis` all connections use TLS. TLS needs the crate's feature `tls`.
+/// If the URL begins with `rediss` instead of `redis`, all connections use TLS. TLS needs the crate's feature `tls`.
 ///
 /// ```
 /// # use lockward_client::Address;
@@ -24,14 +24,14 @@ pub enum Address {
     Server(ConnectionInfo),
     /// The primary that Sentinels know by a name.
     Sentinels {
-        /// The Sentinels, at least one.
+        /// The Sentinels, at least one Sentinel.
         sentinels: Vec<ConnectionInfo>,
         /// The name of the primary.
         name: String,
-        /// How to connect to the primary: user, password, database, TLS. Its host and port are ignored.
+        /// How to connect to the primary: user, password, database, TLS. The client ignores the host and the port.
         server: Box<ConnectionInfo>,
     },
-    /// A cluster: some of its nodes, at least one.
+    /// A cluster. The elements are some of its nodes, at least one node.
     Cluster(Vec<ConnectionInfo>),
 }
 
@@ -44,8 +44,8 @@ impl Address {
         }
     }
 
-    /// Returns the address with these certificates instead of the system's: the certificate of the CA, and the client's
-    /// own certificate.
+    /// Returns the address with these certificates instead of the system's certificates: the certificate of the CA, and
+    /// the client's own certificate.
     ///
     /// # Errors
     /// [`Error::Invalid`] when a certificate or the key is not valid.
@@ -76,7 +76,7 @@ impl std::str::FromStr for Address {
             return Ok(Self::Server(parse_url(url)?));
         };
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
-        // If the URL has a user or a password, `user` ends with `@`. Otherwise it is empty.
+        // If the URL has a user or a password, `user` ends with `@`. If the URL has none, `user` is empty.
         let (user, hosts) = hosts.split_at(hosts.rfind('@').map_or(0, |at| at + 1));
         let parse_hosts = |user, path, default_port| {
             let nodes = hosts.split(',').map(|host| {
@@ -109,8 +109,8 @@ fn invalid(error: RedisError) -> Error {
     Error::Invalid(error.to_string())
 }
 
-/// The same connection settings, for another host and port. A node that does not know its own name sends an empty host
-/// or `?`. Then the result has the host of `like`.
+/// The connection settings of `like`, with another host and port. A node that does not know its own host sends an empty
+/// host or `?`. Then the result has the host of `like`.
 pub(crate) fn with_host_and_port(like: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
     let mut addr = like.addr().clone();
     if let ConnectionAddr::Tcp(to, at) | ConnectionAddr::TcpTls { host: to, port: at, .. } = &mut addr {

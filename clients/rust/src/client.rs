@@ -30,7 +30,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Invalid`] when the URL is not valid; [`Error::Refused`] when the server refuses the connection;
-    /// [`Error::Unreachable`] when no server answers within [`Settings::patience`]; otherwise as [`Client::new`].
+    /// [`Error::Unreachable`] when no server answers within [`Settings::patience`]; and the errors of [`Client::new`].
     pub async fn connect(url: &str) -> Result<Self, Error> {
         let client = Self::new(url.parse()?, Settings::default())?;
         client.reach().await?;
@@ -47,14 +47,14 @@ impl Client {
         Ok(Self { inner: Inner::new(address, settings)? })
     }
 
-    /// A lock, to be acquired. The name may be any bytes. In a cluster, the part of the name in `{...}` decides which
-    /// node has the lock.
+    /// A request for a lock: see [`Lock::acquire`]. The key may be any bytes. In a cluster, the part of the key in
+    /// `{...}` decides which node has the lock.
     pub fn lock(&self, key: impl AsRef<[u8]>) -> Lock {
         self.locks([key])
     }
 
-    /// Several locks, to be acquired as one. The client acquires all or none. It acquires the keys in the order of
-    /// their bytes, so that callers with common keys do not deadlock. A key that is named twice counts once.
+    /// A request for several locks as one lock. The client acquires all keys or none. It acquires the keys in the order
+    /// of their bytes, so that callers with common keys do not deadlock. A key that is named twice counts once.
     pub fn locks<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Lock {
         let mut keys: Vec<_> = keys.into_iter().map(|key| key.as_ref().to_vec()).collect();
         keys.sort();
@@ -65,7 +65,7 @@ impl Client {
     /// Runs `work` while this process is the leader for `key`: [`Lock::lead`] with the default options.
     ///
     /// # Errors
-    /// As [`Lock::lead`].
+    /// The errors of [`Lock::lead`].
     pub async fn lead<F: Future>(
         &self,
         key: impl AsRef<[u8]>,
@@ -74,13 +74,14 @@ impl Client {
         self.lock(key).lead(work).await
     }
 
-    /// Continues a tenure of another process, which has made `handle` by [`Guard::handle`]. The client renews the
-    /// tenure at once. If the future is dropped, the tenure ends with its lease.
+    /// Continues a tenure of another process. `handle` is the result of [`Guard::handle`] in that process. The client
+    /// renews the tenure at once. If the future is dropped, the tenure ends with its lease.
     ///
     /// # Errors
     /// - [`Error::Invalid`] when the handle is not valid.
-    /// - [`Error::Lost`] when the tenure is over. If one of several keys is lost, the client releases the others.
-    /// - [`Error::Unreachable`] when no server answers within the client's patience. The call may be repeated.
+    /// - [`Error::Lost`] when the tenure is over. If one of several keys is lost, the client releases the other keys.
+    /// - [`Error::Unreachable`] when no server answers within the client's patience. Then the program can call `resume`
+    ///   again.
     pub async fn resume(&self, handle: &str) -> Result<Guard, Error> {
         let invalid = || Error::invalid("the handle is not valid");
         let (tokens, lease, kind) = handle::parse(handle).ok_or_else(invalid)?;
@@ -95,7 +96,7 @@ impl Client {
         let renewed = tenure.renew(self.inner.settings.patience).await;
         let mut guard = Guard::new(&self.inner, kind);
         if matches!(renewed, Ok(()) | Err(Error::Lost { .. })) {
-            // If one key is lost, the drop of this guard releases the others.
+            // If one key is lost, the drop of this guard releases the other keys.
             guard.tenure.join(&tenure);
         }
         renewed?;

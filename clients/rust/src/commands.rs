@@ -20,7 +20,7 @@ pub enum Limit {
     /// One holder.
     #[default]
     Exclusive,
-    /// Any number of holders, all of them shared: readers.
+    /// Any number of holders that all ask for `Shared`: readers.
     Shared,
     /// Holders whose weights add up to at most this number, 1 to 1,000,000: a semaphore.
     Slots(u32),
@@ -72,8 +72,8 @@ impl OwnedKey {
         cmd
     }
 
-    /// Acquires the lock. The lease is in milliseconds; `None` is the server's default. `wait` is how long the command
-    /// waits, and how long the server then keeps the queue position, both in milliseconds.
+    /// Acquires the lock. The lease is in milliseconds; `None` means the server's default. `wait` has two times in
+    /// milliseconds: how long the command waits, and how long the server then keeps the queue position.
     pub(crate) fn acquire(&self, lease: Option<u64>, wait: Option<(u64, Option<u64>)>, kind: Kind) -> Cmd {
         let mut cmd = self.command("LOCK.ACQUIRE");
         cmd.arg(lease.map(|lease| ("PX", lease)));

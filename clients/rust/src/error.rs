@@ -10,7 +10,7 @@ pub enum Error {
     /// quarantine. The caller holds nothing.
     #[error("the lock {key} is busy: wait longer, or try again later")]
     Busy {
-        /// The lock. Of several keys, the busy key.
+        /// The lock. If the lock has several keys, this is the busy key.
         key: String,
     },
     /// The tenure is over. Another owner may hold the lock now.
@@ -50,8 +50,8 @@ pub enum Error {
         /// How many replicas the caller asked for.
         wanted: usize,
     },
-    /// Too few servers of a [Redlock](crate::redlock) answer, or grant locks, for a majority. The source is the error
-    /// of one of the other servers.
+    /// Fewer servers of a [Redlock](crate::redlock) than a majority have granted the request. The source is the error
+    /// of one of the servers that did not grant the request.
     #[error("no majority of the servers: {0}")]
     NoMajority(#[source] Box<Error>),
     /// An argument is out of range, or a URL or a handle is not valid. The caller holds nothing.
@@ -85,7 +85,7 @@ fn of(key: &str) -> String {
 }
 
 impl Error {
-    /// The first word of the server's error: `Some` for [`Error::Refused`] only.
+    /// The first word of the server's error. `None` if this is not [`Error::Refused`].
     pub fn code(&self) -> Option<&str> {
         if let Self::Refused { code, .. } = self { Some(code) } else { None }
     }

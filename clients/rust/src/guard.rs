@@ -15,13 +15,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout_at;
 
-/// A lock that is held, or several that were acquired as one.
+/// A lock that is held, or several locks that are held as one lock.
 ///
 /// The client renews the lease while the guard exists. **The lock can still be lost**: this process may pause for
 /// longer than the lease, no server may answer, or somebody may delete the lock. When the lock is lost,
-/// [`lost`](Self::lost) resolves, and [`is_held`](Self::is_held) returns false from then on. Neither stops a write that
-/// is in progress. So send the [token](Self::token) with each write, and let the store refuse a smaller token than it
-/// has seen.
+/// [`lost`](Self::lost) resolves, and [`is_held`](Self::is_held) returns false from then on. But a write that is in
+/// progress continues. So send the [token](Self::token) with each write, and let the store refuse a token that is
+/// smaller than the largest token that it has seen.
 ///
 /// If you drop a guard, the client sends the release at once, and repeats it in the background if there is no reply.
 /// You do not learn whether the release succeeds, or whether the lock was held until then. Call
@@ -30,7 +30,7 @@ use tokio::time::timeout_at;
 #[must_use = "a guard that is dropped releases the lock"]
 pub struct Guard {
     pub(crate) tenure: Arc<Tenure>,
-    /// Sorted by key.
+    /// The keys with their tokens, sorted by key.
     tokens: Tokens,
 }
 
@@ -58,7 +58,7 @@ impl Guard {
         self.tenure.check()
     }
 
-    /// The name of the lock. Of several locks, the name that is first in the order of bytes.
+    /// The key of the lock. If the guard has several keys, this is the first key in the order of their bytes.
     pub fn key(&self) -> &[u8] {
         self.tokens.first().map_or(&[], |(name, _)| &name.key)
     }
@@ -68,7 +68,8 @@ impl Guard {
         self.tokens.first().map_or(&[], |(name, _)| &name.owner)
     }
 
-    /// The fencing token. It is below 2^53, and larger than the token of every earlier tenure of this lock.
+    /// The fencing token. It is below 2^53, and larger than the token of every earlier tenure of this lock. If the
+    /// guard has several keys, this is the token of the first key.
     pub fn token(&self) -> u64 {
         self.tokens.first().map_or(0, |(_, token)| *token)
     }
@@ -80,23 +81,23 @@ impl Guard {
 
     /// Whether the lock is held now, as far as this process knows. The client counts the lease on its own monotonic
     /// clock, from a time before it sent the request. So the lease ends for the client before it ends at the server.
-    /// (On Linux this clock stops while the machine is suspended.)
+    /// But on Linux this clock stops while the machine is suspended.
     pub fn is_held(&self) -> bool {
         self.tenure.check().is_ok()
     }
 
-    /// How long the lock is still held if its lease is not renewed. Zero when the lock is lost.
+    /// How long the lock is still held if the client does not renew the lease again. Zero when the lock is lost.
     pub fn lease_left(&self) -> Duration {
         let state = self.tenure.state.borrow();
         if state.end.is_some() { Duration::ZERO } else { until(state.deadline()) }
     }
 
     /// Resolves when the lock is lost, with the reason, or with [`Loss::Released`] when the guard is released or
-    /// dropped. A guard of several locks is lost as soon as one of them is lost. The future resolves when the lease is
-    /// over by this process's clock, even if no server answers. It resolves earlier when the server refuses a renewal
-    /// because the owner does not hold the lock. After a client has deleted the lock, the next renewal comes within a
-    /// third of the lease. The future borrows nothing from the guard and may be moved to another task. Await it in a
-    /// tokio runtime.
+    /// dropped. A guard of several locks is lost as soon as one of the locks is lost. The future resolves when the
+    /// lease is over by this process's clock, even if no server answers. It resolves earlier when the server refuses a
+    /// renewal because the owner does not hold the lock. So if a client deletes the lock, the future resolves within a
+    /// third of the lease. The future borrows nothing from the guard, so the program may move the future to another
+    /// task. Await the future in a tokio runtime.
     ///
     /// ```no_run
     /// # async fn write_on(token: u64) {}
@@ -124,24 +125,24 @@ impl Guard {
         }
     }
 
-    /// Renews the lease now. Programs rarely need this, because the client renews by itself unless
-    /// [`Lock::without_renewal`](crate::Lock::without_renewal) was called. But a success proves that the lock has been
-    /// held until now. This is useful just before a program publishes its work.
+    /// Renews the lease now. Programs rarely need this method, because the client renews the lease by itself, except
+    /// after [`Lock::without_renewal`](crate::Lock::without_renewal). But if this method succeeds, the lock was held
+    /// until now. This check is useful just before a program publishes its work.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock is lost; [`Error::Unreachable`] if no server answers within the client's patience:
-    /// the lock may still be held.
+    /// [`Error::Lost`] if the lock is lost; [`Error::Unreachable`] if no server answers within the client's patience.
+    /// After [`Error::Unreachable`] the lock may still be held.
     pub async fn renew(&self) -> Result<(), Error> {
         self.tenure.renew(self.tenure.client.settings.patience).await
     }
 
-    /// Raises the limit, so that other owners that ask for the lock with this larger limit can hold it too. A writer
-    /// that passes [`Limit::Shared`] becomes a reader. The token stays the same. A smaller limit is refused.
+    /// Raises the limit. Then other owners that ask for the lock with the new limit can also hold the lock. A writer
+    /// that passes [`Limit::Shared`] becomes a reader. The token does not change. The server refuses a smaller limit.
     ///
     /// # Errors
-    /// As [`renew`](Self::renew). If the server refuses the limit, the error is [`Error::Refused`] with the code `LIMIT`,
-    /// and the lock keeps its limit. After any other error the next renewal repeats the downgrade, unless the lock is
-    /// lost. The next renewal also repeats the downgrade if the future is dropped.
+    /// The errors of [`renew`](Self::renew). If the server refuses the limit, the error is [`Error::Refused`] with the
+    /// code `LIMIT`, and the lock keeps its limit. After any other error the next renewal repeats the downgrade, except
+    /// after a loss. The next renewal also repeats the downgrade if the future is dropped.
     pub async fn downgrade(&self, limit: Limit) -> Result<(), Error> {
         let earlier_kind = self.tenure.state().kind;
         let kind = Kind { limit, weight: earlier_kind.weight.filter(|_| limit != Limit::Shared) };
@@ -152,11 +153,11 @@ impl Guard {
 
     /// Runs a command only while the server has this tenure: `LOCK.GUARD` with the key and the token of this guard. The
     /// check and the command are one step at the server, so the server refuses the late write of a holder that was
-    /// paused. With an empty command, `&redis::Cmd::new()`, the server only checks. The guard must have one key, because
-    /// the server checks only one.
+    /// paused. With an empty command, `&redis::Cmd::new()`, the server only checks the token. The guard must have one
+    /// key, because the server checks only one token.
     ///
-    /// The data must be on the lock's server; in a cluster its keys need the slot of the lock, by a common tag such as
-    /// `{order:42}`.
+    /// The data must be on the lock's server. In a cluster, the keys of the data must be in the slot of the lock: give
+    /// all keys a common tag such as `{order:42}`.
     ///
     /// ```no_run
     /// # async fn example(guard: lockward_client::Guard) -> Result<(), lockward_client::Error> {
@@ -198,9 +199,9 @@ impl Guard {
         }
     }
 
-    /// Leaves the lock to another process, which continues the tenure by [`Client::resume`](crate::Client::resume). The
-    /// string has the keys, the owner, the tokens, the lease and the kind. From now on this process neither renews nor
-    /// releases the lock. The tenure ends with its lease unless the other process resumes it before.
+    /// Returns a string. Another process passes this string to [`Client::resume`](crate::Client::resume) to continue
+    /// the tenure. The string has the keys, the owner, the tokens, the lease and the kind. From now on this process
+    /// neither renews nor releases the lock. If no process resumes the tenure, it ends with its lease.
     pub fn handle(self) -> String {
         self.tenure.change(|state| state.keys.clear());
         let State { lease, kind, .. } = self.tenure.state();
@@ -211,15 +212,15 @@ impl Guard {
     /// is dropped, the lock is released in the background.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock was lost before, so the work was not protected to its end. [`Error::Unreachable`] if
-    /// no server answers within the client's patience. The client then repeats the release in the background until the
-    /// lease is over.
+    /// [`Error::Lost`] if the lock was lost before. Then the lock did not protect the work up to its end.
+    /// [`Error::Unreachable`] if no server answers within the client's patience. The client then repeats the release in
+    /// the background until the lease is over.
     pub async fn release(self) -> Result<(), Error> {
         self.release_all().await
     }
 
     pub(crate) async fn release_all(&self) -> Result<(), Error> {
-        // The server may end the tenure as soon as a release is sent, so the tenure must no longer count as held.
+        // When the client has sent a release, the server may end the tenure at any time. So end the tenure here first.
         let ended = self.end();
         let Tenure { client, .. } = &*self.tenure;
         let keys = self.unreleased();
@@ -228,7 +229,7 @@ impl Guard {
             let mut request = Request::new(client, name, end);
             let released = match request.repeat(&name.release(*token)).await {
                 Ok(reply) => read(reply).map(|_holds: u64| ()),
-                // An earlier attempt, whose reply was lost, has released the lock.
+                // The reply to an earlier attempt was lost, but this attempt has released the lock.
                 Err(error) if error.code() == Some("NOTHELD") && request.may_have_run => Ok(()),
                 Err(error @ Error::Unreachable { .. }) => return Err(error),
                 Err(error) => Err(self.tenure.judge(name, error, &LOSSES)),

@@ -1,8 +1,8 @@
 //! A handle is a string without spaces. With the handle of a tenure, another process continues the tenure.
 //!
-//! `OWNER:LEASE:SLOTS:WEIGHT:KEY:TOKEN`, and further keys with their tokens. Owner and keys are hexadecimal, the lease
-//! is in milliseconds. Slots are 0 for a reader and 1 for an exclusive lock. A weight of 0 means that no weight was
-//! given.
+//! The form is `OWNER:LEASE:SLOTS:WEIGHT:KEY:TOKEN`, followed by `:KEY:TOKEN` for each further key. Owner and keys are
+//! hexadecimal. The lease is in milliseconds. SLOTS is 0 for a reader and 1 for an exclusive lock. A weight of 0 means
+//! that the program named no weight.
 
 use crate::commands::{Kind, Limit, OwnedKey, Tokens};
 use std::sync::Arc;

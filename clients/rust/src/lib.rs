@@ -21,10 +21,10 @@
 //! # What the client does
 //!
 //! - **It renews a lease** each time a third of the lease has passed, until the guard is released or the lock is lost.
-//!   [`Lock::hold_limit`] bounds the time of renewals, and [`Lock::without_renewal`] switches renewals off.
+//!   [`Lock::hold_limit`] limits how long the client renews, and [`Lock::without_renewal`] switches renewals off.
 //! - **It detects a loss by its own clock**, at the end of the lease, even if no server answers.
-//! - **It repeats requests** whose replies are lost. Each request names the number of holds that it leads to, so no
-//!   hold counts twice. A waiter keeps its position in the queue.
+//! - **It repeats requests** whose replies are lost. Each request names the resulting number of holds, so no hold
+//!   counts twice. A waiter keeps its position in the queue.
 //! - **Each waiter has a connection of its own**, so a waiter delays no other request. The client acquires a free lock
 //!   on a shared connection.
 //! - **It follows failovers and slots that move.** As soon as the connection to a server breaks, the client renews the
@@ -35,11 +35,11 @@
 //!
 //! # What the client cannot do
 //!
-//! It cannot stop a write that is in progress when the lock is lost. This process may pause for longer than its lease,
-//! and the server then grants the lock to another owner. By then [`Guard::is_held`] is false, because the lease ends
-//! earlier by this process's clock than by the server's. But the lease may end between such a check and the write. So
-//! use [`Guard::guarded`] for a write to the lock's server. With each write to another store send [`Guard::token`], and
-//! let the store refuse a smaller token than it has seen.
+//! The client cannot stop a write that is in progress when the lock is lost. This process may pause for longer than its
+//! lease, and the server then grants the lock to another owner. By then [`Guard::is_held`] is false, because the lease
+//! ends earlier by this process's clock than by the server's. But the lease may end between such a check and the write.
+//! So use [`Guard::guarded`] for a write to the lock's server. With each write to another store send [`Guard::token`],
+//! and let the store refuse a token that is smaller than the largest token that it has seen.
 //!
 //! # Owners
 //!

@@ -12,11 +12,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// How long the client pauses after a loss before it starts over. If the lease is shorter than a round trip, a client
-/// without this pause would send requests without a break.
+/// How long the client pauses after a loss before it acquires all keys again. If the lease is shorter than a round
+/// trip, a client without this pause would send requests without a break.
 const PAUSE_AFTER_LOSS: Duration = Duration::from_millis(50);
 
-/// A lock, and the options to acquire it with; or several locks that are acquired as one.
+/// A request for a lock, with the options. Several locks may be acquired as one: see
+/// [`Client::locks`](crate::Client::locks).
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -35,20 +36,20 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Holds the lock together with other owners that also ask for a shared lock: a read lock.
+    /// Acquires a read lock: all owners that ask for a shared lock may hold the lock together.
     pub fn shared(mut self) -> Self {
         self.options.kind.limit = Limit::Shared;
         self
     }
 
-    /// Holds the lock together with others while the sum of their weights is at most `slots`, 1 to 1,000,000: a
-    /// semaphore.
+    /// Makes the lock a semaphore: the weights of all holders together are at most `slots`. This number is 1 to
+    /// 1,000,000, and should be the same for all callers.
     pub fn slots(mut self, slots: u32) -> Self {
         self.options.kind.limit = Limit::Slots(slots);
         self
     }
 
-    /// How many of the [`slots`](Self::slots) to take. Without this call the weight is one.
+    /// How many of the [`slots`](Self::slots) to acquire. Without this call the weight is 1.
     pub fn weight(mut self, weight: u32) -> Self {
         self.options.kind.weight = Some(weight);
         self
@@ -56,24 +57,24 @@ impl Lock {
 
     /// How long the lock stays held after this process has died or lost its connection: at least 2 milliseconds. While
     /// the process runs, the client renews the lease each time a third of it has passed. The server limits leases to
-    /// `lock.max-lease` and `lock.quarantine`. If the lease is longer, the client takes the longest lease that the
+    /// `lock.max-lease` and `lock.quarantine`. If the lease is longer, the client uses the longest lease that the
     /// server accepts.
     ///
-    /// Without this call the lease is the server's default: `lock.default-lease`, which is 30 seconds unless it is set,
-    /// or the server's limit if the limit is shorter.
+    /// Without this call, the lease is the server's setting `lock.default-lease`, which is 30 seconds by default. If
+    /// the server's limit is shorter, the lease is this limit.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = Some(lease);
         self
     }
 
-    /// Does not renew the lease. The lock is lost when the lease is over.
+    /// Switches the renewals off. The lock is lost when the lease is over.
     pub fn without_renewal(mut self) -> Self {
         self.options.without_renewal = true;
         self
     }
 
-    /// Limits the renewals, so that the lock is lost when this time has passed since the acquisition: at least 2
-    /// milliseconds. So a holder that hangs loses the lock in the end.
+    /// Limits how long the lock is held: at least 2 milliseconds. The lock is lost when this time has passed since the
+    /// acquisition. So even a holder that hangs loses the lock.
     pub fn hold_limit(mut self, limit: Duration) -> Self {
         self.options.hold_limit = Some(limit);
         self
@@ -87,18 +88,19 @@ impl Lock {
     }
 
     /// The name of the owner: 1 to 1,024 bytes, but not `*`. All callers that use this name, in any process, are one
-    /// owner. When one of them releases the lock, the lock is released for all. Name the owner if a program must take
-    /// its lock again after a crash. If a release by this owner is still in progress in the background,
-    /// [`acquire`](Self::acquire) first waits until this release has ended. By default, each acquisition has its own
-    /// owner.
+    /// owner. When one of these callers releases the lock, the lock is released for all of them. Name the owner if a
+    /// program must acquire its lock again after a crash. If a release by this owner is still in progress in the
+    /// background, [`acquire`](Self::acquire) first waits until this release has ended. By default, each acquisition
+    /// has its own owner.
     pub fn owner(mut self, owner: impl AsRef<[u8]>) -> Self {
         self.options.owner = Some(owner.as_ref().to_vec());
         self
     }
 
-    /// Acquires the lock only if `count` replicas confirm the grant within this time. Otherwise the client releases the
-    /// lock, and the error is [`Error::Unreplicated`]. If a replica that has confirmed a grant is promoted, it still
-    /// has the grant. The time must be shorter than the lease. The client adds the time to the wait limit.
+    /// Acquires the lock only if `count` replicas confirm the grant within this time. If fewer replicas confirm the
+    /// grant, the client releases the lock, and the error is [`Error::Unreplicated`]. A replica that has confirmed a
+    /// grant still has the grant when it becomes the primary. The time must be shorter than the lease. The client adds
+    /// the time to the wait limit.
     pub fn replicas(mut self, count: usize, within: Duration) -> Self {
         self.options.replicas = Some((count, within));
         self
@@ -107,7 +109,7 @@ impl Lock {
     /// Acquires the lock if it is free, without waiting.
     ///
     /// # Errors
-    /// [`Error::Busy`] if the lock is not free; otherwise as [`acquire`](Self::acquire).
+    /// [`Error::Busy`] if the lock is not free; and the other errors of [`acquire`](Self::acquire).
     pub async fn try_acquire(self) -> Result<Guard, Error> {
         self.wait(Duration::ZERO).acquire().await
     }
@@ -116,9 +118,9 @@ impl Lock {
     /// served.
     ///
     /// The client repeats the request when a reply is lost. No grant counts twice, and the waiter keeps its position in
-    /// the queue. After a failover, the client sends the request to the new server and waits at the end of its queue.
-    /// If one of several locks is lost before the last lock is acquired, the client releases all of them and starts
-    /// over.
+    /// the queue. After a failover, the client sends the request to the new primary, and waits at the end of the queue
+    /// there. If one of several locks is lost before the last lock is acquired, the client releases all locks and
+    /// starts again.
     ///
     /// **If the future is dropped**, the client leaves the queue in the background, and releases the lock if the server
     /// may have granted it.
@@ -127,7 +129,7 @@ impl Lock {
     /// - [`Error::Busy`] when the wait limit is reached.
     /// - [`Error::Unreachable`] when no server answers within the client's patience, or before the wait limit if the wait
     ///   limit comes first. A caller that is already in the queue waits until its wait limit.
-    /// - [`Error::Lost`] when the lock is lost again before the call returns.
+    /// - [`Error::Lost`] when a call that does not wait gets the lock, but loses it before the call returns.
     /// - [`Error::Unreplicated`] when too few [`replicas`](Self::replicas) confirm the grant.
     /// - [`Error::Invalid`] when an option is out of range.
     /// - [`Error::Refused`] with the server's own error, such as `MAXWAITERS` or `OOM`.
@@ -139,15 +141,15 @@ impl Lock {
         let limit = from_now(self.options.wait.filter(|wait| !wait.is_zero()).unwrap_or(FAR_FUTURE));
         let (waits_not, mut is_first) = (self.options.waits_not(), true);
         loop {
-            // Of several keys, the first attempt tries all together.
+            // If there are several keys, the first attempt tries all keys at the same time.
             let together = is_first && self.keys.len() > 1;
-            // Each attempt has a new owner, unless the program has named one. So a late release of an earlier attempt
+            // If the program has named no owner, each attempt has a new owner. So a late release of an earlier attempt
             // cannot end a hold of this attempt.
             let owner = self.options.owner.clone().unwrap_or_else(|| self.client.unique_owner());
             let is_own = |name: &OwnedKey| name.owner == owner && self.keys.contains(&name.key);
             let attempted = self.attempt(&owner, together, limit).await;
-            // Wait for the replies to the releases of a failed attempt, but not for long. If no server answers, such a
-            // wait is useless.
+            // After a failed attempt, wait for the replies to its releases, but not for long. If no server answers,
+            // this wait is useless.
             if matches!(&attempted, Err(error) if !matches!(error, Error::Unreachable { .. })) {
                 let end = from_now(GIVE_UP_LIMIT).min(limit + OVERTIME * 3 / 2);
                 self.client.releases_end(end, is_own).await;
@@ -165,9 +167,10 @@ impl Lock {
         }
     }
 
-    /// Acquires all keys. With `together`, the client tries all keys at the same time. Otherwise it acquires one key
-    /// after the other. The attempt ends when a granted key is lost, and the client then releases all other granted
-    /// keys. If the call kept them while it waits again for the lost key, it could deadlock with another caller.
+    /// Acquires all keys. If `together` is true, the client tries all keys at the same time. If it is false, the client
+    /// acquires one key after the other. The attempt ends when a granted key is lost, and the client then releases all
+    /// other granted keys. These keys must not stay held while the call waits again for the lost key: this could cause
+    /// a deadlock with another caller.
     async fn attempt(&self, owner: &[u8], together: bool, limit: Instant) -> Result<Guard, Error> {
         let Self { client, keys, options } = self;
         let mut guard = Guard::new(client, options.kind);
@@ -193,7 +196,8 @@ impl Lock {
         };
         tokio::select! {
             biased;
-            // With one key there is no other key to lose, and the watch would wake this task once for nothing.
+            // If there is only one key, no granted key can be lost during a wait for another key. Then the watch would
+            // wake this task without need.
             _ = guard.lost(), if keys.len() > 1 => {}
             acquired = all => acquired?,
         }
@@ -216,7 +220,7 @@ impl Lock {
     /// ```
     ///
     /// # Errors
-    /// The error of `work`; [`Error::Lost`] if the lock was lost before `work` had ended; otherwise as
+    /// The error of `work`; [`Error::Lost`] if the lock was lost before `work` had ended; and the errors of
     /// [`acquire`](Self::acquire) and [`Guard::release`].
     pub async fn run<T, E, F>(self, work: impl FnOnce(Arc<Guard>) -> F) -> Result<T, E>
     where
@@ -239,9 +243,10 @@ impl Lock {
         }
     }
 
-    /// Runs `work` while this process is the leader, which means that it holds the exclusive lock. The call waits for
-    /// the lock without limit. The token of the guard is the term. When the lock is lost, `work` is dropped at its
-    /// current `.await`, and this process is a candidate again. When `work` returns, the lock is released.
+    /// Runs `work` while this process is the leader. The leader is the process that holds the exclusive lock. The call
+    /// waits for the lock without limit. The token of the guard is the term. When the lock is lost, the client drops
+    /// `work` at its current `.await`, and this process is a candidate again. When `work` returns, the client releases
+    /// the lock.
     ///
     /// ```no_run
     /// # async fn step() {}
@@ -254,7 +259,8 @@ impl Lock {
     /// ```
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), but without [`Error::Busy`] and [`Error::Unreachable`]: the candidate goes on.
+    /// The errors of [`acquire`](Self::acquire), except [`Error::Busy`], [`Error::Unreachable`] and [`Error::Lost`].
+    /// While no server answers, the candidate keeps trying.
     pub async fn lead<F: Future>(
         mut self,
         mut work: impl FnMut(Arc<Guard>) -> F,

@@ -28,10 +28,10 @@
 //! any other [`Guard`](crate::Guard), and restores the tenure after a restart of the server. The lock is held while
 //! more than half of these tenures are held. This process decides by its own clock whether a tenure is held. Two owners
 //! cannot hold the lock at once: two majorities have at least one server in common, and a server has one tenure at a
-//! time. If a server loses its tenure while the others are still a majority, the client asks this server for a new
-//! tenure.
+//! time. If a server loses its tenure while the other servers are still a majority, the client asks this server for a
+//! new tenure.
 //!
-//! # What it does not give
+//! # What Redlock does not give
 //!
 //! There is **no fencing token**, because tokens of different servers cannot be compared. There is no queue, so waiters
 //! are served in no particular order. If a holder that was paused for longer than its lease must not write, use [one

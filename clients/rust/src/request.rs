@@ -1,8 +1,8 @@
-//! Sends one request until there is a reply or no time for another attempt.
+//! Sends one request until there is a reply, or until there is no time for another attempt.
 //!
-//! Each attempt goes to the node that is known to serve the key. If an attempt fails, the client records the reason
-//! (the slot has moved, the server is a replica now, the connection is broken) for the next attempt and for other
-//! requests.
+//! Each attempt goes to the node that serves the key, as far as the client knows. If an attempt fails, the client
+//! stores the reason for the next attempt and for other requests: the slot has moved, the server is a replica now, or
+//! the connection is broken.
 
 use crate::commands::OwnedKey;
 use crate::error::Error;
@@ -24,8 +24,8 @@ pub(crate) struct Request {
     slot: Slot,
     /// Whether the requests need a connection for this call alone, instead of the shared connection.
     pub(crate) is_alone: bool,
-    /// The node and the connection of the last attempt. A connection for this call alone is used again while its node
-    /// serves the key and replies.
+    /// The node and the connection of the last attempt. While the node serves the key and replies, the next attempt
+    /// uses a connection for this call alone again.
     pub(crate) connection: Option<(Arc<Node>, Awaited<MultiplexedConnection>)>,
     /// Whether the last attempt was sent.
     is_sent: bool,
@@ -35,9 +35,9 @@ pub(crate) struct Request {
     pub(crate) deadline: Instant,
     /// The call also fails if no server answers for this time.
     pub(crate) patience: Duration,
-    /// The beginning of the call, or the last answer.
+    /// When the patience began: at the beginning of the call, or at the last answer of a server.
     since: Instant,
-    /// Whether the call fails, and sends nothing more, when a server may have carried out the request without a reply.
+    /// Whether the call fails when a server may have carried out the request, but its reply is missing.
     pub(crate) runs_once: bool,
     /// How many replicas must confirm the request, and within which time. The client sends WAIT after the request in
     /// the same pipeline.
@@ -48,7 +48,7 @@ pub(crate) struct Request {
     failures: u32,
     /// Whether a server has answered during this call.
     pub(crate) is_answered: bool,
-    /// Whether a server may have carried out a request of this call without a reply, or may still do so.
+    /// Whether a server may have carried out a request of this call, or may still do so, but its reply is missing.
     pub(crate) may_have_run: bool,
     /// The node to which ASK has redirected the next attempt.
     asking: Option<Arc<Node>>,
@@ -81,15 +81,15 @@ impl Request {
     /// Sends a command until there is a reply. Each attempt has the response limit.
     ///
     /// # Errors
-    /// As [`ask`](Self::ask).
+    /// The errors of [`ask`](Self::ask).
     pub(crate) async fn repeat(&mut self, cmd: &Cmd) -> Result<Value, Error> {
         let limit = self.client.settings.response_limit;
         self.ask(|_| Ok((cmd.clone(), limit))).await
     }
 
     /// Makes attempts until there is a reply. `next` returns the command of the next attempt, and how long the client
-    /// waits for its reply. `next` gets the longest lease that the server accepts, in milliseconds, as far as it is
-    /// known.
+    /// waits for the reply. `next` gets the longest lease that the server accepts, in milliseconds, or `u64::MAX` if
+    /// the client does not know this lease.
     ///
     /// # Errors
     /// The errors of `next`; [`Error::Refused`] when the server's error would come again after a repeat;
@@ -114,10 +114,10 @@ impl Request {
                 continue;
             }
             let is_over = self.runs_once && self.may_have_run;
-            // The first repeat comes at once, because the connection may have been cut while it was idle.
+            // The first repeat comes at once, because the server may have closed the connection while it was idle.
             if self.failures > 0 && !is_over {
-                // A random part makes the pause up to half longer, so that clients that failed at the same time repeat
-                // at different times.
+                // The random part makes the pause up to 50 % longer. So clients that failed at the same time repeat
+                // their requests at different times.
                 let pause = pause_after(self.failures, 50, 1_000).mul_f64(1.0 + fastrand::f64() / 2.0);
                 sleep(pause.min(until(self.end()))).await;
             }
@@ -164,7 +164,7 @@ impl Request {
         let before = pipeline.len();
         pipeline.add_command(cmd.clone());
         if let Some((count, within)) = self.replicas {
-            // With 0, WAIT would wait without limit.
+            // For WAIT, a time of 0 means no limit.
             pipeline.cmd("WAIT").arg(count).arg(millis(within).max(1));
         }
         let is_usable = self.is_alone && self.failures == 0;
@@ -182,7 +182,7 @@ impl Request {
         if let Value::ServerError(error) = reply { Err(error.into()) } else { Ok(reply) }
     }
 
-    /// Records an error for later attempts. Returns whether a repeat would meet the error again.
+    /// Stores the effect of an error for later attempts. Returns whether the error would come again after a repeat.
     fn is_final(&mut self, error: &RedisError) -> bool {
         let is_refused_connection = !self.is_sent
             && (matches!(
@@ -208,13 +208,13 @@ impl Request {
             Some("CLUSTERDOWN" | "TRYAGAIN" | "SUPERSEDED") => {}
             Some(code) => {
                 if code == "NOREPLICAS" {
-                    // Another server may have replaced this server, and this server may not know that.
+                    // Another server may be the primary now, and this server may not know that.
                     node.suspect();
                 }
                 return true;
             }
             None => {
-                // A connection that is still being opened has not failed: the opening has its own time limit.
+                // While a connection is being opened, it has not failed: the opening has its own time limit.
                 let has_failed = self.is_sent || connection.peek().is_some();
                 self.client.note_silence(node, has_failed.then_some(connection));
             }
@@ -222,7 +222,8 @@ impl Request {
         false
     }
 
-    /// The address of the last attempt. If no server was found, the addresses that the program has named.
+    /// The address of the last attempt. If the client has found no server, these are the addresses that the program has
+    /// named.
     fn shown_address(&self) -> String {
         let node = self.connection.as_ref().map(|(node, _)| std::slice::from_ref(&node.info));
         let servers = node.unwrap_or_else(|| self.client.address.servers());
@@ -242,7 +243,7 @@ impl Request {
 
     /// Sends a release in the background, until there is a reply or the deadline is reached. If a connection is open,
     /// the client sends the release at once. If an earlier request may still run, the client sends the release on the
-    /// connection of that request. So the server reads the release after the request, even if the server was stopped.
+    /// connection of that request. So the server reads the release after the request, even if the server is paused now.
     pub(crate) fn release_in_background(&mut self, release: Cmd) {
         let (client, name) = (Arc::clone(&self.client), Arc::clone(&self.name));
         let mut request = Self::new(&client, &name, self.deadline);

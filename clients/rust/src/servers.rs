@@ -1,7 +1,7 @@
 //! What all clones of a client share: the servers, which server serves which key, and the connections to the servers.
 //!
 //! All short requests to a node share one connection. While a request waits on a connection, the server handles no
-//! other request on it. So each waiter has its own connection.
+//! other request of this connection. So each waiter has its own connection.
 
 use crate::address::{Address, with_host_and_port};
 use crate::commands::OwnedKey;
@@ -30,8 +30,8 @@ use uuid::Uuid;
 /// How long a node keeps an idle connection for the next waiter.
 const IDLE_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long to delay the start of the renewals of a tenure. This is much shorter than a lease, and longer than many
-/// tenures, which then need no renewal task.
+/// How long to delay the start of the renewals of a tenure. This time is much shorter than a lease. Many tenures end
+/// within this time, and then they need no renewal task.
 const MOMENT: Duration = Duration::from_millis(5);
 
 /// The result of a task of the client's runtime, for all callers that need it. The task goes on even if these callers
@@ -53,7 +53,7 @@ pub(crate) struct Inner {
     next_owner: AtomicU64,
     /// The known nodes. Nodes that did not answer lately come last.
     nodes: Mutex<Vec<Arc<Node>>>,
-    /// The node of each slot, as far as it is known. If the servers are no cluster, all keys are in one slot.
+    /// The node of each slot, as far as the client knows it. If the servers are no cluster, all keys are in one slot.
     routes: Mutex<HashMap<Slot, Arc<Node>>>,
     /// The lookup of the primary that is in progress.
     lookup: Mutex<Option<Awaited<Arc<Node>>>>,
@@ -63,8 +63,8 @@ pub(crate) struct Inner {
 pub(crate) struct Node {
     pub(crate) info: ConnectionInfo,
     shared: Mutex<Option<Awaited<MultiplexedConnection>>>,
-    /// Connections for the next waiters, each with the time since which it is idle. None of these connections has a
-    /// request in progress.
+    /// The idle connections, for the next waiters. The instant of each connection is when it became idle. No request is
+    /// in progress on these connections.
     pub(crate) idle: Mutex<Vec<(Instant, Awaited<MultiplexedConnection>)>>,
     /// Whether the client must look up again which node serves a slot, before its next request to this node.
     is_suspect: AtomicBool,
@@ -102,20 +102,20 @@ impl Inner {
         Ok(Arc::new(client))
     }
 
-    /// The name of an owner that nobody else uses.
+    /// A name for an owner, which no other tenure in any process has.
     pub(crate) fn unique_owner(&self) -> Vec<u8> {
         format!("{}:{}", self.id, self.next_owner.fetch_add(1, Ordering::Relaxed)).into_bytes()
     }
 
-    /// Waits until no release that `is_meant` is in progress in the background, at most until `end`. Returns whether
-    /// all these releases have ended.
+    /// Waits until the releases in the background for which `is_meant` returns true have ended, at most until `end`.
+    /// Returns whether all these releases have ended.
     pub(crate) async fn releases_end(&self, end: Instant, is_meant: impl Fn(&OwnedKey) -> bool) -> bool {
         let mut releases = self.releases.subscribe();
         let ended = releases.wait_for(|releases| !releases.iter().any(|name| is_meant(name)));
         timeout_at(end.into(), ended).await.is_ok()
     }
 
-    /// Begins some work after [`MOMENT`]. One task begins all work that is added in this time.
+    /// Calls `begin` after [`MOMENT`]. One task makes all calls that were requested within this time.
     pub(crate) fn begin_soon(self: &Arc<Self>, begin: impl FnOnce() + Send + 'static) {
         let mut soon = locked(&self.soon);
         soon.push(Box::new(begin));
@@ -133,7 +133,7 @@ impl Inner {
         Slot::for_key(if matches!(self.address, Address::Cluster(_)) { key } else { &[] })
     }
 
-    /// The node that serves a slot, as far as is known.
+    /// The node that serves a slot, as far as the client knows. The client may have to ask the Sentinels first.
     pub(crate) async fn node_for(self: &Arc<Self>, slot: Slot) -> RedisResult<Arc<Node>> {
         let known = locked(&self.routes).get(&slot).cloned();
         let node = match known {
@@ -146,18 +146,18 @@ impl Inner {
         Ok(node)
     }
 
-    /// Notes which node serves a slot.
+    /// Stores which node serves a slot.
     pub(crate) fn assign(&self, slot: Slot, node: &Arc<Node>) {
         node.is_suspect.store(false, Ordering::Relaxed);
         locked(&self.routes).insert(slot, Arc::clone(node));
     }
 
-    /// Notes that a node did not answer a request. `shared` is the connection of the request. If it is the node's
-    /// shared connection, the client drops it.
+    /// Called when a node did not answer a request. `shared` is the connection of the request, if this connection has
+    /// failed. If it is the node's shared connection, the client drops it.
     pub(crate) fn note_silence(&self, node: &Arc<Node>, shared: Option<&Awaited<MultiplexedConnection>>) {
         node.suspect();
         locked(&self.nodes).sort_by_key(|each| Arc::ptr_eq(each, node));
-        // If a newer shared connection has replaced this one already, the newer one stays.
+        // If a newer shared connection has already replaced this connection, the newer connection stays.
         locked(&node.shared).take_if(|open| shared.is_some_and(|shared| open.ptr_eq(shared)));
         locked(&node.idle).clear();
     }
@@ -181,7 +181,7 @@ impl Inner {
             broken: watch::Sender::new(()),
         });
         self.runtime.spawn(close_idle(Arc::downgrade(&node)));
-        // A server has named this node just now, so the nodes that did not answer stay behind it.
+        // A server has named this node just now, so this node comes before the nodes that did not answer.
         let behind_first = nodes.len().min(1);
         nodes.insert(behind_first, Arc::clone(&node));
         node
@@ -211,14 +211,14 @@ impl Inner {
     /// The shared connection to a node. Opens a connection if there is none.
     pub(crate) fn shared(&self, node: &Arc<Node>) -> Awaited<MultiplexedConnection> {
         let mut shared = locked(&node.shared);
-        // If the last attempt to open a connection has failed, the code below opens a new one.
+        // If the last attempt to open a connection has failed, the code below opens a new connection.
         if let Some(open) = shared.as_ref().filter(|open| !matches!(open.peek(), Some(Err(_)))) {
             return open.clone();
         }
         let at = Arc::downgrade(node);
         let config = AsyncConnectionConfig::new().set_push_sender(move |push: PushInfo| {
             if let Some(node) = at.upgrade().filter(|_| push.kind == PushKind::Disconnection) {
-                // The next request needs a new connection. A guarded command has only one attempt.
+                // The next request must use a new connection at once, because a guarded command has only one attempt.
                 *locked(&node.shared) = None;
                 node.broken.send_replace(());
             }
@@ -227,8 +227,8 @@ impl Inner {
         shared.insert(self.open(&node.info, config)).clone()
     }
 
-    /// The node that is known to serve a slot, and the shared connection to it. `None` if the client knows no node or
-    /// has no shared connection to the node.
+    /// The node that serves a slot, as far as the client knows, and the shared connection to this node. `None` if the
+    /// client knows no node, or has no shared connection to the node.
     pub(crate) fn known_connection(&self, slot: Slot) -> Option<(Arc<Node>, Awaited<MultiplexedConnection>)> {
         let node = Arc::clone(locked(&self.routes).get(&slot)?);
         let shared = locked(&node.shared).clone()?;
@@ -256,7 +256,7 @@ impl Inner {
         lookup.await
     }
 
-    /// Asks the Sentinels for the primary, and the last known primary whether it still is one.
+    /// Asks the Sentinels for the primary. Also asks the last known primary whether it is still a primary.
     async fn find_primary(&self, last: Option<Arc<Node>>) -> RedisResult<Arc<Node>> {
         let Address::Sentinels { sentinels, name, server } = &self.address else { return Err(timed_out()) };
         let asked = sentinels.iter().map(|sentinel| {
@@ -272,8 +272,8 @@ impl Inner {
             };
             asking.boxed()
         });
-        // The client asks the last known primary a little later, so that it uses this primary only if no Sentinel
-        // answers before.
+        // The client asks the last known primary a little later. So it uses this primary only if no Sentinel answers
+        // before.
         let kept = last.clone().map(|last| {
             let check = async move {
                 sleep(self.settings.response_limit / 8).await;
@@ -288,10 +288,10 @@ impl Inner {
         Ok(primary)
     }
 
-    /// Returns `node` if the node says that it is a primary.
+    /// Returns `node` if the node replies that it is a primary.
     async fn check_primary(&self, node: Arc<Node>) -> RedisResult<Arc<Node>> {
-        // The client asks on two connections: the shared one may be broken without a sign, and the server may accept no
-        // other.
+        // The client asks on two connections. The shared connection may be broken, but the client may not know this
+        // yet. And the server may not accept a new connection.
         let shared = locked(&node.shared).clone();
         let own = self.open(&node.info, AsyncConnectionConfig::new());
         let asked = shared.into_iter().chain([own]).map(|connection| {

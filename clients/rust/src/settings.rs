@@ -28,28 +28,28 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// How long the client waits for a reply. Then it repeats the request on another connection. The default is 2
-    /// seconds. For a request that waits for a lock, this time begins after the wait. For a renewal, the time is at
-    /// most a sixth of the lease.
+    /// How long the client waits for a reply, before it repeats the request on another connection. The default is 2
+    /// seconds. For a request that waits for a lock, this time begins when the wait of the request ends. For a renewal,
+    /// the time is at most a sixth of the lease.
     #[must_use]
     pub fn response_limit(self, limit: Duration) -> Self {
         Self { response_limit: limit.min(FAR_FUTURE), ..self }
     }
 
     /// How long a call repeats its request while no server answers, before the call fails with
-    /// [`Error::Unreachable`](crate::Error::Unreachable). The default is 5 seconds. This time does not
-    /// limit a call that waits in the queue: such a call waits until its wait limit, through restarts and failovers. The client tries to renew a lease until the lease is
-    /// over.
+    /// [`Error::Unreachable`](crate::Error::Unreachable). The default is 5 seconds. This time does not limit a call
+    /// that waits in the queue: such a call waits until its wait limit, through restarts and failovers. This time also
+    /// does not limit automatic renewals: the client tries to renew a lease until the lease is over.
     #[must_use]
     pub fn patience(self, patience: Duration) -> Self {
         Self { patience: patience.min(FAR_FUTURE), ..self }
     }
 
     /// How many connections may wait for locks at a time: at least 1. The default is 256. Further callers wait in the
-    /// process for one of these connections. Meanwhile they try to acquire their locks without waiting, first after 50
-    /// milliseconds, then less and less often, and in the end once a second. Such a try succeeds when the lock is free
-    /// and its queue is empty. A call with [`replicas`](crate::Lock::replicas) has a connection of its own from the
-    /// start, which does not count here.
+    /// process for one of these connections. Meanwhile they try to acquire their locks without waiting: first after 50
+    /// milliseconds, then after pauses that double up to a second. Such a try succeeds when the lock is free and its
+    /// queue is empty. A call with [`replicas`](crate::Lock::replicas) has a connection of its own from the start. This
+    /// connection counts only while it waits.
     #[must_use]
     pub fn waiting_connections(self, count: usize) -> Self {
         Self { waiting_connections: count.max(1), ..self }

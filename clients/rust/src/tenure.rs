@@ -1,8 +1,8 @@
-//! A tenure of one key, or of several keys as one: whether this process knows it as held, and its renewals.
+//! A tenure of one key, or of several keys as one lock: its state in this process, and its renewals.
 //!
 //! No timer ends a lease: each check of a tenure compares the deadlines of its leases with the clock. So a lease ends
 //! on time even if no task runs. Each tenure has a task that renews its leases. All renewals to a server share one
-//! connection, so the client sends renewals together that are due at the same time. A server that does not answer
+//! connection, so the client sends renewals together if they are due at the same time. A server that does not answer
 //! delays only the renewals of its own locks.
 
 use crate::commands::{Kind, OwnedKey, read};
@@ -39,10 +39,10 @@ pub(crate) struct State {
     pub(crate) earlier_kind: Kind,
     /// The lease that each renewal asks for, in milliseconds.
     pub(crate) lease: u64,
-    /// Whether the client renews the leases. While the client waits for further keys, it always does.
+    /// Whether the client renews the leases. This is always true while the client waits for further keys.
     pub(crate) is_renewed: bool,
-    /// When the hold limit begins: when the client requested the last key or, after a wait for this key, when the grant
-    /// arrived.
+    /// When the hold limit begins. This is when the client requested the last key. But if the client waited for this
+    /// key, it is when the grant arrived.
     pub(crate) since: Option<Instant>,
     /// The end of the hold limit: no lease ends later.
     pub(crate) hold_end: Option<Instant>,
@@ -55,7 +55,7 @@ pub(crate) struct State {
 pub(crate) struct Held {
     pub(crate) name: Arc<OwnedKey>,
     pub(crate) token: u64,
-    /// When the lease ends by this process's clock, unless the client renews the lease.
+    /// When the lease ends by this process's clock, if the client does not renew the lease again.
     pub(crate) deadline: Instant,
     /// Changes when the client loses its connection to the server that confirmed the key last.
     broken: watch::Receiver<()>,
@@ -77,7 +77,7 @@ impl State {
         end.map_or(Ok(()), Err)
     }
 
-    /// When to renew next: when a third of the lease has passed, or after a pause if a renewal has failed.
+    /// When to renew next: when a third of the lease has passed. If a renewal has failed, after a pause.
     fn next_renewal(&self) -> Option<Instant> {
         let (lease, deadline) = (Duration::from_millis(self.lease), self.deadline());
         // The client does not renew the last lease before the hold limit.
@@ -108,8 +108,8 @@ impl Tenure {
         Self { client: Arc::clone(client), state: watch::Sender::new(state) }
     }
 
-    /// Adds the key of a request that has acquired the key, or that continues the tenure of another process. `lease` is
-    /// the lease that renewals ask for.
+    /// Adds the key of a request. The request has acquired the key, or it continues the tenure of another process.
+    /// `lease` is the lease that renewals ask for.
     pub(crate) fn add(&self, request: &Request, token: u64, lease: u64, since: Instant, deadline: Instant) {
         let held = Held { name: Arc::clone(&request.name), token, deadline, broken: request.broken() };
         self.state.send_modify(|state| {
@@ -164,8 +164,8 @@ impl Tenure {
         earlier
     }
 
-    /// Returns the error of a request for the caller. If one of `losses` is its code, the tenure ends, and the caller
-    /// gets [`Error::Lost`].
+    /// Returns the error of a request for the caller. If the error's code is one of `losses`, the tenure ends, and the
+    /// caller gets [`Error::Lost`].
     pub(crate) fn judge(&self, name: &Arc<OwnedKey>, error: Error, losses: &[&str]) -> Error {
         let Error::Refused { code, message, .. } = &error else { return error };
         if !losses.contains(&&**code) {
@@ -177,7 +177,7 @@ impl Tenure {
         lost
     }
 
-    /// The server does not hold this key for the owner any more.
+    /// Removes a key that the server does not hold for the owner any more.
     pub(crate) fn forget(&self, name: &Arc<OwnedKey>) {
         self.state.send_modify(|state| state.keys.retain(|held| !Arc::ptr_eq(&held.name, name)));
     }
@@ -214,7 +214,7 @@ impl Tenure {
                 }),
                 _ = changes.changed() => continue,
             }
-            // This loop ignores the result: if an error ends the tenure, the tenure's state has the error. After any
+            // This loop ignores the result. If the renewal finds a loss, the tenure's state has the error. After any
             // other error this loop renews the tenure again.
             tokio::select! {
                 _ = self.renew(FAR_FUTURE) => {}
@@ -226,7 +226,7 @@ impl Tenure {
     /// Sets new leases, within this patience.
     ///
     /// # Errors
-    /// As [`renew_key`](Self::renew_key).
+    /// The errors of [`renew_key`](Self::renew_key).
     pub(crate) async fn renew(&self, patience: Duration) -> Result<(), Error> {
         self.check()?;
         let keys = self.state().keys;
@@ -238,11 +238,11 @@ impl Tenure {
         self.check().and(renewed)
     }
 
-    /// Sets a new lease for the key of a request. Each attempt may take the lease divided by `part`. The attempts end
-    /// when the lease ends or a limit of the request is reached.
+    /// Sets a new lease for the key of a request. The time limit of each attempt is the lease divided by `part`. The
+    /// attempts end when the lease ends, or when a limit of the request is reached.
     ///
     /// # Errors
-    /// [`Error::Lost`] when the tenure is over; otherwise the error of the last attempt.
+    /// [`Error::Lost`] when the tenure is over. If the tenure is not over, the error of the last attempt.
     pub(crate) async fn renew_key(&self, token: u64, request: &mut Request, part: u64) -> Result<(), Error> {
         let name = Arc::clone(&request.name);
         request.deadline = request.deadline.min(self.state.borrow().deadline());
@@ -259,8 +259,8 @@ impl Tenure {
                 return Err(name.lost_by(Loss::LeaseOver));
             }
             deadline = lease_end(lease, since);
-            // If the new lease ends before the old lease, the new end counts from now on: the server may set the new
-            // lease even if its reply is lost.
+            // If the new lease ends before the old lease, the new end applies from now on, because the server may set
+            // the new lease even if its reply is lost.
             self.change_key(&name, |held| held.deadline = held.deadline.min(deadline));
             let limit = Duration::from_millis((lease / part).saturating_add(1)).min(response_limit);
             Ok((name.renew(token, lease, kind), limit))

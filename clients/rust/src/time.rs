@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// A time that never comes: longer than any process lives, and short enough to be added to any instant.
+/// A duration that is longer than any process lives, and short enough to be added to any instant.
 pub(crate) const FAR_FUTURE: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 
 /// Whole milliseconds, rounded down.
@@ -10,7 +10,7 @@ pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The instant `duration` from now, and never later than [`FAR_FUTURE`].
+/// The instant `duration` from now, at most [`FAR_FUTURE`] from now.
 pub(crate) fn from_now(duration: Duration) -> Instant {
     Instant::now() + duration.min(FAR_FUTURE)
 }
@@ -20,8 +20,8 @@ pub(crate) fn until(instant: Instant) -> Duration {
     instant.saturating_duration_since(Instant::now())
 }
 
-/// When a lease ends by this process's clock. Here the lease counts from a time before the request was sent. The server
-/// begins to count later. This process also counts a lease that is shorter by a thousandth and a millisecond, because
+/// When a lease ends by this process's clock. This process counts the lease from a time before it sent the request. The
+/// server begins to count later. This function also subtracts a thousandth and a millisecond from the lease, because
 /// the server's clock may be faster.
 pub(crate) fn lease_end(millis: u64, requested: Instant) -> Instant {
     let certain = Duration::from_millis(millis.saturating_sub(millis / 1_000 + 1));

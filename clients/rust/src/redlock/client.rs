@@ -17,8 +17,8 @@ const RESPONSE_LIMIT: Duration = Duration::from_millis(250);
 
 /// A client of several independent servers that vote. Clones share connections.
 ///
-/// Its background work runs in the tokio runtime in which the client was created. When this runtime ends, the client
-/// stops renewing, and guards are lost when their leases are over.
+/// The background work of the client runs in the tokio runtime in which the client was created. When this runtime ends,
+/// the client stops renewing, and guards are lost when their leases are over.
 #[derive(Clone, Debug)]
 pub struct Redlock {
     voters: Voters,
@@ -31,7 +31,7 @@ impl Redlock {
     ///
     /// # Errors
     /// [`Error::NoMajority`] when too few servers answer within [`Settings::patience`]; [`Error::Invalid`] when a URL
-    /// is not valid; otherwise as [`Redlock::new`].
+    /// is not valid; and the errors of [`Redlock::new`].
     pub async fn connect<U: AsRef<str>>(urls: &[U]) -> Result<Self, Error> {
         let addresses = urls.iter().map(|url| url.as_ref().parse()).collect::<Result<Vec<_>, _>>()?;
         let redlock = Self::new(addresses, Settings::default().response_limit(RESPONSE_LIMIT))?;
@@ -69,7 +69,7 @@ impl Redlock {
         Ok(Self { voters: Voters::new(clients, settings.patience, runtime) })
     }
 
-    /// A lock, to be acquired. The name may be any bytes.
+    /// A request for a lock: see [`Lock::acquire`]. The key may be any bytes.
     pub fn lock(&self, key: impl AsRef<[u8]>) -> Lock {
         Lock::new(self.voters.clone(), key.as_ref().to_vec())
     }

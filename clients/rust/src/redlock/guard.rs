@@ -13,10 +13,10 @@ use std::time::Duration;
 ///
 /// The client renews the leases while a guard exists. **The lock can still be lost**: this process may pause for longer
 /// than the lease, too few servers may answer, or somebody may delete the lock on too many servers. Then
-/// [`lost`](Self::lost) resolves, and [`is_held`](Self::is_held) returns false. Neither stops a write that is in
-/// progress, and a Redlock has no token with which the store could refuse this write.
+/// [`lost`](Self::lost) resolves, and [`is_held`](Self::is_held) returns false. But a write that is in progress
+/// continues, and a Redlock has no token with which the store could refuse this write.
 ///
-/// If you drop a guard, the client releases its hold in the background.
+/// If you drop a guard, the client releases the guard's hold in the background.
 #[must_use = "a guard that is dropped releases the lock"]
 pub struct Guard {
     majority: Arc<Majority>,
@@ -53,21 +53,21 @@ impl Guard {
         self.majority.status().is_ok()
     }
 
-    /// How long a majority still grants the lock if no lease is renewed. Zero when the lock is lost.
+    /// How long the lock is still held if the client does not renew any lease. Zero when the lock is lost.
     pub fn lease_left(&self) -> Duration {
         self.majority.status().map_or(Duration::ZERO, |status| status.lease_left)
     }
 
     /// Resolves when the lock is lost, with the reason. When the last guard is released or dropped, the future resolves
-    /// with [`Loss::Released`]. The future borrows nothing from the guard and may be moved to another task. Await it in
-    /// a tokio runtime.
+    /// with [`Loss::Released`]. The future borrows nothing from the guard, so the program may move the future to
+    /// another task. Await the future in a tokio runtime.
     pub fn lost(&self) -> impl Future<Output = Loss> + Send + use<> {
         let majority = Arc::clone(&self.majority);
         async move { majority.ended().await }
     }
 
-    /// Enters the lock again: returns one more guard of this tenure. The lock is released with its last guard. This
-    /// method sends no request.
+    /// Enters the lock again: returns one more guard of this tenure. The client releases the lock when the program
+    /// releases or drops the last guard. This method sends no request.
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock is lost.
@@ -77,12 +77,13 @@ impl Guard {
         Ok(Self::new(Arc::clone(&self.majority), self.key.clone()))
     }
 
-    /// Renews the leases at all servers now, and returns when a majority has renewed. Programs rarely need this,
-    /// because the client renews by itself unless [`Lock::without_renewal`](super::Lock::without_renewal) was called.
+    /// Renews the leases at all servers now, and returns when a majority has renewed. Programs rarely need this method,
+    /// because the client renews the leases by itself, except after
+    /// [`Lock::without_renewal`](super::Lock::without_renewal).
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock is lost; [`Error::NoMajority`] if too few servers answer. After that error the lock
-    /// may still be held.
+    /// [`Error::Lost`] if the lock is lost; [`Error::NoMajority`] if too few servers renew. After [`Error::NoMajority`]
+    /// the lock may still be held.
     pub async fn renew(&self) -> Result<(), Error> {
         self.majority.status().map_err(|loss| self.lost_by(loss))?;
         let votes = self.majority.votes().into_iter();
@@ -106,12 +107,14 @@ impl Guard {
         }
     }
 
-    /// Releases the hold. The last guard releases the lock at all servers, and returns when a majority has confirmed
-    /// the release. If the future is dropped, the client releases the lock in the background.
+    /// Releases the guard's hold. If this is the last guard, the client releases the lock at all servers, and this
+    /// method returns when a majority has confirmed the release. If the future is dropped, the client releases the lock
+    /// in the background.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock was lost before, so the work was not protected up to its end. [`Error::NoMajority`]
-    /// if too few servers answer. The client then repeats the releases in the background until the leases are over.
+    /// [`Error::Lost`] if the lock was lost before. Then the lock did not protect the work up to its end.
+    /// [`Error::NoMajority`] if too few servers answer. The client then repeats the releases in the background until
+    /// the leases are over.
     pub async fn release(mut self) -> Result<(), Error> {
         self.is_released = true;
         let status = self.majority.status();

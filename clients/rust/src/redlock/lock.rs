@@ -1,4 +1,4 @@
-//! Acquires a lock on a majority, and then on the other servers.
+//! Acquires a lock on a majority of the servers, and then on the other servers.
 
 use crate::error::Error;
 use crate::guard::Guard as ServerGuard;
@@ -19,7 +19,7 @@ const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 /// The shortest time that a round waits for servers that did not answer the last request.
 const MIN_GRACE: Duration = Duration::from_millis(10);
 
-/// A lock, and the options to acquire it with.
+/// A request for a lock, with the options.
 #[derive(Clone, Debug)]
 #[must_use = "a lock is not acquired until `acquire` is called"]
 pub struct Lock {
@@ -44,17 +44,17 @@ impl Lock {
         Self { lease, ..self }
     }
 
-    /// Does not renew the lease. The lock is lost when the lease is over.
+    /// Switches the renewals off. The lock is lost when the lease is over.
     pub fn without_renewal(self) -> Self {
         Self { is_renewed: false, ..self }
     }
 
-    /// Limits how long the lock is held. No lease ends later than this time after the acquisition.
+    /// Limits how long the lock is held. The lock is lost when this time has passed since the acquisition.
     pub fn hold_limit(self, limit: Duration) -> Self {
         Self { hold_limit: Some(limit), ..self }
     }
 
-    /// How long [`acquire`](Self::acquire) tries. By default it tries without limit.
+    /// How long [`acquire`](Self::acquire) tries to acquire the lock. By default there is no limit.
     pub fn wait(self, limit: Duration) -> Self {
         Self { wait: Some(limit), ..self }
     }
@@ -63,23 +63,24 @@ impl Lock {
     ///
     /// # Errors
     /// [`Error::Busy`] if other owners hold the lock on too many servers. If two callers try at the same time, both may
-    /// get this error. The other errors are as in [`acquire`](Self::acquire).
+    /// get this error. The other errors are the errors of [`acquire`](Self::acquire).
     pub async fn try_acquire(self) -> Result<Guard, Error> {
         self.wait(Duration::ZERO).acquire().await
     }
 
-    /// Acquires the lock. The client asks all servers at once. Without a majority the client releases the tenures that
-    /// it has got, pauses for a random time below 0.4 seconds, and tries again. It does not wait in the queues of
-    /// servers, because two owners that each hold the lock on some servers would deadlock.
+    /// Acquires the lock. The client asks all servers at once. If no majority grants the lock, the client releases the
+    /// tenures that the servers have granted, pauses for a random time below 0.4 seconds, and tries again. The client
+    /// does not wait in the queues of servers, because two owners that each hold the lock on some servers would
+    /// deadlock.
     ///
     /// **If the future is dropped**, the client releases in the background all tenures that the servers have granted or
     /// may grant.
     ///
     /// # Errors
     /// - [`Error::Busy`] when the wait limit is reached.
-    /// - [`Error::NoMajority`] when the wait limit is reached and too few servers answer. Without a wait limit, this
-    ///   error comes when too few servers have answered for the client's patience.
-    /// - [`Error::Refused`] and other errors when so many servers refuse that the rest is no majority.
+    /// - [`Error::NoMajority`] when the wait limit is reached and too few servers answer. If there is no wait limit,
+    ///   the call fails with this error when too few servers have answered for the client's patience.
+    /// - [`Error::Refused`] and other errors when the servers that do not refuse the lock are no majority.
     pub async fn acquire(self) -> Result<Guard, Error> {
         let limit = self.wait.map(from_now);
         let patience = self.voters.patience;
@@ -99,7 +100,7 @@ impl Lock {
                 _ => return Err(error),
             }
             failures += 1;
-            // The pause is 0.5 to 1.5 times its mean, so that callers that have split the votes ask again at different
+            // The pause is 0.5 to 1.5 times its mean. So callers that have split the votes ask again at different
             // times.
             let next = Instant::now() + pause_after(failures, 8, 256).mul_f64(0.5 + fastrand::f64());
             sleep_until(limit.map_or(next, |limit| limit.min(next)).into()).await;
@@ -111,7 +112,7 @@ impl Lock {
         }
     }
 
-    /// Asks all servers once. Without a majority, releases all tenures that the servers have granted.
+    /// Asks all servers once. If no majority grants the lock, releases all tenures that the servers have granted.
     async fn round(&self) -> Result<Guard, Error> {
         let hold_deadline = self.hold_limit.map(from_now);
         let (count, needed) = (self.voters.clients.len(), self.voters.majority());
@@ -147,15 +148,15 @@ impl Lock {
             if busy + failures.len() > self.voters.spare() {
                 break;
             }
-            // Another owner competes for the lock, and this round lacks the votes of servers that did not answer the
-            // last request. This loop waits for these servers only as long as the others took. Then the code below
-            // releases the votes of this round, so that the other owner can get them.
+            // Another owner competes for the lock, and this round needs the votes of servers that did not answer the
+            // last request. This loop waits for these servers only as long as the answers of the other servers took.
+            // Then the code below releases the votes of this round, so that the other owner can get these votes.
             if busy > 0 && votes + expected.len() < needed {
                 deadline = deadline.min(Instant::now() + begun.elapsed().max(MIN_GRACE));
             }
         }
         drop(requests);
-        // Wait for the releases, so that the next round does not find these votes taken.
+        // Wait for the releases, so that the servers can grant the lock in the next round.
         let granted = granted.into_iter().flatten().filter_map(Arc::into_inner);
         join_all(granted.map(ServerGuard::release)).await;
         Err(self.voters.error_without_majority(failures).unwrap_or_else(|| self.busy()))

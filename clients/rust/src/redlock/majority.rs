@@ -12,8 +12,8 @@ use tokio::sync::watch;
 
 /// A tenure of the majority.
 ///
-/// **The tenure has no gaps.** A vote that is lost stays lost, and a vote is added only while a majority is held. So a
-/// majority that is held now has been held since the beginning.
+/// **The tenure has no gaps.** A vote that is lost stays lost, and the client adds a vote only while the majority is
+/// held. So if the majority is held now, it has been held since the beginning.
 pub(super) struct Majority {
     /// How many votes are needed.
     pub(super) needed: usize,
@@ -43,8 +43,8 @@ impl Majority {
         Self { needed, state, changes: watch::Sender::new(()), holds: AtomicU32::new(1) }
     }
 
-    /// The status, if the majority is held. If the majority is lost, this function releases the remaining votes for
-    /// other owners.
+    /// The status, if the majority is held. If the majority is lost, this function releases the remaining votes, so
+    /// that another owner can get them.
     pub(super) fn status(&self) -> Result<Status, Loss> {
         let mut state = locked(&self.state);
         let status = state.status(self.needed);
@@ -58,7 +58,8 @@ impl Majority {
         status
     }
 
-    /// Adds a vote if the majority is held and has no vote of this server. Otherwise releases the vote.
+    /// Adds a vote if the majority is held and has no vote of this server. If not, the drop of `guard` releases the
+    /// vote.
     pub(super) fn add_vote(&self, server: usize, guard: ServerGuard) {
         let mut state = locked(&self.state);
         let is_held = state.status(self.needed).is_ok();
@@ -71,7 +72,7 @@ impl Majority {
         }
     }
 
-    /// Ends the tenure, and returns the votes. The caller must release the votes.
+    /// Ends the tenure, and returns the votes. The caller must release or drop the votes.
     pub(super) fn end(&self, loss: Loss) -> Vec<Arc<ServerGuard>> {
         let votes = locked(&self.state).end(loss);
         self.changes.send_replace(());
@@ -96,8 +97,8 @@ impl Majority {
     /// Resolves when, after this call, a vote is added or lost, or the majority ends.
     pub(super) fn next_change(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut changes = self.changes.subscribe();
-        // The votes are borrowed only under the mutex: after `end`, the caller must have the only reference to each
-        // vote.
+        // This code borrows the votes only while it holds the mutex, because after `end` the caller must have the only
+        // reference to each vote.
         let mut losses: FuturesUnordered<_> = {
             let state = locked(&self.state);
             let held = state.votes.iter().flatten().filter(|guard| guard.is_held());

@@ -30,7 +30,7 @@ impl Voters {
         self.clients.len() / 2 + 1
     }
 
-    /// How many servers may fail without loss of the majority.
+    /// How many servers may fail while the other servers are still a majority.
     pub(super) fn spare(&self) -> usize {
         self.clients.len() - self.majority()
     }
@@ -60,9 +60,9 @@ impl Voters {
             .unwrap_or_else(|| Error::invalid("a Redlock needs servers")))
     }
 
-    /// The error when too few servers grant a request. `failures` are the errors of the other servers. Errors that a
-    /// repeated request would meet again take precedence. `None` means that other owners hold the lock on too many
-    /// servers.
+    /// The error when too few servers grant a request. `failures` are the errors of the other servers. A permanent
+    /// error would come again after a repeat, so it takes precedence over a transient error. `None` means that other
+    /// owners hold the lock on too many servers.
     pub(super) fn error_without_majority(&self, failures: Vec<Error>) -> Option<Error> {
         let spare = self.spare();
         let are_too_many = failures.len() > spare;
