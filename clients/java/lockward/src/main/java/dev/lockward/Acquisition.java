@@ -10,26 +10,26 @@ import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The acquisition of one or several keys as one lock. It first tries several keys together. If a key is busy, it acquires the keys
- * one after the other. All clients use the same order, so they do not deadlock. If a key is lost before all keys are held, the
+ * The acquisition of one or several keys as one lock. The acquisition first tries several keys together. If a key is busy, it acquires
+ * the keys one after the other. All clients use the same order, so they do not deadlock. If a key is lost before all keys are held, the
  * acquisition releases all keys and starts again.
  *
  * <p>The steps of an acquisition run one after the other, in the threads that read replies and in the timer's thread.
  */
 final class Acquisition {
-    /** A long wait is a series of requests. Each of them blocks for at most this time: a slice of the wait. */
+    /** How long one request of a wait blocks at most: a slice of the wait. A long wait is a series of such requests. */
     private static final long SLICE = 10_000;
 
     /** How long the server keeps the position in the queue between two slices, or when a connection breaks. */
     private static final long KEEP = 5_000;
 
-    /** The lease of a grant that ends a wait, until the client confirms the grant. */
+    /** The longest lease of a grant that ends a wait. Then the client confirms the grant, and so sets the whole lease. */
     private static final long SHORT_LEASE = 3_000;
 
     /** How long after the wait limit a reply may still arrive. */
     private static final long GRACE = 100;
 
-    /** When a call fails, the caller waits at most this long until all keys are given up. */
+    /** How long the caller of a failed call waits at most until all keys are given up. */
     private static final long GIVE_UP_LIMIT = 200;
 
     /** How long after the end of a call the caller may still wait until all keys are given up. */
@@ -38,7 +38,7 @@ final class Acquisition {
     /** The pause before an acquisition starts again. It prevents a busy loop if the lease is shorter than a round trip. */
     private static final long PAUSE_AFTER_LOSS = 50;
 
-    /** True: granted; false: busy. */
+    /** True means granted. False means busy. */
     final CompletableFuture<Boolean> result = new CompletableFuture<>();
 
     /** The tenures that are held when the result is true. */
@@ -58,7 +58,7 @@ final class Acquisition {
     /** When the call ends: a later reply does not count. */
     private final long end;
 
-    /** 0 for the server's default. */
+    /** In milliseconds. 0 means the server's default. */
     private volatile long lease;
 
     /** The keys that were requested since the acquisition last started. */
@@ -71,8 +71,8 @@ final class Acquisition {
      *
      * @param mine the thread's tenures, by key. The keys of this map are re-entered
      * @param thread the thread that will hold the lock, if any
-     * @param named the named lease, which is not renewed; 0 for the lease of the request
-     * @param wait the wait limit; 0 does not wait
+     * @param named a named lease, which the client does not renew; 0 means the lease of the request
+     * @param wait the wait limit; 0 means that the acquisition does not wait
      */
     Acquisition(LockRequest request, Map<String, Tenure> mine, @Nullable Thread thread, long named, long wait) {
         this.client = request.client;
@@ -103,7 +103,7 @@ final class Acquisition {
             acquireAll(false);
             return this;
         }
-        client.pipeline.lock(); // without this lock, two threads of this client could get one key each, and both fail
+        client.pipeline.lock(); // without this lock, two threads could get one key each, and both would fail
         try {
             acquireAll(true);
         } finally {
@@ -112,7 +112,7 @@ final class Acquisition {
         return this;
     }
 
-    /** Starts, and waits for the result. An interrupt cancels the acquisition. */
+    /** Starts the acquisition, and waits for the result. If {@code isInterruptible} is true, an interrupt cancels the acquisition. */
     boolean run(boolean isInterruptible) throws InterruptedException {
         start();
         try {
@@ -130,7 +130,7 @@ final class Acquisition {
         return result.handle((isGranted, error) -> giveUp()).thenCompose(given -> given);
     }
 
-    /** @param isTrial whether to try the keys together. Otherwise acquires them one after the other, and may wait for each */
+    /** @param isTrial true to try the keys together; false to acquire one key after the other, and to wait for each key if there is time */
     private void acquireAll(boolean isTrial) {
         CompletableFuture<Boolean> all = CompletableFuture.completedFuture(true);
         for (Tenure tenure : tenures) {
@@ -186,7 +186,7 @@ final class Acquisition {
         result.complete(true);
     }
 
-    /** Acquires the keys one after the other, with a new owner: a late release of the old owner must not end a new grant. */
+    /** Acquires the keys one after the other, with a new owner, because a late release of the old owner must not end a new grant. */
     private void acquireAnew() {
         String owner = request.newOwner();
         tenures.replaceAll(tenure -> tenure.holds > 0 ? tenure : new Tenure(request, tenure.key, owner, tenure.thread));
@@ -197,7 +197,7 @@ final class Acquisition {
         acquireAll(false);
     }
 
-    /** Gives up all keys. The future completes when this is done, or after 200 ms. Then the client goes on in the background. */
+    /** Gives up all keys. The future completes when all keys are given up, or after 200 ms. Then the client continues in the background. */
     private CompletableFuture<?> giveUp() {
         List<Key> left = begun;
         begun = new CopyOnWriteArrayList<>();
@@ -223,7 +223,7 @@ final class Acquisition {
         final Tenure tenure;
         final Call call;
 
-        /** True: granted; false: busy. */
+        /** True means granted. False means busy. */
         final CompletableFuture<Boolean> result = new CompletableFuture<>();
 
         volatile boolean isGranted;
@@ -269,8 +269,8 @@ final class Acquisition {
                 waitForSlice();
                 return;
             }
-            // Poll until the turn begins. Without polls there is a deadlock if all connections wait for a lock that
-            // this caller holds.
+            // Poll until the turn begins. The polls prevent a deadlock: all connections may wait for a lock that this
+            // caller holds.
             then(CompletableFuture.anyOf(turn, call.pause(Math.min(left, Clock.backOff(++polls)))), paused -> {
                 if (turn.isDone()) {
                     waitForSlice();
@@ -284,7 +284,7 @@ final class Acquisition {
             long limit = SLICE + client.servers.responseLimit;
             then(call.ask(true, Clock.FOREVER, limit, () -> List.of(slice())), replies -> {
                 Grant grant = grant(replies.get(0));
-                isLeftBehind = grant != null || !isLastSlice; // the server keeps the position
+                isLeftBehind = grant != null || !isLastSlice; // the server keeps the queue position
                 if (grant != null) {
                     confirm(grant);
                 } else if (isLastSlice) {
@@ -324,7 +324,7 @@ final class Acquisition {
                     : acquire(Math.min(lease, SHORT_LEASE), "BLOCK", block, "KEEP", KEEP);
         }
 
-        /** Renews the short lease of a grant to the full lease. If the short lease is already over, the wait continues. */
+        /** Renews a grant to set the whole lease instead of the short lease. If the short lease is already over, the wait continues. */
         private void confirm(Grant grant) {
             List<Object> token = List.of("TOKEN", grant.token);
             Supplier<Request> renewal =
@@ -362,7 +362,7 @@ final class Acquisition {
             end(true, null);
         }
 
-        /** Sends a request. If replicas must confirm the grant, also sends WAIT. WAIT blocks, so it needs a connection of its own. */
+        /** Sends a request. If replicas must confirm the grant, also sends WAIT, on a connection of its own, because WAIT blocks. */
         private void askReplicated(long limit, Supplier<Request> next, Consumer<List<@Nullable Object>> step) {
             LockRequest.Replicas replicas = request.replicas;
             boolean isReplicated = replicas.count() > 0;
@@ -387,8 +387,8 @@ final class Acquisition {
                 client.waitingConnections.end(turn);
             }
             isLeftBehind |= failure != null && call.mayHaveRun;
-            // If a server has answered during the call, the lock counts as busy at the wait limit. Before a wait for
-            // one of several keys, a server has answered the trial.
+            // If a server has answered during the call, the lock counts as busy at the wait limit. If the lock has
+            // several keys, a server has answered the trial before this wait.
             boolean isBusy = failure instanceof LockUnreachableException
                     && isWaiting
                     && (call.isHeard || (mayWait && tenures.size() > 1))
@@ -397,9 +397,9 @@ final class Acquisition {
         }
 
         /**
-         * Releases the grant, and ends the wait and the kept position.
+         * Releases the grant, ends the wait, and gives up the queue position.
          *
-         * @param limit how long to repeat the release if a later grant may have the same owner
+         * @param limit how long to repeat the release if a later grant may have the same owner. If not, the limit is the patience
          */
         CompletableFuture<?> giveUp(long limit) {
             if (isGranted && tenure.holds > 0) {

@@ -17,12 +17,13 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * One call of the program. It sends requests about one key, one after the other, and repeats each request until a server answers. If a
- * reply is lost, the server may execute a request twice. So each request names the resulting count of holds or the token of its tenure.
+ * reply is lost, the server may execute a request twice. So that no hold counts twice, each request names the resulting count of holds or
+ * the token of its tenure.
  *
  * <p>The steps of a call run in the threads that read replies and in the timer's thread. No step blocks.
  */
 final class Call {
-    /** If the client does not know which node has the key, it waits this long for a node's reply, and then asks another node. */
+    /** If the client does not know which node has the key, it waits this long for the reply of a node. Then it asks another node. */
     private static final long GUESS_LIMIT = 250;
 
     private static final Set<String> LOGIN_ERRORS = Set.of("NOAUTH", "NOPERM", "WRONGPASS");
@@ -42,7 +43,7 @@ final class Call {
     /** How long a reply to the next request may take. */
     long replyLimit;
 
-    /** Called with the longest lease when the server refuses a longer one. Then the call sends the request once more. */
+    /** When the server refuses a lease as too long, this is called with the longest lease. Then the call sends the request once more. */
     LongConsumer onLeaseRefused = longest -> {};
 
     private final Servers servers;
@@ -83,7 +84,7 @@ final class Call {
      * Sends requests in one pipeline. The future completes with the replies. Each reply may be a {@link ServerError}. The future fails
      * with a {@link LockUnreachableException}, or with the exception that the supplier throws before an attempt.
      *
-     * @param isOwn whether to use a connection that is not shared
+     * @param isOwn whether to use a connection that this call does not share with other calls
      * @param patience how long to repeat the requests while no server answers
      * @param limit how long a reply may take
      */
@@ -100,7 +101,7 @@ final class Call {
         return asked;
     }
 
-    /** Completes after this time, or exceptionally when the call is cancelled. */
+    /** Returns a future that completes after this time. If the call is cancelled, the future fails. */
     CompletableFuture<Void> pause(long millis) {
         CompletableFuture<Void> pause = waitFor(new CompletableFuture<>());
         Future<?> alarm = servers.timer.at(Clock.now() + millis, () -> pause.complete(null));
@@ -115,7 +116,7 @@ final class Call {
 
     private <F extends CompletableFuture<?>> F waitFor(F next) {
         pending = next;
-        if (isCancelled) { // checked last, because the other thread may have cancelled the previous future
+        if (isCancelled) { // checked last, because another thread may have cancelled the previous future instead
             next.completeExceptionally(new CancellationException());
         }
         return next;
@@ -177,7 +178,7 @@ final class Call {
                         "no reply to the command guarded by the lock " + key + ": it may have run", failure));
     }
 
-    /** One attempt to send the requests in one pipeline. This future completes with the replies, or fails with the reason for their lack. */
+    /** One attempt to send the requests in one pipeline. This future completes with the replies, or fails if a reply is missing. */
     private final class Attempt extends CompletableFuture<List<@Nullable Object>> {
         private final List<Request> pipeline;
         private final Request last;
@@ -204,7 +205,7 @@ final class Call {
                         lost(Clock.cause(error));
                     }
                 } catch (RuntimeException | Error fault) {
-                    answers.completeExceptionally(fault); // without this line, the caller would wait without end
+                    answers.completeExceptionally(fault); // without this line, the caller would wait forever
                 }
             });
             if (isOwn) {
@@ -237,7 +238,7 @@ final class Call {
                 });
                 connection.redis().dispatch(pipeline);
             } catch (RuntimeException | Error fault) {
-                completeExceptionally(fault); // without this line, the caller would wait without end
+                completeExceptionally(fault); // without this line, the caller would wait forever
             }
         }
 
@@ -279,7 +280,7 @@ final class Call {
             if (connection != null) {
                 mayHaveRun = true;
                 if (error instanceof TimeoutException) {
-                    // The call may end earlier than the response limit of the connection.
+                    // The call may end before the response limit, so wait for the reply until the response limit.
                     servers.timer.at(latest, () -> {
                         if (!last.isDone()) {
                             servers.replace(connection);

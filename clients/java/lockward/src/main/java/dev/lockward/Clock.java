@@ -11,7 +11,7 @@ import org.jspecify.annotations.Nullable;
 
 /** The monotonic clock, and methods for futures. All instants and spans of the client are in milliseconds. */
 final class Clock {
-    /** The longest span: 146 years. */
+    /** The longest span of time: 146 years. */
     static final long FOREVER = Long.MAX_VALUE / 2_000_000;
 
     private Clock() {}
@@ -24,7 +24,7 @@ final class Clock {
         return until - now();
     }
 
-    /** A span of at least 0, rounded up. */
+    /** Converts a time to milliseconds, rounded up. A negative time becomes 0. */
     static long span(long time, TimeUnit unit) {
         long nanos = unit.toNanos(time);
         return Math.max(0, Math.min(FOREVER, nanos / 1_000_000 + (nanos % 1_000_000 > 0 ? 1 : 0)));
@@ -34,7 +34,7 @@ final class Clock {
         return span(TimeUnit.NANOSECONDS.convert(duration), TimeUnit.NANOSECONDS);
     }
 
-    /** A span that must be more than 0, rounded up. */
+    /** Converts a duration to milliseconds, rounded up. Throws if the duration is not more than 0. */
     static long positive(Duration span, String what) {
         if (span.isZero() || span.isNegative()) {
             throw new IllegalArgumentException("the " + what + " must be more than 0: " + span);
@@ -51,8 +51,9 @@ final class Clock {
     }
 
     /**
-     * The pause before the next attempt. After the first failure there is no pause, because the connection may have been cut while
-     * it was idle. After the second failure the pause is 50 ms, and then twice as long each time up to a second, with jitter.
+     * The pause before the next attempt. After the first failure there is no pause, because the server may have closed the connection
+     * while it was idle. After the second failure the pause is at most 50 ms. Each further pause is twice as long, up to a second. The
+     * pause is random: at least half of this time.
      */
     static long backOff(int failures) {
         long most = failures == 0 ? 0 : Math.min(1_000, 25L << Math.min(failures, 6));
@@ -65,7 +66,7 @@ final class Clock {
         return thread;
     }
 
-    /** Completes a future with the value, or exceptionally with the cause of the error if there is an error. */
+    /** Completes a future with the value. If there is an error, completes the future exceptionally with the cause of the error. */
     static <T> void complete(CompletableFuture<T> future, @Nullable T value, @Nullable Throwable error) {
         if (error == null) {
             future.complete(value);
@@ -95,7 +96,7 @@ final class Clock {
         }
     }
 
-    /** As {@link #await}, but an interrupt ends the wait. */
+    /** Waits for a future. An interrupt ends the wait. A failure has the same effect as in {@link #await}. */
     static <T> T awaitInterruptibly(CompletableFuture<T> future) throws InterruptedException {
         try {
             return future.get();

@@ -13,14 +13,14 @@ import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A lock that is held, of one key or several. The object holds the lock, not a thread: one thread may acquire the lock, and another
- * thread may release it. The lock is <em>lost</em> when its lease ends without a renewal, or when somebody deletes or overwrites a key. A
- * lock of several keys is lost as soon as one key is lost.
+ * A lock that is held. It has one key or several keys. The object holds the lock, not a thread: one thread may acquire the lock, and
+ * another thread may release it. The lock is <em>lost</em> when its lease ends without a renewal, or when somebody deletes or overwrites a
+ * key. A lock of several keys is lost as soon as one key is lost.
  *
  * <p>If the program drops this object without a release, the client stops renewing the lock, and the lock ends with its lease.
  *
  * <p>Methods that send a request throw a {@link LockLostException} when the lock is lost, an {@link IllegalMonitorStateException} when
- * it has been released, a {@link LockRefusedException} when the server replies with another error, and a {@link
+ * the lock was released before, a {@link LockRefusedException} when the server replies with another error, and a {@link
  * LockUnreachableException} when no server answers within the client's patience. An interrupt does not end these methods.
  */
 public final class HeldLock implements AutoCloseable {
@@ -35,14 +35,14 @@ public final class HeldLock implements AutoCloseable {
         return tenures.stream().map(tenure -> tenure.key).toList();
     }
 
-    /** The owner that holds the lock, as LOCK.INFO shows it. */
+    /** The owner that holds the lock. LOCK.INFO shows this name. */
     public String owner() {
         return tenures.get(0).owner;
     }
 
     /**
-     * The fencing token of the first key. It is larger than the token of every earlier tenure of this lock. Send it with every write,
-     * so that the store can refuse a token that is smaller than the largest token that it has received.
+     * The fencing token of the first key. It is larger than the token of every earlier tenure of this lock. Send the token with every
+     * write, so that the store can refuse a token that is smaller than the largest token that it has received.
      */
     public long fencingToken() {
         return tenures.get(0).token;
@@ -63,20 +63,20 @@ public final class HeldLock implements AutoCloseable {
     }
 
     /**
-     * Calls {@code listener} once if the lock is lost before it is released. If the lock is already lost, calls the listener at once.
-     * The listener runs in a thread of its own. After the end of the lease, it starts within 50 ms.
+     * Calls {@code listener} once if the lock is lost before the program releases it. If the lock is already lost, calls the listener at
+     * once. The listener runs in a thread of its own. When the lease ends, the listener starts within 50 ms.
      */
     public void onLost(Consumer<LockLostException> listener) {
         Tenure.onLost(tenures, listener);
     }
 
-    /** Renews the lock now. This is rarely needed. */
+    /** Renews the lock now. Programs rarely need this method, because the client renews the lock by itself. */
     public void renew() {
         Clock.await(all(tenure -> tenure.renew(tenure.lease, null)));
     }
 
     /**
-     * Sets a new lease from now, shorter or longer than before. Later renewals by the client use the new lease, too.
+     * Sets a new lease, which starts now. It may be shorter or longer than before. Later renewals by the client also use the new lease.
      *
      * @param lease more than 0, rounded up to milliseconds
      */
@@ -85,7 +85,7 @@ public final class HeldLock implements AutoCloseable {
         Clock.await(all(tenure -> tenure.renew(millis, null)));
     }
 
-    /** From now on, readers may hold the lock, too. */
+    /** Makes this lock a read lock. From now on, other readers may also hold the lock. */
     public void downgradeToShared() {
         Clock.await(all(tenure -> tenure.renew(0, Request.SHARED)));
     }
@@ -99,10 +99,11 @@ public final class HeldLock implements AutoCloseable {
      * Runs a command only while the server has this tenure: sends LOCK.GUARD with the key and the fencing token. Example: {@code
      * guarded("SET", "{order:42}:state", "paid")}. Without arguments the server only checks the token.
      *
-     * <p>The data must be on the lock's server. In a cluster the keys of the data need the slot of the lock, by a common tag such as
-     * {@code {order:42}}. If the reply is lost, the client does not repeat the command, because the server may have run it.
+     * <p>The data must be on the lock's server. In a cluster the keys of the data must be in the slot of the lock: give all keys a common
+     * tag such as {@code {order:42}}. If the reply is lost, the client does not repeat the command, because the server may have run the
+     * command.
      *
-     * @param command the name and the arguments: each a {@code byte[]}, or any object, which is sent as text
+     * @param command the name and the arguments. The client sends a {@code byte[]} unchanged, and any other object as text
      * @return the reply: a String, a Long, null, or a List of replies
      * @throws LockLostException when the lock is lost. The command did not run
      * @throws LockRefusedException when the server replies with another error. The lock stays held
@@ -117,8 +118,8 @@ public final class HeldLock implements AutoCloseable {
     }
 
     /**
-     * Returns a text. With this text another process continues the lock, by {@link LockwardClient#resume}. This object does not hold
-     * the lock any more, and the client does not renew it. So the other process must resume the lock before the lease ends.
+     * Returns a text. Another process passes this text to {@link LockwardClient#resume} to continue the lock. This object does not hold
+     * the lock any more, and the client does not renew the lock. So the other process must resume the lock before the lease ends.
      */
     public String handle() {
         tenures.forEach(Tenure::checkHeld);
@@ -165,7 +166,7 @@ public final class HeldLock implements AutoCloseable {
         Clock.await(all(tenure -> tenure.release(false)));
     }
 
-    /** As {@link #release}, without blocking a thread. */
+    /** Does what {@link #release} does, but does not block the thread. If the release fails, the future fails. */
     public CompletableFuture<Void> releaseAsync() {
         return tenures.get(0).client.async(all(tenure -> tenure.release(false)));
     }
@@ -181,7 +182,7 @@ public final class HeldLock implements AutoCloseable {
         Clock.await(all(tenure -> tenure.releaseAfter(millis)));
     }
 
-    /** As {@link #release}. But if the lock was already released, does nothing. */
+    /** Releases the lock. If the lock was already released, does nothing. */
     @Override
     public void close() {
         if (tenures.get(0).holds > 0) {

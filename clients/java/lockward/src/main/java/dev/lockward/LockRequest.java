@@ -21,7 +21,7 @@ public final class LockRequest {
     private List<Object> limit = Request.EXCLUSIVE;
     private List<Object> weight = List.of();
 
-    /** 0 for the server's default. */
+    /** In milliseconds. 0 means the server's default. */
     long lease;
 
     boolean isRenewed = true;
@@ -71,7 +71,7 @@ public final class LockRequest {
         return this;
     }
 
-    /** A lease that replaces the client's setting. More than 0, rounded up to milliseconds. */
+    /** Sets a lease for this lock, instead of the client's lease. It must be more than 0, and is rounded up to milliseconds. */
     public LockRequest lease(Duration length) {
         lease = Clock.positive(length, "lease");
         return this;
@@ -83,7 +83,7 @@ public final class LockRequest {
         return this;
     }
 
-    /** The lock is lost this long after it was granted. Until this time, the client renews the lock. */
+    /** The lock is lost when this time has passed since the grant. Until then the client renews the lock. */
     public LockRequest holdLimit(Duration length) {
         holdLimit = Clock.positive(length, "hold limit");
         return this;
@@ -95,13 +95,13 @@ public final class LockRequest {
         return this;
     }
 
-    /** As {@link LockwardClient.Builder#replicas}, for this lock. */
+    /** Sets the number of replicas for this lock, instead of the client's setting: see {@link LockwardClient.Builder#replicas}. */
     public LockRequest replicas(int count, Duration within) {
         replicas = Replicas.of(count, within);
         return this;
     }
 
-    /** Called if the lock is lost, as with {@link HeldLock#onLost}. */
+    /** Sets a listener that the client calls if the lock is lost: see {@link HeldLock#onLost}. */
     public LockRequest onLost(Consumer<LockLostException> listener) {
         onLost = listener;
         return this;
@@ -110,7 +110,7 @@ public final class LockRequest {
     /**
      * Acquires the lock, and waits for it without limit.
      *
-     * @throws InterruptedException when the thread is interrupted. When this method throws it, the thread has left the queue
+     * @throws InterruptedException when the thread is interrupted. Then the thread has left the queue
      * @throws LockRefusedException when the server replies with an error
      * @throws LockUnreachableException when no server answers the first request within the client's patience
      */
@@ -119,23 +119,23 @@ public final class LockRequest {
     }
 
     /**
-     * Acquires the lock, and waits for it for at most {@code timeout}; 0 does not wait.
+     * Acquires the lock, and waits for it for at most {@code timeout}. With a timeout of 0, this method does not wait.
      *
      * @return empty when the lock was still busy after {@code timeout}
-     * @throws InterruptedException as {@link #acquire}
-     * @throws LockRefusedException as {@link #acquire}
+     * @throws InterruptedException when the thread is interrupted. Then the thread has left the queue
+     * @throws LockRefusedException when the server replies with an error
      * @throws LockUnreachableException when no server answers
      */
     public Optional<HeldLock> tryAcquire(Duration timeout) throws InterruptedException {
         return acquire(Clock.span(timeout));
     }
 
-    /** As {@link #acquire}, without blocking a thread. If the future is cancelled, the caller leaves the queue. */
+    /** Does what {@link #acquire} does, but does not block the thread. If the future is cancelled, the caller leaves the queue. */
     public CompletableFuture<HeldLock> acquireAsync() {
         return acquireAsync(Clock.FOREVER, Optional::orElseThrow);
     }
 
-    /** As {@link #tryAcquire}, without blocking a thread. If the future is cancelled, the caller leaves the queue. */
+    /** Does what {@link #tryAcquire} does, but does not block the thread. If the future is cancelled, the caller leaves the queue. */
     public CompletableFuture<Optional<HeldLock>> tryAcquireAsync(Duration timeout) {
         return acquireAsync(Clock.span(timeout), held -> held);
     }
@@ -145,7 +145,7 @@ public final class LockRequest {
         return new LockwardLock(this);
     }
 
-    /** Runs {@code leader} while this process holds the lock: {@link LockwardClient#lead}. */
+    /** Runs {@code leader} while this process holds the lock: see {@link LockwardClient#lead}. */
     public void lead(LockwardClient.Leader leader) throws InterruptedException {
         boolean isDone = false;
         while (!isDone) {
@@ -159,13 +159,13 @@ public final class LockRequest {
         }
     }
 
-    /** Returns false if the leader was deposed. */
+    /** Returns false if the leadership was lost. */
     private static boolean leadOnce(HeldLock term, LockwardClient.Leader leader) throws InterruptedException {
         AtomicReference<@Nullable Thread> leading = new AtomicReference<>(Thread.currentThread());
         term.onLost(loss -> {
             synchronized (leading) {
                 Thread thread = leading.get();
-                if (thread != null && !thread.isInterrupted()) { // an earlier interrupt is not for the leader alone
+                if (thread != null && !thread.isInterrupted()) { // an earlier interrupt came from the program
                     leading.set(null);
                     thread.interrupt();
                 }
@@ -187,7 +187,7 @@ public final class LockRequest {
         } finally {
             synchronized (leading) {
                 if (leading.getAndSet(null) == null) {
-                    Thread.interrupted(); // clear it, because it was only for the leader
+                    Thread.interrupted(); // clear the interrupt, because the client sent it only to end the leader
                 }
             }
             try {

@@ -39,7 +39,10 @@ public final class LockwardClient implements AutoCloseable {
 
     final long patience;
 
-    /** Held while a thread sends the requests for several keys, so that pipelines do not mix. A monitor would pin virtual threads. */
+    /**
+     * A thread holds this lock while it sends the requests for several keys, so that pipelines do not mix. This is no monitor, because a
+     * monitor would pin virtual threads.
+     */
     final Lock pipeline = new ReentrantLock();
 
     /** The locks of each thread, by key. */
@@ -54,14 +57,14 @@ public final class LockwardClient implements AutoCloseable {
 
     final AtomicLong owners = new AtomicLong();
 
-    /** The tenures that are held. If the program drops a tenure, the tenure leaves this set, so the client does not renew it. */
+    /** The tenures that are held. If the program drops a tenure, it leaves this set, so the client does not renew the tenure any more. */
     final Set<Tenure> live = Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap<>()));
 
     // When the timer calls onAlarm next. Both fields are guarded by the monitor of the set `live`.
     private Future<?> alarm = CompletableFuture.completedFuture(null);
     private long alarmAt = Clock.now() + Clock.FOREVER;
 
-    /** Runs listeners, with as many threads as needed. So a slow listener delays no other listener. */
+    /** Runs listeners. It starts as many threads as necessary, so a slow listener does not delay other listeners. */
     final Executor callbacks = Executors.newCachedThreadPool(task -> Clock.daemon(task, "lockward-callback"));
 
     private LockwardClient(Builder builder) {
@@ -78,7 +81,7 @@ public final class LockwardClient implements AutoCloseable {
      * A client of one server, such as {@code redis://localhost}, or of the primary that Sentinels know, such as {@code
      * redis-sentinel://one,two,three/0#name}. The client connects in the background.
      *
-     * @param uri as {@link RedisURI} describes it: {@code rediss} for TLS, and {@code user:password@} before the host
+     * @param uri a URI in the form that {@link RedisURI} describes. {@code rediss} means TLS. {@code user:password@} comes before the host
      */
     public static LockwardClient create(String uri) {
         return builder(RedisURI.create(uri)).build();
@@ -114,13 +117,16 @@ public final class LockwardClient implements AutoCloseable {
             uris.addAll(List.of(others));
         }
 
-        /** Lettuce's threads and other resources, to share them with other clients. {@link #close} does not shut them down. */
+        /** Sets Lettuce's threads and other resources, to share them with other clients. {@link #close} does not shut them down. */
         public Builder resources(ClientResources shared) {
             resources = shared;
             return this;
         }
 
-        /** Lettuce's options for TLS (CA and client certificate) and sockets. The client ignores the options for reconnects and timeouts. */
+        /**
+         * Sets Lettuce's options for TLS (CA and client certificate) and sockets. The client ignores the options for reconnects and
+         * timeouts.
+         */
         public Builder options(ClientOptions connections) {
             options = connections;
             return this;
@@ -165,15 +171,16 @@ public final class LockwardClient implements AutoCloseable {
         }
 
         /**
-         * Acquires locks only if {@code count} replicas confirm the grant in time. If fewer replicas confirm it, the client releases the
-         * lock, and throws {@link LockUnreplicatedException}. When a replica that has confirmed a grant is promoted, it has the lock.
+         * Acquires locks only if {@code count} replicas confirm the grant in time. If fewer replicas confirm the grant, the client
+         * releases the lock, and throws {@link LockUnreplicatedException}. A replica that has confirmed a grant still has the lock when
+         * the replica becomes the primary.
          */
         public Builder replicas(int count, Duration within) {
             replicas = LockRequest.Replicas.of(count, within);
             return this;
         }
 
-        /** Calls {@code listener} when a held lock is lost, as {@link HeldLock#onLost} does. */
+        /** Calls {@code listener} when a held lock is lost: see {@link HeldLock#onLost}. */
         public Builder onLost(Consumer<LockLostException> listener) {
             onLost = listener;
             return this;
@@ -193,7 +200,7 @@ public final class LockwardClient implements AutoCloseable {
      * @param keys the key on the server, or several keys that form one lock
      */
     public LockRequest request(String... keys) {
-        // All clients use the same order, the order of the bytes.
+        // All clients sort keys by their bytes. Other sort orders could cause deadlocks between clients.
         List<String> sorted = Arrays.stream(keys)
                 .map(Objects::requireNonNull)
                 .distinct()
@@ -216,7 +223,7 @@ public final class LockwardClient implements AutoCloseable {
         return request(name).asLock();
     }
 
-    /** A read lock and a write lock of one key. {@link #getLock} returns this write lock, too. */
+    /** A read lock and a write lock of one key. The write lock is the same lock as {@link #getLock} returns for this key. */
     public LockwardReadWriteLock getReadWriteLock(String name) {
         return new LockwardReadWriteLock(request(name).shared().asLock(), getLock(name));
     }
@@ -235,7 +242,7 @@ public final class LockwardClient implements AutoCloseable {
         return request(names).asLock();
     }
 
-    /** What a leader does. */
+    /** The work of a leader. */
     @FunctionalInterface
     public interface Leader {
         /**
@@ -247,20 +254,20 @@ public final class LockwardClient implements AutoCloseable {
     }
 
     /**
-     * Waits without limit until this process is the leader, even while no server answers. Then runs {@code leader} in this thread. If
-     * the lock is lost meanwhile, the client interrupts this thread. When {@code leader} has then ended, also by an exception, this
-     * method waits again. If {@code leader} ends while the lock is held, this method releases the lock and ends.
+     * Waits without limit until this process is the leader, even while no server answers. Then runs {@code leader} in this thread. If the
+     * lock is lost while {@code leader} runs, the client interrupts this thread. After {@code leader} has returned or thrown an exception,
+     * this method waits again. If {@code leader} ends while the lock is held, this method releases the lock and ends.
      *
-     * @throws InterruptedException when another thread has interrupted this one
+     * @throws InterruptedException when the program has interrupted this thread
      */
     public void lead(String name, Leader leader) throws InterruptedException {
         request(name).lead(leader);
     }
 
     /**
-     * Continues a lock that another process has handed over.
+     * Continues a lock of another process.
      *
-     * @param handle what {@link HeldLock#handle} has returned in the other process
+     * @param handle the text that {@link HeldLock#handle} has returned in the other process
      * @throws LockLostException when the lock was lost meanwhile
      * @throws LockUnreachableException when no server answers
      */
@@ -269,8 +276,9 @@ public final class LockwardClient implements AutoCloseable {
     }
 
     /**
-     * Closes all connections, and stops the renewals. This method releases no lock: held locks count as lost, the client calls their
-     * listeners, and the server frees the locks when their leases end. Threads that wait for a lock get an IllegalStateException.
+     * Closes all connections, and stops the renewals. This method does not release the locks. Locks that are held count as lost, and the
+     * client calls their listeners. The server frees the locks when their leases end. Threads that wait for a lock get an
+     * IllegalStateException.
      */
     @Override
     public void close() {
@@ -302,12 +310,12 @@ public final class LockwardClient implements AutoCloseable {
             alarmAt = Clock.now() + Clock.FOREVER;
         }
         if (!servers.isClosed) {
-            // After the close, the current thread may have a tenure's monitor, so a check could deadlock.
+            // When the client is closed, this thread may hold a tenure's monitor, so a check could cause a deadlock.
             check(false);
         }
     }
 
-    /** @param mayBeForgotten as {@link Tenure#check} */
+    /** @param mayBeForgotten whether a connection was lost, so that a server may have forgotten its tenures */
     private void check(boolean mayBeForgotten) {
         List.copyOf(live).forEach(tenure -> tenure.check(mayBeForgotten));
     }
@@ -320,7 +328,7 @@ public final class LockwardClient implements AutoCloseable {
         tenure.check(false);
     }
 
-    /** Returns a future that completes in a thread which the program may block. */
+    /** Returns a copy of the future. The copy completes in a thread that the program may block. */
     <T> CompletableFuture<T> async(CompletableFuture<T> future) {
         CompletableFuture<T> copy = new CompletableFuture<>();
         future.whenCompleteAsync((value, error) -> Clock.complete(copy, value, error), callbacks);

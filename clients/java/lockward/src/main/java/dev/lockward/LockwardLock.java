@@ -21,14 +21,14 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>The lock is <em>lost</em> when its lease ends without a renewal, or when somebody deletes or overwrites its key. Then the client
  * calls the {@link #onLost} listeners, {@link #isHeldByCurrentThread} is false, and {@link #unlock} throws a {@link LockLostException},
- * once for each hold. The methods that acquire, such as {@link #lock}, throw this exception, too, until the thread has unlocked all its
- * holds. (The thread need not unlock a lock with a named lease: when it is lost, these methods acquire it again.)
+ * once for each hold. The methods that acquire, such as {@link #lock}, also throw this exception until the thread has unlocked all its
+ * holds. But the thread need not unlock a lock with a named lease: after a loss, these methods acquire such a lock again.
  *
  * <p>Methods that send a request throw a {@link LockRefusedException} when the server replies with an error, and a {@link
  * LockUnreachableException} when no server answers.
  */
 public final class LockwardLock implements Lock {
-    /** If a thread has this many locks, the client forgets the locks whose named leases are over. */
+    /** When a thread has this many locks, the client forgets the thread's locks whose named leases are over. */
     private static final int MANY = 100;
 
     private final LockwardClient client;
@@ -39,7 +39,7 @@ public final class LockwardLock implements Lock {
         this.request = request;
     }
 
-    /** The key of the lock on the server, or the first one of several keys. */
+    /** The key of the lock on the server. If the lock has several keys, this is the first key. */
     public String getName() {
         return request.keys.get(0);
     }
@@ -48,7 +48,7 @@ public final class LockwardLock implements Lock {
      * Acquires the lock, and waits for it without limit. An interrupt does not end the wait. It only sets the thread's interrupt status.
      *
      * @throws LockUnreachableException when no server answers the first request within the client's patience. A thread in a server's
-     *     queue keeps waiting through outages of any length
+     *     queue keeps waiting, however long no server answers
      */
     @Override
     public void lock() {
@@ -56,11 +56,11 @@ public final class LockwardLock implements Lock {
     }
 
     /**
-     * Acquires the lock for at most {@code lease}: the client does not renew the lock. (When the thread acquires it again without a
-     * named lease, the client begins to renew it.)
+     * Acquires the lock for at most {@code lease}: the client does not renew the lock. If the thread then acquires the lock again without
+     * a named lease, the client begins to renew the lock.
      *
-     * @param lease more than 0, rounded up to milliseconds; or -1 for no named lease
-     * @throws LockUnreachableException as {@link #lock()}
+     * @param lease more than 0, rounded up to milliseconds; -1 means no named lease
+     * @throws LockUnreachableException when no server answers the first request within the client's patience
      */
     public void lock(long lease, TimeUnit unit) {
         requireGrant(uninterruptibly(Clock.FOREVER, millis(lease, unit)));
@@ -75,27 +75,27 @@ public final class LockwardLock implements Lock {
         requireGrant(acquire(Clock.FOREVER, 0, true));
     }
 
-    /** As {@link #lockInterruptibly()}, for at most {@code lease}, as in {@link #lock(long, TimeUnit)}. */
+    /** Does what {@link #lockInterruptibly()} does, with a named lease: see {@link #lock(long, TimeUnit)}. */
     public void lockInterruptibly(long lease, TimeUnit unit) throws InterruptedException {
         requireGrant(acquire(Clock.FOREVER, millis(lease, unit), true));
     }
 
-    /** Acquires the lock if it is free. A lock for which others wait is not free. A reader cannot acquire the write lock. */
+    /** Acquires the lock if it is free and no other caller waits for it. A reader cannot acquire the write lock. */
     @Override
     public boolean tryLock() {
         return uninterruptibly(0, 0);
     }
 
     /**
-     * Acquires the lock, and waits for it for at most {@code wait}. With 0 or less it does not wait. A reader that asks for the write
-     * lock gets false at once, because it would wait for itself.
+     * Acquires the lock, and waits for it for at most {@code wait}. If {@code wait} is 0 or less, this method does not wait. If a reader
+     * asks for the write lock, the result is false at once, because the reader would wait for itself.
      */
     @Override
     public boolean tryLock(long wait, TimeUnit unit) throws InterruptedException {
         return acquire(Clock.span(wait, unit), 0, true);
     }
 
-    /** As {@link #tryLock(long, TimeUnit)}, for at most {@code lease}, as in {@link #lock(long, TimeUnit)}. */
+    /** Does what {@link #tryLock(long, TimeUnit)} does, with a named lease: see {@link #lock(long, TimeUnit)}. */
     public boolean tryLock(long wait, long lease, TimeUnit unit) throws InterruptedException {
         return acquire(Clock.span(wait, unit), millis(lease, unit), true);
     }
@@ -133,7 +133,7 @@ public final class LockwardLock implements Lock {
         return getHoldCount() > 0;
     }
 
-    /** How many holds the current thread has: 0 if it does not hold the lock or has lost it. Sends no request. */
+    /** How many holds the current thread has. 0 if the thread does not hold the lock, or has lost it. Sends no request. */
     public int getHoldCount() {
         Map<String, Tenure> mine = client.threadTenures.get();
         return request.keys.stream()
@@ -143,7 +143,7 @@ public final class LockwardLock implements Lock {
                 .orElse(0);
     }
 
-    /** Whether any owner holds the lock at the server. Of several keys, checks only the first one. */
+    /** Whether any owner holds the lock at the server. If the lock has several keys, this method checks only the first key. */
     public boolean isLocked() {
         Object info = Clock.await(client.call(getName()).ask(() -> new Request("LOCK.INFO", getName())));
         LockRefusedException.throwIfError(getName(), info);
@@ -151,8 +151,8 @@ public final class LockwardLock implements Lock {
     }
 
     /**
-     * The fencing token. It is larger than the token of every earlier tenure of this lock. Send it with every write, so that the store
-     * can refuse a token that is smaller than the largest token that it has received. All holds of a tenure have the same token.
+     * The fencing token. It is larger than the token of every earlier tenure of this lock. Send the token with every write, so that the
+     * store can refuse a token that is smaller than the largest token that it has received. All holds of a tenure have the same token.
      *
      * @throws LockLostException when the lock has been lost
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
@@ -174,7 +174,7 @@ public final class LockwardLock implements Lock {
     }
 
     /**
-     * Runs a command only while the server has this tenure, as {@link HeldLock#guarded}.
+     * Runs a command only while the server has this tenure: see {@link HeldLock#guarded}.
      *
      * @throws LockLostException when the lock is lost. The command did not run
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
@@ -186,7 +186,7 @@ public final class LockwardLock implements Lock {
     }
 
     /**
-     * Calls {@code listener} once if the lock of the current thread is lost, as {@link HeldLock#onLost}. Example: {@code onLost(loss ->
+     * Calls {@code listener} once if the lock of the current thread is lost: see {@link HeldLock#onLost}. Example: {@code onLost(loss ->
      * thread.interrupt())}.
      *
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
@@ -200,7 +200,7 @@ public final class LockwardLock implements Lock {
         return "LockwardLock" + request.keys;
     }
 
-    /** Called after a wait without limit. It ends without a grant only if the thread would wait for itself. */
+    /** Called after a wait without limit. Such a wait ends without a grant only if the thread would wait for itself. */
     private void requireGrant(boolean isGranted) {
         if (!isGranted) {
             throw new LockRefusedException(
@@ -220,7 +220,7 @@ public final class LockwardLock implements Lock {
     /**
      * Acquires the lock if it is granted within {@code wait}. If the thread would wait for itself, the result is false at once.
      *
-     * @param lease in milliseconds; 0 if none is named: then the client renews the lock
+     * @param lease a named lease in milliseconds; 0 means no named lease, so the client renews the lock
      */
     private boolean acquire(long wait, long lease, boolean isInterruptible) throws InterruptedException {
         if (isInterruptible && Thread.interrupted()) {

@@ -6,8 +6,8 @@ import java.util.concurrent.CompletableFuture;
 
 /**
  * A semaphore on the server. The server grants permits in the order of the requests. An acquired object holds the permits until the
- * program closes it. A process that dies loses its permits when their lease ends. The methods wait and throw as those of {@link
- * LockRequest}.
+ * program closes it. A process that dies loses its permits when their lease ends. The methods throw the same exceptions as the methods of
+ * {@link LockRequest}.
  */
 public record LockwardSemaphore(LockwardClient client, String name, int slots) {
     /** Acquires a permit, and waits for it without limit. */
@@ -20,12 +20,12 @@ public record LockwardSemaphore(LockwardClient client, String name, int slots) {
         return request(permits).acquire();
     }
 
-    /** Acquires several permits together. Returns empty if they are not free within {@code timeout}. With 0 it does not wait. */
+    /** Acquires several permits together. Returns empty if the permits are not free within {@code timeout}, which may be 0. */
     public Optional<HeldLock> tryAcquire(int permits, Duration timeout) throws InterruptedException {
         return request(permits).tryAcquire(timeout);
     }
 
-    /** As {@link #acquire(int)}, without blocking a thread. If the future is cancelled, the caller leaves the queue. */
+    /** Does what {@link #acquire(int)} does, but does not block the thread. If the future is cancelled, the caller leaves the queue. */
     public CompletableFuture<HeldLock> acquireAsync(int permits) {
         return request(permits).acquireAsync();
     }

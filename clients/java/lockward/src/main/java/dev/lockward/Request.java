@@ -19,7 +19,7 @@ final class Request extends AsyncCommand<String, String, Object> {
     static final List<Object> EXCLUSIVE = List.of();
     static final List<Object> SHARED = List.of("SHARED");
 
-    /** @param parts the arguments: each is a {@code byte[]}, another object, which is sent as text, or a list of arguments */
+    /** @param parts the arguments, or lists of arguments. The client sends a {@code byte[]} unchanged, and any other object as text */
     Request(String name, Object... parts) {
         super(new Command<>(new Keyword(name), new Output(), arguments(parts)));
     }
@@ -41,7 +41,7 @@ final class Request extends AsyncCommand<String, String, Object> {
     /**
      * A request that acquires or renews.
      *
-     * @param lease in milliseconds; 0 for the server's default
+     * @param lease the lease in milliseconds; 0 means the server's default
      * @param arguments the arguments between the lease and the number of holds
      */
     static Request withHolds(String name, Tenure of, long lease, List<Object> arguments, int holds, List<Object> kind) {
@@ -73,7 +73,7 @@ final class Request extends AsyncCommand<String, String, Object> {
 
     /** A reply of any type. Lettuce's own class does not support null in a list. */
     private static final class Output extends CommandOutput<String, String, Object> {
-        /** The lists whose elements have not all arrived, the innermost first. */
+        /** The lists whose elements have not all arrived. The innermost list comes first. */
         private final Deque<List<@Nullable Object>> open = new ArrayDeque<>(2);
 
         Output() {

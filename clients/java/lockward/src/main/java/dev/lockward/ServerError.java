@@ -7,14 +7,14 @@ import org.jspecify.annotations.Nullable;
 
 /** An error that a server has replied. */
 record ServerError(String message) {
-    /** The errors which mean that the owner does not hold the lock any more. (WRONGTYPE: the key was overwritten.) */
+    /** The errors which mean that the owner does not hold the lock any more. WRONGTYPE means that the key was overwritten. */
     private static final Set<String> DENIALS = Set.of("HOLDS", "NOTHELD", "WRONGTYPE");
 
-    /** The errors after which this server or another one may accept the same request later. */
+    /** The errors after which this server or another server may accept the same request later. */
     private static final Set<String> TRANSIENT = Set.of(
             "ASK", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY");
 
-    /** Further ones, but the script of a guarded command may reply them itself, after it has written. */
+    /** Further such errors. But the script of a guarded command may reply these errors itself, after it has written. */
     private static final Set<String> ENDED_WAIT = Set.of("SUPERSEDED", "TRYAGAIN", "UNBLOCKED");
 
     private static final Pattern LONGEST_LEASE = Pattern.compile("invalid expire time .*: at most (\\d+)");
@@ -32,7 +32,7 @@ record ServerError(String message) {
         return TRANSIENT.contains(code()) || (isRepeatable && ENDED_WAIT.contains(code()));
     }
 
-    /** The longest lease in milliseconds that the server accepts, if the reply refuses a longer one; otherwise 0. */
+    /** The longest lease in milliseconds that the server accepts. 0 if the reply is not the refusal of a longer lease. */
     static long longestLease(@Nullable Object reply) {
         Matcher named = LONGEST_LEASE.matcher(reply instanceof ServerError error ? error.message : "");
         return named.find() ? Long.parseLong(named.group(1)) : 0;

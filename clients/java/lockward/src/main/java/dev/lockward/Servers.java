@@ -28,15 +28,16 @@ import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Finds the server that has a key, and keeps the connections to it: one that all requests share, and one for each request that waits.
+ * Finds the server that has a key, and keeps the connections to each server. All requests share one connection, but each request that
+ * waits has a connection of its own.
  *
- * <p>Lettuce's own retries and timeouts are off, because {@link Call} decides when to repeat a request and how long it may take. Only
- * {@code close} blocks.
+ * <p>Lettuce's own retries and timeouts are off, because {@link Call} decides when to repeat a request and how long a request may take.
+ * Only {@code close} blocks.
  */
 final class Servers {
     private static final long IDLE_LIMIT = 5_000;
 
-    /** How long to wait for the Sentinels. Then the client uses the last known primary. */
+    /** How long to wait for the Sentinels before the client uses the last known primary. */
     private static final long SENTINEL_LIMIT = 250;
 
     final Timer timer = new Timer();
@@ -57,7 +58,7 @@ final class Servers {
     /** The nodes that the client knows, by slot. Empty without a cluster. */
     private final Map<Integer, Node> nodesBySlot = new ConcurrentHashMap<>();
 
-    /** Runs the beginnings of connections. */
+    /** Runs the code that begins to open a connection. */
     private volatile Executor starter = Runnable::run;
 
     record Connection(Node node, StatefulRedisConnection<String, String> redis, AtomicBoolean isClosed) {
@@ -87,7 +88,7 @@ final class Servers {
         }
     }
 
-    /** @param onConnectionLost called when the connection to a node is lost, or another server is the primary */
+    /** @param onConnectionLost called when the connection to a node is lost, or when another server has become the primary */
     Servers(LockwardClient.Builder settings, Runnable onConnectionLost) {
         seeds = settings.uris.stream().map(this::node).toList();
         responseLimit = settings.responseLimit;
@@ -112,8 +113,8 @@ final class Servers {
     // The node of a key.
 
     /**
-     * The node that has the key. If the client does not know this node, returns another one, which redirects the request: first one that
-     * has an open connection.
+     * The node that has the key. If the client does not know which node has the key, this method returns any node, because each node
+     * redirects the request. Nodes with an open connection come first.
      *
      * @param failures how often the request has failed. After each failure the method returns another node
      */
@@ -166,7 +167,8 @@ final class Servers {
             }
             shared = node.shared;
             if (!shared.isDone()) {
-                // A future calls its dependents in reverse order. So each user depends on the previous one.
+                // A future calls its dependents in reverse order. So each user depends on the future of the previous
+                // user.
                 node.shared = shared.whenComplete(user);
                 return;
             }
@@ -220,8 +222,8 @@ final class Servers {
     }
 
     /**
-     * Makes the next request to the node open a new connection. Returns false if {@code shared} was already left. The idle connections
-     * stay, because the server may accept no new connection.
+     * Drops the shared connection of a node, so that the next request opens a new shared connection. Returns false if {@code shared} was
+     * dropped before. The idle connections stay, because the server may accept no new connection.
      *
      * @param shared the present shared connection, or null if it could not be opened
      */
@@ -236,7 +238,7 @@ final class Servers {
         return true;
     }
 
-    /** Also needed for a broken connection, because Lettuce keeps each connection until it is closed. */
+    /** Closes a connection. The client also closes broken connections, because Lettuce keeps each connection until it is closed. */
     private void close(Connection connection) {
         // Lettuce warns of a second close. When the client is closed, Lettuce closes all connections.
         if (!isClosed && !connection.isClosed.getAndSet(true)) {
@@ -253,7 +255,7 @@ final class Servers {
     /**
      * Uses new connections to a node from now on, because the node does not answer or is not the primary any more.
      *
-     * @param used the connection that has shown this. If this connection was already replaced, the method does nothing
+     * @param used the connection on which the client has noticed this. If the client has already replaced it, this method does nothing
      */
     void replace(Connection used) {
         Node node = used.node();
@@ -267,7 +269,7 @@ final class Servers {
 
     // The connections for waits.
 
-    /** A connection for a request that waits: an idle one, or a new one to the address of the shared one. */
+    /** A connection for a request that waits: an idle connection, or a new connection to the address of the shared connection. */
     CompletableFuture<Connection> own(Node node) {
         Connection idle = idle(node);
         if (idle != null) {
@@ -283,7 +285,7 @@ final class Servers {
                 });
     }
 
-    /** A connection that no wait uses any more, or null. The caller must give the connection back. */
+    /** An idle connection, which no wait uses any more, or null. The caller must call {@link #giveBack} for this connection. */
     @Nullable
     Connection idle(Node node) {
         Connection idle = node.idle.poll();
@@ -297,7 +299,10 @@ final class Servers {
         return idle;
     }
 
-    /** Takes a connection back. Keeps an idle connection for a while, and closes any other. Does nothing for a shared connection. */
+    /**
+     * Takes back a connection that a wait has used. If {@code isIdle} is true, keeps the connection for a while. If it is false, closes the
+     * connection. Does nothing for a shared connection.
+     */
     void giveBack(Connection connection, boolean isIdle) {
         Node node = connection.node();
         if (!node.waiting.remove(connection)) {
@@ -327,8 +332,9 @@ final class Servers {
     }
 
     /**
-     * Begins to open the first connection. Meanwhile Lettuce loads its classes in this thread, which takes seconds on a busy machine. So
-     * this time does not count for the patience of the first call. If the connection fails, the first request opens another.
+     * Begins to open the first connection. For this, Lettuce loads its classes in this thread, which takes seconds on a busy machine. The
+     * patience of the first call does not include this time, because the call begins later. If the connection fails, the first request
+     * opens another connection.
      */
     void openFirst() {
         withShared(seeds.get(0), (connection, error) -> {});
@@ -337,13 +343,13 @@ final class Servers {
 
     // The primary.
 
-    /** The address of a node. With Sentinels, it is the address of their primary. */
+    /** The address of a node. If the node has Sentinels, this is the address of the primary that the Sentinels name. */
     private CompletableFuture<RedisURI> primary(Node node) {
         List<RedisURI> sentinels = node.uri.getSentinels();
         if (sentinels.isEmpty()) {
             return CompletableFuture.completedFuture(address(node).build());
         }
-        // Take the first answer, because other Sentinels may not answer.
+        // Use the first answer, because other Sentinels may not answer.
         CompletableFuture<RedisURI> found = new CompletableFuture<>();
         CompletableFuture<RedisURI> last = timer.limit(Clock.now() + SENTINEL_LIMIT, new CompletableFuture<RedisURI>())
                 .exceptionallyCompose(waited -> found.isDone() ? found : lastKnown(node));
@@ -399,7 +405,7 @@ final class Servers {
                 .whenComplete((answer, error) -> connected.thenAccept(StatefulRedisConnection::closeAsync));
     }
 
-    /** Ends all calls: ends their pauses, and the waits for replies. */
+    /** Ends all calls. It ends the pauses of the calls, and the waits for replies. */
     void endCalls() {
         isClosed = true;
         timer.end();

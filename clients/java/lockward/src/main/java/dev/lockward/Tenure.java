@@ -11,10 +11,10 @@ final class Tenure {
     private static final System.Logger LOGGER = System.getLogger(LockwardClient.class.getName());
     static final String LEASE_OVER = "its lease is over";
 
-    /** If a lease ends less than this time before the hold limit, the client does not renew it any more. */
+    /** If the time between the end of the lease and the hold limit is less than this, the client does not renew the lease any more. */
     private static final long HOLD_TOLERANCE = 20;
 
-    /** The longest pause after a failed renewal. The pause is a sixth of the lease, if this is shorter. */
+    /** The longest pause after a failed renewal. If a sixth of the lease is shorter, the pause is a sixth of the lease. */
     private static final long LONGEST_PAUSE = 1_000;
 
     private static final long MIN_REPLY_LIMIT = 20;
@@ -31,10 +31,11 @@ final class Tenure {
     /** Completes when the tenure is lost, with the reason. */
     private final CompletableFuture<String> lost = new CompletableFuture<>();
 
-    // A thread changes the following fields only while it has this object's monitor. Meanwhile it never waits.
+    // A thread changes the following fields only while it holds this object's monitor. While it holds the monitor, the
+    // thread never waits.
     private List<Object> kind = Request.EXCLUSIVE;
 
-    /** The kind that the server has accepted last; but after a refused downgrade the kind that the downgrade named. */
+    /** The kind that the server has accepted last. But after a refused downgrade, this is the refused kind. */
     private List<Object> otherKind = Request.EXCLUSIVE;
 
     volatile long token;
@@ -43,7 +44,7 @@ final class Tenure {
     private int sharedHolds;
     private boolean isRenewed;
 
-    /** Whether a call waits for other keys of the lock. Meanwhile the client renews the tenure in any case. */
+    /** Whether a call waits for other keys of the lock. During this wait the client always renews the tenure. */
     private boolean isKept;
 
     private long deadline;
@@ -52,7 +53,7 @@ final class Tenure {
     /** When the next renewal begins, or the deadline if there is no next renewal. */
     private long renewAt;
 
-    /** The latest renewal that is under way. Only its reply sets the deadline. */
+    /** The latest renewal that is in progress. Replies to earlier renewals do not set the deadline. */
     private @Nullable Call renewal;
 
     Tenure(LockRequest request, String key, String owner, @Nullable Thread thread) {
@@ -71,7 +72,7 @@ final class Tenure {
         return lost.isDone();
     }
 
-    /** Whether the tenure is over, and the thread need not unlock it. */
+    /** Whether the tenure is over, and the thread need not unlock the lock. */
     synchronized boolean isLeft() {
         return holds == 0 || (!isRenewed && !isHeld());
     }
@@ -117,7 +118,7 @@ final class Tenure {
 
     // The loss.
 
-    /** Calls the listener once when one of the tenures is lost. The listener runs in a thread that it may block. */
+    /** Calls the listener once when one of the tenures is lost. The listener may block, because it runs in a thread of its own. */
     static void onLost(List<Tenure> tenures, Consumer<LockLostException> listener) {
         CompletableFuture.anyOf(tenures.stream()
                         .map(tenure -> tenure.lost.thenApply(tenure::loss))
@@ -133,7 +134,7 @@ final class Tenure {
         return new LockLostException(key, token, reason);
     }
 
-    /** Makes several keys one lock: when one key is lost, the client does not renew the others any more. */
+    /** Makes several keys one lock: when one key is lost, the client does not renew the other keys any more. */
     static void loseTogether(List<Tenure> tenures) {
         if (tenures.size() > 1) {
             onLost(tenures, loss -> tenures.forEach(Tenure::stopRenewing));
@@ -145,7 +146,7 @@ final class Tenure {
         keep(false);
     }
 
-    /** Renews the tenure from now on, or from now on only if the program wants renewals. */
+    /** Called when a wait for other keys of the lock begins (true), and when it has ended (false). */
     synchronized void keep(boolean isWaiting) {
         isKept = isWaiting;
         if (holds > 0 && !isRenewed) {
@@ -154,7 +155,7 @@ final class Tenure {
         }
     }
 
-    /** Ends the tenure as lost, and calls the program's listeners. The returned exception has the reason of the first call. */
+    /** Ends the tenure as lost, and calls the program's listeners. If the tenure was lost before, the exception has the first reason. */
     LockLostException lose(String reason) {
         client.live.remove(this);
         lost.complete(reason);
@@ -169,7 +170,7 @@ final class Tenure {
         LockRefusedException.throwIfError(key, reply);
     }
 
-    /** As {@link #checkAccepted}. Also throws if the reply is not a number. */
+    /** Does what {@link #checkAccepted} does, and also throws if the reply is not a number. */
     void checkNumber(@Nullable Object reply) {
         checkAccepted(reply);
         if (!(reply instanceof Long)) {
@@ -180,9 +181,10 @@ final class Tenure {
     // The renewals.
 
     /**
-     * Ends the tenure if its lease is over. Renews it if a renewal is due now or soon, so that several tenures share a pipeline.
+     * Ends the tenure if its lease is over. Renews the tenure if a renewal is due now or soon. The client also renews tenures that are due
+     * soon, so that several tenures share a pipeline.
      *
-     * @param mayBeForgotten whether a connection was lost. A server may have forgotten its tenures
+     * @param mayBeForgotten whether a connection was lost, so that a server may have forgotten its tenures
      */
     void check(boolean mayBeForgotten) {
         boolean isDue;
@@ -209,7 +211,7 @@ final class Tenure {
     /**
      * Renews the lock with this lease and kind. If no server answers, the next renewal sets both.
      *
-     * @param newLease 0 for the present lease, or for the rest of it if the lock is not renewed
+     * @param newLease the new lease. 0 keeps the present lease; if the client does not renew the lock, 0 also keeps the end of the lease
      * @param newKind a kind with a larger limit, or null
      */
     CompletableFuture<Void> renew(long newLease, @Nullable List<Object> newKind) {
@@ -232,8 +234,9 @@ final class Tenure {
     }
 
     /**
-     * Called when the server has refused this kind. It may have executed an earlier request for this downgrade, whose reply was lost.
-     * Then it refuses the kind before the downgrade with LIMIT, and the client returns to this kind.
+     * Called when the server has refused a kind. Then the client names the other kind. If the reply to an earlier request for the same
+     * downgrade was lost, the server may have executed this request. Then the server refuses the kind before the downgrade with LIMIT, and
+     * this method sets the kind of the downgrade again.
      */
     private synchronized void swapKinds(List<Object> refused) {
         if (refused.equals(kind)) {
@@ -242,7 +245,7 @@ final class Tenure {
         }
     }
 
-    /** @param isWanted whether the program asks for the whole lease, even if the lock is not renewed automatically */
+    /** @param isWanted whether the program has asked for the whole lease. Then the renewal sets the whole lease in any case */
     private CompletableFuture<Void> renew(Call call, boolean isWanted) {
         var sent = new Object() {
             long lease;
@@ -299,7 +302,10 @@ final class Tenure {
                 });
     }
 
-    /** The lease that a renewal sets. It does not end after the hold limit. Without automatic renewal, it does not end after the present lease. */
+    /**
+     * The lease that a renewal sets. It does not end after the hold limit. If the client does not renew the lock automatically, it does not
+     * end after the present lease.
+     */
     private long nextLease(boolean isWanted) {
         long until = isWanted || isRenewed || isKept ? holdEnd : deadline;
         return Math.min(lease, Math.max(1, Clock.left(until)));
@@ -321,7 +327,7 @@ final class Tenure {
     /**
      * Runs a command if the server has this tenure.
      *
-     * @param mayRenew whether to renew a tenure that the server does not know: a server in quarantine then restores the tenure
+     * @param mayRenew whether to renew the tenure if the server does not know it. A server in quarantine then restores the tenure
      */
     CompletableFuture<@Nullable Object> guarded(boolean mayRenew, Object... command) {
         Call call = client.call(key);
@@ -367,7 +373,8 @@ final class Tenure {
             left = holds - 1;
             isDowngrade = !isShared && kind.isEmpty() && left > 0 && left == sharedHolds;
             if (!isDowngrade) {
-                // Drop the hold before the client sends the release, so that a denied renewal is no loss.
+                // Drop the hold before the client sends the release: a renewal that the server denies after the release
+                // is no loss.
                 dropHold(isShared);
             }
         }
@@ -385,12 +392,12 @@ final class Tenure {
                 });
     }
 
-    /** Ends the tenure after a delay: sets the lease to the delay. */
+    /** Ends the tenure in this process, and sets the lease at the server to the delay. */
     CompletableFuture<Void> releaseAfter(long delay) {
         return renew(delay, null).whenComplete((done, error) -> end());
     }
 
-    /** Ends the tenure in this process. At the server it continues. Returns the values with which another process resumes it. */
+    /** Ends the tenure in this process, but not at the server. Returns the values with which another process resumes the tenure. */
     synchronized List<Object> handOver() {
         checkHeld();
         List<Object> handle = new ArrayList<>(List.of(key, owner, token, holds, lease));

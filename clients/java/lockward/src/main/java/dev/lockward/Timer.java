@@ -14,12 +14,13 @@ final class Timer extends ScheduledThreadPoolExecutor {
     Timer() {
         super(1, task -> Clock.daemon(task, "lockward-timer"), new DiscardPolicy());
         setRemoveOnCancelPolicy(true);
-        // A new task wakes the timer's thread if the new task is due before all other tasks. An acquisition soon
-        // cancels its tasks, so they should not wake the thread. The task below is due before them.
+        // A new task wakes the timer's thread if the new task is due before all other tasks. Most tasks of acquisitions
+        // are soon cancelled, so they should not wake the thread. The following task does nothing, but it is due before
+        // them.
         scheduleWithFixedDelay(() -> {}, TICK, TICK, TimeUnit.MILLISECONDS);
     }
 
-    /** Runs an action when it is due. After the end of the timer, runs the action at once in this thread, so that no call hangs. */
+    /** Runs an action at an instant. If the timer has ended, runs the action at once in this thread, so that no call hangs. */
     Future<?> at(long due, Runnable action) {
         Runnable once = new FutureTask<>(action, null);
         Future<?> task = schedule(once, Clock.left(due), TimeUnit.MILLISECONDS);
@@ -30,7 +31,7 @@ final class Timer extends ScheduledThreadPoolExecutor {
         return task;
     }
 
-    /** Makes a future fail with a TimeoutException, unless it has completed by then. */
+    /** Makes a future fail with a TimeoutException if it has not completed before the instant {@code due}. */
     <T> CompletableFuture<T> limit(long due, CompletableFuture<T> future) {
         Future<?> alarm = at(due, () -> future.completeExceptionally(new TimeoutException("no reply in time")));
         return future.whenComplete((value, error) -> alarm.cancel(false));

@@ -5,7 +5,10 @@ import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 
-/** Limits how many callers wait on connections of their own: each needs a turn. A turn is a future that completes when the turn begins. */
+/**
+ * Limits how many callers wait on connections of their own. Each of these callers needs a turn. A turn is a future that completes when the
+ * turn begins.
+ */
 final class WaitingConnections {
     private final int count;
 
@@ -32,6 +35,6 @@ final class WaitingConnections {
             turns.removeIf(each -> each == turn);
             last = turns.stream().skip(count - 1).findFirst();
         }
-        last.ifPresent(next -> next.complete(null)); // does nothing if this turn has already begun
+        last.ifPresent(next -> next.complete(null)); // has no effect if the next turn has already begun
     }
 }

@@ -21,7 +21,7 @@ import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactor
  * context closes the client.
  */
 @AutoConfiguration(
-        // The first class is Spring Boot 3's, the second class is Spring Boot 4's.
+        // The first class is in Spring Boot 3. The second class is in Spring Boot 4.
         afterName = {
             "org.springframework.boot.autoconfigure.data.redis.RedisAutoConfiguration",
             "org.springframework.boot.data.redis.autoconfigure.DataRedisAutoConfiguration"

@@ -18,8 +18,8 @@ import net.javacrumbs.shedlock.support.LockException;
  * lockAtLeastFor} even if the task ends earlier. Both times are measured on monotonic clocks, so the wall clocks of the machines may
  * differ.
  *
- * <p>Each execution of a task holds its own lock, independent of the thread. So of two executions of a task, only one holds the lock, even
- * if one thread runs both.
+ * <p>Each execution of a task is a different owner, independent of the thread. So two executions of a task never hold the lock at the same
+ * time, even if one thread runs both executions.
  */
 public final class LockwardLockProvider implements ExtensibleLockProvider {
     private static final System.Logger LOGGER = System.getLogger(LockwardLockProvider.class.getName());

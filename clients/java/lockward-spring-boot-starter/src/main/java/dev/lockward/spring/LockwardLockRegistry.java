@@ -19,7 +19,7 @@ import org.springframework.util.ClassUtils;
  *
  * <p>With Spring Integration 7 or later, the locks of this registry are {@link DistributedLock}s.
  */
-// Raw types: these interfaces have a type parameter in Spring Integration 7, and none in 6.
+// The types are raw, because these interfaces have a type parameter in Spring Integration 7, but not in version 6.
 @SuppressWarnings("rawtypes")
 public final class LockwardLockRegistry implements ExpirableLockRegistry, RenewableLockRegistry {
     private static final Function<LockwardLock, RegistryLock> LOCK = ClassUtils.isPresent(
@@ -88,7 +88,7 @@ public final class LockwardLockRegistry implements ExpirableLockRegistry, Renewa
     }
 
     /**
-     * Sets a new lease for the current thread's lock, from now. Later renewals by the client use the new lease, too.
+     * Sets a new lease for the current thread's lock. The new lease starts now. Later renewals by the client also use the new lease.
      *
      * @throws IllegalStateException when the thread does not hold the lock
      * @throws java.util.ConcurrentModificationException when the thread has lost the lock

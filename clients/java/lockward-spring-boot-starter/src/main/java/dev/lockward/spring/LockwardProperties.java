@@ -10,7 +10,7 @@ import org.springframework.boot.context.properties.bind.DefaultValue;
  *
  * @param uri The server, as redis://host, or the Sentinels, as redis-sentinel://one,two/0#name. By default, the servers that Spring
  *     Data Redis connects to with Lettuce.
- * @param lease How long a renewed lock stays held after its process dies. By default, the server's setting.
+ * @param lease How long a lock stays held after its process dies. By default, the server's setting.
  * @param patience How long the client repeats a request while no server answers.
  * @param waitingConnections How many threads may wait in the servers' queues at a time, each on its own connection.
  * @param replicas How many replicas must confirm a grant.
@@ -30,8 +30,8 @@ public record LockwardProperties(
     /**
      * How many replicas must confirm a grant.
      *
-     * @param count How many replicas must confirm a grant; 0 for none.
-     * @param within How long the replicas may take.
+     * @param count How many replicas must confirm a grant. 0 means that no replica must confirm it.
+     * @param within How long the replicas may take to confirm a grant.
      */
     public record Replicas(@DefaultValue("0") int count, @DefaultValue("1s") Duration within) {}
 

@@ -25,7 +25,7 @@ public class RegistryLock implements Lock {
         this.lock = lock;
     }
 
-    /** As {@link LockwardLock#lock()}: the client renews the lock until the thread unlocks it. */
+    /** Acquires the lock, and waits without limit. The client renews the lock until the thread unlocks it. */
     @Override
     public void lock() {
         acquire(() -> {
@@ -35,7 +35,7 @@ public class RegistryLock implements Lock {
     }
 
     /**
-     * Acquires the lock for at most {@code lease}: the client does not renew it.
+     * Acquires the lock for at most {@code lease}. The client does not renew the lock.
      *
      * @param lease at least a millisecond
      */
@@ -47,7 +47,7 @@ public class RegistryLock implements Lock {
         });
     }
 
-    /** As {@link LockwardLock#lockInterruptibly()}. */
+    /** Acquires the lock, and waits without limit, or until the thread is interrupted. */
     @Override
     public void lockInterruptibly() throws InterruptedException {
         acquire(() -> {
@@ -56,20 +56,21 @@ public class RegistryLock implements Lock {
         });
     }
 
-    /** As {@link LockwardLock#tryLock()}. */
+    /** Acquires the lock if it is free: see {@link LockwardLock#tryLock()}. */
     @Override
     public boolean tryLock() {
         return acquire(lock::tryLock);
     }
 
-    /** As {@link LockwardLock#tryLock(long, TimeUnit)}. */
+    /** Acquires the lock, and waits for at most {@code wait}: see {@link LockwardLock#tryLock(long, TimeUnit)}. */
     @Override
     public boolean tryLock(long wait, TimeUnit unit) throws InterruptedException {
         return acquire(() -> lock.tryLock(wait, unit));
     }
 
     /**
-     * Waits for the lock for at most {@code wait}, and holds it for at most {@code lease}, as {@link #lock(Duration)}.
+     * Acquires the lock, and waits for at most {@code wait}. The thread holds the lock for at most {@code lease}: see {@link
+     * #lock(Duration)}.
      *
      * @param lease at least a millisecond
      */
