@@ -11,8 +11,8 @@ record ServerError(String message) {
     private static final Set<String> DENIALS = Set.of("HOLDS", "NOTHELD", "WRONGTYPE");
 
     /** The errors after which this server or another server may accept the same request later. */
-    private static final Set<String> TRANSIENT = Set.of(
-            "ASK", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY");
+    private static final Set<String> TRANSIENT =
+            Set.of("ASK", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY");
 
     /** Further such errors. But the script of a guarded command may reply these errors itself, after it has written. */
     private static final Set<String> ENDED_WAIT = Set.of("SUPERSEDED", "TRYAGAIN", "UNBLOCKED");
