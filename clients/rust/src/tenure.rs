@@ -127,10 +127,10 @@ impl Tenure {
             state.keys.extend(other.keys);
             state.keys.sort_by(|one, other| one.name.key.cmp(&other.name.key));
         });
-        // The keys must be in the tenure before this work begins, because renewals end if the tenure has no keys.
+        // The keys must be in the tenure before the task below begins, because the task ends if the tenure has no keys.
         if is_first {
             let tenure = Arc::downgrade(self);
-            // Most tenures have ended before this work begins, so they need no task.
+            // Most tenures have ended before this closure runs, so they need no task.
             self.client.begin_soon(move || {
                 if let Some(tenure) = tenure.upgrade()
                     && tenure.state().next_renewal().is_some()
