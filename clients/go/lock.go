@@ -35,7 +35,7 @@ type Lock struct {
 type tenure struct {
 	client *Client
 	settings
-	keys         []string        // at least one, in the order of their bytes
+	keys         []string        // at least one key, in the order of their bytes
 	parts        []*part         // one for each key
 	isOwnerNamed bool            // the program has named the owner
 	over         context.Context // ends when the lock is released or lost

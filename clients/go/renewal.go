@@ -120,7 +120,7 @@ func (p *part) newRenewal(ctx context.Context, isWanted bool) *call {
 			lease = min(lease, p.holdEnd.Sub(r.sent).Milliseconds())
 		}
 		lease = max(lease, 1)
-		// The new lease may end before the present one, and the server may set it even if its reply is lost.
+		// The new lease may end before the present lease, and the server may set the new lease even if the reply is lost.
 		if end := leaseEnd(r.sent, lease); end.Before(p.deadline) {
 			p.deadline = end
 			p.client.wakeAt(end)
@@ -137,7 +137,7 @@ func (p *part) renewed(r *call, err error) error {
 	<-p.renewing
 	err = r.checkNumber(err, true)
 	p.failure = err
-	switch ended := p.endReason(p); { // only this key, because a check of many keys takes long; watch checks the others
+	switch ended := p.endReason(p); { // only this key, because a check of many keys takes long; watch checks the other keys
 	case ended != nil:
 		return ended
 	case deniesTenure(err):
@@ -168,7 +168,7 @@ func (t *tenure) renew(ctx context.Context) ([]*call, error) {
 		p.mu.Unlock()
 		select {
 		case p.renewing <- struct{}{}:
-		case <-ctx.Done(): // another renewal is under way, and it is too late to send this one
+		case <-ctx.Done(): // another renewal is still in progress, and there is no time left to send this renewal
 			calls[i].read = nil
 		}
 	}
