@@ -24,7 +24,7 @@ export interface Request {
   readonly signal?: AbortSignal | undefined;
   /** Whether the request needs a connection of its own, because it may wait at the server. */
   readonly isAlone?: boolean;
-  /** Whether the process may end while the request is under way. */
+  /** Whether the process may end while the request is in progress. */
   readonly isBackground?: boolean;
   /** Whether the request fails when the reply to an attempt is lost. The client does not repeat such a request. */
   readonly isSentOnce?: boolean;

@@ -45,7 +45,7 @@ export class Tenure {
   readonly owner: string;
   readonly key: Buffer;
   kind: Kind;
-  /** The lease in milliseconds; 0 until the server has chosen one. */
+  /** The lease in milliseconds. 0 until the server has chosen the lease. */
   lease: number;
   token = 0;
   holds = 1;
@@ -66,7 +66,7 @@ export class Tenure {
   #isReleased = false;
   /** Whether the client renews the lease. While the caller waits for the next key of the lock, the client always renews it. */
   #isRenewed = true;
-  /** How many renewals are under way. */
+  /** How many renewals are in progress. */
   #renewals = 0;
   #retryAt = 0;
   #holdEnd = Number.POSITIVE_INFINITY;
