@@ -383,7 +383,7 @@ class LockBase(Generic[E, B, N]):
         while not is_held:
             tenures = [Tenure(key, kind) for key, kind in self._parts]
             # If the program names no owner, each round has a new owner: a late release of an earlier round must not end a
-            # grant. With redis-py, two acquisitions with the same token exclude each other, so their owners differ here, too.
+            # grant. With redis-py, two acquisitions with the same token exclude each other, so their owners must differ.
             owner = self._owner or (b"" if named is None else named + b":") + new_owner()
             # While the caller waits for a key, the client always renews the keys that are granted.
             is_renewed = self._is_renewed or len(tenures) > 1

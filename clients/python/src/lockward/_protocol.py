@@ -299,7 +299,7 @@ async def release(holding: Holding, call: Call, is_owner_named: bool, forget: Ca
     left = holding.holds - 1
     failure: Exception | None = None
     try:
-        if not left:  # forget first: otherwise a renewal after the release would report a loss
+        if not left:  # forget first, so that a renewal after the release does not report a loss
             forget()
         await call.ask(requests)
     except UnreachableError as error:

@@ -61,7 +61,7 @@ class Request:
     lease: int = 0
     is_wait: bool = False  # whether the request waits in the queue
     is_repeatable: bool = True  # whether the command is sent again after a lost reply
-    leases: list[int] = field(default_factory=list)  # other leases that were requested at the same time
+    leases: list[int] = field(default_factory=list)  # the leases of other requests in progress
     command: Command = field(default=(), init=False)  # the command as it was sent last
     replies: Sequence[Any] = field(default=(), init=False)
     # These names have no types, so they are attributes of the class, and not fields. A request stores such a value only when
