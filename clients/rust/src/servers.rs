@@ -34,8 +34,8 @@ const IDLE_LIMIT: Duration = Duration::from_secs(5);
 /// within this time, and then they need no renewal task.
 const MOMENT: Duration = Duration::from_millis(5);
 
-/// The result of a task of the client's runtime, for all callers that need it. The task goes on even if these callers
-/// leave or their own runtimes stand still.
+/// The result of a task of the client's runtime, for all callers that need it. The task continues even if these callers
+/// leave, or if their own runtimes stop.
 pub(crate) type Awaited<T> = Shared<BoxFuture<'static, RedisResult<T>>>;
 
 /// What all clones of a client share.
