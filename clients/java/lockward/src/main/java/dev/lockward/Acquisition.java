@@ -130,7 +130,7 @@ final class Acquisition {
         return result.handle((isGranted, error) -> giveUp()).thenCompose(given -> given);
     }
 
-    /** @param isTrial true to try the keys together; false to acquire one key after the other, and to wait for each key if there is time */
+    /** @param isTrial true to try all keys together; false to acquire one key after the other, with waits if the call may wait */
     private void acquireAll(boolean isTrial) {
         CompletableFuture<Boolean> all = CompletableFuture.completedFuture(true);
         for (Tenure tenure : tenures) {
