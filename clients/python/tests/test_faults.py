@@ -250,7 +250,7 @@ def test_a_lock_is_renewed_while_the_server_accepts_no_other_connection(
         assert lock.acquire()
         admin.config_set("maxclients", 2)
         with monkeypatch.context() as patch, pytest.raises(UnreachableError, match="max number of clients"):
-            patch.setattr(lock._runtime, "_take_idle", lambda _: None)
+            patch.setattr(lock._runtime, "_take_idle", lambda *_: None)
             other.acquire()
         lock.renew()
         lock.release()
