@@ -39,12 +39,16 @@ class Proxy:
     def swallow(self) -> None:
         self._state = "swallow"
 
+    @property
+    def is_cut_off(self) -> bool:
+        return self._state == "cut off"
+
     def cut_off(self) -> None:
         self._state = "cut off"
         self._generation += 1
 
     def open(self) -> None:
-        assert self._state == "cut off"
+        assert self.is_cut_off
         with socket.create_connection(("127.0.0.1", self.port)) as last:
             last.recv(1)  # the proxy has closed all earlier connections, too
         self._state = "open"
@@ -57,7 +61,7 @@ class Proxy:
             while True:
                 client, _ = self._listener.accept()
                 generation = self._generation
-                if self._state == "cut off":
+                if self.is_cut_off:
                     client.close()
                     self.cuts += 1
                 else:
@@ -96,7 +100,8 @@ def test_a_grant_to_a_cancelled_acquisition_is_released_later(proxy: Proxy, clie
         own = redis.asyncio.Redis(port=proxy.port)
         proxy.swallow()
         acquiring = asyncio.create_task(lockward.asyncio.Lock(own, "a", timeout=1000).acquire())
-        await eventually_in_loop(lambda: holders(client, "a"))
+        # The proxy cuts the connection a moment after the grant.
+        await eventually_in_loop(lambda: proxy.is_cut_off and holders(client, "a"))
         acquiring.cancel()
         with pytest.raises(asyncio.CancelledError):
             await acquiring
