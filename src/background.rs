@@ -126,7 +126,7 @@ fn name_and_gate(context: Context, db: Db, key: &[u8]) -> (KeyName<'static>, Wri
 fn end_waits(now: Instant, slice: Slice) {
     while let Some(reached) = state::with(|state| state.store.queues.pop_limit_reached(now)) {
         if let LimitReached::Wait(waiter) = reached {
-            // With KEEP the limit is that of a slice, and the client may go on with its wait.
+            // With KEEP this is only the limit of a slice, and the client may continue its wait.
             if waiter.wait_request.keep.is_none() {
                 state::with(|state| count(&mut state.statistics.wait_limits_reached));
             }

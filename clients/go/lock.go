@@ -170,8 +170,8 @@ func joined(parent, other context.Context) (ctx context.Context, end func()) {
 }
 
 // Renew starts the lease again. Call Renew just before you publish the result of the work: if Renew returns nil, the lock was held
-// until this call. You need no other calls of Renew, because the client renews the lock by itself. With WithoutRenewal, the client
-// does not renew the lock. If the server refuses the lease as too long, the client uses the longest lease that the server accepts.
+// until this call. You need no other calls of Renew, because the client renews the lock by itself. But if you acquire the lock with
+// WithoutRenewal, only your calls renew the lock. If the server refuses the lease as too long, the client uses the longest lease that the server accepts.
 //
 // The error is ErrLost, ErrReleased, ErrRefused, ErrUnreachable, or the cause of ctx. ErrUnreachable means that no server answered
 // before the patience, the deadline of ctx or the lease ended. Then the lock may still be held.

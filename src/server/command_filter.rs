@@ -1,7 +1,7 @@
 //! Calls the module at the beginning of every command.
 //!
-//! The server sends no event when a command begins, but calls the command filters. The module registers a filter only
-//! while it needs the filter, because a filter makes every command slower.
+//! The server sends no event when a command begins. But before each command, the server calls the command filters of
+//! modules. A filter makes every command slower. So the module has a filter only while it must notice the next command.
 
 use super::entry_points::entry_points;
 use super::module_context::module_context;

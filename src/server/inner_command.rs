@@ -75,9 +75,9 @@ impl<'a> InnerCommand<'a> {
 
     /// In a transaction or a script the server itself lets no command block. Outside of transactions and scripts, the
     /// server aborts when another module's command blocks during this call. So outside, this function refuses such a
-    /// command if the command has the flag `blocking`. A command without the flag may still block, and so may a command
-    /// about which the server has no COMMAND to tell. If the server can return a promise (Redis from 7.2 on, and
-    /// Valkey), the module calls such a command in the mode that allows a promise as its reply.
+    /// command if the command has the flag `blocking`. A command without the flag may still block. If `rename-command` has
+    /// removed COMMAND, the module does not know the flags, so any command may block. If the server can return a promise
+    /// (Redis from 7.2 on, and Valkey), the module calls such a command in the mode that allows a promise as its reply.
     fn call(&self, context: Context) -> Result<CallReply, InnerRefused> {
         let known = known_command(self.name());
         let cannot_block = known.as_ref().is_some_and(|command| !command.of_module)

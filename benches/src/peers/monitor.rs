@@ -1,4 +1,4 @@
-//! Distinguishes commands of clients from commands of scripts: INFO commandstats counts both.
+//! Distinguishes commands of clients from commands of scripts. INFO commandstats counts both without a distinction.
 //!
 //! MONITOR shows whether a script sent a command, but MONITOR is costly. So MONITOR runs only while the contestant
 //! warms up. The output shows which part of the calls of each command came from scripts. This part does not change

@@ -107,8 +107,8 @@ impl Inner {
         format!("{}:{}", self.id, self.next_owner.fetch_add(1, Ordering::Relaxed)).into_bytes()
     }
 
-    /// Waits until the releases in the background for which `is_meant` returns true have ended, at most until `end`.
-    /// Returns whether all these releases have ended.
+    /// Waits for the background releases of all keys for which `is_meant` returns true. Stops waiting at `end`. Returns
+    /// whether all these releases have ended.
     pub(crate) async fn releases_end(&self, end: Instant, is_meant: impl Fn(&OwnedKey) -> bool) -> bool {
         let mut releases = self.releases.subscribe();
         let ended = releases.wait_for(|releases| !releases.iter().any(|name| is_meant(name)));
@@ -211,7 +211,7 @@ impl Inner {
     /// The shared connection to a node. Opens a connection if there is none.
     pub(crate) fn shared(&self, node: &Arc<Node>) -> Awaited<MultiplexedConnection> {
         let mut shared = locked(&node.shared);
-        // If the last attempt to open a connection has failed, the code below opens a new connection.
+        // If the last attempt to open a connection failed, `open` holds its error. Then try again below.
         if let Some(open) = shared.as_ref().filter(|open| !matches!(open.peek(), Some(Err(_)))) {
             return open.clone();
         }

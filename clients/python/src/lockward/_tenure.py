@@ -24,8 +24,8 @@ from ._wire import DENIALS, FOREVER, Command, back_off, error_code, lease_end, m
 
 #: Errors after which the client repeats the request: this server, or the next primary, may accept the request later.
 TRANSIENT = {"MOVED", "ASK", "LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN"}
-#: Further errors after which the client repeats the request. But it does not repeat a guarded command, because the script of
-#: the command may have replied the error itself.
+#: After these errors the client repeats each request except a guarded command. If a guarded command runs a script, the script
+#: itself may have replied with the error.
 ENDED_WAIT = {"TRYAGAIN", "UNBLOCKED", "SUPERSEDED"}
 _LONGEST_LEASE = re.compile(r"invalid expire time .*: at most (\d+) ")
 
