@@ -196,6 +196,16 @@ fn a_blocking_command_does_not_block() {
 }
 
 #[test]
+fn select_does_not_change_the_database_of_the_client() {
+    let (_server, mut client, token) = held();
+    assert_eq!(client.call(format!("LOCK.GUARD lock {token} SELECT 1")), Reply::ok());
+    client.call("SET data 1");
+    let script = "redis.call('LOCK.GUARD', KEYS[1], ARGV[1], 'SELECT', 1) return redis.call('INCR', KEYS[2])";
+    assert_eq!(client.call(["EVAL", script, "2", "lock", "data", &token.to_string()]), Reply::Int(2));
+    assert_eq!(client.holder("lock").tenure(), ("A", 1, token));
+}
+
+#[test]
 fn wait_and_waitaof_are_refused() {
     let (_server, mut client, token) = held();
     let refused = "ERR LOCK.GUARD cannot run WAIT and WAITAOF";
