@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 pub enum ParseError {
     /// Too few or too many arguments.
     WrongArity,
-    /// An option that is unknown, is given twice, lacks its value, or excludes another.
+    /// An option that is unknown, is given twice, lacks its value, or excludes another given option.
     Syntax,
     /// Not an integer of 64 bits.
     NotAnInteger,

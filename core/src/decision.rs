@@ -272,7 +272,7 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     }
 
     /// The count of holds of a renewed tenure. If the stored count is unconfirmed, the count that the request names
-    /// replaces the stored count: a promoted replica may have missed a re-entry or a release.
+    /// replaces the stored count, because a promoted replica may have missed a re-entry or a release.
     fn claimed_holds(&mut self, request: &RenewRequest, known: &Holder) -> u32 {
         match request.holds.filter(|_| request.token.is_some() && !self.holds_confirmed(known.as_ref())) {
             Some(named) => {
@@ -359,16 +359,16 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         self.effects.change(self.lock, change, event, self.now);
     }
 
-    /// Whether the server knows that a tenure still lasts: the tenure began or was renewed in this
-    /// quarantine, or there is no quarantine.
+    /// Whether the server knows that a tenure still lasts. The server knows this if the tenure began or was renewed in
+    /// this quarantine, or if there is no quarantine.
     fn is_confirmed<O>(&self, known: Holder<O>) -> bool {
         self.quarantine_memory.as_ref().is_none_or(|memory| {
             !self.quarantine.is_unconfirmed(known.since) || memory.has_renewed(known.token)
         })
     }
 
-    /// Whether the server knows that the count of holds is right: there is no quarantine, or in this quarantine the
-    /// tenure began or its owner named the count.
+    /// Whether the server knows that the count of holds is right. The server knows this if there is no quarantine, or
+    /// if in this quarantine the tenure began or its owner named the count.
     fn holds_confirmed<O>(&self, known: Holder<O>) -> bool {
         self.quarantine_memory.as_ref().is_none_or(|memory| {
             !self.quarantine.is_unconfirmed(known.since) || memory.has_named_holds(known.token)

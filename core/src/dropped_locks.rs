@@ -77,7 +77,8 @@ impl DroppedLocks {
         self.unreplicated.insert((db, key.into()));
     }
 
-    /// Keeps a lock that need not be replicated: it came from the primary or from a file, or it is put back unchanged.
+    /// Keeps a lock that need not be replicated, because it came from the primary or from a file, or is put back
+    /// unchanged.
     pub fn put(&mut self, db: Db, key: &[u8], lock: Lock) {
         let hash = self.hasher.hash_one(key);
         let of_hash = self.by_db.entry(db).or_default().entry(hash).or_insert_with(|| Vec::with_capacity(1));
@@ -138,7 +139,8 @@ impl DroppedLocks {
         }
     }
 
-    /// Removes the unreplicated locks: this server has become a replica, and its primary does not know these locks.
+    /// Removes the unreplicated locks when this server becomes a replica, because its primary does not know these
+    /// locks.
     pub fn drop_unreplicated(&mut self) {
         for (db, key) in mem::take(&mut self.unreplicated) {
             self.take(db, &key);

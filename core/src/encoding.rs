@@ -22,10 +22,10 @@
 //! An owner that is a UUID, or a UUID, a colon and a number, is written as the 16 bytes of the UUID and a suffix. If
 //! there is no number, the suffix is 0. If there is a number, the suffix is the number plus one.
 //!
-//! A deadline is written twice: as the time left of the lease, and as a wall time. A replica counts the time left from
-//! the instant at which it receives the payload. If a server reads the payload from a file or from RESTORE, the lease
-//! ends after the time left or at the wall time by this server's clock, whichever comes first. So no payload contains
-//! an instant of a monotonic clock.
+//! A deadline is written twice: as the remaining time of the lease, and as a wall time. A replica counts the remaining
+//! time from the instant at which it receives the payload. If a server reads the payload from a file or from RESTORE,
+//! the lease ends after the remaining time or at the wall time by this server's clock, whichever comes first. So no
+//! payload contains an instant of a monotonic clock.
 //!
 //! A stored lock is a payload that has only puts. A payload is decoded completely before any of its records is applied.
 
@@ -54,7 +54,7 @@ const UUID: u8 = 0;
 /// Where a payload comes from. The origin decides how much is left of the leases in the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The primary, in the replication stream or in a full resync: the time left of a lease counts from now.
+    /// The primary, in the replication stream or in a full resync: the remaining time of a lease counts from now.
     Live,
     /// A file of this server, or RESTORE: the lease is shorter by the time since the payload was written,
     /// measured by the wall clock.

@@ -5,8 +5,8 @@ use crate::token::FencingToken;
 use crate::units::{Instant, Span};
 use std::cmp::Ordering;
 
-/// A limit: how much of a lock may be held at once, as the sum of weights. 1 is exclusive, [`Slots::SHARED`] is
-/// unlimited.
+/// A limit: how much of a lock may be held at once, as the sum of weights. A limit of 1 is exclusive, and
+/// [`Slots::SHARED`] is unlimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slots(pub(crate) u32);
 

@@ -120,9 +120,8 @@ impl HolderList {
         }
     }
 
-    /// The owners of the tenures whose tokens are larger than `after`, or of all tenures for `None`. A
-    /// defragmenter moves the owners' heap memory. To go on later, the defragmenter passes the token of the
-    /// last tenure that it has visited.
+    /// The owners of the tenures whose tokens are larger than `after`, or of all tenures for `None`. See
+    /// `Lock::owners_mut`.
     pub fn owners_mut(
         &mut self,
         after: Option<FencingToken>,
@@ -390,7 +389,7 @@ impl Indexed {
 
     fn put(&mut self, holder: Holder) {
         let token = holder.token;
-        // A renewal: the token and the owner stay, so the indexes by token and by owner do not change.
+        // A renewal keeps the token and the owner, so the indexes by token and by owner do not change.
         if let Some(known) = self.by_token.get_mut(&token).filter(|known| known.owner == holder.owner) {
             let (mode, deadline) = (holder.mode, holder.deadline);
             let before = mem::replace(&mut **known, holder);

@@ -397,7 +397,8 @@ impl Lock {
     #[inline(always)]
     pub fn apply(&mut self, change: Change, now: Now) {
         match (&self.0, change) {
-            // The two usual changes need no list: a free lock is acquired, and the only holder releases its lock.
+            // The two most frequent changes need no list: the acquisition of a free lock, and the release by the only
+            // holder.
             (_, Change::Put(holder)) if self.is_free() => {
                 let expires_at = now.wall_at(holder.deadline);
                 // A free lock has no memory to release.

@@ -60,7 +60,7 @@ pub enum Outcome {
     NotAcquired,
     /// The waiter was next, but its request is refused.
     Refused(Refusal),
-    /// A later request of the same owner took over the position.
+    /// A later request of the same owner took over the place of this waiter.
     Superseded,
     /// The key now holds a value of another type.
     WrongType,

@@ -18,7 +18,7 @@ pub struct Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// An empty queue, with memory for one element: most queues have one waiter.
+    /// An empty queue, with memory for one element, because most queues have one waiter.
     pub fn new() -> Self {
         Self { positions: VecDeque::with_capacity(1), len: 0 }
     }

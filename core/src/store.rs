@@ -122,9 +122,9 @@ pub enum Expired {
     /// Nothing is kept: either the unlinked lock has ended, or the key that has expired did not hold this lock.
     Over,
     /// The tenure is kept, because its lease still runs by the monotonic clock. The key need not be put back, because
-    /// the lease ends very soon.
+    /// less than a second of the lease is left.
     Kept,
-    /// The tenure is kept and the key must be put back: the wall clock has jumped.
+    /// The tenure is kept and the key must be put back, because the wall clock has jumped.
     KeptFromClockJump,
 }
 
@@ -569,7 +569,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
     /// Whether the caller must report a new key of this name by [`Self::new_key`].
     #[must_use]
     pub fn concerns_new_key(&self, name: &impl NameRef) -> bool {
-        // The sweeps do not open long keys, so the waiters for long keys depend on this event.
+        // The sweeps do not open long keys, so the waiters for long keys depend on the event of a new key.
         self.unlinked_is(name)
             || (!self.follows() && self.dropped_locks.get(name.db(), name.key()).is_some())
             || (name.key().len() > LONGEST_SWEPT_KEY && self.queue(name).is_some())
@@ -740,8 +740,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.async_loaded = Some(DroppedLocks::new());
     }
 
-    /// If `loaded` is true, the new data set has replaced the old data set. If `loaded` is false, the server has
-    /// discarded the new data set.
+    /// The server uses the new data set if `loaded` is true, and has discarded the new data set otherwise.
     pub fn end_async_loading(&mut self, loaded: bool) {
         if let Some(dropped_locks) = self.async_loaded.take().filter(|_| loaded) {
             self.dropped_locks = dropped_locks;

@@ -1,5 +1,5 @@
-//! The wait queue of one lock: who waits, in which order, and whose places are kept. After a while a kept place is
-//! *passed over*: the waiters behind it may be served before its owner.
+//! The wait queue of one lock: who waits, in which order, and whose places are kept. When a kept place does not hold
+//! back the waiters behind it any more, the place is *passed over*.
 
 use crate::cluster_slot::{SlotKey, slot_key};
 use crate::id_hash::{ById, shrink_if_sparse};

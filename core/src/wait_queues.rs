@@ -30,7 +30,8 @@
 //! - A kept place is indexed by its position, by its owner and by its age, and in `limits`. The position of
 //!   the place is in `places` while the place holds back the waiters behind it, and in `passed_over` afterwards.
 //! - The places of an owner that name a count of holds come before its other places, because a request that names a
-//!   count takes over the first place. (A place that is kept after RENAME may come later. It ends in its time.)
+//!   count takes over the first place. (A place that is kept after RENAME may come later. Such a place ends when its
+//!   KEEP time is over.)
 //! - A queue without waiters and kept places does not exist.
 //! - A queue with a due time is in `due`, at that time or earlier. A renewal or a hand-off makes the due time later,
 //!   but does not move the entry. The module then checks the queue once too early, finds that the queue is not due, and
@@ -93,7 +94,7 @@ pub enum Full {
 /// behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
-    /// The wait limit was reached. The client receives null, and may ask again at once.
+    /// The wait limit was reached. The client receives null, and may send its next request at once.
     LimitReached,
     /// The client's connection is closed.
     Disconnected,

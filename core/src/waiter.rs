@@ -25,8 +25,8 @@ pub struct WaitRequest<H> {
 pub struct Waiter<H> {
     /// The request with which the client joined the queue.
     pub wait_request: WaitRequest<H>,
-    /// The instant since which the client has waited. If the waiter took over a position, this is the instant
-    /// at which the earlier wait began.
+    /// The instant since which the client has waited. If the waiter took over a place, this is the instant at which the
+    /// earlier wait began.
     pub since: Instant,
     pub(crate) position: Position,
 }

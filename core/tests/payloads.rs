@@ -313,8 +313,8 @@ fn many_holders_are_loaded_only_if_all_of_them_fit() {
         change(&mut holders);
         let payload = payload_of(&holders);
         let lock = encoding::decode_lock(&payload, Origin::Loaded, at((0, 0)));
-        // A replica that receives the holders as changes applies them one by one: a holder that does not fit beside a
-        // later holder ends.
+        // A replica that receives the holders as changes applies them one by one. So a holder that does not fit beside
+        // a later holder ends.
         let mut replica = Lock::new();
         for change in encoding::decode(&payload, Origin::Live, at((0, 0))).unwrap() {
             replica.apply(change, at((0, 0)));

@@ -1,5 +1,5 @@
 //! Checks that must hold for any input. The fuzz targets in `proof/fuzz/` run these checks, and `tests/fuzzed.rs` runs
-//! the checks on the kept inputs.
+//! the checks on the inputs that the fuzz targets have kept.
 
 use lockward_core::arguments::{Arguments, OptionName, ParseError};
 use lockward_core::encoding::{self, Origin};

@@ -110,8 +110,8 @@ impl Both {
             last_handle: 0,
             known_tokens: Default::default(),
         };
-        // Time passes first: a tenure that begins at the instant when the quarantine begins would count as older than
-        // the quarantine.
+        // Time passes first, because a tenure that begins at the instant when the quarantine begins would count as
+        // older than the quarantine.
         both.advance(1).unwrap();
         both
     }

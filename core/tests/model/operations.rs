@@ -21,7 +21,7 @@ pub enum Op {
         wait: Option<Option<i64>>,
         keep: Option<i64>,
     },
-    /// An owner with a kept place asks again.
+    /// An owner with a kept place sends its next request.
     ComeBack {
         which: Index,
         mode: Asked,

@@ -584,7 +584,7 @@ impl Reference {
         Answer::Token(token)
     }
 
-    /// Replaces the tenure of the claim's owner by the claim. If the tenures then do not fit together, this function
+    /// Replaces the tenure of an owner by the owner's claim. If the tenures then do not fit together, this function
     /// tries them in this order: first the claim and the confirmed tenures, from the largest token to the smallest,
     /// then the unconfirmed tenures. A tenure stays if it fits beside all tenures that stay already. Returns whether
     /// the claim stays. If the claim does not stay, nothing changes.

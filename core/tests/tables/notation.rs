@@ -255,8 +255,8 @@ impl World {
                 }
                 let superseded = self.queues.join(DB, KEY, wait_request, self.limits, self.mono);
                 self.effects.completions.extend(superseded);
-                // The caller of `join` must decide again: the new wait may have taken over the first position in the
-                // queue, and a new queue has no due time yet.
+                // The caller of `join` must decide again, because the new wait may have taken over the first place in
+                // the queue, and a new queue has no due time yet.
                 self.decide(|decision| decision.expire_and_serve());
                 "waits".to_owned()
             }
