@@ -41,8 +41,8 @@ pub fn timer_fired() {
 }
 
 /// Called by the server's cron. Reads the wall clock for later decisions. Checks for CONFIG RESETSTAT, and whether
-/// there is an audience for changes. Sets an overdue timer again: after the wall clock was set back, the server's
-/// timers do not fire for some time.
+/// there is an audience for changes. Sets an overdue timer again, because the server's timers do not fire for some time
+/// after the wall clock was set back.
 pub fn tick() {
     clock::read();
     if state::with(|state| !state.store.has_unlinked()) {

@@ -38,7 +38,7 @@ pub enum Error {
     Full(Full),
     /// The server does not let the module block this client.
     MayNotWait,
-    /// A later request of the owner has taken over the position in the queue.
+    /// A later request of the owner has taken over the place in the queue.
     Superseded,
     /// This node does not serve the key now.
     NotServed,

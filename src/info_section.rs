@@ -68,7 +68,7 @@ fn notice_reset() {
     });
 }
 
-/// Calls [`notice_reset`] if the last check was long enough ago.
+/// Calls [`notice_reset`] if the last call in the cron was at least 90 ms ago.
 pub fn notice_reset_now_and_then() {
     let now = mono();
     if state::with(|state| state.statistics.look_is_due(now)) {

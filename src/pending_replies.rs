@@ -2,8 +2,8 @@
 //!
 //! A wait ends with a decision. The client gets its reply at the end of the pass of the event loop. If the client
 //! leaves before the reply, a hold that it was granted is *passed on*: the module takes the hold back and serves the
-//! next waiters. Before the reply, other modules are notified, other commands run, and the client may leave: CLIENT
-//! KILL, CLIENT UNBLOCK, a closed connection.
+//! next waiters. Before the reply, the server notifies other modules and runs other commands, and the client may leave
+//! by CLIENT KILL, CLIENT UNBLOCK or a closed connection.
 //!
 //! ```text
 //! waiting  -- decided -->  pending  -- the client is there --> answered
@@ -17,9 +17,9 @@
 //! [`PendingReplies`]. A reply is found by the handle of its client, which the server frees only after the reply has
 //! been taken out.
 //!
-//! While replies are pending, two kinds of event are recorded by fencing token. The first kind is a repeated request:
-//! its owner keeps the hold, even if the client that asked first has left. The second kind is RENAME or MOVE: the hold
-//! is passed on under the new name of the lock.
+//! While replies are pending, the module records two kinds of event for each fencing token. The first kind is a
+//! repeated request: its owner keeps the hold, even if the client that asked first has left. The second kind is RENAME
+//! or MOVE: the hold is passed on under the new name of the lock.
 
 use crate::server::BlockedClient;
 use lockward_core::{ById, Completion, Db, FencingToken, Lock, LockName, Outcome, Owner, Place};

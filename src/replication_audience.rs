@@ -20,8 +20,8 @@
 //!   script ends.
 //!
 //! In a cluster, the node to which a slot moves is one more audience. So the module always replicates in a cluster. The
-//! module also always replicates on a server whose source code nobody has checked for these reasons. The file
-//! server/info.rs names the functions to check.
+//! module also always replicates on a server if nobody has checked these reasons in the source code of the server. The
+//! file server/info.rs names the functions to check.
 
 /// Whether there may be an audience for changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

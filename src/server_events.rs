@@ -1,7 +1,7 @@
 //! Changes of locks that the module did not make, as the server reports them.
 //!
-//! The functions in this file must not write to any key: the server is in the middle of another operation.
-//! The functions record which locks must be checked, and set the timer. [`crate::background`] does the work in the next
+//! The functions in this file must not write to any key, because the server is in the middle of another operation. The
+//! functions record which locks must be checked, and set the timer. [`crate::background`] does the work in the next
 //! pass of the event loop.
 //!
 //! The *unlinked lock* is the last held lock that something other than the module removed from the keyspace. The lock is
@@ -69,7 +69,7 @@ pub fn command_begins(caller: Caller) {
             context.select(name.db());
             let is_replaced = !matches!(OpenKey::for_write(context, &name).content(), Content::Missing);
             // This command may store a new value in the key, and the server's timer may evict that value before the
-            // next command begins. The event of a new key shows that this is not the eviction of the unlinked lock.
+            // next command begins. The event of a new key then shows that the unlinked lock was not evicted.
             subscriptions::subscribe_new_keys();
             let freed = lock_allocation::freed();
             state::with(|state| state.store.return_unlinked(unlinked, is_replaced, now, freed));
@@ -188,10 +188,10 @@ fn recheck(queues: impl FnOnce(&mut State) -> Vec<QueueId>) {
     });
 }
 
-/// The server has become a replica. Most servers have ended the waits before this event, one by one, and each client
-/// has left its queue. Valkey 9 does not end some waits: all waits in cluster mode, all waits during FAILOVER until the
-/// failover has succeeded, and in other cases the waits of clients that can be redirected. The module ends these waits
-/// in the next pass of the event loop.
+/// The server has become a replica. All servers except Valkey 9 have ended the waits before this event, one by one, and
+/// each client has left its queue. Valkey 9 does not end these waits: all waits in cluster mode, all waits during
+/// FAILOVER until the failover has succeeded, and in other cases the waits of clients that can be redirected. The
+/// module ends them in the next pass of the event loop.
 pub fn became_replica() {
     subscriptions::subscribe_async_loading();
     recheck(|state| {
@@ -215,8 +215,7 @@ pub fn async_loading_begins() {
     state::with(|state| state.store.begin_async_loading());
 }
 
-/// If `loaded` is true, the new data set has replaced the old data set. If `loaded` is false, the server has discarded
-/// the new data set.
+/// The server uses the new data set if `loaded` is true, and has discarded the new data set otherwise.
 pub fn async_loading_ends(loaded: bool) {
     state::with(|state| state.store.end_async_loading(loaded));
 }

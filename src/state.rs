@@ -62,7 +62,7 @@ impl State {
     }
 
     /// Sets when the lock of a wait queue must be checked again, if clients still wait. If the check is overdue, its
-    /// time is now. So a lock that needs many checks in a row does not delay the checks of other locks.
+    /// time is now. Otherwise a lock that needs many checks in a row would come before all other locks.
     pub fn set_due(&mut self, queue: QueueId, due: Option<Instant>, now: Instant) {
         if !self.store.queues.is_empty(queue) {
             self.store.queues.set_due(queue, due.map(|due| due.max(now)));

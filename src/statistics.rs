@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Statistics {
     /// Acquisitions that were answered with null at once.
     pub busy: u64,
-    /// Waits that ended with null: at their limit, except with KEEP, or by CLIENT UNBLOCK.
+    /// Waits that ended with null, because of CLIENT UNBLOCK or of a wait limit without KEEP.
     pub wait_limits_reached: u64,
     /// Waits that ended because the client disconnected or the server ended the wait.
     pub disconnected: u64,
@@ -46,7 +46,7 @@ pub const fn count(count: &mut u64) {
     *count = count.wrapping_add(1);
 }
 
-/// The shortest time between two checks in the cron, because a check takes some 20 µs. This time is a little less than
+/// The shortest time between two checks in the cron, because a check takes about 20 µs. This time is a little less than
 /// the default interval of the cron, a tenth of a second. So by default every run of the cron checks.
 const BETWEEN_LOOKS: Span = match Span::from_millis(90) {
     Some(span) => span,

@@ -13,7 +13,7 @@ use lockward_core::{Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, 
 /// through these keys takes 20 slices and 0.17 seconds.
 const KEYS_IN_SLICE: usize = 500;
 
-/// A lease that does not end within this time is left to the next round.
+/// The sweep leaves a lease that ends after this time to a later round.
 const SOON: Span = match Span::from_millis(1_000) {
     Some(span) => span,
     None => Span::MAX,

@@ -72,8 +72,8 @@ pub fn run<R>(
 }
 
 /// A read has found a lease that is over. The module removes the holder, just as the server deletes an expired key that
-/// a client reads. If a client waits for the lock, this function changes nothing: the background work soon removes the
-/// holder, and may grant the lock.
+/// a client reads. If a client waits for the lock, this function changes nothing, because the background work removes
+/// the holder, and may grant the lock.
 pub fn clear_away(context: Context, name: &KeyName<'_>) {
     let not_ours = state::with(|state| state.store.follows() || state.store.queue(name).is_some());
     if !not_ours && !Context::paused() {
@@ -130,8 +130,8 @@ pub fn replicate(context: Context, name: &KeyName<'_>, payload: &[u8]) {
 #[inline]
 fn buffer(context: Context, state: &mut State) -> Box<EffectsBuffer> {
     let mut buffer = state.effects_buffer.take().unwrap_or_default();
-    // If replication is skipped, the module replicates the command verbatim instead of the changes. So a command must
-    // be running.
+    // Without an audience, the module does not encode the changes, but replicates the running command verbatim. So a
+    // command must be running.
     if context.is_of_command() && state.replication_audience.none() {
         buffer.decided.effects.skip_replication();
     }

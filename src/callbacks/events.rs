@@ -64,7 +64,8 @@ unsafe fn event_args<'a>(
     (context, event, unsafe { KeyName::new(db, key) })
 }
 
-/// The version number of Valkey 9. From this version on, a notification has the context of the client.
+/// The version number of Valkey 9. From this version on, the callback of a keyspace event gets the context of the
+/// client.
 const DB_OF_CLIENT_SINCE: c_int = 0x0009_0000;
 
 pub unsafe extern "C" fn on_generic(

@@ -13,8 +13,9 @@ use std::{ptr, slice};
 /// The name of the type. The server requires nine characters.
 const NAME: &CStr = c"lockward_";
 
-/// The version of the type, which the server writes into RDB files. It is the version of what [`rdb_save`] writes: the
-/// database, and a list of keys and payloads. It must not change. Each payload begins with the version of core's encoding.
+/// The version of the type, which the server writes into RDB files. This version stands for the form that [`rdb_save`]
+/// writes: a database, and a list of keys and payloads. So the version must not change. Each payload begins with the
+/// version of core's encoding.
 const ENCODING: c_int = 1;
 
 /// Makes the data type. Returns false if the server refuses the type.

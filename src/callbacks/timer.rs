@@ -9,10 +9,9 @@ use std::ffi::c_void;
 pub unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     // SAFETY: the server's context is valid for this call.
     let context = unsafe { Context::new(context) };
-    // The timer is marked as fired before the work. If the timer were marked after the work, a panic of the work would
-    // leave the timer marked as set, and the timer would never be set again. If the marking itself panics, the work
-    // does not run, because the work could stop the timer that is still marked as set. Stopping the timer frees it, and
-    // the server would free it again after the callback.
+    // The module marks the timer as fired before the work. Otherwise a panic of the work would leave the timer marked
+    // as set, and the module would never set it again. If the marking panics, the work does not run, because the work
+    // could stop the timer. Then the timer would be freed twice: by the stop, and by the server after this callback.
     let fired = || {
         background::timer_fired();
         true

@@ -45,8 +45,8 @@ impl Command for Acquire {
         let acquired = transaction::run(context, &parsed.key, |decision| {
             let acquired = decision.acquire(&parsed.request);
             if acquired == Ok(Acquired::Busy) {
-                // After a change, the server notifies other modules. These modules may free the lock before this
-                // client is in the wait queue, so the module must decide on the lock again at once.
+                // After a change, the server notifies other modules. These modules may free the lock before this client
+                // is in the wait queue, so Lockward must decide on the lock again at once.
                 due = if decision.effects.changed() { Some(decision.now.mono) } else { decision.due() };
             }
             acquired

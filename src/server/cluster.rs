@@ -8,7 +8,7 @@ use super::context::Context;
 pub enum ClusterState {
     /// Each slot has a node that serves it.
     Up,
-    /// Some slots have no node, but the others are served (`cluster-require-full-coverage no`).
+    /// Some slots have no node. Nodes serve the other slots (`cluster-require-full-coverage no`).
     SlotsMissing,
     /// No node serves any key.
     Down,

@@ -238,7 +238,7 @@ fn describe(command: *mut raw::RedisModuleCommand, info: &CommandInfo) -> bool {
         first.fk.range.keystep = 1;
         first.fk.range.limit = 0;
         if key.inner_command().is_some() {
-            // The server asks the module for these keys and their true flags.
+            // The server asks the module for the positions and the true flags of the keys of the inner command.
             let any_use = KeyUse::Write.flags() | raw::REDISMODULE_CMD_KEY_INCOMPLETE;
             inner.flags = any_use.into();
             inner.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_UNKNOWN;

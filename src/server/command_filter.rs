@@ -20,7 +20,7 @@ pub enum Caller {
     TopLevel,
     /// A script or another module: the command runs within another command.
     Inner,
-    /// A client, a script or another module: Redis 7.0 does not name the caller.
+    /// A client, a script or another module. Redis 7.0 does not name the caller.
     Unknown,
 }
 

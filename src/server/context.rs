@@ -43,7 +43,7 @@ impl Flags {
         self.any(raw::REDISMODULE_CTX_FLAGS_REPLICATED)
     }
 
-    /// The server is loading its data, and serves no client meanwhile: a command that writes comes from the AOF.
+    /// The server is loading its data, and serves no client meanwhile. So a command that writes comes from the AOF.
     pub const fn loading(self) -> bool {
         self.any(raw::REDISMODULE_CTX_FLAGS_LOADING)
     }

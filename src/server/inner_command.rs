@@ -44,7 +44,7 @@ impl<'a> InnerCommand<'a> {
         if is_own(name) {
             return Err(InnerRefused::OwnCommand);
         }
-        // Valkey aborts when a module calls these commands in a script.
+        // Valkey aborts when a module calls WAIT or WAITAOF in a script.
         if [&b"wait"[..], b"waitaof"].iter().any(|other| name.eq_ignore_ascii_case(other)) {
             return Err(InnerRefused::WaitsForReplicas);
         }
@@ -74,10 +74,11 @@ impl<'a> InnerCommand<'a> {
     }
 
     /// In a transaction or a script the server itself lets no command block. Outside of transactions and scripts, the
-    /// server aborts when another module's command blocks during this call. So outside, this function refuses such a
-    /// command if the command has the flag `blocking`. A command without the flag may still block. If `rename-command` has
-    /// removed COMMAND, the module does not know the flags, so any command may block. If the server can return a promise
-    /// (Redis from 7.2 on, and Valkey), the module calls such a command in the mode that allows a promise as its reply.
+    /// server aborts when another module's command blocks during this call. So outside, this function refuses a command
+    /// of another module that has the flag `blocking`. A command without the flag may still block. If `rename-command`
+    /// has removed COMMAND, the module does not know the flags, so any command may block. If the server can return a
+    /// promise (Redis from 7.2 on, and Valkey), the module calls such a command in the mode that allows a promise as
+    /// its reply.
     fn call(&self, context: Context) -> Result<CallReply, InnerRefused> {
         let known = known_command(self.name());
         let cannot_block = known.as_ref().is_some_and(|command| !command.of_module)
@@ -89,8 +90,8 @@ impl<'a> InnerCommand<'a> {
             Some(_) | None => (c"0!CESMv", c"0!ESMv"),
         };
         let mut reply = self.call_as(context, as_client)?;
-        // This error means that a module has called LOCK.GUARD. A module has no user, so the command is
-        // called again with the rights of the server.
+        // The server returns this error if a module has called LOCK.GUARD, because a module has no user. So the command
+        // runs again with the rights of the server.
         if reply.error().is_some_and(|error| error.starts_with(b"ERR cannot run as user")) {
             reply = self.call_as(context, as_server)?;
         }
@@ -111,7 +112,7 @@ impl<'a> InnerCommand<'a> {
             )))
         };
         let reply = reply.ok_or(InnerRefused::NoReply)?;
-        // The command waits, and the server cannot prevent this. The promise is dropped, so nobody gets the
+        // The command waits, and the server cannot prevent the wait. The module drops the promise, so nobody gets the
         // reply.
         if reply.is_promise() {
             Err(InnerRefused::Blocks)
@@ -180,8 +181,8 @@ pub unsafe fn report_keys(
             report(1, c_int::try_from(KeyUse::Read.flags()).unwrap_or_default());
         }
         let inner = argv.get(at..).unwrap_or_default();
-        // An inner command of this module, or without a possible name, is refused when it runs. So its keys are not
-        // reported.
+        // If the inner command belongs to this module or has an impossible name, the module refuses to run the command.
+        // So the module does not report its keys.
         let is_refused = |name: &[u8]| is_own(name) || !may_be_name(name);
         if inner.first().is_none_or(|name| is_refused(string_bytes(*name))) {
             return true;

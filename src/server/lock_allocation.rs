@@ -3,8 +3,8 @@
 //! No event reports every lock that leaves the keyspace: FLUSHALL and a full resync do not name locks, and RENAME
 //! reports a lock that continues under another name. But when the server frees a value, its lock is certainly gone.
 //!
-//! Most locks are released, and soon another lock is acquired. So the memory of a released lock is used again. The
-//! reuse saves the bookkeeping of the server's allocator, some 20 ns for an acquire and a release.
+//! The module uses the memory of a released lock for the next lock. This reuse saves the bookkeeping of the server's
+//! allocator, about 20 ns for an acquire and a release.
 
 use super::shared::Shared;
 use lazy_static::lazy_static;
@@ -19,8 +19,8 @@ const SPARE: usize = 64;
 /// only under the server's lock.
 static GIVEN: AtomicU64 = AtomicU64::new(0);
 
-/// The number of values that the server has freed for other reasons. Written by the server's own threads too: FLUSHALL
-/// ASYNC frees in the background.
+/// The number of values that the server has freed for other reasons. The server's own threads write this number too,
+/// because FLUSHALL ASYNC frees values in the background.
 static FREED: AtomicU64 = AtomicU64::new(0);
 
 /// The value that the module is deleting now. Another thread may free other values meanwhile.
@@ -58,10 +58,9 @@ pub fn give(lock: Box<Lock>) -> *mut Lock {
     Box::into_raw(lock)
 }
 
-/// Calls `delete`, by which the server deletes the key of a value. The server frees the value during the call. The
-/// server frees a value later, on another thread, only if freeing the value is costly (`freeObjAsync`). Another module
-/// may be notified and make this module delete a second value during the call. In this case the first value counts as
-/// freed for another reason.
+/// Calls `delete`, by which the server deletes the key of a value. The server frees the value during the call, because
+/// a lock without holders is cheap to free (`freeObjAsync`). During the call, another module may be notified and make
+/// this module delete a second value. In this case the first value counts as freed for another reason.
 pub fn deleting(value: *mut Lock, delete: impl FnOnce()) {
     DELETED.store(value, Ordering::Relaxed);
     delete();

@@ -56,7 +56,7 @@ unsafe extern "C" {
 }
 
 impl Context {
-    /// The socket of a client, from CLIENT LIST: the module API has no function for it.
+    /// The socket of a client, from CLIENT LIST, because the module API does not report sockets.
     pub fn socket(self, client: u64) -> Option<Socket> {
         let id = c_longlong::try_from(client).ok()?;
         let (list, by_id) = (c"LIST".as_ptr(), c"ID".as_ptr());
