@@ -295,8 +295,8 @@ impl SlotMove<'_> {
         // The reply is NOKEY if other clients have removed all keys of the batch meanwhile.
         let answer = source.call(command);
         if matches!(answer.redirection(), Some(Redirection::Moved(_))) {
-            // The source already knows that the target serves the slot, so it redirects MIGRATE. The source
-            // deletes the remaining keys itself.
+            // The source redirects MIGRATE, because the source already knows that the target serves the slot. The
+            // source deletes the remaining keys itself.
             return false;
         }
         assert!(matches!(&answer, Reply::Simple(text) if text == "OK" || text == "NOKEY"), "{answer:?}");

@@ -71,8 +71,8 @@ impl ProcessGroup {
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        // Without this signal, a child process of the server that rewrites the AOF would outlive the server and go on
-        // writing in the server's directory.
+        // This signal also kills the server's child processes. Otherwise a child process that rewrites the AOF would
+        // outlive the server and go on writing in the server's directory.
         let _ = self.signal_all(libc::SIGKILL);
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -50,8 +50,8 @@ pub struct Setup {
 enum Kind {
     /// A server for tests, with [`TEST_SETTINGS`].
     Tested,
-    /// A server for measurements, without [`TEST_SETTINGS`]. To find out whether the server has started, the
-    /// library reads the log and does not connect, so that no connection disturbs the measurement.
+    /// A server for measurements, without [`TEST_SETTINGS`]. The library waits for the start by the log and does not
+    /// connect, because a connection would disturb the measurement.
     Measured,
     /// A Sentinel.
     Sentinel,
@@ -268,12 +268,12 @@ impl Setup {
         let mut add = |line: &str| lines.push(line.to_owned());
         if self.kind == Kind::Tested {
             TEST_SETTINGS.iter().for_each(|line| add(line));
-            // More lines for all tests of a run, such as `io-threads 4`.
+            // Further lines for all tests of a run, such as `io-threads 4`, are in `LOCKWARD_CONFIG`.
             env::var("LOCKWARD_CONFIG").unwrap_or_default().split(';').for_each(&mut add);
         }
         if is_checked() {
-            // Some tests make a server crash. Without this line, the crashed server would check all memory, including
-            // the memory of the checker.
+            // Some tests make a server crash. Without this line, the crashed server would test all memory, including
+            // the memory of valgrind or a similar tool.
             add("crash-memcheck-enabled no");
         }
         self.config.iter().for_each(|line| add(line));

@@ -1,5 +1,5 @@
 //! Many steps of the wall clock while locks are held and clients wait. The test uses its own monotonic clock to check
-//! that each lease ends on time. As a control experiment, a TTL replaces the lease, and then the test finds errors.
+//! that each lease ends on time.
 
 use lockward_tests::{Client, Random, Reply, Server, Setup, WallClock, eventually, rounds};
 use std::fmt::Write as _;
@@ -92,7 +92,8 @@ struct Trial {
     /// The time for which the server has certainly run.
     ran: Duration,
     seen: Seen,
-    // This field is the last, so that the clients disconnect before the server ends.
+    // Rust drops the fields in this order. This field is the last, so that the clients disconnect before the server
+    // ends.
     _server: Server,
 }
 
@@ -149,8 +150,8 @@ impl Trial {
         }
     }
 
-    /// Steps the clock forward and soon back, `times` times. The time between a step back and the next step is longer
-    /// than a lease, so the lease ends without another step.
+    /// Steps the clock forward, and after a short random time back again, `times` times. The time between a step back
+    /// and the next step is longer than a lease, so the lease ends without another step.
     fn swing(&mut self, times: usize) {
         let step = Duration::from_secs(60);
         for _ in 0..times {

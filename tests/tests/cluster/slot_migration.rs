@@ -175,7 +175,7 @@ fn changes_made_while_a_slot_is_moved_move_with_it() {
     let mut c = first.waiter("lock C BLOCK 0 PX 600000");
     a.call("LOCK.RELEASE lock A");
     assert_eq!(b.reply().grant().holds, 1);
-    // This lease ends without a command, so the module must replicate its end from a background callback.
+    // B's lease ends without a command, so the module must replicate this end from a background callback.
     a.call("LOCK.RENEW lock B PX 50").int();
     let grant = c.reply().grant();
     assert_eq!(second.client().call("LOCK.INFO lock").error_word(), "MOVED");

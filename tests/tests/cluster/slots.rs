@@ -622,8 +622,8 @@ fn slots_with_held_and_contended_locks_move_under_load() {
         "{slots} slots of {each} locks: {grants} grants meanwhile; the last waiter got its error {slowest:?} after the move"
     );
     assert!(grants > usize::from(slots), "no load: {grants} grants");
-    // On a busy machine some replies are late, so the test allows half of them. If the module did not end the waits at
-    // once, all replies would be late.
+    // On a busy machine some replies are late, so up to half of the replies may be late. If the module did not end the
+    // waits at once, all replies would be late.
     assert!(
         late * 2 <= usize::from(slots) * each,
         "{late} of {} waiters got their error later than {SOON:?}",

@@ -30,7 +30,7 @@ fn names() -> Vec<Vec<u8>> {
         b"a name in the log",
     ];
     let long = [vec![0; 1_024], vec![0xff; 1_024], (0..1_024).map(|number| number as u8).collect()];
-    // `*` is left out: a request with the owner `*` makes the server create the name of the owner.
+    // `*` is left out, because for the owner `*` the server creates the name of the owner.
     let all: BTreeSet<Vec<u8>> = every.chain(odd.map(<[u8]>::to_vec)).chain(long).collect();
     all.into_iter().filter(|name| name != b"*").collect()
 }

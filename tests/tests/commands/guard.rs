@@ -535,7 +535,8 @@ fn a_blocking_command_of_another_module_is_refused() {
     assert_eq!(taken.items().len(), 3, "{taken:?}");
 }
 
-/// Redis 7.0 cannot run a blocking command for a module, and without COMMAND the module does not know that it blocks.
+/// This claim does not hold on Redis 7.0, which crashes if a module calls a blocking command of another module. Without
+/// COMMAND the module does not know which commands block.
 #[test]
 fn a_blocking_command_of_another_module_is_refused_without_command_too() {
     let server = Setup::new().beside_another().config("rename-command COMMAND \"\"").start();

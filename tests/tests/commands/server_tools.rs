@@ -49,7 +49,7 @@ fn the_slowlog_has_each_command_once_with_its_arguments() {
     a.see_blocked(1);
     a.call("LOCK.RELEASE lock A HOLDS 0");
     assert_eq!(b.reply().grant().holds, 1);
-    // B's command comes last: SLOWLOG shows a waiting command only after its wait has ended.
+    // B's command comes last, because SLOWLOG shows a waiting command only after its wait has ended.
     let expected =
         ["LOCK.ACQUIRE lock A PX 600000", "LOCK.RELEASE lock A HOLDS 0", "LOCK.ACQUIRE lock B BLOCK 0"];
     assert_eq!(slow(&mut a), expected);

@@ -397,8 +397,8 @@ fn an_unknown_name_in_loadex_fails_as_for_every_module() {
             assert_eq!(reply.error_word(), "ERR");
             assert_eq!(has_lock(&mut client), !server.has_redis(7, 2));
         }
-        // Some servers crash at this error with every module that has a data type, so this crash is not a fault of
-        // Lockward.
+        // After a wrong setting in LOADEX, some servers crash with every module that has a data type. So this crash is
+        // not a fault of Lockward.
         Err(_) => {
             let log = server.see_crash();
             assert!(log.contains("Loadex configurations were not applied"), "{log}");

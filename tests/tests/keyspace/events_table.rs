@@ -410,8 +410,7 @@ fn a_replica_publishes_a_lease_end_found_by_the_module_like_its_primary() {
     let primary = Server::start();
     held_briefly(&mut primary.client());
     let mut b = primary.waiter("lock B BLOCK 0");
-    // Without a TTL, only the module can find that the lease is over. With a TTL, the server would expire the key
-    // first, when the module reads the key.
+    // Without a TTL on the key, only the module can end the lease.
     primary.client().call("PERSIST lock");
     let replica = Server::start_replica_of(&primary);
     let mut audience = Audience::of(&replica);

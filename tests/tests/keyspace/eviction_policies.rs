@@ -187,8 +187,8 @@ fn no_lock_has_two_holders_after_a_restart_under_memory_pressure() {
 
 #[test]
 fn a_lock_is_kept_although_the_server_gets_below_its_limit_during_the_eviction() {
-    // The end of a rehash frees a hash table. If this happens during an eviction, the used memory falls below
-    // the limit at once. Each event loop pass runs one command here, so each eviction is the first in its
+    // At the end of a rehash, the server frees a hash table. If a rehash ends during an eviction, the used memory falls
+    // below the limit at once. The test sends the commands one by one, so each eviction is the first in its event loop
     // pass.
     let server = Server::start();
     let mut client = server.client();

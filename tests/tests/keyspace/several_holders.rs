@@ -420,7 +420,7 @@ fn the_memory_of_very_many_holders_is_given_back() {
     }
 }
 
-/// The module remembers the new name for each grant that is not delivered yet. It must not do so for each holder.
+/// The module must remember the new name only for each grant that is not delivered yet, and not for each holder.
 #[test]
 fn a_rename_of_a_lock_with_many_holders_takes_no_memory_while_a_grant_is_delivered() {
     let (_server, mut client, mut b) = Server::start_contended();

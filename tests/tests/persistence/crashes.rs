@@ -187,8 +187,8 @@ fn check_rivals(key: &str, tenures: &[Tenure], found: Option<&Holder>, outcome: 
 ///
 /// The server itself removes only a torn command at the end of the AOF, and keeps the MULTI of an incomplete
 /// transaction. The server then appends new commands after this MULTI, and the next restart loses all these commands
-/// (https://github.com/valkey-io/valkey/pull/4342). For example, the server writes a transaction when a command stores
-/// a key whose TTL has passed. The transaction contains the deletion of the old key, and the command.
+/// (https://github.com/valkey-io/valkey/pull/4342). The server writes a transaction, for example, when a command stores
+/// a key whose TTL has passed.
 fn mend(server: &Server) {
     let path = appended_files(server).pop().expect("an AOF");
     let aof = fs::read(&path).expect("an AOF");

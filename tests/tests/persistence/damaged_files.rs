@@ -282,8 +282,8 @@ fn an_aof_rewrite_saves_the_commands_after_a_torn_transaction() {
         commands_in(&recording.aof).into_iter().find(|(_, end)| *end > begin + MULTI.len()).expect("more");
     let cut = first + 5;
     recording.start_cut(cut).expect("a start");
-    // The AOF still has the MULTI of the torn transaction. Without this rewrite, the next restart would lose all
-    // commands after the MULTI.
+    // The AOF still has the MULTI of the torn transaction. Without a rewrite of the AOF, the next restart would lose
+    // all commands after the MULTI.
     let mut client = recording.server.client();
     assert!(!matches!(client.call("BGREWRITEAOF"), Reply::Error(_)));
     eventually("the AOF is rewritten", || {
@@ -403,7 +403,7 @@ fn assert_sound(server: &Server, what: &str) {
 fn no_damage_to_an_aof_crashes_the_server() {
     let mut random = Random::new();
     let mut recording = recording();
-    // The server's default setting: when a command of the AOF fails, the server logs the error and continues.
+    // With the server's default setting `ignore`, the server logs an error of a command in the AOF, and continues.
     recording.server.change_setup(|setup| setup.config("propagation-error-behavior ignore"));
     let (mut loads, mut refusals, mut logged) = (0, 0, 0);
     for _ in 0..rounds(25, 400) {

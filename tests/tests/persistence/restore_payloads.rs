@@ -231,7 +231,7 @@ fn see_lock_like_any_other(client: &mut Client, key: &str, what: &str) {
 
 #[test]
 fn a_restored_lease_of_any_length_can_be_saved_loaded_renewed_and_replicated() {
-    // An earlier version saved the longest lease in a snapshot, but refused it at the load, so the server did not
+    // If the module saved the longest lease in a snapshot, but refused this lease at the load, the server would not
     // start.
     let (mut primary, mut client, frame, now) = credulous_with(Setup::new().config("save 3600 1000000"));
     let replica = Server::start_replica_of(&primary);
@@ -575,7 +575,7 @@ fn very_many_holders_come_back_from_an_aof_of_commands() {
     assert_eq!(client.call("DEBUG DIGEST"), before);
 }
 
-/// A copy of such a lock would block the server for a second.
+/// A copy of a lock with a million holders would block the server for a second.
 #[test]
 fn a_lock_with_a_million_holders_is_unlinked_without_a_copy() {
     let count = rounds(300_000, 1_000_000);

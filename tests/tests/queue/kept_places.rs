@@ -316,8 +316,8 @@ fn a_release_leaves_waits_that_name_no_count() {
 #[test]
 fn giving_up_a_kept_place_lets_the_waiters_behind_it_in() {
     let (server, mut a) = start_held_with("SHARED");
-    // When W's wait limit is reached, W's kept place holds back the waiters behind it. The release ends the place,
-    // so the reader is granted the lock at once.
+    // When W's wait limit is reached, W's kept place holds back the waiters behind it. The LOCK.RELEASE for W ends this
+    // place, so the reader is granted the lock at once.
     for number in 0..20 {
         let mut w = server.client();
         assert!(w.call(format!("LOCK.ACQUIRE lock W BLOCK 5 {KEEP}")).is_null());

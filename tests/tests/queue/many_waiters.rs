@@ -1,4 +1,4 @@
-//! Thousands of waiters arrive, and disconnect or are served. The server keeps no data about these waiters.
+//! Thousands of waiters arrive, and disconnect or are served. Afterwards the server has no data about these waiters.
 
 use lockward_tests::{Client, Crowd, Reply, Server, Setup, appended_commands, eventually, rounds};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +32,7 @@ const VANISH: [(&str, Vanish); 3] = [
 
 /// Waits until the server uses no more memory than `before` plus the memory that it keeps for later waiters: tables
 /// with spare capacity, and a few internal clients. The wait is necessary because the server has an internal client of
-/// 18 KB for each blocked client, and frees only some hundred internal clients per second.
+/// 18 KB for each blocked client, and frees only a few hundred internal clients per second.
 #[track_caller]
 fn see_memory_back(client: &mut Client, before: i64, count: usize) {
     let kept = 500_000 + 150 * count as i64;

@@ -241,8 +241,8 @@ fn a_grant_that_its_owner_asks_for_again_a_little_later_is_not_taken_back() {
     let kill = format!("CLIENT KILL ID {}", queue[0].client_id);
     let mut again = server.client();
     again.call("PING");
-    // The server sleeps after it has killed B, while B's owner asks again. So the server reads this request only in the
-    // next event loop pass.
+    // After the server has killed B, the server sleeps, and B's owner sends a new request. So the server reads this
+    // request only in the next event loop pass.
     a.send_all(["MULTI", "LOCK.RELEASE lock A", &kill, "DEBUG SLEEP 0.1", "EXEC"]);
     assert!(b.is_closed());
     let grant = again.acquire("lock B HOLDS 1");

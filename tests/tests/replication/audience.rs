@@ -182,7 +182,7 @@ fn a_replica_that_attaches_while_clients_lock_misses_nothing() {
 
 /// Waits until no rewrite of the AOF is running or scheduled.
 fn see_no_rewrite(client: &mut Client) {
-    // The order of the two conditions matters: a scheduled rewrite may be running a moment later.
+    // The order of the two conditions matters, because a scheduled rewrite may be running a moment later.
     eventually("no rewrite of the AOF", || {
         client.stat("persistence", "aof_rewrite_scheduled") == 0
             && client.stat("persistence", "aof_rewrite_in_progress") == 0

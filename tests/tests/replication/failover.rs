@@ -72,8 +72,7 @@ fn after_the_documented_safe_failover_the_holder_goes_on_and_others_wait() {
     });
 
     let mut alice = primary.client();
-    // The primary has just started and is in quarantine. Without this setting, the primary would not grant
-    // the lock.
+    // The primary has just started, and would not grant the lock during its quarantine.
     assert_eq!(alice.call("CONFIG SET lock.quarantine 0"), Reply::ok());
     let token = alice.acquire("order:42 alice HOLDS 1").token;
     let renewal = format!("LOCK.RENEW order:42 alice TOKEN {token} HOLDS 1");

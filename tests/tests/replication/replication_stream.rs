@@ -298,7 +298,7 @@ fn a_replicated_change_contains_exactly_what_has_changed() {
         format!("{next} holds 2"),
     ];
     assert_eq!(changes(&stream.next_command()), handed_over);
-    // The key has no TTL, so that the module ends the lease. With a TTL, the server could expire the key first.
+    // Without a TTL on the key, only the module can end the lease.
     a.call_all(["LOCK.RENEW lock B PX 300", "PERSIST lock"]);
     let last = c.reply().grant().token;
     assert_eq!(changes(&stream.next_command()), [format!("B has {next}, holds 2, slots 1, lease 300")]);
@@ -413,7 +413,7 @@ fn very_many_leases_that_are_over_are_replicated_as_one_change() {
     let (begun, lease) = (Instant::now(), LEASE.as_millis());
     a.call_all((0..HOLDERS).map(|number| format!("LOCK.ACQUIRE lock owner-{number} SHARED PX {lease}")));
     let granted = Instant::now();
-    // The key has no TTL, so that the module ends the leases. With a TTL, the server could expire the key first.
+    // Without a TTL on the key, only the module can end the leases.
     assert_eq!(a.call("PERSIST lock"), Reply::Int(1));
     let mut w = server.waiter("lock W BLOCK 0 PX 50000");
     stream.commands(&mut a);

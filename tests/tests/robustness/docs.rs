@@ -145,7 +145,7 @@ fn every_page_can_be_found() {
     let mut next = vec![first];
     while let Some(name) = next.pop() {
         let folder = Path::new(&name).parent().expect("a folder");
-        // Each page must have a link on an index page (README.md). A link on another page is not enough.
+        // Each page must have a link on an index page (README.md).
         let is_index = name.ends_with("/README.md");
         for target in links(&pages[&name]).filter(|_| is_index) {
             let there = folder.join(target.split('#').next().unwrap_or_default()).display().to_string();
@@ -164,7 +164,7 @@ fn every_page_can_be_found() {
 fn every_error_is_documented() {
     let source = read(&root().join("src/errors.rs"));
     let page = read(&root().join("docs/errors.md"));
-    // Errors that the module uses internally and no client receives. These errors need no documentation.
+    // These internal errors, which no client receives, need no documentation.
     let internal = [
         "ERR malformed changes, or changes of a later version of the module",
         "ERR invalid expire time, too long",

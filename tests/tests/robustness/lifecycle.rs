@@ -1,8 +1,8 @@
 //! The module is loaded, upgraded, downgraded and removed, both as docs/operating.md describes and in wrong
 //! ways.
 //!
-//! The next version exists only for these tests: see tests/next-version.patch. This version cannot read a lock that the
-//! next version has written for an owner whose name begins with `next`.
+//! The next version exists only for these tests: see tests/next-version.patch. The present version cannot read a lock
+//! that the next version has written for an owner whose name begins with `next`.
 
 use lockward_tests::{Client, Reply, Server, Setup, eventually};
 use std::fs;

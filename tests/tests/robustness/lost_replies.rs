@@ -208,8 +208,8 @@ fn a_wait_whose_connection_is_lost_keeps_its_queue_position_for_the_repeat() {
     assert_eq!(c.reply().grant().holds, 1);
 }
 
-/// If the reply with B's grant is lost, B's repeat gets the same grant. If B's connection is cut at about the time of
-/// the grant, either C gets the lock or B's repeat gets the grant.
+/// If the reply with B's grant is lost, B's repeated request gets the same grant. If B's connection is cut at about the
+/// time of the grant, either C gets the lock or B's repeated request gets the grant.
 #[test]
 fn a_lost_grant_is_found_by_the_repeat_or_passed_on() {
     let server = Server::start();

@@ -321,10 +321,10 @@ fn a_full_resync_counts_a_lease_from_its_arrival_although_the_replicas_clock_is_
 fn a_renewal_that_a_promoted_replica_has_missed_can_be_repeated() {
     let server = Server::start_with("quarantine 600000");
     let mut a = server.client();
-    // This LOCK.RENEW with a short lease puts the server into the state of a promoted replica that has missed the last
-    // renewal: the tenure still has the lease from before this renewal.
+    // The server plays a promoted replica that has missed the last renewal: the tenure still has the short lease from
+    // before the missed renewal.
     assert_eq!(a.call("LOCK.RENEW lock A TOKEN 4711 PX 2000"), Reply::Int(4_711));
-    // The key has no TTL, so that the module ends the lease. With a TTL, the server could expire the key first.
+    // Without a TTL on the key, only the module can end the lease.
     assert_eq!(a.call("PERSIST lock"), Reply::Int(1));
     let mut b = server.waiter("lock B BLOCK 0");
     eventually("the lease is over", || a.info("lock").is_none());
