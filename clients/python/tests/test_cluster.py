@@ -149,6 +149,47 @@ def test_a_silent_node_does_not_delay_what_a_caller_gives_back_to_another_node(n
     eventually(lambda: not holders(nodes[silent].client(), names[silent]))
 
 
+@pytest.mark.parametrize("silent", [0, 1])
+def test_a_silent_node_does_not_delay_the_release_at_another_node(nodes: Any, silent: int) -> None:
+    cluster, direct = RedisCluster(port=nodes[0].port, host="127.0.0.1"), nodes[1 - silent].client()
+    names = ["b", NAME]  # in the order in which the client asks for them
+    locks = [Lock(cluster, name) for name in names]
+    both = MultiLock(locks, timeout=1000, patience=60, response_limit=60, thread_local=False)
+    assert both.acquire()
+    nodes[silent].stop()
+    try:
+        releasing = threading.Thread(target=both.release, daemon=True)
+        releasing.start()
+        eventually(lambda: not holders(direct, names[1 - silent]))
+    finally:
+        nodes[silent].resume()
+    releasing.join(20)
+    assert not releasing.is_alive() and not holders(nodes[silent].client(), names[silent])
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_a_cancelled_call_for_several_nodes_asks_no_node_again(nodes: Any, silent: int) -> None:
+    async def main() -> None:
+        cluster, direct = AsyncCluster(host="127.0.0.1", port=nodes[0].port), nodes[1 - silent].client()
+        names = ["b", NAME]
+        await cluster.initialize()
+        both = lockward.asyncio.MultiLock([lockward.asyncio.Lock(cluster, name) for name in names], timeout=1000)
+        nodes[silent].stop()
+        try:
+            acquiring = asyncio.create_task(both.acquire())
+            await eventually_in_loop(lambda: holders(direct, names[1 - silent]))
+            acquiring.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await acquiring
+        finally:
+            nodes[silent].resume()
+        for node, name in zip(nodes, names):
+            await eventually_in_loop(lambda node=node, name=name: not holders(node.client(), name))
+        await (cluster.aclose() if hasattr(cluster, "aclose") else cluster.close())
+
+    asyncio.run(main())
+
+
 def remove_slot(cluster: Any) -> None:
     """Remove the slot from the client's map, as if no node had the slot when the client loaded the map."""
     cluster.nodes_manager.slots_cache.pop(cluster.keyslot(NAME), None)

@@ -115,6 +115,28 @@ def test_a_grant_that_is_nonsense_is_refused_and_given_back(module: Any, scripte
     assert asked == [b"LOCK.ACQUIRE", b"LOCK.RELEASE"]
 
 
+def test_a_lock_whose_invalid_downgrade_had_no_reply_stays_held_with_its_old_kind(scripted: Any) -> None:
+    replies, renewals = {"downgrade": b""}, []
+
+    def answer(words: list[bytes]) -> bytes:
+        if words[0] == b"LOCK.ACQUIRE":
+            return b"*3\r\n:7\r\n:1\r\n:1500\r\n"
+        if b"SLOTS" in words:
+            return replies["downgrade"]
+        renewals.append(words)
+        return b":7\r\n"
+
+    own = redis.Redis(port=scripted(answer).port)
+    lock = lockward.Lock(own, "a", patience=0.2)
+    assert lock.acquire()
+    with pytest.raises(UnreachableError):
+        lock.downgrade(slots=0)
+    sent = len(renewals)
+    replies["downgrade"] = b"-ERR value is out of range\r\n"
+    eventually(lambda: len(renewals) > sent + 2 or not lock.held)
+    assert lock.held
+
+
 @pytest.mark.parametrize("reply", [b"-LOADING the dataset\r\n", b"-MOVED 1 127.0.0.1:1\r\n"])
 def test_a_call_that_does_not_wait_is_not_busy_but_unreachable_if_no_server_serves(
     module: Any, scripted: Any, reply: bytes

@@ -8,21 +8,19 @@ from collections.abc import Awaitable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import partial
-from itertools import chain
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any, Callable, ClassVar, Generic, TypeVar, Union, cast
 
 import redis.asyncio
-from redis._parsers import BaseParser
-from redis.exceptions import LockError, ResponseError
+from redis.exceptions import LockError
 
-from . import _protocol as protocol
-from ._protocol import Acquisition, Call
-from ._runtime import Runtime, Turn, logger, new_owner, runtime_of
-from ._tenure import Holding, Request, Tenure, unpack
-from ._wire import FOREVER, Command, decoded, error_code, millis
-from .errors import LockLostError, UnreachableError, lock_error, lost, readable, refused
+from . import _call
+from ._acquire import Acquisition
+from ._runtime import Runtime, logger, new_owner, runtime_of
+from ._tenure import NOTHING, Holding, Tenure, kind_words, unpack
+from ._wire import FOREVER, millis
+from .errors import LockLostError, UnreachableError, lock_error, lost, readable
 
 Number = Union[int, float]
 Name = Union[str, bytes, memoryview]
@@ -45,20 +43,12 @@ _OF_A_LEADER = {
     "raise_on_release_error": "a candidate that has lost the lock waits again",
 }
 _OF_A_HANDLE = (*_OF_A_KIND, "timeout", "lease", "hold_limit", "auto_renewal", "owner")
-#: The holding of a caller that holds nothing.
-NOTHING = Holding(b"", 0, [], None, None, False, is_over=True, pid=0)
 
 
 def refuse(options: dict[str, Any], **reasons: str) -> None:
     """TypeError if an option would have no effect. The reason says what to do instead."""
     for option in reasons.keys() & options.keys():
         raise TypeError(f"{option} would have no effect: {reasons[option]}")
-
-
-def kind(shared: bool, slots: int | None, weight: int | None = None) -> Command:
-    """The arguments of a command that name the kind of a lock."""
-    numbers = [word for word in (("SLOTS", slots), ("WEIGHT", weight)) if word[1] is not None]
-    return (*(("SHARED",) if shared else ()), *chain(*numbers))
 
 
 def check_client(client: Any, asynchronous: bool) -> None:
@@ -151,7 +141,7 @@ class LockBase(Generic[E, B, N]):
         self._owner = self.owner.encode() if isinstance(self.owner, str) else self.owner
         self._encode = self.redis.get_encoder().encode
         #: The keys in the order in which the client acquires them, each with the kind of its lock.
-        self._parts = [(bytes(self._encode(self.name)), kind(self.shared, self.slots, self.weight))]
+        self._parts = [(bytes(self._encode(self.name)), kind_words(self.shared, self.slots, self.weight))]
         self._enters_held = False  # the context manager releases the lock, but has not acquired it
         self._next_lost: Any = None
         self._latest: Callable[[], Holding | None] = lambda: NOTHING
@@ -180,10 +170,46 @@ class LockBase(Generic[E, B, N]):
         return runtime_of(self.redis, self._kind)
 
     @property
+    def _own(self) -> Holding:
+        """The holding that the caller has acquired, or `NOTHING`."""
+        holdings, caller = self._place()
+        return holdings.get(caller, NOTHING)
+
+    @property
     def _holding(self) -> Holding:
         """The holding that the caller may release, or `NOTHING`."""
         holdings, caller = self._place()
         return holdings.get(caller) or next(iter(holdings.values()), NOTHING)
+
+    def _new_holding(self, token: str | bytes | None) -> Holding:
+        named = token.encode() if isinstance(token, str) else None if token is None else bytes(token)
+        lease = self.timeout or self.lease
+        if self.hold_limit is not None and (lease or self.hold_limit <= _DEFAULT_LEASE):
+            lease = min(lease or self.hold_limit, self.hold_limit)
+        # With redis-py, two acquisitions with the same token exclude each other. So their owners must differ.
+        owner = self._owner or (b"" if named is None else named + b":") + new_owner()
+        tenures = [Tenure(key, kind) for key, kind in self._parts]
+        # While the caller waits for a key, the client always renews the keys that are granted.
+        is_renewed = self._is_renewed or len(tenures) > 1
+        return Holding(owner, millis(lease) if lease else 0, tenures, self._kind.event(), named, is_renewed)
+
+    def _holds_already(self, waits: bool = False) -> bool:
+        """Whether the caller holds the lock, and another acquisition would wait for itself or hold the lock twice."""
+        own = self._own
+        waits_for_itself = own.is_renewed and waits and self.thread_local
+        return own.held and (waits_for_itself or any(kind for _, kind in self._parts))
+
+    def _keep(self, holding: Holding) -> bool:
+        """Store a granted holding. Return False if another caller has acquired this object's lock meanwhile."""
+        for tenure in holding.tenures:  # if the owner is named, both acquisitions are one tenure: do not release it
+            tenure.is_pending = self._owner is None
+        if self._holds_already():
+            return False
+        holding.is_renewed = self._is_renewed
+        if self.hold_limit is not None:
+            holding.end = holding.granted_at + self.hold_limit
+        self._store(holding)
+        return True
 
     def _store(self, holding: Holding) -> None:
         holdings, caller = self._place()
@@ -306,27 +332,29 @@ class LockBase(Generic[E, B, N]):
 
         UnreachableError if no server answers. The client does not renew the lock any more, so the lock ends with its lease.
         """
-        return self._run(self._release())
+        return self._run(_call.release(self))
 
     def extend(self, additional_time: Number, replace_ttl: bool = False) -> B:
         """Add seconds to the lease. With ``replace_ttl``, the lease is this number of seconds from now."""
         now = FOREVER if replace_ttl else monotonic()
-        return self._run(self._renew("extend", lambda _, tenure: max(0.0, tenure.deadline - now) + additional_time))
+        return self._run(
+            _call.renew(self, "extend", lambda _, tenure: max(0.0, tenure.deadline - now) + additional_time)
+        )
 
     def reacquire(self) -> B:
         """Start the lease of ``timeout`` again."""
-        return self._run(self._renew("reacquire", lambda *_: self.timeout or 0))
+        return self._run(_call.renew(self, "reacquire", lambda *_: self.timeout or 0))
 
     def renew(self) -> N:
         """Start the lease again. Programs rarely need this method, because the client renews locks itself."""
-        return self._run(self._renew("renew", lambda holding, _: holding.lease / 1000, needs_timeout=False))
+        return self._run(_call.renew(self, "renew", lambda holding, _: holding.lease / 1000, needs_timeout=False))
 
     def downgrade(self, shared: bool = False, slots: int | None = None) -> N:
         """Let other owners hold the lock together with this owner: as readers (``shared``), or in the ``slots`` of a semaphore.
 
         The token does not change.
         """
-        return self._run(self._downgrade(shared, slots))
+        return self._run(_call.downgrade(self, shared, slots))
 
     def guarded(self, *command: Any) -> Any:
         """Run a command only while the server has this tenure: send LOCK.GUARD with the token. Return the command's reply.
@@ -339,15 +367,15 @@ class LockBase(Generic[E, B, N]):
         and the lock stays held. If the reply is lost, the client does not repeat the command. So after an UnreachableError or
         a cancellation, the command may have run.
         """
-        return self._run(self._guarded(command))
+        return self._run(_call.guarded(self, command))
 
     def locked(self) -> B:
         """Whether any owner holds the lock at the server."""
-        return self._run(self._locked())
+        return self._run(_call.is_locked(self))
 
     def owned(self) -> B:
         """Whether this lock object holds the lock at the server."""
-        return self._run(self._owned())
+        return self._run(_call.is_owned(self))
 
     @classmethod
     def resume(cls, redis: Any, handle: str, **options: Any) -> Any:
@@ -359,185 +387,26 @@ class LockBase(Generic[E, B, N]):
         lock._parts = [(tenure.key, tenure.kind) for tenure in tenures]
         end = FOREVER if left is None else monotonic() + left
         holding = Holding(owner, lease, tenures, lock._kind.event(), token, is_renewed, holds, end)
-        return lock._run(lock._resume(holding))
+        return lock._run(_call.resume(lock, holding))
 
     # The coroutines that run these methods.
 
-    def _call(self, limit: float | None = 0) -> Call:
-        return Call(self._runtime, self.patience, self.response_limit, limit)
-
-    async def _acquire(self, blocking: bool | None, blocking_timeout: Number | None, token: str | bytes | None) -> bool:
-        limit: Number | None = self.blocking_timeout if blocking_timeout is None else blocking_timeout
-        if not (self.blocking if blocking is None else blocking):
-            limit = 0
-        call = self._call(None if limit is None else max(0, limit))
-        is_held = await self._reenter(call)
-        if is_held is not None:
-            return is_held
-        self._check_alone(waits=limit is None)
-        named = token.encode() if isinstance(token, str) else None if token is None else bytes(token)
-        lease = self.timeout or self.lease
-        if self.hold_limit is not None and (lease or self.hold_limit <= _DEFAULT_LEASE):
-            lease = min(lease or self.hold_limit, self.hold_limit)
-        waits = call.waits and len(self._parts) == 1  # the first round tries several keys without waiting
-        while not is_held:
-            tenures = [Tenure(key, kind) for key, kind in self._parts]
-            # If the program names no owner, each round has a new owner: a late release of an earlier round must not end a
-            # grant. With redis-py, two acquisitions with the same token exclude each other, so their owners must differ.
-            owner = self._owner or (b"" if named is None else named + b":") + new_owner()
-            # While the caller waits for a key, the client always renews the keys that are granted.
-            is_renewed = self._is_renewed or len(tenures) > 1
-            holding = Holding(owner, millis(lease) if lease else 0, tenures, self._kind.event(), named, is_renewed)
-            try:
-                is_held = await Acquisition(self, call, holding).run(waits, partial(self._keep, holding))
-                if not is_held and (waits == call.waits or call.is_late()):
-                    return False
-            except LockLostError:  # a key was lost before the program held the lock: begin again
-                if not call.waits:
-                    raise
-                await self._runtime.sleep(0.05)  # a pause, because the lease may be shorter than a round trip
-            except LockError as error:  # only `_check_alone` raises LockError itself, and not a subclass
-                if not self.reentrant or type(error) is not LockError:
-                    raise
-                return await self._acquire(blocking, blocking_timeout, token)
-            waits = call.waits
-        return True
-
-    def _keep(self, holding: Holding) -> None:
-        """Store a granted holding. LockError if another caller has acquired this object's lock meanwhile."""
-        for tenure in holding.tenures:  # if the owner is named, both acquisitions are one tenure: do not release it
-            tenure.is_pending = self._owner is None
-        self._check_alone()
-        holding.is_renewed = self._is_renewed
-        if self.hold_limit is not None:
-            holding.end = holding.granted_at + self.hold_limit
-        self._store(holding)
-
-    def _check_alone(self, waits: bool = False) -> None:
-        """LockError if the caller holds the lock, and would wait for itself or hold the lock twice."""
-        holdings, caller = self._place()
-        own = holdings.get(caller, NOTHING)
-        if own.held:
-            waits_for_itself = own.is_renewed and waits and self.thread_local
-            if waits_for_itself or any(kind for _, kind in self._parts):
-                raise lock_error(LockError, "The caller holds the lock already (reentrant=True?)", self.name)
-
-    async def _reenter(self, call: Call) -> bool | None:
-        """Acquire one more hold. Return None if the caller does not hold the lock, or does not hold it any more."""
-        holdings, caller = self._place()
-        holding = holdings.get(caller, NOTHING)
-        if holding.pid != os.getpid() or not self.reentrant:
-            return None
-        with Turn(self._runtime, holding.turns, 1) as turn:
-            await call.wait_for(turn)
-            if holding.is_over:
-                return None
-            return await Acquisition(self, call, self._current("acquire once more")).run(call.waits)
-
-    async def _release(self) -> None:
-        holding = self._holding
-        if holding is NOTHING:
-            raise lock_error(LockError, "Cannot release a lock that's not owned or is already unlocked.", self.name)
-        if holding.pid != os.getpid():
-            raise lost("release", self.name)
-        await self._release_one(holding)
-
-    async def _release_one(self, holding: Holding) -> None:
-        call = self._call()
-        with Turn(call.runtime, holding.turns, 1) as turn:
-            try:
-                await call.wait_for(turn)
-            except BaseException as error:
-                if not isinstance(error, (Exception, GeneratorExit)):  # interrupted: release in the background
-                    self._runtime.start(self._release_one(holding))
-                raise
-            if holding.is_over:
-                raise lock_error(LockError, "Cannot release a lock that's already unlocked.", self.name)
-            if not holding.held:
-                self._runtime.lose(holding)
-                self._forget(holding)
-                await self._release_others(holding, call)
-                raise lost("release", self.name)
-            await protocol.release(holding, call, self._owner is not None, partial(self._forget, holding))
-
-    async def _release_others(self, holding: Holding, call: Call) -> None:
-        """Release the keys of a lock of several keys. The lock is lost, but some of its keys may still be held."""
-        if len(holding.tenures) > 1:
-            requests = [Request(tenure.key, holding.release_command(tenure)) for tenure in holding.tenures]
-            await call.give_up(requests, None, self._owner is not None)
-
-    async def _renew(self, verb: str, lease_of: Callable[..., Number], needs_timeout: bool = True) -> bool:
-        """Set the leases to the numbers of seconds that `lease_of` returns."""
-        holding = self._current(verb)
-        if needs_timeout and self.timeout is None:
-            raise lock_error(LockError, f"Cannot {verb} a lock with no timeout", self.name)
-        leases = {tenure: millis(lease_of(holding, tenure)) for tenure in holding.tenures}
-        await protocol.renew(holding, self._call(), verb, leases)
-        return True
-
-    async def _downgrade(self, shared: bool, slots: int | None) -> None:
-        holding, call = self._current("downgrade"), self._call()
-        for tenure in holding.tenures:
-            former = tenure.former = tenure.kind
-            weight = former[-1] if "WEIGHT" in former and not shared else None
-            # Later renewals name the new kind, even if no reply arrives.
-            asked = tenure.kind = kind(shared, slots, weight)
-            try:
-                await protocol.renew(holding, call, "downgrade", {tenure: holding.lease})
-            except LockError:
-                if tenure.kind is asked:
-                    tenure.kind, tenure.former = former, asked
-                raise
-
-    async def _guarded(self, command: Command) -> Any:
-        holding = self._current("guard a command with")
-        if len(holding.tenures) > 1:
-            raise TypeError("a guarded command needs a lock of one key, because the server checks only one key")
-        encoded = tuple(bytes(self._encode(each)) for each in command)
-        reply = await protocol.guarded(holding, encoded, self._call())
-        if isinstance(reply, ResponseError):
-            raise BaseParser.parse_error(str(reply))  # type: ignore[no-untyped-call]
-        return decoded(reply, self.redis.get_encoder().decode)
-
-    async def _query(self, commands: list[Command], *expected: str) -> list[Any]:
-        """Send commands that change nothing. Return the replies, which may be errors with an `expected` code."""
-        requests = [Request(command[1], command) for command in commands]
-        await self._call().ask(requests)
-        for request in requests:
-            if request.code and request.code not in expected:
-                raise refused(request.reply, self.name)
-        return [request.reply for request in requests]
-
-    async def _locked(self) -> bool:
-        replies = await self._query([("LOCK.INFO", key) for key, _ in self._parts])
-        return any(reply is not None for reply in replies)
-
-    async def _owned(self) -> bool:
-        holding = self._holding
-        if holding.pid != os.getpid():
-            return False
-        commands = [("LOCK.GUARD", tenure.key, tenure.token) for tenure in holding.tenures]
-        return not any(map(error_code, await self._query(commands, "FENCED", "WRONGTYPE")))
-
-    async def _resume(self: L, holding: Holding) -> L:
-        call = self._call()
-        try:
-            await protocol.renew(holding, call, "resume")
-        except LockLostError:
-            await self._release_others(holding, call)
-            raise
-        self._store(holding)
-        return self
+    async def _acquire(
+        self, blocking: bool | None = None, limit: Number | None = None, token: str | bytes | None = None
+    ) -> bool:
+        limit = self.blocking_timeout if limit is None else limit
+        waits = self.blocking if blocking is None else blocking
+        return await Acquisition(self, 0 if not waits else limit and max(0, limit)).run(token)
 
     async def _enter(self: L) -> L:
         enters_held, self._enters_held = self._enters_held, False
-        if not enters_held and not (await self._acquire(None, None, None)):
+        if not enters_held and not (await self._acquire()):
             raise lock_error(LockError, "Unable to acquire lock within the time specified", self.name)
         return self
 
     async def _exit(self) -> None:
         try:
-            await self._release()
+            await _call.release(self)
         except LockError:
             if self.raise_on_release_error:
                 raise
@@ -608,7 +477,7 @@ class SemaphoreBase(Generic[L]):
         return lock._run(self._acquire(lock, blocking, timeout))
 
     async def _acquire(self, lock: L, blocking: bool | None, timeout: Number | None) -> L | None:
-        return lock if (await lock._acquire(blocking, timeout, None)) else None
+        return lock if (await lock._acquire(blocking, timeout)) else None
 
 
 async def lead(make: Callable[..., L], run: Callable[[L], Awaitable[T]], options: dict[str, Any]) -> T:
@@ -617,7 +486,7 @@ async def lead(make: Callable[..., L], run: Callable[[L], Awaitable[T]], options
     while True:
         lock = make(blocking=True, blocking_timeout=None, thread_local=False, **options)
         try:
-            await lock._acquire(None, None, None)
+            await lock._acquire()
         except UnreachableError:
             continue
         try:
@@ -629,4 +498,4 @@ async def lead(make: Callable[..., L], run: Callable[[L], Awaitable[T]], options
                 raise
         finally:
             with suppress(LockError, UnreachableError):  # the lock was lost, or it ends with its lease
-                await lock._release()
+                await _call.release(lock)

@@ -13,8 +13,10 @@ import ast
 import base64
 import os
 import re
+from asyncio import CancelledError
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from time import monotonic
 from typing import Any, Callable
 
@@ -41,6 +43,15 @@ class Tenure:
     failures: int = 0  # the number of failed renewals since the last success
     requests: list[Request] = field(default_factory=list)  # the requests in progress that set the lease
     former: Command | None = None  # the kind before the last downgrade; after a refused downgrade, the refused kind
+
+    def reject(self, kind: Command) -> None:
+        """The server refuses this kind. So name the other kind from now on.
+
+        Either the server refuses a downgrade whose first reply was lost. Or it has executed the first request of a
+        downgrade, and has refused a repeat.
+        """
+        if self.former is not None and self.kind == kind:
+            self.kind, self.former = self.former, self.kind
 
 
 @dataclass(eq=False)
@@ -71,6 +82,7 @@ class Request:
     lost_replies = 0  # the number of attempts that the server may have executed, and that had no valid reply
     failures = 0  # the number of failed attempts
     is_shortened = False
+    is_cancelled = False  # whether the caller has left, so that another thread must not send the request any more
 
     def __post_init__(self) -> None:
         if self.tenure is not None:
@@ -80,6 +92,8 @@ class Request:
         """The command for the attempt that begins now."""
         self.sent = monotonic()
         self.lost_replies += 1  # the reply counts as lost until it is read
+        if self.is_cancelled:
+            raise CancelledError("the caller has left")
         self.command = self.make(self.tenure, self.holds, self.lease) if callable(self.make) else self.make
         if self.tenure is not None:
             if len(self.tenure.requests) > 1:
@@ -200,11 +214,8 @@ class Holding:
         elif self.is_renewed and request.shorten():
             tenure.renew_at = 0.0
         else:
-            asked = request.command[9:]  # the kind: see `renew_command`
-            if request.code == "LIMIT" and tenure.former is not None and asked == tenure.kind:
-                # The server has the other kind. Either it refuses a downgrade whose first reply was lost. Or it has executed
-                # the first request of a downgrade, and has refused a repeat.
-                tenure.kind, tenure.former = tenure.former, tenure.kind
+            if request.code in ("LIMIT", "ERR"):
+                tenure.reject(request.command[9:])  # the kind: see `renew_command`
             tenure.renew_at = monotonic() + back_off(tenure.failures)
             tenure.failures += 1
         return request.code in DENIALS
@@ -215,6 +226,16 @@ class Holding:
         keys = [(tenure.key, tenure.kind, tenure.token) for tenure in self.tenures]
         parts = (4, timeout, owner, left, keys, self.owner, self.lease, self.local_token, self.is_renewed, self.holds)
         return base64.urlsafe_b64encode(repr(parts).encode()).decode()
+
+
+#: The holding of a caller that holds nothing.
+NOTHING = Holding(b"", 0, [], None, None, False, is_over=True, pid=0)
+
+
+def kind_words(shared: bool, slots: int | None, weight: int | None = None) -> Command:
+    """The arguments of a command that name the kind of a lock."""
+    numbers = [word for word in (("SLOTS", slots), ("WEIGHT", weight)) if word[1] is not None]
+    return (*(("SHARED",) if shared else ()), *chain(*numbers))
 
 
 def unpack(handle: str) -> list[Any]:

@@ -1,0 +1,327 @@
+"""The calls of the program, except `acquire`, as requests to the servers. Threads and asyncio share this code.
+See clients/README.md.
+
+When a reply is lost, the client does not know whether the server has executed the request. Then the client repeats the request.
+So that no hold counts twice, each acquisition names the resulting count of holds, and each other request names the fencing
+token of its tenure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from time import monotonic
+from typing import Any, Callable, TypeVar
+
+from redis._parsers import BaseParser
+from redis.exceptions import AuthenticationError, LockError, ResponseError
+
+from ._runtime import Turn
+from ._tenure import NOTHING, Holding, Request, Tenure, kind_words
+from ._wire import DENIALS, FOREVER, NETWORK_ERRORS, Address, Command, NotSent, back_off, decoded, error_code, millis
+from .errors import LockLostError, UnreachableError, lock_error, lost, refused
+
+L = TypeVar("L", bound=Any)
+#: How long a caller that leaves waits for the release of a lock that may have been granted, in seconds.
+GIVE_UP_LIMIT = 0.2
+#: How long after the wait limit a reply may come, in seconds.
+_GRACE = 0.06
+#: The time for the reply to the last attempt, in seconds.
+_SHORTEST = 0.05
+#: The longest time limit in seconds. A socket does not accept an infinite time limit.
+_LONGEST = 1_000_000.0
+
+
+class Call:
+    """One call of the program: how long it may take, and whether a server has answered.
+
+    `limit` is the wait limit in seconds. With 0 the call does not wait, and with None it waits without limit.
+    """
+
+    def __init__(self, lock: Any, limit: float | None = 0, patience: float | None = None) -> None:
+        self.lock, self.runtime = lock, lock._runtime
+        self._patience = min(lock.patience if patience is None else patience, _LONGEST)
+        self._response_limit = min(lock.response_limit, _LONGEST)
+        self._heard_at = monotonic()  # for a call that waits, each answer starts the patience again
+        self.waits = limit != 0
+        self.until = self._heard_at + limit if limit else FOREVER
+        self.answered = False
+
+    def left(self) -> float:
+        """How many seconds are left until the wait limit, or until the end of the lease that the call releases."""
+        return self.until - monotonic()
+
+    async def wait_for(self, turn: Turn) -> None:
+        """Wait until this caller may change the count of holds. UnreachableError if an earlier caller gets no answer."""
+        while not turn.has_begun():
+            left = min(self.left(), self._heard_at + self._patience - monotonic())
+            if left <= 0:
+                raise UnreachableError("no server answers what another caller asks about this lock")
+            await turn.wait(left)
+
+    async def ask(self, requests: list[Request], extra: float = 0.0, patience: float | None = None) -> None:
+        """Send requests, in one pipeline for each node, until each request has an answer. UnreachableError if no server answers.
+
+        The client asks all nodes at the same time, so that a silent node delays no other node. A reply may take ``extra``
+        seconds longer than the response limit. ``patience`` replaces the patience of the call.
+        """
+        patience = (self._patience if patience is None else patience) + extra
+        groups = [group for _, group in self.runtime.by_node(requests)] if len(requests) > 1 else [requests]
+        others = [self.runtime.start(self._ask(group, extra, patience)) for group in groups[1:]]
+        failure: Exception | None = None
+        try:
+            try:
+                await self._ask(groups[0], extra, patience)
+            except Exception as error:
+                failure = error
+            for other in others:
+                await self.runtime.wait(other, _LONGEST)
+        except BaseException:
+            for request in requests:
+                request.is_cancelled = True
+            for other in others:
+                other.cancel()
+            raise
+        for other in others:
+            failure = failure or other.exception()
+        if failure is not None:
+            raise failure
+
+    async def _ask(self, requests: list[Request], extra: float, patience: float) -> None:
+        unanswered = requests
+        while unanswered:
+            cause: Any = None
+            for node, group in self.runtime.by_node(unanswered):
+                left = min(self._heard_at + patience, self.until) + (_GRACE if self.waits else 0.0) - monotonic()
+                limit = max(_SHORTEST, min(self._response_limit + extra, left))
+                cause = await self._send(node, group, limit) or cause
+            unanswered = [request for request in unanswered if not request.is_answered or request.shorten()]
+            left = min(self._heard_at + patience, self.until) - monotonic()
+            if unanswered and left <= 0:
+                cause = cause or unanswered[0].reply
+                raise UnreachableError(f"no server answers: {cause}") from cause
+            pause = min([left, *[back_off(request.failures) for request in unanswered]])
+            for request in unanswered:
+                request.failures += 1
+            if unanswered and pause:
+                await self.runtime.sleep(pause)
+
+    async def _send(self, node: Address | None, requests: list[Request], limit: float) -> Exception | None:
+        """Send requests to a node. Return the error if a reply is missing."""
+        failure: Exception | None = None
+        for request in requests:
+            request.replies = ()
+        try:
+            await self.runtime.send(node, requests, limit)
+        except (AuthenticationError, ResponseError) as error:  # the server has refused to open a connection
+            raise refused(error, requests[0].key) from error
+        except NETWORK_ERRORS as error:
+            if not requests[0].is_repeatable and not isinstance(error, NotSent):
+                raise UnreachableError(f"no reply, and the command may have run: {error}") from error
+            failure = error
+        if any(request.replies for request in requests):
+            self.answered = True
+            self._heard_at = monotonic() if self.waits else self._heard_at
+        return failure
+
+    def lost(self, holding: Holding, verb: str, key: bytes, reply: Any = None) -> Exception:
+        """The error for a loss that this call finds. The program also gets the lost signal."""
+        self.runtime.lose(holding)
+        return lost(verb, key, reply)
+
+    async def give_up(self, requests: list[Request], error: BaseException | None, is_owner_used_again: bool) -> None:
+        """Release locks that may have been granted. ``error`` is the reason, or None.
+
+        The caller waits for the replies for at most 200 ms. A cancelled task does not wait. Then the client repeats the
+        requests in the background until the patience is over. A lock that the client cannot release ends with its lease.
+
+        ``is_owner_used_again``: the same owner may soon acquire the lock again, and a late release would end the new tenure.
+        So the client does not repeat the requests in the background, and even a cancelled task waits.
+        """
+        if not requests or isinstance(error, GeneratorExit):  # the event loop has closed
+            return
+        limit = _SHORTEST if isinstance(error, UnreachableError) else GIVE_UP_LIMIT
+        if self.waits:
+            limit = max(_SHORTEST, min(limit, self.left() + 0.19))
+        # The last attempt may take `_SHORTEST` seconds more than the patience.
+        patience = limit - _SHORTEST if is_owner_used_again else self._patience
+        giving_up = self.runtime.start(Call(self.lock, patience=patience).ask(requests))
+        if is_owner_used_again:
+            limit = 2.0  # on a busy machine, the last attempt may take longer
+        elif self.runtime.is_asynchronous and not isinstance(error, (Exception, type(None))):
+            return
+        until, cancelled_again = monotonic() + limit, None
+        while not giving_up.done() and monotonic() < until:
+            try:
+                await self.runtime.wait(giving_up, until - monotonic())
+            except asyncio.CancelledError as cancellation:
+                cancelled_again = cancellation
+                if not is_owner_used_again:
+                    raise
+        if cancelled_again is not None:
+            raise cancelled_again
+
+
+async def release(lock: Any) -> None:
+    """Release one hold of each key."""
+    holding = lock._holding
+    if holding is NOTHING:
+        raise lock_error(LockError, "Cannot release a lock that's not owned or is already unlocked.", lock.name)
+    if holding.pid != os.getpid():
+        raise lost("release", lock.name)
+    await _release(lock, holding)
+
+
+async def _release(lock: Any, holding: Holding) -> None:
+    call = Call(lock)
+    with Turn(call.runtime, holding.turns, 1) as turn:
+        try:
+            await call.wait_for(turn)
+        except BaseException as error:
+            if not isinstance(error, (Exception, GeneratorExit)):  # interrupted: release in the background
+                call.runtime.start(_release(lock, holding))
+            raise
+        if holding.is_over:
+            raise lock_error(LockError, "Cannot release a lock that's already unlocked.", lock.name)
+        if not holding.held:
+            call.runtime.lose(holding)
+            lock._forget(holding)
+            await _release_others(holding, call)
+            raise lost("release", lock.name)
+        await _release_held(holding, call)
+
+
+async def _release_held(holding: Holding, call: Call) -> None:
+    requests = [Request(tenure.key, holding.release_command(tenure)) for tenure in holding.tenures]
+    call.until = max(tenure.deadline for tenure in holding.tenures)
+    left = holding.holds - 1
+    failure: Exception | None = None
+    try:
+        if not left:  # forget first, so that a renewal after the release does not report a loss
+            call.lock._forget(holding)
+        await call.ask(requests)
+    except UnreachableError as error:
+        failure = error
+    except BaseException as interruption:
+        # The caller cannot know whether the server has released the locks. The client repeats the release in the
+        # background, so that the locks do not stay held until their leases end.
+        holding.holds = left
+        again = [Request(request.key, request.make) for request in requests if not request.is_answered]
+        await call.give_up(again, interruption, call.lock._owner is not None or left > 0)
+        raise
+    for request in requests:
+        if request.code == "NOTHELD" and request.lost_replies and not left:
+            continue  # the server has executed an earlier attempt, and its reply was lost
+        if request.code in DENIALS:
+            raise call.lost(holding, "release", request.key, request.reply)
+        if request.code and request.is_answered:
+            failure = refused(request.reply, request.key)
+    if failure is not None:
+        raise failure
+    holding.holds = left
+
+
+async def _release_others(holding: Holding, call: Call) -> None:
+    """Release the keys of a lock of several keys. The lock is lost, but some of its keys may still be held."""
+    if len(holding.tenures) > 1:
+        requests = [Request(tenure.key, holding.release_command(tenure)) for tenure in holding.tenures]
+        await call.give_up(requests, None, call.lock._owner is not None)
+
+
+async def renew(lock: Any, verb: str, lease_of: Callable[..., float], needs_timeout: bool = True) -> bool:
+    """Set the leases to the numbers of seconds that `lease_of` returns for the tenures."""
+    holding = lock._current(verb)
+    if needs_timeout and lock.timeout is None:
+        raise lock_error(LockError, f"Cannot {verb} a lock with no timeout", lock.name)
+    await _renew(holding, Call(lock), verb, {tenure: millis(lease_of(holding, tenure)) for tenure in holding.tenures})
+    return True
+
+
+async def _renew(holding: Holding, call: Call, verb: str, leases: dict[Tenure, int] | None = None) -> None:
+    """Renew tenures with these leases, in milliseconds. By default, renew all tenures with the holding's lease."""
+    leases = leases or dict.fromkeys(holding.tenures, holding.lease)
+    requests = [holding.renewal(tenure, lease) for tenure, lease in leases.items()]
+    try:
+        await call.ask(requests)
+        for request in requests:
+            if request.code in DENIALS or not holding.held:
+                raise call.lost(holding, verb, request.key, request.reply if request.code else None)
+            if request.code:
+                raise refused(request.reply, request.key)
+            holding.note_lease(request.tenure, request)
+    finally:
+        for request in requests:
+            request.end()
+        call.runtime.watch(holding)
+
+
+async def downgrade(lock: Any, shared: bool, slots: int | None) -> None:
+    holding, call = lock._current("downgrade"), Call(lock)
+    for tenure in holding.tenures:
+        weight = tenure.kind[-1] if "WEIGHT" in tenure.kind and not shared else None
+        asked = kind_words(shared, slots, weight)
+        tenure.former, tenure.kind = tenure.kind, asked  # later renewals name the new kind, even if no reply arrives
+        try:
+            await _renew(holding, call, "downgrade", {tenure: holding.lease})
+        except LockError:
+            tenure.reject(asked)
+            raise
+
+
+async def guarded(lock: Any, command: Command) -> Any:
+    """Run a command if the server has the tenure. LockLostError if the lock is lost.
+
+    After FENCED, renew the tenure once and repeat the command: a server in quarantine may have forgotten the tenure.
+    """
+    verb = "guard a command with"
+    holding, call = lock._current(verb), Call(lock)
+    if len(holding.tenures) > 1:
+        raise TypeError("a guarded command needs a lock of one key, because the server checks only one key")
+    [tenure] = holding.tenures
+    words = ("LOCK.GUARD", tenure.key, tenure.token, *(bytes(lock._encode(word)) for word in command))
+    for is_last in (False, True):
+        request = Request(tenure.key, words, is_repeatable=False)
+        await call.ask([request])
+        if request.code != "FENCED":
+            break
+        if is_last or not holding.held:
+            raise call.lost(holding, verb, tenure.key, request.reply)
+        await _renew(holding, call, verb)
+    if isinstance(request.reply, ResponseError):
+        raise BaseParser.parse_error(str(request.reply))  # type: ignore[no-untyped-call]
+    return decoded(request.reply, lock.redis.get_encoder().decode)
+
+
+async def query(lock: Any, commands: list[Command], *expected: str) -> list[Any]:
+    """Send commands that change nothing. Return the replies, which may be errors with an `expected` code."""
+    requests = [Request(command[1], command) for command in commands]
+    await Call(lock).ask(requests)
+    for request in requests:
+        if request.code and request.code not in expected:
+            raise refused(request.reply, lock.name)
+    return [request.reply for request in requests]
+
+
+async def is_locked(lock: Any) -> bool:
+    replies = await query(lock, [("LOCK.INFO", key) for key, _ in lock._parts])
+    return any(reply is not None for reply in replies)
+
+
+async def is_owned(lock: Any) -> bool:
+    holding = lock._holding
+    if holding.pid != os.getpid():
+        return False
+    commands = [("LOCK.GUARD", tenure.key, tenure.token) for tenure in holding.tenures]
+    return not any(map(error_code, await query(lock, commands, "FENCED", "WRONGTYPE")))
+
+
+async def resume(lock: L, holding: Holding) -> L:
+    """Continue the tenures of a handle."""
+    call = Call(lock)
+    try:
+        await _renew(holding, call, "resume")
+    except LockLostError:
+        await _release_others(holding, call)
+        raise
+    lock._store(holding)
+    return lock
