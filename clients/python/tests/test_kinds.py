@@ -654,7 +654,7 @@ def test_a_connection_that_is_returned_while_the_watcher_ends_is_closed(server: 
         then = tick(now)
         if come_back:
             runtime._client = lambda: None  # the program drops its client
-            runtime._keep_idle(None, come_back.pop())
+            runtime._keep_idle(come_back.pop())
         return then
 
     runtime._tick = tick_and_come_back

@@ -15,8 +15,7 @@ from typing import Any, Callable, ClassVar, Generic, TypeVar, Union, cast
 import redis.asyncio
 from redis.exceptions import LockError
 
-from . import _call
-from ._acquire import Acquisition
+from . import _protocol as protocol
 from ._runtime import Runtime, logger, new_owner, runtime_of
 from ._tenure import NOTHING, Holding, Tenure, kind_words, unpack
 from ._wire import FOREVER, millis
@@ -145,21 +144,17 @@ class LockBase(Generic[E, B, N]):
         self._enters_held = False  # the context manager releases the lock, but has not acquired it
         self._next_lost: Any = None
         self._latest: Callable[[], Holding | None] = lambda: NOTHING
-        self._prepare()
-
-    # What threads and asyncio do differently.
-
-    def _prepare(self) -> None:
-        raise NotImplementedError
-
-    def _place(self) -> tuple[dict[Any, Holding], Any]:
-        """The holdings, each under its caller, and this caller."""
-        raise NotImplementedError
+        self._local: Any = self._kind.local() if self.thread_local else SimpleNamespace()
 
     def _run(self, action: Coroutine[Any, Any, Any]) -> Any:
+        """Run a method that sends requests."""
         raise NotImplementedError
 
     # What is held.
+
+    def _place(self) -> tuple[dict[Any, Holding], Any]:
+        """The holdings, each under its caller, and this caller."""
+        return self._local.__dict__, self._kind.caller() if self.thread_local else None
 
     @property
     def _is_renewed(self) -> bool:
@@ -332,29 +327,29 @@ class LockBase(Generic[E, B, N]):
 
         UnreachableError if no server answers. The client does not renew the lock any more, so the lock ends with its lease.
         """
-        return self._run(_call.release(self))
+        return self._run(protocol.release(self))
 
     def extend(self, additional_time: Number, replace_ttl: bool = False) -> B:
         """Add seconds to the lease. With ``replace_ttl``, the lease is this number of seconds from now."""
         now = FOREVER if replace_ttl else monotonic()
         return self._run(
-            _call.renew(self, "extend", lambda _, tenure: max(0.0, tenure.deadline - now) + additional_time)
+            protocol.renew(self, "extend", lambda _, tenure: max(0.0, tenure.deadline - now) + additional_time)
         )
 
     def reacquire(self) -> B:
         """Start the lease of ``timeout`` again."""
-        return self._run(_call.renew(self, "reacquire", lambda *_: self.timeout or 0))
+        return self._run(protocol.renew(self, "reacquire", lambda *_: self.timeout or 0))
 
     def renew(self) -> N:
         """Start the lease again. Programs rarely need this method, because the client renews locks itself."""
-        return self._run(_call.renew(self, "renew", lambda holding, _: holding.lease / 1000, needs_timeout=False))
+        return self._run(protocol.renew(self, "renew", lambda holding, _: holding.lease / 1000, needs_timeout=False))
 
     def downgrade(self, shared: bool = False, slots: int | None = None) -> N:
         """Let other owners hold the lock together with this owner: as readers (``shared``), or in the ``slots`` of a semaphore.
 
         The token does not change.
         """
-        return self._run(_call.downgrade(self, shared, slots))
+        return self._run(protocol.downgrade(self, shared, slots))
 
     def guarded(self, *command: Any) -> Any:
         """Run a command only while the server has this tenure: send LOCK.GUARD with the token. Return the command's reply.
@@ -367,15 +362,15 @@ class LockBase(Generic[E, B, N]):
         and the lock stays held. If the reply is lost, the client does not repeat the command. So after an UnreachableError or
         a cancellation, the command may have run.
         """
-        return self._run(_call.guarded(self, command))
+        return self._run(protocol.guarded(self, command))
 
     def locked(self) -> B:
         """Whether any owner holds the lock at the server."""
-        return self._run(_call.is_locked(self))
+        return self._run(protocol.is_locked(self))
 
     def owned(self) -> B:
         """Whether this lock object holds the lock at the server."""
-        return self._run(_call.is_owned(self))
+        return self._run(protocol.is_owned(self))
 
     @classmethod
     def resume(cls, redis: Any, handle: str, **options: Any) -> Any:
@@ -387,7 +382,7 @@ class LockBase(Generic[E, B, N]):
         lock._parts = [(tenure.key, tenure.kind) for tenure in tenures]
         end = FOREVER if left is None else monotonic() + left
         holding = Holding(owner, lease, tenures, lock._kind.event(), token, is_renewed, holds, end)
-        return lock._run(_call.resume(lock, holding))
+        return lock._run(protocol.resume(lock, holding))
 
     # The coroutines that run these methods.
 
@@ -396,7 +391,7 @@ class LockBase(Generic[E, B, N]):
     ) -> bool:
         limit = self.blocking_timeout if limit is None else limit
         waits = self.blocking if blocking is None else blocking
-        return await Acquisition(self, 0 if not waits else limit and max(0, limit)).run(token)
+        return await protocol.Acquisition(self, 0 if not waits else limit and max(0, limit)).run(token)
 
     async def _enter(self: L) -> L:
         enters_held, self._enters_held = self._enters_held, False
@@ -404,9 +399,9 @@ class LockBase(Generic[E, B, N]):
             raise lock_error(LockError, "Unable to acquire lock within the time specified", self.name)
         return self
 
-    async def _exit(self) -> None:
+    async def _exit(self, *exception: object) -> None:
         try:
-            await _call.release(self)
+            await protocol.release(self)
         except LockError:
             if self.raise_on_release_error:
                 raise
@@ -498,4 +493,4 @@ async def lead(make: Callable[..., L], run: Callable[[L], Awaitable[T]], options
                 raise
         finally:
             with suppress(LockError, UnreachableError):  # the lock was lost, or it ends with its lease
-                await _call.release(lock)
+                await protocol.release(lock)

@@ -45,6 +45,8 @@ class Runtime:
 
     is_asynchronous: ClassVar[bool]
     event: ClassVar[type[Any]]
+    #: The type of the object that keeps the holdings of a lock: an attribute of it is the holding of a `caller`.
+    local: ClassVar[type[Any]]
     _link: ClassVar[type[LinkBase]]
 
     def __init__(self, client: Any) -> None:
@@ -66,6 +68,10 @@ class Runtime:
         self.servers = kind(client, self)
 
     # What threads and asyncio do differently.
+
+    @staticmethod
+    def caller() -> Any:
+        """The task that calls, or None. Threads need no name, because `threading.local` tells them apart."""
 
     def start(self, action: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine where it delays no other work. Return a future or a task."""
@@ -126,8 +132,7 @@ class Runtime:
         # A wait leaves one idle connection for the renewals, because a full server accepts no new connection.
         link = self._take_idle(node, int(requests[0].is_wait))
         try:
-            if link is None:
-                link, node = await self.servers.connect(node, until)
+            link = link or await self.servers.connect(node, until)
         except (AuthenticationError, ResponseError):
             raise
         except NETWORK_ERRORS as error:
@@ -140,7 +145,7 @@ class Runtime:
             link.close()
             # If a new connection fails, the server may still serve the older connections.
             if isinstance(error, NETWORK_ERRORS) and link.idle_since:
-                self.connection_lost(node)
+                self.connection_lost(link.node)
             raise
         firsts = replies[len(asking) : len(commands) : len(asking) + 1]
         for request, first in zip(requests, firsts):
@@ -148,26 +153,27 @@ class Runtime:
         if any(request.code in ("READONLY", "MASTERDOWN", "LOADING") for request in requests):
             link.close()
         else:
-            self._keep_idle(node, link)
+            self._keep_idle(link)
         redirected = [request for request in requests if request.code in ("MOVED", "ASK")]
         if redirects < _MAX_REDIRECTS:
-            for to, group in grouped(redirected, lambda request: self.servers.redirect(request.reply, node)):
+            for to, group in grouped(redirected, lambda request: self.servers.redirect(request.reply, link.node)):
                 asking = (("ASKING",),) if any(request.code == "ASK" for request in group) else ()
                 await self.send(to, group, until - monotonic(), redirects + 1, *asking)
 
-    async def connect(self, pool: Any, until: float, address: Address | None = None, **options: Any) -> LinkBase:
-        """Open a connection with the options of a pool. If Sentinels have named the server, ``address`` is its address.
+    async def connect(self, pool: Any, until: float, node: Address | None = None) -> LinkBase:
+        """Open a connection with the options of a pool, to ``node`` or to the address in these options.
 
         Another thread or task opens the connection, because name lookups, handshakes and TLS ignore ``until``.
         """
         limit = max(0.05, until - monotonic())
         theirs = pool.connection_kwargs.items()
+        address = {"host": node[0], "port": node[1]} if node else {}
         ours = {name: value for name, value in theirs if not any(word in name for word in _FOREIGN_OPTIONS)}
         ours.update(decode_responses=False, health_check_interval=0, protocol=2, socket_timeout=limit)
-        ours.update(retry=None, retry_on_error=[], retry_on_timeout=False, **options)
+        ours.update(retry=None, retry_on_error=[], retry_on_timeout=False, **address)
         ours["socket_connect_timeout"] = min(ours.get("socket_connect_timeout") or limit, limit)
-        link = self._link(pool.connection_class(**ours))
-        opening = self.start(link.open(address))
+        link = self._link(pool.connection_class(**ours), node)
+        opening = self.start(link.open())
         try:
             await self.wait(opening, limit)
             if not opening.done():
@@ -190,11 +196,11 @@ class Runtime:
             return None
         return link
 
-    def _keep_idle(self, node: Address | None, link: LinkBase) -> None:
+    def _keep_idle(self, link: LinkBase) -> None:
         link.idle_since = self._used_at = monotonic()
         with self.mutex:
             if not self._is_closed:
-                self._idle.setdefault(node, []).append(link)
+                self._idle.setdefault(link.node, []).append(link)
         if self._is_closed:
             link.close()
         elif not self._is_watched or self._next > link.idle_since + CUT_PERIOD:
@@ -215,7 +221,9 @@ class Runtime:
         holdings = self._watched()
         for holding in holdings:
             for tenure in holding.tenures:
-                if tenure.deadline < FOREVER and not tenure.failures and self.servers.may_have(node, tenure.key):
+                # A call that renews the lock repeats its request itself.
+                is_being_renewed = any(request.command[:1] == ("LOCK.RENEW",) for request in tenure.requests)
+                if tenure.deadline < FOREVER and not is_being_renewed and self.servers.may_have(node, tenure.key):
                     tenure.renew_at = 0.0
         if holdings:
             self._wake()

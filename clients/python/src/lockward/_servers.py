@@ -47,9 +47,9 @@ class Server:
         """The node to ask after a node has replied MOVED or ASK."""
         return None
 
-    async def connect(self, node: Address | None, until: float) -> tuple[LinkBase, Address | None]:
-        """A new connection, and the node that it leads to."""
-        return await self.runtime.connect(self.client().connection_pool, until), node
+    async def connect(self, node: Address | None, until: float) -> LinkBase:
+        """A new connection to the node. Sentinels may name another node."""
+        return await self.runtime.connect(self.client().connection_pool, until)
 
 
 class Cluster(Server):
@@ -91,7 +91,7 @@ class Cluster(Server):
             raise ConnectionError(f"a redirection that names no node: {reply}") from error
         return host, int(port)
 
-    async def connect(self, node: Address | None, until: float) -> tuple[LinkBase, Address | None]:
+    async def connect(self, node: Address | None, until: float) -> LinkBase:
         client = self.client()
         if node is None:
             # redis-py's asyncio client loads its map of slots at its first command. The locks send no command through this
@@ -101,7 +101,7 @@ class Cluster(Server):
             raise ConnectionError("no cluster node is known yet")
         known = next(iter(client.nodes_manager.nodes_cache.values()))
         pool = known if hasattr(known, "connection_class") else client.get_redis_connection(known).connection_pool
-        return await self.runtime.connect(pool, until, host=node[0], port=node[1]), node
+        return await self.runtime.connect(pool, until, node)
 
 
 class Sentinels(Server):
@@ -117,17 +117,15 @@ class Sentinels(Server):
             self._ask_all()
         return self._primary
 
-    async def connect(self, node: Address | None, until: float) -> tuple[LinkBase, Address | None]:
+    async def connect(self, node: Address | None, until: float) -> LinkBase:
         self._ask_all()
-        asked, limit = self._asked, until
-        if self._primary is not None:
-            limit = min(asked + SENTINEL_PATIENCE, (monotonic() + until) / 2)
+        asked, most = self._asked, (monotonic() + until) / 2
+        limit = until if self._primary is None else min(asked + SENTINEL_PATIENCE, most)
         while self._heard < asked and monotonic() < limit:
             await self.runtime.sleep(0.002)
-        node = self._primary
-        if node is None:
+        if self._primary is None:
             raise ConnectionError("no Sentinel answers")
-        link = await self.runtime.connect(self.client().connection_pool, until, node)
+        link = await self.runtime.connect(self.client().connection_pool, until, self._primary)
         try:
             [role] = await link.converse([("ROLE",)], until)  # the server may refuse this command to the user
             if not isinstance(role, ResponseError) and not (isinstance(role, list) and role[:1] == [b"master"]):
@@ -135,7 +133,7 @@ class Sentinels(Server):
         except BaseException:
             link.close()
             raise
-        return link, node
+        return link
 
     def _ask_all(self) -> None:
         """Ask all Sentinels at once, if no such request is in progress. The first answer counts."""

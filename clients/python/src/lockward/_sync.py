@@ -8,21 +8,20 @@ from collections.abc import Coroutine
 from concurrent import futures
 from functools import partial
 from time import monotonic
-from types import SimpleNamespace
 from typing import Any, Callable, TypeVar
 
 from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase
 from ._lock import lead as lead_with
 from ._runtime import Runtime, finish, start_thread
-from ._wire import Address, LinkBase
+from ._wire import LinkBase
 
 T = TypeVar("T")
 L = TypeVar("L", bound="Lock")
 
 
 class Link(LinkBase):
-    async def open(self, address: Address | None) -> None:
-        self._theirs.connect() if address is None else self._theirs.connect_to(address)
+    async def open(self) -> None:
+        self._theirs.connect()
         self._socket, self._poll = self._theirs._sock, None
         if hasattr(select, "POLLRDHUP"):  # with it, `is_cut` detects a closed connection without a read
             self._poll = select.poll()
@@ -45,7 +44,7 @@ class Link(LinkBase):
 
 class ThreadRuntime(Runtime):
     is_asynchronous = False
-    event = threading.Event
+    event, local = threading.Event, threading.local
     _link = Link
 
     def start(self, action: Coroutine[Any, Any, T]) -> futures.Future[T]:
@@ -75,12 +74,6 @@ class Lock(LockBase[threading.Event, bool, None]):
     """A lock on a server with Lockward, with the interface of redis.lock.Lock. Arguments: see ``Lock.__init__``."""
 
     _kind = ThreadRuntime
-
-    def _prepare(self) -> None:
-        self._local: Any = threading.local() if self.thread_local else SimpleNamespace()
-
-    def _place(self) -> tuple[dict[Any, Any], Any]:
-        return self._local.__dict__, "holding"
 
     def _run(self, action: Coroutine[Any, Any, T]) -> T:
         return finish(action)

@@ -179,10 +179,10 @@ class Holding:
         token = ("TOKEN", tenure.token)
         return ("LOCK.RENEW", tenure.key, self.owner, "PX", lease, *token, "HOLDS", holds, *tenure.kind)
 
-    def release_command(self, tenure: Tenure) -> Command:
-        """The command that releases one hold. The last hold needs `ALL`, because the reply to `HOLDS 0` shows no loss."""
+    def releases(self) -> list[Request]:
+        """The requests that release one hold. The last hold needs `ALL`, because the reply to `HOLDS 0` shows no loss."""
         count = ("HOLDS", self.holds - 1) if self.holds > 1 else ("ALL",)
-        return ("LOCK.RELEASE", tenure.key, self.owner, *count, "TOKEN", tenure.token)
+        return [Request(t.key, ("LOCK.RELEASE", t.key, self.owner, *count, "TOKEN", t.token)) for t in self.tenures]
 
     def limited(self, lease: int) -> int:
         """The lease, or the time until the end of the hold limit if this time is shorter."""

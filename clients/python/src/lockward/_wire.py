@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from functools import partial
 from time import monotonic
 from typing import Any, Callable
 
@@ -33,15 +34,17 @@ class NotSent(ConnectionError):
 class LinkBase:
     """A connection. redis-py opens it, and this class sends the commands and reads the replies."""
 
-    def __init__(self, theirs: Any) -> None:
-        self._theirs, self._data, self.idle_since = theirs, bytearray(), 0.0
+    def __init__(self, theirs: Any, node: Address | None) -> None:
+        self._theirs, self.node, self._data, self.idle_since = theirs, node, bytearray(), 0.0
+        if hasattr(theirs, "connect_to"):  # redis-py's own `connect` would ask the Sentinels for the address
+            theirs.connect = partial(theirs.connect_to, node)
         # Remove these values, so that redis-py does not send its name to the server.
         for name in ("driver_info", "lib_name", "lib_version"):
             if getattr(theirs, name, None):
                 setattr(theirs, name, None)
 
-    async def open(self, address: Address | None) -> None:
-        """Open the connection to ``address``, which Sentinels have named. None: the address of redis-py's options."""
+    async def open(self) -> None:
+        """Open the connection."""
 
     def send(self, data: bytes) -> None:
         """Send without waiting for the reply."""

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Coroutine
 from functools import partial
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any, Callable, TypeVar, cast
 
 from redis.exceptions import TimeoutError
@@ -14,7 +15,7 @@ from redis.exceptions import TimeoutError
 from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase
 from ._lock import lead as lead_with
 from ._runtime import Runtime
-from ._wire import Address, LinkBase
+from ._wire import LinkBase
 from .errors import lost
 
 __all__ = ["Lock", "MultiLock", "ReadWriteLock", "Semaphore", "lead"]
@@ -26,9 +27,9 @@ L = TypeVar("L", bound="Lock")
 class Link(LinkBase):
     _writer: Any = None
 
-    async def open(self, address: Address | None) -> None:
+    async def open(self) -> None:
         try:
-            await (self._theirs.connect() if address is None else self._theirs.connect_to(address))
+            await self._theirs.connect()
         except RuntimeError:
             if asyncio._get_running_loop() is not None:  # if there is no loop, it has closed and drops its tasks
                 raise
@@ -61,8 +62,14 @@ class Link(LinkBase):
 
 class TaskRuntime(Runtime):
     is_asynchronous = True
-    event = asyncio.Event
+    event, local = asyncio.Event, SimpleNamespace
     _link = Link
+
+    @staticmethod
+    def caller() -> asyncio.Task[Any] | None:
+        with contextlib.suppress(RuntimeError):  # the caller may not be in an event loop
+            return asyncio.current_task()
+        return None
 
     def __init__(self, client: Any) -> None:
         super().__init__(client)
@@ -104,15 +111,6 @@ class Lock(LockBase[asyncio.Event, Awaitable[bool], Awaitable[None]]):
 
     _kind = TaskRuntime
 
-    def _prepare(self) -> None:
-        self._holdings: dict[Any, Any] = {}
-
-    def _place(self) -> tuple[dict[Any, Any], Any]:
-        try:
-            return self._holdings, asyncio.current_task() if self.thread_local else None
-        except RuntimeError:  # the caller is not in an event loop
-            return self._holdings, None
-
     def _run(self, action: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         return action
 
@@ -148,11 +146,7 @@ class Lock(LockBase[asyncio.Event, Awaitable[bool], Awaitable[None]]):
             if ours:  # also needed if the block has ended without a CancelledError
                 uncancel()
 
-    async def __aenter__(self: L) -> L:
-        return await self._enter()
-
-    async def __aexit__(self, *exception: object) -> None:
-        await self._exit()
+    __aenter__, __aexit__ = LockBase._enter, LockBase._exit
 
 
 class MultiLock(MultiLockBase, Lock):

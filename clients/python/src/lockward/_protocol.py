@@ -1,5 +1,4 @@
-"""The calls of the program, except `acquire`, as requests to the servers. Threads and asyncio share this code.
-See clients/README.md.
+"""The calls of the program, as requests to the servers. Threads and asyncio share this code. See clients/README.md.
 
 When a reply is lost, the client does not know whether the server has executed the request. Then the client repeats the request.
 So that no hold counts twice, each acquisition names the resulting count of holds, and each other request names the fencing
@@ -18,10 +17,28 @@ from redis.exceptions import AuthenticationError, LockError, ResponseError
 
 from ._runtime import Turn
 from ._tenure import NOTHING, Holding, Request, Tenure, kind_words
-from ._wire import DENIALS, FOREVER, NETWORK_ERRORS, Address, Command, NotSent, back_off, decoded, error_code, millis
-from .errors import LockLostError, UnreachableError, lock_error, lost, refused
+from ._wire import (
+    DENIALS,
+    FOREVER,
+    NETWORK_ERRORS,
+    Address,
+    Command,
+    NotSent,
+    back_off,
+    decoded,
+    error_code,
+    lease_end,
+    millis,
+)
+from .errors import LockLostError, UnreachableError, UnreplicatedError, lock_error, lost, refused
 
 L = TypeVar("L", bound=Any)
+#: The length of a slice in seconds. A long wait is a series of requests, and each request waits for one slice.
+SLICE = 10.0
+#: How long the server keeps the queue position between two slices, or while the client reconnects, in milliseconds.
+KEEP = 5000
+#: The longest lease of a grant that the client has not confirmed, in milliseconds.
+SHORT_LEASE = 3000
 #: How long a caller that leaves waits for the release of a lock that may have been granted, in seconds.
 GIVE_UP_LIMIT = 0.2
 #: How long after the wait limit a reply may come, in seconds.
@@ -162,6 +179,176 @@ class Call:
             raise cancelled_again
 
 
+class Acquisition(Call):
+    """A call that acquires all keys of a lock. If the caller already holds the keys, it acquires one more hold of each key.
+
+    If the acquisition fails, it releases what the server may have granted.
+    """
+
+    async def run(self, token: str | bytes | None = None) -> bool:
+        """Return False if a key is still busy at the wait limit. ``token``: see `Holding.local_token`."""
+        lock, own = self.lock, self.lock._own
+        if lock.reentrant and own.pid == os.getpid():
+            with Turn(self.runtime, own.turns, 1) as turn:
+                await self.wait_for(turn)
+                if not own.is_over:
+                    return await self._acquire(lock._current("acquire once more"), self.waits)
+        if lock._holds_already(waits=self.waits and self.until == FOREVER):
+            raise self._held_already()
+        waits = self.waits and len(lock._parts) == 1  # the first round tries several keys without waiting
+        while True:
+            # If the program names no owner, each round has a new owner: a late release of an earlier round must not end a grant.
+            holding = lock._new_holding(token)
+            try:
+                if await self._acquire(holding, waits):
+                    return True
+            except LockLostError:  # a key was lost before the program held the lock: begin again
+                if not self.waits:
+                    raise
+                await self.runtime.sleep(0.05)  # a pause, because the lease may be shorter than a round trip
+            else:
+                if lock.reentrant and lock._holds_already():  # another caller has acquired this object's lock meanwhile
+                    return await self.run(token)
+                if waits == self.waits or self.left() <= 0:
+                    return False
+            waits = self.waits
+
+    def _held_already(self) -> LockError:
+        return lock_error(LockError, "The caller holds the lock already (reentrant=True?)", self.lock.name)
+
+    async def _acquire(self, holding: Holding, waits: bool) -> bool:
+        """Acquire one key after the other, within the wait limit. Return False if a key is still busy at the limit.
+
+        If ``waits`` is False, try all keys in one pipeline instead. LockLostError if a key was lost before all keys were
+        held. A wait for another key notices the loss when a slice ends.
+        """
+        self._holding, self._holds = holding, holding.holds + 1  # `_holds`: the count if the acquisition succeeds
+        for tenure in holding.tenures:
+            tenure.is_pending = False
+        try:
+            is_held = await self._acquire_keys(waits)
+            if is_held and self._holds == 1 and not self.lock._keep(holding):
+                if not self.lock.reentrant:
+                    raise self._held_already()
+                is_held = False
+        except BaseException as error:
+            await self._give_back(error)
+            if isinstance(error, UnreachableError) and self.waits and self.answered and self.left() <= 0:
+                return False
+            raise
+        if not is_held:
+            await self._give_back()
+        return is_held
+
+    async def _acquire_keys(self, waits: bool) -> bool:
+        tenures = self._holding.tenures
+        for group in [[tenure] for tenure in tenures] if waits else [tenures]:
+            if not (await self._try(group) or (waits and await self._wait(group[0]))):
+                return False
+            self._holding.holds = self._holds
+            if len(tenures) > 1:  # renew this key during the wait for the next key
+                self.runtime.watch(self._holding)
+            if not self._holding.held:
+                raise lost("acquire", group[0].key)
+        return True
+
+    async def _give_back(self, error: BaseException | None = None) -> None:
+        holding, requests = self._holding, []
+        holding.holds, holding.is_over = self._holds - 1, self._holds == 1
+        for tenure in holding.tenures:
+            if tenure.is_pending or any(request.may_be_granted for request in tenure.requests):
+                tenure.is_pending = False
+                command = ("LOCK.RELEASE", tenure.key, holding.owner, "HOLDS", self._holds - 1)
+                requests.append(Request(tenure.key, command))
+        await self.give_up(requests, error, self.lock._owner is not None or self._holds > 1)
+
+    async def _try(self, tenures: list[Tenure], patience: float | None = None) -> bool:
+        requests = await self._request(tenures, self._holding.acquire_command, patience)
+        return all([r.reply is not None and await self._accept(t, r) for t, r in zip(tenures, requests)])
+
+    async def _wait(self, tenure: Tenure) -> bool:
+        """Wait in the server's queue. While all waiting connections are in use, poll instead."""
+        pause = 0.05
+        with Turn(self.runtime, self.runtime.turns, self.lock.waiting_connections) as turn:
+            while self.left() > 0:
+                if not self._holding.held:
+                    raise lost("acquire", tenure.key)
+                if turn.has_begun():
+                    [request] = await self._request([tenure], self._slice_command, FOREVER, is_wait=True)
+                    if request.reply is not None and await self._accept(tenure, request):
+                        return True
+                    if request.reply is None and not tenure.is_pending:  # this was the last slice
+                        return False
+                elif not await turn.wait(min(pause, self.left())):
+                    pause = min(1.0, pause * 2)
+                    if await self._try([tenure], FOREVER):
+                        return True
+            return False
+
+    def _slice_command(self, tenure: Tenure, holds: int, lease: int) -> Command:
+        left = max(0.0, self.left())
+        # Only between two slices, the caller notices the loss of a key that it holds. So no slice is longer than the lease.
+        most = min(SLICE, self._holding.lease / 1000) if self._holding.deadline < FOREVER else SLICE
+        keep = ("KEEP", KEEP) if left > most else ()
+        block = ("BLOCK", millis(min(most, left)), *keep)
+        return self._holding.acquire_command(tenure, holds, min(lease, SHORT_LEASE), *block)
+
+    async def _accept(self, tenure: Tenure, request: Request) -> bool:
+        """Store a grant. Return False if its lease is over. If the grant has a short lease, or came late, first renew it."""
+        holding = self._holding
+        tenure.token, _, lease = map(int, request.reply)
+        holding.lease = holding.lease or lease
+        request.leases.append(lease)
+        if request.is_wait or monotonic() >= lease_end(request.sent, lease):
+            [request] = await self._request([tenure], holding.renew_command)
+            if request.code:
+                return False
+        holding.note_lease(tenure, request)
+        holding.granted_at = request.sent
+        wanted, reached = (self.lock.replicas or (0, 0))[0], request.replies[-1]
+        if wanted and reached < wanted:
+            what = f"{reached} of {wanted} replicas have confirmed the grant in time, so it was given back"
+            raise lock_error(UnreplicatedError, what, tenure.key)
+        if monotonic() < tenure.deadline:
+            return True
+        if self._holds == 1:
+            tenure.renew_at = tenure.deadline = FOREVER
+        await self.runtime.sleep(0.05)
+        return False
+
+    async def _request(
+        self, tenures: list[Tenure], make: Callable[..., Command], patience: float | None = None, is_wait: bool = False
+    ) -> list[Request]:
+        """Send a request for each key. Set `is_pending` if the server may keep a grant or a queue position for the key."""
+        wait: tuple[Command, ...] = ()
+        extra = SLICE if is_wait else 0.0
+        if self.lock.replicas is not None and not is_wait:
+            count, extra = self.lock.replicas
+            wait = (("WAIT", count, millis(extra)),)
+        holding, lease = self._holding, self._holding.limited(self._holding.lease)
+        requests = [Request(t.key, make, wait, holding, t, self._holds, lease, is_wait) for t in tenures]
+        try:
+            await self.ask(requests, extra, patience)
+        finally:
+            for tenure, request in zip(tenures, requests):
+                tenure.is_pending = tenure.is_pending or request.may_be_granted
+                request.end()
+        failure: Exception | None = None
+        for tenure, request in zip(tenures, requests):
+            error = next((reply for reply in request.replies if isinstance(reply, ResponseError)), None)
+            if request.reply is None:
+                tenure.is_pending = "KEEP" in request.command
+            if request.code in DENIALS and (request.command[0] == "LOCK.RENEW" or self._holds > 1):
+                tenure.is_pending = False
+                if self._holds > 1:
+                    failure = self.lost(holding, "acquire once more", tenure.key, error)
+            elif error is not None:
+                failure = refused(error, tenure.key)
+        if failure is not None:
+            raise failure
+        return requests
+
+
 async def release(lock: Any) -> None:
     """Release one hold of each key."""
     holding = lock._holding
@@ -188,44 +375,38 @@ async def _release(lock: Any, holding: Holding) -> None:
             lock._forget(holding)
             await _release_others(holding, call)
             raise lost("release", lock.name)
-        await _release_held(holding, call)
-
-
-async def _release_held(holding: Holding, call: Call) -> None:
-    requests = [Request(tenure.key, holding.release_command(tenure)) for tenure in holding.tenures]
-    call.until = max(tenure.deadline for tenure in holding.tenures)
-    left = holding.holds - 1
-    failure: Exception | None = None
-    try:
-        if not left:  # forget first, so that a renewal after the release does not report a loss
-            call.lock._forget(holding)
-        await call.ask(requests)
-    except UnreachableError as error:
-        failure = error
-    except BaseException as interruption:
-        # The caller cannot know whether the server has released the locks. The client repeats the release in the
-        # background, so that the locks do not stay held until their leases end.
+        call.until = max(tenure.deadline for tenure in holding.tenures)
+        left, requests = holding.holds - 1, holding.releases()
+        failure: Exception | None = None
+        try:
+            if not left:  # forget first, so that a renewal after the release does not report a loss
+                lock._forget(holding)
+            await call.ask(requests)
+        except UnreachableError as error:
+            failure = error
+        except BaseException as interruption:
+            # The caller cannot know whether the server has released the locks. The client repeats the release in the
+            # background, so that the locks do not stay held until their leases end.
+            unanswered = [Request(request.key, request.make) for request in requests if not request.is_answered]
+            holding.holds = left
+            await call.give_up(unanswered, interruption, lock._owner is not None or left > 0)
+            raise
+        for request in requests:
+            if request.code == "NOTHELD" and request.lost_replies and not left:
+                continue  # the server has executed an earlier attempt, and its reply was lost
+            if request.code in DENIALS:
+                raise call.lost(holding, "release", request.key, request.reply)
+            if request.code and request.is_answered:
+                failure = refused(request.reply, request.key)
+        if failure is not None:
+            raise failure
         holding.holds = left
-        again = [Request(request.key, request.make) for request in requests if not request.is_answered]
-        await call.give_up(again, interruption, call.lock._owner is not None or left > 0)
-        raise
-    for request in requests:
-        if request.code == "NOTHELD" and request.lost_replies and not left:
-            continue  # the server has executed an earlier attempt, and its reply was lost
-        if request.code in DENIALS:
-            raise call.lost(holding, "release", request.key, request.reply)
-        if request.code and request.is_answered:
-            failure = refused(request.reply, request.key)
-    if failure is not None:
-        raise failure
-    holding.holds = left
 
 
 async def _release_others(holding: Holding, call: Call) -> None:
     """Release the keys of a lock of several keys. The lock is lost, but some of its keys may still be held."""
     if len(holding.tenures) > 1:
-        requests = [Request(tenure.key, holding.release_command(tenure)) for tenure in holding.tenures]
-        await call.give_up(requests, None, call.lock._owner is not None)
+        await call.give_up(holding.releases(), None, call.lock._owner is not None)
 
 
 async def renew(lock: Any, verb: str, lease_of: Callable[..., float], needs_timeout: bool = True) -> bool:
