@@ -10,12 +10,6 @@ from ._sync import Lock, MultiLock, ReadWriteLock, Semaphore, lead
 from .errors import LockLostError, LockRefusedError, UnreachableError, UnreplicatedError
 
 __all__ = ["Lock", "MultiLock", "ReadWriteLock", "Semaphore", "lead"]
-__all__ += [
-    "LockError",
-    "LockLostError",
-    "LockNotOwnedError",
-    "LockRefusedError",
-    "UnreachableError",
-    "UnreplicatedError",
-]
+__all__ += ["LockError", "LockLostError", "LockNotOwnedError", "LockRefusedError"]
+__all__ += ["UnreachableError", "UnreplicatedError"]
 __version__ = "0.1.0"

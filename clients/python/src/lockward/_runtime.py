@@ -16,7 +16,7 @@ from itertools import count, islice
 from time import monotonic
 from typing import Any, Callable, ClassVar, TypeVar
 
-from redis.exceptions import AuthenticationError, ResponseError, TimeoutError
+from redis.exceptions import AuthenticationError, TimeoutError
 
 from ._servers import Cluster, Sentinels, Server
 from ._tenure import Holding, Request
@@ -30,6 +30,8 @@ IDLE_LIMIT = 10.0
 CUT_PERIOD = 0.1
 #: If renewals are due within this number of seconds, the client sends these renewals together.
 TOGETHER = 0.1
+#: The name of the thread or the task of the watcher.
+WATCHER = "lockward"
 _MAX_REDIRECTS = 5
 #: Words in the names of redis-py's options that the connections of locks do not take.
 _FOREIGN_OPTIONS = ("maint", "orig_", "event_dispatcher", "registry", "response_callbacks", "redis_connect_func")
@@ -50,7 +52,8 @@ class Runtime:
     _link: ClassVar[type[LinkBase]]
 
     def __init__(self, client: Any) -> None:
-        self.loop: Any = None  # only in asyncio
+        self.loop: Any = None  # only for asyncio
+        self._tasks: set[Any] = set()  # only for asyncio
         self._client = weakref.ref(client)
         self.mutex = threading.RLock()
         self._idle: dict[Address | None, list[LinkBase]] = {}
@@ -73,11 +76,8 @@ class Runtime:
     def caller() -> Any:
         """The task that calls, or None. Threads need no name, because `threading.local` tells them apart."""
 
-    def start(self, action: Coroutine[Any, Any, Any]) -> Any:
+    def start(self, action: Coroutine[Any, Any, Any], name: str = "lockward-task") -> Any:
         """Run a coroutine where it delays no other work. Return a future or a task."""
-
-    def start_watch(self, watch: Coroutine[Any, Any, None]) -> None:
-        """Start the thread or the task that watches the leases."""
 
     async def wait_for(self, event: Any, limit: float) -> None:
         """Wait until the event is set, or until the time is over."""
@@ -133,10 +133,8 @@ class Runtime:
         link = self._take_idle(node, int(requests[0].is_wait))
         try:
             link = link or await self.servers.connect(node, until)
-        except (AuthenticationError, ResponseError):
-            raise
         except NETWORK_ERRORS as error:
-            raise NotSent(str(error)) from error
+            raise error if isinstance(error, AuthenticationError) else NotSent(str(error)) from error
         try:
             commands = [command for request in requests for command in (*asking, request.begin())]
             more = requests[0].more  # one WAIT serves all keys, because each WAIT may last for the whole time
@@ -214,7 +212,7 @@ class Runtime:
                     links.pop(0).close()
 
     def connection_lost(self, node: Address | None) -> None:
-        """Renew all locks of the node at once: a server that has restarted may have forgotten them."""
+        """Renew all locks at once: if the server has restarted, it may have forgotten them."""
         with self.mutex:
             for link in self._idle.pop(node, []):
                 link.close()
@@ -223,7 +221,7 @@ class Runtime:
             for tenure in holding.tenures:
                 # A call that renews the lock repeats its request itself.
                 is_being_renewed = any(request.command[:1] == ("LOCK.RENEW",) for request in tenure.requests)
-                if tenure.deadline < FOREVER and not is_being_renewed and self.servers.may_have(node, tenure.key):
+                if tenure.deadline < FOREVER and not is_being_renewed:
                     tenure.renew_at = 0.0
         if holdings:
             self._wake()
@@ -259,8 +257,9 @@ class Runtime:
             if not self._is_watched:
                 watch = self._watch()
                 try:
-                    self.start_watch(watch)
+                    self._watcher = self.start(watch, WATCHER)
                     self._is_watched, self._is_closed = True, False
+                    self._watcher.add_done_callback(self._watch_ended)
                 except RuntimeError as error:
                     watch.close()
                     if self._holdings:
@@ -268,25 +267,24 @@ class Runtime:
 
     async def _watch(self) -> None:
         """Run until no lock is held, and no connection was used in the last `IDLE_LIMIT` seconds."""
-        try:
-            while True:
-                self._changed.clear()
-                self._next = FOREVER  # so that `watch` wakes this loop if it adds a holding during this round
-                self._next = self._tick(now := monotonic())
-                with self.mutex:  # a call may have returned a connection meanwhile, and only this loop closes it
-                    is_idle = not self._holdings and not any(self._idle.values())
-                    if is_idle and (self._client() is None or now > self._used_at + IDLE_LIMIT):
-                        self._is_watched = False
-                        return
-                await self.wait_for(self._changed, max(0.0, min(self._next - monotonic(), 3600.0)))
-        except BaseException:
-            # The event loop ends, or the program has cancelled all tasks. The next `watch` starts a new watcher.
-            self.stop_watch()
-            raise
+        while True:
+            self._changed.clear()
+            self._next = FOREVER  # so that `watch` wakes this loop if it adds a holding during this round
+            self._next = self._tick(now := monotonic())
+            with self.mutex:  # a call may have returned a connection meanwhile, and only this loop closes it
+                is_idle = not self._holdings and not any(self._idle.values())
+                if is_idle and (self._client() is None or now > self._used_at + IDLE_LIMIT):
+                    self._is_watched = False
+                    return
+            await self.wait_for(self._changed, max(0.0, min(self._next - monotonic(), 3600.0)))
 
-    def stop_watch(self) -> None:
-        self._is_watched, self._is_closed, self._next = False, True, FOREVER
-        self.close_idle()
+    def _watch_ended(self, watcher: Any) -> None:
+        # If the event loop ends, or the program has cancelled all tasks, the next `watch` starts a new watcher.
+        if watcher is self._watcher and (watcher.cancelled() or watcher.exception()):
+            self._is_watched, self._is_closed, self._next = False, True, FOREVER
+            self.close_idle()
+            if not watcher.cancelled():
+                logger.error("the watcher has failed", exc_info=watcher.exception())
 
     def _tick(self, now: float) -> float:
         """Report the locks whose leases are over, and renew the tenures that are due. Return the time of the next call."""

@@ -39,10 +39,6 @@ class Server:
         """The node to ask about a key."""
         return None
 
-    def may_have(self, node: Address | None, key: bytes) -> bool:
-        """Whether a node may have a key. The client has lost a connection to this node."""
-        return True
-
     def redirect(self, reply: Exception, node: Address | None) -> Address | None:
         """The node to ask after a node has replied MOVED or ASK."""
         return None
@@ -76,9 +72,6 @@ class Cluster(Server):
         self._moved.pop(slot, None)
         every: list[Address] = [(node.host, int(node.port)) for node in list(nodes.nodes_cache.values())]
         return random.choice([node for node in every if node != found] or every) if every else None
-
-    def may_have(self, node: Address | None, key: bytes) -> bool:
-        return self.node_of(key) == node
 
     def redirect(self, reply: Exception, node: Address | None) -> Address | None:
         try:

@@ -12,7 +12,7 @@ from typing import Any, Callable, TypeVar
 
 from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase
 from ._lock import lead as lead_with
-from ._runtime import Runtime, finish, start_thread
+from ._runtime import WATCHER, Runtime, finish, start_thread
 from ._wire import LinkBase
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class ThreadRuntime(Runtime):
     event, local = threading.Event, threading.local
     _link = Link
 
-    def start(self, action: Coroutine[Any, Any, T]) -> futures.Future[T]:
+    def start(self, action: Coroutine[Any, Any, T], name: str = "lockward-task") -> futures.Future[T]:
         outcome: futures.Future[T] = futures.Future()
         outcome.set_running_or_notify_cancel()
 
@@ -58,13 +58,12 @@ class ThreadRuntime(Runtime):
                 outcome.set_exception(error)
 
         try:
-            start_thread("lockward-task", run)
+            start_thread(name, run)
         except RuntimeError:
+            if name == WATCHER:  # `run` would not return
+                raise
             run()
         return outcome
-
-    def start_watch(self, watch: Coroutine[Any, Any, None]) -> None:
-        start_thread("lockward", finish, watch)
 
     async def wait_for(self, event: threading.Event, limit: float) -> None:
         event.wait(limit)

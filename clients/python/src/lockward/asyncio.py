@@ -67,31 +67,15 @@ class TaskRuntime(Runtime):
 
     @staticmethod
     def caller() -> asyncio.Task[Any] | None:
-        with contextlib.suppress(RuntimeError):  # the caller may not be in an event loop
-            return asyncio.current_task()
-        return None
+        return asyncio.current_task() if asyncio._get_running_loop() else None
 
-    def __init__(self, client: Any) -> None:
-        super().__init__(client)
-        self._tasks: set[asyncio.Future[Any]] = set()
-
-    def start(self, action: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        task = self.loop.create_task(action)
+    def start(self, action: Coroutine[Any, Any, T], name: str = "lockward-task") -> asyncio.Future[T]:
+        task = self.loop.create_task(action, name=name)
         task._log_destroy_pending = False  # the program may close the event loop at any time
         self._tasks.add(task)  # the event loop keeps only a weak reference to the task
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
-
-    def start_watch(self, watch: Coroutine[Any, Any, None]) -> None:
-        def ended(watcher: asyncio.Task[None]) -> None:
-            # If a task is cancelled before it begins, `_watch` does not run, so `_watch` cannot call `stop_watch`.
-            if watcher is self._watcher and watcher.cancelled():
-                self.stop_watch()
-
-        self._watcher = self.loop.create_task(watch, name="lockward")
-        self._watcher._log_destroy_pending = False
-        self._watcher.add_done_callback(ended)
 
     async def wait_for(self, event: asyncio.Event, limit: float) -> None:
         timer = self.loop.call_later(limit, event.set)
