@@ -290,8 +290,8 @@ class Acquisition(Call):
         # Only between two slices, the caller notices the loss of a key that it holds. So no slice is longer than the lease.
         most = min(SLICE, self._holding.lease / 1000) if self._holding.deadline < FOREVER else SLICE
         keep = ("KEEP", KEEP) if left > most else ()
-        block = ("BLOCK", millis(min(most, left)), *keep)
-        return self._holding.acquire_command(tenure, holds, min(lease, SHORT_LEASE), *block)
+        block = millis(min(most, left))
+        return self._holding.acquire_command(tenure, holds, min(lease, SHORT_LEASE), "BLOCK", block, *keep)
 
     async def _accept(self, tenure: Tenure, request: Request) -> bool:
         """Store a grant. Return False if its lease is over. If the grant has a short lease, or came late, first renew it."""
@@ -320,15 +320,12 @@ class Acquisition(Call):
         self, tenures: list[Tenure], make: Callable[..., Command], patience: float | None = None, is_wait: bool = False
     ) -> list[Request]:
         """Send a request for each key. Set `is_pending` if the server may keep a grant or a queue position for the key."""
-        wait: tuple[Command, ...] = ()
-        extra = SLICE if is_wait else 0.0
-        if self.lock.replicas is not None and not is_wait:
-            count, extra = self.lock.replicas
-            wait = (("WAIT", count, millis(extra)),)
+        count, within = (not is_wait and self.lock.replicas) or (0, 0.0)
+        wait = (("WAIT", count, millis(within)),) if count else ()
         holding, lease = self._holding, self._holding.limited(self._holding.lease)
         requests = [Request(t.key, make, wait, holding, t, self._holds, lease, is_wait) for t in tenures]
         try:
-            await self.ask(requests, extra, patience)
+            await self.ask(requests, SLICE if is_wait else within, patience)
         finally:
             for tenure, request in zip(tenures, requests):
                 tenure.is_pending = tenure.is_pending or request.may_be_granted
@@ -349,24 +346,20 @@ class Acquisition(Call):
         return requests
 
 
-async def release(lock: Any) -> None:
-    """Release one hold of each key."""
-    holding = lock._holding
+async def release(lock: Any, interrupted: Holding | None = None) -> None:
+    """Release one hold of each key. ``interrupted``: the holding of an earlier release that was interrupted."""
+    holding = interrupted or lock._holding
     if holding is NOTHING:
         raise lock_error(LockError, "Cannot release a lock that's not owned or is already unlocked.", lock.name)
     if holding.pid != os.getpid():
         raise lost("release", lock.name)
-    await _release(lock, holding)
-
-
-async def _release(lock: Any, holding: Holding) -> None:
     call = Call(lock)
     with Turn(call.runtime, holding.turns, 1) as turn:
         try:
             await call.wait_for(turn)
         except BaseException as error:
             if not isinstance(error, (Exception, GeneratorExit)):  # interrupted: release in the background
-                call.runtime.start(_release(lock, holding))
+                call.runtime.start(release(lock, holding))
             raise
         if holding.is_over:
             raise lock_error(LockError, "Cannot release a lock that's already unlocked.", lock.name)
@@ -375,32 +368,36 @@ async def _release(lock: Any, holding: Holding) -> None:
             lock._forget(holding)
             await _release_others(holding, call)
             raise lost("release", lock.name)
-        call.until = max(tenure.deadline for tenure in holding.tenures)
-        left, requests = holding.holds - 1, holding.releases()
-        failure: Exception | None = None
-        try:
-            if not left:  # forget first, so that a renewal after the release does not report a loss
-                lock._forget(holding)
-            await call.ask(requests)
-        except UnreachableError as error:
-            failure = error
-        except BaseException as interruption:
-            # The caller cannot know whether the server has released the locks. The client repeats the release in the
-            # background, so that the locks do not stay held until their leases end.
-            unanswered = [Request(request.key, request.make) for request in requests if not request.is_answered]
-            holding.holds = left
-            await call.give_up(unanswered, interruption, lock._owner is not None or left > 0)
-            raise
-        for request in requests:
-            if request.code == "NOTHELD" and request.lost_replies and not left:
-                continue  # the server has executed an earlier attempt, and its reply was lost
-            if request.code in DENIALS:
-                raise call.lost(holding, "release", request.key, request.reply)
-            if request.code and request.is_answered:
-                failure = refused(request.reply, request.key)
-        if failure is not None:
-            raise failure
+        await _release_held(call, holding)
+
+
+async def _release_held(call: Call, holding: Holding) -> None:
+    call.until = max(tenure.deadline for tenure in holding.tenures)
+    left, requests = holding.holds - 1, holding.releases()
+    failure: Exception | None = None
+    try:
+        if not left:  # forget first, so that a renewal after the release does not report a loss
+            call.lock._forget(holding)
+        await call.ask(requests)
+    except UnreachableError as error:
+        failure = error
+    except BaseException as interruption:
+        # The caller cannot know whether the server has released the locks. The client repeats the release in the
+        # background, so that the locks do not stay held until their leases end.
+        unanswered = [Request(request.key, request.make) for request in requests if not request.is_answered]
         holding.holds = left
+        await call.give_up(unanswered, interruption, call.lock._owner is not None or left > 0)
+        raise
+    for request in requests:
+        if request.code == "NOTHELD" and request.lost_replies and not left:
+            continue  # the server has executed an earlier attempt, and its reply was lost
+        if request.code in DENIALS:
+            raise call.lost(holding, "release", request.key, request.reply)
+        if request.code and request.is_answered:
+            failure = refused(request.reply, request.key)
+    if failure is not None:
+        raise failure
+    holding.holds = left
 
 
 async def _release_others(holding: Holding, call: Call) -> None:

@@ -107,11 +107,9 @@ class Runtime:
             except Exception:
                 logger.exception("the on_lost callback has failed")
 
+        is_for_loop = inspect.iscoroutinefunction(lock.on_lost)
         try:
-            if inspect.iscoroutinefunction(lock.on_lost):
-                self.start(call())
-            else:
-                start_thread("lockward-lost", lambda: finish(call()))
+            self.start(call()) if is_for_loop else start_thread("lockward-lost", lambda: finish(call()))
         except RuntimeError:
             logger.exception("the on_lost callback has not been called")
 
@@ -216,14 +214,12 @@ class Runtime:
         with self.mutex:
             for link in self._idle.pop(node, []):
                 link.close()
-        holdings = self._watched()
-        for holding in holdings:
+        for holding in self._watched():
             for tenure in holding.tenures:
                 # A call that renews the lock repeats its request itself.
                 is_being_renewed = any(request.command[:1] == ("LOCK.RENEW",) for request in tenure.requests)
                 if tenure.deadline < FOREVER and not is_being_renewed:
                     tenure.renew_at = 0.0
-        if holdings:
             self._wake()
 
     # Leases.
