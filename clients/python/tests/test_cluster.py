@@ -190,6 +190,35 @@ def test_a_cancelled_call_for_several_nodes_asks_no_node_again(nodes: Any, silen
     asyncio.run(main())
 
 
+def test_an_interrupted_call_for_several_nodes_asks_no_node_later(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread asks each node. Such a thread may be late, and must not acquire a key after the call has given up."""
+    cluster = RedisCluster(port=nodes[0].port, host="127.0.0.1")
+    both = MultiLock([Lock(cluster, "b"), Lock(cluster, NAME)], timeout=1000)
+    runtime, go_on, late = both._runtime, threading.Event(), []
+    send, wait = runtime.send, runtime.wait
+
+    async def send_later(node: Any, requests: Any, *others: Any) -> None:
+        if requests[0].key == NAME.encode():
+            late.append(threading.current_thread())
+            assert go_on.wait(20)
+        await send(node, requests, *others)
+
+    async def interrupt(started: Any, limit: float) -> None:
+        if limit > 1000:  # the call waits for the late thread
+            raise KeyboardInterrupt
+        await wait(started, limit)
+
+    monkeypatch.setattr(runtime, "send", send_later)
+    monkeypatch.setattr(runtime, "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        both.acquire()
+    eventually(lambda: late)
+    go_on.set()
+    late[0].join(20)
+    assert not late[0].is_alive() and not holders(nodes[1].client(), NAME)
+    eventually(lambda: not holders(nodes[0].client(), "b"))
+
+
 def remove_slot(cluster: Any) -> None:
     """Remove the slot from the client's map, as if no node had the slot when the client loaded the map."""
     cluster.nodes_manager.slots_cache.pop(cluster.keyslot(NAME), None)

@@ -84,9 +84,10 @@ class Call:
         """
         patience = (self._patience if patience is None else patience) + extra
         groups = [group for _, group in self.runtime.by_node(requests)] if len(requests) > 1 else [requests]
-        others = [self.runtime.start(self._ask(group, extra, patience)) for group in groups[1:]]
+        others: list[Any] = []
         failure: Exception | None = None
         try:
+            others = [self.runtime.start(self._ask(group, extra, patience)) for group in groups[1:]]
             try:
                 await self._ask(groups[0], extra, patience)
             except Exception as error:
