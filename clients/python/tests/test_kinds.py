@@ -641,6 +641,22 @@ def test_all_locks_are_renewed_after_a_cut_that_follows_an_idle_time(client: red
     lock.release()
 
 
+def test_a_watcher_that_fails_is_reported_and_replaced(client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
+    lock = lockward.Lock(client, "a", lease=1)
+    assert lock.acquire()
+    runtime, tick = lock._runtime, lock._runtime._tick
+
+    def fail(_: float) -> float:
+        runtime._tick = tick
+        raise RuntimeError("not today")
+
+    runtime._tick = fail
+    eventually(lambda: "the watcher has failed" in caplog.text)
+    with lockward.Lock(client, "b"):  # this acquisition starts a new watcher
+        eventually(lambda: held_for(client, "a") > 1.5)
+    lock.release()
+
+
 def test_a_connection_that_is_returned_while_the_watcher_ends_is_closed(server: Any) -> None:
     lock = lockward.Lock(server.client(), "a")
     assert lock.acquire()

@@ -147,8 +147,8 @@ class LockBase(Generic[E, B, N]):
         self._local: Any = self._kind.local() if self.thread_local else SimpleNamespace()
 
     def _run(self, action: Coroutine[Any, Any, Any]) -> Any:
-        """Run a method that sends requests."""
-        raise NotImplementedError
+        """Run a method that sends requests. In asyncio, the caller awaits it."""
+        return action
 
     # What is held.
 

@@ -95,9 +95,6 @@ class Lock(LockBase[asyncio.Event, Awaitable[bool], Awaitable[None]]):
 
     _kind = TaskRuntime
 
-    def _run(self, action: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        return action
-
     @contextlib.asynccontextmanager
     async def scope(self: L) -> AsyncIterator[L]:
         """Hold the lock in an ``async with`` block. If the lock is lost, cancel the block and raise LockLostError.
