@@ -390,8 +390,9 @@ class LockBase(Generic[E, B, N]):
         self, blocking: bool | None = None, limit: Number | None = None, token: str | bytes | None = None
     ) -> bool:
         limit = self.blocking_timeout if limit is None else limit
-        waits = self.blocking if blocking is None else blocking
-        return await protocol.Acquisition(self, 0 if not waits else limit and max(0, limit)).run(token)
+        if not (self.blocking if blocking is None else blocking):
+            limit = 0
+        return await protocol.Acquisition(self, None if limit is None else max(0, limit)).run(token)
 
     async def _enter(self: L) -> L:
         enters_held, self._enters_held = self._enters_held, False
