@@ -83,7 +83,9 @@ class Call:
         seconds longer than the response limit. ``patience`` replaces the patience of the call.
         """
         patience = (self._patience if patience is None else patience) + extra
-        groups = [group for _, group in self.runtime.by_node(requests)] if len(requests) > 1 else [requests]
+        if len(requests) == 1:
+            return await self._ask(requests, extra, patience)
+        groups = [group for _, group in self.runtime.by_node(requests)]
         others: list[Any] = []
         failure: Exception | None = None
         try:
@@ -107,21 +109,23 @@ class Call:
 
     async def _ask(self, requests: list[Request], extra: float, patience: float) -> None:
         unanswered = requests
-        while unanswered:
+        while True:
             cause: Any = None
             for node, group in self.runtime.by_node(unanswered):
                 left = min(self._heard_at + patience, self.until) + (_GRACE if self.waits else 0.0) - monotonic()
                 limit = max(_SHORTEST, min(self._response_limit + extra, left))
                 cause = await self._send(node, group, limit) or cause
             unanswered = [request for request in unanswered if not request.is_answered or request.shorten()]
+            if not unanswered:
+                return
             left = min(self._heard_at + patience, self.until) - monotonic()
-            if unanswered and left <= 0:
+            if left <= 0:
                 cause = cause or unanswered[0].reply
                 raise UnreachableError(f"no server answers: {cause}") from cause
             pause = min([left, *[back_off(request.failures) for request in unanswered]])
             for request in unanswered:
                 request.failures += 1
-            if unanswered and pause:
+            if pause:
                 await self.runtime.sleep(pause)
 
     async def _send(self, node: Address | None, requests: list[Request], limit: float) -> Exception | None:
