@@ -308,14 +308,18 @@ async fn a_downgrade_that_is_refused_for_one_key_does_not_lose_the_others() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_downgrade_that_the_server_refuses_does_not_lose_the_lock() {
     let server = Server::start();
-    let client = client(&server).await;
+    let proxy = Proxy::start(server.port(), |_| Fate::Carried);
+    let client = client_with(&url(proxy.port()), Settings::default());
     let lock = client.locks(["a", "b"]).slots(4).lease(Duration::from_millis(1_500));
     let guard = lock.acquire().await.expect("a guard");
+    // Without this delay, the server may refuse the downgrade before the poll has ended.
+    proxy.delay(Duration::from_millis(100));
     {
         let mut smaller = std::pin::pin!(guard.downgrade(Limit::Slots(2)));
         let mut context = Context::from_waker(Waker::noop());
         assert!(smaller.as_mut().poll(&mut context).is_pending());
     }
+    proxy.delay(Duration::ZERO);
     let mut observer = server.client();
     eventually("it is held for two leases", || observer.holder("a").held_for > 3_000 || !guard.is_held());
     assert!(guard.is_held());
