@@ -12,17 +12,19 @@
 
 use crate::commands::{Kind, OwnedKey, read};
 use crate::error::Error;
-use crate::mutex::locked;
+use crate::guard::Guard;
+use crate::lock::Lock;
 use crate::request::Request;
-use crate::servers::Inner;
-use crate::tenure::Tenure;
+use crate::tenure::{Held, Tenure};
 use crate::time::{FAR_FUTURE, from_now, lease_end, millis, pause_after, until};
+use futures_util::future::{FutureExt, join_all};
 use redis::Value;
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::SemaphorePermit;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// The lease of a grant that is not confirmed yet, in milliseconds. If the reply is lost, the server keeps the lock at
 /// most for this time.
@@ -35,57 +37,189 @@ const SLICE: Duration = Duration::from_secs(10);
 const KEEP: u64 = 5_000;
 
 /// How long after the wait limit a reply may still arrive.
-pub(crate) const OVERTIME: Duration = Duration::from_millis(100);
+const OVERTIME: Duration = Duration::from_millis(100);
 
 /// How long the client repeats *give up* for a named owner, which may acquire the lock again. A call that fails also
 /// waits for the reply to *give up*, at most for this time.
-pub(crate) const GIVE_UP_LIMIT: Duration = Duration::from_millis(200);
+const GIVE_UP_LIMIT: Duration = Duration::from_millis(200);
 
-/// The options of an acquisition.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Options {
-    pub(crate) kind: Kind,
-    pub(crate) lease: Option<Duration>,
-    pub(crate) without_renewal: bool,
-    pub(crate) hold_limit: Option<Duration>,
-    pub(crate) wait: Option<Duration>,
-    pub(crate) replicas: Option<(usize, Duration)>,
-    pub(crate) owner: Option<Vec<u8>>,
-}
+/// How long the client pauses after a loss before it acquires all keys again. If the lease is shorter than a round
+/// trip, a client without this pause would send requests without a break.
+const PAUSE_AFTER_LOSS: Duration = Duration::from_millis(50);
 
-impl Options {
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        self.kind.check()?;
-        // The client subtracts a millisecond from each lease, so a lease of one millisecond would be over at once.
-        let is_short = |duration: Option<Duration>| duration.is_some_and(|duration| millis(duration) < 2);
-        let why = match self.owner.as_deref() {
-            Some(b"*") => "an owner must not be *, which asks the server to make one up",
-            Some(owner) if owner.is_empty() || owner.len() > 1_024 => "an owner must be 1 to 1,024 bytes",
-            _ if is_short(self.lease) => "a lease must be at least 2 milliseconds",
-            _ if is_short(self.hold_limit) => "a hold limit must be at least 2 milliseconds",
-            _ if self.replicas.zip(self.lease).is_some_and(|((_, within), lease)| within >= lease) => {
-                "the time for replicas must be shorter than the lease"
+impl Lock {
+    /// Acquires the lock if it is free, without waiting.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if the lock is not free; and the other errors of [`acquire`](Self::acquire).
+    pub async fn try_acquire(self) -> Result<Guard, Error> {
+        self.wait(Duration::ZERO).acquire().await
+    }
+
+    /// Acquires the lock. If another owner holds the lock, the call waits in the server's queue: first come, first
+    /// served.
+    ///
+    /// The client repeats the request when a reply is lost. No grant counts twice, and the waiter keeps its position in
+    /// the queue. After a failover, the client sends the request to the new primary, and waits at the end of the queue
+    /// there. If one of several locks is lost before the last lock is acquired, the client releases all locks and
+    /// starts again.
+    ///
+    /// **If the future is dropped**, the client leaves the queue in the background, and releases the lock if the server
+    /// may have granted it.
+    ///
+    /// # Errors
+    /// - [`Error::Busy`] when the wait limit is reached.
+    /// - [`Error::Unreachable`] when no server answers within the client's patience, or before the wait limit if the wait
+    ///   limit comes first. A caller that is already in the queue waits until its wait limit.
+    /// - [`Error::Lost`] when a call that does not wait gets the lock, but loses it before the call returns.
+    /// - [`Error::Unreplicated`] when too few [`replicas`](Self::replicas) confirm the grant.
+    /// - [`Error::Invalid`] when an option is out of range.
+    /// - [`Error::Refused`] with the server's own error, such as `MAXWAITERS` or `OOM`.
+    pub async fn acquire(self) -> Result<Guard, Error> {
+        self.check()?;
+        let waits = !self.wait.is_zero();
+        let limit = from_now(if waits { self.wait } else { FAR_FUTURE });
+        let mut is_first = true;
+        loop {
+            // If the program has named no owner, each attempt has a new owner. So a late release of an earlier attempt
+            // cannot end a hold of this attempt.
+            let owner = self.owner.clone().unwrap_or_else(|| self.client.unique_owner());
+            let is_own = |name: &OwnedKey| name.owner == owner && self.keys.contains(&name.key);
+            let attempted = self.attempt(&owner, is_first, limit).await;
+            // After a failed attempt, wait for the replies to its releases, but not for long. If no server answers,
+            // this wait is useless.
+            if matches!(&attempted, Err(error) if !matches!(error, Error::Unreachable { .. })) {
+                let end = from_now(GIVE_UP_LIMIT).min(limit + OVERTIME * 3 / 2);
+                self.client.releases_end(end, is_own).await;
             }
-            _ => return Ok(()),
+            match attempted {
+                Err(Error::Busy { .. }) if waits && self.only_tries(is_first) => {}
+                Err(Error::Lost { .. }) if waits => sleep(PAUSE_AFTER_LOSS).await,
+                acquired => return acquired,
+            }
+            is_first = false;
+        }
+    }
+
+    /// Acquires all keys. The first attempt tries several keys at the same time. A later attempt acquires one key after
+    /// the other. An attempt ends when a granted key is lost, and the client then releases all
+    /// other granted keys. These keys must not stay held while the call waits again for the lost key: this could cause
+    /// a deadlock with another caller.
+    async fn attempt(&self, owner: &[u8], is_first: bool, limit: Instant) -> Result<Guard, Error> {
+        let mut guard = Guard::new(&self.client, self.kind);
+        let acquisitions = self.keys.iter().map(async |key| {
+            let name = OwnedKey { key: key.clone(), owner: owner.to_vec() };
+            let part = Acquire::run(self, name, limit, is_first).await?;
+            guard.tenure.join(&part);
+            Ok(())
+        });
+        let all = async {
+            if is_first {
+                // The attempt fails only after all tries have ended: a late *give up* of a try could end the next
+                // tenure of a named owner.
+                let errors = join_all(acquisitions).await.into_iter().filter_map(Result::err);
+                return errors.min_by_key(|error| matches!(error, Error::Busy { .. })).map_or(Ok(()), Err);
+            }
+            for acquisition in acquisitions {
+                acquisition.await?;
+            }
+            Ok(())
         };
-        Err(Error::invalid(why))
+        tokio::select! {
+            biased;
+            // If there is only one key, no granted key can be lost during a wait for another key. Then the watch would
+            // wake this task without need.
+            _ = guard.lost(), if self.keys.len() > 1 => {}
+            acquired = all => acquired?,
+        }
+        guard.complete(self.hold_limit, self.is_renewed)?;
+        Ok(guard)
     }
 
-    pub(crate) fn waits_not(&self) -> bool {
-        self.wait.is_some_and(|wait| wait.is_zero())
+    /// Acquires the lock, runs `work` and releases the lock, even if `work` returns an error or panics. When the lock
+    /// is lost, `work` is dropped at its current `.await`.
+    ///
+    /// ```no_run
+    /// # async fn example(client: lockward_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let paid = client.lock("order:42").run(async |lock| {
+    ///     let order = std::fs::read_to_string("order")?;
+    ///     // send lock.token() with each write
+    ///     Ok::<_, Box<dyn std::error::Error>>(order.len())
+    /// });
+    /// println!("{}", paid.await?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The error of `work`; [`Error::Lost`] if the lock was lost before `work` had ended; and the errors of
+    /// [`acquire`](Self::acquire) and [`Guard::release`].
+    pub async fn run<T, E, F>(self, work: impl FnOnce(Arc<Guard>) -> F) -> Result<T, E>
+    where
+        E: From<Error>,
+        F: Future<Output = Result<T, E>>,
+    {
+        let guard = Arc::new(self.acquire().await?);
+        let lost = guard.lost();
+        let ended = tokio::select! {
+            biased;
+            ended = AssertUnwindSafe(async { work(Arc::clone(&guard)).await }).catch_unwind() => Some(ended),
+            _ = lost => None,
+        };
+        let released = guard.release_all().await;
+        match ended {
+            Some(Ok(Ok(value))) => Ok(released.map(|()| value)?),
+            Some(Ok(Err(error))) => Err(error),
+            Some(Err(panic)) => resume_unwind(panic),
+            None => Err(released.err().unwrap_or_else(|| Error::invalid("the lock was released")).into()),
+        }
     }
 
-    /// The lease or the hold limit, whichever is shorter, in milliseconds.
-    fn limit_lease(&self, lease: u64) -> u64 {
-        self.hold_limit.map_or(lease, |limit| lease.min(millis(limit)))
+    /// Runs `work` while this process is the leader. The leader is the process that holds the exclusive lock. The call
+    /// waits for the lock without limit. The token of the guard is the term. When the lock is lost, the client drops
+    /// `work` at its current `.await`, and this process is a candidate again. When `work` returns, the client releases
+    /// the lock.
+    ///
+    /// ```no_run
+    /// # async fn step() {}
+    /// # async fn example(client: lockward_client::Client) -> Result<(), lockward_client::Error> {
+    /// client.lead("scheduler", async |leader| loop {
+    ///     println!("still the leader, in term {}", leader.token());
+    ///     step().await;
+    /// }).await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`acquire`](Self::acquire), except [`Error::Busy`], [`Error::Unreachable`] and [`Error::Lost`].
+    /// While no server answers, the candidate keeps trying.
+    pub async fn lead<F: Future>(
+        mut self,
+        mut work: impl FnMut(Arc<Guard>) -> F,
+    ) -> Result<F::Output, Error> {
+        (self.kind, self.wait) = (Kind::default(), FAR_FUTURE);
+        loop {
+            let mut value = None;
+            let term = self.clone().run(async |leader| {
+                value = Some(work(leader).await);
+                Ok(())
+            });
+            let ended = term.await;
+            // If `work` has ended, it does not matter if the lock was lost just before the release.
+            if let Some(value) = value {
+                return Ok(value);
+            }
+            match ended {
+                Ok(()) | Err(Error::Unreachable { .. } | Error::Lost { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 }
 
 /// The acquisition of one key. If this value is dropped before the acquisition has ended, the client sends *give up* in
 /// the background.
-pub(crate) struct Acquire<'a> {
-    client: &'a Arc<Inner>,
-    options: &'a Options,
+struct Acquire<'a> {
+    lock: &'a Lock,
     /// The end of the wait.
     limit: Instant,
     /// The lease to ask for, in milliseconds. `None` is the server's default.
@@ -98,25 +232,17 @@ pub(crate) struct Acquire<'a> {
 }
 
 impl<'a> Acquire<'a> {
-    /// Acquires the key. If `only_tries` is true, the call does not wait for the key.
-    pub(crate) async fn run(
-        client: &'a Arc<Inner>,
-        name: OwnedKey,
-        options: &'a Options,
-        limit: Instant,
-        only_tries: bool,
-    ) -> Result<Tenure, Error> {
-        let patience = client.settings.patience;
-        let end = if options.waits_not() { from_now(patience) } else { limit + OVERTIME };
-        let mut request = Request::new(client, &Arc::new(name), end);
+    /// Acquires the key. `is_first` is true in the first attempt of the call.
+    async fn run(lock: &'a Lock, name: OwnedKey, limit: Instant, is_first: bool) -> Result<Tenure, Error> {
+        let patience = lock.client.settings.patience;
+        let end = if lock.wait.is_zero() { from_now(patience) } else { limit + OVERTIME };
+        let mut request = Request::new(&lock.client, &Arc::new(name), end);
         request.patience = patience;
-        // WAIT concerns only the commands before it on the same connection, so the client must send ACQUIRE and WAIT on
-        // one connection. On the shared connection, WAIT would delay the commands of other calls.
-        request.is_alone = options.replicas.is_some();
-        let lease = options.lease.map(|lease| options.limit_lease(millis(lease)));
-        let mut acquire =
-            Self { client, options, limit, lease, request, permit: None, leaves_something: false };
-        match acquire.acquire(only_tries).await {
+        // A server has answered the first attempt.
+        request.is_answered = !is_first;
+        let lease = lock.lease.map(|lease| lock.limit_lease(millis(lease)));
+        let mut acquire = Self { lock, limit, lease, request, permit: None, leaves_something: false };
+        match acquire.acquire(lock.only_tries(is_first)).await {
             // A server has answered during the call, so the lock was busy until the wait limit.
             Err(Error::Unreachable { key, .. }) if acquire.request.is_answered && acquire.is_late() => {
                 Err(Error::Busy { key })
@@ -129,33 +255,32 @@ impl<'a> Acquire<'a> {
     /// needs no connection of its own to acquire a free lock. If the lock is held, the call waits slice by slice until
     /// the wait limit.
     async fn acquire(&mut self, only_tries: bool) -> Result<Tenure, Error> {
-        let (client, options, limit) = (self.client, self.options, self.limit);
+        let (lock, limit) = (self.lock, self.limit);
         let name = Arc::clone(&self.request.name);
         // The client may still repeat an earlier release of a named owner. After the acquisition this release would end
         // the new tenure.
-        let is_named = options.owner.is_some();
-        if is_named && !client.releases_end(self.request.end(), |other| *other == *name).await {
+        if lock.owner.is_some()
+            && !lock.client.releases_end(self.request.end(), |other| *other == *name).await
+        {
             let cause = "an earlier release of this owner has had no reply".to_owned();
             return Err(Error::Unreachable { key: name.shown(), cause });
         }
-        let mut polls = 0;
         // While this call polls, this future keeps the call's place among the callers that want a permit.
-        let mut permit = pin!(client.wait_permits.acquire());
+        let mut permit = pin!(lock.client.wait_permits.acquire());
+        let (mut polls, mut waits) = (0, false);
         loop {
-            let waits = self.permit.is_some();
-            if waits && !self.request.is_alone {
-                // The try used the shared connection. A wait needs a connection of its own.
-                (self.request.is_alone, self.request.connection) = (true, None);
-            }
-            self.request.replicas = options.replicas.filter(|_| !waits);
+            // WAIT concerns only the commands before it on the same connection, so the client must send ACQUIRE and WAIT
+            // on one connection. On the shared connection, WAIT would delay the commands of other calls.
+            self.request.is_alone = waits || lock.replicas.is_some();
+            self.request.replicas = lock.replicas.filter(|_| !waits);
             let (mut requested, mut is_last) = (Instant::now(), true);
             let lease = &mut self.lease;
             let asked = self.request.ask(|longest_lease| {
                 requested = Instant::now();
                 *lease = lease.map(|lease| lease.min(longest_lease));
-                let response_limit = client.settings.response_limit;
+                let response_limit = lock.client.settings.response_limit;
                 if !waits {
-                    return Ok((name.acquire(*lease, None, options.kind), response_limit));
+                    return Ok((name.acquire(*lease, None, lock.kind), response_limit));
                 }
                 let left = until(limit);
                 if left.is_zero() {
@@ -166,14 +291,22 @@ impl<'a> Acquire<'a> {
                 let millis = millis(left.min(SLICE)) + u64::from(is_last);
                 let short = lease.map(|lease| lease.min(SHORT_LEASE));
                 let keep = (!is_last).then_some(KEEP);
-                let cmd = name.acquire(short, Some((millis, keep)), options.kind);
+                let cmd = name.acquire(short, Some((millis, keep)), lock.kind);
                 Ok((cmd, response_limit.saturating_add(Duration::from_millis(millis))))
             });
-            let reply = asked.await?;
+            let reply = match asked.await {
+                // The call gets no connection of its own, for example because the server is full. So it polls.
+                Err(Error::Unreachable { .. }) if waits && !self.request.is_sent && !self.is_late() => {
+                    waits = false;
+                    continue;
+                }
+                asked => asked?,
+            };
             self.leaves_something = reply != Value::Nil || !is_last;
             let is_over = only_tries || self.is_late() || (waits && is_last && reply == Value::Nil);
             if let Some((token, _, lease)) = read::<Option<(u64, u32, u64)>>(reply)? {
-                match self.hold(token, lease, if waits { Instant::now() } else { requested }).await {
+                let since = if waits { Instant::now() } else { requested };
+                match self.hold(token, lease, since, waits).await {
                     Err(Error::Lost { .. }) => {}
                     Err(Error::Unreachable { .. }) if !is_over => {}
                     held => return held,
@@ -188,7 +321,12 @@ impl<'a> Acquire<'a> {
             if !waits {
                 polls += 1;
                 let pause = pause_after(polls, 50, 1_000).min(until(limit));
-                self.permit = timeout(pause, &mut permit).await.ok().and_then(Result::ok);
+                if self.permit.is_some() {
+                    sleep(pause).await;
+                } else {
+                    self.permit = timeout(pause, &mut permit).await.ok().and_then(Result::ok);
+                }
+                waits = self.permit.is_some();
             }
         }
     }
@@ -198,20 +336,20 @@ impl<'a> Acquire<'a> {
     ///
     /// # Errors
     /// [`Error::Lost`] if the grant has ended before this renewal.
-    async fn hold(&mut self, token: u64, granted: u64, since: Instant) -> Result<Tenure, Error> {
-        let waits = self.permit.is_some();
+    async fn hold(&mut self, token: u64, granted: u64, since: Instant, waits: bool) -> Result<Tenure, Error> {
         let whole = self.lease.unwrap_or(granted);
-        let lease = self.options.limit_lease(whole);
+        let lease = self.lock.limit_lease(whole);
         let granted = if waits { whole.min(SHORT_LEASE) } else { whole };
-        let tenure = Tenure::new(self.client, self.options.kind);
-        tenure.add(&self.request, token, lease, since, lease_end(granted, since));
+        let tenure = Tenure::new(&self.lock.client, self.lock.kind);
+        let name = Arc::clone(&self.request.name);
+        tenure.add(Held { name, token, deadline: lease_end(granted, since) }, lease, since);
         if waits || granted != lease {
-            self.request.replicas = self.options.replicas;
-            self.request.patience = self.client.settings.patience;
+            self.request.replicas = self.lock.replicas;
+            self.request.patience = self.lock.client.settings.patience;
             tenure.renew_key(token, &mut self.request, 1).await?;
         }
         let reached = self.request.confirmed_by;
-        if let Some((wanted, _)) = self.options.replicas
+        if let Some((wanted, _)) = self.lock.replicas
             && reached < wanted
         {
             return Err(Error::Unreplicated { key: self.request.name.shown(), reached, wanted });
@@ -230,25 +368,21 @@ impl Drop for Acquire<'_> {
     fn drop(&mut self) {
         if self.leaves_something || self.request.may_have_run {
             // A named owner may soon acquire the lock again, and a late release would end the new tenure.
-            let is_named = self.options.owner.is_some();
-            let limit = if is_named { GIVE_UP_LIMIT } else { self.client.settings.patience };
+            let is_named = self.lock.owner.is_some();
+            let limit = if is_named { GIVE_UP_LIMIT } else { self.lock.client.settings.patience };
             self.request.deadline = from_now(limit);
             let give_up = self.request.name.give_up();
-            if self.permit.is_some() {
+            let is_alone = self.request.is_alone;
+            if is_alone && self.request.replicas.is_none() {
                 // This line closes the connection, so the server notices that the waiter has left.
                 self.request.connection = None;
-            } else if self.request.is_alone && self.request.may_have_run {
+            } else if is_alone && self.request.may_have_run {
                 // WAIT may delay the release on this connection, so the client also sends the release on the shared
                 // connection.
-                let mut beside = Request::new(self.client, &self.request.name, self.request.deadline);
+                let mut beside = Request::new(&self.lock.client, &self.request.name, self.request.deadline);
                 beside.release_in_background(give_up.clone());
             }
             self.request.release_in_background(give_up);
-        } else if let Some((node, connection)) = self.request.connection.take()
-            && self.request.is_alone
-            && matches!(connection.peek(), Some(Ok(_)))
-        {
-            locked(&node.idle).push((Instant::now(), connection));
         }
     }
 }

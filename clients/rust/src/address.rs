@@ -51,16 +51,17 @@ impl Address {
     /// [`Error::Invalid`] when a certificate or the key is not valid.
     #[cfg(feature = "tls")]
     pub fn certificates(mut self, certificates: &redis::TlsCertificates) -> Result<Self, Error> {
-        let all: Vec<&mut ConnectionInfo> = match &mut self {
-            Self::Server(server) => vec![server],
-            Self::Sentinels { sentinels, server, .. } => {
-                sentinels.iter_mut().chain([&mut **server]).collect()
-            }
-            Self::Cluster(nodes) => nodes.iter_mut().collect(),
-        };
-        for info in all {
+        let add = |info: &mut ConnectionInfo| -> Result<(), Error> {
             let client = redis::Client::build_with_tls(info.clone(), certificates.clone());
             *info = client.map_err(invalid)?.get_connection_info().clone();
+            Ok(())
+        };
+        match &mut self {
+            Self::Server(server) => add(server)?,
+            Self::Sentinels { sentinels, server, .. } => {
+                sentinels.iter_mut().chain([&mut **server]).try_for_each(add)?;
+            }
+            Self::Cluster(nodes) => nodes.iter_mut().try_for_each(add)?,
         }
         Ok(self)
     }
@@ -70,31 +71,27 @@ impl std::str::FromStr for Address {
     type Err = Error;
 
     fn from_str(url: &str) -> Result<Self, Error> {
-        let kinds = ["sentinel", "cluster"];
         let (scheme, rest) = url.split_once("://").unwrap_or_default();
-        let Some((plain, kind)) = scheme.split_once('+').filter(|(_, kind)| kinds.contains(kind)) else {
+        let Some((plain, kind @ ("sentinel" | "cluster"))) = scheme.split_once('+') else {
             return Ok(Self::Server(parse_url(url)?));
         };
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
         // If the URL has a user or a password, `user` ends with `@`. If the URL has none, `user` is empty.
         let (user, hosts) = hosts.split_at(hosts.rfind('@').map_or(0, |at| at + 1));
-        let parse_hosts = |user, path, default_port| {
-            let nodes = hosts.split(',').map(|host| {
-                let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
-                let port = if has_port { "" } else { default_port };
-                parse_url(&format!("{plain}://{user}{host}{port}/{path}"))
-            });
-            nodes.collect::<Result<Vec<_>, _>>()
-        };
         if kind == "cluster" {
-            return Ok(Self::Cluster(parse_hosts(user, path, ":6379")?));
+            let nodes = hosts.split(',').map(|host| parse_url(&format!("{plain}://{user}{host}/{path}")));
+            return Ok(Self::Cluster(nodes.collect::<Result<_, _>>()?));
         }
         let (name, db) = path.split_once('/').unwrap_or((path, ""));
         if name.is_empty() {
             return Err(Error::invalid("the URL does not name the primary that the Sentinels watch"));
         }
+        let sentinels = hosts.split(',').map(|host| {
+            let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+            parse_url(&format!("{plain}://{host}{}", if has_port { "" } else { ":26379" }))
+        });
         Ok(Self::Sentinels {
-            sentinels: parse_hosts("", "", ":26379")?,
+            sentinels: sentinels.collect::<Result<_, _>>()?,
             name: name.to_owned(),
             server: Box::new(parse_url(&format!("{plain}://{user}localhost/{db}"))?),
         })

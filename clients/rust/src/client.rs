@@ -1,6 +1,5 @@
 //! A client of one deployment.
 
-use crate::acquire::Options;
 use crate::address::Address;
 use crate::commands::OwnedKey;
 use crate::error::Error;
@@ -10,7 +9,7 @@ use crate::lock::Lock;
 use crate::request::Request;
 use crate::servers::Inner;
 use crate::settings::Settings;
-use crate::tenure::Tenure;
+use crate::tenure::{Held, Tenure};
 use crate::time::{from_now, lease_end};
 use std::sync::Arc;
 use std::time::Instant;
@@ -33,7 +32,7 @@ impl Client {
     /// [`Error::Unreachable`] when no server answers within [`Settings::patience`]; and the errors of [`Client::new`].
     pub async fn connect(url: &str) -> Result<Self, Error> {
         let client = Self::new(url.parse()?, Settings::default())?;
-        client.reach().await?;
+        client.reach(from_now(client.inner.settings.patience)).await?;
         Ok(client)
     }
 
@@ -59,7 +58,7 @@ impl Client {
         let mut keys: Vec<_> = keys.into_iter().map(|key| key.as_ref().to_vec()).collect();
         keys.sort();
         keys.dedup();
-        Lock { client: Arc::clone(&self.inner), keys, options: Options::default() }
+        Lock::new(&self.inner, keys)
     }
 
     /// Runs `work` while this process is the leader for `key`: [`Lock::lead`] with the default options.
@@ -90,8 +89,7 @@ impl Client {
             // The client does not know when the other process renewed the lease last. So until the first renewal the
             // lease counts from now on.
             let now = Instant::now();
-            let request = Request::new(&self.inner, &name, now);
-            tenure.add(&request, token, lease, now, lease_end(lease, now));
+            tenure.add(Held { name, token, deadline: lease_end(lease, now) }, lease, now);
         }
         let renewed = tenure.renew(self.inner.settings.patience).await;
         let mut guard = Guard::new(&self.inner, kind);
@@ -114,10 +112,9 @@ impl Client {
         self.inner.releases_end(from_now(self.inner.settings.patience), |_| true).await
     }
 
-    /// Waits until a server answers, at most for the client's patience.
-    pub(crate) async fn reach(&self) -> Result<(), Error> {
+    /// Waits until a server answers, at most until `end`.
+    pub(crate) async fn reach(&self, end: Instant) -> Result<(), Error> {
         let nobody = Arc::new(OwnedKey { key: Vec::new(), owner: Vec::new() });
-        let end = from_now(self.inner.settings.patience);
         Request::new(&self.inner, &nobody, end).repeat(&redis::cmd("PING")).await.map(drop)
     }
 }

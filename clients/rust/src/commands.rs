@@ -1,7 +1,7 @@
 //! The lock commands and their replies.
 
 use crate::error::{Error, Loss};
-use redis::{Arg, Cmd, Value, cmd};
+use redis::{Arg, Cmd, ToRedisArgs, Value, cmd};
 use std::sync::Arc;
 
 /// A key and an owner. Most lock commands begin with these two arguments.
@@ -46,13 +46,11 @@ impl Kind {
         Err(Error::invalid(why))
     }
 
-    fn add_to(self, cmd: &mut Cmd) -> &mut Cmd {
-        let cmd = match self.limit {
-            Limit::Exclusive => cmd,
-            Limit::Shared => cmd.arg("SHARED"),
-            Limit::Slots(slots) => cmd.arg(("SLOTS", slots)),
-        };
-        cmd.arg(self.weight.map(|weight| ("WEIGHT", weight)))
+    /// The last arguments of a command.
+    fn args(self) -> impl ToRedisArgs {
+        let shared = (self.limit == Limit::Shared).then_some("SHARED");
+        let slots = if let Limit::Slots(slots) = self.limit { Some(("SLOTS", slots)) } else { None };
+        (shared, slots, self.weight.map(|weight| ("WEIGHT", weight)))
     }
 }
 
@@ -66,36 +64,32 @@ impl OwnedKey {
         Error::Lost { key: self.shown(), loss }
     }
 
-    fn command(&self, name: &str) -> Cmd {
-        let mut cmd = cmd(name);
-        cmd.arg(&self.key).arg(&self.owner);
-        cmd
+    fn command(&self, name: &str, args: impl ToRedisArgs) -> Cmd {
+        cmd(name).arg(&self.key).arg(&self.owner).arg(args).take()
     }
 
     /// Acquires the lock. The lease is in milliseconds; `None` means the server's default. `wait` has two times in
     /// milliseconds: how long the command waits, and how long the server then keeps the queue position.
     pub(crate) fn acquire(&self, lease: Option<u64>, wait: Option<(u64, Option<u64>)>, kind: Kind) -> Cmd {
-        let mut cmd = self.command("LOCK.ACQUIRE");
-        cmd.arg(lease.map(|lease| ("PX", lease)));
-        cmd.arg(wait.map(|(block, keep)| (("BLOCK", block), keep.map(|keep| ("KEEP", keep)))));
-        kind.add_to(cmd.arg(("HOLDS", 1))).take()
+        let lease = lease.map(|lease| ("PX", lease));
+        let wait = wait.map(|(block, keep)| (("BLOCK", block), keep.map(|keep| ("KEEP", keep))));
+        self.command("LOCK.ACQUIRE", (lease, wait, ("HOLDS", 1), kind.args()))
     }
 
     /// Sets a new lease, in milliseconds. A server in quarantine also restores the tenure if it has forgotten the
     /// tenure.
     pub(crate) fn renew(&self, token: u64, lease: u64, kind: Kind) -> Cmd {
-        let mut cmd = self.command("LOCK.RENEW");
-        kind.add_to(cmd.arg((("PX", lease), ("TOKEN", token), ("HOLDS", 1)))).take()
+        self.command("LOCK.RENEW", (("PX", lease), ("TOKEN", token), ("HOLDS", 1), kind.args()))
     }
 
     /// Releases all holds of a tenure.
     pub(crate) fn release(&self, token: u64) -> Cmd {
-        self.command("LOCK.RELEASE").arg(("ALL", "TOKEN", token)).take()
+        self.command("LOCK.RELEASE", ("ALL", "TOKEN", token))
     }
 
     /// Ends the owner's waits, its kept queue position, and every hold that the server may have granted.
     pub(crate) fn give_up(&self) -> Cmd {
-        self.command("LOCK.RELEASE").arg(("HOLDS", 0)).take()
+        self.command("LOCK.RELEASE", ("HOLDS", 0))
     }
 
     /// Runs `inner` if the token is the token of a present holder. An empty command only checks the token.

@@ -184,19 +184,14 @@ impl Guard {
         let Settings { patience, response_limit, .. } = client.settings;
         let mut request = Request::new(client, name, from_now(patience));
         request.runs_once = true;
-        let mut is_renewed = false;
-        loop {
-            let guarded = request.ask(|_| self.tenure.check().map(|()| (cmd.clone(), response_limit)));
-            match guarded.await {
-                Ok(reply) => return read(reply),
-                // A server in quarantine may have forgotten the tenure. A renewal restores it.
-                Err(error) if error.code() == Some("FENCED") && !is_renewed => {
-                    is_renewed = true;
-                    self.renew().await?;
-                }
-                Err(error) => return Err(self.tenure.judge(name, error, &["FENCED"])),
-            }
+        let next = |_| self.tenure.check().map(|()| (cmd.clone(), response_limit));
+        let mut guarded = request.ask(next).await;
+        if matches!(&guarded, Err(error) if error.code() == Some("FENCED")) {
+            // A server in quarantine may have forgotten the tenure. A renewal restores it.
+            self.renew().await?;
+            guarded = request.ask(next).await;
         }
+        read(guarded.map_err(|error| self.tenure.judge(name, error, &["FENCED"]))?)
     }
 
     /// Returns a string. Another process passes this string to [`Client::resume`](crate::Client::resume) to continue
@@ -265,10 +260,6 @@ impl Drop for Guard {
 
 impl fmt::Debug for Guard {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Guard")
-            .field("key", &String::from_utf8_lossy(self.key()))
-            .field("token", &self.token())
-            .field("is_held", &self.is_held())
-            .finish_non_exhaustive()
+        write!(out, "Guard({}, token {})", self.key().escape_ascii(), self.token())
     }
 }

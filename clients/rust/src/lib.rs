@@ -27,8 +27,8 @@
 //!   counts twice. A waiter keeps its position in the queue.
 //! - **Each waiter has a connection of its own**, so a waiter delays no other request. The client acquires a free lock
 //!   on a shared connection.
-//! - **It follows failovers and slots that move.** As soon as the connection to a server breaks, the client renews the
-//!   tenures of this server with their tokens. So a server in quarantine restores the tenures that it has forgotten.
+//! - **It follows failovers and slots that move.** As soon as the connection to a server breaks, the client renews its
+//!   tenures with their tokens. So a server in quarantine restores the tenures that it has forgotten.
 //! - **It cleans up after callers that leave.** If a future is dropped, the client leaves the queue, and releases the
 //!   lock if the server may have granted it.
 //! - **It can use a majority**: [`redlock`] is one lock on several independent servers.

@@ -41,7 +41,6 @@ mod client;
 mod guard;
 mod lock;
 mod majority;
-mod voters;
 
 pub use client::Redlock;
 pub use guard::Guard;

@@ -10,27 +10,23 @@ use crate::servers::{Awaited, Inner, Node, timed_out, within};
 use crate::time::{FAR_FUTURE, millis, pause_after, until};
 use futures_util::future::FutureExt;
 use redis::aio::MultiplexedConnection;
-use redis::cluster_routing::Slot;
-use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value, from_redis_value};
+use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value, from_redis_value, pipe};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::watch;
 use tokio::time::sleep;
 
 /// The attempts of one call.
 pub(crate) struct Request {
     pub(crate) client: Arc<Inner>,
     pub(crate) name: Arc<OwnedKey>,
-    slot: Slot,
     /// Whether the requests need a connection for this call alone, instead of the shared connection.
     pub(crate) is_alone: bool,
-    /// The node and the connection of the last attempt. While the node serves the key and replies, the next attempt
-    /// uses a connection for this call alone again.
+    /// The node and the connection of the last attempt.
     pub(crate) connection: Option<(Arc<Node>, Awaited<MultiplexedConnection>)>,
     /// Whether the last attempt was sent.
-    is_sent: bool,
-    /// The reply to a command that was sent before the first attempt. The first attempt only waits for this reply.
-    early_reply: Option<Awaited<Value>>,
+    pub(crate) is_sent: bool,
+    /// The replies to commands that were sent before the first attempt. The first attempt only waits for these replies.
+    early_replies: Option<Awaited<Vec<Value>>>,
     /// No attempt lasts longer than this.
     pub(crate) deadline: Instant,
     /// The call also fails if no server answers for this time.
@@ -60,11 +56,10 @@ impl Request {
         Self {
             client: Arc::clone(client),
             name: Arc::clone(name),
-            slot: client.slot(&name.key),
             is_alone: false,
             connection: None,
             is_sent: false,
-            early_reply: None,
+            early_replies: None,
             deadline,
             patience: FAR_FUTURE,
             since: Instant::now(),
@@ -93,7 +88,7 @@ impl Request {
     ///
     /// # Errors
     /// The errors of `next`; [`Error::Refused`] when the server's error would come again after a repeat;
-    /// [`Error::Unreachable`] when there is no time for another attempt.
+    /// [`Error::Unreachable`] when there is no time for another attempt, or when a wait gets no connection.
     pub(crate) async fn ask(
         &mut self,
         mut next: impl FnMut(u64) -> Result<(Cmd, Duration), Error>,
@@ -101,8 +96,19 @@ impl Request {
         let mut longest_lease = u64::MAX;
         loop {
             let (cmd, limit) = next(longest_lease)?;
-            let error = match self.attempt(&cmd, limit).await {
-                Ok(reply) => return Ok(reply),
+            let time_for_replicas = self.replicas.map_or(Duration::ZERO, |(_, within)| within);
+            let limit = limit.min(until(self.end())).saturating_add(time_for_replicas);
+            let may_have_run = self.may_have_run;
+            self.is_sent = false;
+            let replied = within(limit, self.exchange(&cmd)).await;
+            if self.is_sent && replied.as_ref().err().is_none_or(|error| error.code().is_some()) {
+                (self.is_answered, self.may_have_run, self.since) = (true, may_have_run, Instant::now());
+            }
+            let error = match replied {
+                Ok(reply) => {
+                    self.failures = 0;
+                    return Ok(reply);
+                }
                 Err(error) => error,
             };
             if self.is_final(&error) {
@@ -113,7 +119,9 @@ impl Request {
                 };
                 continue;
             }
-            let is_over = self.runs_once && self.may_have_run;
+            // A call that gets no connection of its own polls on the shared connection. WAIT needs an own connection.
+            let has_none = self.is_alone && !self.is_sent && self.replicas.is_none();
+            let is_over = has_none || self.runs_once && self.may_have_run;
             // The first repeat comes at once, because the server may have closed the connection while it was idle.
             if self.failures > 0 && !is_over {
                 // The random part makes the pause up to 50 % longer. So clients that failed at the same time repeat
@@ -129,53 +137,39 @@ impl Request {
         }
     }
 
-    /// Sends a command once, and waits at most `limit` for the reply.
-    async fn attempt(&mut self, cmd: &Cmd, limit: Duration) -> RedisResult<Value> {
-        let time_for_replicas = self.replicas.map_or(Duration::ZERO, |(_, within)| within);
-        let limit = limit.min(until(self.end())).saturating_add(time_for_replicas);
-        let may_have_run = self.may_have_run;
-        self.is_sent = false;
-        let replied = within(limit, self.exchange(cmd)).await;
-        if self.is_sent && replied.as_ref().err().is_none_or(|error| error.code().is_some()) {
-            self.is_answered = true;
-            self.may_have_run = may_have_run;
-            self.since = Instant::now();
-        }
-        if replied.is_ok() {
-            self.failures = 0;
-        }
-        replied
-    }
-
+    /// Sends a command once, on the connection of the last attempt or on another connection.
     async fn exchange(&mut self, cmd: &Cmd) -> RedisResult<Value> {
-        if let Some(reply) = self.early_reply.take() {
-            (self.is_sent, self.may_have_run) = (true, true);
-            return reply.await?.extract_error();
-        }
-        let last = self.connection.take();
-        let mut pipeline = redis::pipe();
-        let node = match self.asking.take() {
-            Some(node) => {
-                pipeline.cmd("ASKING");
-                node
+        let replies = match self.early_replies.take() {
+            Some(replies) => {
+                (self.is_sent, self.may_have_run) = (true, true);
+                replies.await?
             }
-            None => self.client.node_for(self.slot).await?,
+            None => {
+                let mut pipeline = pipe();
+                self.connection = None;
+                let node = match self.asking.take() {
+                    Some(node) => {
+                        pipeline.cmd("ASKING");
+                        node
+                    }
+                    None => self.client.node_for(&self.name.key).await?,
+                };
+                let before = pipeline.len();
+                pipeline.add_command(cmd.clone());
+                if let Some((count, within)) = self.replicas {
+                    // For WAIT, a time of 0 means no limit.
+                    pipeline.cmd("WAIT").arg(count).arg(millis(within).max(1));
+                }
+                let own = self.is_alone.then(|| self.client.own(&node));
+                let opening = own.clone().unwrap_or_else(|| self.client.shared(&node));
+                let (node, connection) = self.connection.insert((node, opening));
+                let mut open = connection.clone().await?;
+                (self.is_sent, self.may_have_run) = (true, true);
+                let replies = open.send_packed_commands(&pipeline, before, pipeline.len() - before).await?;
+                node.keep_idle(own);
+                replies
+            }
         };
-        let before = pipeline.len();
-        pipeline.add_command(cmd.clone());
-        if let Some((count, within)) = self.replicas {
-            // For WAIT, a time of 0 means no limit.
-            pipeline.cmd("WAIT").arg(count).arg(millis(within).max(1));
-        }
-        let is_usable = self.is_alone && self.failures == 0;
-        let connection = match last.filter(|(at, _)| is_usable && Arc::ptr_eq(at, &node)) {
-            Some((_, connection)) => connection,
-            None if self.is_alone => self.client.own(&node),
-            None => self.client.shared(&node),
-        };
-        let mut connection = self.connection.insert((node, connection)).1.clone().await?;
-        (self.is_sent, self.may_have_run) = (true, true);
-        let replies = connection.send_packed_commands(&pipeline, before, pipeline.len() - before).await?;
         let mut replies = replies.into_iter();
         let reply = replies.next().ok_or_else(timed_out)?;
         self.confirmed_by = replies.next().and_then(|reply| from_redis_value(reply).ok()).unwrap_or(0);
@@ -184,42 +178,38 @@ impl Request {
 
     /// Stores the effect of an error for later attempts. Returns whether the error would come again after a repeat.
     fn is_final(&mut self, error: &RedisError) -> bool {
-        let is_refused_connection = !self.is_sent
+        let code = error.code().unwrap_or_default();
+        if !self.is_sent
             && (matches!(
                 error.kind(),
                 ErrorKind::AuthenticationFailed
                     | ErrorKind::InvalidClientConfig
-                    | ErrorKind::RESP3NotSupported
                     | ErrorKind::MasterNameNotFoundBySentinel
-            ) || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM")));
-        let Some((node, connection)) = self.connection.as_ref().filter(|_| !is_refused_connection) else {
-            return is_refused_connection;
-        };
-        match error.code().filter(|_| self.is_sent) {
-            Some("MOVED") => {
-                if let Some(target) = self.client.redirect(error, node) {
-                    self.client.assign(self.slot, &target);
-                }
-            }
-            Some("ASK") => self.asking = self.client.redirect(error, node),
-            // The script of a guarded command may reply these errors itself, after it has written.
-            Some("TRYAGAIN" | "UNBLOCKED" | "SUPERSEDED") if self.runs_once => return true,
-            Some("READONLY" | "UNBLOCKED" | "LOADING" | "MASTERDOWN") => node.suspect(),
-            Some("CLUSTERDOWN" | "TRYAGAIN" | "SUPERSEDED") => {}
-            Some(code) => {
-                if code == "NOREPLICAS" {
-                    // Another server may be the primary now, and this server may not know that.
-                    node.suspect();
-                }
-                return true;
-            }
-            None => {
-                // While a connection is being opened, it has not failed: the opening has its own time limit.
-                let has_failed = self.is_sent || connection.peek().is_some();
-                self.client.note_silence(node, has_failed.then_some(connection));
-            }
+            ) || matches!(code, "WRONGPASS" | "NOAUTH" | "NOPERM"))
+        {
+            return true;
         }
-        false
+        let Some((node, connection)) = &self.connection else { return false };
+        if !self.is_sent || code.is_empty() {
+            // While a connection is being opened, it has not failed: the opening has its own time limit.
+            let has_failed = self.is_sent || connection.peek().is_some();
+            self.client.note_silence(node, has_failed.then_some(connection));
+            return false;
+        }
+        match code {
+            "MOVED" => {
+                let target = self.client.redirect(error, node);
+                target.map(|target| self.client.assign(&self.name.key, &target));
+            }
+            "ASK" => self.asking = self.client.redirect(error, node),
+            // The script of a guarded command may reply these errors itself, after it has written.
+            "TRYAGAIN" | "UNBLOCKED" | "SUPERSEDED" if self.runs_once => return true,
+            "CLUSTERDOWN" | "TRYAGAIN" | "SUPERSEDED" => {}
+            // Another server may be the primary now. A server that replies NOREPLICAS may not know that.
+            "READONLY" | "UNBLOCKED" | "LOADING" | "MASTERDOWN" | "NOREPLICAS" => node.suspect(),
+            _ => return true,
+        }
+        code == "NOREPLICAS"
     }
 
     /// The address of the last attempt. If the client has found no server, these are the addresses that the program has
@@ -228,12 +218,6 @@ impl Request {
         let node = self.connection.as_ref().map(|(node, _)| std::slice::from_ref(&node.info));
         let servers = node.unwrap_or_else(|| self.client.address.servers());
         servers.iter().map(|server| server.addr().to_string()).collect::<Vec<_>>().join(", ")
-    }
-
-    /// Changes when the connection to the last server breaks.
-    pub(crate) fn broken(&self) -> watch::Receiver<()> {
-        let node = self.connection.as_ref().map(|(node, _)| node);
-        node.map_or_else(|| watch::channel(()).1, |node| node.broken.subscribe())
     }
 
     /// The time after which there is no further attempt.
@@ -248,14 +232,14 @@ impl Request {
         let (client, name) = (Arc::clone(&self.client), Arc::clone(&self.name));
         let mut request = Self::new(&client, &name, self.deadline);
         let earlier = self.connection.take().filter(|_| self.may_have_run);
-        request.connection = earlier.or_else(|| client.known_connection(self.slot));
-        let open = request.connection.as_ref().and_then(|(_, connection)| connection.peek()?.clone().ok());
-        if let Some(mut open) = open {
+        request.connection = earlier.or_else(|| client.known_connection(&name.key));
+        if let Some(Ok(mut open)) = request.connection.as_ref().and_then(|(_, open)| open.peek().cloned()) {
             let cmd = release.clone();
-            let reply = async move { open.send_packed_command(&cmd).await }.boxed().shared();
+            let sent = async move { open.send_packed_command(&cmd).await.map(|reply| vec![reply]) };
+            let replies = sent.boxed().shared();
             // This poll sends the release before this function returns.
-            let _ = reply.clone().now_or_never();
-            request.early_reply = Some(reply);
+            let _ = replies.clone().now_or_never();
+            request.early_replies = Some(replies);
         }
         client.releases.send_modify(|releases| releases.push(Arc::clone(&name)));
         // Timers are created inside the task, because the caller may be outside a runtime.

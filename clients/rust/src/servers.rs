@@ -14,7 +14,7 @@ use redis::cluster_routing::Slot;
 use redis::io::tcp::TcpSettings;
 use redis::{
     AsyncConnectionConfig, ConnectionInfo, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisError,
-    RedisResult, Value, cmd,
+    RedisResult, Role, cmd,
 };
 use std::collections::HashMap;
 use std::fmt;
@@ -46,6 +46,8 @@ pub(crate) struct Inner {
     pub(crate) wait_permits: Semaphore,
     /// The releases that are in progress in the background.
     pub(crate) releases: watch::Sender<Vec<Arc<OwnedKey>>>,
+    /// Changes when a shared connection breaks, and when another server has become the primary.
+    pub(crate) broken: watch::Sender<()>,
     /// Work that will begin after [`MOMENT`].
     soon: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
     pub(crate) address: Address,
@@ -65,14 +67,17 @@ pub(crate) struct Node {
     shared: Mutex<Option<Awaited<MultiplexedConnection>>>,
     /// The idle connections, for the next waiters. The instant of each connection is when it became idle. No request is
     /// in progress on these connections.
-    pub(crate) idle: Mutex<Vec<(Instant, Awaited<MultiplexedConnection>)>>,
+    idle: Mutex<Vec<(Instant, Awaited<MultiplexedConnection>)>>,
     /// Whether the client must look up again which node serves a slot, before its next request to this node.
     is_suspect: AtomicBool,
-    /// Changes when the shared connection breaks, and when another node has become the primary.
-    pub(crate) broken: watch::Sender<()>,
 }
 
 impl Node {
+    /// Keeps the connection, if there is one, for the next waiter.
+    pub(crate) fn keep_idle(&self, connection: Option<Awaited<MultiplexedConnection>>) {
+        locked(&self.idle).extend(connection.map(|connection| (Instant::now(), connection)));
+    }
+
     /// Makes the client look up again which node serves the slots of this node.
     pub(crate) fn suspect(&self) {
         self.is_suspect.store(true, Ordering::Relaxed);
@@ -88,6 +93,7 @@ impl Inner {
             settings,
             runtime,
             releases: watch::Sender::default(),
+            broken: watch::Sender::default(),
             soon: Mutex::default(),
             id: Uuid::new_v4(),
             next_owner: AtomicU64::new(0),
@@ -129,27 +135,27 @@ impl Inner {
         }
     }
 
-    pub(crate) fn slot(&self, key: &[u8]) -> Slot {
+    fn slot(&self, key: &[u8]) -> Slot {
         Slot::for_key(if matches!(self.address, Address::Cluster(_)) { key } else { &[] })
     }
 
-    /// The node that serves a slot, as far as the client knows. The client may have to ask the Sentinels first.
-    pub(crate) async fn node_for(self: &Arc<Self>, slot: Slot) -> RedisResult<Arc<Node>> {
-        let known = locked(&self.routes).get(&slot).cloned();
+    /// The node that serves a key, as far as the client knows. The client may have to ask the Sentinels first.
+    pub(crate) async fn node_for(self: &Arc<Self>, key: &[u8]) -> RedisResult<Arc<Node>> {
+        let known = locked(&self.routes).get(&self.slot(key)).cloned();
         let node = match known {
             Some(node) if !node.is_suspect.load(Ordering::Relaxed) => return Ok(node),
             last if matches!(self.address, Address::Sentinels { .. }) => self.primary(last).await?,
             // Any node of a cluster redirects a request to the right node.
             _ => locked(&self.nodes).first().cloned().ok_or_else(timed_out)?,
         };
-        self.assign(slot, &node);
+        self.assign(key, &node);
         Ok(node)
     }
 
-    /// Stores which node serves a slot.
-    pub(crate) fn assign(&self, slot: Slot, node: &Arc<Node>) {
+    /// Stores which node serves a key. Returns the node that served the key before, as far as the client knew.
+    pub(crate) fn assign(&self, key: &[u8], node: &Arc<Node>) -> Option<Arc<Node>> {
         node.is_suspect.store(false, Ordering::Relaxed);
-        locked(&self.routes).insert(slot, Arc::clone(node));
+        locked(&self.routes).insert(self.slot(key), Arc::clone(node))
     }
 
     /// Called when a node did not answer a request. `shared` is the connection of the request, if this connection has
@@ -178,7 +184,6 @@ impl Inner {
             is_suspect: AtomicBool::new(false),
             shared: Mutex::default(),
             idle: Mutex::default(),
-            broken: watch::Sender::new(()),
         });
         self.runtime.spawn(close_idle(Arc::downgrade(&node)));
         // A server has named this node just now, so this node comes before the nodes that did not answer.
@@ -187,6 +192,7 @@ impl Inner {
         node
     }
 
+    /// Opens a connection to a server or a Sentinel. If Sentinels watch the servers, the server must not be a replica.
     fn open(&self, info: &ConnectionInfo, config: AsyncConnectionConfig) -> Awaited<MultiplexedConnection> {
         // The redis crate reports the end of a connection only with RESP3.
         let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
@@ -195,8 +201,18 @@ impl Inner {
         let info = info.clone().set_redis_settings(redis).set_tcp_settings(tcp);
         let limit = self.settings.response_limit;
         let config = config.set_connection_timeout(Some(limit)).set_response_timeout(None);
+        let is_watched = matches!(self.address, Address::Sentinels { .. });
         self.spawn(async move {
-            redis::Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await
+            let client = redis::Client::open(info)?;
+            let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+            if is_watched {
+                // This request gets half the limit, so that a call has time to find another primary.
+                let role = within(limit / 2, cmd("ROLE").query_async(&mut connection)).await?;
+                if matches!(role, Role::Replica { .. }) {
+                    return Err(io::Error::other("the server is a replica").into());
+                }
+            }
+            Ok(connection)
         })
     }
 
@@ -215,96 +231,72 @@ impl Inner {
         if let Some(open) = shared.as_ref().filter(|open| !matches!(open.peek(), Some(Err(_)))) {
             return open.clone();
         }
-        let at = Arc::downgrade(node);
+        let (at, broken) = (Arc::downgrade(node), self.broken.clone());
         let config = AsyncConnectionConfig::new().set_push_sender(move |push: PushInfo| {
             if let Some(node) = at.upgrade().filter(|_| push.kind == PushKind::Disconnection) {
                 // The next request must use a new connection at once, because a guarded command has only one attempt.
                 *locked(&node.shared) = None;
-                node.broken.send_replace(());
+                broken.send_replace(());
             }
             Ok::<(), redis::aio::SendError>(())
         });
         shared.insert(self.open(&node.info, config)).clone()
     }
 
-    /// The node that serves a slot, as far as the client knows, and the shared connection to this node. `None` if the
+    /// The node that serves a key, as far as the client knows, and the shared connection to this node. `None` if the
     /// client knows no node, or has no shared connection to the node.
-    pub(crate) fn known_connection(&self, slot: Slot) -> Option<(Arc<Node>, Awaited<MultiplexedConnection>)> {
-        let node = Arc::clone(locked(&self.routes).get(&slot)?);
+    pub(crate) fn known_connection(&self, key: &[u8]) -> Option<(Arc<Node>, Awaited<MultiplexedConnection>)> {
+        let node = Arc::clone(locked(&self.routes).get(&self.slot(key))?);
         let shared = locked(&node.shared).clone()?;
         Some((node, shared))
     }
 
-    /// A connection to a node for one call alone. When the call drops the connection, the connection closes, and the
-    /// server notices that the waiter has left.
+    /// A connection to a node for one request alone. When the request drops the connection, the connection closes, and
+    /// the server notices that the waiter has left.
     pub(crate) fn own(&self, node: &Node) -> Awaited<MultiplexedConnection> {
         let idle = locked(&node.idle).pop().map(|(_, connection)| connection);
         idle.unwrap_or_else(|| self.open(&node.info, AsyncConnectionConfig::new()))
     }
 
-    /// The primary that the Sentinels name. One lookup serves all callers that ask at the same time.
+    /// The primary that the Sentinels name, or `last` if they do not answer soon. One lookup serves all callers that ask
+    /// at the same time.
     async fn primary(self: &Arc<Self>, last: Option<Arc<Node>>) -> RedisResult<Arc<Node>> {
+        let limit = self.settings.response_limit;
         let begin = || {
             let inner = Arc::clone(self);
-            self.spawn(async move { within(inner.settings.response_limit, inner.find_primary(last)).await })
+            self.spawn(async move {
+                let found = within(limit, inner.find_primary()).await;
+                *locked(&inner.lookup) = None;
+                found
+            })
         };
-        let lookup = {
-            let mut lookup = locked(&self.lookup);
-            lookup.take_if(|lookup| lookup.peek().is_some());
-            lookup.get_or_insert_with(begin).clone()
-        };
-        lookup.await
+        let lookup = locked(&self.lookup).get_or_insert_with(begin).clone();
+        // The lookup goes on in the background, so a late answer serves the next attempt.
+        let found = within(if last.is_some() { limit / 8 } else { limit }, lookup).await;
+        found.or_else(|error| last.ok_or(error))
     }
 
-    /// Asks the Sentinels for the primary. Also asks the last known primary whether it is still a primary.
-    async fn find_primary(&self, last: Option<Arc<Node>>) -> RedisResult<Arc<Node>> {
+    /// Asks the Sentinels for the primary. If it has changed, wakes the renewals of the locks on the former primary.
+    async fn find_primary(&self) -> RedisResult<Arc<Node>> {
         let Address::Sentinels { sentinels, name, server } = &self.address else { return Err(timed_out()) };
         let asked = sentinels.iter().map(|sentinel| {
             let asking = async move {
                 let mut sentinel = self.open(sentinel, AsyncConnectionConfig::new()).await?;
                 let query = cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).to_owned();
                 let address: Option<(String, u16)> = query.query_async(&mut sentinel).await?;
-                let (host, port) = address.ok_or_else(|| {
+                address.ok_or_else(|| {
                     let kind = ErrorKind::MasterNameNotFoundBySentinel;
                     RedisError::from((kind, "the Sentinel knows no primary by that name"))
-                })?;
-                self.check_primary(self.node(with_host_and_port(server, &host, port))).await
+                })
             };
             asking.boxed()
         });
-        // The client asks the last known primary a little later. So it uses this primary only if no Sentinel answers
-        // before.
-        let kept = last.clone().map(|last| {
-            let check = async move {
-                sleep(self.settings.response_limit / 8).await;
-                self.check_primary(last).await
-            };
-            check.boxed()
-        });
-        let (primary, _) = select_ok(asked.chain(kept)).await?;
-        if let Some(last) = last.filter(|last| !Arc::ptr_eq(last, &primary)) {
-            last.broken.send_replace(());
+        let ((host, port), _) = select_ok(asked).await?;
+        let primary = self.node(with_host_and_port(server, &host, port));
+        if self.assign(&[], &primary).is_some_and(|former| !Arc::ptr_eq(&former, &primary)) {
+            self.broken.send_replace(());
         }
         Ok(primary)
-    }
-
-    /// Returns `node` if the node replies that it is a primary.
-    async fn check_primary(&self, node: Arc<Node>) -> RedisResult<Arc<Node>> {
-        // The client asks on two connections. The shared connection may be broken, but the client may not know this
-        // yet. And the server may not accept a new connection.
-        let shared = locked(&node.shared).clone();
-        let own = self.open(&node.info, AsyncConnectionConfig::new());
-        let asked = shared.into_iter().chain([own]).map(|connection| {
-            async move { cmd("ROLE").query_async::<Value>(&mut connection.await?).await }.boxed()
-        });
-        // These requests get half the limit, because they are the second step of a lookup that must end within the
-        // whole limit.
-        let (role, _) = within(self.settings.response_limit / 2, select_ok(asked)).await?;
-        let master = Value::BulkString(b"master".to_vec());
-        if role.as_sequence().and_then(<[_]>::first) == Some(&master) {
-            return Ok(node);
-        }
-        Err(io::Error::other("the server is not the primary yet").into())
     }
 }
 

@@ -10,7 +10,7 @@ use crate::error::{Error, Loss};
 use crate::request::Request;
 use crate::servers::Inner;
 use crate::time::{FAR_FUTURE, from_now, lease_end, millis, until};
-use futures_util::future::{FutureExt, join_all, select_all};
+use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -48,6 +48,8 @@ pub(crate) struct State {
     pub(crate) hold_end: Option<Instant>,
     /// How the tenure was lost: [`Error::Lost`].
     pub(crate) end: Option<Error>,
+    /// Changes when the client loses a connection after the first grant.
+    broken: watch::Receiver<()>,
 }
 
 /// A key that the server has granted.
@@ -57,8 +59,6 @@ pub(crate) struct Held {
     pub(crate) token: u64,
     /// When the lease ends by this process's clock, if the client does not renew the lease again.
     pub(crate) deadline: Instant,
-    /// Changes when the client loses its connection to the server that confirmed the key last.
-    broken: watch::Receiver<()>,
 }
 
 impl State {
@@ -104,14 +104,13 @@ impl Tenure {
             since: None,
             hold_end: None,
             end: None,
+            broken: client.broken.subscribe(),
         };
         Self { client: Arc::clone(client), state: watch::Sender::new(state) }
     }
 
-    /// Adds the key of a request. The request has acquired the key, or it continues the tenure of another process.
-    /// `lease` is the lease that renewals ask for.
-    pub(crate) fn add(&self, request: &Request, token: u64, lease: u64, since: Instant, deadline: Instant) {
-        let held = Held { name: Arc::clone(&request.name), token, deadline, broken: request.broken() };
+    /// Adds a key. `lease` is the lease that renewals ask for, in milliseconds. For `since` see [`State::since`].
+    pub(crate) fn add(&self, held: Held, lease: u64, since: Instant) {
         self.state.send_modify(|state| {
             (state.lease, state.since) = (state.lease.min(lease), state.since.max(Some(since)));
             state.keys.push(held);
@@ -123,20 +122,18 @@ impl Tenure {
         let other = other.state();
         let is_first = self.state.borrow().keys.is_empty();
         self.state.send_modify(|state| {
+            if is_first {
+                state.broken = other.broken;
+            }
             (state.lease, state.since) = (state.lease.min(other.lease), state.since.max(other.since));
             state.keys.extend(other.keys);
             state.keys.sort_by(|one, other| one.name.key.cmp(&other.name.key));
         });
-        // The keys must be in the tenure before the task below begins, because the task ends if the tenure has no keys.
         if is_first {
-            let tenure = Arc::downgrade(self);
-            // Most tenures have ended before this closure runs, so they need no task.
+            let (tenure, runtime) = (Arc::downgrade(self), self.client.runtime.clone());
             self.client.begin_soon(move || {
-                if let Some(tenure) = tenure.upgrade()
-                    && tenure.state().next_renewal().is_some()
-                {
-                    tenure.client.runtime.spawn(Arc::clone(&tenure).renew_until_over());
-                }
+                // Most tenures have ended by now, so they need no task.
+                tenure.upgrade().map(|tenure| runtime.spawn(tenure.renew_until_over()));
             });
         }
     }
@@ -201,25 +198,19 @@ impl Tenure {
 
     /// Renews the leases until the tenure is over.
     async fn renew_until_over(self: Arc<Self>) {
-        let mut changes = self.state.subscribe();
+        let (mut changes, mut breaks) = (self.state.subscribe(), self.state().broken);
         loop {
             changes.mark_unchanged();
-            let mut state = self.state();
-            let Some(next) = state.next_renewal() else { return };
-            let breaks = select_all(state.keys.iter_mut().map(|held| held.broken.changed().boxed()));
+            let next = self.state.borrow().next_renewal();
+            let Some(next) = next else { return };
             tokio::select! {
                 () = sleep_until(next.into()) => {}
-                (Ok(()), ..) = breaks => self.change(|state| {
-                    state.keys.iter_mut().for_each(|held| held.broken.mark_unchanged());
-                }),
+                Ok(()) = breaks.changed() => {}
                 _ = changes.changed() => continue,
             }
             // This loop ignores the result. If the renewal finds a loss, the tenure's state has the error. After any
             // other error this loop renews the tenure again.
-            tokio::select! {
-                _ = self.renew(FAR_FUTURE) => {}
-                _ = changes.wait_for(|state| state.end.is_some()) => {}
-            }
+            let _ = self.renew(FAR_FUTURE).await;
         }
     }
 
@@ -254,10 +245,7 @@ impl Tenure {
             let State { lease, kind, hold_end, .. } = *self.state.borrow();
             asked_kind = kind;
             let since = Instant::now();
-            let lease = hold_end.map_or(lease, |end| lease.min(millis(until(end))));
-            if lease == 0 {
-                return Err(name.lost_by(Loss::LeaseOver));
-            }
+            let lease = hold_end.map_or(lease, |end| lease.min(millis(until(end)).max(1)));
             deadline = lease_end(lease, since);
             // If the new lease ends before the old lease, the new end applies from now on, because the server may set
             // the new lease even if its reply is lost.
@@ -276,7 +264,7 @@ impl Tenure {
             self.judge(&name, error, &LOSSES)
         });
         let _: u64 = read(renewed?)?;
-        self.change_key(&name, |held| (held.deadline, held.broken) = (deadline, request.broken()));
+        self.change_key(&name, |held| held.deadline = deadline);
         self.check()
     }
 }

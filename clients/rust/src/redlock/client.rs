@@ -3,14 +3,13 @@
 use crate::address::Address;
 use crate::client::Client;
 use crate::error::Error;
-use crate::redlock::lock::Lock;
-use crate::redlock::voters::Voters;
 use crate::settings::Settings;
-use crate::time::pause_after;
+use crate::time::from_now;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::time::sleep;
 
 /// The response limit of [`Redlock::connect`]. A slower server counts as down.
 const RESPONSE_LIMIT: Duration = Duration::from_millis(250);
@@ -21,7 +20,18 @@ const RESPONSE_LIMIT: Duration = Duration::from_millis(250);
 /// the client stops renewing, and guards are lost when their leases are over.
 #[derive(Clone, Debug)]
 pub struct Redlock {
-    voters: Voters,
+    pub(super) voters: Arc<[Voter]>,
+    pub(super) patience: Duration,
+    /// The runtime in which the background work of guards runs.
+    pub(super) runtime: Handle,
+}
+
+/// A server that votes.
+#[derive(Debug)]
+pub(super) struct Voter {
+    pub(super) client: Client,
+    /// Whether the server did not answer the last request.
+    pub(super) is_unreachable: AtomicBool,
 }
 
 impl Redlock {
@@ -35,16 +45,19 @@ impl Redlock {
     pub async fn connect<U: AsRef<str>>(urls: &[U]) -> Result<Self, Error> {
         let addresses = urls.iter().map(|url| url.as_ref().parse()).collect::<Result<Vec<_>, _>>()?;
         let redlock = Self::new(addresses, Settings::default().response_limit(RESPONSE_LIMIT))?;
-        let deadline = Instant::now() + redlock.voters.patience;
-        let mut failures = 0;
-        loop {
-            failures += 1;
-            let pause = pause_after(failures, 8, 256);
-            match redlock.voters.reach().await {
-                Err(Error::NoMajority(_)) if Instant::now() + pause < deadline => sleep(pause).await,
-                reached => return reached.map(|()| redlock),
+        let end = from_now(redlock.patience);
+        let mut replies: FuturesUnordered<_> =
+            redlock.voters.iter().map(|voter| voter.client.reach(end)).collect();
+        let mut failures = Vec::new();
+        while let Some(reply) = replies.next().await {
+            failures.extend(reply.err());
+            if replies.len() + failures.len() == redlock.spare() {
+                failures.clear();
+                break;
             }
         }
+        drop(replies);
+        redlock.error_without_majority(failures).map_or(Ok(redlock), Err)
     }
 
     /// Creates a client for the servers at these addresses. The client connects at the first request.
@@ -61,16 +74,41 @@ impl Redlock {
             Handle::try_current().map_err(|_| Error::invalid("create the client in a tokio runtime"))?;
         // The client does not repeat a request to a server that is down, because the other servers may be enough.
         let each = settings.clone().patience(settings.response_limit);
-        let clients = addresses.into_iter().map(|address| Client::new(address, each.clone()));
-        let clients = clients.collect::<Result<Arc<[_]>, _>>()?;
-        if clients.is_empty() {
+        let voters = addresses.into_iter().map(|address| {
+            let client = Client::new(address, each.clone())?;
+            Ok(Voter { client, is_unreachable: AtomicBool::new(false) })
+        });
+        let voters = voters.collect::<Result<Arc<[_]>, Error>>()?;
+        if voters.is_empty() {
             return Err(Error::invalid("a Redlock needs servers"));
         }
-        Ok(Self { voters: Voters::new(clients, settings.patience, runtime) })
+        Ok(Self { voters, patience: settings.patience, runtime })
     }
 
-    /// A request for a lock: see [`Lock::acquire`]. The key may be any bytes.
-    pub fn lock(&self, key: impl AsRef<[u8]>) -> Lock {
-        Lock::new(self.voters.clone(), key.as_ref().to_vec())
+    /// How many votes are a majority.
+    pub(super) fn majority(&self) -> usize {
+        self.voters.len() / 2 + 1
+    }
+
+    /// How many servers may fail while the other servers are still a majority.
+    pub(super) fn spare(&self) -> usize {
+        self.voters.len() - self.majority()
+    }
+
+    /// The error when too few servers grant a request. `failures` are the errors of the other servers. A permanent
+    /// error would come again after a repeat, so it takes precedence over a transient error. `None` means that other
+    /// owners hold the lock on too many servers.
+    pub(super) fn error_without_majority(&self, failures: Vec<Error>) -> Option<Error> {
+        let spare = self.spare();
+        let are_too_many = failures.len() > spare;
+        let (mut permanent, transient): (Vec<_>, Vec<_>) = failures.into_iter().partition(|error| {
+            !matches!(error, Error::Unreachable { .. })
+                && !matches!(error.code(), Some("BUSY" | "NOREPLICAS"))
+        });
+        if permanent.len() > spare {
+            return permanent.pop();
+        }
+        let error = permanent.into_iter().chain(transient).next().filter(|_| are_too_many);
+        error.map(|error| Error::NoMajority(Box::new(error)))
     }
 }

@@ -6,7 +6,6 @@ use crate::redlock::majority::Majority;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// One hold of a lock that a majority of the servers has granted.
@@ -19,50 +18,61 @@ use std::time::Duration;
 /// If you drop a guard, the client releases the guard's hold in the background.
 #[must_use = "a guard that is dropped releases the lock"]
 pub struct Guard {
-    majority: Arc<Majority>,
-    key: Vec<u8>,
-    is_released: bool,
+    /// All guards of a tenure share this value. The last guard drops it.
+    tenure: Arc<Tenure>,
+}
+
+/// A tenure that ends when this value is dropped.
+struct Tenure(Arc<Majority>);
+
+impl Drop for Tenure {
+    fn drop(&mut self) {
+        self.0.end(Loss::Released);
+    }
 }
 
 impl Guard {
-    pub(super) const fn new(majority: Arc<Majority>, key: Vec<u8>) -> Self {
-        Self { majority, key, is_released: false }
+    /// The first guard of a tenure.
+    pub(super) fn new(majority: Arc<Majority>) -> Self {
+        Self { tenure: Arc::new(Tenure(majority)) }
     }
 
-    fn lost_by(&self, loss: Loss) -> Error {
-        Error::Lost { key: String::from_utf8_lossy(&self.key).into_owned(), loss }
+    fn majority(&self) -> &Arc<Majority> {
+        &self.tenure.0
     }
 
     /// The name of the lock.
     pub fn key(&self) -> &[u8] {
-        &self.key
+        &self.majority().key
     }
 
     /// How many guards share this tenure. Only this process counts the guards. On each server the tenure has one hold.
     pub fn holds(&self) -> u32 {
-        self.majority.holds.load(Ordering::Acquire)
+        u32::try_from(Arc::strong_count(&self.tenure)).unwrap_or(u32::MAX)
     }
 
     /// How many servers grant the lock now, as far as this process knows. Zero when the lock is lost.
     pub fn votes(&self) -> usize {
-        self.majority.status().map_or(0, |status| status.votes)
+        self.majority().leases().map_or(0, |leases| leases.len())
     }
 
     /// Whether a majority grants the lock now, as far as this process knows. A lock that is lost stays lost.
     pub fn is_held(&self) -> bool {
-        self.majority.status().is_ok()
+        self.majority().check().is_ok()
     }
 
     /// How long the lock is still held if the client does not renew any lease. Zero when the lock is lost.
     pub fn lease_left(&self) -> Duration {
-        self.majority.status().map_or(Duration::ZERO, |status| status.lease_left)
+        let majority = self.majority();
+        let leases = majority.leases().unwrap_or_default();
+        leases.get(majority.needed - 1).copied().unwrap_or_default()
     }
 
     /// Resolves when the lock is lost, with the reason. When the last guard is released or dropped, the future resolves
     /// with [`Loss::Released`]. The future borrows nothing from the guard, so the program may move the future to
     /// another task. Await the future in a tokio runtime.
     pub fn lost(&self) -> impl Future<Output = Loss> + Send + use<> {
-        let majority = Arc::clone(&self.majority);
+        let majority = Arc::clone(self.majority());
         async move { majority.ended().await }
     }
 
@@ -72,9 +82,8 @@ impl Guard {
     /// # Errors
     /// [`Error::Lost`] if the lock is lost.
     pub fn re_enter(&self) -> Result<Self, Error> {
-        self.majority.status().map_err(|loss| self.lost_by(loss))?;
-        self.majority.holds.fetch_add(1, Ordering::AcqRel);
-        Ok(Self::new(Arc::clone(&self.majority), self.key.clone()))
+        self.majority().check()?;
+        Ok(Self { tenure: Arc::clone(&self.tenure) })
     }
 
     /// Renews the leases at all servers now, and returns when a majority has renewed. Programs rarely need this method,
@@ -85,26 +94,21 @@ impl Guard {
     /// [`Error::Lost`] if the lock is lost; [`Error::NoMajority`] if too few servers renew. After [`Error::NoMajority`]
     /// the lock may still be held.
     pub async fn renew(&self) -> Result<(), Error> {
-        self.majority.status().map_err(|loss| self.lost_by(loss))?;
-        let votes = self.majority.votes().into_iter();
+        let majority = self.majority();
+        majority.check()?;
         let mut replies: FuturesUnordered<_> =
-            votes.map(|guard| async move { guard.renew().await }).collect();
-        let mut renewed = 0;
-        let mut last_error = None;
-        while let Some(reply) = replies.next().await {
+            majority.votes().into_iter().map(|vote| async move { vote.renew().await }).collect();
+        let (mut renewed, mut failure) = (0, Ok(()));
+        while renewed < majority.needed
+            && let Some(reply) = replies.next().await
+        {
             match reply {
                 Ok(()) => renewed += 1,
-                Err(error) => last_error = Some(error),
-            }
-            if renewed == self.majority.needed {
-                break;
+                Err(error) => failure = Err(Error::NoMajority(Box::new(error))),
             }
         }
-        self.majority.status().map_err(|loss| self.lost_by(loss))?;
-        match last_error {
-            Some(error) if renewed < self.majority.needed => Err(Error::NoMajority(Box::new(error))),
-            _ => Ok(()),
-        }
+        majority.check()?;
+        if renewed < majority.needed { failure } else { Ok(()) }
     }
 
     /// Releases the guard's hold. If this is the last guard, the client releases the lock at all servers, and this
@@ -115,54 +119,33 @@ impl Guard {
     /// [`Error::Lost`] if the lock was lost before. Then the lock did not protect the work up to its end.
     /// [`Error::NoMajority`] if too few servers answer. The client then repeats the releases in the background until
     /// the leases are over.
-    pub async fn release(mut self) -> Result<(), Error> {
-        self.is_released = true;
-        let status = self.majority.status();
-        let key = String::from_utf8_lossy(&self.key).into_owned();
-        let lost = |loss| Error::Lost { key: key.clone(), loss };
-        if self.majority.holds.fetch_sub(1, Ordering::AcqRel) > 1 {
-            return status.map(|_| ()).map_err(lost);
-        }
-        let votes = self.majority.end(Loss::Released);
-        status.map_err(lost)?;
-        let needed = self.majority.needed;
-        let votes = votes.into_iter().filter_map(Arc::into_inner);
+    pub async fn release(self) -> Result<(), Error> {
+        let majority = Arc::clone(self.majority());
+        majority.check()?;
+        let Some(_last) = Arc::into_inner(self.tenure) else { return Ok(()) };
+        let votes = majority.end(Loss::Released).into_iter().filter_map(Arc::into_inner);
         let mut replies: FuturesUnordered<_> = votes.map(ServerGuard::release).collect();
-        let (mut released, mut unknown, mut last_error, mut loss) = (0, 0, None, Loss::LeaseOver);
+        let (mut released, mut unknown, mut no_reply, mut loss) = (0, 0, None, Loss::LeaseOver);
         while let Some(reply) = replies.next().await {
             match reply {
                 Ok(()) => released += 1,
                 Err(Error::Lost { loss: reason, .. }) => loss = reason,
-                Err(error) => {
-                    unknown += 1;
-                    last_error = Some(error);
-                }
+                Err(error) => (unknown, no_reply) = (unknown + 1, Some(error)),
             }
-            if released == needed {
+            if released == majority.needed {
                 return Ok(());
             }
         }
-        match last_error {
+        match no_reply {
             // A server that did not answer may have kept the tenure, so a majority may have been held until now.
-            Some(error) if released + unknown >= needed => Err(Error::NoMajority(Box::new(error))),
-            _ => Err(lost(loss)),
-        }
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        if !self.is_released && self.majority.holds.fetch_sub(1, Ordering::AcqRel) == 1 {
-            drop(self.majority.end(Loss::Released));
+            Some(error) if released + unknown >= majority.needed => Err(Error::NoMajority(Box::new(error))),
+            _ => Err(majority.lost_by(loss)),
         }
     }
 }
 
 impl fmt::Debug for Guard {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Guard")
-            .field("key", &String::from_utf8_lossy(&self.key))
-            .field("votes", &self.votes())
-            .finish_non_exhaustive()
+        write!(out, "Guard({}, {} votes)", self.key().escape_ascii(), self.votes())
     }
 }

@@ -2,13 +2,15 @@
 
 use crate::error::Error;
 use crate::guard::Guard as ServerGuard;
+use crate::lock::Lock as ServerLock;
+use crate::redlock::client::Redlock;
 use crate::redlock::guard::Guard;
 use crate::redlock::majority::Majority;
-use crate::redlock::voters::Voters;
-use crate::time::{FAR_FUTURE, from_now, pause_after};
+use crate::time::{FAR_FUTURE, from_now, pause_after, until};
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::time::{sleep_until, timeout, timeout_at};
 
@@ -23,7 +25,7 @@ const MIN_GRACE: Duration = Duration::from_millis(10);
 #[derive(Clone, Debug)]
 #[must_use = "a lock is not acquired until `acquire` is called"]
 pub struct Lock {
-    voters: Voters,
+    redlock: Redlock,
     key: Vec<u8>,
     lease: Duration,
     is_renewed: bool,
@@ -31,11 +33,15 @@ pub struct Lock {
     wait: Option<Duration>,
 }
 
-impl Lock {
-    pub(super) const fn new(voters: Voters, key: Vec<u8>) -> Self {
-        Self { voters, key, lease: DEFAULT_LEASE, is_renewed: true, hold_limit: None, wait: None }
+impl Redlock {
+    /// A request for a lock: see [`Lock::acquire`]. The key may be any bytes.
+    pub fn lock(&self, key: impl AsRef<[u8]>) -> Lock {
+        let (redlock, key) = (self.clone(), key.as_ref().to_vec());
+        Lock { redlock, key, lease: DEFAULT_LEASE, is_renewed: true, hold_limit: None, wait: None }
     }
+}
 
+impl Lock {
     /// How long the lock lasts without renewal, for example after this process has died: at least 1 millisecond. The
     /// default is 30 seconds, even if the servers have another default. A server refuses a lease that is longer than
     /// its quarantine. So if the quarantine is shorter than 30 seconds, set a shorter lease. At each server the client
@@ -83,7 +89,7 @@ impl Lock {
     /// - [`Error::Refused`] and other errors when the servers that do not refuse the lock are no majority.
     pub async fn acquire(self) -> Result<Guard, Error> {
         let limit = self.wait.map(from_now);
-        let patience = self.voters.patience;
+        let patience = self.redlock.patience;
         let mut patience_end = Instant::now() + patience;
         let mut failures = 0;
         // The wait limit does not apply to the first round, so a call with a short limit still asks all servers once.
@@ -115,12 +121,13 @@ impl Lock {
     /// Asks all servers once. If no majority grants the lock, releases all tenures that the servers have granted.
     async fn round(&self) -> Result<Guard, Error> {
         let hold_deadline = self.hold_limit.map(from_now);
-        let (count, needed) = (self.voters.clients.len(), self.voters.majority());
+        let (count, needed) = (self.redlock.voters.len(), self.redlock.majority());
         let begun = Instant::now();
         let mut requests: FuturesUnordered<_> =
             (0..count).map(|server| self.clone().ask(server, hold_deadline)).collect();
-        let mut expected: Vec<_> =
-            (0..count).filter(|server| !self.voters.was_unreachable(*server)).collect();
+        let voters = self.redlock.voters.iter().enumerate();
+        let reached = voters.filter(|(_, voter)| !voter.is_unreachable.load(Ordering::Relaxed));
+        let mut expected: Vec<usize> = reached.map(|(server, _)| server).collect();
         let mut granted: Vec<Option<Arc<ServerGuard>>> = vec![None; count];
         let mut busy = 0;
         let mut failures = Vec::new();
@@ -138,14 +145,14 @@ impl Lock {
             }
             let votes = granted.iter().flatten().count();
             if votes == needed {
-                let majority = Arc::new(Majority::new(needed, granted));
+                let majority = Arc::new(Majority::new(self.key.clone(), needed, granted));
                 let collecting = collect_votes(self.clone(), Arc::clone(&majority), requests, hold_deadline);
-                self.voters.runtime.spawn(collecting);
-                let guard = Guard::new(majority, self.key.clone());
+                self.redlock.runtime.spawn(collecting);
+                let guard = Guard::new(majority);
                 // If the round has taken longer than the lease, the lock is lost again.
                 return if guard.is_held() { Ok(guard) } else { Err(self.busy()) };
             }
-            if busy + failures.len() > self.voters.spare() {
+            if busy + failures.len() > self.redlock.spare() {
                 break;
             }
             // Another owner competes for the lock, and this round needs the votes of servers that did not answer the
@@ -159,7 +166,7 @@ impl Lock {
         // Wait for the releases, so that the servers can grant the lock in the next round.
         let granted = granted.into_iter().flatten().filter_map(Arc::into_inner);
         join_all(granted.map(ServerGuard::release)).await;
-        Err(self.voters.error_without_majority(failures).unwrap_or_else(|| self.busy()))
+        Err(self.redlock.error_without_majority(failures).unwrap_or_else(|| self.busy()))
     }
 
     fn busy(&self) -> Error {
@@ -168,16 +175,13 @@ impl Lock {
 
     /// Asks one server.
     async fn ask(self, server: usize, hold_deadline: Option<Instant>) -> (usize, Result<ServerGuard, Error>) {
-        let Some(client) = self.voters.clients.get(server) else { return (server, Err(self.busy())) };
-        let mut lock = client.lock(&self.key).lease(self.lease);
-        if !self.is_renewed {
-            lock = lock.without_renewal();
-        }
-        if let Some(end) = hold_deadline {
-            lock = lock.hold_limit(end.saturating_duration_since(Instant::now()));
-        }
+        let Some(voter) = self.redlock.voters.get(server) else { return (server, Err(self.busy())) };
+        let (lease, hold_limit) = (Some(self.lease), hold_deadline.map(until));
+        let lock =
+            ServerLock { lease, hold_limit, is_renewed: self.is_renewed, ..voter.client.lock(&self.key) };
         let reply = lock.try_acquire().await;
-        self.voters.note_unreachable(server, matches!(reply, Err(Error::Unreachable { .. })));
+        let is_unreachable = matches!(reply, Err(Error::Unreachable { .. }));
+        voter.is_unreachable.store(is_unreachable, Ordering::Relaxed);
         (server, reply)
     }
 }
@@ -193,7 +197,10 @@ async fn collect_votes(
     add_votes(&majority, requests).await;
     loop {
         let change = majority.next_change();
-        let Ok(missing) = majority.missing_servers() else { return };
+        if majority.check().is_err() {
+            return;
+        }
+        let missing = majority.missing_servers();
         let is_last_lease = hold_deadline.is_some_and(|end| end <= Instant::now());
         if missing.is_empty() || !lock.is_renewed || is_last_lease {
             change.await;

@@ -1,11 +1,10 @@
 //! The tenure that a majority of the servers has granted, as this process knows it.
 
-use crate::error::Loss;
+use crate::error::{Error, Loss};
 use crate::guard::Guard as ServerGuard;
 use crate::mutex::locked;
 use futures_util::future::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -15,13 +14,12 @@ use tokio::sync::watch;
 /// **The tenure has no gaps.** A vote that is lost stays lost, and the client adds a vote only while the majority is
 /// held. So if the majority is held now, it has been held since the beginning.
 pub(super) struct Majority {
+    pub(super) key: Vec<u8>,
     /// How many votes are needed.
     pub(super) needed: usize,
     state: Mutex<State>,
     /// Notified when a vote is added, and when the tenure ends.
     changes: watch::Sender<()>,
-    /// How many guards share this tenure.
-    pub(super) holds: AtomicU32,
 }
 
 struct State {
@@ -30,42 +28,35 @@ struct State {
     end: Option<Loss>,
 }
 
-/// A majority that is held.
-pub(super) struct Status {
-    pub(super) votes: usize,
-    /// How long the majority lasts without another renewal.
-    pub(super) lease_left: Duration,
-}
-
 impl Majority {
-    pub(super) fn new(needed: usize, votes: Vec<Option<Arc<ServerGuard>>>) -> Self {
+    pub(super) fn new(key: Vec<u8>, needed: usize, votes: Vec<Option<Arc<ServerGuard>>>) -> Self {
         let state = Mutex::new(State { votes, end: None });
-        Self { needed, state, changes: watch::Sender::new(()), holds: AtomicU32::new(1) }
+        Self { key, needed, state, changes: watch::Sender::new(()) }
     }
 
-    /// The status, if the majority is held. If the majority is lost, this function releases the remaining votes, so
-    /// that another owner can get them.
-    pub(super) fn status(&self) -> Result<Status, Loss> {
-        let mut state = locked(&self.state);
-        let status = state.status(self.needed);
-        if let Err(loss) = &status
-            && state.end.is_none()
-        {
-            state.end(loss.clone());
-            drop(state);
-            self.changes.send_replace(());
-        }
-        status
+    /// The leases of the votes, the longest first, if the majority is held. If the majority is lost, this function
+    /// releases the remaining votes, so that another owner can get them.
+    pub(super) fn leases(&self) -> Result<Vec<Duration>, Loss> {
+        let leases = locked(&self.state).leases(self.needed);
+        leases.inspect_err(|loss| drop(self.end(loss.clone())))
+    }
+
+    /// # Errors
+    /// [`Error::Lost`] if the majority is lost.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        self.leases().map(drop).map_err(|loss| self.lost_by(loss))
+    }
+
+    pub(super) fn lost_by(&self, loss: Loss) -> Error {
+        Error::Lost { key: String::from_utf8_lossy(&self.key).into_owned(), loss }
     }
 
     /// Adds a vote if the majority is held and has no vote of this server. If not, the drop of `guard` releases the
     /// vote.
     pub(super) fn add_vote(&self, server: usize, guard: ServerGuard) {
         let mut state = locked(&self.state);
-        let is_held = state.status(self.needed).is_ok();
-        if let Some(vote) = state.votes.get_mut(server).filter(|_| is_held)
-            && !is_valid(vote)
-        {
+        let is_held = state.leases(self.needed).is_ok();
+        if let Some(vote) = state.votes.get_mut(server).filter(|vote| is_held && !is_valid(vote)) {
             *vote = Some(Arc::new(guard));
             drop(state);
             self.changes.send_replace(());
@@ -74,9 +65,12 @@ impl Majority {
 
     /// Ends the tenure, and returns the votes. The caller must release or drop the votes.
     pub(super) fn end(&self, loss: Loss) -> Vec<Arc<ServerGuard>> {
-        let votes = locked(&self.state).end(loss);
-        self.changes.send_replace(());
-        votes
+        let mut state = locked(&self.state);
+        if state.end.is_none() {
+            state.end = Some(loss);
+            self.changes.send_replace(());
+        }
+        state.votes.drain(..).flatten().collect()
     }
 
     pub(super) fn votes(&self) -> Vec<Arc<ServerGuard>> {
@@ -84,14 +78,10 @@ impl Majority {
     }
 
     /// The servers without a vote.
-    ///
-    /// # Errors
-    /// The reason why the majority was lost.
-    pub(super) fn missing_servers(&self) -> Result<Vec<usize>, Loss> {
-        self.status()?;
+    pub(super) fn missing_servers(&self) -> Vec<usize> {
         let state = locked(&self.state);
         let missing = state.votes.iter().enumerate().filter(|(_, vote)| !is_valid(vote));
-        Ok(missing.map(|(server, _)| server).collect())
+        missing.map(|(server, _)| server).collect()
     }
 
     /// Resolves when, after this call, a vote is added or lost, or the majority ends.
@@ -116,7 +106,7 @@ impl Majority {
     pub(super) async fn ended(&self) -> Loss {
         loop {
             let change = self.next_change();
-            match self.status() {
+            match self.leases() {
                 Err(loss) => return loss,
                 Ok(_) => change.await,
             }
@@ -127,17 +117,14 @@ impl Majority {
 impl State {
     /// Of all votes, the `needed` ones with the longest leases are the majority. The majority is held until the
     /// shortest of these leases ends.
-    fn status(&self, needed: usize) -> Result<Status, Loss> {
+    fn leases(&self, needed: usize) -> Result<Vec<Duration>, Loss> {
         if let Some(loss) = &self.end {
             return Err(loss.clone());
         }
         let mut leases: Vec<_> = self.votes.iter().flatten().map(|guard| guard.lease_left()).collect();
-        leases.sort_unstable_by(|one, other| other.cmp(one));
         leases.retain(|left| !left.is_zero());
-        match leases.get(needed - 1) {
-            Some(shortest) => Ok(Status { votes: leases.len(), lease_left: *shortest }),
-            None => Err(self.loss()),
-        }
+        leases.sort_unstable_by(|one, other| other.cmp(one));
+        if leases.len() >= needed { Ok(leases) } else { Err(self.loss()) }
     }
 
     /// Why the majority was lost: the error of a server that has denied its vote, or the end of a lease.
@@ -145,11 +132,6 @@ impl State {
         let lost = self.votes.iter().flatten().filter(|guard| guard.lease_left().is_zero());
         let mut losses = lost.filter_map(|guard| guard.lost().now_or_never());
         losses.find(|loss| matches!(loss, Loss::NotHeld(_))).unwrap_or(Loss::LeaseOver)
-    }
-
-    fn end(&mut self, loss: Loss) -> Vec<Arc<ServerGuard>> {
-        self.end.get_or_insert(loss);
-        self.votes.drain(..).flatten().collect()
     }
 }
 
@@ -175,13 +157,14 @@ mod tests {
             lock.acquire().await.expect("a guard")
         };
         let (first, second) = (vote("a", 200).await, vote("b", 600_000).await);
-        let majority = Majority::new(2, vec![Some(Arc::new(first)), Some(Arc::new(second)), None]);
-        assert!(majority.status().is_ok());
+        let majority =
+            Majority::new(b"a".to_vec(), 2, vec![Some(Arc::new(first)), Some(Arc::new(second)), None]);
+        assert!(majority.leases().is_ok());
         let [first, ..] = &majority.votes()[..] else { panic!("votes") };
         eventually("one of two is lost", || !first.is_held());
         // Now two votes are valid again, but meanwhile another owner may have had a majority.
         majority.add_vote(2, vote("c", 600_000).await);
-        assert!(matches!(majority.status(), Err(Loss::LeaseOver)));
+        assert!(matches!(majority.leases(), Err(Loss::LeaseOver)));
     }
 
     #[tokio::test]
@@ -192,7 +175,7 @@ mod tests {
         let runtime = tokio::runtime::Handle::current();
         let mut vote = client.lock("a").acquire().await.expect("a guard");
         for _ in 0..2_000 {
-            let majority = Majority::new(1, vec![Some(Arc::new(vote))]);
+            let majority = Majority::new(b"a".to_vec(), 1, vec![Some(Arc::new(vote))]);
             let started = Barrier::new(2);
             vote = thread::scope(|scope| {
                 let watching = scope.spawn(|| {

@@ -473,6 +473,35 @@ async fn locks_are_renewed_while_the_primary_accepts_no_other_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_caller_whose_connection_a_full_server_refuses_polls_until_the_server_has_room() {
+    let server = Server::start();
+    let client = client_with(&url(server.port()), Settings::default().waiting_connections(1));
+    // This acquisition opens the shared connection.
+    client.lock("other").acquire().await.expect("a guard").release().await.expect("a release");
+    let mut observer = server.client();
+    observer.acquire("k other PX 600000");
+    let connections = observer.stat("clients", "connected_clients");
+    assert_eq!(observer.call(format!("CONFIG SET maxclients {connections}")), Reply::ok());
+    let waiter = tokio::spawn(client.lock("k").lease(LONG).acquire());
+    eventually("its connection is refused again and again", || {
+        observer.stat("stats", "rejected_connections") > 2
+    });
+    assert!(calls(&mut observer, "lock.acquire") >= 4, "it polls");
+    assert_eq!(observer.call("LOCK.RELEASE k other ALL").int(), 0);
+    let guard = granted(waiter).await;
+    assert_eq!(calls(&mut observer, "lock.renew"), 0, "a try gets the whole lease");
+    observer.acquire("l other PX 600000");
+    let waiter = tokio::spawn(client.lock("l").acquire());
+    let refused = observer.stat("stats", "rejected_connections");
+    eventually("its connection is refused", || observer.stat("stats", "rejected_connections") > refused);
+    observer.call("CONFIG SET maxclients 1000");
+    observer.see_waiters("l", 1);
+    assert_eq!(observer.call("LOCK.RELEASE l other ALL").int(), 0);
+    granted(waiter).await.release().await.expect("a release");
+    guard.release().await.expect("a release");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_primary_that_hangs_delays_a_lookup_by_half_the_response_limit() {
     let (former, primary) = (Server::start(), Server::start());
     let proxy = Proxy::start_two_way(former.port());
