@@ -114,7 +114,7 @@ impl Lock {
             Ok(())
         });
         let all = async {
-            if is_first {
+            if is_first && self.keys.len() > 1 {
                 // The attempt fails only after all tries have ended: a late *give up* of a try could end the next
                 // tenure of a named owner.
                 let errors = join_all(acquisitions).await.into_iter().filter_map(Result::err);
