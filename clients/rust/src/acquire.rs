@@ -7,8 +7,8 @@
 //! | confirm | RENEW with the whole lease | token: held; denied: wait |
 //! | give up | RELEASE HOLDS 0, in the background | the end |
 //!
-//! If no connection for a wait is free, a call that may wait repeats *try* from time to time until a connection is
-//! free.
+//! If no connection for a wait is free, or the server is full, a call that may wait polls: it repeats *try* from time to
+//! time until it gets a connection.
 
 use crate::commands::{Kind, OwnedKey, read};
 use crate::error::Error;

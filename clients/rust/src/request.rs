@@ -119,7 +119,7 @@ impl Request {
                 };
                 continue;
             }
-            // A call that gets no connection of its own polls on the shared connection. WAIT needs an own connection.
+            // A wait that gets no connection of its own ends here, and the call polls. WAIT needs such a connection.
             let has_none = self.is_alone && !self.is_sent && self.replicas.is_none();
             let is_over = has_none || self.runs_once && self.may_have_run;
             // The first repeat comes at once, because the server may have closed the connection while it was idle.
@@ -137,7 +137,7 @@ impl Request {
         }
     }
 
-    /// Sends a command once, on the connection of the last attempt or on another connection.
+    /// Sends a command once, or waits for the replies to the command that was sent before.
     async fn exchange(&mut self, cmd: &Cmd) -> RedisResult<Value> {
         let replies = match self.early_replies.take() {
             Some(replies) => {
@@ -205,10 +205,11 @@ impl Request {
             // The script of a guarded command may reply these errors itself, after it has written.
             "TRYAGAIN" | "UNBLOCKED" | "SUPERSEDED" if self.runs_once => return true,
             "CLUSTERDOWN" | "TRYAGAIN" | "SUPERSEDED" => {}
-            // Another server may be the primary now. A server that replies NOREPLICAS may not know that.
+            // Another server may be the primary now. The server that replies NOREPLICAS may not know that.
             "READONLY" | "UNBLOCKED" | "LOADING" | "MASTERDOWN" | "NOREPLICAS" => node.suspect(),
             _ => return true,
         }
+        // The same server would reply NOREPLICAS again.
         code == "NOREPLICAS"
     }
 
