@@ -241,7 +241,7 @@ final class Acquisition {
         Key(Tenure tenure, boolean mayWait) {
             this.tenure = tenure;
             this.mayWait = mayWait;
-            wanted = tenure.holds + 1;
+            wanted = tenure.holdsAtServer() + 1;
             call = new Call(client.servers, tenure.key, end);
             call.onLeaseRefused = longest -> lease = longest;
         }

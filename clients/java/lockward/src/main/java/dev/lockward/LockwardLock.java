@@ -101,10 +101,13 @@ public final class LockwardLock implements Lock {
     }
 
     /**
-     * Releases one hold.
+     * Releases one hold. When a writer that also has the read lock unlocks the write lock, it becomes a reader.
      *
      * @throws LockLostException when the lock was lost before. The thread has one hold less
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
+     * @throws LockRefusedException when the server replies with an error. The thread has one hold less. If this was its last hold, the
+     *     lock ends with its lease. If the server has refused to make a writer a reader, other readers wait until the thread unlocks the
+     *     read lock
      * @throws LockUnreachableException when no server answers within the client's patience. The thread has one hold less, and the
      *     lock ends with its lease
      */

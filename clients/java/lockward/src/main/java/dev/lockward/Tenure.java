@@ -42,6 +42,10 @@ final class Tenure {
     volatile int holds;
     volatile long lease;
     private int sharedHolds;
+
+    /** The holds that the thread has released, but the server has refused to release. */
+    private int refusedReleases;
+
     private boolean isRenewed;
 
     /** Whether a call waits for other keys of the lock. During this wait the client always renews the tenure. */
@@ -81,6 +85,11 @@ final class Tenure {
         return isShared ? sharedHolds : holds - sharedHolds;
     }
 
+    /** How many holds the owner has at the server. */
+    synchronized int holdsAtServer() {
+        return holds + refusedReleases;
+    }
+
     synchronized void checkHeld() {
         if (holds == 0) {
             throw notHeld(key);
@@ -95,10 +104,15 @@ final class Tenure {
                 "the lock " + key + " is not held by " + Thread.currentThread().getName() + ": acquire it first");
     }
 
-    /** Called when the server has granted the first hold or another hold. Another hold never shortens the lease. */
+    /**
+     * Called when the server has granted the first hold or another hold. Another hold never shortens the lease.
+     *
+     * @param count how many holds the owner now has at the server
+     */
     void granted(Call by, long newToken, int count, long newLease, boolean renewed, List<Object> asKind) {
         synchronized (this) {
-            sharedHolds += asKind.equals(Request.SHARED) ? count - holds : 0;
+            int added = count - holdsAtServer();
+            sharedHolds += asKind.equals(Request.SHARED) ? added : 0;
             isRenewed |= renewed;
             long end = Clock.leaseEnd(by.sent, newLease);
             if (holds == 0) {
@@ -110,7 +124,7 @@ final class Tenure {
             } else {
                 end = Math.max(end, deadline);
             }
-            holds = count;
+            holds += added;
             leaseEnds(end);
         }
         client.watch(this);
@@ -266,16 +280,17 @@ final class Tenure {
                     checkHeld();
                     synchronized (this) {
                         sent.lease = nextLease(isWanted);
-                        sent.holds = holds;
+                        sent.holds = holdsAtServer();
                         sent.kind = kind;
                         // The server may set this lease even if the reply is lost.
                         deadline = Math.min(deadline, Clock.leaseEnd(Clock.now(), sent.lease));
                         client.wakeAt(deadline);
-                        return Request.withHolds("LOCK.RENEW", this, sent.lease, List.of("TOKEN", token), holds, kind);
+                        return Request.withHolds(
+                                "LOCK.RENEW", this, sent.lease, List.of("TOKEN", token), sent.holds, kind);
                     }
                 })
                 .thenCompose(reply -> {
-                    if (sent.holds != holds && reply instanceof ServerError) {
+                    if (sent.holds != holdsAtServer() && reply instanceof ServerError) {
                         return renew(call, isWanted); // the program has changed the holds meanwhile
                     }
                     if (ServerError.is(reply, "LIMIT")) {
@@ -356,9 +371,10 @@ final class Tenure {
         return release(false);
     }
 
-    /** Releases one hold. This object then has one hold less, even if no server answers. */
+    /** Releases one hold. This object then has one hold less, even if no server answers, or if the server refuses the release. */
     CompletableFuture<Void> release(boolean isShared) {
         int left;
+        Object kept;
         boolean isDowngrade;
         Call call;
         synchronized (this) {
@@ -371,6 +387,7 @@ final class Tenure {
             }
             call = new Call(client.servers, key, Math.min(deadline, Clock.now() + client.patience));
             left = holds - 1;
+            kept = left == 0 ? "ALL" : List.of("HOLDS", holdsAtServer() - 1);
             isDowngrade = !isShared && kind.isEmpty() && left > 0 && left == sharedHolds;
             if (!isDowngrade) {
                 // Drop the hold before the client sends the release: a renewal that the server denies after the release
@@ -378,7 +395,6 @@ final class Tenure {
                 dropHold(isShared);
             }
         }
-        Object kept = left == 0 ? "ALL" : List.of("HOLDS", left);
         // A writer that also has the read lock becomes a reader.
         return (isDowngrade
                         ? renew(0, Request.SHARED).whenComplete((downgraded, error) -> dropHold(isShared))
@@ -388,6 +404,13 @@ final class Tenure {
                     boolean wasReleased = left == 0 && call.mayHaveRun && ServerError.is(reply, "NOTHELD");
                     if (!wasReleased) {
                         checkNumber(reply);
+                    }
+                })
+                .whenComplete((released, failure) -> {
+                    if (left > 0 && failure != null && Clock.cause(failure) instanceof LockRefusedException) {
+                        synchronized (this) {
+                            refusedReleases++;
+                        }
                     }
                 });
     }
@@ -400,7 +423,7 @@ final class Tenure {
     /** Ends the tenure in this process, but not at the server. Returns the values with which another process resumes the tenure. */
     synchronized List<Object> handOver() {
         checkHeld();
-        List<Object> handle = new ArrayList<>(List.of(key, owner, token, holds, lease));
+        List<Object> handle = new ArrayList<>(List.of(key, owner, token, holdsAtServer(), lease));
         handle.addAll(kind);
         end();
         return handle;

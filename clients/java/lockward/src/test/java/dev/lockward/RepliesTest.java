@@ -323,6 +323,43 @@ class RepliesTest {
         }
     }
 
+    @ParameterizedTest
+    @ValueSource(strings = {"lock.renew", "lock.release"})
+    void aWriterIsAReaderEvenIfTheServerRefusesToUnlockTheWriteLock(String refused) throws Exception {
+        try (Server server = new Server();
+                LockwardClient client = server.client()) {
+            LockwardReadWriteLock lock = client.getReadWriteLock("k");
+            lock.writeLock().lock();
+            lock.readLock().lock();
+            lock.readLock().lock();
+            server.call("ACL", "SETUSER", "default", "-" + refused);
+            assertThrows(LockRefusedException.class, lock.writeLock()::unlock);
+            server.call("ACL", "SETUSER", "default", "+" + refused);
+            assertEquals(0, lock.writeLock().getHoldCount());
+            assertEquals(2, lock.readLock().getHoldCount());
+            lock.readLock().unlock();
+            lock.readLock().lock();
+            lock.readLock().held().renew();
+            lock.readLock().unlock();
+            lock.readLock().unlock();
+            assertEquals(0, lock.readLock().getHoldCount());
+            assertFalse(server.isLocked("k"));
+        }
+    }
+
+    @Test
+    void aRefusedReleaseOfTheLastHoldEndsTheHold() throws Exception {
+        try (Server server = new Server();
+                LockwardClient client = server.client()) {
+            LockwardLock lock = client.getLock("k");
+            lock.lock();
+            server.call("ACL", "SETUSER", "default", "-lock.release");
+            assertThrows(LockRefusedException.class, lock::unlock);
+            assertEquals(0, lock.getHoldCount());
+            assertThrows(IllegalMonitorStateException.class, lock::unlock);
+        }
+    }
+
     @Test
     void aBlockedTimerOfTheJdkDelaysNoCancelledCall() throws Exception {
         CountDownLatch end = new CountDownLatch(1);
