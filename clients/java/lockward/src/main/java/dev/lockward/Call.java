@@ -183,7 +183,8 @@ final class Call {
         private final List<Request> pipeline;
         private final Request last;
         private final boolean isAsking = importing != null;
-        private final Node target = importing == null ? servers.nodeFor(key, failures) : importing;
+        private final @Nullable Node known = isAsking ? importing : servers.nodeOf(key);
+        private final Node target = known == null ? servers.anyNode(failures) : known;
         private final long latest = Clock.now() + replyLimit;
         private volatile long sentAt;
         private volatile @Nullable Connection used;
@@ -195,8 +196,8 @@ final class Call {
 
         void start() {
             waitFor(this);
-            boolean isGuess = !isAsking && isRepeatable && servers.isGuess(key);
-            long until = Math.min(isGuess ? Clock.now() + GUESS_LIMIT : latest, Math.min(latest, giveUpAt()));
+            long guessed = known == null && isRepeatable ? Clock.now() + GUESS_LIMIT : latest;
+            long until = Math.min(guessed, Math.min(latest, giveUpAt()));
             servers.timer.limit(until, this).whenComplete((replies, error) -> {
                 try {
                     if (error == null) {
@@ -209,10 +210,9 @@ final class Call {
                 }
             });
             if (isOwn) {
-                servers.own(target).whenComplete(this::send);
+                target.own().whenComplete(this::send);
             } else {
-                servers.withShared(
-                        target, (shared, failure) -> send(shared == null ? servers.idle(target) : shared, failure));
+                target.withShared((shared, failure) -> send(shared == null ? target.idle.poll() : shared, failure));
             }
         }
 
@@ -224,7 +224,7 @@ final class Call {
             sentAt = Clock.now();
             used = connection;
             if (isDone()) { // the attempt has ended before the connection was open
-                servers.giveBack(connection, true);
+                target.giveBack(connection, true);
                 return;
             }
             try {
@@ -251,14 +251,14 @@ final class Call {
                 switch (refusal.code()) {
                     case "MOVED" -> servers.learn(key, servers.redirected(target, refusal));
                     case "ASK" -> importing = servers.redirected(target, refusal);
-                    case "READONLY", "MASTERDOWN" -> servers.replace(connection);
+                    case "READONLY", "MASTERDOWN" -> target.replace(sentAt);
                     default -> {}
                 }
-                servers.giveBack(connection, false);
+                target.giveBack(connection, false);
                 repeat(new RedisCommandExecutionException(refusal.message()));
                 return;
             }
-            servers.giveBack(connection, true);
+            target.giveBack(connection, true);
             long longestLease = ServerError.longestLease(replies.get(0));
             if (longestLease > 0 && !isLeaseRefused) {
                 isLeaseRefused = true;
@@ -277,17 +277,20 @@ final class Call {
         private void lost(Throwable error) {
             Connection connection = used;
             importing = null;
+            if (failures > 0 || error instanceof TimeoutException) {
+                servers.learn(key, null); // another node may know which node has the key
+            }
             if (connection != null) {
                 mayHaveRun = true;
                 if (error instanceof TimeoutException) {
                     // The call may end before the response limit, so wait for the reply until the response limit.
                     servers.timer.at(latest, () -> {
                         if (!last.isDone()) {
-                            servers.replace(connection);
+                            target.replace(sentAt);
                         }
                     });
                 }
-                servers.giveBack(connection, false);
+                target.giveBack(connection, false);
             }
             repeat(error);
         }

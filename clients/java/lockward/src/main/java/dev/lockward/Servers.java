@@ -22,7 +22,6 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.BiConsumer;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
@@ -52,8 +51,8 @@ final class Servers {
 
     private final Map<RedisURI, Node> nodes = new ConcurrentHashMap<>();
 
-    /** The nodes that the program has named. */
-    private final List<Node> seeds;
+    /** The first node that the program has named. */
+    private final Node first;
 
     /** The nodes that the client knows, by slot. Empty without a cluster. */
     private final Map<Integer, Node> nodesBySlot = new ConcurrentHashMap<>();
@@ -61,36 +60,9 @@ final class Servers {
     /** Runs the code that begins to open a connection. */
     private volatile Executor starter = Runnable::run;
 
-    record Connection(Node node, StatefulRedisConnection<String, String> redis, AtomicBoolean isClosed) {
-        boolean isOpen() {
-            return redis.isOpen();
-        }
-    }
-
-    /** A server, or the primary that Sentinels know. */
-    static final class Node {
-        final RedisURI uri;
-        private final Queue<Connection> idle = new ConcurrentLinkedQueue<>();
-        private final Set<Connection> waiting = ConcurrentHashMap.newKeySet();
-
-        /** The address of the last connection. */
-        private volatile @Nullable RedisURI address;
-
-        /** Completes when the shared connection is open, and the client has called all users that waited for it. */
-        private @Nullable CompletableFuture<Connection> shared;
-
-        private Node(RedisURI uri) {
-            this.uri = uri;
-        }
-
-        private synchronized @Nullable Connection openConnection() {
-            return shared == null || shared.isCompletedExceptionally() ? null : shared.getNow(null);
-        }
-    }
-
     /** @param onConnectionLost called when the connection to a node is lost, or when another server has become the primary */
     Servers(LockwardClient.Builder settings, Runnable onConnectionLost) {
-        seeds = settings.uris.stream().map(this::node).toList();
+        first = settings.uris.stream().map(this::node).toList().get(0);
         responseLimit = settings.responseLimit;
         this.onConnectionLost = onConnectionLost;
         redis = settings.resources == null ? RedisClient.create() : RedisClient.create(settings.resources);
@@ -110,34 +82,51 @@ final class Servers {
                 .build();
     }
 
+    /**
+     * Begins to open the first connection. For this, Lettuce loads its classes in this thread, which takes seconds on a busy machine. The
+     * patience of the first call does not include this time, because the call begins later. If the connection fails, the first request
+     * opens another connection.
+     */
+    void openFirst() {
+        first.withShared((connection, error) -> {});
+        starter = redis.getResources().eventExecutorGroup();
+    }
+
+    /** Ends all calls. It ends the pauses of the calls, and the waits for replies. */
+    void endCalls() {
+        isClosed = true;
+        timer.end();
+    }
+
+    /** Closes all connections. */
+    void close() {
+        redis.shutdownAsync(0, 2, TimeUnit.SECONDS).join();
+    }
+
     // The node of a key.
 
+    /** The node that has the key, or null if the client does not know it. */
+    @Nullable
+    Node nodeOf(String key) {
+        return nodes.size() == 1 ? first : nodesBySlot.get(SlotHash.getSlot(key));
+    }
+
     /**
-     * The node that has the key. If the client does not know which node has the key, this method returns any node, because each node
-     * redirects the request. Nodes with an open connection come first.
+     * Any node, which redirects requests to the node that has the key. Nodes with an open connection come first.
      *
      * @param failures how often the request has failed. After each failure the method returns another node
      */
-    Node nodeFor(String key, int failures) {
-        Node known = nodes.size() == 1 ? seeds.get(0) : nodesBySlot.get(SlotHash.getSlot(key));
-        if (known != null) {
-            return known;
-        }
+    Node anyNode(int failures) {
         List<Node> all = nodes.values().stream()
                 .sorted(Comparator.comparing(node -> node.openConnection() == null))
                 .toList();
         return all.get(failures % all.size());
     }
 
-    /** Whether the client does not know which node of the cluster has the key. */
-    boolean isGuess(String key) {
-        return nodes.size() > 1 && !nodesBySlot.containsKey(SlotHash.getSlot(key));
-    }
-
-    /** Remembers that a node has the key. */
-    void learn(String key, Node node) {
+    /** Remembers which node has the key. Null means that the client does not know it any more. */
+    void learn(String key, @Nullable Node node) {
         if (nodes.size() > 1) {
-            nodesBySlot.put(SlotHash.getSlot(key), node);
+            nodesBySlot.compute(SlotHash.getSlot(key), (slot, known) -> node);
         }
     }
 
@@ -156,263 +145,233 @@ final class Servers {
         return nodes.computeIfAbsent(uri, Node::new);
     }
 
-    // The shared connection of a node.
-
-    /** Calls {@code user} with the shared connection to a node, or with an error. Calls several users in the order of their requests. */
-    void withShared(Node node, BiConsumer<? super @Nullable Connection, ? super @Nullable Throwable> user) {
-        CompletableFuture<Connection> shared;
-        synchronized (node) {
-            if (node.shared == null || node.shared.isCompletedExceptionally()) {
-                node.shared = open(node);
-            }
-            shared = node.shared;
-            if (!shared.isDone()) {
-                // A future calls its dependents in reverse order. So each user depends on the future of the previous
-                // user.
-                node.shared = shared.whenComplete(user);
-                return;
-            }
-        }
-        shared.whenComplete(user);
-    }
-
-    private CompletableFuture<Connection> open(Node node) {
-        CompletableFuture<Connection> opened = new CompletableFuture<>();
-        CompletableFuture.completedFuture(node)
-                .thenCompose(this::primary) // if this throws, the calls that wait for the connection get the exception
-                .thenCompose(address -> connect(address).thenApply(redis -> {
-                    RedisURI last = node.address;
-                    node.address = address;
-                    if (last != null && !last.equals(address)) { // there is a new primary
-                        node.waiting.forEach(this::close);
-                        closeIdle(node);
-                        connectionLost();
-                    }
-                    return new Connection(node, redis, new AtomicBoolean());
-                }))
-                .whenComplete((connection, error) -> {
-                    if (connection == null) {
-                        leave(node, null);
-                    } else {
-                        connection.redis().addListener(new RedisConnectionStateListener() {
-                            @Override
-                            public void onRedisDisconnected(RedisChannelHandler<?, ?> closed) {
-                                disconnected(connection);
-                            }
-                        });
-                    }
-                    Clock.complete(opened, connection, error);
-                    if (connection != null && !connection.isOpen()) {
-                        disconnected(connection);
-                    }
-                });
-        return opened;
-    }
-
-    private void disconnected(Connection connection) {
-        close(connection);
-        if (leave(connection.node(), connection) && !isClosed) {
-            connectionLost();
-        }
-    }
-
     private void connectionLost() {
         lostAt = Clock.now();
         onConnectionLost.run();
     }
 
-    /**
-     * Drops the shared connection of a node, so that the next request opens a new shared connection. Returns false if {@code shared} was
-     * dropped before. The idle connections stay, because the server may accept no new connection.
-     *
-     * @param shared the present shared connection, or null if it could not be opened
-     */
-    private boolean leave(Node node, @Nullable Connection shared) {
-        synchronized (node) {
-            if (!Objects.equals(shared, node.openConnection())) {
-                return false;
+    record Connection(StatefulRedisConnection<String, String> redis, boolean isShared, long opened) {}
+
+    /** A server, or the primary that Sentinels know, and the connections to it. */
+    final class Node {
+        private final RedisURI uri;
+
+        /** The connections that were neither closed nor lost. */
+        private final Set<Connection> connections = ConcurrentHashMap.newKeySet();
+
+        /** The connections for waits that no wait uses. Who takes one must call {@link #giveBack}. */
+        final Queue<Connection> idle = new ConcurrentLinkedQueue<>();
+
+        /** The address of the last shared connection. */
+        private volatile @Nullable RedisURI address;
+
+        /** Completes when the shared connection is open, and the client has called all users that waited for it. */
+        private CompletableFuture<Connection> shared = CompletableFuture.failedFuture(new IllegalStateException());
+
+        private Node(RedisURI uri) {
+            this.uri = uri;
+        }
+
+        /** Calls {@code user} with the shared connection, or with an error. Calls several users in the order of their requests. */
+        void withShared(BiConsumer<? super @Nullable Connection, ? super @Nullable Throwable> user) {
+            CompletableFuture<Connection> present;
+            synchronized (this) {
+                if (shared.isDone() && openConnection() == null) {
+                    shared = openShared();
+                }
+                present = shared;
+                if (!present.isDone()) {
+                    // A future calls its dependents in reverse order. So each user depends on the future of the
+                    // previous
+                    // user.
+                    shared = present.whenComplete(user);
+                    return;
+                }
             }
-            node.shared = null;
+            present.whenComplete(user);
         }
-        nodesBySlot.values().removeIf(node::equals);
-        return true;
-    }
 
-    /** Closes a connection. The client also closes broken connections, because Lettuce keeps each connection until it is closed. */
-    private void close(Connection connection) {
-        // Lettuce warns of a second close. When the client is closed, Lettuce closes all connections.
-        if (!isClosed && !connection.isClosed.getAndSet(true)) {
-            connection.redis.closeAsync();
+        /** The shared connection, or null if it is not open. */
+        private synchronized @Nullable Connection openConnection() {
+            Connection connection = shared.isCompletedExceptionally() ? null : shared.getNow(null);
+            return connection != null && connection.redis.isOpen() ? connection : null;
         }
-    }
 
-    private void closeIdle(Node node) {
-        for (Connection idle = node.idle.poll(); idle != null; idle = node.idle.poll()) {
-            close(idle);
+        private CompletableFuture<Connection> openShared() {
+            // If this throws, the calls that wait for the connection get the exception.
+            return CompletableFuture.completedFuture(uri)
+                    .thenCompose(configured -> primary())
+                    .thenCompose(primary -> open(primary, true).thenApply(connection -> {
+                        RedisURI last = address;
+                        address = primary;
+                        if (last != null && !last.equals(primary)) { // there is a new primary
+                            connections.stream()
+                                    .filter(each -> !each.equals(connection))
+                                    .forEach(this::close);
+                            connectionLost();
+                        }
+                        return connection;
+                    }));
         }
-    }
 
-    /**
-     * Uses new connections to a node from now on, because the node does not answer or is not the primary any more.
-     *
-     * @param used the connection on which the client has noticed this. If the client has already replaced it, this method does nothing
-     */
-    void replace(Connection used) {
-        Node node = used.node();
-        Connection shared = node.openConnection();
-        if (shared != null && (shared.equals(used) || node.waiting.contains(used)) && leave(node, shared)) {
-            closeIdle(node);
-            // Other requests on this connection may still get their replies.
-            timer.at(Clock.now() + responseLimit, () -> close(shared));
-        }
-    }
-
-    // The connections for waits.
-
-    /** A connection for a request that waits: an idle connection, or a new connection to the address of the shared connection. */
-    CompletableFuture<Connection> own(Node node) {
-        Connection idle = idle(node);
-        if (idle != null) {
-            return CompletableFuture.completedFuture(idle);
-        }
-        CompletableFuture<Connection> shared = new CompletableFuture<>();
-        withShared(node, (connection, error) -> Clock.complete(shared, connection, error));
-        return shared.thenCompose(located -> connect(Objects.requireNonNull(node.address)))
-                .thenApply(redis -> {
-                    Connection own = new Connection(node, redis, new AtomicBoolean());
-                    node.waiting.add(own);
-                    return own;
+        private CompletableFuture<Connection> open(RedisURI server, boolean isShared) {
+            return connect(server).thenApply(redis -> {
+                Connection connection = new Connection(redis, isShared, Clock.now());
+                connections.add(connection);
+                redis.addListener(new RedisConnectionStateListener() {
+                    @Override
+                    public void onRedisDisconnected(RedisChannelHandler<?, ?> closed) {
+                        lost(connection);
+                    }
                 });
-    }
+                if (!redis.isOpen()) {
+                    lost(connection);
+                }
+                return connection;
+            });
+        }
 
-    /** An idle connection, which no wait uses any more, or null. The caller must call {@link #giveBack} for this connection. */
-    @Nullable
-    Connection idle(Node node) {
-        Connection idle = node.idle.poll();
-        while (idle != null && !idle.isOpen()) {
-            close(idle);
-            idle = node.idle.poll();
+        private void lost(Connection connection) {
+            if (close(connection) && connection.isShared && !isClosed) {
+                connectionLost();
+            }
         }
-        if (idle != null) {
-            node.waiting.add(idle);
-        }
-        return idle;
-    }
 
-    /**
-     * Takes back a connection that a wait has used. If {@code isIdle} is true, keeps the connection for a while. If it is false, closes the
-     * connection. Does nothing for a shared connection.
-     */
-    void giveBack(Connection connection, boolean isIdle) {
-        Node node = connection.node();
-        if (!node.waiting.remove(connection)) {
-            return;
+        /**
+         * Closes a connection, also a broken one, because Lettuce keeps each connection until it is closed. Returns false if the connection
+         * was closed before.
+         */
+        private boolean close(Connection connection) {
+            idle.remove(connection);
+            boolean isFirst = connections.remove(connection);
+            // Lettuce warns of a second close. When the client is closed, Lettuce closes all connections.
+            if (isFirst && !isClosed) {
+                connection.redis.closeAsync();
+            }
+            return isFirst;
         }
-        if (!isIdle || isClosed) {
-            close(connection);
-            return;
+
+        /**
+         * Uses new connections from now on, because the server does not answer or is not the primary any more. The idle connections of a
+         * broken shared connection stay, because the server may accept no new connection.
+         *
+         * @param sent when the client sent the request. If the shared connection is newer, this method does nothing
+         */
+        synchronized void replace(long sent) {
+            Connection old = openConnection();
+            if (old != null && old.opened <= sent) {
+                shared = CompletableFuture.failedFuture(new IllegalStateException());
+                idle.forEach(this::close);
+                // Other requests on this connection may still get their replies.
+                timer.at(Clock.now() + responseLimit, () -> close(old));
+            }
         }
-        node.idle.add(connection);
-        timer.at(Clock.now() + IDLE_LIMIT, () -> {
-            if (node.idle.remove(connection)) {
+
+        // The connections for waits.
+
+        /** A connection for a request that waits: an idle connection, or a new connection to the address of the shared connection. */
+        CompletableFuture<Connection> own() {
+            Connection unused = idle.poll();
+            if (unused != null) {
+                return CompletableFuture.completedFuture(unused);
+            }
+            CompletableFuture<Connection> located = new CompletableFuture<>();
+            withShared((connection, error) -> Clock.complete(located, connection, error));
+            return located.thenCompose(connection -> open(Objects.requireNonNull(address), false));
+        }
+
+        /**
+         * Takes back a connection that a wait has used. If {@code isIdle} is true, keeps the connection for a while. If it is false, closes
+         * the connection. Does nothing for a shared connection.
+         */
+        void giveBack(Connection connection, boolean isIdle) {
+            if (isIdle && !connection.isShared && connection.redis.isOpen()) {
+                idle.add(connection);
+                timer.at(Clock.now() + IDLE_LIMIT, () -> {
+                    if (idle.remove(connection)) {
+                        close(connection);
+                    }
+                });
+            } else if (!connection.isShared) {
                 close(connection);
             }
-        });
-    }
-
-    private CompletableFuture<StatefulRedisConnection<String, String>> connect(RedisURI address) {
-        // Lettuce may read certificates from files, so another thread calls it.
-        return CompletableFuture.supplyAsync(() -> redis.connectAsync(StringCodec.UTF8, address), starter)
-                .thenCompose(started -> started)
-                .whenComplete((connection, error) -> {
-                    if (isClosed && error == null) {
-                        connection.closeAsync();
-                    }
-                });
-    }
-
-    /**
-     * Begins to open the first connection. For this, Lettuce loads its classes in this thread, which takes seconds on a busy machine. The
-     * patience of the first call does not include this time, because the call begins later. If the connection fails, the first request
-     * opens another connection.
-     */
-    void openFirst() {
-        withShared(seeds.get(0), (connection, error) -> {});
-        starter = redis.getResources().eventExecutorGroup();
-    }
-
-    // The primary.
-
-    /** The address of a node. If the node has Sentinels, this is the address of the primary that the Sentinels name. */
-    private CompletableFuture<RedisURI> primary(Node node) {
-        List<RedisURI> sentinels = node.uri.getSentinels();
-        if (sentinels.isEmpty()) {
-            return CompletableFuture.completedFuture(address(node).build());
         }
-        // Use the first answer, because other Sentinels may not answer.
-        CompletableFuture<RedisURI> found = new CompletableFuture<>();
-        CompletableFuture<RedisURI> last = timer.limit(Clock.now() + SENTINEL_LIMIT, new CompletableFuture<RedisURI>())
-                .exceptionallyCompose(waited -> found.isDone() ? found : lastKnown(node));
-        Stream<CompletableFuture<RedisURI>> answers =
-                Stream.concat(sentinels.stream().map(sentinel -> askSentinel(sentinel, node)), Stream.of(last));
-        Clock.all(answers.map(answer -> answer.thenAccept(found::complete)))
-                .whenComplete((all, silence) -> last.whenComplete(
-                        (primary, error) -> Clock.complete(found, primary, error))); // if there was no answer
-        return found;
-    }
 
-    private RedisURI.Builder address(Node node) {
-        // The builder copies the node's address and settings, but not its Sentinels.
-        return RedisURI.builder(node.uri).withTimeout(Duration.ofMillis(responseLimit));
-    }
+        // The primary.
 
-    private CompletableFuture<RedisURI> askSentinel(RedisURI sentinel, Node node) {
-        String name = node.uri.getSentinelMasterId();
-        return ask(sentinel, new Request("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name))
-                .thenApply(reply -> {
-                    if (reply instanceof List<?> primary) {
-                        return address(node)
-                                .withHost(String.valueOf(primary.get(0)))
-                                .withPort(Integer.parseInt(String.valueOf(primary.get(1))))
-                                .build();
-                    }
-                    throw new IllegalStateException("no primary is called " + name);
-                });
-    }
-
-    /** The address of the last known primary, if this server is still a primary. */
-    private CompletableFuture<RedisURI> lastKnown(Node node) {
-        RedisURI last = node.address;
-        if (last == null) {
-            return CompletableFuture.failedFuture(new IllegalStateException("no Sentinel answers"));
-        }
-        return ask(last, new Request("ROLE")).thenApply(role -> {
-            if (role instanceof List<?> words && "master".equals(words.get(0))) {
-                return last;
+        /** The address of the server. If there are Sentinels, this is the address of the primary that they name. */
+        private CompletableFuture<RedisURI> primary() {
+            List<RedisURI> sentinels = uri.getSentinels();
+            if (sentinels.isEmpty()) {
+                return CompletableFuture.completedFuture(withoutSentinels().build());
             }
-            throw new IllegalStateException(last + " is not a primary any more");
-        });
+            // Use the first answer, because other Sentinels may not answer.
+            CompletableFuture<RedisURI> found = new CompletableFuture<>();
+            CompletableFuture<RedisURI> last = timer.limit(
+                            Clock.now() + SENTINEL_LIMIT, new CompletableFuture<RedisURI>())
+                    .exceptionallyCompose(waited -> found.isDone() ? found : lastKnown());
+            Stream<CompletableFuture<RedisURI>> answers =
+                    Stream.concat(sentinels.stream().map(this::askSentinel), Stream.of(last));
+            Clock.all(answers.map(answer -> answer.thenAccept(found::complete))).exceptionally(error -> {
+                found.completeExceptionally(Clock.cause(error)); // if nobody has answered
+                return null;
+            });
+            return found;
+        }
+
+        private RedisURI.Builder withoutSentinels() {
+            // The builder copies the address and the settings, but not the Sentinels.
+            return RedisURI.builder(uri).withTimeout(Duration.ofMillis(responseLimit));
+        }
+
+        private CompletableFuture<RedisURI> askSentinel(RedisURI sentinel) {
+            String name = uri.getSentinelMasterId();
+            return ask(sentinel, new Request("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name))
+                    .thenApply(reply -> {
+                        if (reply instanceof List<?> primary) {
+                            return withoutSentinels()
+                                    .withHost(String.valueOf(primary.get(0)))
+                                    .withPort(Integer.parseInt(String.valueOf(primary.get(1))))
+                                    .build();
+                        }
+                        throw new IllegalStateException("no primary is called " + name);
+                    });
+        }
+
+        /** The address of the last known primary, if this server is still a primary. */
+        private CompletableFuture<RedisURI> lastKnown() {
+            RedisURI last = address;
+            if (last == null) {
+                return CompletableFuture.failedFuture(new IllegalStateException("no Sentinel answers"));
+            }
+            return ask(last, new Request("ROLE")).thenApply(role -> {
+                if (role instanceof List<?> words && "master".equals(words.get(0))) {
+                    return last;
+                }
+                throw new IllegalStateException(last + " is not a primary any more");
+            });
+        }
     }
 
     /** Sends a request on a new connection, and then closes the connection. The reply must arrive within the response limit. */
-    private CompletableFuture<@Nullable Object> ask(RedisURI address, Request request) {
-        CompletableFuture<StatefulRedisConnection<String, String>> connected = connect(address);
-        CompletableFuture<@Nullable Object> reply = connected.thenCompose(redis -> {
-            redis.dispatch(request);
+    private CompletableFuture<@Nullable Object> ask(RedisURI server, Request request) {
+        CompletableFuture<StatefulRedisConnection<String, String>> connected = connect(server);
+        CompletableFuture<@Nullable Object> reply = connected.thenCompose(connection -> {
+            connection.dispatch(request);
             return request;
         });
         return timer.limit(Clock.now() + responseLimit, reply)
                 .whenComplete((answer, error) -> connected.thenAccept(StatefulRedisConnection::closeAsync));
     }
 
-    /** Ends all calls. It ends the pauses of the calls, and the waits for replies. */
-    void endCalls() {
-        isClosed = true;
-        timer.end();
-    }
-
-    /** Closes all connections. */
-    void close() {
-        redis.shutdownAsync(0, 2, TimeUnit.SECONDS).join();
+    private CompletableFuture<StatefulRedisConnection<String, String>> connect(RedisURI server) {
+        // Lettuce may read certificates from files, so another thread calls it.
+        return CompletableFuture.supplyAsync(() -> redis.connectAsync(StringCodec.UTF8, server), starter)
+                .thenCompose(started -> started)
+                .whenComplete((connection, error) -> {
+                    if (isClosed && error == null) {
+                        connection.closeAsync();
+                    }
+                });
     }
 }

@@ -113,9 +113,9 @@ class ServersTest {
                 LockwardClient client = server.client()) {
             client.getLock("k").tryLock();
             CompletableFuture<WeakReference<Object>> shared = new CompletableFuture<>();
-            client.servers.withShared(
-                    client.servers.nodeFor("k", 0),
-                    (connection, error) -> shared.complete(new WeakReference<>(connection.redis())));
+            client.servers
+                    .nodeOf("k")
+                    .withShared((connection, error) -> shared.complete(new WeakReference<>(connection.redis())));
             server.killOldest();
             eventually(() -> {
                 System.gc();
