@@ -1,21 +1,18 @@
 package dev.lockward;
 
 import io.lettuce.core.codec.StringCodec;
-import io.lettuce.core.output.CommandOutput;
+import io.lettuce.core.output.NestedMultiOutput;
 import io.lettuce.core.protocol.AsyncCommand;
 import io.lettuce.core.protocol.Command;
 import io.lettuce.core.protocol.CommandArgs;
 import io.lettuce.core.protocol.ProtocolKeyword;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
-import java.util.ArrayDeque;
-import java.util.ArrayList;
-import java.util.Deque;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /** A command that is sent once. Its reply is a Long, a String, null, or a List of replies. */
-final class Request extends AsyncCommand<String, String, Object> {
+final class Request extends AsyncCommand<String, String, List<Object>> {
     static final List<Object> EXCLUSIVE = List.of();
     static final List<Object> SHARED = List.of("SHARED");
 
@@ -53,7 +50,7 @@ final class Request extends AsyncCommand<String, String, Object> {
     @Nullable
     Object reply() {
         try {
-            return getNow(null);
+            return getNow(List.of()).get(0);
         } catch (RuntimeException error) {
             return new ServerError(String.valueOf(Clock.cause(error).getMessage()));
         }
@@ -71,51 +68,26 @@ final class Request extends AsyncCommand<String, String, Object> {
         }
     }
 
-    /** A reply of any type. Lettuce's own class does not support null in a list. */
-    private static final class Output extends CommandOutput<String, String, Object> {
-        /** The lists whose elements have not all arrived. The innermost list comes first. */
-        private final Deque<List<@Nullable Object>> open = new ArrayDeque<>(2);
-
+    /** A reply of any type, as the only element of a list. Lettuce's class reads a null list as an empty list. */
+    private static final class Output extends NestedMultiOutput<String, String> {
         Output() {
-            super(StringCodec.UTF8, null);
-        }
-
-        @Override
-        public void set(@Nullable ByteBuffer bytes) {
-            add(bytes == null ? null : codec.decodeValue(bytes));
-        }
-
-        @Override
-        public void set(long number) {
-            add(number);
+            super(StringCodec.UTF8);
+            super.multi(1);
         }
 
         @Override
         public void multi(int count) {
             if (count < 0) {
-                add(null);
+                set((ByteBuffer) null);
             } else {
-                List<@Nullable Object> list = new ArrayList<>(count);
-                add(list);
-                open.push(list);
+                super.multi(count);
             }
         }
 
-        /** @param depth how many lists are not complete now */
+        /** @param depth how many lists of the reply are not complete now */
         @Override
         public void complete(int depth) {
-            if (open.size() > depth) {
-                open.pop();
-            }
-        }
-
-        private void add(@Nullable Object value) {
-            List<@Nullable Object> innermost = open.peek();
-            if (innermost == null) {
-                output = value;
-            } else {
-                innermost.add(value);
-            }
+            super.complete(depth + 1);
         }
     }
 }

@@ -358,7 +358,7 @@ final class Servers {
         CompletableFuture<StatefulRedisConnection<String, String>> connected = connect(server);
         CompletableFuture<@Nullable Object> reply = connected.thenCompose(connection -> {
             connection.dispatch(request);
-            return request;
+            return request.thenApply(replies -> replies.get(0));
         });
         return timer.limit(Clock.now() + responseLimit, reply)
                 .whenComplete((answer, error) -> connected.thenAccept(StatefulRedisConnection::closeAsync));
