@@ -9,6 +9,7 @@ import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeoutException;
 import java.util.function.LongConsumer;
@@ -123,7 +124,7 @@ final class Call {
     }
 
     private void attempt() {
-        try {
+        run(() -> {
             if (servers.isClosed) {
                 throw new IllegalStateException("the client is closed");
             }
@@ -132,8 +133,15 @@ final class Call {
                 pipeline.add(0, new Request("ASKING"));
             }
             new Attempt(pipeline).start();
-        } catch (RuntimeException | Error reason) {
-            answers.completeExceptionally(reason);
+        });
+    }
+
+    /** Runs a step of the call. If the step fails, the call fails, so that the caller does not wait forever. */
+    private void run(Runnable step) {
+        try {
+            step.run();
+        } catch (RuntimeException | Error failure) {
+            answers.completeExceptionally(failure);
         }
     }
 
@@ -143,45 +151,44 @@ final class Call {
 
     /** Sends the requests again after a pause, if there is time. */
     private void repeat(Throwable cause) {
-        if (mustEnd(cause)) {
-            return;
-        }
-        pause(Math.min(Clock.left(giveUpAt()), Clock.backOff(failures++))).whenComplete((done, cancelled) -> {
-            if (cancelled != null) {
-                answers.completeExceptionally(Clock.cause(cancelled));
-            } else if (Clock.left(giveUpAt()) > 0) {
-                attempt();
-            } else {
-                // Lettuce wraps the error that says why a connection could not be opened.
-                Throwable reason = cause.getCause() == null ? cause : cause.getCause();
-                answers.completeExceptionally(new LockUnreachableException(
-                        "no server answers for the lock " + key + ": " + reason.getMessage() + "; try again later",
-                        cause));
-            }
-        });
+        checkRepeatable(cause);
+        pause(Math.min(Clock.left(giveUpAt()), Clock.backOff(failures++)))
+                .whenComplete((done, cancelled) -> run(() -> {
+                    if (cancelled != null) {
+                        throw new CancellationException();
+                    } else if (Clock.left(giveUpAt()) > 0) {
+                        attempt();
+                    } else {
+                        // Lettuce wraps the error that says why a connection could not be opened.
+                        Throwable reason = cause.getCause() == null ? cause : cause.getCause();
+                        throw new LockUnreachableException(
+                                "no server answers for the lock " + key + ": " + reason.getMessage()
+                                        + "; try again later",
+                                cause);
+                    }
+                }));
     }
 
-    /** Whether another attempt would be useless or wrong. If so, ends the call. */
-    private boolean mustEnd(Throwable failure) {
-        if (failure instanceof CancellationException) {
-            return answers.completeExceptionally(failure);
+    /** Throws if another attempt would be useless or wrong. */
+    private void checkRepeatable(Throwable failure) {
+        if (failure instanceof CancellationException cancelled) {
+            throw cancelled;
         }
         for (Throwable each = failure; each != null; each = each.getCause()) {
             String message = String.valueOf(each.getMessage());
             if (each instanceof RedisCommandExecutionException && LOGIN_ERRORS.contains(ServerError.code(message))) {
-                return answers.completeExceptionally(new LockRefusedException(key, message));
+                throw new LockRefusedException(key, message);
             }
         }
-        return !isRepeatable
-                && mayHaveRun
-                && answers.completeExceptionally(new LockUnreachableException(
-                        "no reply to the command guarded by the lock " + key + ": it may have run", failure));
+        if (!isRepeatable && mayHaveRun) {
+            throw new LockUnreachableException(
+                    "no reply to the command guarded by the lock " + key + ": it may have run", failure);
+        }
     }
 
     /** One attempt to send the requests in one pipeline. This future completes with the replies, or fails if a reply is missing. */
     private final class Attempt extends CompletableFuture<List<@Nullable Object>> {
         private final List<Request> pipeline;
-        private final Request last;
         private final boolean isAsking = importing != null;
         private final @Nullable Node known = isAsking ? importing : servers.nodeOf(key);
         private final Node target = known == null ? servers.anyNode(failures) : known;
@@ -191,74 +198,57 @@ final class Call {
 
         Attempt(List<Request> pipeline) {
             this.pipeline = pipeline;
-            last = pipeline.get(pipeline.size() - 1);
         }
 
         void start() {
             waitFor(this);
             long guessed = known == null && isRepeatable ? Clock.now() + GUESS_LIMIT : latest;
             long until = Math.min(guessed, Math.min(latest, giveUpAt()));
-            servers.timer.limit(until, this).whenComplete((replies, error) -> {
-                try {
-                    if (error == null) {
-                        answered(isAsking ? replies.subList(1, replies.size()) : replies);
-                    } else {
-                        lost(Clock.cause(error));
-                    }
-                } catch (RuntimeException | Error fault) {
-                    answers.completeExceptionally(fault); // without this line, the caller would wait forever
-                }
-            });
-            if (isOwn) {
-                target.own().whenComplete(this::send);
-            } else {
-                target.withShared((shared, failure) -> send(shared == null ? target.idle.poll() : shared, failure));
-            }
+            servers.timer
+                    .limit(until, this)
+                    .whenComplete((replies, error) -> run(() -> {
+                        if (error == null) {
+                            answered(isAsking ? replies.subList(1, replies.size()) : replies);
+                        } else {
+                            lost(Clock.cause(error));
+                        }
+                    }));
+            target.connection(isOwn)
+                    .thenCompose(this::send)
+                    .whenComplete((replies, error) -> Clock.complete(this, replies, error));
         }
 
-        private void send(@Nullable Connection connection, @Nullable Throwable failure) {
-            if (connection == null) {
-                Clock.complete(this, null, failure);
-                return;
-            }
+        private CompletableFuture<List<@Nullable Object>> send(Connection connection) {
             sentAt = Clock.now();
             used = connection;
             if (isDone()) { // the attempt has ended before the connection was open
                 target.giveBack(connection, true);
-                return;
+                return this;
             }
-            try {
-                // Replies arrive in the order of the requests, so the last reply completes the attempt.
-                last.whenComplete((reply, error) -> {
-                    if (error == null || error instanceof RedisCommandExecutionException) {
-                        complete(pipeline.stream().map(Request::reply).toList());
-                    } else {
-                        completeExceptionally(error);
-                    }
-                });
-                connection.redis().dispatch(pipeline);
-            } catch (RuntimeException | Error fault) {
-                completeExceptionally(fault); // without this line, the caller would wait forever
-            }
+            connection.redis().dispatch(pipeline);
+            // Replies arrive in the order of the requests, so the last reply is the last to arrive.
+            return last().handle((reply, error) -> {
+                if (error == null || error instanceof RedisCommandExecutionException) {
+                    return pipeline.stream().map(Request::reply).toList();
+                }
+                throw new CompletionException(error);
+            });
+        }
+
+        private Request last() {
+            return pipeline.get(pipeline.size() - 1);
         }
 
         private void answered(List<@Nullable Object> replies) {
-            Connection connection = Objects.requireNonNull(used);
             isHeard = true;
             heardAt = Clock.now();
             importing = null;
-            if (replies.get(0) instanceof ServerError refusal && refusal.isTransient(isRepeatable)) {
-                switch (refusal.code()) {
-                    case "MOVED" -> servers.learn(key, servers.redirected(target, refusal));
-                    case "ASK" -> importing = servers.redirected(target, refusal);
-                    case "READONLY", "MASTERDOWN" -> target.replace(sentAt);
-                    default -> {}
-                }
-                target.giveBack(connection, false);
-                repeat(new RedisCommandExecutionException(refusal.message()));
+            boolean isRefused = replies.get(0) instanceof ServerError refusal && refusal.isTransient(isRepeatable);
+            target.giveBack(Objects.requireNonNull(used), !isRefused);
+            if (isRefused) {
+                redirect((ServerError) Objects.requireNonNull(replies.get(0)));
                 return;
             }
-            target.giveBack(connection, true);
             long longestLease = ServerError.longestLease(replies.get(0));
             if (longestLease > 0 && !isLeaseRefused) {
                 isLeaseRefused = true;
@@ -274,6 +264,16 @@ final class Call {
             answers.complete(replies);
         }
 
+        private void redirect(ServerError refusal) {
+            switch (refusal.code()) {
+                case "MOVED" -> servers.learn(key, servers.redirected(target, refusal));
+                case "ASK" -> importing = servers.redirected(target, refusal);
+                case "READONLY", "MASTERDOWN" -> target.replace(sentAt);
+                default -> {}
+            }
+            repeat(new RedisCommandExecutionException(refusal.message()));
+        }
+
         private void lost(Throwable error) {
             Connection connection = used;
             importing = null;
@@ -285,7 +285,7 @@ final class Call {
                 if (error instanceof TimeoutException) {
                     // The call may end before the response limit, so wait for the reply until the response limit.
                     servers.timer.at(latest, () -> {
-                        if (!last.isDone()) {
+                        if (!last().isDone()) {
                             target.replace(sentAt);
                         }
                     });

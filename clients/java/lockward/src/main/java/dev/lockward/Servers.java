@@ -22,7 +22,6 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
-import java.util.function.BiConsumer;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
@@ -88,7 +87,7 @@ final class Servers {
      * opens another connection.
      */
     void openFirst() {
-        first.withShared((connection, error) -> {});
+        first.connection(false);
         starter = redis.getResources().eventExecutorGroup();
     }
 
@@ -159,36 +158,51 @@ final class Servers {
         /** The connections that were neither closed nor lost. */
         private final Set<Connection> connections = ConcurrentHashMap.newKeySet();
 
-        /** The connections for waits that no wait uses. Who takes one must call {@link #giveBack}. */
-        final Queue<Connection> idle = new ConcurrentLinkedQueue<>();
+        /** The connections for waits that no wait uses. */
+        private final Queue<Connection> idle = new ConcurrentLinkedQueue<>();
 
         /** The address of the last shared connection. */
         private volatile @Nullable RedisURI address;
 
-        /** Completes when the shared connection is open, and the client has called all users that waited for it. */
+        /** Completes when the shared connection is open, and the futures of all earlier calls for it have completed. */
         private CompletableFuture<Connection> shared = CompletableFuture.failedFuture(new IllegalStateException());
 
         private Node(RedisURI uri) {
             this.uri = uri;
         }
 
-        /** Calls {@code user} with the shared connection, or with an error. Calls several users in the order of their requests. */
-        void withShared(BiConsumer<? super @Nullable Connection, ? super @Nullable Throwable> user) {
-            CompletableFuture<Connection> present;
-            synchronized (this) {
-                if (shared.isDone() && openConnection() == null) {
-                    shared = openShared();
-                }
-                present = shared;
-                if (!present.isDone()) {
-                    // A future calls its dependents in reverse order. So each user depends on the future of the
-                    // previous
-                    // user.
-                    shared = present.whenComplete(user);
-                    return;
-                }
+        /**
+         * A connection for a request.
+         *
+         * @param isOwn true for a connection that no other request uses; the caller must call {@link #giveBack}. False for the shared
+         *     connection or, if the server accepts no connection, for an idle connection
+         */
+        CompletableFuture<Connection> connection(boolean isOwn) {
+            Connection unused = isOwn ? idle.poll() : null;
+            if (unused != null) {
+                return CompletableFuture.completedFuture(unused);
+            } else if (isOwn) {
+                return shared().thenCompose(located -> open(Objects.requireNonNull(address), false));
             }
-            present.whenComplete(user);
+            return shared().exceptionallyCompose(error -> {
+                Connection last = idle.poll();
+                return last == null ? CompletableFuture.failedFuture(error) : CompletableFuture.completedFuture(last);
+            });
+        }
+
+        /** The shared connection. The futures of several calls complete in the order of the calls. */
+        private synchronized CompletableFuture<Connection> shared() {
+            if (shared.isDone() && openConnection() == null) {
+                shared = openShared();
+            }
+            if (shared.isDone()) {
+                return shared;
+            }
+            // A future completes its dependents in reverse order. So each call depends on the future of the previous
+            // call.
+            CompletableFuture<Connection> opened = new CompletableFuture<>();
+            shared = shared.whenComplete((connection, error) -> Clock.complete(opened, connection, error));
+            return opened;
         }
 
         /** The shared connection, or null if it is not open. */
@@ -265,19 +279,6 @@ final class Servers {
                 // Other requests on this connection may still get their replies.
                 timer.at(Clock.now() + responseLimit, () -> close(old));
             }
-        }
-
-        // The connections for waits.
-
-        /** A connection for a request that waits: an idle connection, or a new connection to the address of the shared connection. */
-        CompletableFuture<Connection> own() {
-            Connection unused = idle.poll();
-            if (unused != null) {
-                return CompletableFuture.completedFuture(unused);
-            }
-            CompletableFuture<Connection> located = new CompletableFuture<>();
-            withShared((connection, error) -> Clock.complete(located, connection, error));
-            return located.thenCompose(connection -> open(Objects.requireNonNull(address), false));
         }
 
         /**

@@ -112,14 +112,12 @@ class ServersTest {
         try (Server server = new Server();
                 LockwardClient client = server.client()) {
             client.getLock("k").tryLock();
-            CompletableFuture<WeakReference<Object>> shared = new CompletableFuture<>();
-            client.servers
-                    .nodeOf("k")
-                    .withShared((connection, error) -> shared.complete(new WeakReference<>(connection.redis())));
+            WeakReference<Object> shared = new WeakReference<>(
+                    client.servers.nodeOf("k").connection(false).join().redis());
             server.killOldest();
             eventually(() -> {
                 System.gc();
-                return client.getLock("k").isLocked() && shared.join().get() == null;
+                return client.getLock("k").isLocked() && shared.get() == null;
             });
         }
     }
