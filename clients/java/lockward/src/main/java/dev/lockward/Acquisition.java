@@ -213,8 +213,6 @@ final class Acquisition {
         return Math.min(wait, Clock.left(waitEnd));
     }
 
-    private record Grant(long token, long lease) {}
-
     /**
      * The acquisition of one key. It first tries the key. Then it waits in the server's queue slice by slice, and confirms the grant
      * that ends the wait. If no reply arrives soon after the end of a slice, the client sends the request again.
@@ -233,6 +231,11 @@ final class Acquisition {
 
         private final boolean mayWait;
         private final int wanted;
+
+        /** The token of the last grant, or 0. */
+        private long token;
+
+        private long grantedLease;
         private boolean isLastSlice;
         private @Nullable CompletableFuture<Void> turn;
         private int polls;
@@ -247,14 +250,7 @@ final class Acquisition {
         }
 
         void tryOnce(long limit) {
-            askReplicated(limit, () -> acquire(lease), replies -> {
-                Grant grant = grant(replies.get(0));
-                if (grant == null) {
-                    waitOrPoll();
-                } else {
-                    granted(grant, replies);
-                }
-            });
+            askForGrant(limit, () -> acquire(lease));
         }
 
         private void waitOrPoll() {
@@ -283,10 +279,10 @@ final class Acquisition {
         private void waitForSlice() {
             long limit = SLICE + client.servers.responseLimit;
             then(call.ask(true, Clock.FOREVER, limit, () -> List.of(slice())), replies -> {
-                Grant grant = grant(replies.get(0));
-                isLeftBehind = grant != null || !isLastSlice; // the server keeps the queue position
-                if (grant != null) {
-                    confirm(grant);
+                boolean hasGrant = isGrant(replies.get(0));
+                isLeftBehind = hasGrant || !isLastSlice; // the server keeps the queue position
+                if (hasGrant) {
+                    confirm();
                 } else if (isLastSlice) {
                     end(false, null);
                 } else {
@@ -295,20 +291,24 @@ final class Acquisition {
             });
         }
 
-        /** The grant in a reply, or null if the lock is busy. */
-        private @Nullable Grant grant(@Nullable Object reply) {
-            tenure.checkAccepted(reply);
-            if (reply == null) {
-                return null;
+        /** Reads the reply to a request for the lock, or to a renewal of a grant. Returns false if the lock is busy. */
+        private boolean isGrant(@Nullable Object reply) {
+            if (token > 0 && ServerError.is(reply, "NOTHELD")) { // the short lease is already over
+                token = 0;
+                return false;
             }
-            isLeftBehind = true;
+            tenure.checkAccepted(reply);
+            isLeftBehind |= reply != null;
             if (reply instanceof List<?> grant
                     && grant.size() >= 3
-                    && grant.get(0) instanceof Long token
-                    && grant.get(2) instanceof Long granted) {
-                return new Grant(token, granted);
+                    && grant.get(0) instanceof Long newToken
+                    && grant.get(2) instanceof Long newLease) {
+                token = newToken;
+                grantedLease = newLease;
+            } else if (reply != null && (token == 0 || !reply.equals(token))) {
+                throw new LockRefusedException(tenure.key, "unexpected reply " + reply);
             }
-            throw new LockRefusedException(tenure.key, "unexpected reply " + reply);
+            return reply != null;
         }
 
         private Request acquire(long lease, Object... waiting) {
@@ -325,52 +325,40 @@ final class Acquisition {
         }
 
         /** Renews a grant to set the whole lease instead of the short lease. If the short lease is already over, the wait continues. */
-        private void confirm(Grant grant) {
-            List<Object> token = List.of("TOKEN", grant.token);
-            Supplier<Request> renewal =
-                    () -> Request.withHolds("LOCK.RENEW", tenure, lease(grant), token, wanted, request.kind());
-            askReplicated(patience, renewal, replies -> {
-                Object reply = replies.get(0);
-                if (ServerError.is(reply, "NOTHELD")) {
-                    waitOrPoll();
-                } else {
-                    tenure.checkNumber(reply);
-                    granted(grant, replies);
-                }
-            });
+        private void confirm() {
+            List<Object> tenureToken = List.of("TOKEN", token);
+            askForGrant(
+                    patience,
+                    () -> Request.withHolds("LOCK.RENEW", tenure, wholeLease(), tenureToken, wanted, request.kind()));
         }
 
-        private long lease(Grant grant) {
-            return lease == 0 ? grant.lease : lease;
+        private long wholeLease() {
+            return lease == 0 ? grantedLease : lease;
         }
 
-        private void granted(Grant grant, List<@Nullable Object> replies) {
-            LockRequest.Replicas replicas = request.replicas;
-            if (replicas.count() > 0) {
-                LockRefusedException.throwIfError(tenure.key, replies.get(1));
-                if (!(replies.get(1) instanceof Long count) || count < replicas.count()) {
-                    throw new LockUnreplicatedException("only " + replies.get(1) + " of " + replicas.count()
-                            + " replicas have confirmed the grant of the lock " + tenure.key
-                            + " in time, and it was given back: check the replicas, and try again");
-                }
-            }
-            if (wanted > 1 && grant.token != tenure.token) {
-                throw tenure.lose("another tenure has begun");
-            }
-            tenure.granted(call, grant.token, wanted, lease(grant), isRenewed, request.kind());
-            isGranted = true;
-            end(true, null);
-        }
-
-        /** Sends a request. If replicas must confirm the grant, also sends WAIT, on a connection of its own, because WAIT blocks. */
-        private void askReplicated(long limit, Supplier<Request> next, Consumer<List<@Nullable Object>> step) {
+        /** Asks for the whole lease. If replicas must confirm the grant, also sends WAIT, on a connection of its own, because WAIT blocks. */
+        private void askForGrant(long limit, Supplier<Request> next) {
             LockRequest.Replicas replicas = request.replicas;
             boolean isReplicated = replicas.count() > 0;
             long within = Math.min(replicas.within(), isWaiting ? Math.max(1, waitLeft()) : Clock.FOREVER);
             Supplier<List<Request>> requests = () -> isReplicated
                     ? List.of(next.get(), new Request("WAIT", replicas.count(), within))
                     : List.of(next.get());
-            then(call.ask(isReplicated, limit, client.servers.responseLimit + within, requests), step);
+            then(call.ask(isReplicated, limit, client.servers.responseLimit + within, requests), replies -> {
+                if (!isGrant(replies.get(0))) {
+                    waitOrPoll();
+                    return;
+                }
+                if (isReplicated) {
+                    replicas.check(tenure.key, replies.get(1));
+                }
+                if (wanted > 1 && token != tenure.token) {
+                    throw tenure.lose("another tenure has begun");
+                }
+                tenure.granted(call, token, wanted, wholeLease(), isRenewed, request.kind());
+                isGranted = true;
+                end(true, null);
+            });
         }
 
         private <T> void then(CompletableFuture<T> future, Consumer<T> step) {

@@ -40,6 +40,16 @@ public final class LockRequest {
         static Replicas of(int count, Duration within) {
             return new Replicas(count, Clock.positive(within, "time for replicas"));
         }
+
+        /** Throws if the reply to WAIT shows that too few replicas have confirmed the grant. */
+        void check(String key, @Nullable Object reply) {
+            LockRefusedException.throwIfError(key, reply);
+            if (!(reply instanceof Long confirmed) || confirmed < count) {
+                throw new LockUnreplicatedException("only " + reply + " of " + count
+                        + " replicas have confirmed the grant of the lock " + key
+                        + " in time, and it was given back: check the replicas, and try again");
+            }
+        }
     }
 
     LockRequest(LockwardClient client, List<String> keys, long lease, Replicas replicas) {

@@ -41,6 +41,10 @@ final class Tenure {
     volatile long token;
     volatile int holds;
     volatile long lease;
+
+    /** The lease that the server has accepted last. */
+    private long acceptedLease;
+
     private int sharedHolds;
 
     /** The holds that the thread has released, but the server has refused to release. */
@@ -120,6 +124,7 @@ final class Tenure {
                 kind = asKind;
                 otherKind = asKind;
                 lease = newLease;
+                acceptedLease = newLease;
                 holdEnd = by.sent + holdLimit;
             } else {
                 end = Math.max(end, deadline);
@@ -218,7 +223,7 @@ final class Tenure {
             client.wakeAt(Math.min(renewAt, deadline));
         }
         if (isDue) {
-            renew(new Call(client.servers, key, deadline), false);
+            renew(new Call(client.servers, key, deadline), false, null);
         }
     }
 
@@ -229,38 +234,18 @@ final class Tenure {
      * @param newKind a kind with a larger limit, or null
      */
     CompletableFuture<Void> renew(long newLease, @Nullable List<Object> newKind) {
-        long leaseBefore;
         synchronized (this) {
-            leaseBefore = lease;
             lease = newLease == 0 ? lease : newLease;
             kind = newKind == null ? kind : newKind;
         }
-        return renew(client.call(key), newLease != 0).whenComplete((done, failure) -> {
-            if (failure != null && Clock.cause(failure) instanceof LockRefusedException refusal) {
-                synchronized (this) {
-                    lease = leaseBefore;
-                    if (newKind != null && !refusal.code().equals("LIMIT")) {
-                        swapKinds(newKind);
-                    }
-                }
-            }
-        });
+        return renew(client.call(key), newLease != 0, newKind);
     }
 
     /**
-     * Called when the server has refused a kind. Then the client names the other kind. If the reply to an earlier request for the same
-     * downgrade was lost, the server may have executed this request. Then the server refuses the kind before the downgrade with LIMIT, and
-     * this method sets the kind of the downgrade again.
+     * @param isWanted whether the program has asked for the whole lease. Then the renewal sets the whole lease in any case
+     * @param downgrade the kind of a downgrade, or null
      */
-    private synchronized void swapKinds(List<Object> refused) {
-        if (refused.equals(kind)) {
-            kind = otherKind;
-            otherKind = refused;
-        }
-    }
-
-    /** @param isWanted whether the program has asked for the whole lease. Then the renewal sets the whole lease in any case */
-    private CompletableFuture<Void> renew(Call call, boolean isWanted) {
+    private CompletableFuture<Void> renew(Call call, boolean isWanted, @Nullable List<Object> downgrade) {
         var sent = new Object() {
             long lease;
             int holds;
@@ -291,13 +276,17 @@ final class Tenure {
                 })
                 .thenCompose(reply -> {
                     if (sent.holds != holdsAtServer() && reply instanceof ServerError) {
-                        return renew(call, isWanted); // the program has changed the holds meanwhile
+                        return renew(call, isWanted, downgrade); // the program has changed the holds meanwhile
                     }
-                    if (ServerError.is(reply, "LIMIT")) {
-                        swapKinds(sent.kind);
-                    }
-                    checkNumber(reply);
                     synchronized (this) {
+                        if (reply instanceof ServerError refusal) {
+                            lease = acceptedLease;
+                            if (sent.kind.equals(downgrade) || refusal.code().equals("LIMIT")) {
+                                swapKinds(sent.kind);
+                            }
+                        }
+                        checkNumber(reply);
+                        acceptedLease = lease;
                         otherKind = sent.kind;
                         if (renewal == call) {
                             leaseEnds(Clock.leaseEnd(call.sent, sent.lease));
@@ -315,6 +304,18 @@ final class Tenure {
                         client.wakeAt(Math.min(renewAt, deadline));
                     }
                 });
+    }
+
+    /**
+     * Called when the server has refused a kind. Then the client names the other kind. If the reply to an earlier request for the same
+     * downgrade was lost, the server may have executed this request. Then the server refuses the kind before the downgrade with LIMIT, and
+     * this method sets the kind of the downgrade again.
+     */
+    private synchronized void swapKinds(List<Object> refused) {
+        if (refused.equals(kind)) {
+            kind = otherKind;
+            otherKind = refused;
+        }
     }
 
     /**
