@@ -59,7 +59,7 @@ final class Acquisition {
     private final long end;
 
     /** In milliseconds. 0 means the server's default. */
-    private volatile long lease;
+    private final long lease;
 
     /** The keys that were requested since the acquisition last started. */
     private volatile List<Key> begun = new CopyOnWriteArrayList<>();
@@ -246,11 +246,10 @@ final class Acquisition {
             this.mayWait = mayWait;
             wanted = tenure.holdsAtServer() + 1;
             call = new Call(client.servers, tenure.key, end);
-            call.onLeaseRefused = longest -> lease = longest;
         }
 
         void tryOnce(long limit) {
-            askForGrant(limit, () -> acquire(lease));
+            askForGrant(limit, () -> acquire(Clock.FOREVER));
         }
 
         private void waitOrPoll() {
@@ -311,8 +310,9 @@ final class Acquisition {
             return reply != null;
         }
 
-        private Request acquire(long lease, Object... waiting) {
-            return Request.withHolds("LOCK.ACQUIRE", tenure, lease, List.of(waiting), wanted, request.kind());
+        private Request acquire(long longest, Object... waiting) {
+            long asked = Math.min(lease, Math.min(longest, call.longestLease));
+            return Request.withHolds("LOCK.ACQUIRE", tenure, asked, List.of(waiting), wanted, request.kind());
         }
 
         private Request slice() {
@@ -320,8 +320,8 @@ final class Acquisition {
             isLastSlice = left <= SLICE + 1; // the end of the wait limit is rounded up
             long block = Math.max(1, Math.min(left, SLICE));
             return isLastSlice
-                    ? acquire(Math.min(lease, SHORT_LEASE), "BLOCK", block)
-                    : acquire(Math.min(lease, SHORT_LEASE), "BLOCK", block, "KEEP", KEEP);
+                    ? acquire(SHORT_LEASE, "BLOCK", block)
+                    : acquire(SHORT_LEASE, "BLOCK", block, "KEEP", KEEP);
         }
 
         /** Renews a grant to set the whole lease instead of the short lease. If the short lease is already over, the wait continues. */
@@ -333,7 +333,7 @@ final class Acquisition {
         }
 
         private long wholeLease() {
-            return lease == 0 ? grantedLease : lease;
+            return Math.min(call.longestLease, lease == 0 ? grantedLease : lease);
         }
 
         /** Asks for the whole lease. If replicas must confirm the grant, also sends WAIT, on a connection of its own, because WAIT blocks. */

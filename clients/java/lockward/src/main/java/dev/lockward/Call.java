@@ -12,7 +12,6 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeoutException;
-import java.util.function.LongConsumer;
 import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
@@ -44,8 +43,8 @@ final class Call {
     /** How long a reply to the next request may take. */
     long replyLimit;
 
-    /** When the server refuses a lease as too long, this is called with the longest lease. Then the call sends the request once more. */
-    LongConsumer onLeaseRefused = longest -> {};
+    /** The longest lease that the server accepts. When the server has refused a longer lease, the call sends the request once more. */
+    volatile long longestLease = Clock.FOREVER;
 
     private final Servers servers;
     private final String key;
@@ -64,7 +63,6 @@ final class Call {
     private Supplier<List<Request>> requests = List::of;
     private CompletableFuture<List<@Nullable Object>> answers = new CompletableFuture<>();
     private long heardAt = sent;
-    private boolean isLeaseRefused;
     private int failures;
     private @Nullable Node importing;
 
@@ -249,10 +247,9 @@ final class Call {
                 redirect((ServerError) Objects.requireNonNull(replies.get(0)));
                 return;
             }
-            long longestLease = ServerError.longestLease(replies.get(0));
-            if (longestLease > 0 && !isLeaseRefused) {
-                isLeaseRefused = true;
-                onLeaseRefused.accept(longestLease);
+            long longest = ServerError.longestLease(replies.get(0));
+            if (longest > 0 && longestLease == Clock.FOREVER) {
+                longestLease = longest;
                 attempt();
                 return;
             }

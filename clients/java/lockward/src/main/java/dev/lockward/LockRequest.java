@@ -52,11 +52,12 @@ public final class LockRequest {
         }
     }
 
-    LockRequest(LockwardClient client, List<String> keys, long lease, Replicas replicas) {
+    LockRequest(LockwardClient client, List<String> keys) {
         this.client = client;
         this.keys = keys;
-        this.lease = lease;
-        this.replicas = replicas;
+        lease = client.lease;
+        replicas = client.replicas;
+        onLost = client.onLost;
     }
 
     /** A read lock: all owners that ask for this kind may hold the lock together. */
@@ -229,17 +230,13 @@ public final class LockRequest {
         }
     }
 
-    private Acquisition acquisition(long wait) {
-        return new Acquisition(this, Map.of(), null, 0, wait);
-    }
-
     private Optional<HeldLock> acquire(long wait) throws InterruptedException {
-        Acquisition acquisition = acquisition(wait);
+        Acquisition acquisition = new Acquisition(this, Map.of(), null, 0, wait);
         return acquisition.run(true) ? Optional.of(new HeldLock(acquisition.tenures)) : Optional.empty();
     }
 
     private <T> CompletableFuture<T> acquireAsync(long wait, Function<Optional<HeldLock>, T> convert) {
-        Acquisition acquisition = acquisition(wait).start();
+        Acquisition acquisition = new Acquisition(this, Map.of(), null, 0, wait).start();
         CompletableFuture<T> acquired = acquisition.result.thenApply(
                 isHeld -> convert.apply(isHeld ? Optional.of(new HeldLock(acquisition.tenures)) : Optional.empty()));
         CompletableFuture<T> future = client.async(acquired);

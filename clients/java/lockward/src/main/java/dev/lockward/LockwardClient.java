@@ -48,9 +48,9 @@ public final class LockwardClient implements AutoCloseable {
     /** The locks of each thread, by key. */
     final ThreadLocal<Map<String, Tenure>> threadTenures = ThreadLocal.withInitial(HashMap::new);
 
-    private final long lease;
-    private final LockRequest.Replicas replicas;
-    private final @Nullable Consumer<LockLostException> onLost;
+    final long lease;
+    final LockRequest.Replicas replicas;
+    final @Nullable Consumer<LockLostException> onLost;
 
     /** The name of a new owner consists of this id and a number. */
     final String id = UUID.randomUUID().toString();
@@ -210,8 +210,7 @@ public final class LockwardClient implements AutoCloseable {
         if (sorted.isEmpty()) {
             throw new IllegalArgumentException("a lock needs a key");
         }
-        LockRequest request = new LockRequest(this, sorted, lease, replicas);
-        return onLost == null ? request : request.onLost(onLost);
+        return new LockRequest(this, sorted);
     }
 
     /**

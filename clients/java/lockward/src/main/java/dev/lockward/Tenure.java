@@ -256,14 +256,10 @@ final class Tenure {
             call.replyLimit =
                     isWanted ? call.replyLimit : Math.max(MIN_REPLY_LIMIT, Math.min(call.replyLimit, lease / 6));
         }
-        call.onLeaseRefused = longest -> {
-            synchronized (this) {
-                lease = longest;
-            }
-        };
         return call.ask(() -> {
                     checkHeld();
                     synchronized (this) {
+                        lease = Math.min(lease, call.longestLease);
                         sent.lease = nextLease(isWanted);
                         sent.holds = holdsAtServer();
                         sent.kind = kind;
