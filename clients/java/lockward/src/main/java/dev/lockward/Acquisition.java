@@ -165,25 +165,26 @@ final class Acquisition {
     /** Called when no key is requested any more. */
     private void ended(boolean wasTrial, boolean isGranted, @Nullable Throwable failure) {
         LockLostException loss = loss();
-        boolean isHeld = isGranted && loss == null;
-        boolean mayGoOn = loss == null ? wasTrial && failure == null : !isReentry;
-        if (!isHeld && mayGoOn && isWaiting && !isCancelled) {
-            long pause = loss == null ? 0 : PAUSE_AFTER_LOSS;
-            giveUp().thenRun(() -> client.servers.timer.at(Clock.now() + pause, this::acquireAnew));
-            return;
-        }
         tenures.forEach(tenure -> tenure.keep(false));
-        if (!isHeld) {
-            giveUp().thenRun(() -> Clock.complete(result, false, failure == null ? loss : failure));
+        if (isGranted && loss == null) {
+            List<Tenure> begunNow =
+                    tenures.stream().filter(tenure -> tenure.holds == 1).toList();
+            if (!begunNow.isEmpty()) {
+                Tenure.loseTogether(tenures);
+                request.watchLoss(begunNow);
+            }
+            result.complete(true);
             return;
         }
-        List<Tenure> begunNow =
-                tenures.stream().filter(tenure -> tenure.holds == 1).toList();
-        if (!begunNow.isEmpty()) {
-            Tenure.loseTogether(tenures);
-            request.watchLoss(begunNow);
-        }
-        result.complete(true);
+        boolean mayGoOn = isWaiting && !isCancelled && (loss == null ? wasTrial && failure == null : !isReentry);
+        giveUp().thenRun(() -> {
+            if (mayGoOn) {
+                long pause = loss == null ? 0 : PAUSE_AFTER_LOSS;
+                client.servers.timer.at(Clock.now() + pause, this::acquireAnew);
+            } else {
+                Clock.complete(result, false, failure == null ? loss : failure);
+            }
+        });
     }
 
     /** Acquires the keys one after the other, with a new owner, because a late release of the old owner must not end a new grant. */

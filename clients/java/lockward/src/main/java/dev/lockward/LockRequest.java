@@ -189,12 +189,10 @@ public final class LockRequest {
             if (leading.get() != null) { // the listener has not interrupted this thread
                 throw interrupt;
             }
-            return false;
         } catch (RuntimeException failure) {
             if (!term.isLost()) {
                 throw failure;
             }
-            return false;
         } finally {
             synchronized (leading) {
                 if (leading.getAndSet(null) == null) {
@@ -207,6 +205,7 @@ public final class LockRequest {
                 // The term is over.
             }
         }
+        return false;
     }
 
     boolean isShared() {

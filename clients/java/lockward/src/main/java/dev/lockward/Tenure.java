@@ -247,6 +247,7 @@ final class Tenure {
      */
     private CompletableFuture<Void> renew(Call call, boolean isWanted, @Nullable List<Object> downgrade) {
         var sent = new Object() {
+            long wholeLease;
             long lease;
             int holds;
             List<Object> kind = Request.EXCLUSIVE;
@@ -260,6 +261,7 @@ final class Tenure {
                     checkHeld();
                     synchronized (this) {
                         lease = Math.min(lease, call.longestLease);
+                        sent.wholeLease = lease;
                         sent.lease = nextLease(isWanted);
                         sent.holds = holdsAtServer();
                         sent.kind = kind;
@@ -276,13 +278,13 @@ final class Tenure {
                     }
                     synchronized (this) {
                         if (reply instanceof ServerError refusal) {
-                            lease = acceptedLease;
+                            lease = isWanted ? acceptedLease : lease;
                             if (sent.kind.equals(downgrade) || refusal.code().equals("LIMIT")) {
                                 swapKinds(sent.kind);
                             }
                         }
                         checkNumber(reply);
-                        acceptedLease = lease;
+                        acceptedLease = sent.wholeLease;
                         otherKind = sent.kind;
                         if (renewal == call) {
                             leaseEnds(Clock.leaseEnd(call.sent, sent.lease));
