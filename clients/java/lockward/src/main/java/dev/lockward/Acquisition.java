@@ -170,8 +170,7 @@ final class Acquisition {
             List<Tenure> begunNow =
                     tenures.stream().filter(tenure -> tenure.holds == 1).toList();
             if (!begunNow.isEmpty()) {
-                Tenure.loseTogether(tenures);
-                request.watchLoss(begunNow);
+                request.watchLoss(tenures, begunNow);
             }
             result.complete(true);
             return;

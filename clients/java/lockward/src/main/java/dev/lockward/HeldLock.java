@@ -134,8 +134,7 @@ public final class HeldLock implements AutoCloseable {
         List<Tenure> tenures = Arrays.stream(handle.split(",", -1))
                 .map(part -> tenure(client, part))
                 .toList();
-        Tenure.loseTogether(tenures);
-        client.request(tenures.get(0).key).watchLoss(tenures);
+        client.request(tenures.get(0).key).watchLoss(tenures, tenures);
         HeldLock held = new HeldLock(tenures);
         try {
             held.renew();

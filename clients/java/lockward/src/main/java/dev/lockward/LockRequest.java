@@ -222,10 +222,16 @@ public final class LockRequest {
         return owner == null ? client.id + ":" + client.owners.incrementAndGet() : owner;
     }
 
-    /** Calls the program's listener when one of the tenures is lost. */
-    void watchLoss(List<Tenure> tenures) {
+    /**
+     * Makes several tenures one lock: when one tenure is lost, the client does not renew the other tenures any more. Calls the program's
+     * listener when one of the tenures in {@code begun} is lost.
+     */
+    void watchLoss(List<Tenure> tenures, List<Tenure> begun) {
+        if (tenures.size() > 1) {
+            Tenure.onLost(tenures, loss -> tenures.forEach(Tenure::stopRenewing));
+        }
         if (onLost != null) {
-            Tenure.onLost(tenures, onLost);
+            Tenure.onLost(begun, onLost);
         }
     }
 

@@ -153,14 +153,7 @@ final class Tenure {
         return new LockLostException(key, token, reason);
     }
 
-    /** Makes several keys one lock: when one key is lost, the client does not renew the other keys any more. */
-    static void loseTogether(List<Tenure> tenures) {
-        if (tenures.size() > 1) {
-            onLost(tenures, loss -> tenures.forEach(Tenure::stopRenewing));
-        }
-    }
-
-    private synchronized void stopRenewing() {
+    synchronized void stopRenewing() {
         isRenewed = false;
         keep(false);
     }
