@@ -104,8 +104,12 @@ func deniesTenure(err error) bool {
 	return errors.Is(err, ErrRefused) && hasCode(err, "NOTHELD", "HOLDS", "WRONGTYPE")
 }
 
-// hasCode returns whether a server has replied an error with one of these codes.
+// hasCode returns whether a server has replied an error with one of these codes. redis.HasErrorPrefix does not recognize ERR.
 func hasCode(err error, codes ...string) bool {
-	hasPrefix := func(code string) bool { return redis.HasErrorPrefix(err, code) }
-	return err != nil && slices.ContainsFunc(codes, hasPrefix) // HasErrorPrefix allocates memory, so err is checked first
+	var reply redis.Error
+	if err == nil || !errors.As(err, &reply) { // As allocates memory, so err is checked first
+		return false
+	}
+	code, _, _ := strings.Cut(reply.Error(), " ")
+	return slices.Contains(codes, code)
 }

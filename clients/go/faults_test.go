@@ -346,6 +346,35 @@ func TestAReplyOfAnotherFormIsNoSuccess(t *testing.T) {
 	}
 }
 
+func TestADowngradeToAnInvalidKindWhoseReplyWasLostKeepsTheLock(t *testing.T) {
+	t.Parallel()
+	var downgrades, renewals atomic.Int64
+	f := startFake(t, func(command string) string {
+		switch {
+		case strings.HasPrefix(command, "LOCK.ACQUIRE"):
+			return "*3\r\n:7\r\n:1\r\n:900\r\n"
+		case strings.Contains(command, "SLOTS") && downgrades.Add(1) == 1:
+			return ""
+		case strings.Contains(command, "SLOTS"):
+			return "-ERR invalid slots in 'lock.renew' command\r\n"
+		case strings.HasPrefix(command, "LOCK.RENEW"):
+			renewals.Add(1)
+			return ":7\r\n"
+		}
+		return ":0\r\n"
+	})
+	client := newClient(t, f.client(t), lockward.WithPatience(50*time.Millisecond))
+	lock := acquire(t, client, "k", lockward.WithLease(900*time.Millisecond))
+	expect(t, lock.Downgrade(t.Context(), lockward.Slots(2_000_000)), lockward.ErrUnreachable)
+	eventually(t, "the client renews the lock with its earlier kind, or loses it", func() bool {
+		return renewals.Load() >= 5 || !lock.Held()
+	})
+	if !lock.Held() || downgrades.Load() > 2 {
+		t.Error("held: ", lock.Held(), ", downgrades: ", downgrades.Load())
+	}
+	check(t, lock.Release(t.Context()))
+}
+
 func TestARedirectionThatDoesNotEndEndsTheCallInTime(t *testing.T) {
 	t.Parallel()
 	for _, redirection := range []string{"MOVED", "ASK"} {

@@ -146,7 +146,7 @@ func (p *part) renewed(r *call, err error) error {
 	case err == nil:
 		p.extend(r)
 	default:
-		if hasCode(err, "LIMIT") { // the server refuses a downgrade whose reply was lost
+		if hasCode(err, "LIMIT", "ERR") { // the server refuses a downgrade whose reply was lost
 			p.limit, p.weight = p.earlier.limit, p.earlier.weight
 		}
 		p.renewAt = time.Now().Add(min(time.Second, duration(p.lease)/6))
