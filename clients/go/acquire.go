@@ -31,9 +31,8 @@ type AcquireOption func(*settings)
 
 // settings are what an acquisition asks for.
 type settings struct {
+	kind
 	owner     string
-	limit     []any // SHARED, or SLOTS and their number; empty for an exclusive lock
-	weight    []any
 	lease     int64         // milliseconds; 0 asks for the server's default
 	holdLimit time.Duration // 0 means no limit
 	isRenewed bool
@@ -41,6 +40,12 @@ type settings struct {
 	replicas  int
 	within    time.Duration // how long the replicas may take to confirm the grant
 	err       error         // set if an option is out of range
+}
+
+// A kind says which owners may hold the lock together, as arguments of a command.
+type kind struct {
+	Limit  []any // SHARED, or SLOTS and their number; empty for an exclusive lock
+	Weight []any
 }
 
 // checkRange sets err if the value of an option is less than least.
@@ -52,13 +57,13 @@ func (s *settings) checkRange(name string, value, least time.Duration) {
 
 // Shared acquires a read lock: all owners that ask for Shared may hold the lock together. Without Shared or Slots, the lock is
 // exclusive.
-func Shared() AcquireOption { return func(s *settings) { s.limit, s.weight = []any{"SHARED"}, nil } }
+func Shared() AcquireOption { return func(s *settings) { s.kind = kind{Limit: []any{"SHARED"}} } }
 
 // Slots makes the lock a semaphore with n slots, and acquires one slot. n is 1 to 1,000,000, and should be the same for all callers.
-func Slots(n int) AcquireOption { return func(s *settings) { s.limit = []any{"SLOTS", n} } }
+func Slots(n int) AcquireOption { return func(s *settings) { s.Limit = []any{"SLOTS", n} } }
 
 // Weight acquires w slots of a semaphore. w is 1 to the number of slots. Without Weight, the client acquires one slot.
-func Weight(w int) AcquireOption { return func(s *settings) { s.weight = []any{"WEIGHT", w} } }
+func Weight(w int) AcquireOption { return func(s *settings) { s.Weight = []any{"WEIGHT", w} } }
 
 // WithLease sets the lease, in whole milliseconds. With a lease below 2 ms, the acquisition fails at once, because the client
 // subtracts a thousandth and a millisecond from each lease. If the server refuses the lease as too long, the client uses the longest
@@ -115,7 +120,9 @@ func (c *Client) Acquire(ctx context.Context, key string, options ...AcquireOpti
 // once. If a key is busy, AcquireAll acquires one key after the other, in the order of their bytes, until ctx ends. If a key is lost
 // before all keys are held, AcquireAll starts again. After an error the caller holds none of the keys.
 func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...AcquireOption) (*Lock, error) {
-	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
+	keys = slices.Clone(keys)
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
 	if len(keys) == 0 {
 		return nil, errors.New("lockward: there is no key to acquire")
 	}
@@ -125,7 +132,7 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 	defer c.running.Done()
 	for isFirst := true; ; isFirst = false {
 		// If the program has named no owner, each attempt has a new owner: a late release of an earlier attempt must not end a new tenure.
-		t, err := c.newTenure(keys, settings{isRenewed: true, mayWait: true}, options)
+		t, err := c.newTenure(ctx, keys, settings{isRenewed: true, mayWait: true}, options)
 		if err != nil {
 			return nil, err
 		}
@@ -135,10 +142,10 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 		t.giveBack(ctx, err)
 		isLost := errors.Is(err, ErrLost) && !errors.Is(err, ErrClosed)
 		isTried := isFirst && len(keys) > 1 && errors.Is(err, ErrBusy)
-		isAnswered := !isFirst || slices.ContainsFunc(t.parts, func(p *part) bool { return p.node.Load() != nil })
+		isAnswered := !isFirst || slices.ContainsFunc(t.parts, func(p *part) bool { return p.isAnswered.Load() })
 		switch {
-		case t.mayWait && isLost:
-			sleep(ctx, time.Now().Add(firstPause)) // a pause, because the lease may be shorter than a round trip
+		case t.mayWait && isLost: // a pause, because the lease may be shorter than a round trip
+			sleep(ctx, time.Now().Add(firstPause))
 		case t.mayWait && isTried:
 		case ctx.Err() != nil && t.mayWait && isAnswered && errors.Is(err, ErrUnreachable):
 			return nil, t.parts[0].fail(ErrBusy, ctx.Err())
@@ -150,24 +157,19 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 
 // acquire acquires all keys, or ends the tenure. The first attempt tries all keys at once. If there is only one key, the first attempt
 // then waits for this key. Later attempts wait for one key after the other.
-func (t *tenure) acquire(ctx context.Context, isFirst bool) error {
-	acquiring, cancel := joined(ctx, t.over) // a key may be lost during the wait for the next key
-	defer cancel()
-	var err error
+func (t *tenure) acquire(ctx context.Context, isFirst bool) (err error) {
 	if isFirst {
-		err = t.take(acquiring, acquireCommand, t.client.patience, t.parts...)
+		err = t.take(t.acquiring, acquireCommand, t.client.patience, t.parts...)
 	}
 	if !isFirst || t.mayWait && len(t.parts) == 1 && errors.Is(err, ErrBusy) {
 		err = nil
-		for _, p := range t.parts {
-			if err == nil {
-				err = p.acquire(acquiring)
-			}
+		for i := 0; err == nil && i < len(t.parts); i++ {
+			err = t.parts[i].acquire(t.acquiring)
 		}
 	}
 	hasLeft, ended := ctx.Err() != nil, t.checkHeld()
 	if hasLeft && (err == nil || ended != nil) {
-		ended = contextError(ctx, t.parts[0].key, nil)
+		ended = t.parts[0].contextError(ctx, nil)
 	}
 	if err = cmp.Or(ended, err); err != nil {
 		_ = t.end(err)
@@ -184,70 +186,27 @@ func (t *tenure) take(ctx context.Context, name string, patience time.Duration, 
 	}
 	calls := make([]*call, len(parts))
 	for i, p := range parts {
-		r := p.newCall(ctx, t.client.responseLimit+t.within, patience)
+		r := p.newCall(ctx, t.client.responseLimit+t.within, patience, func(r *call) command { return p.command(r, name, p.lease) })
 		if calls[i] = r; t.mayWait {
 			r.patience = patience
 		}
 		r.isReplicated = t.replicas > 0
-		r.isUnlimited = r.isReplicated // WAIT may take long, and must not hold a permit that other calls need
-		r.request = func(r *call) command { return p.command(r, name, p.lease) }
-		if r.read = p.readGrant; name == renewCommand {
-			r.read = p.readConfirmation
-		}
 	}
-	if err := t.client.ask(ctx, calls...); err != nil {
+	err := t.client.each(ctx, calls, func(r *call) (err error) {
+		if err = r.ask(); name == renewCommand {
+			err = r.readConfirmation(err)
+		} else if err = r.readGrant(err); err == nil && !r.mayBeHeld {
+			err = r.fail(ErrBusy)
+		}
+		if err == nil && r.isReplicated {
+			err = r.checkReplicas()
+		}
+		return err
+	})
+	if err != nil {
 		return err
 	}
-	return t.hold(calls...)
-}
-
-// giveBack cleans up after an acquisition that has failed: it releases the keys that the server may have granted, and leaves the
-// queues of the keys. If the context of the caller has ended, or if no server has answered, giveBack does not wait for the replies.
-// But if the program has named the owner, giveBack waits: see leave.
-func (t *tenure) giveBack(ctx context.Context, failure error) {
-	var calls []*call
-	for _, p := range t.parts {
-		if p.mayBeHeld {
-			r := p.newCall(ctx, p.client.responseLimit, p.client.patience)
-			r.request = func(*call) command { return newCommand("LOCK.RELEASE", p.key, p.owner, "HOLDS", 0) }
-			calls = append(calls, r)
-		}
-	}
-	grace := leaveLimit
-	if ctx.Err() != nil || errors.Is(failure, ErrUnreachable) {
-		grace = 0
-	}
-	_ = t.leave(failure, grace, calls)
-}
-
-// leave makes calls that release keys, in the background. If the calls last longer than the grace, leave returns the failure.
-//
-// If the program has named the owner, it may acquire the lock again for this owner. A late release would end the new tenure. So for
-// such an owner the calls end after 200 ms, and leave waits until they have ended.
-//
-// The caller must have called Client.begin.
-func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error {
-	limit, late := t.client.patience, time.After(grace)
-	if t.isOwnerNamed {
-		limit, late = leaveLimit, nil
-	}
-	asking, stop := context.WithTimeout(context.Background(), limit)
-	for _, r := range calls {
-		r.ctx = asking
-	}
-	done := make(chan error, 1)
-	t.client.running.Add(1)
-	go func() {
-		defer t.client.running.Done()
-		defer stop()
-		done <- t.client.ask(asking, calls...)
-	}()
-	select {
-	case err := <-done:
-		return err
-	case <-late:
-		return failure
-	}
+	return t.hold(calls)
 }
 
 // acquire waits until the key is held. To wait in the server's queue, acquire needs one of the client's waitPermits. Callers get the
@@ -281,18 +240,17 @@ func (p *part) wait(ctx context.Context) error {
 	defer func() { <-p.client.waitPermits }()
 	deadline, hasDeadline := ctx.Deadline()
 	isLast := false
-	r := p.newCall(ctx, slice+p.client.responseLimit, 0)
-	r.read, r.isUnlimited = p.readGrant, true
-	r.request = func(r *call) command {
+	r := p.newCall(ctx, slice+p.client.responseLimit, 0, func(r *call) command {
 		arguments := []any{"BLOCK", slice.Milliseconds(), "KEEP", keep}
 		if left := deadline.Sub(r.sent); hasDeadline && left <= slice {
 			isLast = true
 			arguments = []any{"BLOCK", max(1, (left - replyTime).Milliseconds())}
 		}
 		return p.command(r, acquireCommand, min(p.lease, shortLease), arguments...)
-	}
+	})
+	r.isWait = true
 	for {
-		err := r.ask()
+		err := r.readGrant(r.ask())
 		switch {
 		case err != nil:
 			return err
@@ -309,48 +267,41 @@ func (p *part) wait(ctx context.Context) error {
 }
 
 // readGrant reads the reply to LOCK.ACQUIRE.
-func (p *part) readGrant(r *call, err error) error {
+func (r *call) readGrant(err error) error {
 	if err != nil {
-		p.mayBeHeld = p.mayBeHeld || r.isUncertain
+		r.mayBeHeld = r.mayBeHeld || r.isUncertain
 		return err
 	}
-	if p.mayBeHeld = !errors.Is(r.replies[0].Err(), redis.Nil); !p.mayBeHeld {
+	if r.mayBeHeld = !errors.Is(r.reply.Err(), redis.Nil); !r.mayBeHeld {
 		return nil
 	}
-	numbers, err := r.replies[0].Int64Slice()
+	numbers, err := r.reply.Int64Slice()
 	if err != nil || len(numbers) != 3 {
 		return r.unexpected()
 	}
-	p.token = numbers[0]
-	if p.lease == 0 { // the server has chosen the lease
-		r.lease = numbers[2]
-		p.setLease(r.lease)
+	r.token = numbers[0]
+	if r.lease == 0 { // the server has chosen the lease
+		r.asked, r.lease = numbers[2], numbers[2]
 	}
-	return p.checkReplicas(r)
+	return nil
 }
 
 // readConfirmation reads the reply to the LOCK.RENEW that follows a grant. It returns ErrLost if the server denies the grant.
-func (p *part) readConfirmation(r *call, err error) error {
+func (r *call) readConfirmation(err error) error {
 	err = r.checkNumber(err, true)
-	if p.mayBeHeld = !deniesTenure(err); !p.mayBeHeld {
-		return p.fail(ErrLost, err)
+	if r.mayBeHeld = !deniesTenure(err); !r.mayBeHeld {
+		return r.fail(ErrLost, err)
 	}
-	if err != nil {
-		return err
-	}
-	return p.checkReplicas(r)
+	return err
 }
 
 // checkReplicas returns an error if too few replicas have confirmed a grant.
-func (p *part) checkReplicas(r *call) error {
-	if !r.isReplicated {
-		return nil
-	}
-	switch count, err := r.replies[1].Int(); {
+func (r *call) checkReplicas() error {
+	switch count, err := r.confirmed.Int(); {
 	case err != nil:
-		return p.fail(ErrRefused, err)
-	case count < p.replicas:
-		return p.fail(ErrUnreplicated, fmt.Errorf("%d of %d", count, p.replicas))
+		return r.fail(ErrRefused, err)
+	case count < r.replicas:
+		return r.fail(ErrUnreplicated, fmt.Errorf("%d of %d", count, r.replicas))
 	}
 	return nil
 }
@@ -358,7 +309,7 @@ func (p *part) checkReplicas(r *call) error {
 // command returns a request of this owner. The arguments are in the order that all clients use.
 func (p *part) command(r *call, name string, lease int64, arguments ...any) command {
 	words := append(make([]any, 0, 16), name, p.key, p.owner)
-	if r.lease = lease; lease > 0 {
+	if r.asked = lease; lease > 0 {
 		words = append(words, "PX", lease)
 	}
 	if name == renewCommand {
@@ -366,6 +317,75 @@ func (p *part) command(r *call, name string, lease int64, arguments ...any) comm
 	}
 	words = append(words, arguments...)
 	words = append(words, "HOLDS", 1)
-	words = append(words, p.limit...)
-	return newCommand(append(words, p.weight...)...)
+	words = append(words, p.kind.Limit...)
+	return newCommand(append(words, p.kind.Weight...)...)
+}
+
+// giveBack cleans up after an acquisition that has failed: it releases the keys that the server may have granted, and leaves the
+// queues of the keys. If the context of the caller has ended, or if no server has answered, giveBack does not wait for the replies.
+// But if the program has named the owner, giveBack waits: see leave.
+func (t *tenure) giveBack(ctx context.Context, failure error) {
+	var calls []*call
+	for _, p := range t.parts {
+		if p.mayBeHeld {
+			calls = append(calls, p.newRelease(ctx, "HOLDS", 0))
+		}
+	}
+	if len(calls) == 0 {
+		return
+	}
+	grace := leaveLimit
+	if ctx.Err() != nil || errors.Is(failure, ErrUnreachable) {
+		grace = 0
+	}
+	_ = t.leave(failure, grace, calls)
+}
+
+// leave makes calls that release keys, in the background. If the calls last longer than the grace, leave returns the failure.
+//
+// If the program has named the owner, it may acquire the lock again for this owner. A late release would end the new tenure. So for
+// such an owner the calls end after 200 ms, and leave waits until they have ended.
+//
+// The caller must have called Client.begin.
+func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error {
+	limit, late := t.client.patience, time.After(grace)
+	if t.isOwnerNamed {
+		limit, late = leaveLimit, nil
+	}
+	asking, stop := context.WithTimeout(context.Background(), limit)
+	for _, r := range calls {
+		r.ctx = asking
+	}
+	done := make(chan error, 1)
+	t.client.running.Add(1)
+	go func() {
+		defer t.client.running.Done()
+		defer stop()
+		done <- t.client.each(asking, calls, (*call).finishRelease)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-late:
+		return failure
+	}
+}
+
+// newRelease returns the call that ends the tenure at the server, or gives up the key.
+func (p *part) newRelease(ctx context.Context, arguments ...any) *call {
+	return p.newCall(ctx, p.client.responseLimit, p.client.patience, func(*call) command {
+		return newCommand(append([]any{"LOCK.RELEASE", p.key, p.owner}, arguments...)...)
+	})
+}
+
+// finishRelease asks for a call of newRelease. If a reply was lost, the server may already have released the key. So NOTHELD in a later reply
+// does not mean that the tenure was lost.
+func (r *call) finishRelease() error {
+	switch r.err = r.checkNumber(r.ask(), false); {
+	case r.isUncertain && hasCode(r.err, "NOTHELD"):
+		r.err = nil
+	case deniesTenure(r.err):
+		r.err = r.fail(ErrLost, r.err)
+	}
+	return r.err
 }

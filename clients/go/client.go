@@ -46,11 +46,11 @@ type Client struct {
 	running sync.WaitGroup // the tasks that Close waits for
 	alarm   *time.Timer    // calls watch
 
-	mu      sync.Mutex
-	nodes   map[string]*node
-	tenures map[*tenure]struct{} // the tenures that have not ended
-	broken  map[*node]bool       // the nodes to which a connection broke; watch renews the locks of these nodes
-	wakesAt time.Time            // when the alarm is due; the zero time means never
+	mu       sync.Mutex
+	nodes    map[string]*node
+	tenures  map[*tenure]struct{} // the tenures that have not ended
+	isBroken bool                 // a connection broke, and watch renews all locks
+	wakesAt  time.Time            // when the alarm is due; the zero time means never
 }
 
 // An Option sets how a Client behaves.
@@ -89,7 +89,6 @@ func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
 		id:            uuid.NewString(),
 		nodes:         make(map[string]*node),
 		tenures:       make(map[*tenure]struct{}),
-		broken:        make(map[*node]bool),
 	}
 	c.open, c.shut = context.WithCancelCause(context.Background())
 	c.alarm = time.AfterFunc(math.MaxInt64, c.watch)

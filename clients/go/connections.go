@@ -17,7 +17,7 @@ import (
 
 const (
 	// maxConnections is how many connections to each node may be in use at a time. Connections that wait for a lock or for replicas do
-	// not count. Renewals may use maxConnections further connections. At most maxConnections connections are idle.
+	// not count. At most maxConnections connections are idle.
 	maxConnections = 16
 	// watchAfter is how long a connection is idle before the client reads from it. The read shows when the connection breaks.
 	watchAfter = 50 * time.Millisecond
@@ -44,11 +44,10 @@ func (cn *connection) close() { _ = cn.net.Close(); _ = cn.client.Close() }
 
 // A node is a server, or the Sentinels' present primary.
 type node struct {
-	options  *redis.Options
-	permits  chan struct{}          // has an element for each connection in use
-	renewals chan struct{}          // has an element for each connection that a renewal uses: no other request delays renewals
-	primary  atomic.Pointer[string] // the last primary that Sentinels have named
-	idle     chan *connection       // connections for the next requests; some of them may be closed
+	options *redis.Options
+	permits chan struct{}          // has an element for each connection in use
+	primary atomic.Pointer[string] // the last primary that Sentinels have named
+	idle    chan *connection       // connections for the next requests; some of them may be closed
 }
 
 // A redirect says which cluster node gets the next request for a key. addr is the address of the node that has the key. With isAsk,
@@ -104,10 +103,9 @@ func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (n *node,
 	defer c.mu.Unlock()
 	if n = c.nodes[addr]; n == nil {
 		n = &node{
-			options:  ownOptions(master.Options(), addr),
-			permits:  make(chan struct{}, maxConnections),
-			renewals: make(chan struct{}, maxConnections),
-			idle:     make(chan *connection, maxConnections),
+			options: ownOptions(master.Options(), addr),
+			permits: make(chan struct{}, maxConnections),
+			idle:    make(chan *connection, maxConnections),
 		}
 		c.nodes[addr] = n
 	}
@@ -118,7 +116,7 @@ func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (n *node,
 func ownOptions(theirs *redis.Options, addr string) *redis.Options {
 	own := *theirs
 	own.Addr, own.Protocol, own.Limiter = addr, 2, nil
-	own.ReadTimeout, own.WriteTimeout = -2, -2 // the context of an attempt has the time limit
+	own.ReadTimeout, own.WriteTimeout = -2, -2 // exchange sets the time limit
 	own.MaxRetries = -1                        // only call.ask may repeat a request
 	own.DisableIdentity = true                 // the identity costs a round trip
 	own.PoolSize, own.MinIdleConns, own.MaxConcurrentDials = 1, 0, 1
@@ -127,14 +125,32 @@ func ownOptions(theirs *redis.Options, addr string) *redis.Options {
 	return &own
 }
 
+// permit waits until a further connection may be in use.
+func (n *node) permit(ctx context.Context, end time.Time) error {
+	select {
+	case n.permits <- struct{}{}:
+		return nil
+	default: // the timer below allocates memory
+	}
+	select {
+	case n.permits <- struct{}{}:
+		return nil
+	case <-time.After(time.Until(end)):
+	case <-ctx.Done():
+	}
+	return attemptEnded(ctx, end)
+}
+
 // connection returns an idle connection to a node, or opens a new connection. A wait does not use the last idle connection, because
 // the renewals need this connection if the server accepts no further connection.
-func (c *Client) connection(ctx context.Context, n *node, isNew, isWait bool) (*connection, error) {
+func (c *Client) connection(ctx context.Context, end time.Time, n *node, isNew, isWait bool) (*connection, error) {
 	if !isNew && (!isWait || len(n.idle) > 1) {
 		if cn := n.takeIdle(); cn != nil {
 			return cn, nil
 		}
 	}
+	ctx, cancel := context.WithDeadlineCause(ctx, end, errLate)
+	defer cancel()
 	conn, isLastKnown, err := n.dial(ctx)
 	if err != nil {
 		return nil, err
@@ -156,7 +172,7 @@ func (c *Client) connection(ctx context.Context, n *node, isNew, isWait bool) (*
 	}
 	cn.client = redis.NewClient(&own)
 	cn.conn = cn.client.Conn()
-	cn.watch = time.AfterFunc(time.Hour, func() { c.watchIdle(n, cn) })
+	cn.watch = time.AfterFunc(time.Hour, func() { c.watchIdle(cn) })
 	cn.watch.Stop() // keepIdle starts the timer
 	return cn, nil
 }
@@ -180,12 +196,12 @@ func (c *Client) keepIdle(n *node, cn *connection) {
 
 // watchIdle reads from an idle connection until takeIdle takes the connection, the idle limit is over, or the server closes the
 // connection.
-func (c *Client) watchIdle(n *node, cn *connection) {
+func (c *Client) watchIdle(cn *connection) {
 	_, err := cn.net.Read(make([]byte, 1))
 	isBroken := !errors.Is(err, os.ErrDeadlineExceeded)
 	isIntact := !isBroken && time.Now().Before(cn.idleEnd)
 	if !isIntact {
-		c.discard(n, cn, isBroken)
+		c.discard(cn, isBroken)
 	}
 	cn.watched <- isIntact
 }
@@ -210,12 +226,12 @@ func (n *node) takeIdle() *connection {
 
 // discard closes a connection that is not used again. If the connection broke, the server may have restarted, or another server may
 // be the primary now. This server may have forgotten tenures, and it restores a tenure when the client renews the tenure. So the
-// client renews all locks of the node.
-func (c *Client) discard(n *node, cn *connection, isBroken bool) {
+// client renews all locks.
+func (c *Client) discard(cn *connection, isBroken bool) {
 	cn.close()
 	if isBroken {
 		c.mu.Lock()
-		c.broken[n] = true
+		c.isBroken = true
 		c.mu.Unlock()
 		c.wakeAt(time.Now().Add(20 * time.Millisecond)) // many connections may break together
 	}
@@ -270,15 +286,14 @@ func bounded[T any](ctx context.Context, task func() (T, error), drop func(T) er
 
 // exchange sends commands and reads all replies. When ctx ends, exchange closes the connection. For an error reply of a server,
 // exchange returns nil, because the command contains the error.
-func (cn *connection) exchange(ctx context.Context, commands []command) error {
+func (cn *connection) exchange(ctx context.Context, end time.Time, commands []command) error {
 	defer context.AfterFunc(ctx, func() { _ = cn.net.Close() })()
-	err := cn.net.SetReadDeadline(time.Time{}) // keepIdle has set a deadline
-	if err != nil {
-		return err
-	}
-	if len(commands) == 1 { // a pipeline costs more
+	err := cn.net.SetDeadline(end)
+	switch {
+	case err != nil:
+	case len(commands) == 1: // a pipeline costs more
 		err = cn.conn.Process(context.Background(), commands[0])
-	} else {
+	default:
 		pipe := cn.conn.Pipeline()
 		for _, command := range commands {
 			_ = pipe.Process(context.Background(), command)
@@ -290,8 +305,6 @@ func (cn *connection) exchange(ctx context.Context, commands []command) error {
 		cn.isReady = false // the server has carried out no request
 	case cn.isReady && errors.As(err, &reply): // if isReady is false, this may be the reply to the login
 		return nil
-	case err != nil && ctx.Err() != nil:
-		return context.Cause(ctx)
 	}
 	return err
 }

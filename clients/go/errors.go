@@ -86,16 +86,17 @@ func (e *keyError) Unwrap() []error {
 func (p *part) fail(outcome error, causes ...error) error { return &keyError{outcome, p.key, causes} }
 
 // contextError returns an error that says why a context has ended. failure is the reason why no server has answered, or nil.
-func contextError(ctx context.Context, key string, failure error) error {
+func (p *part) contextError(ctx context.Context, failure error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return &keyError{ErrUnreachable, key, []error{ctx.Err(), failure}}
+		return p.fail(ErrUnreachable, ctx.Err(), failure)
 	}
-	return &keyError{errCancelled, key, []error{context.Cause(ctx), ctx.Err()}}
+	return p.fail(errCancelled, context.Cause(ctx), ctx.Err())
 }
 
 // isTransient returns whether the server, or another server in its place, may accept the same request later.
 func isTransient(err error) bool {
-	return hasCode(err, "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED")
+	return hasCode(err, "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED") ||
+		redis.IsMaxClientsError(err)
 }
 
 // deniesTenure returns whether the server says that the owner does not hold the lock. WRONGTYPE means that the key was overwritten.

@@ -35,59 +35,64 @@ type Lock struct {
 type tenure struct {
 	client *Client
 	settings
-	keys         []string        // at least one key, in the order of their bytes
-	parts        []*part         // one for each key
+	parts        []*part         // one for each key, in the order of the keys' bytes
 	isOwnerNamed bool            // the program has named the owner
 	over         context.Context // ends when the lock is released or lost
 	cancel       context.CancelCauseFunc
+	acquiring    context.Context // ends with over, with the context of the caller, and when the lock is held
+	interrupt    context.CancelCauseFunc
 	lost         chan struct{}
-	downgrading  chan struct{} // has an element during a downgrade, because two downgrades must not overlap
 
-	mu        sync.Mutex
-	earlier   settings  // the settings before the last downgrade
-	holdEnd   time.Time // when the hold limit is over
-	isDropped bool      // the program has no reference to the Lock any more
+	// renewing has an element during a renewal or a downgrade. Two renewals must not overlap: the server could carry out the older
+	// renewal last, and the older renewal may have a shorter lease.
+	renewing chan struct{}
+
+	mu       sync.Mutex
+	renewals int       // how many renewals of keys are in progress
+	holdEnd  time.Time // when the hold limit is over; the zero time means never, or that not all keys are held yet
 }
 
 // A part is the state of one key of a tenure. Its methods try, wait for, hold and release the key.
 type part struct {
 	*tenure
-	key       string
-	token     int64
-	lease     int64 // milliseconds; 0 until the server has chosen the lease
-	mayBeHeld bool  // the server may have a grant, a wait or a place in the queue for this owner
-	node      atomic.Pointer[node]
+	key        string
+	token      int64
+	lease      int64       // milliseconds; 0 until the server has chosen the lease
+	mayBeHeld  bool        // the server may have a grant, a wait or a place in the queue for this owner
+	isAnswered atomic.Bool // a server has answered a request about the key
 
 	// When the key is held, tenure.mu guards the following fields.
+	kind     kind      // the kind that the next renewal names
+	other    kind      // the kind that the server may have instead, after a downgrade without a reply
 	isHeld   bool      // the key is held, or was held
 	end      time.Time // the server does not end the lease before this time
 	deadline time.Time // the end of the lease by the clock of this process
 	renewAt  time.Time
-	failure  error // the error of the last renewal, or nil
-
-	// renewing has an element while a renewal of the key is in progress. Two renewals must not overlap: the server could carry out the
-	// older renewal last, and the older renewal may have a shorter lease.
-	renewing chan struct{}
+	refusal  error // the error of the last renewal, or nil
 }
 
 // newTenure returns a tenure that is not held, or an error if an option is out of range.
-func (c *Client) newTenure(keys []string, with settings, options []AcquireOption) (*tenure, error) {
-	t := &tenure{client: c, settings: with, keys: keys, parts: make([]*part, len(keys))}
-	t.lost, t.downgrading = make(chan struct{}), make(chan struct{}, 1)
+func (c *Client) newTenure(
+	ctx context.Context, keys []string, with settings, options []AcquireOption,
+) (*tenure, error) {
+	t := &tenure{client: c, settings: with, parts: make([]*part, len(keys))}
+	t.lost, t.renewing = make(chan struct{}), make(chan struct{}, 1)
 	for _, option := range options {
 		option(&t.settings)
 	}
 	if t.err != nil {
 		return nil, t.err
 	}
-	t.earlier = t.settings
 	if t.isOwnerNamed = t.owner != ""; !t.isOwnerNamed {
 		t.owner = c.newOwner()
 	}
+	if t.holdLimit > 0 {
+		t.settings.lease = min(t.settings.lease, t.holdLimit.Milliseconds())
+	}
 	t.over, t.cancel = context.WithCancelCause(context.Background())
+	t.acquiring, t.interrupt = context.WithCancelCause(ctx)
 	for i, key := range keys {
-		t.parts[i] = &part{tenure: t, key: key, renewing: make(chan struct{}, 1)}
-		t.parts[i].setLease(t.settings.lease)
+		t.parts[i] = &part{tenure: t, key: key, lease: t.settings.lease, kind: t.settings.kind, other: t.settings.kind}
 	}
 	c.mu.Lock()
 	c.tenures[t] = struct{}{}
@@ -96,26 +101,20 @@ func (c *Client) newTenure(keys []string, with settings, options []AcquireOption
 	return t, nil
 }
 
-// setLease sets the lease of the next requests, in milliseconds.
-func (p *part) setLease(lease int64) {
-	if p.lease = lease; p.holdLimit > 0 {
-		p.lease = min(lease, p.holdLimit.Milliseconds())
-	}
-}
-
 // lock returns the Lock of a tenure that is held.
 func (t *tenure) lock() *Lock {
+	t.interrupt(nil)
 	l := &Lock{t}
 	runtime.AddCleanup(l, func(t *tenure) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.isDropped = true
+		t.isRenewed = false
 	}, t)
 	return l
 }
 
 // Key returns the key of the lock. If the lock has several keys, Key returns the first key in the order of their bytes.
-func (l *Lock) Key() string { return l.keys[0] }
+func (l *Lock) Key() string { return l.parts[0].key }
 
 // Owner returns the owner that holds the lock.
 func (l *Lock) Owner() string { return l.owner }
@@ -177,40 +176,17 @@ func joined(parent, other context.Context) (ctx context.Context, end func()) {
 // before the patience, the deadline of ctx or the lease ended. Then the lock may still be held.
 func (l *Lock) Renew(ctx context.Context) error {
 	defer runtime.KeepAlive(l)
-	_, err := l.renew(ctx)
-	return err
+	return l.renew(ctx, nil)
 }
 
 // Downgrade lets other owners hold the lock together with this Lock from now on. limit is Shared or Slots, and must be larger than the
 // present limit. In the same step the server grants the lock to the waiters that the new limit admits. The token and the weight stay.
 //
-// Downgrade returns the errors of Renew. After ErrUnreachable, after the end of ctx, or if the server has refused only some of several
-// keys, the next renewal may still downgrade the lock.
+// Downgrade returns the errors of Renew. After ErrUnreachable, or after the end of ctx, the next renewal may still downgrade the lock.
+// If the server has refused only some of several keys, the other keys are downgraded.
 func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 	defer runtime.KeepAlive(l)
-	ctx, stop := context.WithTimeout(ctx, l.client.patience)
-	defer stop()
-	select {
-	case l.downgrading <- struct{}{}:
-		defer func() { <-l.downgrading }()
-	case <-ctx.Done():
-		return contextError(ctx, l.Key(), nil)
-	}
-	l.mu.Lock()
-	before, wanted := l.settings, l.settings
-	limit(&wanted)
-	l.earlier = before
-	l.limit, l.weight = wanted.limit, wanted.weight
-	l.mu.Unlock()
-	calls, err := l.renew(ctx)
-	// If the server may have downgraded a key, the client keeps the new limit, because the server would refuse to renew this key with
-	// the earlier, smaller limit.
-	if !slices.ContainsFunc(calls, (*call).mayBeDone) {
-		l.mu.Lock()
-		l.limit, l.weight = before.limit, before.weight
-		l.mu.Unlock()
-	}
-	return err
+	return l.renew(ctx, limit)
 }
 
 // Guarded runs the command args only while the server has this tenure: it sends LOCK.GUARD with the token of the lock. The server
@@ -229,20 +205,17 @@ func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 // is the cause of ctx and not ErrUnreachable, and the command did not run.
 func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 	defer runtime.KeepAlive(l)
-	p, guard := l.parts[0], append([]any{"LOCK.GUARD", l.Key(), l.Token()}, args...)
-	reply := newCommand(guard...)
-	if len(l.parts) > 1 {
-		reply.SetErr(errors.New("lockward: a guarded command needs a lock of one key"))
-		return reply
-	}
-	ctx, end := joined(ctx, l.client.open)
+	p, words := l.parts[0], append([]any{"LOCK.GUARD", l.Key(), l.Token()}, args...)
+	reply, err := newCommand(words...), error(nil)
+	ctx, end := joined(ctx, l.client.open) // after a loss, Guarded waits for the reply, because the command may have run
 	defer end()
-	for isRenewed := false; ; isRenewed = true {
-		r := p.newCall(ctx, p.client.responseLimit, p.client.patience)
+	if len(l.parts) > 1 {
+		err = errors.New("lockward: a guarded command needs a lock of one key")
+	}
+	for isRenewed := false; err == nil; isRenewed = true {
+		r := p.newCall(ctx, p.client.responseLimit, p.client.patience, func(*call) command { return newCommand(words...) })
 		r.isOnce = true
-		r.request = func(*call) command { return newCommand(guard...) }
-		err := p.checkHeld()
-		if err == nil {
+		if err = p.checkHeld(); err == nil {
 			err = r.ask()
 		}
 		switch isFenced := hasCode(err, "FENCED"); {
@@ -250,18 +223,15 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 			_ = l.end(p.fail(ErrLost, err))
 			err = l.checkHeld()
 		case isFenced:
-			if _, err = l.renew(ctx); err == nil { // a server in quarantine has restored the tenure
-				continue
-			}
-		case r.replies != nil && (err == nil || errors.Is(err, ErrRefused)):
-			return r.replies[0]
-		}
-		if ctx.Err() != nil && errors.Is(err, ErrUnreachable) && !r.isUncertain {
+			err = l.renew(ctx, nil) // a server in quarantine restores the tenure
+		case r.reply != nil && (err == nil || errors.Is(err, ErrRefused)):
+			return r.reply
+		case ctx.Err() != nil && errors.Is(err, ErrUnreachable) && !r.isUncertain:
 			err = p.fail(errCancelled, context.Cause(ctx), ctx.Err(), r.failure)
 		}
-		reply.SetErr(err)
-		return reply
 	}
+	reply.SetErr(err)
+	return reply
 }
 
 // Release releases the lock. When it returns nil, the first waiter has the lock.
@@ -280,10 +250,13 @@ func (l *Lock) Release(ctx context.Context) error {
 	}
 	defer l.client.running.Done()
 	calls := make([]*call, len(l.parts)) // if one key is lost, the other keys may still be held
+	l.mu.Lock()
 	for i, p := range l.parts {
-		calls[i] = p.newRelease(ctx)
+		calls[i] = p.newRelease(ctx, "ALL", "TOKEN", p.token)
+		calls[i].until = earliest(calls[i].until, p.deadline)
 	}
-	err := l.client.ask(ctx, calls...)
+	l.mu.Unlock()
+	err := l.client.each(ctx, calls, (*call).finishRelease)
 	undone := slices.DeleteFunc(calls, func(r *call) bool { return r.err == nil || errors.Is(r.err, ErrLost) })
 	if ctx.Err() != nil && len(undone) > 0 {
 		err = l.leave(err, leaveLimit, undone)
@@ -291,33 +264,13 @@ func (l *Lock) Release(ctx context.Context) error {
 	return cmp.Or(lost, err)
 }
 
-// newRelease returns the call that releases a key. If a reply was lost, the server may already have released the key. So NOTHELD in a
-// later reply does not mean that the tenure was lost.
-func (p *part) newRelease(ctx context.Context) *call {
-	r := p.newCall(ctx, p.client.responseLimit, p.client.patience)
-	p.mu.Lock()
-	r.until = earliest(r.until, p.deadline)
-	p.mu.Unlock()
-	r.request = func(*call) command { return newCommand("LOCK.RELEASE", p.key, p.owner, "ALL", "TOKEN", p.token) }
-	r.read = func(r *call, err error) error {
-		switch err = r.checkNumber(err, false); {
-		case r.isUncertain && hasCode(err, "NOTHELD"):
-			return nil
-		case deniesTenure(err):
-			return p.fail(ErrLost, err)
-		}
-		return err
-	}
-	return r
-}
-
 // A handle is what another process needs to continue a tenure.
 type handle struct {
-	Owner         string
-	Limit, Weight []any
-	Lease         int64
-	Keys          []string
-	Tokens        []int64
+	Owner  string
+	Kind   kind
+	Lease  int64
+	Keys   []string
+	Tokens []int64
 }
 
 // Handle returns a string. Another process passes this string to Client.Resume to continue the tenure. This Lock ends as if it was
@@ -329,7 +282,10 @@ func (l *Lock) Handle() (string, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h := handle{l.owner, l.limit, l.weight, l.parts[0].lease, l.keys, l.Tokens()}
+	h := handle{Owner: l.owner, Kind: l.parts[0].kind, Lease: l.parts[0].lease, Tokens: l.Tokens()}
+	for _, p := range l.parts {
+		h.Keys = append(h.Keys, p.key)
+	}
 	var encoded bytes.Buffer
 	err := gob.NewEncoder(&encoded).Encode(h)
 	return base64.RawURLEncoding.EncodeToString(encoded.Bytes()), err
@@ -347,17 +303,15 @@ func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOpti
 		return nil, errors.New("lockward: this is not the handle of a lock")
 	}
 	// The options of the caller cannot change these settings.
-	tenure := func(s *settings) { s.owner, s.limit, s.weight, s.replicas = h.Owner, h.Limit, h.Weight, 0 }
-	t, err := c.newTenure(h.Keys, settings{lease: h.Lease, isRenewed: true}, append(slices.Clip(options), tenure))
+	tenure := func(s *settings) { s.owner, s.kind, s.replicas = h.Owner, h.Kind, 0 }
+	t, err := c.newTenure(ctx, h.Keys, settings{lease: h.Lease, isRenewed: true}, append(slices.Clip(options), tenure))
 	if err != nil {
 		return nil, err
 	}
 	for i, p := range t.parts {
 		p.token = h.Tokens[i]
 	}
-	resuming, cancel := joined(ctx, t.over)
-	defer cancel()
-	err = t.take(resuming, renewCommand, c.patience, t.parts...)
+	err = t.take(t.acquiring, renewCommand, c.patience, t.parts...)
 	if errors.Is(err, ErrBusy) { // the renewed lease is already over
 		err = t.parts[0].fail(ErrLost)
 	}
@@ -389,7 +343,7 @@ func (t *tenure) endReason(parts ...*part) error {
 	now, first := time.Now(), t.parts[0]
 	for _, p := range parts {
 		if p.isHeld && !now.Before(p.deadline) {
-			t.finish(p.fail(ErrLost, errors.New("its lease is over"), p.failure))
+			t.finish(p.fail(ErrLost, errors.New("its lease is over"), p.refusal))
 		}
 	}
 	if t.client.open.Err() != nil && first.isHeld {
@@ -409,6 +363,7 @@ func (t *tenure) finish(reason error) {
 		close(t.lost)
 	}
 	t.cancel(reason)
+	t.interrupt(reason)
 	t.client.mu.Lock()
 	defer t.client.mu.Unlock()
 	delete(t.client.tenures, t)

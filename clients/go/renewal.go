@@ -3,6 +3,7 @@ package lockward
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -25,20 +26,19 @@ func leaseEnd(sent time.Time, lease int64) time.Time {
 // renewalPeriod returns a third of the lease, less a twentieth of this third, so that a renewal that starts late is still in time.
 func renewalPeriod(lease int64) time.Duration { return duration(lease) / 60 * 19 }
 
-// hold starts to watch and renew the leases that calls have obtained. It returns ErrBusy if a key is not granted, or if the lease of
-// a key is already over.
-func (t *tenure) hold(calls ...*call) error {
+// hold starts to watch and renew the leases that calls have obtained. It returns ErrBusy if a lease is already over.
+func (t *tenure) hold(calls []*call) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
 	for _, r := range calls {
-		if !r.part.mayBeHeld || !now.Before(leaseEnd(r.sent, r.lease)) {
-			return r.part.fail(ErrBusy)
+		if !now.Before(leaseEnd(r.sent, r.asked)) {
+			return r.fail(ErrBusy)
 		}
 	}
 	for _, r := range calls {
-		r.part.isHeld = true
-		r.part.extend(r)
+		r.isHeld = true
+		r.extend()
 	}
 	if t.holdLimit > 0 && t.isWhole() {
 		last := slices.MaxFunc(calls, func(a, b *call) int { return a.sent.Compare(b.sent) })
@@ -48,11 +48,8 @@ func (t *tenure) hold(calls ...*call) error {
 				p.renewAt = now
 			}
 		}
-		t.client.wakeAt(now)
 	}
-	for _, r := range calls {
-		t.client.wakeAt(r.part.nextEvent())
-	}
+	t.wake()
 	return nil
 }
 
@@ -66,123 +63,142 @@ func (c *Client) wakeAt(at time.Time) {
 	}
 }
 
-// watch ends the tenures whose leases are over, and renews the keys that have reached half of their renewal period. It renews keys
-// this early so that the keys of a node share a pipeline. If a connection to a node broke, watch renews all keys of this node. watch
-// does not wait for a server.
+// watch ends the tenures whose leases are over, and renews the tenures of which a key has reached half of its renewal period. It renews
+// them this early so that the renewals share a pipeline. If a connection broke, watch renews all tenures. watch does not wait for a
+// server.
 func (c *Client) watch() {
 	c.mu.Lock()
 	c.wakesAt = time.Time{}
-	broken, tenures := c.broken, slices.Collect(maps.Keys(c.tenures))
-	c.broken = make(map[*node]bool)
+	isBroken, tenures := c.isBroken, slices.Collect(maps.Keys(c.tenures))
+	c.isBroken = false
 	c.mu.Unlock()
 	var due []*call
 	for _, t := range tenures {
 		t.mu.Lock()
-		isOver := t.endReason(t.parts...) != nil
-		for _, p := range t.parts {
-			if isOver || !p.isHeld {
-				continue
+		isDue := func(p *part) bool { return p.isHeld && (p.isDue() || isBroken) }
+		if t.endReason(t.parts...) == nil && slices.ContainsFunc(t.parts, isDue) {
+			select {
+			case t.renewing <- struct{}{}:
+				due = append(due, t.newRenewals(t.over, false)...)
+			default:
 			}
-			if p.isDue() || broken[p.node.Load()] && !p.isDropped {
-				select {
-				case p.renewing <- struct{}{}:
-					due = append(due, p.newRenewal(t.over, false))
-				default:
-				}
-			}
-			c.wakeAt(p.nextEvent())
 		}
+		t.wake()
 		t.mu.Unlock()
 	}
 	if len(due) > 0 {
-		go func() { _ = c.ask(c.open, due...) }()
+		automatic := func(r *call) error { return r.finishRenewal(false) }
+		go func() { _ = c.each(c.open, due, automatic) }()
 	}
 }
 
-// newRenewal returns the call that renews a key. The call asks for the whole lease if the program has called Renew (isWanted), or if
-// the client renews the key automatically. If neither is true, the call asks for the rest of the present lease, to restore a tenure
-// that a server has forgotten. The new lease does not end after the hold limit. The caller must add an element to renewing before it
-// makes the call. The call removes this element at its end.
-func (p *part) newRenewal(ctx context.Context, isWanted bool) *call {
-	limit := max(minRenewalLimit, min(p.client.responseLimit, duration(p.lease)/6))
-	r := p.newCall(ctx, limit, 0)
-	if r.isRenewal, r.read = true, p.renewed; !isWanted {
-		r.until = p.deadline
+// renew renews all keys for the program. If downgrade is not nil, the renewal names the kind that this option sets.
+func (t *tenure) renew(ctx context.Context, downgrade AcquireOption) error {
+	ctx, end := joined(ctx, t.over)
+	defer end()
+	ctx, stop := context.WithTimeout(ctx, t.client.patience)
+	defer stop()
+	select {
+	case t.renewing <- struct{}{}:
+	case <-ctx.Done(): // another renewal is still in progress
+		return cmp.Or(t.checkHeld(), t.parts[0].contextError(ctx, nil))
 	}
-	r.request = func(r *call) command {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		lease := p.lease
-		if !isWanted && !p.isAutomatic() {
-			lease = min(lease, p.deadline.Sub(r.sent).Milliseconds())
+	t.mu.Lock()
+	for _, p := range t.parts {
+		if downgrade != nil {
+			wanted := settings{kind: p.kind}
+			downgrade(&wanted)
+			p.kind, p.other = wanted.kind, p.kind
 		}
-		if !p.holdEnd.IsZero() {
-			lease = min(lease, p.holdEnd.Sub(r.sent).Milliseconds())
-		}
-		lease = max(lease, 1)
-		// The new lease may end before the present lease, and the server may set the new lease even if the reply is lost.
-		if end := leaseEnd(r.sent, lease); end.Before(p.deadline) {
-			p.deadline = end
-			p.client.wakeAt(end)
-		}
-		return p.command(r, renewCommand, lease)
 	}
-	return r
+	calls := t.newRenewals(ctx, true)
+	t.mu.Unlock()
+	err := t.client.each(ctx, calls, func(r *call) error { return r.finishRenewal(true) })
+	return cmp.Or(t.checkHeld(), err)
 }
 
-// renewed reads the reply to a renewal. If the server has refused the renewal, the client repeats it later.
-func (p *part) renewed(r *call, err error) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	<-p.renewing
-	err = r.checkNumber(err, true)
-	p.failure = err
-	switch ended := p.endReason(p); { // only this key, because a check of many keys takes long; watch checks the other keys
+// newRenewals returns the calls that renew the keys that are held. The caller must hold mu, and must have added an element to renewing.
+// The last call removes this element. The calls ask for the whole lease if the program has called Renew (isWanted), or if the client
+// renews the key automatically. If neither is true, they ask for the rest of the present lease, to restore a tenure that a server has
+// forgotten. The new lease does not end after the hold limit.
+func (t *tenure) newRenewals(ctx context.Context, isWanted bool) (calls []*call) {
+	for _, p := range t.parts {
+		if !p.isHeld {
+			continue
+		}
+		limit := max(minRenewalLimit, min(p.client.responseLimit, duration(p.lease)/6))
+		r := p.newCall(ctx, limit, 0, func(r *call) command {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			lease := p.lease
+			if !isWanted && !p.isAutomatic() {
+				lease = min(lease, p.deadline.Sub(r.sent).Milliseconds())
+			}
+			if !p.holdEnd.IsZero() {
+				lease = min(lease, p.holdEnd.Sub(r.sent).Milliseconds())
+			}
+			lease = max(lease, 1)
+			// The new lease may end before the present lease, and the server may set the new lease even if the reply is lost.
+			if end := leaseEnd(r.sent, lease); end.Before(p.deadline) {
+				p.deadline = end
+				p.client.wakeAt(end)
+			}
+			return p.command(r, renewCommand, lease)
+		})
+		if !isWanted {
+			r.until = p.deadline
+		}
+		calls = append(calls, r)
+	}
+	t.renewals = len(calls)
+	return calls
+}
+
+// finishRenewal asks for a call of newRenewals. If the server has refused the renewal, the client repeats it later.
+func (r *call) finishRenewal(isWanted bool) error {
+	err := r.checkNumber(r.ask(), true)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.renewals--; r.renewals == 0 {
+		<-r.renewing
+		defer r.wake()
+	}
+	r.refusal = err
+	switch ended := r.endReason(r.part); { // only this key, because a check of many keys takes long; watch checks the other keys
 	case ended != nil:
 		return ended
 	case deniesTenure(err):
-		p.finish(p.fail(ErrLost, err))
-		return context.Cause(p.over)
+		r.finish(r.fail(ErrLost, err))
+		return context.Cause(r.over)
 	case err == nil:
-		p.extend(r)
-	default:
-		if hasCode(err, "LIMIT", "ERR") { // the server refuses a downgrade whose reply was lost
-			p.limit, p.weight = p.earlier.limit, p.earlier.weight
-		}
-		p.renewAt = time.Now().Add(min(time.Second, duration(p.lease)/6))
+		r.extend()
+		r.other = r.kind
+		return nil
+	// After LIMIT or ERR, the server has executed no request for this kind. But after another error, it may have executed an earlier
+	// request whose reply was lost.
+	case hasCode(err, "LIMIT", "ERR") || isWanted && errors.Is(err, ErrRefused) && !r.isUncertain:
+		r.kind, r.other = r.other, r.kind
 	}
-	p.client.wakeAt(p.nextEvent())
+	r.renewAt = time.Now().Add(min(time.Second, duration(r.lease)/6))
 	return err
-}
-
-// renew renews all keys, and also returns the call of each key.
-func (t *tenure) renew(ctx context.Context) ([]*call, error) {
-	ctx, cancel := joined(ctx, t.over)
-	defer cancel()
-	ctx, stop := context.WithTimeout(ctx, t.client.patience)
-	defer stop()
-	calls := make([]*call, len(t.parts))
-	for i, p := range t.parts {
-		p.mu.Lock()
-		calls[i] = p.newRenewal(ctx, true)
-		p.mu.Unlock()
-		select {
-		case p.renewing <- struct{}{}:
-		case <-ctx.Done(): // another renewal is still in progress, and there is no time left to send this renewal
-			calls[i].read = nil
-		}
-	}
-	err := t.client.ask(ctx, calls...)
-	return calls, cmp.Or(t.checkHeld(), err)
 }
 
 // The caller of the following functions must hold mu, except while the key is not held yet.
 
-// extend stores the lease that a call has obtained.
-func (p *part) extend(r *call) {
-	p.end = r.sent.Add(duration(r.lease))
-	p.deadline = earliest(leaseEnd(r.sent, r.lease), p.holdEnd)
-	p.renewAt = r.sent.Add(renewalPeriod(min(r.lease, p.lease)))
+// extend stores the lease that the call has obtained.
+func (r *call) extend() {
+	r.end = r.sent.Add(duration(r.asked))
+	r.deadline = earliest(leaseEnd(r.sent, r.asked), r.holdEnd)
+	r.renewAt = r.sent.Add(renewalPeriod(min(r.asked, r.lease)))
+}
+
+// wake makes watch run when it must renew the tenure or end it.
+func (t *tenure) wake() {
+	for _, p := range t.parts {
+		if p.isHeld {
+			t.client.wakeAt(p.nextEvent())
+		}
+	}
 }
 
 // isAutomatic returns whether the client renews the key by itself. While the caller waits for further keys, the client always renews
@@ -193,7 +209,7 @@ func (p *part) isAutomatic() bool {
 	if left := p.holdEnd.Sub(p.end); !p.holdEnd.IsZero() && left < time.Millisecond { // a lease is in whole milliseconds
 		isRenewed = left < 0
 	}
-	return !p.isDropped && (isRenewed || !p.isWhole())
+	return isRenewed || !p.isWhole()
 }
 
 // isWhole returns whether all keys are held, or were held. The last key is acquired last.
@@ -202,7 +218,7 @@ func (t *tenure) isWhole() bool { return t.parts[len(t.parts)-1].isHeld }
 // isDue returns whether the key is to be renewed now.
 func (p *part) isDue() bool {
 	early := renewalPeriod(p.lease) / 2
-	if p.failure != nil {
+	if p.refusal != nil {
 		early = 0
 	}
 	return p.isAutomatic() && !time.Now().Before(p.renewAt.Add(-early))
