@@ -17,7 +17,7 @@ import (
 
 const (
 	// maxConnections is how many connections to each node may be in use at a time. Connections that wait for a lock or for replicas do
-	// not count. At most maxConnections connections are idle.
+	// not count. Renewals may use maxConnections further connections. At most maxConnections connections are idle.
 	maxConnections = 16
 	// watchAfter is how long a connection is idle before the client reads from it. The read shows when the connection breaks.
 	watchAfter = 50 * time.Millisecond
@@ -44,10 +44,11 @@ func (cn *connection) close() { _ = cn.net.Close(); _ = cn.client.Close() }
 
 // A node is a server, or the Sentinels' present primary.
 type node struct {
-	options *redis.Options
-	permits chan struct{}          // has an element for each connection in use
-	primary atomic.Pointer[string] // the last primary that Sentinels have named
-	idle    chan *connection       // connections for the next requests; some of them may be closed
+	options  *redis.Options
+	permits  chan struct{}          // has an element for each connection in use
+	renewals chan struct{}          // has an element for each connection that a renewal uses: no other request delays renewals
+	primary  atomic.Pointer[string] // the last primary that Sentinels have named
+	idle     chan *connection       // connections for the next requests; some of them may be closed
 }
 
 // A redirect says which cluster node gets the next request for a key. addr is the address of the node that has the key. With isAsk,
@@ -103,9 +104,10 @@ func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (n *node,
 	defer c.mu.Unlock()
 	if n = c.nodes[addr]; n == nil {
 		n = &node{
-			options: ownOptions(master.Options(), addr),
-			permits: make(chan struct{}, maxConnections),
-			idle:    make(chan *connection, maxConnections),
+			options:  ownOptions(master.Options(), addr),
+			permits:  make(chan struct{}, maxConnections),
+			renewals: make(chan struct{}, maxConnections),
+			idle:     make(chan *connection, maxConnections),
 		}
 		c.nodes[addr] = n
 	}
@@ -125,15 +127,15 @@ func ownOptions(theirs *redis.Options, addr string) *redis.Options {
 	return &own
 }
 
-// permit waits until a further connection may be in use.
-func (n *node) permit(ctx context.Context, end time.Time) error {
+// permit adds an element to permits. It waits until there is room.
+func permit(ctx context.Context, end time.Time, permits chan struct{}) error {
 	select {
-	case n.permits <- struct{}{}:
+	case permits <- struct{}{}:
 		return nil
 	default: // the timer below allocates memory
 	}
 	select {
-	case n.permits <- struct{}{}:
+	case permits <- struct{}{}:
 		return nil
 	case <-time.After(time.Until(end)):
 	case <-ctx.Done():

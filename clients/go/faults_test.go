@@ -488,6 +488,32 @@ func TestAHoldLimitThatEndsDuringADowngradeLosesTheLock(t *testing.T) {
 	s.waitUntilFree("k")
 }
 
+func TestRequestsWithoutRepliesDoNotDelayARenewal(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	var guards atomic.Int64
+	client := newClient(t, s.tapped(func(sent []byte) (bool, error) {
+		isGuard := strings.Contains(string(sent), "LOCK.GUARD")
+		if isGuard {
+			guards.Add(1)
+		}
+		return !isGuard, nil
+	}), lockward.WithResponseLimit(time.Hour))
+	lock := acquire(t, client, "k", lockward.WithLease(time.Second))
+	ctx, cancel := context.WithCancel(t.Context())
+	var calls sync.WaitGroup
+	calls.Add(20)
+	for range 20 {
+		go func() { defer calls.Done(); _ = lock.Guarded(ctx) }()
+	}
+	eventually(t, "no further request has room", func() bool { return guards.Load() == 16 })
+	renewals := s.calls("lock.renew")
+	eventually(t, "renewals", func() bool { return s.calls("lock.renew") > renewals+3 || !lock.Held() })
+	cancel()
+	calls.Wait()
+	check(t, lock.Release(t.Context()))
+}
+
 func TestSeveralKeysWithTooFewReplicasAreUnreplicated(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

@@ -145,7 +145,7 @@ func (t *tenure) newRenewals(ctx context.Context, isWanted bool) (calls []*call)
 			}
 			return p.command(r, renewCommand, lease)
 		})
-		if !isWanted {
+		if r.isRenewal = true; !isWanted {
 			r.until = p.deadline
 		}
 		calls = append(calls, r)

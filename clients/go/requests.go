@@ -29,6 +29,7 @@ type call struct {
 	until        time.Time             // the client does not send the request after this time; the zero time means no limit
 	patience     time.Duration         // when a server answers, until becomes now plus patience; 0 does not change until
 	isWait       bool                  // the request waits in the server's queue
+	isRenewal    bool                  // the request uses the connections for renewals
 	isReplicated bool                  // replicas must confirm the grant
 	isOnce       bool                  // the client does not repeat the request if the server may have carried it out
 
@@ -140,8 +141,12 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 	var cn *connection
 	n, err := c.nodeFor(ctx, first.key, to)
 	if err == nil && !first.isWait && !first.isReplicated { // WAIT may take long, and must not hold a permit that other calls need
-		if err = n.permit(ctx, end); err == nil {
-			defer func() { <-n.permits }()
+		permits := n.permits
+		if first.isRenewal {
+			permits = n.renewals
+		}
+		if err = permit(ctx, end, permits); err == nil {
+			defer func() { <-permits }()
 		}
 	}
 	if err == nil {
