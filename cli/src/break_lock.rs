@@ -6,12 +6,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
 use clap::Args;
+use redis::{Connection, RedisError};
 
 use crate::failure::Failure;
 use crate::info;
-use crate::locks::Holder;
+use crate::locks::{Holder, Lock, info_command};
 use crate::output;
-use crate::primaries::{Primaries, ServerUrl};
+use crate::primaries::Servers;
 use crate::text;
 
 /// No lock has more holders than this.
@@ -41,7 +42,7 @@ pub(crate) struct Break {
     yes: bool,
 
     #[command(flatten)]
-    server: ServerUrl,
+    servers: Servers,
 }
 
 impl Break {
@@ -54,8 +55,7 @@ impl Break {
         }
         let key = self.key.as_bytes();
         let name = text::show(key);
-        let mut primaries = Primaries::connect(&self.server)?;
-        let Some(mut lock) = primaries.info(key, ALL, 3)? else {
+        let (Some(mut lock), mut server, mut connection) = info::read(&self.servers, key, ALL, 3)? else {
             say(&format!("nobody holds {name}"));
             return Ok(ExitCode::FAILURE);
         };
@@ -72,10 +72,15 @@ impl Break {
             say(&format!("{name} is unchanged"));
             return Ok(ExitCode::FAILURE);
         }
+        if !self.yes {
+            // While the user answers, the server may close the connection, or another server may become the primary.
+            (_, server, connection) = info::read(&self.servers, key, 1, 0)?;
+        }
         let mut any_broken = false;
         for holder in &ending {
             let owner = text::show(&holder.owner);
-            if release(&mut primaries, key, holder)? {
+            let is_broken = release(&mut connection, key, holder).map_err(|error| server.failure(&error))?;
+            if is_broken {
                 say(&format!("broken: {owner} held {name} with token {}", holder.token));
                 any_broken = true;
             } else {
@@ -85,7 +90,8 @@ impl Break {
         if !any_broken {
             return Ok(ExitCode::FAILURE);
         }
-        let now = primaries.info(key, 1, 0)?;
+        let now: Option<Lock> =
+            info_command(key, 1, None).query(&mut connection).map_err(|error| server.failure(&error))?;
         let first = now.as_ref().and_then(|lock| Some((lock.holding, lock.holders.first()?)));
         match first {
             Some((1, next)) => {
@@ -104,13 +110,13 @@ fn say(line: &str) {
 }
 
 /// Ends the tenure of a holder. `false` means that the tenure had already ended.
-fn release(primaries: &mut Primaries, key: &[u8], holder: &Holder) -> Result<bool, Failure> {
+fn release(connection: &mut Connection, key: &[u8], holder: &Holder) -> Result<bool, RedisError> {
     let mut release = redis::cmd("LOCK.RELEASE");
     release.arg(key).arg(&holder.owner).arg("ALL").arg("TOKEN").arg(holder.token);
-    match primaries.query::<()>(&release) {
+    match release.query::<()>(connection) {
         Ok(()) => Ok(true),
         Err(error) if error.code() == Some("NOTHELD") => Ok(false),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error),
     }
 }
 

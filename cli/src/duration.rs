@@ -17,6 +17,11 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     number.checked_mul(unit_in_ms).map(Duration::from_millis).ok_or_else(|| "too long".into())
 }
 
+/// Parses a duration as [`parse`] does, but refuses `0s`.
+pub(crate) fn parse_positive(text: &str) -> Result<Duration, String> {
+    parse(text).and_then(|time| if time.is_zero() { Err("must be longer than 0".into()) } else { Ok(time) })
+}
+
 /// The duration in milliseconds.
 pub(crate) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)

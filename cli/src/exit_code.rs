@@ -2,6 +2,8 @@
 
 /// A subcommand other than `run` failed.
 pub(crate) const ERROR: u8 = 2;
+/// The output is not complete, because some primaries did not answer.
+pub(crate) const PARTIAL: u8 = 3;
 
 // `run` reserves the following codes. All other exit codes of `run` come from the command. Few commands use the codes
 // 120 to 122. Codes from 125 on have the same meaning as in timeout(1), env(1) and shells.

@@ -21,6 +21,11 @@ impl Failure {
     pub(crate) fn with_code(self, code: u8) -> Self {
         Self { code: Some(code), ..self }
     }
+
+    /// The failures of several servers in one line.
+    pub(crate) fn all(failures: &[Self]) -> Self {
+        Self::new(failures.iter().map(|failure| &*failure.line).collect::<Vec<_>>().join("; "))
+    }
 }
 
 impl fmt::Display for Failure {
@@ -31,17 +36,18 @@ impl fmt::Display for Failure {
 
 impl From<RedisError> for Failure {
     fn from(error: RedisError) -> Self {
-        if error.is_io_error() || error.is_connection_dropped() {
-            Self::new(format!("lost the connection to the server: {}", cause(&error)))
-        } else {
-            Self::new(format!("the server refused a command: {error}"))
-        }
+        Self::new(format!("a request to the server failed: {}", reason(&error)))
     }
 }
 
-/// Why a connection failed. The system's text for a timeout, "Resource temporarily unavailable", would not help.
-pub(crate) fn cause(error: &RedisError) -> String {
-    if error.is_timeout() { "no reply in time".to_owned() } else { error.to_string() }
+/// Why a request failed: the text of the server's error, or of the system's error.
+pub(crate) fn reason(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        // The system's text for a timeout, "Resource temporarily unavailable", would not help.
+        _ if error.is_timeout() => "no answer in time".to_owned(),
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        _ => error.to_string(),
+    }
 }
 
 impl From<io::Error> for Failure {
@@ -57,6 +63,6 @@ mod tests {
     #[test]
     fn a_timeout_is_called_so() {
         let failure = Failure::from(RedisError::from(io::Error::from(io::ErrorKind::WouldBlock)));
-        assert_eq!(failure.to_string(), "lost the connection to the server: no reply in time");
+        assert_eq!(failure.to_string(), "a request to the server failed: no answer in time");
     }
 }

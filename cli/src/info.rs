@@ -5,13 +5,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
 use clap::Args;
+use redis::Connection;
 
 use crate::duration;
 use crate::failure::Failure;
 use crate::json;
-use crate::locks::Lock;
+use crate::locks::{Lock, info_command};
 use crate::output;
-use crate::primaries::{Primaries, ServerUrl};
+use crate::primaries::Servers;
+use crate::server::Server;
 use crate::text;
 
 /// Show who holds a lock and who waits for it
@@ -35,14 +37,13 @@ pub(crate) struct Info {
     json: bool,
 
     #[command(flatten)]
-    server: ServerUrl,
+    servers: Servers,
 }
 
 impl Info {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         let key = self.key.as_bytes();
-        let mut primaries = Primaries::connect(&self.server)?;
-        let lock = primaries.info(key, self.holders, self.waiters)?;
+        let (lock, ..) = read(&self.servers, key, self.holders, self.waiters)?;
         output::print(&match &lock {
             _ if self.json => format!("{}\n", json::line(&lock)?),
             Some(lock) => tables(key, lock),
@@ -50,6 +51,24 @@ impl Info {
         })?;
         Ok(if lock.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
+}
+
+/// Reads a lock at the primary that serves its key, with the first `holders` holders and the first `waiters` waiters. Also
+/// returns a connection to this primary.
+pub(crate) fn read(
+    servers: &Servers,
+    key: &[u8],
+    holders: u64,
+    waiters: u64,
+) -> Result<(Option<Lock>, Server, Connection), Failure> {
+    let request = info_command(key, holders, Some(waiters));
+    let ask = move |connection: &mut Connection| match request.query(connection) {
+        Err(error) if error.code() == Some("WRONGTYPE") => Ok(None),
+        reply => reply.map(Some),
+    };
+    let (lock, server, connection) = servers.ask_owner(ask)?;
+    let other_type = || Failure::new(format!("{} is not a lock: the key has another type", text::show(key)));
+    Ok((lock.ok_or_else(other_type)?, server, connection))
 }
 
 /// A table of the holders and a table of the waiters.

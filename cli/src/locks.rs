@@ -1,17 +1,21 @@
-//! The replies of LOCK.INFO and LOCK.TOP.
+//! Locks, as LOCK.INFO and LOCK.TOP report them.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
 
-use redis::{Cmd, FromRedisValue, ParsingError, RedisError, Value};
+use redis::{Cmd, Connection, FromRedisValue, ParsingError, RedisError, Value};
 use serde::Serialize;
 
 use crate::json;
+use crate::server::send_all;
 use crate::text;
 
 /// The type of a lock in TYPE and SCAN.
 pub(crate) const TYPE: &str = "lockward-";
+
+/// How many locks one request reads.
+const BATCH: usize = 1_000;
 
 /// The limit and the weight of a tenure or a request. The mode of a lock is the smallest limit of its tenures and the
 /// sum of their weights.
@@ -68,6 +72,12 @@ pub(crate) struct Holder {
 }
 
 impl Lock {
+    /// A lock that nobody holds.
+    pub(crate) fn free(waiters: u64) -> Self {
+        let mode = Mode { slots: 0, weight: 0 };
+        Self { mode, holding: 0, holders: Vec::new(), waiters, queue: None }
+    }
+
     /// The first holder and the number of other holders: `alice and 11 more`. `None` means that nobody holds the lock.
     pub(crate) fn show_holders(&self) -> Option<String> {
         let first = text::show(&self.holders.first()?.owner);
@@ -128,20 +138,46 @@ pub(crate) fn info_command(key: &[u8], holders: u64, waiters: Option<u64>) -> Cm
     cmd
 }
 
-/// The lock in the reply to LOCK.INFO about a key that another command has found. `None` also means that the user may
-/// not read the lock, or that the key now has another type.
-pub(crate) fn if_readable(reply: Result<Option<Lock>, RedisError>) -> Result<Option<Lock>, RedisError> {
-    match reply {
-        Err(error) if matches!(error.code(), Some("NOPERM" | "WRONGTYPE")) && is_about_a_key(&error) => {
-            Ok(None)
+/// Reads locks that another command has found, with at most `holders` holders of each lock. `None` means that the lock is
+/// free, that the user may not read the lock, that the key now has another type, or that another server has the key.
+pub(crate) fn read_all<'a>(
+    connection: &mut Connection,
+    keys: impl Iterator<Item = &'a Vec<u8>>,
+    holders: u64,
+) -> Result<Vec<Option<Lock>>, RedisError> {
+    let requests: Vec<Cmd> = keys.map(|key| info_command(key, holders, None)).collect();
+    let mut locks = Vec::with_capacity(requests.len());
+    for batch in requests.chunks(BATCH) {
+        for reply in send_all(connection, batch)? {
+            locks.push(match reply {
+                Err(error) if is_about_a_key(&error) => None,
+                reply => redis::from_redis_value(reply?)?,
+            });
         }
-        reply => reply,
     }
+    Ok(locks)
 }
 
-/// Whether the error is about a key. If the user lacks the right to a command, the error names the command instead.
+/// The `count` locks of a server with the most waiters. The state of a lock is `None` if the lock has no holder that the
+/// user may see: the server is in quarantine, or the holder has released the lock since LOCK.TOP.
+pub(crate) fn read_contended(
+    connection: &mut Connection,
+    count: u64,
+    holders: u64,
+) -> Result<Vec<(Contended, Option<Lock>)>, RedisError> {
+    let contended: Vec<Contended> = redis::cmd("LOCK.TOP").arg("COUNT").arg(count).query(connection)?;
+    let locks = read_all(connection, contended.iter().map(|lock| &lock.key), holders)?;
+    Ok(contended.into_iter().zip(locks).collect())
+}
+
+/// Whether the error is about this key only. If the user lacks the right to a command, the error names the command
+/// instead.
 pub(crate) fn is_about_a_key(error: &RedisError) -> bool {
-    error.detail().is_some_and(|detail| detail.contains(" key"))
+    match error.code() {
+        Some("WRONGTYPE" | "MOVED" | "ASK" | "TRYAGAIN") => true,
+        Some("NOPERM") => error.detail().is_some_and(|detail| detail.contains(" key")),
+        _ => false,
+    }
 }
 
 /// A map reply: a map in RESP3, a flat array in RESP2.

@@ -1,19 +1,20 @@
 //! `lockward ls`: the locks that are held.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
 
 use clap::Args;
-use redis::{Cmd, Connection, RedisError};
+use redis::{Connection, RedisError};
 use serde::Serialize;
 
 use crate::duration;
+use crate::exit_code;
 use crate::failure::Failure;
 use crate::json;
-use crate::locks::{Lock, Mode, TYPE, if_readable, info_command};
+use crate::locks::{Contended, Lock, TYPE, read_all, read_contended};
 use crate::output;
-use crate::primaries::{Primaries, ServerUrl};
+use crate::primaries::Servers;
 use crate::text;
 
 /// How many keys the server scans before it serves other clients again.
@@ -26,6 +27,9 @@ const JSON_HOLDERS: u64 = 100;
 ///
 /// ls reads all keys of each primary with SCAN, a thousand at a time. SCAN does not block the server, but takes long if
 /// there are many other keys. With --top, ls sends LOCK.TOP instead, which is fast.
+///
+/// The exit code is 0, 2 after an error, and 3 if some primaries of a cluster did not answer, so that their locks are
+/// missing.
 #[derive(Args)]
 pub(crate) struct Ls {
     /// Only locks whose key matches this pattern, as in KEYS: order:*
@@ -41,101 +45,109 @@ pub(crate) struct Ls {
     json: bool,
 
     #[command(flatten)]
-    server: ServerUrl,
+    servers: Servers,
 }
 
 #[derive(Serialize)]
-struct LockWithKey<'a> {
+struct LockWithKey {
     #[serde(serialize_with = "json::name")]
-    key: &'a [u8],
+    key: Vec<u8>,
     #[serde(flatten)]
-    lock: &'a Lock,
+    lock: Lock,
 }
 
 impl Ls {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        let mut primaries = Primaries::connect(&self.server)?;
-        let found = self.find(&mut primaries)?;
-        let lines = || found.iter().map(|(key, lock)| Ok(json::line(&LockWithKey { key, lock })? + "\n"));
-        let shown = if self.json { lines().collect::<Result<String, Failure>>()? } else { table(&found) };
-        output::print(&shown)?;
-        Ok(ExitCode::SUCCESS)
-    }
-
-    fn find(&self, primaries: &mut Primaries) -> Result<Vec<(Vec<u8>, Lock)>, RedisError> {
-        let mut found = Vec::new();
-        if let Some(count) = self.top {
-            for lock in primaries.most_contended(count)? {
-                // A lock with waiters has no holder if the server is in quarantine, or if the holder has released the
-                // lock since LOCK.TOP.
-                let mode = Mode { slots: 0, weight: 0 };
-                let free = Lock { mode, holding: 0, holders: Vec::new(), waiters: lock.waiters, queue: None };
-                let held = if_readable(primaries.query(&self.info_command(&lock.key)))?;
-                found.push((lock.key, held.unwrap_or(free)));
+        let holders = if self.json { JSON_HOLDERS } else { 1 };
+        let (found, failures) = match self.top {
+            Some(count) => {
+                let answers =
+                    self.servers.ask(move |connection| read_contended(connection, count, holders))?;
+                (most_contended(answers.all, count), answers.failures)
             }
-            return Ok(found);
-        }
-        for connection in primaries.connections() {
-            self.scan(connection, &mut found)?;
-        }
-        found.sort_by(|(one, _), (other, _)| one.cmp(other));
-        // SCAN may return a key twice.
-        found.dedup_by(|(one, _), (other, _)| one == other);
-        Ok(found)
-    }
-
-    fn info_command(&self, key: &[u8]) -> Cmd {
-        info_command(key, if self.json { JSON_HOLDERS } else { 1 }, None)
-    }
-
-    fn scan(&self, connection: &mut Connection, found: &mut Vec<(Vec<u8>, Lock)>) -> Result<(), RedisError> {
-        let mut cursor = 0_u64;
-        loop {
-            let mut scan = redis::cmd("SCAN");
-            scan.arg(cursor);
-            if let Some(pattern) = &self.pattern {
-                scan.arg("MATCH").arg(pattern.as_bytes());
+            None => {
+                let pattern = self.pattern.map(OsString::into_vec);
+                let answers =
+                    self.servers.ask(move |connection| scan(connection, pattern.as_deref(), holders))?;
+                (sorted(answers.all), answers.failures)
             }
-            let scan = scan.arg("COUNT").arg(SCAN_COUNT).arg("TYPE").arg(TYPE);
-            let (next, keys): (u64, Vec<Vec<u8>>) = scan.query(connection)?;
-            let mut infos = redis::pipe();
-            for key in &keys {
-                infos.add_command(self.info_command(key));
-            }
-            if !keys.is_empty() {
-                let replies: Vec<Result<Option<Lock>, RedisError>> =
-                    infos.ignore_errors().query(connection)?;
-                for (key, reply) in keys.into_iter().zip(replies) {
-                    found.extend(if_readable(reply)?.map(|lock| (key, lock)));
-                }
-            }
-            if next == 0 {
-                return Ok(());
-            }
-            cursor = next;
-        }
+        };
+        let lines = || found.iter().map(|lock| Ok(json::line(lock)? + "\n"));
+        output::print(&if self.json {
+            lines().collect::<Result<String, Failure>>()?
+        } else {
+            table(&found)
+        })?;
+        failures.iter().for_each(|failure| output::complain(&failure.to_string()));
+        Ok(if failures.is_empty() { ExitCode::SUCCESS } else { exit_code::PARTIAL.into() })
     }
 }
 
-fn table(found: &[(Vec<u8>, Lock)]) -> String {
+/// Reads all locks of a server.
+fn scan(
+    connection: &mut Connection,
+    pattern: Option<&[u8]>,
+    holders: u64,
+) -> Result<Vec<LockWithKey>, RedisError> {
+    let mut found = Vec::new();
+    let mut cursor = 0_u64;
+    loop {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor);
+        if let Some(pattern) = pattern {
+            scan.arg("MATCH").arg(pattern);
+        }
+        let scan = scan.arg("COUNT").arg(SCAN_COUNT).arg("TYPE").arg(TYPE);
+        let (next, keys): (u64, Vec<Vec<u8>>) = scan.query(connection)?;
+        let locks = read_all(connection, keys.iter(), holders)?;
+        found.extend(
+            keys.into_iter().zip(locks).filter_map(|(key, lock)| Some(LockWithKey { key, lock: lock? })),
+        );
+        if next == 0 {
+            return Ok(found);
+        }
+        cursor = next;
+    }
+}
+
+/// The locks of all primaries, in the order of their keys.
+fn sorted(found: Vec<Vec<LockWithKey>>) -> Vec<LockWithKey> {
+    let mut found: Vec<_> = found.into_iter().flatten().collect();
+    found.sort_by(|one, other| one.key.cmp(&other.key));
+    // SCAN may return a key twice.
+    found.dedup_by(|one, other| one.key == other.key);
+    found
+}
+
+/// The `count` locks with the most waiters of all primaries, most waiters first.
+fn most_contended(found: Vec<Vec<(Contended, Option<Lock>)>>, count: u64) -> Vec<LockWithKey> {
+    let mut found: Vec<_> = found.into_iter().flatten().collect();
+    found.sort_by_key(|(lock, _)| lock.rank());
+    found.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+    let with_key = |(Contended { key, waiters, .. }, lock): (_, Option<Lock>)| LockWithKey {
+        key,
+        lock: lock.unwrap_or_else(|| Lock::free(waiters)),
+    };
+    found.into_iter().map(with_key).collect()
+}
+
+fn table(found: &[LockWithKey]) -> String {
     if found.is_empty() {
         return "no locks\n".to_owned();
     }
-    let rows: Vec<_> = found
-        .iter()
-        .map(|(key, lock)| {
-            let none = || "-".to_owned();
-            let first = lock.holders.first();
-            [
-                text::show(key),
-                lock.show_holders().unwrap_or_else(none),
-                first.map_or_else(none, |_| lock.mode.to_string()),
-                first.map_or_else(none, |holder| holder.holds.to_string()),
-                first.map_or_else(none, |holder| duration::show_ms(holder.lease_left)),
-                lock.waiters.to_string(),
-            ]
-        })
-        .collect();
+    let row = |LockWithKey { key, lock }: &LockWithKey| {
+        let first = lock.holders.first();
+        let or_none = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_owned());
+        [
+            text::show(key),
+            or_none(lock.show_holders()),
+            or_none(first.map(|_| lock.mode.to_string())),
+            or_none(first.map(|holder| holder.holds.to_string())),
+            or_none(first.map(|holder| duration::show_ms(holder.lease_left))),
+            lock.waiters.to_string(),
+        ]
+    };
+    let rows: Vec<_> = found.iter().map(row).collect();
     text::table(
         ["LOCK", "HOLDER", "MODE", "HOLDS", "LEASE LEFT", "WAITERS"],
         [false, false, false, true, true, true],

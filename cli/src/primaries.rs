@@ -1,21 +1,28 @@
-//! Connections to all primaries, for the subcommands that read locks.
+//! The options that name the servers, and the primaries behind them.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
+use std::{io, thread};
 
 use clap::Args;
 use lockward_client::Address;
 use redis::{
-    ClientTlsConfig, Cmd, Connection, ConnectionAddr, ConnectionInfo, FromRedisValue, RedisError,
-    TlsCertificates, Value,
+    ClientTlsConfig, Connection, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, TlsCertificates,
+    Value,
 };
 
+use crate::duration;
 use crate::failure::Failure;
-use crate::locks::{Contended, Lock, info_command};
-use crate::server::Server;
-use crate::text;
+use crate::output;
+use crate::server::{Server, ask_all};
 
-const REPLY_LIMIT: Duration = Duration::from_secs(5);
+/// How often to look for other primaries.
+const LOOK: Duration = Duration::from_secs(5);
+/// How long to wait before the next attempt to reach a server.
+pub(crate) const RETRY: Duration = Duration::from_millis(500);
 
 /// The options that name the servers
 #[derive(Args, Clone)]
@@ -70,142 +77,215 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     std::fs::read(file).map_err(|error| Failure::new(format!("cannot read {}: {error}", file.display())))
 }
 
-/// Finds the primaries, but does not connect to them: the server of the URL, the primary that Sentinels name, or the
-/// primaries of a cluster.
-pub(crate) fn find(url: &ServerUrl) -> Result<Vec<ConnectionInfo>, Failure> {
-    match url.address()? {
-        Address::Server(info) => Ok(vec![info]),
-        Address::Sentinels { sentinels, name, server } => first_answer(sentinels, |sentinel, _| {
-            let query = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&name).to_owned();
-            let primary: Option<(String, u16)> = query.query(sentinel)?;
-            let unknown = (
-                redis::ErrorKind::MasterNameNotFoundBySentinel,
-                "the Sentinel knows no primary by that name",
-            );
-            let (host, port) = primary.ok_or(unknown)?;
-            Ok(vec![with_host_and_port(&server, host, port)])
-        }),
-        Address::Cluster(nodes) => first_answer(nodes, |node, info| {
-            let ranges = redis::cmd("CLUSTER").arg("SLOTS").query::<Vec<Vec<Value>>>(node)?;
-            let mut primaries: Vec<ConnectionInfo> = Vec::new();
-            for primary in ranges.into_iter().filter_map(|range| range.into_iter().nth(2)) {
-                let address: Vec<Value> = redis::from_redis_value(primary)?;
-                let [host, port, ..] = address.as_slice() else {
-                    return Err((redis::ErrorKind::UnexpectedReturnType, "a node without an address").into());
-                };
-                let host: Option<String> = redis::from_redis_value_ref(host)?;
-                let port = redis::from_redis_value_ref(port)?;
-                // A node that does not know its own host sends no host. This program has reached that node at the host
-                // in `info`.
-                let host = host.filter(|host| !matches!(&**host, "" | "?")).or_else(|| host_of(info));
-                let primary = with_host_and_port(info, host.unwrap_or_default(), port);
-                if primaries.iter().all(|other| other.addr() != primary.addr()) {
-                    primaries.push(primary);
+/// The options of the subcommands that read locks
+#[derive(Args, Clone)]
+pub(crate) struct Servers {
+    #[command(flatten)]
+    url: ServerUrl,
+
+    /// Give up on a server that does not answer within this time
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration::parse_positive)]
+    patience: Duration,
+}
+
+/// The answers of the primaries to one question.
+pub(crate) struct Answers<T> {
+    pub(crate) all: Vec<T>,
+    /// The failures of the primaries that did not answer. Empty if `all` is complete.
+    pub(crate) failures: Vec<Failure>,
+}
+
+impl Servers {
+    /// Fails if the URL or a certificate is not valid.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        self.url.address().map(drop)
+    }
+
+    /// Finds the primaries, but does not connect to them: the server of the URL, the primary that a Sentinel names, or
+    /// the primaries of a cluster.
+    pub(crate) fn primaries(&self) -> Result<Vec<Server>, Failure> {
+        let found = match self.url.address()? {
+            Address::Server(info) => vec![info],
+            Address::Sentinels { sentinels, name, server } => {
+                self.first_answer(sentinels, move |_, sentinel| {
+                    let query = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&name).to_owned();
+                    let unknown = "the Sentinel knows no primary by that name";
+                    let primary: Option<(String, u16)> = query.query(sentinel)?;
+                    let (host, port) = primary.ok_or((ErrorKind::MasterNameNotFoundBySentinel, unknown))?;
+                    Ok(vec![with_host_and_port(&server, &host, port)])
+                })?
+            }
+            Address::Cluster(nodes) => self.first_answer(nodes, |info, node| {
+                let ranges = redis::cmd("CLUSTER").arg("SLOTS").query::<Vec<Vec<Value>>>(node)?;
+                let mut primaries: Vec<ConnectionInfo> = Vec::new();
+                for primary in ranges.into_iter().filter_map(|range| range.into_iter().nth(2)) {
+                    let address: Vec<Value> = redis::from_redis_value(primary)?;
+                    let [host, port, ..] = address.as_slice() else {
+                        return Err((ErrorKind::UnexpectedReturnType, "a node without an address").into());
+                    };
+                    let host: Option<String> = redis::from_redis_value_ref(host)?;
+                    let port = redis::from_redis_value_ref(port)?;
+                    let primary = with_host_and_port(info, &host.unwrap_or_default(), port);
+                    if primaries.iter().all(|other| other.addr() != primary.addr()) {
+                        primaries.push(primary);
+                    }
+                }
+                Ok(primaries)
+            })?,
+        };
+        found.into_iter().map(|info| Server::new(info, self.patience)).collect()
+    }
+
+    /// Asks these servers at the same time, and returns the first answer.
+    fn first_answer(
+        &self,
+        servers: Vec<ConnectionInfo>,
+        ask: impl Fn(&ConnectionInfo, &mut Connection) -> Result<Vec<ConnectionInfo>, RedisError>
+        + Clone
+        + Send
+        + 'static,
+    ) -> Result<Vec<ConnectionInfo>, Failure> {
+        let servers: Result<_, Failure> =
+            servers.into_iter().map(|info| Server::new(info, self.patience)).collect();
+        let answers = ask_all(servers?, move |server| {
+            let mut connection = server.connect()?;
+            ask(server.info(), &mut connection).map_err(|error| server.failure(&error))
+        })?;
+        let mut failures = Vec::new();
+        for (_, answer) in answers {
+            match answer {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failures.push(failure),
+            }
+        }
+        Err(Failure::all(&failures))
+    }
+
+    /// Asks all primaries at the same time. Fails if no primary answers.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        ask: impl Fn(&mut Connection) -> Result<T, RedisError> + Clone + Send + 'static,
+    ) -> Result<Answers<T>, Failure> {
+        let answers = ask_all(self.primaries()?, move |server| {
+            let (mut connection, warning) = server.connect_with_module()?;
+            warning.iter().for_each(|warning| output::complain(warning));
+            ask(&mut connection).map_err(|error| server.failure(&error))
+        })?;
+        let (mut all, mut failures) = (Vec::new(), Vec::new());
+        for (_, answer) in answers {
+            match answer {
+                Ok(answer) => all.push(answer),
+                Err(failure) => failures.push(failure),
+            }
+        }
+        if all.is_empty() { Err(Failure::all(&failures)) } else { Ok(Answers { all, failures }) }
+    }
+
+    /// Asks all primaries at the same time about one key. Returns the answer of the primary that serves the key, and a
+    /// connection to it. Does not wait for the other primaries.
+    pub(crate) fn ask_owner<T: Send + 'static>(
+        &self,
+        ask: impl Fn(&mut Connection) -> Result<T, RedisError> + Clone + Send + 'static,
+    ) -> Result<(T, Server, Connection), Failure> {
+        let answers = ask_all(self.primaries()?, move |server| {
+            let (mut connection, warning) = server.connect_with_module()?;
+            match ask(&mut connection) {
+                Err(error) if error.code() == Some("MOVED") => Ok(Err(server.failure(&error))),
+                answer => {
+                    let answer = answer.map_err(|error| server.failure(&error))?;
+                    warning.iter().for_each(|warning| output::complain(warning));
+                    Ok(Ok((answer, connection)))
                 }
             }
-            Ok(primaries)
-        }),
+        })?;
+        let (mut moved, mut failures) = (None, Vec::new());
+        for (server, answer) in answers {
+            match answer {
+                Ok(Ok((answer, connection))) => return Ok((answer, server, connection)),
+                Ok(Err(failure)) => moved = Some(failure),
+                Err(failure) => failures.push(failure),
+            }
+        }
+        Err(moved.filter(|_| failures.is_empty()).unwrap_or_else(|| Failure::all(&failures)))
+    }
+
+    /// Starts a thread that looks for other primaries every few seconds, and after each failure of a primary. `found` gets
+    /// the servers in `known`, and each server that becomes a primary later. If a search fails while no primary is known,
+    /// `found` gets the failure. If a search fails later, the primaries stay the same.
+    pub(crate) fn follow(
+        self,
+        known: Vec<Server>,
+        mut found: impl FnMut(Result<Primary, Failure>) + Send + 'static,
+    ) -> io::Result<()> {
+        let (failure_sender, failures) = sync_channel(1);
+        let mut current = Vec::new();
+        thread::Builder::new().name("primaries".into()).spawn(move || {
+            let mut looked = if known.is_empty() { self.primaries() } else { Ok(known) };
+            loop {
+                match looked {
+                    Ok(servers) => update(&mut current, servers, &failure_sender, &mut found),
+                    Err(failure) if current.is_empty() => found(Err(failure)),
+                    Err(_) => {}
+                }
+                let _ = failures.recv_timeout(if current.is_empty() { RETRY } else { LOOK });
+                looked = self.primaries();
+            }
+        })?;
+        Ok(())
     }
 }
 
-/// Asks these servers one after the other, and returns the first answer.
-fn first_answer(
-    servers: Vec<ConnectionInfo>,
-    ask: impl Fn(&mut Connection, &ConnectionInfo) -> Result<Vec<ConnectionInfo>, RedisError>,
-) -> Result<Vec<ConnectionInfo>, Failure> {
-    let mut failure = Failure::new("the URL names no server");
-    for info in servers {
-        let asked = Server::new(info.clone()).and_then(|server| server.connect(REPLY_LIMIT));
-        match asked.and_then(|mut connection| Ok(ask(&mut connection, &info)?)) {
-            Ok(answer) => return Ok(answer),
-            Err(error) => failure = error,
+/// Makes `current` the list of these servers. Clears the flags of the other servers, and reports the new servers.
+fn update(
+    current: &mut Vec<(Server, Arc<AtomicBool>)>,
+    servers: Vec<Server>,
+    failures: &SyncSender<()>,
+    found: &mut impl FnMut(Result<Primary, Failure>),
+) {
+    current.retain(|(server, is_current)| {
+        let stays = servers.iter().any(|other| other.address() == server.address());
+        is_current.store(stays, Ordering::Relaxed);
+        stays
+    });
+    for server in servers {
+        if current.iter().any(|(other, _)| other.address() == server.address()) {
+            continue;
+        }
+        let is_current = Arc::new(AtomicBool::new(true));
+        current.push((server.clone(), Arc::clone(&is_current)));
+        found(Ok(Primary { server, is_current, failures: failures.clone() }));
+    }
+}
+
+/// A primary, for the thread that follows it.
+pub(crate) struct Primary {
+    pub(crate) server: Server,
+    is_current: Arc<AtomicBool>,
+    failures: SyncSender<()>,
+}
+
+impl Primary {
+    /// Whether the server is still a primary, as far as is known.
+    pub(crate) fn is_current(&self) -> bool {
+        self.is_current.load(Ordering::Relaxed)
+    }
+
+    /// Starts a search for the primaries, because another server may have become the primary in place of this one.
+    pub(crate) fn note_failure(&self) {
+        // A full channel means that the next search will start at once anyway.
+        let _ = self.failures.try_send(());
+    }
+}
+
+/// The same connection settings, for another host and port. A node that does not know its own host sends an empty host or
+/// `?`. This program has reached that node at the host in `like`.
+fn with_host_and_port(like: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
+    let mut addr = like.addr().clone();
+    if let ConnectionAddr::Tcp(to, at) | ConnectionAddr::TcpTls { host: to, port: at, .. } = &mut addr {
+        *at = port;
+        if !matches!(host, "" | "?") {
+            host.clone_into(to);
         }
     }
-    Err(failure)
-}
-
-fn host_of(info: &ConnectionInfo) -> Option<String> {
-    match info.addr() {
-        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Some(host.clone()),
-        ConnectionAddr::Unix(_) | _ => None,
-    }
-}
-
-/// The same connection settings, for another host and port.
-fn with_host_and_port(like: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
-    let addr = match like.addr() {
-        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-            ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
-        }
-        ConnectionAddr::Tcp(..) | ConnectionAddr::Unix(_) | _ => ConnectionAddr::Tcp(host, port),
-    };
     like.clone().set_addr(addr)
-}
-
-/// A connection to each primary.
-pub(crate) struct Primaries {
-    all: Vec<(Server, Connection)>,
-}
-
-impl Primaries {
-    /// Finds the primaries and connects to them. Fails if a primary does not have the module.
-    pub(crate) fn connect(url: &ServerUrl) -> Result<Self, Failure> {
-        let mut all = Vec::new();
-        for info in find(url)? {
-            let server = Server::new(info)?;
-            let mut connection = server.connect(REPLY_LIMIT)?;
-            server.require_module(&mut connection)?;
-            all.push((server, connection));
-        }
-        Ok(Self { all })
-    }
-
-    /// The addresses of the primaries.
-    pub(crate) fn addresses(&self) -> impl Iterator<Item = &str> {
-        self.all.iter().map(|(server, _)| server.address())
-    }
-
-    /// Whether these are the same servers.
-    pub(crate) fn are(&self, found: &[ConnectionInfo]) -> bool {
-        self.addresses().eq(found.iter().map(|info| info.addr().to_string()))
-    }
-
-    pub(crate) fn connections(&mut self) -> impl Iterator<Item = &mut Connection> {
-        self.all.iter_mut().map(|(_, connection)| connection)
-    }
-
-    /// Sends LOCK.INFO. The reply has at most the first `holders` holders and the first `waiters` waiters.
-    pub(crate) fn info(&mut self, key: &[u8], holders: u64, waiters: u64) -> Result<Option<Lock>, Failure> {
-        self.query(&info_command(key, holders, Some(waiters))).map_err(|error| match error.code() {
-            Some("WRONGTYPE") => {
-                Failure::new(format!("{} is not a lock: the key has another type", text::show(key)))
-            }
-            _ => error.into(),
-        })
-    }
-
-    /// Sends LOCK.TOP to all primaries, and merges the replies. Returns the `count` locks with the most waiters, most
-    /// waiters first.
-    pub(crate) fn most_contended(&mut self, count: u64) -> Result<Vec<Contended>, RedisError> {
-        let mut found: Vec<Contended> = Vec::new();
-        let top = redis::cmd("LOCK.TOP").arg("COUNT").arg(count).to_owned();
-        for connection in self.connections() {
-            found.extend(top.query::<Vec<Contended>>(connection)?);
-        }
-        found.sort_by_key(Contended::rank);
-        found.truncate(usize::try_from(count).unwrap_or(usize::MAX));
-        Ok(found)
-    }
-
-    /// Sends a command to the primary that serves its key.
-    pub(crate) fn query<T: FromRedisValue>(&mut self, cmd: &Cmd) -> Result<T, RedisError> {
-        let mut moved = None;
-        for connection in self.connections() {
-            match cmd.query(connection) {
-                Err(error) if error.code() == Some("MOVED") => moved = Some(error),
-                result => return result,
-            }
-        }
-        Err(moved.unwrap_or_else(|| (redis::ErrorKind::ClusterConnectionNotFound, "no primary").into()))
-    }
 }

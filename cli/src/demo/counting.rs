@@ -17,9 +17,7 @@ use crate::output;
 use crate::server::Server;
 
 /// How long a client waits for a lock, in milliseconds.
-const WAIT_LIMIT_MS: u64 = 60_000;
-/// How long a connection waits for a reply. LOCK.ACQUIRE blocks for a shorter time.
-pub(super) const REPLY_LIMIT: Duration = Duration::from_millis(WAIT_LIMIT_MS + 5_000);
+const WAIT_LIMIT_MS: u64 = 20_000;
 /// A lease that is much longer than a step of the demo, in milliseconds.
 pub(super) const LEASE_MS: u64 = 30_000;
 
@@ -70,11 +68,9 @@ struct Share {
 pub(super) fn run(server: &Server) -> Result<(), Failure> {
     // By convention, the name of an owner is a UUID of the process and a number of the thread.
     let process = Uuid::new_v4();
-    let connect = |thread| {
-        Ok(Client { connection: server.connect(REPLY_LIMIT)?, owner: format!("{process}:{thread}") })
-    };
-    let mut clients = (0..CLIENTS).map(connect).collect::<Result<Vec<_>, Failure>>()?;
-    let mut control = server.connect(REPLY_LIMIT)?;
+    let client = |thread| Ok(Client { connection: connect(server)?, owner: format!("{process}:{thread}") });
+    let mut clients = (0..CLIENTS).map(client).collect::<Result<Vec<_>, Failure>>()?;
+    let mut control = connect(server)?;
     output::print(&format!(
         "{CLIENTS} clients together add 1 to one number {INCREMENTS} times, each time in three steps: GET, add 1, SET.\n\
          The right result is {INCREMENTS}. With a fair lock, each client adds 1 about {} times. Server: {}\n\n",
@@ -202,6 +198,13 @@ impl Round {
         redis::cmd("SET").arg(&self.number).arg(number).arg("EX").arg(EXPIRY_S).exec(connection)?;
         Ok(())
     }
+}
+
+/// Opens a connection that waits for a reply for longer than LOCK.ACQUIRE blocks.
+pub(super) fn connect(server: &Server) -> Result<Connection, Failure> {
+    let connection = server.connect()?;
+    connection.set_read_timeout(Some(Duration::from_millis(WAIT_LIMIT_MS) + server.patience()))?;
+    Ok(connection)
 }
 
 /// Waits for a lock. Returns the fencing token.

@@ -6,9 +6,7 @@ mod paused;
 use clap::Args;
 
 use crate::failure::Failure;
-use crate::primaries::{self, ServerUrl};
-use crate::server::Server;
-use counting::REPLY_LIMIT;
+use crate::primaries::Servers;
 
 /// Show lost updates without a lock, on a real server
 ///
@@ -21,16 +19,15 @@ pub(crate) struct Demo {
     paused: bool,
 
     #[command(flatten)]
-    server: ServerUrl,
+    servers: Servers,
 }
 
 impl Demo {
     /// Fails if an update was lost in spite of the lock commands, or a late write was accepted in spite of LOCK.GUARD.
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let [primary] = <[_; 1]>::try_from(primaries::find(&self.server)?)
+        let [server] = <[_; 1]>::try_from(self.servers.primaries()?)
             .map_err(|_| Failure::new("demo needs a server that is not part of a cluster"))?;
-        let server = Server::new(primary)?;
-        server.require_module(&mut server.connect(REPLY_LIMIT)?)?;
+        server.connect_with_module()?;
         if self.paused { paused::run(&server) } else { counting::run(&server) }
     }
 }

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use redis::Connection;
 use uuid::Uuid;
 
-use super::counting::{EXPIRY_S, LEASE_MS, REPLY_LIMIT, acquire, release};
+use super::counting::{EXPIRY_S, LEASE_MS, acquire, connect, release};
 use crate::failure::Failure;
 use crate::server::Server;
 
@@ -29,7 +29,7 @@ pub(super) fn run(server: &Server) -> Result<(), Failure> {
          Alice's lease is {SHORT_LEASE_MS} ms, and she is stopped for longer. Server: {}",
         server.address()
     )?;
-    let (mut alice, mut bob) = (server.connect(REPLY_LIMIT)?, server.connect(REPLY_LIMIT)?);
+    let (mut alice, mut bob) = (connect(server)?, connect(server)?);
     for guarded in [false, true] {
         // In a cluster the lock and the data must have the same slot.
         let name = format!("lockward:demo:{{{}}}", Uuid::new_v4());

@@ -24,7 +24,7 @@ use signal_hook::iterator::Signals;
 use crate::duration;
 use crate::exit_code;
 use crate::failure::Failure;
-use crate::primaries::ServerUrl;
+use crate::primaries::Servers;
 use poller::Poller;
 use state::{Order, State};
 
@@ -46,21 +46,22 @@ pub(crate) struct Top {
     count: u64,
 
     #[command(flatten)]
-    server: ServerUrl,
+    servers: Servers,
 }
 
 impl Top {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        self.server.address()?;
+        self.servers.check()?;
         if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
             return Err(Failure::new("top needs a terminal; without one, use lockward ls --top"));
         }
         let signal = end_on_signals()?;
         let interval = self.interval.max(FRAME / 2);
-        let poller = Poller::start(self.server, interval, self.count)?;
+        let poller = Poller::start(self.servers, interval, self.count)?;
+        let count = usize::try_from(self.count).unwrap_or(usize::MAX);
         // `try_init` also restores the terminal after a panic.
         let mut terminal = ratatui::try_init()?;
-        let shown = show(&mut terminal, &poller, State::new(interval), &signal);
+        let shown = show(&mut terminal, &poller, State::new(interval, count), &signal);
         ratatui::try_restore()?;
         shown?;
         Ok(match signal.load(Ordering::Relaxed) {

@@ -1,59 +1,99 @@
-//! The thread that queries the servers.
+//! The threads that query the primaries, one thread for each primary. So a primary that does not answer delays only its
+//! own figures.
 
 use std::collections::HashMap;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::io;
+use std::ops::AddAssign;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{io, thread};
 
-use redis::RedisError;
+use redis::{Connection, RedisError};
 
+use crate::duration;
 use crate::failure::Failure;
-use crate::locks::{Contended, Lock, if_readable, info_command};
-use crate::primaries::{self, Primaries, ServerUrl};
+use crate::locks::{Contended, Lock, info_command, is_about_a_key, read_contended};
+use crate::primaries::{Primary, Servers};
 
 /// How many waiters of the selected lock are shown.
 const QUEUE_LENGTH: u64 = 200;
-/// How often to look for other primaries.
-const LOOK: Duration = Duration::from_secs(5);
 /// How many holders of the selected lock are shown.
 const HOLDERS: u64 = 100;
 
-/// The state of the servers at one instant.
+/// The state of one primary at one instant.
 pub(super) struct Sample {
     pub(super) at: Instant,
-    pub(super) servers: String,
     pub(super) totals: Totals,
     pub(super) locks: Vec<(Contended, Option<Lock>)>,
-    /// The lock whose queue is shown, and its state if it is held.
+    /// The lock whose queue is shown, if this primary serves its key, and its state if it is held.
     pub(super) focus: Option<(Vec<u8>, Option<Lock>)>,
+    /// What the user must know about the server, if the server is a replica.
+    pub(super) warning: Option<String>,
 }
 
-/// Figures of INFO lock, summed over all primaries.
-#[derive(Clone, Copy, Debug, Default)]
+/// Figures of INFO lock.
+#[derive(Clone, Copy, Default)]
 pub(super) struct Totals {
     pub(super) held: u64,
     pub(super) waiting: u64,
+    pub(super) events: Events,
+}
+
+/// Numbers of events: since the server started, or per second.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Events {
     pub(super) handed_off: u64,
     pub(super) acquired: u64,
     pub(super) leases_ended: u64,
 }
 
-/// A sample, or the reason why the poll failed.
-pub(super) type Update = Result<Sample, String>;
+/// News about the primaries.
+pub(super) enum Update {
+    /// No primary is known, for this reason.
+    NoPrimary(String),
+    /// The server with this address has become a primary.
+    Found(String),
+    /// The server is a primary no more.
+    Gone(String),
+    /// The server has answered, or the poll failed for this reason.
+    Polled(String, Result<Box<Sample>, String>),
+}
 
 pub(super) struct Poller {
     updates: Receiver<Update>,
-    focus: Sender<Option<Vec<u8>>>,
+    focus: Arc<Focus>,
+}
+
+/// The lock whose queue is shown. The threads poll at once when it changes.
+#[derive(Default)]
+struct Focus {
+    key: Mutex<Option<Vec<u8>>>,
+    changed: Condvar,
 }
 
 impl Poller {
-    pub(super) fn start(server: ServerUrl, interval: Duration, count: u64) -> io::Result<Self> {
+    pub(super) fn start(servers: Servers, interval: Duration, count: u64) -> io::Result<Self> {
         let (sender, updates) = channel();
-        let (focus, focus_changes) = channel();
-        let thread = PollerThread { server, count, primaries: None, looked: Instant::now(), focus: None };
-        thread::Builder::new()
-            .name("poller".into())
-            .spawn(move || thread.run(interval, &sender, &focus_changes))?;
+        let focus = Arc::new(Focus::default());
+        let shared = Arc::clone(&focus);
+        servers.follow(Vec::new(), move |found| {
+            let primary = match found {
+                Ok(primary) => primary,
+                Err(failure) => return send(&sender, Update::NoPrimary(failure.to_string())),
+            };
+            send(&sender, Update::Found(primary.server.address().to_owned()));
+            let thread = PollerThread {
+                primary,
+                count,
+                interval,
+                focus: Arc::clone(&shared),
+                updates: sender.clone(),
+            };
+            if let Err(error) = thread::Builder::new().name("poller".into()).spawn(move || thread.run()) {
+                send(&sender, Update::NoPrimary(error.to_string()));
+            }
+        })?;
         Ok(Self { updates, focus })
     }
 
@@ -63,89 +103,128 @@ impl Poller {
     }
 
     /// Sets the lock whose queue to query.
-    pub(super) fn set_focus(&self, focus: Option<Vec<u8>>) {
-        // The send cannot fail: the thread ends only after this `Poller` is dropped.
-        let _ = self.focus.send(focus);
+    pub(super) fn set_focus(&self, key: Option<Vec<u8>>) {
+        let mut focus = self.focus.lock();
+        if *focus != key {
+            *focus = key;
+            self.focus.changed.notify_all();
+        }
+    }
+}
+
+/// Sends an update. This fails only when the program ends.
+fn send(updates: &Sender<Update>, update: Update) {
+    let _ = updates.send(update);
+}
+
+impl Focus {
+    fn lock(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
+        self.key.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for this time, or until the key is no more `polled`.
+    fn wait(&self, time: Duration, polled: &Option<Vec<u8>>) {
+        // A poisoned mutex only shortens the wait.
+        let _ = self.changed.wait_timeout_while(self.lock(), time, |key| key == polled);
     }
 }
 
 struct PollerThread {
-    server: ServerUrl,
+    primary: Primary,
     count: u64,
-    primaries: Option<Primaries>,
-    looked: Instant,
-    focus: Option<Vec<u8>>,
+    interval: Duration,
+    focus: Arc<Focus>,
+    updates: Sender<Update>,
 }
 
 impl PollerThread {
-    fn run(mut self, interval: Duration, sender: &Sender<Update>, focus_changes: &Receiver<Option<Vec<u8>>>) {
-        loop {
-            let next = Instant::now() + interval;
-            let update = self.poll().map_err(|failure| failure.to_string());
-            if update.is_err() {
-                self.primaries = None;
+    fn run(self) {
+        let address = self.primary.server.address().to_owned();
+        let mut connected = None;
+        while self.primary.is_current() {
+            let next = Instant::now() + self.interval;
+            let focus = self.focus.lock().clone();
+            let polled = self.poll(&mut connected, focus.as_deref());
+            if polled.is_err() {
+                connected = None;
+                self.primary.note_failure();
             }
-            if sender.send(update).is_err() {
-                return;
-            }
-            loop {
-                match focus_changes.recv_timeout(next.saturating_duration_since(Instant::now())) {
-                    Err(RecvTimeoutError::Timeout) => break,
-                    Err(RecvTimeoutError::Disconnected) => return,
-                    Ok(focus) if focus == self.focus => {}
-                    Ok(focus) => {
-                        self.focus = focus;
-                        break;
-                    }
-                }
-            }
+            let polled = polled.map(Box::new).map_err(|failure| failure.to_string());
+            send(&self.updates, Update::Polled(address.clone(), polled));
+            self.focus.wait(next.saturating_duration_since(Instant::now()), &focus);
         }
+        send(&self.updates, Update::Gone(address));
     }
 
-    fn poll(&mut self) -> Result<Sample, Failure> {
-        // When other nodes of a cluster become the primaries, the connections to the former primaries stay open.
-        if self.looked.elapsed() >= LOOK {
-            self.looked = Instant::now();
-            if let Ok(found) = primaries::find(&self.server) {
-                self.primaries.take_if(|primaries| !primaries.are(&found));
-            }
-        }
-        let primaries = match &mut self.primaries {
-            Some(primaries) => primaries,
-            none => none.insert(Primaries::connect(&self.server)?),
+    fn poll(
+        &self,
+        connected: &mut Option<(Connection, Option<String>)>,
+        focus: Option<&[u8]>,
+    ) -> Result<Sample, Failure> {
+        let server = &self.primary.server;
+        let (connection, warning) = match connected {
+            Some(connected) => connected,
+            none => none.insert(server.connect_with_module()?),
         };
-        Ok(sample(primaries, self.count, self.focus.as_deref())?)
+        let sample = sample(connection, self.count, focus).map_err(|error| server.failure(&error))?;
+        Ok(Sample { warning: warning.clone(), ..sample })
     }
 }
 
-fn sample(primaries: &mut Primaries, count: u64, focus: Option<&[u8]>) -> Result<Sample, RedisError> {
-    let mut totals = Totals::default();
-    for connection in primaries.connections() {
-        let info: String = redis::cmd("INFO").arg("lock").query(connection)?;
-        totals.add(&info);
-    }
-    let mut locks = Vec::new();
-    for lock in primaries.most_contended(count)? {
-        let held = if_readable(primaries.query(&info_command(&lock.key, 1, None)))?;
-        locks.push((lock, held));
-    }
-    let focus = match focus {
-        Some(key) => Some((key.to_vec(), primaries.query(&info_command(key, HOLDERS, Some(QUEUE_LENGTH)))?)),
+fn sample(connection: &mut Connection, count: u64, focus: Option<&[u8]>) -> Result<Sample, RedisError> {
+    let totals = Totals::of(&redis::cmd("INFO").arg("lock").query::<String>(connection)?);
+    let locks = read_contended(connection, count, 1)?;
+    let focus = match focus.map(|key| (key, info_command(key, HOLDERS, Some(QUEUE_LENGTH)).query(connection)))
+    {
+        Some((_, Err(error))) if is_about_a_key(&error) => None,
+        Some((key, lock)) => Some((key.to_vec(), lock?)),
         None => None,
     };
-    let servers = primaries.addresses().collect::<Vec<_>>().join(" ");
-    Ok(Sample { at: Instant::now(), servers, totals, locks, focus })
+    Ok(Sample { at: Instant::now(), totals, locks, focus, warning: None })
 }
 
 impl Totals {
-    fn add(&mut self, info: &str) {
+    fn of(info: &str) -> Self {
         let fields: HashMap<&str, &str> = info.lines().filter_map(|line| line.split_once(':')).collect();
         let field =
             |name: &str| fields.get(name).and_then(|value| value.parse::<u64>().ok()).unwrap_or_default();
-        self.held += field("lock_held");
-        self.waiting += field("lock_waiting");
-        self.handed_off += field("lock_handed_off");
-        self.acquired += field("lock_acquired");
-        self.leases_ended += field("lock_leases_ended");
+        Self {
+            held: field("lock_held"),
+            waiting: field("lock_waiting"),
+            events: Events {
+                handed_off: field("lock_handed_off"),
+                acquired: field("lock_acquired"),
+                leases_ended: field("lock_leases_ended"),
+            },
+        }
+    }
+}
+
+impl AddAssign for Totals {
+    fn add_assign(&mut self, other: Self) {
+        self.held += other.held;
+        self.waiting += other.waiting;
+        self.events += other.events;
+    }
+}
+
+impl AddAssign for Events {
+    fn add_assign(&mut self, other: Self) {
+        self.handed_off += other.handed_off;
+        self.acquired += other.acquired;
+        self.leases_ended += other.leases_ended;
+    }
+}
+
+impl Events {
+    /// The events per second between two polls. `None` if a number has decreased: the server was restarted.
+    pub(super) fn rates(before: Self, now: Self, span: Duration) -> Option<Self> {
+        let ms = Some(duration::ms(span)).filter(|ms| *ms > 0)?;
+        let rate = |before: u64, now: u64| Some((now.checked_sub(before)? * 1_000 + ms / 2) / ms);
+        Some(Self {
+            handed_off: rate(before.handed_off, now.handed_off)?,
+            acquired: rate(before.acquired, now.acquired)?,
+            leases_ended: rate(before.leases_ended, now.leases_ended)?,
+        })
     }
 }

@@ -1,13 +1,14 @@
 //! The data on the screen, and the selection.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use ratatui::widgets::TableState;
 
-use super::poller::{Sample, Totals, Update};
+use super::poller::{Events, Sample, Totals, Update};
 use crate::duration;
-use crate::locks::Lock;
+use crate::locks::{Contended, Lock};
 
 /// How the locks are sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,109 +27,209 @@ pub(super) enum Page {
     Help,
 }
 
-/// Events per second.
-pub(super) struct Rates {
-    pub(super) handed_off: u64,
-    pub(super) acquired: u64,
-    pub(super) leases_ended: u64,
+/// What is known about one primary.
+#[derive(Default)]
+struct Primary {
+    /// The last answer. `None` if the last poll failed.
+    sample: Option<Box<Sample>>,
+    /// The events per second.
+    rates: Option<Events>,
+    /// The numbers from which the next rates are computed.
+    previous: Option<(Events, Instant)>,
+    failure: Option<Problem>,
+}
+
+/// Why polls fail, and since when.
+struct Problem {
+    reason: String,
+    since: Instant,
+}
+
+impl Problem {
+    fn new(reason: String, earlier: Option<Self>) -> Self {
+        Self { reason, since: earlier.map_or_else(Instant::now, |earlier| earlier.since) }
+    }
+}
+
+/// A lock with waiters.
+pub(super) struct Row {
+    pub(super) lock: Contended,
+    pub(super) held: Option<Lock>,
+    pub(super) at: Instant,
+}
+
+/// A lock whose queue is shown.
+pub(super) struct Focus {
+    pub(super) key: Vec<u8>,
+    pub(super) lock: Option<Lock>,
+    pub(super) at: Instant,
+}
+
+/// The answers of all primaries together.
+pub(super) struct Shown {
+    pub(super) totals: Totals,
+    /// The events per second.
+    pub(super) rates: Option<Events>,
+    pub(super) rows: Vec<Row>,
+    pub(super) focus: Option<Focus>,
+}
+
+/// Whether the primaries answer.
+pub(super) enum Health {
+    Connecting,
+    Connected,
+    /// This number of primaries answers, of all primaries.
+    Partial(usize, usize),
+    /// No primary answers, since this instant.
+    Failed(Instant),
 }
 
 pub(super) struct State {
-    pub(super) sample: Option<Sample>,
-    /// The reason why the last poll failed, and the time of the first failure since the last successful poll.
-    pub(super) error: Option<(String, Instant)>,
-    pub(super) rates: Option<Rates>,
+    /// `None` until a primary answers. If no primary answers any more, the last answers.
+    pub(super) shown: Option<Shown>,
     pub(super) is_paused: bool,
     pub(super) order: Order,
     pub(super) page: Page,
     pub(super) selection: TableState,
+    /// The primaries by their addresses.
+    primaries: BTreeMap<String, Primary>,
+    /// Why no primary is known.
+    search_failure: Option<Problem>,
     interval: Duration,
+    /// How many locks are shown, at most.
+    count: usize,
     /// The key of the selected lock. The lock stays selected when the order changes.
     selected: Option<Vec<u8>>,
-    /// The totals from which the next rates are computed.
-    previous: Option<(Totals, Instant)>,
 }
 
 impl State {
-    pub(super) fn new(interval: Duration) -> Self {
+    pub(super) fn new(interval: Duration, count: usize) -> Self {
         Self {
-            sample: None,
-            error: None,
-            rates: None,
+            shown: None,
             is_paused: false,
             order: Order::Waiters,
             page: Page::Locks,
             selection: TableState::new(),
+            primaries: BTreeMap::new(),
+            search_failure: None,
             interval,
+            count,
             selected: None,
-            previous: None,
         }
     }
 
     pub(super) fn update(&mut self, update: Update) {
         match update {
-            Err(why) => {
-                let since = self.error.take().map_or_else(Instant::now, |(_, since)| since);
-                self.error = Some((why, since));
-                self.rates = None;
-                self.previous = None;
+            Update::NoPrimary(reason) => {
+                self.search_failure = Some(Problem::new(reason, self.search_failure.take()));
             }
-            Ok(sample) if self.is_paused => {
-                self.error = None;
-                let key = |sample: &Sample| sample.focus.as_ref().map(|(key, _)| key.clone());
-                // The user may open a queue during the pause.
-                if let Some(shown) = self.sample.as_mut().filter(|shown| key(shown) != key(&sample)) {
-                    shown.focus = sample.focus;
-                }
+            Update::Found(address) => {
+                self.search_failure = None;
+                self.primaries.insert(address, Primary::default());
             }
-            Ok(sample) => {
-                self.error = None;
-                self.update_rates(&sample);
-                self.sample = Some(sample);
-                self.sort_locks();
+            Update::Gone(address) => {
+                self.primaries.remove(&address);
+                self.refresh();
+            }
+            Update::Polled(address, answer) => {
+                self.primaries.entry(address).or_default().update(answer, self.interval);
+                self.refresh();
             }
         }
     }
 
-    fn update_rates(&mut self, sample: &Sample) {
-        if let Some((before, then)) = self.previous {
-            let span = sample.at.saturating_duration_since(then);
-            // When the user opens a queue, the poller polls at once. The span before this poll is too short for a rate.
-            if span < self.interval / 2 {
-                return;
+    /// Shows the answers of the primaries that answer.
+    fn refresh(&mut self) {
+        let wanted = self.focus();
+        let focus_of = |sample: &Sample| {
+            let (key, lock) = sample.focus.clone().filter(|(key, _)| Some(key) == wanted.as_ref())?;
+            Some(Focus { key, lock, at: sample.at })
+        };
+        let samples = || self.primaries.values().filter_map(|primary| primary.sample.as_deref());
+        let focus = samples().find_map(focus_of);
+        if let Some(shown) = self.shown.as_mut().filter(|_| self.is_paused) {
+            // The user may open a queue during the pause.
+            let is_shown = |shown: &Focus| Some(&shown.key) == wanted.as_ref();
+            if !shown.focus.as_ref().is_some_and(is_shown) {
+                shown.focus = focus;
             }
-            self.rates = Rates::between(before, sample.totals, span);
+            return;
         }
-        self.previous = Some((sample.totals, sample.at));
+        if samples().next().is_none() {
+            // The view keeps the last answers.
+            self.shown.iter_mut().for_each(|shown| shown.rates = None);
+            return;
+        }
+        let mut shown = Shown { totals: Totals::default(), rates: None, rows: Vec::new(), focus };
+        for sample in samples() {
+            shown.totals += sample.totals;
+            let row = |(lock, held): &(Contended, Option<Lock>)| Row {
+                lock: lock.clone(),
+                held: held.clone(),
+                at: sample.at,
+            };
+            shown.rows.extend(sample.locks.iter().map(row));
+        }
+        for rates in self.primaries.values().filter_map(|primary| primary.rates) {
+            *shown.rates.get_or_insert_default() += rates;
+        }
+        shown.rows.sort_by_key(|row| row.lock.rank());
+        shown.rows.truncate(self.count);
+        self.shown = Some(shown);
+        self.sort_locks();
     }
 
-    /// The age of the shown data in milliseconds. 0 while the view is paused, so that the shown times do not change.
-    pub(super) fn age_ms(&self, now: Instant) -> u64 {
-        let sample = self.sample.as_ref().filter(|_| !self.is_paused);
-        sample.map_or(0, |sample| duration::ms(now.saturating_duration_since(sample.at)))
+    /// Whether the primaries answer.
+    pub(super) fn health(&self) -> Health {
+        let failures = || self.primaries.values().filter_map(|primary| primary.failure.as_ref());
+        let (failed, all) = (failures().count(), self.primaries.len());
+        let since = self.search_failure.iter().chain(failures()).map(|problem| problem.since).min();
+        match since {
+            Some(since) if failed == all => Health::Failed(since),
+            Some(_) if failed > 0 => Health::Partial(all - failed, all),
+            _ if self.shown.is_none() => Health::Connecting,
+            _ => Health::Connected,
+        }
+    }
+
+    /// The addresses of the primaries.
+    pub(super) fn addresses(&self) -> String {
+        self.primaries.keys().map(String::as_str).collect::<Vec<_>>().join(" ")
+    }
+
+    /// A line for each primary that does not answer, or is a replica.
+    pub(super) fn warnings(&self) -> impl Iterator<Item = &str> {
+        let search_failure = self.search_failure.iter().map(|failure| &*failure.reason);
+        search_failure.chain(self.primaries.values().filter_map(Primary::warning))
+    }
+
+    /// The age of data from this instant in milliseconds. 0 while the view is paused, so that the shown times do not
+    /// change.
+    pub(super) fn age_ms(&self, at: Instant, now: Instant) -> u64 {
+        if self.is_paused { 0 } else { duration::ms(now.saturating_duration_since(at)) }
     }
 
     fn sort_locks(&mut self) {
         let order = self.order;
-        let Some(sample) = &mut self.sample else { return };
+        let Some(shown) = &mut self.shown else { return };
         let lease = |lock: &Option<Lock>| {
             lock.as_ref().and_then(|lock| lock.holders.first()).map_or(u64::MAX, |holder| holder.lease_left)
         };
-        sample.locks.sort_by(|(one, one_held), (other, other_held)| match order {
-            Order::Waiters => one.rank().cmp(&other.rank()),
-            Order::LongestWait => Reverse(one.longest_wait).cmp(&Reverse(other.longest_wait)),
-            Order::Lease => lease(one_held).cmp(&lease(other_held)),
-            Order::Name => one.key.cmp(&other.key),
+        shown.rows.sort_by(|one, other| match order {
+            Order::Waiters => one.lock.rank().cmp(&other.lock.rank()),
+            Order::LongestWait => Reverse(one.lock.longest_wait).cmp(&Reverse(other.lock.longest_wait)),
+            Order::Lease => lease(&one.held).cmp(&lease(&other.held)),
+            Order::Name => one.lock.key.cmp(&other.lock.key),
         });
-        let keys = || sample.locks.iter().map(|(lock, _)| &lock.key);
+        let keys = || shown.rows.iter().map(|row| &row.lock.key);
         let position = self.selected.as_ref().and_then(|selected| keys().position(|key| key == selected));
         // If the selected lock is gone, the lock that is now at its position is selected.
-        let last = sample.locks.len().checked_sub(1);
+        let last = shown.rows.len().checked_sub(1);
         let position = position.or_else(|| last.map(|last| self.selection.selected().unwrap_or(0).min(last)));
         self.selection.select(position);
         if self.page != Page::Queue {
             self.selected =
-                position.and_then(|position| sample.locks.get(position)).map(|(lock, _)| lock.key.clone());
+                position.and_then(|position| shown.rows.get(position)).map(|row| row.lock.key.clone());
         }
     }
 
@@ -136,11 +237,11 @@ impl State {
         if self.page != Page::Locks {
             return;
         }
-        let Some(sample) = &self.sample else { return };
-        let Some(last) = sample.locks.len().checked_sub(1) else { return };
+        let Some(shown) = &self.shown else { return };
+        let Some(last) = shown.rows.len().checked_sub(1) else { return };
         let position = self.selection.selected().unwrap_or(0).saturating_add_signed(steps).min(last);
         self.selection.select(Some(position));
-        self.selected = sample.locks.get(position).map(|(lock, _)| lock.key.clone());
+        self.selected = shown.rows.get(position).map(|row| row.lock.key.clone());
     }
 
     pub(super) fn open(&mut self) {
@@ -175,15 +276,35 @@ impl State {
     }
 }
 
-impl Rates {
-    /// `None` if a counter has decreased: a server was restarted, or another server is the primary.
-    fn between(before: Totals, now: Totals, span: Duration) -> Option<Self> {
-        let ms = Some(duration::ms(span)).filter(|ms| *ms > 0)?;
-        let rate = |before: u64, now: u64| Some((now.checked_sub(before)? * 1_000 + ms / 2) / ms);
-        Some(Self {
-            handed_off: rate(before.handed_off, now.handed_off)?,
-            acquired: rate(before.acquired, now.acquired)?,
-            leases_ended: rate(before.leases_ended, now.leases_ended)?,
-        })
+impl Primary {
+    /// Why the last poll failed, or that the server is a replica.
+    fn warning(&self) -> Option<&str> {
+        let failure = self.failure.as_ref().map(|failure| &*failure.reason);
+        failure.or_else(|| self.sample.as_ref()?.warning.as_deref())
+    }
+
+    fn update(&mut self, answer: Result<Box<Sample>, String>, interval: Duration) {
+        match answer {
+            Ok(sample) => {
+                self.failure = None;
+                self.update_rates(&sample, interval);
+                self.sample = Some(sample);
+            }
+            Err(reason) => {
+                *self = Self { failure: Some(Problem::new(reason, self.failure.take())), ..Self::default() };
+            }
+        }
+    }
+
+    fn update_rates(&mut self, sample: &Sample, interval: Duration) {
+        if let Some((before, then)) = self.previous {
+            let span = sample.at.saturating_duration_since(then);
+            // When the user opens a queue, the poller polls at once. The span before this poll is too short for a rate.
+            if span < interval / 2 {
+                return;
+            }
+            self.rates = Events::rates(before, sample.totals.events, span);
+        }
+        self.previous = Some((sample.totals.events, sample.at));
     }
 }

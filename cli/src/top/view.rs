@@ -6,10 +6,10 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table, Wrap};
+use ratatui::widgets::{self, Block, Borders, Cell, Paragraph, Table, Wrap};
 
-use super::poller::Sample;
-use super::state::{Order, Page, Rates, State};
+use super::poller::{Events, Totals};
+use super::state::{Focus, Health, Order, Page, Row, Shown, State};
 use crate::duration::{ms, show_ms};
 use crate::locks::{Holder, Lock};
 use crate::text;
@@ -23,10 +23,17 @@ const LOCK: Constraint = Constraint::Min(12);
 const LOCKS_TITLE: &str = "locks with waiters";
 
 pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Instant) {
-    let rows = [Constraint::Length(1), Constraint::Length(1), Constraint::Min(1), Constraint::Length(1)];
-    let [head, sums, body, foot] = Layout::vertical(rows).areas(frame.area());
+    let warnings: Vec<Line<'_>> =
+        state.warnings().flat_map(|line| wrapped(line, frame.area().width)).collect();
+    let height = u16::try_from(warnings.len()).unwrap_or(u16::MAX).min(frame.area().height / 3);
+    let rows =
+        [1, 1, height].map(Constraint::Length).into_iter().chain([Constraint::Min(1), Constraint::Length(1)]);
+    let [head, sums, above, body, foot] = Layout::vertical(rows).areas(frame.area());
     draw_head(frame, head, state, now);
-    draw_totals(frame, sums, state);
+    frame.render_widget(Paragraph::new(warnings).style(Style::new().fg(Color::Red)), above);
+    if let Some(shown) = &state.shown {
+        draw_totals(frame, sums, shown);
+    }
     match state.page {
         Page::Help => draw_help(frame, body),
         Page::Queue => draw_queue(frame, body, state, now),
@@ -39,42 +46,56 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Instant) {
     frame.render_widget(Line::from(keys).dim(), foot);
 }
 
-fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
-    let servers = state.sample.as_ref().map_or("", |sample| sample.servers.as_str());
-    let (status, style) = match (&state.error, &state.sample) {
-        (Some((_, since)), Some(_)) => {
-            let span = show_ms(ms(now.saturating_duration_since(*since)));
-            (format!(" ERROR for {span} "), Style::new().fg(Color::White).bg(Color::Red).bold())
+/// Breaks a text between words into lines that are no longer than `width`, if the words are not longer.
+fn wrapped(text: &str, width: u16) -> Vec<Line<'static>> {
+    let mut lines: Vec<String> = vec![String::new()];
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line)
+                if console::measure_text_width(line) + console::measure_text_width(word)
+                    < usize::from(width) =>
+            {
+                *line += &format!(" {word}");
+            }
+            _ => lines.push(format!(" {word}")),
         }
-        (Some(_), None) => (" ERROR ".to_owned(), Style::new().fg(Color::White).bg(Color::Red).bold()),
-        (None, None) => (" connecting ".to_owned(), Style::new().fg(Color::Yellow)),
-        (None, Some(_)) if state.is_paused => {
+    }
+    lines.into_iter().map(Line::from).collect()
+}
+
+fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
+    let alarm = Style::new().fg(Color::White).bg(Color::Red).bold();
+    let (status, style) = match state.health() {
+        Health::Failed(since) => {
+            (format!(" ERROR for {} ", show_ms(ms(now.saturating_duration_since(since)))), alarm)
+        }
+        Health::Partial(answer, all) => (format!(" {answer} of {all} answer "), alarm),
+        Health::Connecting => (" connecting ".to_owned(), Style::new().fg(Color::Yellow)),
+        Health::Connected if state.is_paused => {
             (" PAUSED ".to_owned(), Style::new().fg(Color::Black).bg(Color::Yellow).bold())
         }
-        (None, Some(_)) => (" connected ".to_owned(), Style::new().fg(Color::Green)),
+        Health::Connected => (" connected ".to_owned(), Style::new().fg(Color::Green)),
     };
     let width = u16::try_from(status.chars().count()).unwrap_or(u16::MAX);
     let [left, right] = Layout::horizontal([Constraint::Min(1), Constraint::Length(width)]).areas(area);
-    let title = Line::from(vec![" lockward ".bold().reversed(), " ".into(), Span::from(servers.to_owned())]);
+    let title = Line::from(vec![" lockward ".bold().reversed(), " ".into(), Span::from(state.addresses())]);
     frame.render_widget(title, left);
     frame.render_widget(Line::styled(status, style), right);
 }
 
-fn draw_totals(frame: &mut Frame<'_>, area: Rect, state: &State) {
-    let Some(sample) = &state.sample else { return };
-    let rate = |pick: fn(&Rates) -> u64| {
-        let rates = state.rates.as_ref();
-        rates.map_or_else(|| "-".to_owned(), |rates| format!("{}/s", text::grouped(pick(rates))))
+fn draw_totals(frame: &mut Frame<'_>, area: Rect, Shown { totals, rates, .. }: &Shown) {
+    let rate = |pick: fn(&Events) -> u64| {
+        rates.as_ref().map_or_else(|| "-".to_owned(), |rates| format!("{}/s", text::grouped(pick(rates))))
     };
     let figure = |name: &str, value: String, style: Style| {
         vec![Span::from(format!(" {name} ")).dim(), Span::styled(value, style.bold()), Span::from("  ")]
     };
-    let waiting = if sample.totals.waiting > 0 { Style::new().fg(Color::Yellow) } else { Style::new() };
-    let ended = state.rates.as_ref().is_some_and(|rates| rates.leases_ended > 0);
+    let waiting = if totals.waiting > 0 { Style::new().fg(Color::Yellow) } else { Style::new() };
+    let ended = rates.is_some_and(|rates| rates.leases_ended > 0);
     let ended = if ended { Style::new().fg(Color::Red) } else { Style::new() };
     let figures = [
-        figure("held", text::grouped(sample.totals.held), Style::new()),
-        figure("waiting", text::grouped(sample.totals.waiting), waiting),
+        figure("held", text::grouped(totals.held), Style::new()),
+        figure("waiting", text::grouped(totals.waiting), waiting),
         figure("hand-offs", rate(|rates| rates.handed_off), Style::new().fg(Color::Cyan)),
         figure("acquired", rate(|rates| rates.acquired), Style::new()),
         figure("leases ended", rate(|rates| rates.leases_ended), ended),
@@ -83,32 +104,25 @@ fn draw_totals(frame: &mut Frame<'_>, area: Rect, state: &State) {
 }
 
 fn draw_locks(frame: &mut Frame<'_>, area: Rect, state: &mut State, now: Instant) {
-    let error = state.error.as_ref().map(|(why, _)| why.clone());
-    match &state.sample {
-        None => {
-            let line = error.unwrap_or_else(|| "querying the server ...".to_owned());
-            frame.render_widget(Paragraph::new(format!("\n {line}")).wrap(Wrap { trim: false }), area);
-        }
-        Some(sample) if sample.locks.is_empty() => {
-            let line = error.unwrap_or_else(|| match sample.totals.held {
-                0 => "No lock is held.".to_owned(),
-                held => format!("{} held, and nobody waits.", text::grouped(held)),
-            });
-            frame.render_widget(titled(LOCKS_TITLE), area);
-            let [_, inner] = Layout::vertical([Constraint::Length(2), Constraint::Min(1)]).areas(area);
-            frame.render_widget(Paragraph::new(format!(" {line}")).wrap(Wrap { trim: false }), inner);
-        }
-        Some(sample) => {
-            let title = error.unwrap_or_else(|| LOCKS_TITLE.to_owned());
-            let table = lock_table(&title, state, sample, state.age_ms(now))
+    let line = match &state.shown {
+        Some(shown) if !shown.rows.is_empty() => {
+            let table = lock_table(state, shown, now)
                 .row_highlight_style(Style::new().bold().bg(Color::Indexed(237)))
                 .highlight_symbol("> ");
             frame.render_stateful_widget(table, area, &mut state.selection);
+            return;
         }
-    }
+        Some(Shown { totals: Totals { held: 0, .. }, .. }) => " No lock is held.".to_owned(),
+        Some(shown) => format!(" {} held, and nobody waits.", text::grouped(shown.totals.held)),
+        None if matches!(state.health(), Health::Connecting) => " querying the server ...".to_owned(),
+        None => String::new(),
+    };
+    frame.render_widget(titled(LOCKS_TITLE), area);
+    let [_, inner] = Layout::vertical([Constraint::Length(2), Constraint::Min(1)]).areas(area);
+    frame.render_widget(Line::from(line), inner);
 }
 
-fn lock_table(title: &str, state: &State, sample: &Sample, age: u64) -> Table<'static> {
+fn lock_table(state: &State, shown: &Shown, now: Instant) -> Table<'static> {
     let mark = |order: Order, name: &str| {
         let mark = if state.order == order { "▾" } else { "" };
         format!("{name}{mark}")
@@ -121,7 +135,8 @@ fn lock_table(title: &str, state: &State, sample: &Sample, age: u64) -> Table<'s
         (left("MODE"), MODE),
         (right(mark(Order::Lease, "LEASE LEFT")), LEASE),
     ];
-    let rows = sample.locks.iter().map(|(lock, held)| {
+    let rows = shown.rows.iter().map(|Row { lock, held, at }| {
+        let age = state.age_ms(*at, now);
         let holder = held.as_ref().and_then(|lock| lock.holders.first());
         let owner = holder.map(|holder| &holder.owner).or(lock.holder.as_ref());
         let holders = match held.as_ref().map_or(1, |lock| lock.holding) {
@@ -139,24 +154,24 @@ fn lock_table(title: &str, state: &State, sample: &Sample, age: u64) -> Table<'s
             right(holder.map_or_else(String::new, |holder| lease(holder, age))),
         ]
     });
-    table(title, columns, rows)
+    table(LOCKS_TITLE, columns, rows)
 }
 
 fn draw_queue(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
-    let focus = state.sample.as_ref().and_then(|sample| sample.focus.as_ref());
     let wanted = state.focus();
-    let Some((key, held)) = focus.filter(|(key, _)| Some(key) == wanted.as_ref()) else {
+    let focus = state.shown.as_ref().and_then(|shown| shown.focus.as_ref());
+    let Some(Focus { key, lock, at }) = focus.filter(|focus| Some(&focus.key) == wanted.as_ref()) else {
         frame.render_widget(titled(&text::show(&wanted.unwrap_or_default())), area);
         return;
     };
-    let Some(lock) = held else {
+    let Some(lock) = lock else {
         let block = titled(&text::show(key));
         let inner = block.inner(area);
         frame.render_widget(block, area);
         frame.render_widget(Paragraph::new("\n Nobody holds this lock now."), inner);
         return;
     };
-    let age = state.age_ms(now);
+    let age = state.age_ms(*at, now);
     // Each table has two additional lines, for its title and its head. If the area is too small for both tables, the
     // table of the waiters gets at most half of the area.
     let lines = |rows: usize| u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(2);
@@ -221,8 +236,8 @@ fn table<const COLUMNS: usize>(
     rows: impl Iterator<Item = [Cell<'static>; COLUMNS]>,
 ) -> Table<'static> {
     let (head, widths): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
-    Table::new(rows.map(Row::new), widths)
-        .header(Row::new(head).style(Style::new().add_modifier(Modifier::DIM)))
+    Table::new(rows.map(widgets::Row::new), widths)
+        .header(widgets::Row::new(head).style(Style::new().add_modifier(Modifier::DIM)))
         .block(titled(title))
 }
 

@@ -4,12 +4,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use redis::{Cmd, Connection, ConnectionInfo, FromRedisValue, ProtocolVersion, PushKind, RedisError, Value};
+use redis::{Cmd, Connection, FromRedisValue, PushKind, RedisError, Value};
 
 use super::event_classes;
 use super::fact::{Fact, What};
@@ -17,9 +16,9 @@ use super::history::{History, Occasion, Reading};
 use super::published::{Change, Published};
 use crate::failure::Failure;
 use crate::locks::{Lock, TYPE, info_command, is_about_a_key};
+use crate::output;
+use crate::primaries::Primary;
 use crate::server::Server;
-
-const REPLY_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long the listener waits for events before it tests the connection.
 const IDLE: Duration = Duration::from_secs(1);
@@ -84,13 +83,13 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Connects to a primary and subscribes. Fails if the server does not have the module.
-    pub(super) fn connect(info: ConnectionInfo, shared: Arc<Shared>) -> Result<Self, Failure> {
-        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let prefix = format!("__keyspace@{}__:", settings.db()).into_bytes();
-        let server = Server::new(info.set_redis_settings(settings))?;
-        let mut connection = server.connect(REPLY_LIMIT)?;
-        server.require_module(&mut connection)?;
+    /// Connects to a primary and subscribes. Fails if the server does not have the module, or if the user lacks a right
+    /// that the watcher needs.
+    pub(super) fn connect(server: &Server, shared: Arc<Shared>) -> Result<Self, Failure> {
+        let server = server.with_resp3()?;
+        let (connection, warning) = server.connect_with_module()?;
+        warning.iter().for_each(|warning| output::complain(warning));
+        let prefix = format!("__keyspace@{}__:", server.info().redis_settings().db()).into_bytes();
         let node = Arc::from(server.address());
         let mut listener = Self {
             connection,
@@ -104,19 +103,26 @@ impl Listener {
             since: SystemTime::now(),
             cursor: Vec::new(),
         };
+        match listener.start() {
+            Ok(()) => Ok(listener),
+            Err(error) => Err(listener.server.failure(&error)),
+        }
+    }
+
+    fn start(&mut self) -> Result<(), RedisError> {
         // The setting is checked before the subscription, so that the server publishes the events of all changes after
         // the subscription.
-        listener.lacking = listener.check_events()?;
-        listener.subscribe()?;
-        Ok(listener)
+        self.lacking = self.check_events()?;
+        self.subscribe()?;
+        self.check_rights()
     }
 
     /// Fails if the user lacks a right that the watcher needs.
-    pub(super) fn check_rights(&mut self) -> Result<(), Failure> {
+    fn check_rights(&mut self) -> Result<(), RedisError> {
         self.call::<()>(&redis::cmd("PING"))?;
         self.call::<Value>(redis::cmd("SCAN").arg(0).arg("COUNT").arg(1))?;
         match self.call::<Value>(&info_command(&self.shared.pattern, 1, None)) {
-            Err(error) if error.code() == Some("NOPERM") && !is_about_a_key(&error) => Err(error.into()),
+            Err(error) if error.code() == Some("NOPERM") && !is_about_a_key(&error) => Err(error),
             _ => Ok(()),
         }
     }
@@ -126,11 +132,7 @@ impl Listener {
         self.lacking.as_deref()
     }
 
-    pub(super) fn address(&self) -> &str {
-        &self.node
-    }
-
-    fn subscribe(&mut self) -> Result<(), Failure> {
+    fn subscribe(&mut self) -> Result<(), RedisError> {
         let pattern = [self.prefix.as_slice(), &self.shared.pattern].concat();
         self.connection.send_packed_command(&redis::cmd("PSUBSCRIBE").arg(pattern).get_packed_command())?;
         // The reply to PSUBSCRIBE is a push message, or an error.
@@ -138,14 +140,14 @@ impl Listener {
         // A flush has no event. With OPTIN, the server sends an invalidation message only for a flush. If the user has
         // no right to CLIENT TRACKING, the watcher notices a flush only when it reads the locks again.
         match self.call::<Value>(redis::cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN")) {
-            Err(error) if error.code().is_none() => Err(error.into()),
+            Err(error) if error.code().is_none() => Err(error),
             _ => Ok(()),
         }
     }
 
     /// If the server does not publish the needed events, changes the setting with `--configure`. Without `--configure`,
     /// returns advice to the user.
-    fn check_events(&mut self) -> Result<Option<String>, Failure> {
+    fn check_events(&mut self) -> Result<Option<String>, RedisError> {
         let get = redis::cmd("CONFIG").arg("GET").arg(SETTING).to_owned();
         let value = match self.call::<HashMap<String, String>>(&get) {
             // A user without the right to CONFIG GET may still receive events.
@@ -168,12 +170,16 @@ impl Listener {
         )))
     }
 
-    /// Watches until the supervisor stops the listener. Fails if the connection breaks.
-    pub(super) fn run(mut self, occasion: Occasion, stop: &AtomicBool) -> Result<(), Failure> {
+    /// Watches for as long as the server is a primary. Fails if the connection breaks.
+    pub(super) fn run(mut self, occasion: Occasion, primary: &Primary) -> Result<(), Failure> {
+        self.watch(occasion, primary).map_err(|error| self.server.failure(&error))
+    }
+
+    fn watch(&mut self, occasion: Occasion, primary: &Primary) -> Result<(), RedisError> {
         self.read_all(occasion)?;
         let mut checked = Instant::now();
         let mut setting_checked = Instant::now();
-        while !stop.load(Ordering::Relaxed) {
+        while primary.is_current() {
             if self.pending.is_empty() && !self.is_flushed {
                 self.wait()?;
             }
@@ -194,25 +200,25 @@ impl Listener {
     }
 
     /// Waits for an event. If no event arrives within [`IDLE`], tests the connection.
-    fn wait(&mut self) -> Result<(), Failure> {
+    fn wait(&mut self) -> Result<(), RedisError> {
         self.connection.set_read_timeout(Some(IDLE))?;
         let received = self.connection.recv_response();
-        self.connection.set_read_timeout(Some(REPLY_LIMIT))?;
+        self.connection.set_read_timeout(Some(self.server.patience()))?;
         match received {
-            Ok(Value::Push { kind, data }) => Ok(self.note(&kind, &data)?),
+            Ok(Value::Push { kind, data }) => self.note(&kind, &data),
             // After a timeout, the redis crate takes the next reply for a late reply and drops it. So the listener
             // sends PING twice.
             Err(error) if error.is_timeout() => {
                 self.connection.send_packed_command(&redis::cmd("PING").get_packed_command())?;
-                Ok(self.call::<()>(&redis::cmd("PING"))?)
+                self.call::<()>(&redis::cmd("PING"))
             }
-            Ok(other) => Err(Failure::new(format!("the server at {} sent {other:?}", self.node))),
-            Err(error) => Err(error.into()),
+            Ok(other) => Err(io::Error::other(format!("unexpected reply {other:?}")).into()),
+            Err(error) => Err(error),
         }
     }
 
     /// Reads some locks whose last reading is too old.
-    fn check_next(&mut self) -> Result<(), Failure> {
+    fn check_next(&mut self) -> Result<(), RedisError> {
         let cursor = std::mem::take(&mut self.cursor);
         let stale = Some((&*self.node, MAX_AGE));
         let (keys, next) = self.shared.history().keys_after(&cursor, CHECKED, stale);
@@ -221,7 +227,7 @@ impl Listener {
     }
 
     /// Prints a message when the server stops publishing the needed events.
-    fn check_setting(&mut self) -> Result<(), Failure> {
+    fn check_setting(&mut self) -> Result<(), RedisError> {
         let lacking = self.check_events()?;
         if self.lacking.is_none()
             && let Some(command) = &lacking
@@ -234,7 +240,7 @@ impl Listener {
 
     /// Reads all locks of the server. If the listener has connected again, this function then also reads the known
     /// locks that the server lacks.
-    fn read_all(&mut self, occasion: Occasion) -> Result<(), Failure> {
+    fn read_all(&mut self, occasion: Occasion) -> Result<(), RedisError> {
         let mut read = HashSet::new();
         let mut cursor = 0_u64;
         loop {
@@ -257,7 +263,7 @@ impl Listener {
     }
 
     /// Reads all known locks except these.
-    fn read_known(&mut self, occasion: Occasion, except: &HashSet<Vec<u8>>) -> Result<(), Failure> {
+    fn read_known(&mut self, occasion: Occasion, except: &HashSet<Vec<u8>>) -> Result<(), RedisError> {
         let mut cursor = Some(Vec::new());
         while let Some(after) = cursor {
             let (mut keys, next) = self.shared.history().keys_after(&after, CHECKED, None);
@@ -268,12 +274,12 @@ impl Listener {
         Ok(())
     }
 
-    fn read_pending(&mut self) -> Result<(), Failure> {
+    fn read_pending(&mut self) -> Result<(), RedisError> {
         let keys = self.pending.keys().take(BATCH).cloned().collect();
         self.read_keys(keys, Occasion::Watching)
     }
 
-    fn read_keys(&mut self, keys: Vec<Vec<u8>>, occasion: Occasion) -> Result<(), Failure> {
+    fn read_keys(&mut self, keys: Vec<Vec<u8>>, occasion: Occasion) -> Result<(), RedisError> {
         for batch in keys.chunks(BATCH) {
             let mut request = Vec::new();
             for key in batch {
@@ -297,7 +303,7 @@ impl Listener {
         key: &[u8],
         reply: Result<Option<Lock>, RedisError>,
         occasion: Occasion,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RedisError> {
         let published = self.pending.remove(key).unwrap_or_default();
         let (lock, is_other_type) = match reply {
             Ok(lock) => (lock, false),
@@ -310,7 +316,7 @@ impl Listener {
                 // The periodic check reads the lock again later.
                 Some("TRYAGAIN" | "CLUSTERDOWN") => return Ok(()),
                 Some("NOPERM") if is_about_a_key(&error) => return Ok(()),
-                _ => return Err(error.into()),
+                _ => return Err(error),
             },
         };
         let reading = Reading {

@@ -31,11 +31,10 @@ use signal_hook::iterator::Signals;
 
 use crate::failure::Failure;
 use crate::json;
-use crate::primaries::ServerUrl;
+use crate::primaries::Servers;
 use fact::Fact;
 use history::History;
 use listener::Shared;
-use supervisor::Supervisor;
 
 /// How many lines may wait for the output.
 const LINES: usize = 1_000;
@@ -67,7 +66,7 @@ pub(crate) struct Watch {
     json: bool,
 
     #[command(flatten)]
-    server: ServerUrl,
+    servers: Servers,
 }
 
 impl Watch {
@@ -80,8 +79,7 @@ impl Watch {
             history: Mutex::new(History::new(self.renewals)),
             facts: sender,
         };
-        let supervisor = Supervisor::start(self.server, Arc::new(shared))?;
-        thread::Builder::new().name("supervisor".into()).spawn(move || supervisor.run())?;
+        supervisor::start(self.servers, Arc::new(shared))?;
         match print(&facts, self.json) {
             Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
             _ => Ok(ExitCode::SUCCESS),

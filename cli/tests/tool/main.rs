@@ -8,6 +8,7 @@
 )]
 
 mod demo;
+mod failures;
 mod read;
 mod run;
 mod terminal;

@@ -1,8 +1,9 @@
 //! Tests of `lockward top` and of prompts, in a real terminal.
 
+use crate::failures::Primaries;
 use crate::terminal::Terminal;
 use crate::url;
-use lockward_tests::{Cluster, Reply, Server, Setup, eventually, slot_of};
+use lockward_tests::{Client, Cluster, Reply, Server, Setup, eventually, slot_of};
 
 const TOOL: &str = env!("CARGO_BIN_EXE_lockward");
 
@@ -100,6 +101,68 @@ fn top_follows_a_failover_of_a_cluster() {
     let mut b = replica.client();
     b.ask(&format!("{key} B PX 600000 BLOCK 0"));
     terminal.see(&format!("> {key} "));
+}
+
+#[test]
+fn top_shows_the_primaries_that_answer_and_names_the_others() {
+    let primaries = Primaries::start();
+    let waiters: Vec<Client> = primaries.waiters();
+    let url = primaries.url();
+    let Some(terminal) = Terminal::start(80, 24, &format!("{TOOL} top --patience 500ms --url {url}")) else {
+        return;
+    };
+    terminal.see("held 3   waiting 3 ");
+    primaries.cluster.nodes()[1].freeze();
+    terminal.see(" 2 of 3 answer");
+    terminal.see(&format!("cannot reach a Redis server at {}: no answer within 500ms", primaries.address(1)));
+    terminal.see("held 2   waiting 2 ");
+    let text = terminal.text();
+    let shows = |key: &String| text.lines().any(|line| line.split_whitespace().any(|word| word == key));
+    assert_eq!(primaries.keys.iter().map(shows).collect::<Vec<_>>(), [true, false, true], "{text}");
+    primaries.cluster.nodes()[1].thaw();
+    terminal.see("held 3   waiting 3 ");
+    terminal.see(" connected");
+    drop(waiters);
+}
+
+#[test]
+fn top_starts_while_a_primary_does_not_answer_and_follows_its_failover() {
+    let cluster = Cluster::start();
+    let primary = cluster.owner(slot_of("k"));
+    let replica = cluster.replica_of(primary);
+    let seed = cluster.owner_and_other("k").1;
+    primary.freeze();
+    let url = format!("redis+cluster://127.0.0.1:{},127.0.0.1:{}", primary.port(), seed.port());
+    let Some(terminal) = Terminal::start(80, 24, &format!("{TOOL} top --patience 1s --url {url}")) else {
+        return;
+    };
+    terminal.see(" 2 of 3 answer");
+    // The cluster promotes the replica, and then top shows it in place of the former primary.
+    terminal.see(" connected");
+    let mut a = replica.client();
+    a.acquire("k A PX 600000");
+    let _b = replica.waiter("k B BLOCK 0");
+    terminal.see("> k ");
+}
+
+#[test]
+fn top_on_a_narrow_terminal_names_the_server_that_does_not_answer() {
+    let server = Server::start();
+    server.freeze();
+    let command = format!("{TOOL} top --patience 200ms --url {}", url(&server));
+    let Some(terminal) = Terminal::start(40, 12, &command) else { return };
+    terminal.see(&format!("127.0.0.1:{}:", server.port()));
+    terminal.see("no answer within 200ms");
+    server.thaw();
+    terminal.see("No lock is held.");
+}
+
+#[test]
+fn top_on_a_replica_reports_that_it_does_not_know_the_waiters() {
+    let (primary, _a, _b) = Server::start_contended();
+    let replica = Server::start_replica_of(&primary);
+    let Some(terminal) = Terminal::start(120, 24, &top(&replica)) else { return };
+    terminal.see(&format!("127.0.0.1:{} is a replica, so it does not know the waiters.", replica.port()));
 }
 
 #[test]

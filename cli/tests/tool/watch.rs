@@ -1,7 +1,8 @@
 //! Tests of `lockward watch`.
 
+use crate::failures::Primaries;
 use crate::{Process, lockward, output, soon_in, url};
-use lockward_tests::{Cluster, Reply, Server, Setup, eventually, free_port, slot_of, soon};
+use lockward_tests::{Cluster, Reply, Sentinels, Server, Setup, eventually, free_port, slot_of, soon};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
@@ -341,7 +342,7 @@ fn each_documented_right_is_necessary() {
         let rule = format!("ACL SETUSER u reset on >secret ~* {}", others.join(" "));
         assert_eq!(server.client().call(rule), Reply::ok());
         let (code, _, said) = refused(&format!("redis://u:secret@127.0.0.1:{}", server.port()));
-        assert!(code == 2 && said.contains("NoPerm"), "without {without}: {code:?} {said}");
+        assert!(code == 2 && said.contains("NOPERM"), "without {without}: {code:?} {said}");
     }
 }
 
@@ -517,6 +518,57 @@ fn ctrl_c_ends_watch_with_0() {
     let mut watcher = Watcher::start(&server, &[]);
     watcher.process.send("INT");
     assert_eq!(watcher.process.code(), Some(0));
+}
+
+#[test]
+fn watch_starts_while_a_primary_of_a_cluster_does_not_answer() {
+    let primaries = Primaries::start();
+    let [first, hung, _] = primaries.cluster.nodes() else { panic!("three nodes") };
+    hung.freeze();
+    let watcher = Watcher::start_at(&primaries.url(), &["--patience", "500ms"]);
+    let address = primaries.address(1);
+    let reason = format!("cannot reach a Redis server at {address}: no answer within 500ms");
+    assert_eq!(
+        watcher.see("disconnected"),
+        format!("disconnected  {reason}; events may be missed from now on")
+    );
+    see_subscriber(first);
+    first.client().call(format!("LOCK.RELEASE {} A", primaries.keys[0]));
+    watcher.see(&format!("{}  released  A", primaries.keys[0]));
+    hung.thaw();
+    watcher.see(&format!("connected  {address}: events may have been missed"));
+    watcher.see(&format!("{}  acquired  A", primaries.keys[1]));
+    assert_eq!(watcher.lines().iter().filter(|line| line.contains("disconnected")).count(), 1);
+}
+
+#[test]
+fn a_primary_that_hangs_does_not_delay_the_events_of_others() {
+    let primaries = Primaries::start();
+    let [first, hung, _] = primaries.cluster.nodes() else { panic!("three nodes") };
+    let watcher = Watcher::start_at(&primaries.url(), &["--patience", "500ms"]);
+    primaries.cluster.nodes().iter().for_each(see_subscriber);
+    hung.freeze();
+    watcher.see(&format!("disconnected  cannot reach a Redis server at {}", primaries.address(1)));
+    first.client().call("CLIENT KILL TYPE pubsub");
+    watcher.see(&format!("connected  {}: events may have been missed", primaries.address(0)));
+    let token = first.client().acquire(&format!("{} A", primaries.keys[0])).token;
+    assert!(token > 0);
+}
+
+#[test]
+fn silent_sentinels_do_not_disconnect_watch() {
+    let primary = Server::start();
+    let sentinels = Sentinels::watch(&primary, 0);
+    let watcher = Watcher::start_at(&sentinels.url(), &["--patience", "200ms"]);
+    see_subscriber(&primary);
+    sentinels.all().iter().for_each(Server::freeze);
+    // watch looks for other primaries every 5 seconds.
+    let mut client = primary.client();
+    client.acquire("k A PX 7000");
+    watcher.see("k  lost  A");
+    assert!(!watcher.lines().iter().any(|line| line.contains("connected")), "{:?}", watcher.lines());
+    client.call("CLIENT KILL TYPE pubsub");
+    watcher.see("connected  127.0.0.1:");
 }
 
 #[test]
