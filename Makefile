@@ -102,9 +102,6 @@ demo: build ## Show 50 clients that count to 5,000, with and without a lock, and
 examples: build ## Run the programs in examples/ against Redis and PostgreSQL.
 	@scripts/examples $(MODULE)
 
-play: build ## Show fencing: a client is stopped until its lease is over, and the store refuses its late write.
-	@scripts/examples $(MODULE) play
-
 torture: build ## Run 32 clients with faults for SECONDS (60), and check their records.
 	@cargo build --quiet --release -p lockward-torture
 	@target/release/torture --seconds $(SECONDS) $(TORTURE)

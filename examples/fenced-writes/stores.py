@@ -221,20 +221,11 @@ class PostgresTransaction(PostgresUnchecked):
 
 
 def connect_redis():
-    """Connects to REDIS_URL, with a read timeout longer than the clerks' BLOCK."""
+    """Connects to REDIS_URL."""
     url = os.environ.get("REDIS_URL", "redis://localhost:6379")
-    return redis.Redis.from_url(url, decode_responses=True, socket_timeout=30)
+    return redis.Redis.from_url(url, decode_responses=True)
 
 
 def connect_postgres():
     """Connects with the settings in PGHOST, PGUSER and the other environment variables of PostgreSQL."""
     return psycopg.connect(autocommit=True)
-
-
-def open_store(name):
-    return {
-        "redis-unchecked": lambda: RedisUnchecked(connect_redis()),
-        "redis": lambda: RedisHash(connect_redis()),
-        "postgres-unchecked": lambda: PostgresUnchecked(connect_postgres()),
-        "postgres": lambda: PostgresRow(connect_postgres()),
-    }[name]()
