@@ -22,8 +22,11 @@ impl Failure {
         Self { code: Some(code), ..self }
     }
 
-    /// The failures of several servers in one line.
+    /// The failures of all servers that were asked, in one line.
     pub(crate) fn all(failures: &[Self]) -> Self {
+        if failures.is_empty() {
+            return Self::new("no primary of the cluster serves the key");
+        }
         Self::new(failures.iter().map(|failure| &*failure.line).collect::<Vec<_>>().join("; "))
     }
 }

@@ -14,7 +14,7 @@ use crate::locks::{Lock, info_command};
 use crate::output;
 use crate::primaries::Servers;
 use crate::server::Server;
-use crate::text;
+use crate::text::{self, Column, Column::Left, Column::Right};
 
 /// Show who holds a lock and who waits for it
 ///
@@ -71,54 +71,54 @@ pub(crate) fn read(
     Ok((lock.ok_or_else(other_type)?, server, connection))
 }
 
+/// The columns of a table of holders.
+pub(crate) const HOLDERS: [Column; 6] =
+    [Left("HOLDER"), Left("MODE"), Right("HOLDS"), Right("TOKEN"), Right("LEASE LEFT"), Right("HELD FOR")];
+
+/// The columns of a table of waiters.
+pub(crate) const WAITERS: [Column; 6] =
+    [Right("NEXT"), Left("WAITER"), Left("MODE"), Right("WAITED"), Right("WAIT LEFT"), Right("CLIENT")];
+
+/// The cells of each holder. The reply with the holders is `age` milliseconds old.
+pub(crate) fn holder_rows(lock: &Lock, age: u64) -> impl Iterator<Item = [String; 6]> {
+    lock.holders.iter().map(move |holder| {
+        [
+            text::show(&holder.owner),
+            holder.mode.to_string(),
+            holder.holds.to_string(),
+            holder.token.to_string(),
+            duration::show_ms(holder.lease_left.saturating_sub(age)),
+            duration::show_ms(holder.held_for.saturating_add(age)),
+        ]
+    })
+}
+
+/// The cells of each waiter. The reply with the waiters is `age` milliseconds old.
+pub(crate) fn waiter_rows(lock: &Lock, age: u64) -> impl Iterator<Item = [String; 6]> {
+    (1_u64..).zip(lock.queue.iter().flatten()).map(move |(position, waiter)| {
+        let left = |ms: u64| duration::show_ms(ms.saturating_sub(age));
+        [
+            position.to_string(),
+            text::show(&waiter.owner),
+            waiter.mode.to_string(),
+            duration::show_ms(waiter.waited.saturating_add(age)),
+            waiter.wait_left.map_or_else(|| "no limit".to_owned(), left),
+            waiter.client_id.to_string(),
+        ]
+    })
+}
+
 /// A table of the holders and a table of the waiters.
 pub(crate) fn tables(key: &[u8], lock: &Lock) -> String {
-    let holders: Vec<_> = lock
-        .holders
-        .iter()
-        .map(|holder| {
-            [
-                text::show(&holder.owner),
-                holder.mode.to_string(),
-                holder.holds.to_string(),
-                holder.token.to_string(),
-                duration::show_ms(holder.lease_left),
-                duration::show_ms(holder.held_for),
-            ]
-        })
-        .collect();
-    let mut tables = format!("{}\n\n", lock.title(key));
-    tables += &text::table(
-        ["HOLDER", "MODE", "HOLDS", "TOKEN", "LEASE LEFT", "HELD FOR"],
-        [false, false, true, true, true, true],
-        &holders,
-    );
-    add_more(&mut tables, lock.holding, holders.len());
-    let shown = lock.queue.as_deref().unwrap_or_default();
-    if shown.is_empty() {
+    let mut tables = format!("{}\n\n{}", lock.title(key), text::table(HOLDERS, holder_rows(lock, 0)));
+    add_more(&mut tables, lock.holding, lock.holders.len());
+    let shown = lock.queue.iter().flatten().count();
+    if shown == 0 {
         tables += &format!("\n{} waiting\n", lock.waiters);
         return tables;
     }
-    let queue: Vec<_> = (1..)
-        .zip(shown)
-        .map(|(position, waiter): (u64, _)| {
-            [
-                position.to_string(),
-                text::show(&waiter.owner),
-                waiter.mode.to_string(),
-                duration::show_ms(waiter.waited),
-                waiter.wait_left.map_or_else(|| "no limit".to_owned(), duration::show_ms),
-                waiter.client_id.to_string(),
-            ]
-        })
-        .collect();
-    tables.push('\n');
-    tables += &text::table(
-        ["NEXT", "WAITER", "MODE", "WAITED", "WAIT LEFT", "CLIENT"],
-        [true, false, false, true, true, true],
-        &queue,
-    );
-    add_more(&mut tables, lock.waiters, queue.len());
+    tables += &format!("\n{}", text::table(WAITERS, waiter_rows(lock, 0)));
+    add_more(&mut tables, lock.waiters, shown);
     tables
 }
 

@@ -15,7 +15,7 @@ use crate::json;
 use crate::locks::{Contended, Lock, TYPE, read_all, read_contended};
 use crate::output;
 use crate::primaries::Servers;
-use crate::text;
+use crate::text::{self, Column::Left, Column::Right};
 
 /// How many keys the server scans before it serves other clients again.
 const SCAN_COUNT: u64 = 1_000;
@@ -59,18 +59,15 @@ struct LockWithKey {
 impl Ls {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         let holders = if self.json { JSON_HOLDERS } else { 1 };
-        let (found, failures) = match self.top {
-            Some(count) => {
-                let answers =
-                    self.servers.ask(move |connection| read_contended(connection, count, holders))?;
-                (most_contended(answers.all, count), answers.failures)
-            }
-            None => {
-                let pattern = self.pattern.map(OsString::into_vec);
-                let answers =
-                    self.servers.ask(move |connection| scan(connection, pattern.as_deref(), holders))?;
-                (sorted(answers.all), answers.failures)
-            }
+        let (found, failures) = if let Some(count) = self.top {
+            let (found, failures) =
+                self.servers.ask(move |connection| read_contended(connection, count, holders))?;
+            (most_contended(found, count), failures)
+        } else {
+            let pattern = self.pattern.map(OsString::into_vec);
+            let (found, failures) =
+                self.servers.ask(move |connection| scan(connection, pattern.as_deref(), holders))?;
+            (sorted(found), failures)
         };
         let lines = || found.iter().map(|lock| Ok(json::line(lock)? + "\n"));
         output::print(&if self.json {
@@ -147,10 +144,7 @@ fn table(found: &[LockWithKey]) -> String {
             lock.waiters.to_string(),
         ]
     };
-    let rows: Vec<_> = found.iter().map(row).collect();
-    text::table(
-        ["LOCK", "HOLDER", "MODE", "HOLDS", "LEASE LEFT", "WAITERS"],
-        [false, false, false, true, true, true],
-        &rows,
-    )
+    let columns =
+        [Left("LOCK"), Left("HOLDER"), Left("MODE"), Right("HOLDS"), Right("LEASE LEFT"), Right("WAITERS")];
+    text::table(columns, found.iter().map(row))
 }

@@ -88,13 +88,6 @@ pub(crate) struct Servers {
     patience: Duration,
 }
 
-/// The answers of the primaries to one question.
-pub(crate) struct Answers<T> {
-    pub(crate) all: Vec<T>,
-    /// The failures of the primaries that did not answer. Empty if `all` is complete.
-    pub(crate) failures: Vec<Failure>,
-}
-
 impl Servers {
     /// Fails if the URL or a certificate is not valid.
     pub(crate) fn check(&self) -> Result<(), Failure> {
@@ -149,36 +142,23 @@ impl Servers {
             servers.into_iter().map(|info| Server::new(info, self.patience)).collect();
         let answers = ask_all(servers?, move |server| {
             let mut connection = server.connect()?;
-            ask(server.info(), &mut connection).map_err(|error| server.failure(&error))
+            ask(server.info(), &mut connection).map(Some).map_err(|error| server.failure(&error))
         })?;
-        let mut failures = Vec::new();
-        for (_, answer) in answers {
-            match answer {
-                Ok(answer) => return Ok(answer),
-                Err(failure) => failures.push(failure),
-            }
-        }
-        Err(Failure::all(&failures))
+        answers.first()
     }
 
-    /// Asks all primaries at the same time. Fails if no primary answers.
+    /// Asks all primaries at the same time. Returns the answers, and the failures of the primaries that did not answer.
+    /// Fails if no primary answers.
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         ask: impl Fn(&mut Connection) -> Result<T, RedisError> + Clone + Send + 'static,
-    ) -> Result<Answers<T>, Failure> {
+    ) -> Result<(Vec<T>, Vec<Failure>), Failure> {
         let answers = ask_all(self.primaries()?, move |server| {
             let (mut connection, warning) = server.connect_with_module()?;
             warning.iter().for_each(|warning| output::complain(warning));
             ask(&mut connection).map_err(|error| server.failure(&error))
         })?;
-        let (mut all, mut failures) = (Vec::new(), Vec::new());
-        for (_, answer) in answers {
-            match answer {
-                Ok(answer) => all.push(answer),
-                Err(failure) => failures.push(failure),
-            }
-        }
-        if all.is_empty() { Err(Failure::all(&failures)) } else { Ok(Answers { all, failures }) }
+        answers.all()
     }
 
     /// Asks all primaries at the same time about one key. Returns the answer of the primary that serves the key, and a
@@ -189,24 +169,14 @@ impl Servers {
     ) -> Result<(T, Server, Connection), Failure> {
         let answers = ask_all(self.primaries()?, move |server| {
             let (mut connection, warning) = server.connect_with_module()?;
-            match ask(&mut connection) {
-                Err(error) if error.code() == Some("MOVED") => Ok(Err(server.failure(&error))),
-                answer => {
-                    let answer = answer.map_err(|error| server.failure(&error))?;
-                    warning.iter().for_each(|warning| output::complain(warning));
-                    Ok(Ok((answer, connection)))
-                }
-            }
+            let answer = match ask(&mut connection) {
+                Err(error) if error.code() == Some("MOVED") => return Ok(None),
+                answer => answer.map_err(|error| server.failure(&error))?,
+            };
+            warning.iter().for_each(|warning| output::complain(warning));
+            Ok(Some((answer, server.clone(), connection)))
         })?;
-        let (mut moved, mut failures) = (None, Vec::new());
-        for (server, answer) in answers {
-            match answer {
-                Ok(Ok((answer, connection))) => return Ok((answer, server, connection)),
-                Ok(Err(failure)) => moved = Some(failure),
-                Err(failure) => failures.push(failure),
-            }
-        }
-        Err(moved.filter(|_| failures.is_empty()).unwrap_or_else(|| Failure::all(&failures)))
+        answers.first()
     }
 
     /// Starts a thread that looks for other primaries every few seconds, and after each failure of a primary. `found` gets

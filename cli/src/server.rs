@@ -115,22 +115,52 @@ impl Server {
     }
 }
 
-/// Asks all servers at the same time, each server in a thread of its own. Returns the servers with their answers, in
-/// the order in which they answer.
+/// Asks all servers at the same time, each server in a thread of its own.
 pub(crate) fn ask_all<T: Send + 'static>(
     servers: Vec<Server>,
     ask: impl Fn(&Server) -> Result<T, Failure> + Clone + Send + 'static,
-) -> io::Result<Receiver<(Server, Result<T, Failure>)>> {
+) -> io::Result<Answers<T>> {
     let (sender, answers) = mpsc::channel();
     for server in servers {
         let (sender, ask) = (sender.clone(), ask.clone());
         thread::Builder::new().name("ask".into()).spawn(move || {
-            let answer = ask(&server);
             // Nobody receives this answer if an earlier answer was enough.
-            let _ = sender.send((server, answer));
+            let _ = sender.send(ask(&server));
         })?;
     }
-    Ok(answers)
+    Ok(Answers(answers))
+}
+
+/// The answers of servers, in the order in which they arrive.
+pub(crate) struct Answers<T>(Receiver<Result<T, Failure>>);
+
+impl<T> Answers<T> {
+    /// The answers, and the failures of the servers that did not answer. Fails if no server answers.
+    pub(crate) fn all(self) -> Result<(Vec<T>, Vec<Failure>), Failure> {
+        let (mut answers, mut failures) = (Vec::new(), Vec::new());
+        for answer in self.0 {
+            match answer {
+                Ok(answer) => answers.push(answer),
+                Err(failure) => failures.push(failure),
+            }
+        }
+        if answers.is_empty() { Err(Failure::all(&failures)) } else { Ok((answers, failures)) }
+    }
+}
+
+impl<T> Answers<Option<T>> {
+    /// The first answer that is not `None`. Does not wait for the other servers.
+    pub(crate) fn first(self) -> Result<T, Failure> {
+        let mut failures = Vec::new();
+        for answer in self.0 {
+            match answer.transpose() {
+                Some(Ok(answer)) => return Ok(answer),
+                Some(Err(failure)) => failures.push(failure),
+                None => {}
+            }
+        }
+        Err(Failure::all(&failures))
+    }
 }
 
 /// Sends commands in one request. Fails at the first reply that does not arrive. A pipeline of the redis crate would then

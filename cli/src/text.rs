@@ -1,6 +1,8 @@
 //! Text for the terminal: keys and owners, numbers and tables. Keys and owners are arbitrary bytes, and must not send
 //! control characters to the terminal.
 
+use console::Alignment;
+
 /// Returns the name as text. Control characters and bytes that are not UTF-8 are escaped: `\x1b`.
 pub(crate) fn show(name: &[u8]) -> String {
     let mut shown = String::with_capacity(name.len());
@@ -31,24 +33,32 @@ pub(crate) fn grouped(count: u64) -> String {
     }
 }
 
-/// A table. Each column is as wide as its widest cell, and aligned to the right where `right` is true.
-pub(crate) fn table<const N: usize>(head: [&str; N], right: [bool; N], rows: &[[String; N]]) -> String {
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column)).map(String::as_str);
-        cells.chain(head.get(column).copied()).map(console::measure_text_width).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..N).map(width).collect();
-    let line = |cells: [&str; N]| {
-        let mut line = String::new();
-        for ((cell, width), right) in cells.into_iter().zip(&widths).zip(right) {
-            let pad = " ".repeat(width.saturating_sub(console::measure_text_width(cell)));
-            let (before, after) = if right { (pad.as_str(), "") } else { ("", pad.as_str()) };
-            line += &format!("{before}{cell}{after}  ");
+/// The head of a column, and the side on which the cells of the column are aligned.
+#[derive(Clone, Copy)]
+pub(crate) enum Column {
+    Left(&'static str),
+    Right(&'static str),
+}
+
+/// A table. Each column is as wide as its widest cell.
+pub(crate) fn table<const N: usize>(columns: [Column; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let head = columns.map(|(Column::Left(head) | Column::Right(head))| head.to_owned());
+    let lines: Vec<[String; N]> = std::iter::once(head).chain(rows).collect();
+    let mut widths = [0; N];
+    for line in &lines {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = console::measure_text_width(cell).max(*width);
         }
-        format!("{}\n", line.trim_end())
-    };
-    let body = rows.iter().map(|row| line(row.each_ref().map(String::as_str)));
-    std::iter::once(line(head)).chain(body).collect()
+    }
+    let mut table = String::new();
+    for line in lines {
+        let cells = line.iter().zip(widths).zip(columns).map(|((cell, width), column)| match column {
+            Column::Left(_) => console::pad_str(cell, width, Alignment::Left, None),
+            Column::Right(_) => console::pad_str(cell, width, Alignment::Right, None),
+        });
+        table += &format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+    table
 }
 
 #[cfg(test)]
@@ -73,6 +83,7 @@ mod tests {
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
         let rows = [["a".into(), "10".into()], ["long".into(), "7".into()]];
-        assert_eq!(table(["k", "n"], [false, true], &rows), "k      n\na     10\nlong   7\n");
+        let columns = [Column::Left("k"), Column::Right("n")];
+        assert_eq!(table(columns, rows.into_iter()), "k      n\na     10\nlong   7\n");
     }
 }

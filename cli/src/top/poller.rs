@@ -52,11 +52,9 @@ pub(super) struct Events {
 pub(super) enum Update {
     /// No primary is known, for this reason.
     NoPrimary(String),
-    /// The server with this address has become a primary.
-    Found(String),
-    /// The server is a primary no more.
+    /// The server with this address is a primary no more.
     Gone(String),
-    /// The server has answered, or the poll failed for this reason.
+    /// The server with this address has answered, or the poll failed for this reason.
     Polled(String, Result<Box<Sample>, String>),
 }
 
@@ -82,7 +80,6 @@ impl Poller {
                 Ok(primary) => primary,
                 Err(failure) => return send(&sender, Update::NoPrimary(failure.to_string())),
             };
-            send(&sender, Update::Found(primary.server.address().to_owned()));
             let thread = PollerThread {
                 primary,
                 count,

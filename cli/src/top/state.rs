@@ -123,15 +123,12 @@ impl State {
             Update::NoPrimary(reason) => {
                 self.search_failure = Some(Problem::new(reason, self.search_failure.take()));
             }
-            Update::Found(address) => {
-                self.search_failure = None;
-                self.primaries.insert(address, Primary::default());
-            }
             Update::Gone(address) => {
                 self.primaries.remove(&address);
                 self.refresh();
             }
             Update::Polled(address, answer) => {
+                self.search_failure = None;
                 self.primaries.entry(address).or_default().update(answer, self.interval);
                 self.refresh();
             }

@@ -6,13 +6,14 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{self, Block, Borders, Cell, Paragraph, Table, Wrap};
+use ratatui::widgets::{self, Block, Borders, Paragraph, Table, Wrap};
 
 use super::poller::{Events, Totals};
 use super::state::{Focus, Health, Order, Page, Row, Shown, State};
 use crate::duration::{ms, show_ms};
-use crate::locks::{Holder, Lock};
-use crate::text;
+use crate::info;
+use crate::locks::Lock;
+use crate::text::{self, Column, Column::Left, Column::Right};
 
 /// The width of a mode: `10 of 100`.
 const MODE: Constraint = Constraint::Length(9);
@@ -123,18 +124,6 @@ fn draw_locks(frame: &mut Frame<'_>, area: Rect, state: &mut State, now: Instant
 }
 
 fn lock_table(state: &State, shown: &Shown, now: Instant) -> Table<'static> {
-    let mark = |order: Order, name: &str| {
-        let mark = if state.order == order { "▾" } else { "" };
-        format!("{name}{mark}")
-    };
-    let columns = [
-        (left(mark(Order::Name, "LOCK")), LOCK),
-        (right(mark(Order::Waiters, "WAITERS")), Constraint::Length(8)),
-        (right(mark(Order::LongestWait, "LONGEST WAIT")), Constraint::Length(13)),
-        (left("HOLDER"), Constraint::Fill(1)),
-        (left("MODE"), MODE),
-        (right(mark(Order::Lease, "LEASE LEFT")), LEASE),
-    ];
     let rows = shown.rows.iter().map(|Row { lock, held, at }| {
         let age = state.age_ms(*at, now);
         let holder = held.as_ref().and_then(|lock| lock.holders.first());
@@ -143,18 +132,34 @@ fn lock_table(state: &State, shown: &Shown, now: Instant) -> Table<'static> {
             1 => owner.map(|owner| text::show(owner)),
             holding => Some(format!("{} owners", text::grouped(holding))),
         };
-        let mode = held.as_ref().map_or_else(|| "-".to_owned(), |lock| lock.mode.to_string());
+        let or_none = |cell: Option<String>| Line::from(cell.unwrap_or_else(|| "-".to_owned()));
         let wait = lock.longest_wait.saturating_add(age);
+        let lease_left = holder.map(|holder| show_ms(holder.lease_left.saturating_sub(age)));
         [
-            left(text::show(&lock.key)),
-            right(Line::from(text::grouped(lock.waiters)).bold()),
-            right(Line::from(show_ms(wait)).style(wait_style(wait))),
-            left(holders.unwrap_or_else(|| "-".to_owned())),
-            left(mode),
-            right(holder.map_or_else(String::new, |holder| lease(holder, age))),
+            Line::from(text::show(&lock.key)),
+            Line::from(text::grouped(lock.waiters)).bold(),
+            Line::from(show_ms(wait)).style(wait_style(wait)),
+            or_none(holders),
+            or_none(held.as_ref().map(|lock| lock.mode.to_string())),
+            Line::from(lease_left.unwrap_or_default()),
         ]
     });
-    table(LOCKS_TITLE, columns, rows)
+    let columns = [
+        Left("LOCK"),
+        Right("WAITERS"),
+        Right("LONGEST WAIT"),
+        Left("HOLDER"),
+        Left("MODE"),
+        Right("LEASE LEFT"),
+    ];
+    let widths = [LOCK, Constraint::Length(8), Constraint::Length(13), Constraint::Fill(1), MODE, LEASE];
+    let sorted = match state.order {
+        Order::Name => "LOCK",
+        Order::Waiters => "WAITERS",
+        Order::LongestWait => "LONGEST WAIT",
+        Order::Lease => "LEASE LEFT",
+    };
+    table(LOCKS_TITLE, columns, widths, Some(sorted), rows)
 }
 
 fn draw_queue(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
@@ -183,70 +188,46 @@ fn draw_queue(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
 }
 
 fn holder_table(key: &[u8], lock: &Lock, age: u64) -> Table<'static> {
-    let columns = [
-        (left("HOLDER"), Constraint::Fill(1)),
-        (left("MODE"), MODE),
-        (right("HOLDS"), Constraint::Length(5)),
-        (right("TOKEN"), Constraint::Length(16)),
-        (right("HELD FOR"), Constraint::Length(9)),
-        (right("LEASE LEFT"), LEASE),
-    ];
-    let rows = lock.holders.iter().map(|holder| {
-        [
-            left(text::show(&holder.owner)),
-            left(holder.mode.to_string()),
-            right(holder.holds.to_string()),
-            right(holder.token.to_string()),
-            right(show_ms(holder.held_for.saturating_add(age))),
-            right(lease(holder, age)),
-        ]
-    });
-    table(&lock.title(key), columns, rows)
+    let token = Constraint::Length(16);
+    let widths = [Constraint::Fill(1), MODE, Constraint::Length(5), token, LEASE, Constraint::Length(9)];
+    let rows = info::holder_rows(lock, age).map(|cells| cells.map(Line::from));
+    table(&lock.title(key), info::HOLDERS, widths, None, rows)
 }
 
 fn waiter_table(lock: &Lock, age: u64) -> Table<'static> {
-    let columns = [
-        (right("NEXT"), Constraint::Length(5)),
-        (left("WAITER"), Constraint::Fill(1)),
-        (left("MODE"), MODE),
-        (right("WAITED"), Constraint::Length(9)),
-        (right("WAIT LEFT"), Constraint::Length(10)),
-        (right("CLIENT"), Constraint::Length(9)),
-    ];
-    let shown = lock.queue.as_deref().unwrap_or_default();
-    let rows = (1_u64..).zip(shown).map(|(position, waiter)| {
-        let waited = waiter.waited.saturating_add(age);
-        let wait_left =
-            waiter.wait_left.map_or_else(|| "no limit".to_owned(), |left| show_ms(left.saturating_sub(age)));
-        [
-            right(position.to_string()),
-            left(text::show(&waiter.owner)),
-            left(waiter.mode.to_string()),
-            right(Line::from(show_ms(waited)).style(wait_style(waited))),
-            right(wait_left),
-            right(waiter.client_id.to_string()),
-        ]
+    let [next, waited, left, client] = [5, 9, 10, 9].map(Constraint::Length);
+    let waits = lock.queue.iter().flatten().map(|waiter| waiter.waited.saturating_add(age));
+    let rows = info::waiter_rows(lock, age).zip(waits).map(|(cells, wait)| {
+        let mut cells = cells.map(Line::from);
+        let [_, _, _, waited, _, _] = &mut cells;
+        waited.style = wait_style(wait);
+        cells
     });
-    table(&format!("{} waiting, next first", text::grouped(lock.waiters)), columns, rows)
+    let title = format!("{} waiting, next first", text::grouped(lock.waiters));
+    table(&title, info::WAITERS, [next, Constraint::Fill(1), MODE, waited, left, client], None, rows)
 }
 
-fn table<const COLUMNS: usize>(
+/// A table with a title. The head of the column `sorted` has a mark.
+fn table<const N: usize>(
     title: &str,
-    columns: [(Cell<'static>, Constraint); COLUMNS],
-    rows: impl Iterator<Item = [Cell<'static>; COLUMNS]>,
+    columns: [Column; N],
+    widths: [Constraint; N],
+    sorted: Option<&str>,
+    rows: impl Iterator<Item = [Line<'static>; N]>,
 ) -> Table<'static> {
-    let (head, widths): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
-    Table::new(rows.map(widgets::Row::new), widths)
-        .header(widgets::Row::new(head).style(Style::new().add_modifier(Modifier::DIM)))
+    let aligned = |cells: [Line<'static>; N]| {
+        widgets::Row::new(cells.into_iter().zip(columns).map(|(cell, column)| match column {
+            Left(_) => cell,
+            Right(_) => cell.right_aligned(),
+        }))
+    };
+    let heads = columns.map(|(Left(head) | Right(head))| {
+        let mark = if sorted == Some(head) { "▾" } else { "" };
+        Line::from(format!("{head}{mark}"))
+    });
+    Table::new(rows.map(aligned), widths)
+        .header(aligned(heads).style(Style::new().add_modifier(Modifier::DIM)))
         .block(titled(title))
-}
-
-fn left(text: impl Into<Line<'static>>) -> Cell<'static> {
-    Cell::from(text.into())
-}
-
-fn right(text: impl Into<Line<'static>>) -> Cell<'static> {
-    Cell::from(text.into().right_aligned())
 }
 
 fn draw_help(frame: &mut Frame<'_>, area: Rect) {
@@ -267,11 +248,6 @@ fn draw_help(frame: &mut Frame<'_>, area: Rect) {
 
 fn titled(title: &str) -> Block<'static> {
     Block::new().borders(Borders::TOP).border_style(Style::new().dim()).title(format!(" {title} "))
-}
-
-/// The remaining lease.
-fn lease(holder: &Holder, age: u64) -> String {
-    show_ms(holder.lease_left.saturating_sub(age))
 }
 
 /// Highlights waits from ten seconds on, and more strongly from a minute on.
