@@ -1,4 +1,5 @@
-//! Draws the screen. If the terminal has fewer than 80 columns, `top` cuts the names of locks and owners.
+//! Draws the screen. If the terminal has fewer than 80 columns, `top` cuts the names of locks and owners, and then leaves
+//! out whole columns of the tables.
 
 use std::time::Instant;
 
@@ -15,12 +16,18 @@ use crate::info;
 use crate::locks::Lock;
 use crate::text::{self, Column, Column::Left, Column::Right};
 
-/// The width of a mode: `10 of 100`.
-const MODE: Constraint = Constraint::Length(9);
+/// The width of a column, and the width of the terminal from which the column is shown.
+type Width = (Constraint, u16);
+
 /// The width of the title `LEASE LEFT` and the mark `▾`.
-const LEASE: Constraint = Constraint::Length(11);
-/// The name of a lock has room even on a narrow terminal, where other columns then get less.
-const LOCK: Constraint = Constraint::Min(12);
+const LEASE: Width = (Constraint::Length(11), 0);
+
+/// The width of a column of times, such as `12m 05s`.
+const TIME: Width = (Constraint::Length(9), 0);
+
+/// The width of a column that gets the rest of the line.
+const REST: Constraint = Constraint::Fill(1);
+
 const LOCKS_TITLE: &str = "locks with waiters";
 
 pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Instant) {
@@ -107,7 +114,7 @@ fn draw_totals(frame: &mut Frame<'_>, area: Rect, Shown { totals, rates, .. }: &
 fn draw_locks(frame: &mut Frame<'_>, area: Rect, state: &mut State, now: Instant) {
     let line = match &state.shown {
         Some(shown) if !shown.rows.is_empty() => {
-            let table = lock_table(state, shown, now)
+            let table = lock_table(state, shown, now, area.width)
                 .row_highlight_style(Style::new().bold().bg(Color::Indexed(237)))
                 .highlight_symbol("> ");
             frame.render_stateful_widget(table, area, &mut state.selection);
@@ -123,7 +130,7 @@ fn draw_locks(frame: &mut Frame<'_>, area: Rect, state: &mut State, now: Instant
     frame.render_widget(Line::from(line), inner);
 }
 
-fn lock_table(state: &State, shown: &Shown, now: Instant) -> Table<'static> {
+fn lock_table(state: &State, shown: &Shown, now: Instant, width: u16) -> Table<'static> {
     let rows = shown.rows.iter().map(|Row { lock, held, at }| {
         let age = state.age_ms(*at, now);
         let holder = held.as_ref().and_then(|lock| lock.holders.first());
@@ -152,14 +159,15 @@ fn lock_table(state: &State, shown: &Shown, now: Instant) -> Table<'static> {
         Left("MODE"),
         Right("LEASE LEFT"),
     ];
-    let widths = [LOCK, Constraint::Length(8), Constraint::Length(13), Constraint::Fill(1), MODE, LEASE];
+    let [waiters, longest, mode] = [8, 13, 9].map(Constraint::Length);
+    let widths = [(Constraint::Min(12), 0), (waiters, 0), (longest, 60), (REST, 48), (mode, 72), LEASE];
     let sorted = match state.order {
         Order::Name => "LOCK",
         Order::Waiters => "WAITERS",
         Order::LongestWait => "LONGEST WAIT",
         Order::Lease => "LEASE LEFT",
     };
-    table(LOCKS_TITLE, columns, widths, Some(sorted), rows)
+    table(LOCKS_TITLE, width, columns, widths, Some(sorted), rows)
 }
 
 fn draw_queue(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
@@ -183,19 +191,20 @@ fn draw_queue(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
     let waiters = lines(lock.queue.as_deref().unwrap_or_default().len()).min(area.height / 2);
     let holders = lines(lock.holders.len()).min(area.height.saturating_sub(waiters));
     let [above, below] = Layout::vertical([Constraint::Length(holders), Constraint::Min(1)]).areas(area);
-    frame.render_widget(holder_table(key, lock, age), above);
-    frame.render_widget(waiter_table(lock, age), below);
+    frame.render_widget(holder_table(key, lock, age, area.width), above);
+    frame.render_widget(waiter_table(lock, age, area.width), below);
 }
 
-fn holder_table(key: &[u8], lock: &Lock, age: u64) -> Table<'static> {
-    let token = Constraint::Length(16);
-    let widths = [Constraint::Fill(1), MODE, Constraint::Length(5), token, LEASE, Constraint::Length(9)];
+fn holder_table(key: &[u8], lock: &Lock, age: u64, width: u16) -> Table<'static> {
+    let [mode, holds, token] = [9, 5, 16].map(Constraint::Length);
+    let widths = [(REST, 0), (mode, 60), (holds, 66), (token, 52), LEASE, TIME];
     let rows = info::holder_rows(lock, age).map(|cells| cells.map(Line::from));
-    table(&lock.title(key), info::HOLDERS, widths, None, rows)
+    table(&lock.title(key), width, info::HOLDERS, widths, None, rows)
 }
 
-fn waiter_table(lock: &Lock, age: u64) -> Table<'static> {
-    let [next, waited, left, client] = [5, 9, 10, 9].map(Constraint::Length);
+fn waiter_table(lock: &Lock, age: u64, width: u16) -> Table<'static> {
+    let [next, mode, client] = [5, 9, 9].map(Constraint::Length);
+    let widths = [(next, 0), (REST, 0), (mode, 60), TIME, TIME, (client, 50)];
     let waits = lock.queue.iter().flatten().map(|waiter| waiter.waited.saturating_add(age));
     let rows = info::waiter_rows(lock, age).zip(waits).map(|(cells, wait)| {
         let mut cells = cells.map(Line::from);
@@ -204,28 +213,33 @@ fn waiter_table(lock: &Lock, age: u64) -> Table<'static> {
         cells
     });
     let title = format!("{} waiting, next first", text::grouped(lock.waiters));
-    table(&title, info::WAITERS, [next, Constraint::Fill(1), MODE, waited, left, client], None, rows)
+    table(&title, width, info::WAITERS, widths, None, rows)
 }
 
-/// A table with a title. The head of the column `sorted` has a mark.
+/// A table with a title, on a terminal of this width. The head of the column `sorted` has a mark.
 fn table<const N: usize>(
     title: &str,
+    width: u16,
     columns: [Column; N],
-    widths: [Constraint; N],
+    widths: [Width; N],
     sorted: Option<&str>,
     rows: impl Iterator<Item = [Line<'static>; N]>,
 ) -> Table<'static> {
     let aligned = |cells: [Line<'static>; N]| {
-        widgets::Row::new(cells.into_iter().zip(columns).map(|(cell, column)| match column {
-            Left(_) => cell,
-            Right(_) => cell.right_aligned(),
-        }))
+        let cells = cells.into_iter().zip(columns).zip(widths);
+        widgets::Row::new(cells.filter(|(_, (_, from))| width >= *from).map(
+            |((cell, column), _)| match column {
+                Left(_) => cell,
+                Right(_) => cell.right_aligned(),
+            },
+        ))
     };
+    let constraints = widths.into_iter().filter(|(_, from)| width >= *from).map(|(constraint, _)| constraint);
     let heads = columns.map(|(Left(head) | Right(head))| {
         let mark = if sorted == Some(head) { "▾" } else { "" };
         Line::from(format!("{head}{mark}"))
     });
-    Table::new(rows.map(aligned), widths)
+    Table::new(rows.map(aligned), constraints)
         .header(aligned(heads).style(Style::new().add_modifier(Modifier::DIM)))
         .block(titled(title))
 }
