@@ -55,7 +55,7 @@ impl Break {
         }
         let key = self.key.as_bytes();
         let name = text::show(key);
-        let (Some(mut lock), mut server, mut connection) = info::read(&self.servers, key, ALL, 3)? else {
+        let (Some(mut lock), server, _) = info::read(&self.servers, key, ALL, 3)? else {
             say(&format!("nobody holds {name}"));
             return Ok(ExitCode::FAILURE);
         };
@@ -72,15 +72,12 @@ impl Break {
             say(&format!("{name} is unchanged"));
             return Ok(ExitCode::FAILURE);
         }
-        if !self.yes {
-            // While the user answers, the server may close the connection, or another server may become the primary.
-            (_, server, connection) = info::read(&self.servers, key, 1, 0)?;
-        }
+        // While the user thinks about the answer, the server may close the earlier connection.
+        let mut connection = server.connect()?;
         let mut any_broken = false;
         for holder in &ending {
             let owner = text::show(&holder.owner);
-            let is_broken = release(&mut connection, key, holder).map_err(|error| server.failure(&error))?;
-            if is_broken {
+            if release(&mut connection, key, holder).map_err(|error| server.failure(&error))? {
                 say(&format!("broken: {owner} held {name} with token {}", holder.token));
                 any_broken = true;
             } else {

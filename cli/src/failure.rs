@@ -27,7 +27,10 @@ impl Failure {
         if failures.is_empty() {
             return Self::new("no primary of the cluster serves the key");
         }
-        Self::new(failures.iter().map(|failure| &*failure.line).collect::<Vec<_>>().join("; "))
+        let mut lines: Vec<&str> = failures.iter().map(|failure| &*failure.line).collect();
+        lines.sort_unstable();
+        lines.dedup();
+        Self::new(lines.join("; "))
     }
 }
 

@@ -148,7 +148,14 @@ pub(crate) fn read_all<'a>(
     let requests: Vec<Cmd> = keys.map(|key| info_command(key, holders, None)).collect();
     let mut locks = Vec::with_capacity(requests.len());
     for batch in requests.chunks(BATCH) {
-        for reply in send_all(connection, batch)? {
+        for (request, reply) in batch.iter().zip(send_all(connection, batch)?) {
+            let reply = match reply {
+                // Perhaps the slot of the key is being moved to this server.
+                Err(error) if error.code() == Some("MOVED") => {
+                    redis::cmd("ASKING").exec(connection).and_then(|()| request.query(connection))
+                }
+                reply => reply,
+            };
             locks.push(match reply {
                 Err(error) if is_about_a_key(&error) => None,
                 reply => redis::from_redis_value(reply?)?,

@@ -1,7 +1,7 @@
 //! Tests of `lockward run`.
 
 use crate::{Process, closed_pipe, lockward, output, run, url};
-use lockward_tests::{Cluster, Reply, Sentinels, Server, eventually, free_port};
+use lockward_tests::{Cluster, Reply, Sentinels, Server, eventually, free_port, slot_of};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
@@ -369,6 +369,17 @@ fn commands_work_on_a_cluster() {
         assert_eq!(run(&url, &["break", "--yes", key]).0, 0);
     }
     assert_eq!(run(&url, &["ls"]).1, "no locks\n");
+}
+
+#[test]
+fn ls_shows_a_lock_whose_slot_is_being_moved() {
+    let cluster = Cluster::start_without_replicas(lockward_tests::Setup::new());
+    let (owner, other) = cluster.owner_and_other("k");
+    owner.client().acquire("k A PX 600000");
+    let moving = cluster.begin_to_move(slot_of("k"), other);
+    moving.carry_all();
+    let (code, shown, said) = run(&format!("redis+cluster://127.0.0.1:{}", owner.port()), &["ls"]);
+    assert!(code == 0 && shown.contains("\nk     A "), "{shown}{said}");
 }
 
 #[test]

@@ -215,6 +215,25 @@ fn break_asks_on_a_terminal() {
 }
 
 #[test]
+fn break_goes_on_if_the_server_closes_idle_connections_before_the_answer() {
+    let (server, _a, mut b) = Server::start_contended();
+    let Some(terminal) = Terminal::start(80, 24, &format!("{TOOL} break --url {} lock", url(&server))) else {
+        return;
+    };
+    terminal.see("Break the lock? [y/N]");
+    let mut client = server.client();
+    let idle = client.call("CLIENT LIST").text();
+    for line in idle.lines().filter(|line| line.contains(" cmd=lock.info ")) {
+        let id = line.split(' ').next().unwrap().trim_start_matches("id=").to_owned();
+        client.call(format!("CLIENT KILL ID {id}"));
+    }
+    terminal.press("y");
+    terminal.press("Enter");
+    terminal.see("now B holds it");
+    b.reply().grant();
+}
+
+#[test]
 fn break_does_not_end_a_later_tenure() {
     let (server, mut a, mut b) = Server::start_contended();
     let Some(terminal) = Terminal::start(80, 24, &format!("{TOOL} break --url {} lock", url(&server))) else {
