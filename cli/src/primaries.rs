@@ -97,6 +97,12 @@ impl Servers {
     /// Finds the primaries, but does not connect to them: the server of the URL, the primary that a Sentinel names, or
     /// the primaries of a cluster.
     pub(crate) fn primaries(&self) -> Result<Vec<Server>, Failure> {
+        self.search(std::iter::empty())
+    }
+
+    /// Finds the primaries, as [`Servers::primaries`] does. In a cluster, also asks the nodes that were found `before`,
+    /// because the nodes in the URL may not answer any more.
+    fn search<'a>(&self, before: impl Iterator<Item = &'a Server>) -> Result<Vec<Server>, Failure> {
         let found = match self.url.address()? {
             Address::Server(info) => vec![info],
             Address::Sentinels { sentinels, name, server } => {
@@ -108,23 +114,26 @@ impl Servers {
                     Ok(vec![with_host_and_port(&server, &host, port)])
                 })?
             }
-            Address::Cluster(nodes) => self.first_answer(nodes, |info, node| {
-                let ranges = redis::cmd("CLUSTER").arg("SLOTS").query::<Vec<Vec<Value>>>(node)?;
-                let mut primaries: Vec<ConnectionInfo> = Vec::new();
-                for primary in ranges.into_iter().filter_map(|range| range.into_iter().nth(2)) {
-                    let address: Vec<Value> = redis::from_redis_value(primary)?;
-                    let [host, port, ..] = address.as_slice() else {
-                        return Err((ErrorKind::UnexpectedReturnType, "a node without an address").into());
-                    };
-                    let host: Option<String> = redis::from_redis_value_ref(host)?;
-                    let port = redis::from_redis_value_ref(port)?;
-                    let primary = with_host_and_port(info, &host.unwrap_or_default(), port);
-                    if primaries.iter().all(|other| other.addr() != primary.addr()) {
-                        primaries.push(primary);
+            Address::Cluster(mut nodes) => {
+                nodes.extend(before.map(|server| server.info().clone()));
+                self.first_answer(nodes, |info, node| {
+                    let ranges = redis::cmd("CLUSTER").arg("SLOTS").query::<Vec<Vec<Value>>>(node)?;
+                    let mut primaries: Vec<ConnectionInfo> = Vec::new();
+                    for primary in ranges.into_iter().filter_map(|range| range.into_iter().nth(2)) {
+                        let address: Vec<Value> = redis::from_redis_value(primary)?;
+                        let [host, port, ..] = address.as_slice() else {
+                            return Err((ErrorKind::UnexpectedReturnType, "a node without an address").into());
+                        };
+                        let host: Option<String> = redis::from_redis_value_ref(host)?;
+                        let port = redis::from_redis_value_ref(port)?;
+                        let primary = with_host_and_port(info, &host.unwrap_or_default(), port);
+                        if primaries.iter().all(|other| other.addr() != primary.addr()) {
+                            primaries.push(primary);
+                        }
                     }
-                }
-                Ok(primaries)
-            })?,
+                    Ok(primaries)
+                })?
+            }
         };
         found.into_iter().map(|info| Server::new(info, self.patience)).collect()
     }
@@ -198,7 +207,7 @@ impl Servers {
                     Err(_) => {}
                 }
                 let _ = failures.recv_timeout(if current.is_empty() { RETRY } else { LOOK });
-                looked = self.primaries();
+                looked = self.search(current.iter().map(|(server, _)| server));
             }
         })?;
         Ok(())

@@ -155,6 +155,24 @@ fn top_starts_while_a_primary_does_not_answer_and_follows_its_failover() {
 }
 
 #[test]
+fn top_follows_a_failover_if_the_only_node_in_the_url_hangs() {
+    let cluster = Cluster::start();
+    let primary = cluster.owner(slot_of("k"));
+    let replica = cluster.replica_of(primary);
+    let url = format!("redis+cluster://127.0.0.1:{}", primary.port());
+    let Some(terminal) = Terminal::start(80, 24, &format!("{TOOL} top --patience 1s --url {url}")) else {
+        return;
+    };
+    terminal.see("No lock is held.");
+    primary.freeze();
+    terminal.see(" 2 of 3 answer");
+    terminal.see(" connected");
+    replica.client().acquire("k A PX 600000");
+    let _b = replica.waiter("k B BLOCK 0");
+    terminal.see("> k ");
+}
+
+#[test]
 fn top_on_a_narrow_terminal_names_the_server_that_does_not_answer() {
     let server = Server::start();
     server.freeze();
