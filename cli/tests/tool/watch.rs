@@ -532,7 +532,7 @@ fn watch_starts_while_a_primary_of_a_cluster_does_not_answer() {
         watcher.see("disconnected"),
         format!("disconnected  {reason}; events may be missed from now on")
     );
-    see_subscriber(first);
+    watcher.see(&format!("{}  held  A", primaries.keys[0]));
     first.client().call(format!("LOCK.RELEASE {} A", primaries.keys[0]));
     watcher.see(&format!("{}  released  A", primaries.keys[0]));
     hung.thaw();
