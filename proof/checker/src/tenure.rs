@@ -18,62 +18,62 @@ use std::collections::{BTreeMap, HashMap};
 
 /// A tenure, with the facts that the history shows about it.
 #[derive(Debug)]
-pub(crate) struct Tenure<'h> {
-    pub(crate) key: &'h str,
-    pub(crate) token: Token,
-    pub(crate) owner: &'h str,
+pub struct Tenure<'h> {
+    pub key: &'h str,
+    pub token: Token,
+    pub owner: &'h str,
     /// The grant that was read first, and the line of this grant.
-    pub(crate) first: &'h Call,
-    pub(crate) line: usize,
+    pub first: &'h Call,
+    pub line: usize,
     /// The earliest start of a call whose reply granted this tenure.
-    pub(crate) earliest: Nanos,
+    pub earliest: Nanos,
     /// The earliest start of a call that may have begun the tenure: a granted call, or an acquisition of the owner
     /// without a reply.
-    pub(crate) began_after: Nanos,
-    pub(crate) modes: Modes,
+    pub began_after: Nanos,
+    pub modes: Modes,
     /// The span in which the owner certainly held the tenure.
-    pub(crate) held: Option<Held>,
+    pub held: Option<Held>,
     /// From this time on, the tenure was certainly over.
-    pub(crate) freed: Nanos,
+    pub freed: Nanos,
     /// The first release with a reply that left no holds, after the tenure began.
-    pub(crate) released: Option<Released>,
+    pub released: Option<Released>,
     /// The earliest start of a release that may have ended the tenure.
-    pub(crate) maybe_released: Nanos,
+    pub maybe_released: Nanos,
 }
 
 impl Tenure<'_> {
     /// The largest limit that the tenure can have at a time.
-    pub(crate) fn limit_at(&self, time: Nanos) -> u64 {
+    pub fn limit_at(&self, time: Nanos) -> u64 {
         let larger = self.modes.larger.iter().take_while(|(start, _)| *start <= time);
         larger.fold(self.modes.limit, |limit, (_, larger)| limit.max(*larger))
     }
 
     /// The times at which the limit may have grown, each with the limit from then on.
-    pub(crate) fn limits(&self) -> impl Iterator<Item = (Nanos, u64)> {
+    pub fn limits(&self) -> impl Iterator<Item = (Nanos, u64)> {
         self.modes.larger.iter().map(|&(start, _)| (start, self.limit_at(start)))
     }
 
     /// Whether this tenure and `other` certainly did not fit together before `until`.
-    pub(crate) fn excludes(&self, other: &Tenure<'_>, until: Nanos) -> bool {
+    pub fn excludes(&self, other: &Tenure<'_>, until: Nanos) -> bool {
         self.modes.weight + other.modes.weight > self.limit_at(until).min(other.limit_at(until))
     }
 }
 
 /// The definite-hold interval: the owner held the lock at every instant from `from` up to `to`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
-    pub(crate) from: Nanos,
-    pub(crate) to: Nanos,
+pub struct Held {
+    pub from: Nanos,
+    pub to: Nanos,
     /// The line of the call that set this lease.
-    pub(crate) by: usize,
+    pub by: usize,
 }
 
 /// A release with a reply that left no holds. Releases are ordered by the time of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Released {
-    pub(crate) end: Nanos,
-    pub(crate) start: Nanos,
-    pub(crate) line: usize,
+pub struct Released {
+    pub end: Nanos,
+    pub start: Nanos,
+    pub line: usize,
 }
 
 /// Facts about the calls of an owner on a lock, except its grants.
@@ -153,7 +153,7 @@ struct Settings<'h> {
 }
 
 /// All tenures, sorted by key and token.
-pub(crate) fn tenures<'h>(history: &'h History, bounds: &Bounds) -> Vec<Tenure<'h>> {
+pub fn tenures<'h>(history: &'h History, bounds: &Bounds) -> Vec<Tenure<'h>> {
     let mut found = BTreeMap::<(&str, Token), Settings<'_>>::new();
     for (line, call) in history.calls() {
         match (&call.operation, call.granted(), &call.outcome) {
@@ -228,17 +228,17 @@ fn tenure<'h>(
 /// weight in a granted call is the weight of the tenure. Only a renewal changes the limit, and only a renewal that
 /// restores a tenure changes the weight.
 #[derive(Debug)]
-pub(crate) struct Modes {
+pub struct Modes {
     /// The smallest weight that the tenure can have.
-    pub(crate) weight: u64,
+    pub weight: u64,
     /// The largest limit that the tenure can have had at its beginning.
     limit: u64,
     /// The limits in renewals, sorted by the start of the renewal.
     larger: Vec<(Nanos, u64)>,
     /// The largest weight that the tenure can have.
-    pub(crate) most_weight: u64,
+    pub most_weight: u64,
     /// The smallest limit that the tenure can have.
-    pub(crate) least_limit: u64,
+    pub least_limit: u64,
 }
 
 impl Modes {

@@ -2,20 +2,11 @@
 
 use lockward_checker::history::{History, HoldsReleased, Line, Operation, Outcome, Wait};
 use lockward_checker::recorder::Recorder;
-use lockward_checker::simulate::correct_history;
 use std::path::{Path, PathBuf};
 
 /// A file in Cargo's directory for temporary files of tests.
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
-}
-
-#[test]
-fn a_written_history_is_read_back() {
-    let file = file("written");
-    let history = correct_history(3);
-    history.write(&file).unwrap();
-    assert_eq!(History::read(&file).unwrap(), history);
 }
 
 #[test]

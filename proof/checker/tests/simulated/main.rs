@@ -1,11 +1,30 @@
-//! Tests of the checker with a thousand correct and a thousand corrupted histories.
+//! Tests of the checker with a thousand correct and a thousand corrupted histories, from a simulated server.
 
-use lockward_checker::bounds::Bounds;
+mod corrupt;
+mod server;
+mod world;
+
+use corrupt::{ALL, corrupt};
+use lockward_checker::bounds::{Activity, Bounds};
 use lockward_checker::checker::check;
-use lockward_checker::history::History;
+use lockward_checker::history::{History, Nanos};
 use lockward_checker::random::Random;
-use lockward_checker::simulate::{ALL, bounds, correct_history, corrupt};
 use lockward_checker::violation::Check;
+use std::path::Path;
+use world::World;
+
+const MS: Nanos = 1_000_000;
+
+/// A history of a correct server, with clients and faults. The same seed gives the same history.
+fn correct_history(seed: u64) -> History {
+    World::new(seed).run()
+}
+
+/// The bounds for the simulated server.
+fn bounds() -> Bounds {
+    let minimum = Activity { grants: 20, handoffs: 1, faults: 1, shared: 1, ..Activity::default() };
+    Bounds { tolerance: 2 * MS, handoff: 5 * MS, answer: 5 * MS, settle: 300 * MS, minimum }
+}
 
 #[test]
 fn a_thousand_correct_histories_raise_no_violation() {
@@ -59,4 +78,12 @@ fn a_run_with_too_little_activity_is_a_violation() {
     assert_eq!(violation.check, Check::Vacuity);
     let nothing = check(&History::default(), &Bounds::default());
     assert_eq!(nothing.len(), 8, "{nothing:?}");
+}
+
+#[test]
+fn a_written_history_is_read_back() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("written");
+    let history = correct_history(3);
+    history.write(&file).unwrap();
+    assert_eq!(History::read(&file).unwrap(), history);
 }

@@ -2,13 +2,13 @@
 //!
 //! This server does not use the module's core, because it would then have the same faults as the module.
 
-use super::MS;
-use crate::history::{Call, HoldsReleased, Mode, Nanos, Operation, Outcome, Token, WriteOutcome};
-use crate::random::Random;
+use crate::MS;
+use lockward_checker::history::{Call, HoldsReleased, Mode, Nanos, Operation, Outcome, Token, WriteOutcome};
+use lockward_checker::random::Random;
 use std::collections::{BTreeMap, HashMap};
 
 /// The number of a call, and its outcome.
-pub(super) type Reply = (usize, Outcome);
+pub(crate) type Reply = (usize, Outcome);
 
 /// How long after its wait limit a place still holds back the places behind it.
 const HOLDS_BACK: Nanos = 100 * MS;
@@ -52,7 +52,7 @@ enum State {
 }
 
 #[derive(Debug)]
-pub(super) struct Server {
+pub(crate) struct Server {
     locks: BTreeMap<String, Lock>,
     token: Token,
     random: Random,
@@ -110,12 +110,12 @@ impl Lock {
 }
 
 impl Server {
-    pub(super) fn new(random: Random) -> Self {
+    pub(crate) fn new(random: Random) -> Self {
         Self { locks: BTreeMap::new(), token: 1_000, random, store: HashMap::new() }
     }
 
     /// Handles a call. Returns the reply to the call, and the replies to the waits that the call ends.
-    pub(super) fn handle_call(&mut self, now: Nanos, number: usize, call: &Call) -> Vec<Reply> {
+    pub(crate) fn handle_call(&mut self, now: Nanos, number: usize, call: &Call) -> Vec<Reply> {
         let mut replies = self.expire_and_serve(now, &call.key);
         let lock = self.locks.entry(call.key.clone()).or_default();
         match call.operation {
@@ -178,7 +178,7 @@ impl Server {
     }
 
     /// Removes the holders and kept places whose time is over, and serves the queue.
-    pub(super) fn expire_and_serve(&mut self, now: Nanos, key: &str) -> Vec<Reply> {
+    pub(crate) fn expire_and_serve(&mut self, now: Nanos, key: &str) -> Vec<Reply> {
         let mut replies = Vec::new();
         let Some(lock) = self.locks.get_mut(key) else { return replies };
         lock.expire(now);
@@ -208,7 +208,7 @@ impl Server {
     }
 
     /// The next time at which a lease ends, a kept place ends, or a kept place stops holding back the places behind it.
-    pub(super) fn due(&self, key: &str) -> Option<Nanos> {
+    pub(crate) fn due(&self, key: &str) -> Option<Nanos> {
         let lock = self.locks.get(key)?;
         let places = lock.queue.iter().filter_map(|place| match place.state {
             State::Waits => None,
@@ -219,7 +219,7 @@ impl Server {
 
     /// Ends a wait whose limit is reached or whose connection was closed. Its place may be kept. Returns `false` if
     /// the wait was not in the queue.
-    pub(super) fn end_wait(&mut self, now: Nanos, key: &str, call: usize, reached: bool) -> bool {
+    pub(crate) fn end_wait(&mut self, now: Nanos, key: &str, call: usize, reached: bool) -> bool {
         let Some(lock) = self.locks.get_mut(key) else { return false };
         let is_meant = |place: &Place| place.call == call && place.state == State::Waits;
         let Some(at) = lock.queue.iter().position(is_meant) else { return false };
@@ -240,20 +240,20 @@ impl Server {
     }
 
     /// Whether a call is in the queue.
-    pub(super) fn is_waiting(&self, key: &str, call: usize) -> bool {
+    pub(crate) fn is_waiting(&self, key: &str, call: usize) -> bool {
         let waits = |place: &Place| place.call == call && place.state == State::Waits;
         self.locks.get(key).is_some_and(|lock| lock.queue.iter().any(waits))
     }
 
     /// The two lists of data beside each lock: the key of the lock, whether the list is guarded, and the tokens in it.
-    pub(super) fn data(&self) -> impl Iterator<Item = (&str, bool, &[Token])> {
+    pub(crate) fn data(&self) -> impl Iterator<Item = (&str, bool, &[Token])> {
         self.locks.iter().flat_map(|(key, lock)| {
             [false, true].map(|guarded| (key.as_str(), guarded, lock.data[usize::from(guarded)].as_slice()))
         })
     }
 
     /// A write to the fenced store.
-    pub(super) fn write(&mut self, key: &str, token: Token) -> WriteOutcome {
+    pub(crate) fn write(&mut self, key: &str, token: Token) -> WriteOutcome {
         let seen = self.store.entry(key.to_owned()).or_default();
         if token < *seen {
             return WriteOutcome::Refused;

@@ -1,16 +1,16 @@
 //! Corrupts a correct history in one named way.
 
-use super::{MS, bounds};
-use crate::history::{
+use crate::{MS, bounds};
+use lockward_checker::history::{
     Call, History, HoldsReleased, Line, Mode, Nanos, Operation, Outcome, Token, Wait, Write, WriteOutcome,
 };
-use crate::random::Random;
-use crate::tenure::{Tenure, tenures};
-use crate::violation::Check;
+use lockward_checker::random::Random;
+use lockward_checker::tenure::{Tenure, tenures};
+use lockward_checker::violation::Check;
 
 /// The ways to corrupt a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Corruption {
+pub(crate) enum Corruption {
     /// An owner gets a lock that another owner holds.
     Overlap,
     /// An owner gets more slots than are free.
@@ -44,7 +44,7 @@ pub enum Corruption {
 }
 
 /// All corruptions, each with the check that must find it.
-pub const ALL: [(Corruption, Check); 15] = [
+pub(crate) const ALL: [(Corruption, Check); 15] = [
     (Corruption::Overlap, Check::Overlap),
     (Corruption::TooHeavy, Check::Overlap),
     (Corruption::TokenRepeated, Check::Tokens),
@@ -64,7 +64,7 @@ pub const ALL: [(Corruption, Check); 15] = [
 
 /// Corrupts a correct history at a random place. `None` if the history has no suitable place.
 #[must_use]
-pub fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Option<History> {
+pub(crate) fn corrupt(history: &History, how: Corruption, random: &mut Random) -> Option<History> {
     let mut broken = history.clone();
     let tenures = tenures(history, &bounds());
     match how {

@@ -1,10 +1,12 @@
 //! Simulates clients, the server and the network in virtual time.
 
-use super::MS;
-use super::server::{Reply, Server};
-use crate::client::{Action, Client, Workload};
-use crate::history::{Call, Data, Fault, History, Line, Mode, Nanos, Operation, Outcome, Token, Write};
-use crate::random::Random;
+use crate::MS;
+use crate::server::{Reply, Server};
+use lockward_checker::client::{Action, Client, Workload};
+use lockward_checker::history::{
+    Call, Data, Fault, History, Line, Mode, Nanos, Operation, Outcome, Token, Write,
+};
+use lockward_checker::random::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -44,7 +46,7 @@ enum Fate {
 }
 
 #[derive(Debug)]
-pub(super) struct World {
+pub(crate) struct World {
     random: Random,
     server: Server,
     workload: Workload,
@@ -58,7 +60,7 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let server = Server::new(Random::new(random.number()));
         let from = random.between(50, 1_000) * MS;
@@ -93,7 +95,7 @@ impl World {
         world
     }
 
-    pub(super) fn run(mut self) -> History {
+    pub(crate) fn run(mut self) -> History {
         let mut end = 0;
         while let Some(Reverse((now, _, event))) = self.events.pop() {
             end = now.max(end);
