@@ -10,6 +10,7 @@ use mio::{Events, Interest, Poll, Token};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Ipv4Addr;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// How long a reply may take.
@@ -184,6 +185,13 @@ impl Client {
         for _ in requests {
             let reply = self.0.reply_to(0);
             assert!(!matches!(reply, Reply::Error(_)), "{reply:?}");
+        }
+    }
+
+    /// Sends the request for each number, a thousand at a time, and waits for the replies.
+    pub fn fill(&mut self, mut numbers: Range<usize>, request: impl Fn(usize) -> Vec<u8>) {
+        while !numbers.is_empty() {
+            self.pipeline(&numbers.by_ref().take(1_000).map(&request).collect::<Vec<_>>());
         }
     }
 

@@ -67,12 +67,7 @@ pub fn measure(report: &mut Report) {
 
 fn with_others() -> Server {
     let server = Server::start_with(Loaded::Lockward, Place::Apart, &[]);
-    let mut client = server.client();
-    let keys: Vec<usize> = (0..OTHERS).collect();
-    for keys in keys.chunks(1_000) {
-        let set = |key: &usize| request(&["SET", &format!("other:{key:06}"), "x", "PX", LEASE]);
-        client.pipeline(&keys.iter().map(set).collect::<Vec<_>>());
-    }
+    server.client().fill(0..OTHERS, |key| request(&["SET", &format!("other:{key:06}"), "x", "PX", LEASE]));
     server
 }
 

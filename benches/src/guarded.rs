@@ -8,7 +8,7 @@ use crate::report::Report;
 use crate::request::{LEASE, request};
 use crate::results::{Row, Target};
 use crate::rounds::Series;
-use crate::server::{Loaded, Server};
+use crate::server::Server;
 
 /// The number of connections, and of commands in flight on each connection.
 const LOADS: [(usize, usize); 2] = [(1, 1), (50, 16)];
@@ -45,7 +45,7 @@ pub fn measure(report: &mut Report) {
 
 /// The server's CPU for a guarded SET, for a SET and for the script, in nanoseconds.
 fn costs(report: &mut Report, connections: usize, depth: usize) -> [Series; 3] {
-    let server = Server::start_with(Loaded::Lockward, Place::Together, &[]);
+    let server = Server::start(&[]);
     let mut client = server.client();
     let grant = client.call(&["LOCK.ACQUIRE", "lock", "owner", "PX", LEASE]);
     let token = grant.items()[0].int().to_string();

@@ -19,6 +19,7 @@
 
 pub mod clients;
 pub mod cpu;
+pub mod crowd;
 pub mod docs;
 pub mod expiry;
 pub mod guarded;

@@ -2,15 +2,13 @@
 
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
-use crate::request::{owner, request};
+use crate::request::{LONG_LEASE, owner, request};
 use crate::results::{Row, Target};
 use crate::rounds::Series;
-use crate::server::{Loaded, Server};
+use crate::server::Server;
 
 const KEYS: usize = 1_000_000;
 const ROUNDS: usize = 5;
-/// A lease that lasts beyond the last round, in milliseconds.
-const LONG_LEASE: &str = "36000000";
 
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
@@ -19,9 +17,9 @@ pub fn measure(report: &mut Report) {
     let (mut lock_cpu, mut string_cpu) = (Series::default(), Series::default());
     for round in 0..ROUNDS {
         report.progress(round, ROUNDS);
-        let nothing = started(&[]).cpu().settled().as_nanos() as f64;
+        let nothing = Server::start(&[]).cpu().settled().as_nanos() as f64;
         for (snapshot, cpu) in [(&lock, &mut lock_cpu), (&string, &mut string_cpu)] {
-            let loaded = started(&[&format!("dir {}", snapshot.dir().display())]);
+            let loaded = Server::start(&[&format!("dir {}", snapshot.dir().display())]);
             cpu.push((loaded.cpu().settled().as_nanos() as f64 - nothing) / KEYS as f64);
             let there = loaded.client().info("keyspace");
             assert!(there.contains(&format!("keys={KEYS},")), "all keys are loaded: {there}");
@@ -32,19 +30,11 @@ pub fn measure(report: &mut Report) {
     report.row(row.target(Target::AtMost(1.5)));
 }
 
-fn started(config: &[&str]) -> Server {
-    Server::start_with(Loaded::Lockward, Place::Together, config)
-}
-
 /// Returns a server that has ended. Its directory has a snapshot with a million keys.
 fn saved(make: impl Fn(&str, &str) -> Vec<u8>) -> Server {
-    let mut server = started(&[]);
+    let mut server = Server::start(&[]);
     let mut client = server.client();
-    let keys: Vec<usize> = (0..KEYS).collect();
-    for keys in keys.chunks(1_000) {
-        let requests = keys.iter().map(|key| make(&format!("lock:{key:07}"), &owner(*key)));
-        client.pipeline(&requests.collect::<Vec<_>>());
-    }
+    client.fill(0..KEYS, |key| make(&format!("lock:{key:07}"), &owner(key)));
     client.call(&["SAVE"]);
     drop(client);
     server.end();

@@ -126,7 +126,7 @@ pub(crate) fn load(client: &mut Client, script: &str) -> String {
 /// Measures without a replica or an AOF.
 pub fn plain(report: &mut Report) {
     be_client_of(Place::Together);
-    let server = started(&[&Loaded::Empty.line_of_config()]);
+    let server = Server::start(&[&Loaded::Empty.line_of_config()]);
     let pairs = [Pair::Lock, Pair::Checked, Pair::Set, Pair::Hash, Pair::Bare];
     let [lock, checked, set, hash, bare] = costs_at(report, &server, pairs);
     let what = "acquire + release";
@@ -143,7 +143,7 @@ pub fn plain(report: &mut Report) {
 /// Measures with an AOF that the server syncs every second.
 pub fn aof(report: &mut Report) {
     be_client_of(Place::Together);
-    let server = started(&["appendonly yes", "appendfsync everysec"]);
+    let server = Server::start(&["appendonly yes", "appendfsync everysec"]);
     let [lock, checked] = costs_at(report, &server, [Pair::Lock, Pair::Checked]);
     let row = Row::ratio("aof/checked", "acquire + release with an AOF", &lock, &with("an AOF"), &checked);
     report.row(row.target(Target::AtMost(1.2)));
@@ -156,7 +156,7 @@ fn with(what: &str) -> String {
 /// Measures with a replica.
 pub fn replica(report: &mut Report) {
     be_client_of(Place::Together);
-    let primary = started(&[]);
+    let primary = Server::start(&[]);
     let replica = primary.start_replica();
     let mut load = PairLoad::new(&primary, [Pair::Lock, Pair::Checked]);
     let mut control = primary.client();
@@ -182,10 +182,6 @@ pub fn replica(report: &mut Report) {
         let row = Row::ratio(&format!("replica/{name}"), what, lock, &against, checked);
         report.row(if name == "checked" { row.target(Target::AtMost(1.2)) } else { row });
     }
-}
-
-fn started(config: &[&str]) -> Server {
-    Server::start_with(Loaded::Lockward, Place::Together, config)
 }
 
 struct PairLoad<const COUNT: usize> {

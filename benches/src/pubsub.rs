@@ -5,7 +5,7 @@
 //! messages arrive at once. With both kinds of lock, the former holder waits again.
 
 use crate::clients::Clients;
-use crate::handoff::{Kind, Queues};
+use crate::crowd::{Crowd, Kind};
 use crate::pairs::load;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
@@ -108,10 +108,11 @@ impl Herd {
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     for (waiters, handoffs, target) in [(50, 100, 15.0), (1_000, 10, 400.0)] {
-        let (mut herd, mut queues) = (Herd::start(waiters), Queues::start(waiters, Place::Together));
+        let mut herd = Herd::start(waiters);
+        let mut crowd = Crowd::waiting(Kind::Lock, Place::Together, waiters);
         let [published, lock] = report.compare(ROUNDS, |which| match which {
             0 => herd.round(handoffs),
-            _ => queues.round(Kind::Lock).with_wait,
+            _ => crowd.round_of_holders(),
         });
         let what = format!("hand-off and waiting again, {} waiters", whole(waiters as f64));
         let against = "a lock in Lua that wakes all its waiters by pub/sub";

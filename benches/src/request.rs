@@ -2,8 +2,10 @@
 
 use lockward_tests::{Random, encode};
 
-/// A lease that outlives every measurement, in milliseconds.
+/// A lease that outlives most measurements, in milliseconds.
 pub const LEASE: &str = "60000";
+/// A lease that outlives every measurement, in milliseconds.
+pub const LONG_LEASE: &str = "36000000";
 
 /// A command and its arguments, encoded.
 pub fn request(arguments: &[&str]) -> Vec<u8> {

@@ -7,13 +7,14 @@
 use inferno::collapse::Collapse;
 use inferno::collapse::perf::Folder;
 use inferno::flamegraph::{self, Options, TextTruncateDirection};
-use lockward_bench::handoff::{Kind, Queues};
+use lockward_bench::crowd::{Crowd, Kind};
 use lockward_bench::machine::{machine, today};
 use lockward_bench::pairs::{CONNECTIONS, DEPTH, Pair};
 use lockward_bench::pipeline::{Batch, Expected, Part, Pipeline};
 use lockward_bench::placement::{Place, be_client_of};
 use lockward_bench::request::{LEASE, owner, request};
 use lockward_bench::server::Server;
+use lockward_tests::Directory;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -90,11 +91,14 @@ fn largest(stacks: &str) -> Vec<(String, f64)> {
 struct Recording {
     perf: Child,
     file: PathBuf,
+    /// Removed with the file at the end.
+    _dir: Directory,
 }
 
 impl Recording {
-    fn start(server: &Server) -> Self {
-        let file = server.dir().join("samples");
+    fn start(pid: u32) -> Self {
+        let dir = Directory::new();
+        let file = dir.path().join("samples");
         let mut perf = Command::new("perf");
         perf.args([
             "record",
@@ -106,8 +110,8 @@ impl Recording {
             "--call-graph",
             "dwarf,16384",
         ]);
-        perf.arg("--output").arg(&file).args(["--pid", &server.pid().to_string()]);
-        Self { perf: perf.stderr(Stdio::null()).spawn().expect("perf: install linux-perf"), file }
+        perf.arg("--output").arg(&file).args(["--pid", &pid.to_string()]);
+        Self { perf: perf.stderr(Stdio::null()).spawn().expect("perf: install linux-perf"), file, _dir: dir }
     }
 
     /// Ends the recording, and returns its stacks.
@@ -124,9 +128,9 @@ impl Recording {
 }
 
 /// Samples a server while it repeats some work.
-fn sampled(server: &Server, mut work: impl FnMut()) -> Stacks {
+fn sampled(pid: u32, mut work: impl FnMut()) -> Stacks {
     work();
-    let recording = Recording::start(server);
+    let recording = Recording::start(pid);
     let begin = Instant::now();
     while begin.elapsed() < SAMPLED {
         work();
@@ -138,15 +142,12 @@ fn pair() -> Stacks {
     let server = Server::start(&[]);
     let mut pipeline = Pipeline::open(&server, CONNECTIONS);
     let batches = Pair::Lock.batches(&server, CONNECTIONS, DEPTH);
-    sampled(&server, || pipeline.run(&batches, 50))
+    sampled(server.pid(), || pipeline.run(&batches, 50))
 }
 
 fn handoff() -> Stacks {
-    let mut queues = Queues::start(WAITERS, Place::Together);
-    let recording = Recording::start(&queues.server);
-    let begin = Instant::now();
-    queues.pass_on_while(Kind::Lock, || begin.elapsed() < SAMPLED);
-    recording.end()
+    let mut crowd = Crowd::waiting(Kind::Lock, Place::Together, WAITERS);
+    sampled(crowd.server.pid(), || _ = crowd.hand_over(true))
 }
 
 fn semaphore() -> Stacks {
@@ -164,5 +165,5 @@ fn semaphore() -> Stacks {
             Batch(vec![Part { requests, expected: [Expected::Grant, Expected::Number(0)].repeat(DEPTH / 2) }])
         })
         .collect();
-    sampled(&server, || pipeline.run(&batches, 50))
+    sampled(server.pid(), || pipeline.run(&batches, 50))
 }

@@ -5,14 +5,14 @@
 //! CPU each do n times the work. Only one node works at a time, because nodes that work at the same time would displace
 //! each other's data in the caches of the CPU.
 
-use super::curves::{LONG_LEASE, Point};
+use super::curves::Point;
 use crate::clients::{Client, Clients};
 use crate::cpu::CpuClock;
 use crate::pairs::Pair;
 use crate::pipeline::{Batch, Expected, Pipeline};
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
-use crate::request::{owner, request};
+use crate::request::{LONG_LEASE, owner, request};
 use crate::results::Unit;
 use crate::rounds::Series;
 use crate::server::{Loaded, Server};

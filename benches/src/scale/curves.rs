@@ -6,9 +6,6 @@ use crate::results::{Row, Unit, whole};
 use crate::rounds::Series;
 use std::fs;
 
-/// A lease that outlives every measurement, in milliseconds.
-pub const LONG_LEASE: &str = "36000000";
-
 /// A curve: the name of its rows, what was measured, and the unit.
 pub type Curve<'a> = (&'a str, &'a str, Unit);
 

@@ -2,7 +2,7 @@
 //! commands of a holder, and memory for each holder.
 
 use super::curves::Point;
-use crate::modes::{Sending, Work, hold, key};
+use crate::modes::{AGAIN, ONE_BY_ONE, PAIR, RENEW, Work, hold, key};
 use crate::pipeline::Pipeline;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
@@ -14,7 +14,7 @@ use crate::server::Server;
 pub const STAGE: &str = "holders";
 
 const COUNTS: [usize; 6] = [1, 10, 100, 1_000, 10_000, 100_000];
-const WORKS: [(Work, &str); 3] = [(Work::Pair, "pair"), (Work::Renew, "renewal"), (Work::Again, "again")];
+const WORKS: [(Work, &str); 3] = [(PAIR, "pair"), (RENEW, "renewal"), (AGAIN, "again")];
 const ROUNDS: usize = 15;
 
 /// Measures all sizes, alternately on one server.
@@ -23,16 +23,17 @@ pub fn measure(report: &mut Report) {
     let server = Server::start(&[]);
     let mut client = server.client();
     COUNTS.into_iter().for_each(|holders| hold(&mut client, &key(holders), holders));
-    let sending = Sending::OneByOne;
-    let mut pipeline = Pipeline::open(&server, sending.connections());
+    let mut pipeline = Pipeline::open(&server, ONE_BY_ONE.connections);
     let mut numbers = numbers();
     let costs = report.alternate(ROUNDS, COUNTS.len(), |which| {
-        WORKS.map(|(work, _)| sending.cost(&server, &mut pipeline, work, COUNTS[which], &mut numbers))
+        WORKS
+            .each_ref()
+            .map(|(work, _)| ONE_BY_ONE.cost(&server, &mut pipeline, work, COUNTS[which], &mut numbers))
     });
     for (holders, costs) in COUNTS.into_iter().zip(&costs) {
         let point = Point::new(STAGE, holders, "holder");
         for ((work, name), cost) in WORKS.iter().zip(costs) {
-            let what = format!("server CPU for {}", work.what());
+            let what = format!("server CPU for {}", work.what);
             point.row(report, (name, &what, Unit::Nanoseconds), cost);
         }
         point.row(report, ("memory", "memory for each holder", Unit::Bytes), &memory_of_holder(holders));

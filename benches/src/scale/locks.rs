@@ -1,13 +1,13 @@
 //! Curves by the number of locks of a server: CPU for each pair and renewal, memory, snapshots and their loading.
 //! Strings with a TTL are measured for comparison.
 
-use super::curves::{LONG_LEASE, Point, axes, has_memory, plot};
+use super::curves::{Point, axes, has_memory, plot};
 use crate::clients::Client;
 use crate::pairs::{CONNECTIONS, DEPTH, Pair};
 use crate::pipeline::{Batch, Expected, Pipeline};
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
-use crate::request::{numbers, owner, request};
+use crate::request::{LONG_LEASE, numbers, owner, request};
 use crate::results::Unit;
 use crate::rounds::Series;
 use crate::server::Server;
@@ -99,11 +99,8 @@ impl Store {
     }
 
     fn fill(&mut self, count: usize) {
-        for first in (self.count..count).step_by(1_000) {
-            let numbers = first..count.min(first + 1_000);
-            let requests = numbers.map(|number| self.kept.take(&key(number), &owner(number)));
-            self.control.pipeline(&requests.collect::<Vec<_>>());
-        }
+        let kept = self.kept;
+        self.control.fill(self.count..count, |number| kept.take(&key(number), &owner(number)));
         self.count = count;
         // A new control connection frees the large buffer of the old connection.
         self.control = self.server.client();

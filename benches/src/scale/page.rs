@@ -1,42 +1,26 @@
 //! Writes the curves of a run and the sizing table into docs/scale.md.
 
-use super::{STAGES, holders, sizing};
+use super::{STAGES, sizing};
 use crate::docs::{stage, write_plots};
 use crate::markdown::{Page, table};
 use crate::results::{Results, Row};
 use std::io;
 use std::path::Path;
 
-/// The curves in the tables: the names of their rows without the number at the end. The other curves are in the plots
+/// The curves that are not in the tables, in addition to those of the other side of a comparison. They are in the plots
 /// and in the results.
-const SHOWN: [&str; 27] = [
-    "locks/pair",
-    "locks/pair-ratio",
-    "locks/renewal",
-    "locks/memory",
-    "locks/save",
-    "locks/save-ratio",
-    "locks/load",
-    "locks/load-ratio",
-    "waiters/one-handoff",
-    "waiters/one-handoff-ratio",
-    "waiters/one-wait",
-    "waiters/one-wait-ratio",
-    "waiters/each-handoff",
-    "waiters/each-handoff-ratio",
-    "waiters/each-wait",
-    "waiters/each-wait-ratio",
-    "replica/median",
-    "replica/late",
-    "replica/pairs",
-    "cluster/pair",
-    "cluster/pair-ratio",
-    "cluster/renewal",
-    "cluster/possible",
-    "slots/migrate-whole",
-    "slots/migrate-longest",
-    "slots/atomic-whole",
-    "slots/atomic-longest",
+const HIDDEN: [&str; 11] = [
+    "locks/renewal-ratio",
+    "locks/memory-ratio",
+    "waiters/connection",
+    "waiters/memory",
+    "replica/median-ratio",
+    "replica/late-ratio",
+    "replica/pairs-ratio",
+    "slots/migrate-whole-ratio",
+    "slots/migrate-longest-ratio",
+    "slots/atomic-whole-ratio",
+    "slots/atomic-longest-ratio",
 ];
 
 /// Writes the curves of each stage and the sizing table into `scale.md` in a directory, and the plots into `scale/`.
@@ -54,7 +38,7 @@ pub fn write(docs: &Path, runs: &[Results]) -> io::Result<()> {
     for (name, ..) in STAGES {
         let is_shown = |row: &&Row| {
             let curve = row.name.rsplit_once('-').map_or("", |(curve, _)| curve);
-            stage(row) == name && (name == holders::STAGE || SHOWN.contains(&curve))
+            stage(row) == name && !curve.ends_with("-against") && !HIDDEN.contains(&curve)
         };
         let rows: Vec<&Row> = results.rows.iter().filter(is_shown).collect();
         if rows.is_empty() {

@@ -2,7 +2,7 @@
 
 use crate::clients::Client;
 use crate::placement::{Place, go_before_own_threads, put_main_thread_first};
-use crate::request::{LEASE, request};
+use crate::request::{LEASE, LONG_LEASE, request};
 use crate::server::{Loaded, Server};
 use lockward_tests::{self as tests, Reply, eventually};
 use std::sync::Arc;
@@ -15,9 +15,6 @@ pub const MANY: usize = 10_000;
 
 /// How long PING is timed before and after the work. The time after the work includes work that the server delays.
 const MARGIN: Duration = Duration::from_millis(50);
-
-/// A lease that outlives a case with many holders, in milliseconds.
-const LONG_LEASE: &str = "3600000";
 
 /// The pause between two checks for a condition.
 pub const POLLED: Duration = Duration::from_millis(2);

@@ -1,19 +1,32 @@
-//! Worlds with one server that forgets nothing.
+//! Worlds with one server.
 
+use super::name::{MS, QUARANTINE, WorldName};
 use super::nemesis::{Nemesis, World};
 use lockward_tests::{Server, Setup, WallClock};
 use std::time::Duration;
 
-/// One server with an AOF that is synced before each reply. The faults kill and restart the server.
+/// The server of one of these worlds:
+///
+/// - `Alone`: the server has an AOF that is synced before each reply.
+/// - `Wiped`: the server forgets everything in a restart. The quarantine is as long as the longest lease.
+/// - `Clocks`: the wall clock of the server is stepped. The server is never restarted, because nothing is promised after
+///   a restart with an earlier clock.
 #[derive(Debug)]
 pub(super) struct Alone {
+    world: WorldName,
     server: Server,
+    clock: WallClock,
 }
 
 impl Alone {
-    pub(super) fn start() -> Self {
-        let setup = Setup::new().config("appendonly yes").config("appendfsync always");
-        Self { server: setup.start() }
+    pub(super) fn start(world: WorldName) -> Self {
+        let clock = WallClock::new();
+        let setup = match world {
+            WorldName::Clocks => Setup::new().clock(&clock),
+            WorldName::Wiped => Setup::new().module(&format!("quarantine {}", QUARANTINE / MS)),
+            _ => Setup::new().config("appendonly yes").config("appendfsync always"),
+        };
+        Self { world, server: setup.start(), clock }
     }
 }
 
@@ -23,48 +36,22 @@ impl World for Alone {
     }
 
     fn fault(&mut self, nemesis: &mut Nemesis<'_>) {
-        match nemesis.random.between(0, 10) {
-            0..3 => nemesis.fault("kill", |_| self.server.kill_and_start_again()),
-            3..6 => freeze(&self.server, nemesis),
-            6 => nemesis.fault("rewrite", |_| {
+        let step = [500, 5_000, 60_000, 3_600_000, 86_400_000];
+        let step = Duration::from_millis(*nemesis.random.one_of(&step).expect("a step"));
+        match (self.world, nemesis.random.between(0, 10)) {
+            (_, 9) => nemesis.cut_connections(self.port()),
+            (WorldName::Wiped, 0..=5) => {
+                nemesis.fault("kill and wipe", |_| self.server.kill_and_start_again())
+            }
+            (_, 7 | 8) if self.world != WorldName::Wiped => nemesis.stop_clients(),
+            (WorldName::Clocks, 0..=2) => nemesis.fault("clock forward", |_| self.clock.forward(step)),
+            (WorldName::Clocks, 3..=5) => nemesis.fault("clock back", |_| self.clock.back(step)),
+            (WorldName::Alone, 0..=2) => nemesis.fault("kill", |_| self.server.kill_and_start_again()),
+            (WorldName::Alone, 6) => nemesis.fault("rewrite", |_| {
                 // The reply is ignored: the server replies with an error if a rewrite is already running.
                 self.server.client().call("BGREWRITEAOF");
             }),
-            7..9 => nemesis.stop_clients(),
-            _ => nemesis.cut_connections(self.port()),
-        }
-    }
-}
-
-/// One server whose wall clock is stepped. The server is never restarted, because nothing is promised after a restart
-/// with an earlier clock.
-#[derive(Debug)]
-pub(super) struct Clocks {
-    server: Server,
-    clock: WallClock,
-}
-
-impl Clocks {
-    pub(super) fn start() -> Self {
-        let clock = WallClock::new();
-        Self { server: Setup::new().clock(&clock).start(), clock }
-    }
-}
-
-impl World for Clocks {
-    fn port(&self) -> u16 {
-        self.server.port()
-    }
-
-    fn fault(&mut self, nemesis: &mut Nemesis<'_>) {
-        let step = [500, 5_000, 60_000, 3_600_000, 86_400_000];
-        let step = Duration::from_millis(*nemesis.random.one_of(&step).expect("a step"));
-        match nemesis.random.between(0, 10) {
-            0..3 => nemesis.fault("clock forward", |_| self.clock.forward(step)),
-            3..6 => nemesis.fault("clock back", |_| self.clock.back(step)),
-            6 => freeze(&self.server, nemesis),
-            7..9 => nemesis.stop_clients(),
-            _ => nemesis.cut_connections(self.port()),
+            _ => freeze(&self.server, nemesis),
         }
     }
 }

@@ -7,7 +7,6 @@ mod failover;
 mod name;
 mod nemesis;
 mod sentinels;
-mod wiped;
 
 pub(crate) use name::WorldName;
 pub(crate) use nemesis::{Nemesis, World};
@@ -16,9 +15,7 @@ impl WorldName {
     /// Starts the servers of the world.
     pub(crate) fn start(self) -> Box<dyn World> {
         match self {
-            Self::Alone => Box::new(alone::Alone::start()),
-            Self::Clocks => Box::new(alone::Clocks::start()),
-            Self::Wiped => Box::new(wiped::Wiped::start()),
+            Self::Alone | Self::Clocks | Self::Wiped => Box::new(alone::Alone::start(self)),
             Self::Failover => Box::new(failover::Failover::start()),
             Self::CutOff | Self::Lossy | Self::Frozen => Box::new(cut_off::CutOff::start(self)),
             Self::Sentinels | Self::Sleeping => Box::new(sentinels::Watched::start(self)),
