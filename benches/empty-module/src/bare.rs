@@ -5,13 +5,13 @@
 //! stores a value of the module's own type with a TTL, and EMPTY.GIVE deletes the value. EMPTY.WAIT blocks its client,
 //! and EMPTY.PASS unblocks the client that has waited the longest.
 
-use crate::{ERR, OK, register};
+use crate::{Context, ERR, OK, Strings, arguments, bytes, register};
 use redis_module::raw;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::{mem, ptr, slice};
+use std::{mem, ptr};
 
 static KIND: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
 
@@ -21,8 +21,6 @@ thread_local! {
 }
 
 type Handle = *mut raw::RedisModuleBlockedClient;
-type Context = *mut raw::RedisModuleCtx;
-type Strings = *mut *mut raw::RedisModuleString;
 
 /// When a value expires, in milliseconds since 1970: long after the benchmark.
 const EXPIRES_AT: i64 = 4_102_444_800_000;
@@ -151,18 +149,4 @@ unsafe fn try_pass(context: Context, argv: Strings, argc: c_int) -> Option<()> {
         raw::RedisModule_ReplyWithLongLong?(context, 0);
     }
     Some(())
-}
-
-unsafe fn arguments<'a>(argv: Strings, argc: c_int) -> &'a [*mut raw::RedisModuleString] {
-    // SAFETY: the server passes `argc` strings, which are valid until the command returns.
-    unsafe { slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or_default()) }
-}
-
-unsafe fn bytes<'a>(string: *mut raw::RedisModuleString) -> Option<&'a [u8]> {
-    let mut len = 0;
-    // SAFETY: the string and its bytes are valid until the command returns.
-    unsafe {
-        let start = raw::RedisModule_StringPtrLen?(string, &raw mut len);
-        Some(slice::from_raw_parts(start.cast(), len))
-    }
 }

@@ -21,11 +21,7 @@ const ERR: c_int = raw::REDISMODULE_ERR as c_int;
 /// Only the server may call this function.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "the server looks up a function with this name")]
-pub unsafe extern "C" fn RedisModule_OnLoad(
-    context: *mut raw::RedisModuleCtx,
-    _argv: *mut *mut raw::RedisModuleString,
-    _argc: c_int,
-) -> c_int {
+pub unsafe extern "C" fn RedisModule_OnLoad(context: Context, _argv: Strings, _argc: c_int) -> c_int {
     let api_version = raw::REDISMODULE_APIVER_1 as c_int;
     // SAFETY: the server passes a valid context.
     let known = unsafe { raw::Export_RedisModule_Init(context, c"empty".as_ptr(), 1, api_version) };
@@ -37,10 +33,11 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     if registered { OK } else { ERR }
 }
 
-type Handler =
-    unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int;
+type Context = *mut raw::RedisModuleCtx;
+type Strings = *mut *mut raw::RedisModuleString;
+type Handler = unsafe extern "C" fn(Context, Strings, c_int) -> c_int;
 
-fn register(context: *mut raw::RedisModuleCtx, name: &CStr, flags: &CStr, handler: Handler) -> bool {
+fn register(context: Context, name: &CStr, flags: &CStr, handler: Handler) -> bool {
     // SAFETY: the server passes a valid context to the module's load; the texts are constant and end in NUL. The first
     // argument is the key, as in the commands of Lockward.
     let created = unsafe {
@@ -53,34 +50,36 @@ fn register(context: *mut raw::RedisModuleCtx, name: &CStr, flags: &CStr, handle
 /// Copies the bytes of a command's words.
 ///
 /// # Safety
-/// `argv` and `argc` must be the arguments that the server has passed to a call that has not returned yet.
-unsafe fn copied(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Vec<Vec<u8>> {
-    let count = usize::try_from(argc).unwrap_or_default();
-    // SAFETY: the server passes `argc` strings, which are valid until the call returns; their bytes are copied.
-    unsafe { slice::from_raw_parts(argv, count) }
-        .iter()
-        .map(|word| unsafe {
-            let mut len = 0;
-            let start = raw::RedisModule_StringPtrLen.map_or(ptr::null(), |of| of(*word, &raw mut len));
-            slice::from_raw_parts(start.cast(), len).to_vec()
-        })
-        .collect()
+/// As for [`arguments`].
+unsafe fn copied(argv: Strings, argc: c_int) -> Vec<Vec<u8>> {
+    // SAFETY: the caller passes the arguments of a command that has not returned yet; the bytes are copied.
+    unsafe { arguments(argv, argc).iter().map(|word| bytes(*word).unwrap_or_default().to_vec()).collect() }
 }
 
-unsafe extern "C" fn reply(
-    context: *mut raw::RedisModuleCtx,
-    _argv: *mut *mut raw::RedisModuleString,
-    _argc: c_int,
-) -> c_int {
+/// The words of a command.
+///
+/// # Safety
+/// `argv` and `argc` must be the arguments that the server has passed to a call that has not returned yet.
+unsafe fn arguments<'a>(argv: Strings, argc: c_int) -> &'a [*mut raw::RedisModuleString] {
+    // SAFETY: the server passes `argc` strings, which are valid until the command returns.
+    unsafe { slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or_default()) }
+}
+
+unsafe fn bytes<'a>(string: *mut raw::RedisModuleString) -> Option<&'a [u8]> {
+    let mut len = 0;
+    // SAFETY: the string and its bytes are valid until the command returns.
+    unsafe {
+        let start = raw::RedisModule_StringPtrLen?(string, &raw mut len);
+        Some(slice::from_raw_parts(start.cast(), len))
+    }
+}
+
+unsafe extern "C" fn reply(context: Context, _argv: Strings, _argc: c_int) -> c_int {
     // SAFETY: the server passes a valid context.
     unsafe { raw::RedisModule_ReplyWithLongLong.map_or(ERR, |answer| answer(context, 0)) }
 }
 
-unsafe extern "C" fn block(
-    context: *mut raw::RedisModuleCtx,
-    _argv: *mut *mut raw::RedisModuleString,
-    _argc: c_int,
-) -> c_int {
+unsafe extern "C" fn block(context: Context, _argv: Strings, _argc: c_int) -> c_int {
     // SAFETY:
     // - the server passes a valid context;
     // - the client has no private data, so no callback is needed to free it;
@@ -100,7 +99,7 @@ unsafe extern "C" fn block(
 }
 
 /// Unblocks a client that has disconnected. Without this call, its handle would leak.
-unsafe extern "C" fn release(_context: *mut raw::RedisModuleCtx, handle: *mut raw::RedisModuleBlockedClient) {
+unsafe extern "C" fn release(_context: Context, handle: *mut raw::RedisModuleBlockedClient) {
     // SAFETY: the server passes a valid handle, and no other code unblocks its client.
     unsafe {
         if let Some(unblock) = raw::RedisModule_UnblockClient {
@@ -118,11 +117,7 @@ struct Elsewhere {
 // SAFETY: only the new thread uses the handle. The other field is bytes.
 unsafe impl Send for Elsewhere {}
 
-unsafe extern "C" fn call(
-    context: *mut raw::RedisModuleCtx,
-    argv: *mut *mut raw::RedisModuleString,
-    argc: c_int,
-) -> c_int {
+unsafe extern "C" fn call(context: Context, argv: Strings, argc: c_int) -> c_int {
     // SAFETY: the server passes valid arguments.
     let given = unsafe { copied(argv, argc) };
     let Some(command) = given.get(1..) else { return ERR };
@@ -159,10 +154,7 @@ impl Elsewhere {
 ///
 /// # Safety
 /// The context must be valid, and this thread must be allowed to use the server.
-unsafe fn give(
-    context: *mut raw::RedisModuleCtx,
-    command: &[Vec<u8>],
-) -> Option<*mut raw::RedisModuleCallReply> {
+unsafe fn give(context: Context, command: &[Vec<u8>]) -> Option<*mut raw::RedisModuleCallReply> {
     let (name, arguments) = command.split_first()?;
     let name = CString::new(name.as_slice()).ok()?;
     // SAFETY: the format names an array of strings and their number, which follow; each string is freed once.

@@ -1,6 +1,6 @@
 //! A module that runs a command from the callback of an event.
 
-use crate::{ERR, OK, copied, give};
+use crate::{Context, ERR, OK, Strings, copied, give};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::Mutex;
@@ -21,11 +21,7 @@ const CLASSES: c_int = raw::REDISMODULE_NOTIFY_MODULE
     | raw::REDISMODULE_NOTIFY_NEW;
 
 /// EMPTY.MEDDLE event command [argument ...]: runs the command once, when the module next receives this event.
-pub unsafe extern "C" fn meddle(
-    context: *mut raw::RedisModuleCtx,
-    argv: *mut *mut raw::RedisModuleString,
-    argc: c_int,
-) -> c_int {
+pub unsafe extern "C" fn meddle(context: Context, argv: Strings, argc: c_int) -> c_int {
     // SAFETY: the server passes valid arguments.
     let given = unsafe { copied(argv, argc) };
     let Some([event, command @ ..]) = given.get(1..) else { return ERR };
@@ -42,7 +38,7 @@ pub unsafe extern "C" fn meddle(
 }
 
 unsafe extern "C" fn heard(
-    context: *mut raw::RedisModuleCtx,
+    context: Context,
     _class: c_int,
     event: *const c_char,
     _key: *mut raw::RedisModuleString,
