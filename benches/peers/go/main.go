@@ -19,11 +19,11 @@ import (
 )
 
 // A client of a peer, with its own connection.
-type client interface {
+type client struct {
 	// Waits for the lock. Returns errGaveUp if the library itself stops trying.
-	acquire(ctx context.Context) error
-	release(ctx context.Context) error
-	close()
+	acquire func(context.Context) error
+	release func(context.Context) error
+	close   func()
 }
 
 type peer struct {

@@ -18,37 +18,26 @@ var redsyncPeer = peer{
 		{"go-redis", "github.com/redis/go-redis/v9"},
 	},
 	defaults: "lease 8 s, not renewed; 32 tries 50 to 250 ms apart, and then a new call",
-	connect:  connectRedsync,
-}
-
-type redsyncClient struct {
-	redis *redis.Client
-	mutex *redsync.Mutex
-}
-
-func connectRedsync(ctx context.Context, address string, lock int64, _ share) (client, error) {
-	connection := redis.NewClient(&redis.Options{Addr: address})
-	mutex := redsync.New(goredis.NewPool(connection)).NewMutex(fmt.Sprintf("lock:%d", lock))
-	return &redsyncClient{connection, mutex}, connection.Ping(ctx).Err()
-}
-
-func (c *redsyncClient) acquire(ctx context.Context) error {
-	err := c.mutex.LockContext(ctx)
-	var taken *redsync.ErrTaken
-	if errors.As(err, &taken) && ctx.Err() == nil {
-		return errGaveUp
-	}
-	return err
-}
-
-func (c *redsyncClient) release(ctx context.Context) error {
-	released, err := c.mutex.UnlockContext(ctx)
-	if err == nil && !released {
-		return errors.New("the client no longer holds the lock")
-	}
-	return err
-}
-
-func (c *redsyncClient) close() {
-	c.redis.Close()
+	connect: func(ctx context.Context, address string, lock int64, _ share) (client, error) {
+		connection := redis.NewClient(&redis.Options{Addr: address})
+		mutex := redsync.New(goredis.NewPool(connection)).NewMutex(fmt.Sprintf("lock:%d", lock))
+		return client{
+			acquire: func(ctx context.Context) error {
+				err := mutex.LockContext(ctx)
+				var taken *redsync.ErrTaken
+				if errors.As(err, &taken) && ctx.Err() == nil {
+					return errGaveUp
+				}
+				return err
+			},
+			release: func(ctx context.Context) error {
+				released, err := mutex.UnlockContext(ctx)
+				if err == nil && !released {
+					return errors.New("the client no longer holds the lock")
+				}
+				return err
+			},
+			close: func() { connection.Close() },
+		}, connection.Ping(ctx).Err()
+	},
 }

@@ -37,18 +37,6 @@ impl Program {
         }
     }
 
-    /// The name of Lockward's peer in this program.
-    pub const fn lockward(self) -> &'static str {
-        match self {
-            Self::Commands => "lockward",
-            Self::Rust => "lockward-rust",
-            Self::Java => "lockward-java",
-            Self::Go => "lockward-go",
-            Self::Python => "lockward-python",
-            Self::Node => "lockward-node",
-        }
-    }
-
     /// Builds the program. Returns its file and first arguments.
     ///
     /// # Errors
@@ -65,8 +53,13 @@ impl Program {
             Self::Java => {
                 need("mvn", &["maven", "default-jdk-headless"])?;
                 let pom = folder.join("java/pom.xml").display().to_string();
-                run("java", &["mvn", "--quiet", "--batch-mode", "--file", &pom, "package"])?;
-                Ok(vec!["java".to_owned(), "-jar".to_owned(), path("java/peers.jar")])
+                let goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:build-classpath";
+                let libraries = path("java/libraries");
+                let output = format!("-Dmdep.outputFile={libraries}");
+                run("java", &["mvn", "--quiet", "--batch-mode", "--file", &pom, "compile", goal, &output])?;
+                let libraries = fs::read_to_string(libraries).map_err(|error| error.to_string())?;
+                let classpath = format!("{}:{libraries}", path("java/classes"));
+                Ok(["java", "-cp", &classpath, "lockward.peers.Main"].map(str::to_owned).into())
             }
             Self::Go => {
                 need("go", &["golang-go"])?;

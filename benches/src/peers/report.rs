@@ -41,8 +41,7 @@ pub struct Entry {
     pub title: String,
     /// The language of the library. Empty for plain commands.
     pub language: String,
-    /// The name of the peer of Lockward with which this peer is compared. A peer of Lockward has its own name here.
-    pub ours: String,
+    pub is_ours: bool,
     pub job: Job,
     pub clients: usize,
     /// The measurements, or the reason why there are none.
@@ -177,14 +176,12 @@ impl Measured {
         time(self.server_cpu_us)
     }
 
-    fn counted_right(&self) -> String {
-        let counted =
-            if self.lost == 0 { "right".to_owned() } else { format!("**WRONG: {} lost**", self.lost) };
-        if self.gave_up == 0 {
-            counted
-        } else {
-            format!("{counted}; gave up waiting {} times", whole(self.gave_up as f64))
-        }
+    /// How the lock failed; empty if it lost no acquisition and never gave up.
+    fn failure(&self) -> String {
+        let lost = format!("**the lock lost {} acquisitions**", self.lost);
+        let gave_up = format!("the library gave up waiting {} times", whole(self.gave_up as f64));
+        let failed = [(self.lost != 0, lost), (self.gave_up > 0, gave_up)].into_iter();
+        failed.filter_map(|(has, text)| has.then_some(text)).collect::<Vec<_>>().join("; ")
     }
 
     fn sent(&self) -> String {
@@ -202,7 +199,7 @@ impl Entry {
             peer: peer.name.to_owned(),
             title: peer.title.to_owned(),
             language: peer.program.language().to_owned(),
-            ours: peer.ours.to_owned(),
+            is_ours: peer.is_ours(),
             job,
             clients,
             result,
@@ -213,24 +210,11 @@ impl Entry {
         if self.language.is_empty() { "-" } else { &self.language }
     }
 
-    fn is_ours(&self) -> bool {
-        self.peer == self.ours
-    }
-
     /// A line for the list of failures. `None` if the lock ran, lost no acquisition and never gave up.
     fn failure(&self) -> Option<String> {
         let what = match &self.result {
             Err(reason) => format!("the program failed with `{reason}`"),
-            Ok(measured) => {
-                let lost = format!("**the lock lost {} acquisitions**", measured.lost);
-                let gave_up = format!("the library gave up waiting {} times", whole(measured.gave_up as f64));
-                let failed = [(measured.lost != 0, lost), (measured.gave_up > 0, gave_up)];
-                failed
-                    .into_iter()
-                    .filter_map(|(has, text)| has.then_some(text))
-                    .collect::<Vec<_>>()
-                    .join("; ")
-            }
+            Ok(measured) => measured.failure(),
         };
         if what.is_empty() {
             return None;
@@ -253,9 +237,10 @@ impl Display for Entry {
                 }
                 if self.job != Job::Uncontended {
                     write!(to, ", grants {} to {}", measured.fewest, measured.most)?;
-                    write!(to, ", counted {}", measured.counted_right())?;
                 }
-                write!(to, "; others had {:.0} % of the CPUs", 100.0 * measured.others)
+                write!(to, "; others had {:.0} % of the CPUs", 100.0 * measured.others)?;
+                let failure = measured.failure();
+                if failure.is_empty() { Ok(()) } else { write!(to, "; {failure}") }
             }
         }
     }
@@ -310,7 +295,7 @@ impl Report {
     pub fn plot(&self) -> Option<String> {
         let handoffs = |entry: &Entry| {
             let number = entry.result.as_ref().ok()?.handoffs_a_second?;
-            Some(Bar { name: entry.title.clone(), number, text: whole(number), is_ours: entry.is_ours() })
+            Some(Bar { name: entry.title.clone(), number, text: whole(number), is_ours: entry.is_ours })
         };
         let bars: Vec<_> = self.of(Job::Contended, PLOTTED).filter_map(handoffs).collect();
         let title = format!("Grants to another client a second, when {PLOTTED} clients want one lock");

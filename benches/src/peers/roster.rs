@@ -11,9 +11,6 @@ pub struct Peer {
     pub name: &'static str,
     /// The name in the tables.
     pub title: &'static str,
-    /// The name of the entry of Lockward with which this entry is compared. Both have the same language and the same kind
-    /// of server. An entry of Lockward has its own name here.
-    pub ours: &'static str,
     pub server: Kind,
     pub program: Program,
     pub jobs: &'static [Job],
@@ -31,20 +28,21 @@ const LOCKWARD: Kind = Kind::Redis { server: None, is_loaded: true };
 /// matches.
 const NEW_REDIS: &str = "redis-experimental";
 const NEW_VALKEY: &str = "valkey-testing";
-const ON_NEW_REDIS: &str = "lockward-new-redis";
-const ON_NEW_VALKEY: &str = "lockward-new-valkey";
 
-/// All peers, in the order of the tables. The peers are grouped by language, and Lockward comes first in each group.
+/// All peers, in the order of the tables. The peers are grouped by language and by kind of server, and Lockward comes
+/// first in each group.
 pub const PEERS: [Peer; 24] = [
     peer("lockward", "Lockward", LOCKWARD, Program::Commands, ALL),
-    peer(ON_NEW_REDIS, "Lockward, newest Redis", on(NEW_REDIS, true), Program::Commands, EXCLUSIVE)
-        .beside(ON_NEW_REDIS),
-    peer("set-delex", "SET NX PX + DELEX", on(NEW_REDIS, false), Program::Commands, EXCLUSIVE)
-        .beside(ON_NEW_REDIS),
-    peer(ON_NEW_VALKEY, "Lockward, newest Valkey", on(NEW_VALKEY, true), Program::Commands, EXCLUSIVE)
-        .beside(ON_NEW_VALKEY),
-    peer("set-delifeq", "SET NX PX + DELIFEQ", on(NEW_VALKEY, false), Program::Commands, EXCLUSIVE)
-        .beside(ON_NEW_VALKEY),
+    peer("lockward-new-redis", "Lockward, newest Redis", on(NEW_REDIS, true), Program::Commands, EXCLUSIVE),
+    peer("set-delex", "SET NX PX + DELEX", on(NEW_REDIS, false), Program::Commands, EXCLUSIVE),
+    peer(
+        "lockward-new-valkey",
+        "Lockward, newest Valkey",
+        on(NEW_VALKEY, true),
+        Program::Commands,
+        EXCLUSIVE,
+    ),
+    peer("set-delifeq", "SET NX PX + DELIFEQ", on(NEW_VALKEY, false), Program::Commands, EXCLUSIVE),
     peer("lockward-rust", "Lockward (Rust)", LOCKWARD, Program::Rust, ALL),
     peer("lockward-java", "Lockward (Java)", LOCKWARD, Program::Java, ALL),
     peer("redisson-rlock", "Redisson RLock", REDIS, Program::Java, EXCLUSIVE),
@@ -67,8 +65,9 @@ pub const PEERS: [Peer; 24] = [
 ];
 
 impl Peer {
-    const fn beside(self, ours: &'static str) -> Self {
-        Self { ours, ..self }
+    /// Whether this is Lockward.
+    pub fn is_ours(&self) -> bool {
+        self.name.starts_with("lockward")
     }
 }
 
@@ -83,5 +82,5 @@ const fn peer(
     program: Program,
     jobs: &'static [Job],
 ) -> Peer {
-    Peer { name, title, ours: program.lockward(), server, program, jobs }
+    Peer { name, title, server, program, jobs }
 }

@@ -1,11 +1,10 @@
 package lockward.peers;
 
 import java.util.ArrayList;
-import java.util.Arrays;
+import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
-import java.util.stream.Collectors;
 
 /** Clients of a peer that acquire and release for a while. */
 final class Contest {
@@ -47,13 +46,15 @@ final class Contest {
         // The process id makes the name unique: the server may still hold the locks of an earlier run.
         String name = "lock-" + ProcessHandle.current().pid();
         for (int index = 0; index < count; index++) {
-            clients.add(new Client(index, peer.lock(job == Job.UNCONTENDED ? name + "-" + index : name, job, index)));
+            clients.add(new Client(index, peer.locks().lock(job == Job.UNCONTENDED ? name + "-" + index : name, job, index)));
         }
         from = System.nanoTime() + WARM_UP;
         began = System.currentTimeMillis() + WARM_UP / 1_000_000;
         to = from + seconds * 1_000_000_000L;
         clients.forEach(Thread::start);
-        sleepUntil(to);
+        while (System.nanoTime() - to < 0 && failure.get() == null) {
+            Thread.sleep(20);
+        }
         join(System.nanoTime() + LAST_GRANTS);
         clients.forEach(Thread::interrupt);
         join(System.nanoTime() + AFTER_INTERRUPT);
@@ -63,12 +64,6 @@ final class Contest {
         return answer();
     }
 
-    private void sleepUntil(long instant) throws InterruptedException {
-        for (long left = instant - System.nanoTime(); left > 0 && failure.get() == null; left = instant - System.nanoTime()) {
-            Thread.sleep(Math.max(1, Math.min(left / 1_000_000, 20)));
-        }
-    }
-
     private void join(long deadline) throws InterruptedException {
         for (Client client : clients) {
             client.join(Math.max(1, (deadline - System.nanoTime()) / 1_000_000));
@@ -76,9 +71,9 @@ final class Contest {
     }
 
     private String answer() {
-        String waits = clients.stream().map(Client::waits).collect(Collectors.joining(",", "[", "]"));
+        // A list of numbers as text is an array in JSON.
         return "\"began_unix_ms\":" + began
-                + ",\"waits_us\":" + waits
+                + ",\"waits_us\":" + clients.stream().map(client -> client.times).toList()
                 + (job.isShared() ? ",\"counter\":" + allowed.get() : "")
                 + (job == Job.CONTENDED ? ",\"counter\":" + counter + ",\"handoffs\":" + handOffs : "");
     }
@@ -111,8 +106,8 @@ final class Contest {
     private final class Client extends Thread {
         private final int index;
         private final Peer.Lock lock;
-        private volatile long grants;
-        private volatile int[] times = new int[1_024];
+        /** How long the client's acquisitions took, in microseconds. */
+        private final List<Long> times = Collections.synchronizedList(new ArrayList<>());
 
         Client(int index, Peer.Lock lock) {
             super("client-" + index);
@@ -151,24 +146,10 @@ final class Contest {
                     }
                 }
                 if (counted) {
-                    note((int) Math.min((granted - asked) / 1_000, Integer.MAX_VALUE));
+                    times.add((granted - asked) / 1_000);
                 }
                 lock.release();
             }
-        }
-
-        private void note(int time) {
-            int place = (int) grants;
-            if (place == times.length) {
-                times = Arrays.copyOf(times, 2 * place);
-            }
-            times[place] = time;
-            grants = place + 1;
-        }
-
-        /** How long the client's acquisitions took, as a JSON array of microseconds. */
-        String waits() {
-            return Arrays.stream(times, 0, (int) grants).mapToObj(Integer::toString).collect(Collectors.joining(",", "[", "]"));
         }
     }
 }

@@ -10,16 +10,15 @@ import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
 import org.apache.curator.retry.ExponentialBackoffRetry;
 
 /** Curator's locks on ZooKeeper. A CuratorFramework is one session. Many threads share it, as Curator advises. */
-final class Curator implements Peer {
+final class Curator {
     private static final int CLIENTS_A_SESSION = 50;
 
     enum Kind { MUTEX, READ_WRITE, SEMAPHORE }
 
-    private final List<CuratorFramework> sessions = new ArrayList<>();
-    private final Kind kind;
+    private Curator() {}
 
-    Curator(String address, int clients, Kind kind) throws InterruptedException {
-        this.kind = kind;
+    static Peer connect(String address, int clients, Kind kind) throws InterruptedException {
+        List<CuratorFramework> sessions = new ArrayList<>();
         for (int first = 0; first < clients; first += CLIENTS_A_SESSION) {
             CuratorFramework session = CuratorFrameworkFactory.newClient(address, new ExponentialBackoffRetry(1_000, 3));
             session.start();
@@ -28,39 +27,29 @@ final class Curator implements Peer {
         for (CuratorFramework session : sessions) {
             session.blockUntilConnected();
         }
+        return new Peer("curator", "a session of 60 s for " + CLIENTS_A_SESSION + " clients", (name, job, client) -> {
+            CuratorFramework session = sessions.get(client / CLIENTS_A_SESSION);
+            String path = "/" + name;
+            return switch (kind) {
+                case MUTEX -> mutex(new InterProcessMutex(session, path));
+                case READ_WRITE -> {
+                    InterProcessReadWriteLock lock = new InterProcessReadWriteLock(session, path);
+                    yield mutex(job.isWriter(client) ? lock.writeLock() : lock.readLock());
+                }
+                case SEMAPHORE -> {
+                    InterProcessSemaphoreV2 semaphore = new InterProcessSemaphoreV2(session, path, Job.SEMAPHORE);
+                    yield Peer.Lock.of(() -> semaphore.acquire(job.permits(client)), semaphore::returnAll);
+                }
+            };
+        });
     }
 
-    @Override
-    public Lock lock(String name, Job job, int client) {
-        CuratorFramework session = sessions.get(client / CLIENTS_A_SESSION);
-        String path = "/" + name;
-        if (kind == Kind.SEMAPHORE) {
-            InterProcessSemaphoreV2 semaphore = new InterProcessSemaphoreV2(session, path, Job.SEMAPHORE);
-            return Lock.of(() -> semaphore.acquire(job.permits(client)), semaphore::returnAll);
-        }
-        if (kind == Kind.READ_WRITE) {
-            InterProcessReadWriteLock lock = new InterProcessReadWriteLock(session, path);
-            return mutex(job.isWriter(client) ? lock.writeLock() : lock.readLock());
-        }
-        return mutex(new InterProcessMutex(session, path));
-    }
-
-    private static Lock mutex(InterProcessMutex mutex) {
-        return Lock.of(
+    private static Peer.Lock mutex(InterProcessMutex mutex) {
+        return Peer.Lock.of(
                 () -> {
                     mutex.acquire();
                     return mutex;
                 },
                 InterProcessMutex::release);
-    }
-
-    @Override
-    public String version() {
-        return Main.version("curator");
-    }
-
-    @Override
-    public String notes() {
-        return "a session of 60 s for " + CLIENTS_A_SESSION + " clients";
     }
 }

@@ -31,26 +31,26 @@ public final class Main {
         Peer peer = connect(name, arguments[2], clients);
         Contest contest = new Contest(peer, job, Long.parseLong(arguments[6]));
         String answer = contest.run(clients);
-        System.out.println("{\"version\":\"" + peer.version() + "\",\"notes\":\"" + peer.notes() + "\"," + answer + "}");
+        System.out.println("{\"version\":\"" + version(peer.library()) + "\",\"notes\":\"" + peer.notes() + "\"," + answer + "}");
     }
 
     private static Peer connect(String name, String address, int clients) throws Exception {
         return switch (name) {
-            case "lockward-java" -> new Lockward(address);
-            case "redisson-rlock" -> new Redisson(address, Redisson.Kind.LOCK);
-            case "redisson-fair" -> new Redisson(address, Redisson.Kind.FAIR);
-            case "redisson-rw" -> new Redisson(address, Redisson.Kind.READ_WRITE);
-            case "redisson-semaphore" -> new Redisson(address, Redisson.Kind.SEMAPHORE);
-            case "redisson-permits" -> new Redisson(address, Redisson.Kind.EXPIRABLE_SEMAPHORE);
-            case "curator" -> new Curator(address, clients, Curator.Kind.MUTEX);
-            case "curator-rw" -> new Curator(address, clients, Curator.Kind.READ_WRITE);
-            case "curator-semaphore" -> new Curator(address, clients, Curator.Kind.SEMAPHORE);
+            case "lockward-java" -> Lockward.connect(address);
+            case "redisson-rlock" -> Redisson.connect(address, Redisson.Kind.LOCK);
+            case "redisson-fair" -> Redisson.connect(address, Redisson.Kind.FAIR);
+            case "redisson-rw" -> Redisson.connect(address, Redisson.Kind.READ_WRITE);
+            case "redisson-semaphore" -> Redisson.connect(address, Redisson.Kind.SEMAPHORE);
+            case "redisson-permits" -> Redisson.connect(address, Redisson.Kind.EXPIRABLE_SEMAPHORE);
+            case "curator" -> Curator.connect(address, clients, Curator.Kind.MUTEX);
+            case "curator-rw" -> Curator.connect(address, clients, Curator.Kind.READ_WRITE);
+            case "curator-semaphore" -> Curator.connect(address, clients, Curator.Kind.SEMAPHORE);
             default -> throw new IllegalArgumentException("there is no peer " + name);
         };
     }
 
     /** The version of a library in this build. */
-    static String version(String library) {
+    private static String version(String library) {
         Properties versions = new Properties();
         try (InputStream file = Main.class.getResourceAsStream("/versions.properties")) {
             versions.load(file);

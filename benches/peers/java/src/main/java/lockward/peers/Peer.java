@@ -3,16 +3,18 @@ package lockward.peers;
 import java.util.concurrent.Callable;
 import java.util.concurrent.locks.ReadWriteLock;
 
-/** A lock library, connected to its server. */
-interface Peer {
-    /** Returns the lock of this name for one client. Only the client's thread calls the methods of the lock. */
-    Lock lock(String name, Job job, int client) throws Exception;
-
-    /** The version of the library. */
-    String version();
-
-    /** The important defaults and peculiarities, for the table. */
-    String notes();
+/**
+ * A lock library, connected to its server.
+ *
+ * @param library the name of the library in versions.properties
+ * @param notes the important defaults and peculiarities, for the table
+ * @param locks the locks of the library
+ */
+record Peer(String library, String notes, Locks locks) {
+    interface Locks {
+        /** Returns the lock of this name for one client. Only the client's thread calls the methods of the lock. */
+        Lock lock(String name, Job job, int client) throws Exception;
+    }
 
     interface Lock {
         /** Waits until the client holds the lock. */
