@@ -70,20 +70,21 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// Starts a driver that connects to `port`.
-    pub(crate) fn start(name: &str, program: &[&str], port: u16) -> Self {
+    pub(crate) fn start(name: &str, program: &str, port: u16) -> Self {
         let root =
             Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the root of the repository");
         // Some libraries log every lost connection. So the log goes to a file, to keep the output of the run short.
         let log = File::create(root.join(format!("target/retries/{name}.log"))).expect("a log");
-        let mut child = Command::new(program[0])
-            .args(&program[1..])
+        let mut words = program.split(' ');
+        let mut child = Command::new(words.next().unwrap_or_default())
+            .args(words)
             .arg(port.to_string())
             .current_dir(root)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()
-            .unwrap_or_else(|error| panic!("{} does not run ({error}): run `make test-retries`", program[0]));
+            .unwrap_or_else(|error| panic!("{program} does not run ({error}): run `make test-retries`"));
         let orders = Mutex::new(child.stdin.take().expect("a pipe"));
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         let greeting: Greeting = read(&mut lines)
