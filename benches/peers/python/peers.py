@@ -13,12 +13,10 @@ import argparse
 import json
 import multiprocessing
 import os
-import sys
-import threading
 import time
-from ctypes import c_int64
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from ctypes import c_double, c_int64
 from importlib.metadata import version
-from multiprocessing.connection import wait
 
 import lockward
 import redis
@@ -34,7 +32,7 @@ READERS = 2**31
 # How long a client holds a shared lock, in seconds.
 HOLD = 0.001
 WARM_UP = 1.5
-# How long all clients together may take to connect, and how long they may take to end, in seconds.
+# How long all clients together may take to connect, in seconds.
 PATIENCE = 30
 
 
@@ -100,6 +98,14 @@ class Contest:
         self.held = multiprocessing.Value(c_int64)
         # The process id makes the name unique: the server may still hold the locks of an earlier run.
         self.name = f"lock:{os.getpid()}"
+        self.processes = min(self.clients, os.cpu_count() or 1)
+        # When the counted time begins, by time.monotonic() and by time.time().
+        self.begins = multiprocessing.RawArray(c_double, 2)
+        self.connected = multiprocessing.Barrier(self.processes, self.begin, PATIENCE)
+
+    def begin(self):
+        """Called when the clients of all processes are connected. time.monotonic() is the same clock in all processes."""
+        self.begins[:] = [time.monotonic() + WARM_UP, time.time() + WARM_UP]
 
     def writes(self, index):
         return self.job == "readers" and index % WRITERS == 0
@@ -168,66 +174,32 @@ class Client:
             held.value -= weight
 
 
-def run_clients(contest, indexes, pipe):
-    """Runs some of the clients, in a child process. Sends `None` to the parent when the clients are connected, and their
-    measurements at the end. If a client fails, sends the reason as a string and ends."""
-    try:
-        clients = [Client(contest, index) for index in indexes]
-        pipe.send(None)
-        begin = pipe.recv()
-        reasons = []
-        threading.excepthook = lambda failure: reasons.append(f"{failure.exc_type.__name__}: {failure.exc_value}")
-        threads = [threading.Thread(target=client.run, args=[begin], daemon=True) for client in clients]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive() and not reasons:
-                thread.join(0.2)
-        seen = [(client.index, client.waits_us, client.handoffs, client.allowed) for client in clients]
-        pipe.send(reasons[0] if reasons else seen)
-    except redis.RedisError as error:
-        pipe.send(f"a client cannot connect: {error}")
+def join(shared):
+    """Makes the shared data known to a child process."""
+    global contest
+    contest = shared
 
 
-
-
-def listen(pipes, seconds):
-    """Returns one message from each process. Ends the program if a process fails or takes longer than `seconds`."""
-    said, deadline = {}, time.monotonic() + seconds
-    while len(said) < len(pipes):
-        for pipe in wait([pipe for pipe in pipes if pipe not in said], timeout=1):
-            try:
-                said[pipe] = pipe.recv()
-            except EOFError:
-                sys.exit("a process with clients has ended")
-            if isinstance(said[pipe], str):
-                sys.exit(said[pipe])
-        if time.monotonic() > deadline:
-            sys.exit(f"the clients did not connect or end within {PATIENCE} s")
-    return list(said.values())
+def run_clients(indexes):
+    """Runs some of the clients, in a child process. Returns their measurements."""
+    clients = [Client(contest, index) for index in indexes]
+    contest.connected.wait()
+    with ThreadPoolExecutor(len(clients)) as threads:
+        list(threads.map(lambda client: client.run(contest.begins[0]), clients))
+    return [(client.index, client.waits_us, client.handoffs, client.allowed) for client in clients]
 
 
 def run(arguments):
     contest = Contest(arguments)
-    processes = min(contest.clients, os.cpu_count() or 1)
-    pipes = []
-    for number in range(processes):
-        ours, theirs = multiprocessing.Pipe()
-        indexes = range(number, contest.clients, processes)
-        multiprocessing.Process(target=run_clients, args=[contest, indexes, theirs], daemon=True).start()
-        theirs.close()
-        pipes.append(ours)
-    listen(pipes, PATIENCE)
-    # time.monotonic() is the same clock in all processes.
-    begin = time.monotonic() + WARM_UP
-    began = time.time() + WARM_UP
-    for pipe in pipes:
-        pipe.send(begin)
-    seen = sorted(sum(listen(pipes, WARM_UP + contest.seconds + PATIENCE), []))
+    processes = contest.processes
+    fork = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(processes, fork, join, [contest]) as pool:
+        parts = [pool.submit(run_clients, range(number, contest.clients, processes)) for number in range(processes)]
+        seen = sorted(sum((part.result() for part in as_completed(parts)), []))
     return {
         "version": contest.peer.version,
         "notes": f"{contest.peer.notes}; {processes} processes",
-        "began_unix_ms": began * 1000,
+        "began_unix_ms": contest.begins[1] * 1000,
         "waits_us": [waits for _, waits, _, _ in seen],
         "counter": sum(allowed for *_, allowed in seen) if contest.is_shared else sum(contest.counters),
         "handoffs": sum(handoffs for _, _, handoffs, _ in seen),
