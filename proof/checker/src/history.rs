@@ -228,64 +228,54 @@ impl Operation {
         Self::acquire(lease, wait, Mode::EXCLUSIVE)
     }
 
-    /// The words of the command. Its times are whole milliseconds.
-    pub fn command(&self, key: &str, owner: &str) -> Vec<String> {
-        let ms = |time: Nanos| (time / 1_000_000).to_string();
-        let mut options: Vec<(&str, Option<String>)> = Vec::new();
-        let name = match self {
+    /// The command as a text of words. Its times are whole milliseconds.
+    pub fn command(&self, key: &str, owner: &str) -> String {
+        let ms = |time: Nanos| time / 1_000_000;
+        match self {
             Self::Acquire { lease, wait, keep, holds, mode } => {
-                options.push(("PX", Some(ms(*lease))));
-                match wait {
-                    Wait::No => {}
+                let block = match wait {
+                    Wait::No => None,
                     // A limit is at least a millisecond here, because BLOCK 0 means a wait without limit.
-                    Wait::Limit(limit) => options.push(("BLOCK", Some(ms((*limit).max(1_000_000))))),
-                    Wait::Unlimited => options.push(("BLOCK", Some("0".to_owned()))),
-                }
-                options.extend(keep.map(|keep| ("KEEP", Some(ms(keep)))));
-                options.extend(holds.map(|holds| ("HOLDS", Some(holds.to_string()))));
-                if *mode != Mode::EXCLUSIVE {
-                    options.extend(words(*mode));
-                }
-                "LOCK.ACQUIRE"
+                    Wait::Limit(limit) => Some(ms((*limit).max(1_000_000))),
+                    Wait::Unlimited => Some(0),
+                };
+                let options =
+                    option("BLOCK", block) + &option("KEEP", keep.map(ms)) + &option("HOLDS", *holds);
+                let mode = if *mode == Mode::EXCLUSIVE { String::new() } else { words(*mode) };
+                format!("LOCK.ACQUIRE {key} {owner} PX {}{options}{mode}", ms(*lease))
             }
             Self::Release { released, token } => {
-                match released {
-                    HoldsReleased::One => {}
-                    HoldsReleased::Leaving(left) => options.push(("HOLDS", Some(left.to_string()))),
-                    HoldsReleased::All => options.push(("ALL", None)),
-                }
-                options.extend(token.map(|token| ("TOKEN", Some(token.to_string()))));
-                "LOCK.RELEASE"
+                let left = match released {
+                    HoldsReleased::One => String::new(),
+                    HoldsReleased::Leaving(left) => option("HOLDS", Some(left)),
+                    HoldsReleased::All => " ALL".to_owned(),
+                };
+                format!("LOCK.RELEASE {key} {owner}{left}{}", option("TOKEN", *token))
             }
             Self::Renew { lease, token, holds, mode } => {
-                options.push(("PX", Some(ms(*lease))));
-                options.extend(token.map(|token| ("TOKEN", Some(token.to_string()))));
-                options.extend(holds.map(|holds| ("HOLDS", Some(holds.to_string()))));
-                options.extend(mode.iter().flat_map(|&mode| words(mode)));
-                "LOCK.RENEW"
+                let options = option("TOKEN", *token) + &option("HOLDS", *holds);
+                let mode = mode.map(words).unwrap_or_default();
+                format!("LOCK.RENEW {key} {owner} PX {}{options}{mode}", ms(*lease))
             }
             Self::Write { token, guarded } => {
-                let (token, data) = (token.to_string(), data_key(key, *guarded));
-                let guard = guarded.then(|| ["LOCK.GUARD".to_owned(), key.to_owned(), token.clone()]);
-                let write = ["RPUSH".to_owned(), data, token];
-                return guard.into_iter().flatten().chain(write).collect();
+                let guard = if *guarded { format!("LOCK.GUARD {key} {token} ") } else { String::new() };
+                format!("{guard}RPUSH {} {token}", data_key(key, *guarded))
             }
-        };
-        let options = options.into_iter().flat_map(|(name, value)| [Some(name.to_owned()), value]);
-        [name, key, owner].map(str::to_owned).into_iter().chain(options.flatten()).collect()
+        }
     }
 }
 
-/// The options of a mode.
-fn words(mode: Mode) -> Vec<(&'static str, Option<String>)> {
+/// The words of an option, after a space. Empty without a value.
+fn option(name: &str, value: Option<impl fmt::Display>) -> String {
+    value.map(|value| format!(" {name} {value}")).unwrap_or_default()
+}
+
+/// The options of a mode, after a space.
+fn words(mode: Mode) -> String {
     if mode.slots == 0 {
-        return vec![("SHARED", None)];
+        return " SHARED".to_owned();
     }
-    let mut words = vec![("SLOTS", Some(mode.slots.to_string()))];
-    if mode.weight != 1 {
-        words.push(("WEIGHT", Some(mode.weight.to_string())));
-    }
-    words
+    option("SLOTS", Some(mode.slots)) + &option("WEIGHT", Some(mode.weight).filter(|weight| *weight != 1))
 }
 
 impl fmt::Display for Outcome {

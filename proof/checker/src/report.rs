@@ -34,7 +34,7 @@ fn row(history: &History, at: usize, begin: Nanos) -> String {
     };
     let text = match line {
         Line::Call(Call { key, owner, operation, enqueued, outcome, .. }) => {
-            let asked = operation.command(key, owner).join(" ");
+            let asked = operation.command(key, owner);
             let enqueued = enqueued.map(|enqueued| format!(" (in the queue at {})", since(enqueued)));
             format!("{asked}{} -> {outcome}", enqueued.unwrap_or_default())
         }

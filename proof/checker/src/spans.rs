@@ -1,6 +1,18 @@
-//! Queries over many time spans, in O(log n).
+//! Values by key, and queries over many time spans in O(log n).
 
 use crate::history::Nanos;
+use std::collections::BTreeMap;
+
+/// Collects the values of each key, in their order.
+pub(crate) fn grouped<K: Ord, V, C: FromIterator<V>>(
+    pairs: impl IntoIterator<Item = (K, V)>,
+) -> BTreeMap<K, C> {
+    let mut groups = BTreeMap::<K, Vec<V>>::new();
+    for (key, value) in pairs {
+        groups.entry(key).or_default().push(value);
+    }
+    groups.into_iter().map(|(key, values)| (key, values.into_iter().collect())).collect()
+}
 
 /// A set of time spans that answers whether one of them overlaps a given span.
 #[derive(Debug, Default)]

@@ -39,6 +39,6 @@ fn every_operation_has_its_command() {
         (Operation::Write { token: 7, guarded: true }, "LOCK.GUARD k 7 RPUSH {k}guarded 7"),
         (Operation::Write { token: 7, guarded: false }, "RPUSH {k}plain 7"),
     ] {
-        assert_eq!(operation.command("k", "A").join(" "), command);
+        assert_eq!(operation.command("k", "A"), command);
     }
 }

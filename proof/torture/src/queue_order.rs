@@ -81,7 +81,7 @@ pub(crate) fn round(recorder: &Recorder, round: u64, port: u16, random: &mut Ran
         let seen = prober.see(&waiter);
         waiters.push(waiter);
         match (waiters.last_mut(), seen) {
-            (Some(waiter), Seen::InQueue) => waiter.call.enqueued(),
+            (Some(waiter), Seen::InQueue) => waiter.call.open_call.enqueued(),
             (_, Seen::Holding) => {}
             (_, Seen::Nowhere) | (None, Seen::InQueue) => break,
         }
@@ -144,7 +144,7 @@ impl<'r> Prober<'r> {
         }
         let mut waiter = self.wait(owner, kept(Wait::Unlimited, mode), mode)?;
         if self.see(&waiter) == Seen::InQueue {
-            waiter.call.enqueued();
+            waiter.call.open_call.enqueued();
         }
         Some(waiter)
     }
@@ -181,7 +181,7 @@ impl<'r> Prober<'r> {
         let before = now();
         let Some((queue, _)) = self.look() else { return };
         for waiter in waiters.iter_mut().filter(|waiter| queue.contains(&waiter.id)) {
-            waiter.call.still_waiting(before);
+            waiter.call.open_call.still_waiting(before);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A client that records its lock calls.
 
-use lockward_checker::history::{Call, Nanos, Operation, Outcome};
+use lockward_checker::history::{Call, Operation, Outcome};
 use lockward_checker::recorder::{OpenCall, Recorder};
 use lockward_tests::{Client, Redirection, Reply, Silence};
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ pub(crate) struct RecordingClient<'r> {
 #[derive(Debug)]
 pub(crate) struct PendingCall<'r> {
     caller: RecordingClient<'r>,
-    open_call: OpenCall<'r>,
+    pub(crate) open_call: OpenCall<'r>,
     request: Request,
     /// The port of the server to which the call was sent last.
     port: u16,
@@ -92,7 +92,7 @@ impl<'r> RecordingClient<'r> {
 
     fn send(&mut self, port: u16, request: &Request) -> io::Result<()> {
         let command = request.operation.command(&request.key, &request.owner);
-        self.connection(port)?.try_send(&command[..])
+        self.connection(port)?.try_send(command)
     }
 
     fn connection(&mut self, port: u16) -> io::Result<&mut Client> {
@@ -121,16 +121,6 @@ impl<'r> RecordingClient<'r> {
 }
 
 impl<'r> PendingCall<'r> {
-    /// Records that the wait is in the server's queue now.
-    pub(crate) fn enqueued(&mut self) {
-        self.open_call.enqueued();
-    }
-
-    /// Records that the wait was still in the server's queue at this time.
-    pub(crate) fn still_waiting(&mut self, time: Nanos) {
-        self.open_call.still_waiting(time);
-    }
-
     /// Closes the connection without reading the reply.
     pub(crate) fn close(self) -> Call {
         let Self { caller, open_call, .. } = self;

@@ -4,7 +4,7 @@ use super::index::FaultSpans;
 use crate::bounds::Bounds;
 use crate::history::{Call, History, Nanos, Operation, Outcome, Token};
 use crate::report::ms;
-use crate::spans::MinFrom;
+use crate::spans::{MinFrom, grouped};
 use crate::tenure::{Tenure, tenures};
 use crate::violation::{Check, Violation};
 use std::collections::{BTreeMap, HashMap};
@@ -141,12 +141,9 @@ struct LaterTenures<'t, 'h> {
 
 impl<'t, 'h> LaterTenures<'t, 'h> {
     fn of(tenures: &'t [Tenure<'h>]) -> Self {
-        let mut by_key = BTreeMap::<_, Vec<_>>::new();
-        for (at, tenure) in tenures.iter().enumerate() {
-            by_key.entry(tenure.key).or_default().push((tenure.token, (tenure.first.answered(), at)));
-        }
-        let by_key = by_key.into_iter().map(|(key, all)| (key, all.into_iter().collect())).collect();
-        Self { tenures, by_key }
+        let first = tenures.iter().enumerate();
+        let first = first.map(|(at, tenure)| (tenure.key, (tenure.token, (tenure.first.answered(), at))));
+        Self { tenures, by_key: grouped(first) }
     }
 
     /// A tenure with a larger token than the write, whose grant was read before the write started.

@@ -2,18 +2,16 @@
 
 use crate::bounds::Bounds;
 use crate::history::{Call, Fault, History, NOBODY, Nanos};
-use crate::spans::Spans;
-use std::collections::{BTreeMap, HashMap};
+use crate::spans::{Spans, grouped};
+use std::collections::BTreeMap;
 
 /// The index of a line, and the call on it.
 pub(super) type IndexedCall<'h> = (usize, &'h Call);
 
 /// The calls of each owner on each lock, sorted by their start.
 pub(super) fn calls_by_owner(history: &History) -> BTreeMap<(&str, &str), Vec<IndexedCall<'_>>> {
-    let mut groups = BTreeMap::<_, Vec<_>>::new();
-    for (line, call) in history.calls() {
-        groups.entry((call.key.as_str(), call.owner.as_str())).or_default().push((line, call));
-    }
+    let calls = history.calls().map(|(line, call)| ((call.key.as_str(), call.owner.as_str()), (line, call)));
+    let mut groups: BTreeMap<_, Vec<_>> = grouped(calls);
     groups.values_mut().for_each(|calls| calls.sort_by_key(|(_, call)| call.start));
     groups
 }
@@ -21,7 +19,7 @@ pub(super) fn calls_by_owner(history: &History) -> BTreeMap<(&str, &str), Vec<In
 /// The spans of the faults.
 pub(super) struct FaultSpans {
     /// For each client (`None`: all clients), the spans in which a fault may delay replies.
-    delays: HashMap<Option<u32>, Spans>,
+    delays: BTreeMap<Option<u32>, Spans>,
     /// The spans of the faults to the servers, and of operations on the servers such as the move of a slot.
     servers: Spans,
     /// The spans of the faults to the servers, without operations.
@@ -30,16 +28,12 @@ pub(super) struct FaultSpans {
 
 impl FaultSpans {
     pub(super) fn of(history: &History, bounds: &Bounds) -> Self {
-        let mut spans = HashMap::<_, Vec<_>>::new();
-        for fault in history.faults() {
-            let over = fault.end.saturating_add(bounds.settle);
-            spans.entry(fault.client).or_default().push((fault.start, over));
-        }
+        let delay = |fault: &Fault| (fault.client, (fault.start, fault.end.saturating_add(bounds.settle)));
         let spans_of = |fits: fn(&&Fault) -> bool| {
             history.faults().filter(fits).map(|fault| (fault.start, fault.end)).collect()
         };
         Self {
-            delays: spans.into_iter().map(|(client, spans)| (client, spans.into_iter().collect())).collect(),
+            delays: grouped(history.faults().map(delay)),
             servers: spans_of(|fault| fault.client.is_none() || fault.client == Some(NOBODY)),
             failures: spans_of(|fault| fault.client.is_none()),
         }

@@ -5,10 +5,10 @@ use super::queue::HOLDS_BACK;
 use crate::bounds::Bounds;
 use crate::history::{Call, History, Nanos, Operation, Outcome, Wait};
 use crate::report::ms;
-use crate::spans::Spans;
+use crate::spans::{Spans, grouped};
 use crate::tenure::{Tenure, tenures};
 use crate::violation::{Check, Violation};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Claim: a wait that begins a tenure has its reply within the bound. The bound counts from the time when the wait
 /// fitted beside the earlier tenures, or from the start of the wait, whichever is later.
@@ -44,7 +44,7 @@ pub fn a_freed_lock_reaches_a_waiter(history: &History, bounds: &Bounds) -> Vec<
             let Some(latest) = latest.filter(|_| wait.waits()) else { continue };
             let late = wait.answered() > fitted.saturating_add(bounds.handoff);
             let excused = || {
-                let overlaps = |spans: &HashMap<&str, Spans>| {
+                let overlaps = |spans: &BTreeMap<&str, Spans>| {
                     spans.get(tenure.key).is_some_and(|spans| spans.overlap(fitted, wait.answered()))
                 };
                 faults.may_delay(wait.client, fitted, wait.answered())
@@ -129,15 +129,14 @@ impl Earlier {
 struct HeldBack<'h> {
     /// The spans that count while other owners hold the lock. In these spans the waits were in the queue, or their
     /// places were kept after the waits.
-    by_waits: HashMap<&'h str, Spans>,
+    by_waits: BTreeMap<&'h str, Spans>,
     /// The spans that count while the lock is free. In these spans the waits had ended, and their places were kept.
-    by_places: HashMap<&'h str, Spans>,
+    by_places: BTreeMap<&'h str, Spans>,
 }
 
 impl<'h> HeldBack<'h> {
     fn of(history: &'h History, bounds: &Bounds) -> Self {
-        let mut waits = HashMap::<_, Vec<_>>::new();
-        let mut places = HashMap::<_, Vec<_>>::new();
+        let (mut waits, mut places) = (Vec::new(), Vec::new());
         for ((key, _), calls) in calls_by_owner(history) {
             for (at, (_, call)) in calls.iter().enumerate() {
                 if !call.waits() || call.granted().is_some() {
@@ -153,26 +152,22 @@ impl<'h> HeldBack<'h> {
                 let back = calls[at + 1..].iter().find(|(_, next)| takes_it(next));
                 let back = back.map_or(Nanos::MAX, |(_, next)| next.start.saturating_add(bounds.handoff));
                 let over = end.saturating_add(kept).min(back.max(end));
-                waits.entry(key).or_default().push((call.start, over));
+                waits.push((key, (call.start, over)));
                 if let (Some((_, Wait::Limit(limit))), true) =
                     (call.kept(), call.outcome == Outcome::NotAcquired)
                 {
                     let left = (call.start + limit).saturating_sub(bounds.tolerance);
-                    places.entry(key).or_default().push((left, over));
+                    places.push((key, (left, over)));
                 }
             }
         }
-        let spans = |all: HashMap<_, Vec<_>>| {
-            all.into_iter().map(|(key, spans)| (key, spans.into_iter().collect())).collect()
-        };
-        Self { by_waits: spans(waits), by_places: spans(places) }
+        Self { by_waits: grouped(waits), by_places: grouped(places) }
     }
 }
 
 /// For each key, the spans in which a tenure may have existed without a grant in the history.
-fn unseen_tenures<'h>(history: &'h History, bounds: &Bounds) -> HashMap<&'h str, Spans> {
-    let mut spans = HashMap::<_, Vec<_>>::new();
-    for ((key, _), calls) in calls_by_owner(history) {
+fn unseen_tenures<'h>(history: &'h History, bounds: &Bounds) -> BTreeMap<&'h str, Spans> {
+    grouped(calls_by_owner(history).into_iter().filter_map(|((key, _), calls)| {
         let is_open = |call: &Call| call.mode().is_some() && call.is_open();
         let leases = calls.iter().filter_map(|(_, call)| match call.operation {
             Operation::Renew { lease, .. } => Some(call.latest_lease_end(lease, bounds)),
@@ -181,9 +176,6 @@ fn unseen_tenures<'h>(history: &'h History, bounds: &Bounds) -> HashMap<&'h str,
         });
         let over = leases.max().unwrap_or(0);
         let open = calls.iter().filter(|(_, call)| is_open(call));
-        if let Some(start) = open.map(|(_, call)| call.start).min() {
-            spans.entry(key).or_default().push((start, over));
-        }
-    }
-    spans.into_iter().map(|(key, spans)| (key, spans.into_iter().collect())).collect()
+        Some((key, (open.map(|(_, call)| call.start).min()?, over)))
+    }))
 }

@@ -1,7 +1,8 @@
 //! The fenced store accepts no stale write.
 
 use crate::bounds::Bounds;
-use crate::history::{History, Token, Write, WriteOutcome};
+use crate::history::{History, Token, WriteOutcome};
+use crate::spans::grouped;
 use crate::violation::{Check, Violation};
 use std::collections::BTreeMap;
 
@@ -10,10 +11,8 @@ use std::collections::BTreeMap;
 /// A write is earlier than another write if its reply came before the other write started. Concurrent writes have no
 /// order. If a later tenure has a smaller token, the check finds the write of its owner.
 pub fn the_store_accepted_no_stale_write(history: &History, _: &Bounds) -> Vec<Violation> {
-    let mut by_key = BTreeMap::<_, Vec<(usize, &Write)>>::new();
-    for (line, write) in history.writes().filter(|(_, write)| write.outcome == WriteOutcome::Accepted) {
-        by_key.entry(write.key.as_str()).or_default().push((line, write));
-    }
+    let accepted = history.writes().filter(|(_, write)| write.outcome == WriteOutcome::Accepted);
+    let by_key: BTreeMap<_, Vec<_>> = grouped(accepted.map(|(line, write)| (&write.key, (line, write))));
     let mut violations = Vec::new();
     for (key, mut started) in by_key {
         let mut answered = started.clone();

@@ -3,7 +3,7 @@
 use super::index::{IndexedCall, calls_by_owner};
 use crate::bounds::Bounds;
 use crate::history::{Call, History, Nanos, Operation, Outcome, Token};
-use crate::spans::MinFrom;
+use crate::spans::{MinFrom, grouped};
 use crate::tenure::{Tenure, tenures};
 use crate::violation::{Check, Violation};
 use std::collections::{BTreeMap, HashMap};
@@ -26,12 +26,10 @@ use std::collections::{BTreeMap, HashMap};
 pub fn tokens_grow_and_have_one_owner(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let mut violations = each_token_has_one_owner(history, bounds);
     let all = tenures(history, bounds);
-    let mut answered = HashMap::<_, Vec<_>>::new();
-    for (line, call) in history.calls() {
-        if let Some(token) = token_of(call) {
-            answered.entry(call.key.as_str()).or_default().push((call.answered(), line, token));
-        }
-    }
+    let answered = history
+        .calls()
+        .filter_map(|(line, call)| Some((call.key.as_str(), (call.answered(), line, token_of(call)?))));
+    let mut answered: BTreeMap<_, Vec<_>> = grouped(answered);
     for of_key in all.chunk_by(|one, other| one.key == other.key) {
         growing(history, answered.remove(of_key[0].key).unwrap_or_default(), of_key, &mut violations);
     }
@@ -95,12 +93,8 @@ fn never_granted_again(history: &History, calls: &[IndexedCall<'_>], violations:
         .filter(|(_, call)| call.outcome == Outcome::Left { holds: 0 })
         .map(|(line, call)| (call.start, (call.answered(), *line)))
         .collect();
-    let mut grants = BTreeMap::<Token, Vec<IndexedCall<'_>>>::new();
-    for &(line, call) in calls {
-        if let Some((token, _)) = call.granted() {
-            grants.entry(token).or_default().push((line, call));
-        }
-    }
+    let grants = calls.iter().filter_map(|&(line, call)| Some((call.granted()?.0, (line, call))));
+    let grants: BTreeMap<Token, Vec<IndexedCall<'_>>> = grouped(grants);
     for (token, grants) in grants {
         let first = grants.iter().min_by_key(|(_, call)| call.answered());
         let last = grants.iter().max_by_key(|(_, call)| call.start);
@@ -116,10 +110,8 @@ fn never_granted_again(history: &History, calls: &[IndexedCall<'_>], violations:
 }
 
 fn equal_on_re_entry(history: &History, tenures: &[Tenure<'_>], violations: &mut Vec<Violation>) {
-    let mut by_owner = BTreeMap::<_, Vec<_>>::new();
-    for tenure in tenures {
-        by_owner.entry((tenure.key, tenure.owner)).or_default().push(tenure);
-    }
+    let by_owner: BTreeMap<_, Vec<_>> =
+        grouped(tenures.iter().map(|tenure| ((tenure.key, tenure.owner), tenure)));
     for of_owner in by_owner.values() {
         let mut held: Vec<_> =
             of_owner.iter().filter_map(|tenure| Some((tenure.held?, tenure.line, tenure.token))).collect();
