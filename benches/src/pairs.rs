@@ -158,46 +158,32 @@ pub fn replica(report: &mut Report) {
     be_client_of(Place::Together);
     let primary = Server::start(&[]);
     let replica = primary.start_replica();
-    let mut load = PairLoad::new(&primary, [Pair::Lock, Pair::Checked]);
+    let mut load = load_of(&primary, [Pair::Lock, Pair::Checked]);
     let mut control = primary.client();
     let costs = report.alternate(ROUNDS, 2, |which| {
         let mut at_primary = 0.0;
         let applied = replica.cost(PAIRS, || {
             at_primary = primary.cost(PAIRS, || {
-                load.run(which);
+                load(which);
                 wait_for_replica(&mut control);
             });
         });
         [at_primary, applied]
     });
     let against = with("a replica");
-    for ((name, what), number) in [
-        ("checked", "acquire + release with a replica"),
-        ("applied", "CPU of the replica for acquire + release"),
-    ]
-    .into_iter()
-    .zip(0..)
-    {
-        let (lock, checked): (&Series, &Series) = (&costs[0][number], &costs[1][number]);
-        let row = Row::ratio(&format!("replica/{name}"), what, lock, &against, checked);
-        report.row(if name == "checked" { row.target(Target::AtMost(1.2)) } else { row });
-    }
+    let [[lock, lock_applied], [checked, checked_applied]] = &costs[..] else { panic!("two pairs") };
+    let what = "acquire + release with a replica";
+    let row = Row::ratio("replica/checked", what, lock, &against, checked);
+    report.row(row.target(Target::AtMost(1.2)));
+    let what = "CPU of the replica for acquire + release";
+    report.row(Row::ratio("replica/applied", what, lock_applied, &against, checked_applied));
 }
 
-struct PairLoad<const COUNT: usize> {
-    pipeline: Pipeline,
-    batches: [Vec<Batch>; COUNT],
-}
-
-impl<const COUNT: usize> PairLoad<COUNT> {
-    fn new(server: &Server, pairs: [Pair; COUNT]) -> Self {
-        let batches = pairs.map(|pair| pair.batches(server, CONNECTIONS, DEPTH));
-        Self { pipeline: Pipeline::open(server, CONNECTIONS), batches }
-    }
-
-    fn run(&mut self, which: usize) {
-        self.pipeline.run(&self.batches[which], TIMES);
-    }
+/// A function that lets all connections send the pairs of one of these kinds.
+fn load_of<const COUNT: usize>(server: &Server, pairs: [Pair; COUNT]) -> impl FnMut(usize) {
+    let batches = pairs.map(|pair| pair.batches(server, CONNECTIONS, DEPTH));
+    let mut pipeline = Pipeline::open(server, CONNECTIONS);
+    move |which| pipeline.run(&batches[which], TIMES)
 }
 
 /// Measures the server's CPU time for one pair of each kind, in nanoseconds.
@@ -206,8 +192,8 @@ fn costs_at<const COUNT: usize>(
     server: &Server,
     pairs: [Pair; COUNT],
 ) -> [Series; COUNT] {
-    let mut load = PairLoad::new(server, pairs);
-    report.compare(ROUNDS, |which| server.cost(PAIRS, || load.run(which)))
+    let mut load = load_of(server, pairs);
+    report.compare(ROUNDS, |which| server.cost(PAIRS, || load(which)))
 }
 
 /// Waits until the replica has received all writes.

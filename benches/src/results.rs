@@ -143,54 +143,45 @@ impl Row {
     /// The median of `ours` divided by the median of `theirs`. The noise is that of the series of ratios, one ratio for
     /// each round.
     pub fn ratio(name: &str, what: &str, ours: &Series, against: &str, theirs: &Series) -> Self {
-        let measured = ours.median() / theirs.median();
-        let ratios = ours.ratios(theirs);
-        let sides = (ours, Some((against, theirs)));
-        Self::new(name, what, (Unit::Times, Unit::Nanoseconds), sides, measured, &ratios)
+        Self {
+            against: Some(against.to_owned()),
+            each: Unit::Nanoseconds,
+            measured: ours.median() / theirs.median(),
+            noise: ours.ratios(theirs).noise(),
+            theirs: Some(theirs.clone()),
+            ..Self::figure(name, what, Unit::Times, ours)
+        }
     }
 
     /// How many times cheaper `ours` is than `theirs`.
     pub fn cheaper(name: &str, what: &str, ours: &Series, against: &str, theirs: &Series) -> Self {
-        let measured = theirs.median() / ours.median();
-        let ratios = theirs.ratios(ours);
-        let sides = (ours, Some((against, theirs)));
-        Self::new(name, what, (Unit::Cheaper, Unit::Nanoseconds), sides, measured, &ratios)
-    }
-
-    /// A figure without a comparison.
-    pub fn figure(name: &str, what: &str, unit: Unit, ours: &Series) -> Self {
-        Self::new(name, what, (unit, unit), (ours, None), ours.median(), ours)
+        let (measured, noise) = (theirs.median() / ours.median(), theirs.ratios(ours).noise());
+        Self { unit: Unit::Cheaper, measured, noise, ..Self::ratio(name, what, ours, against, theirs) }
     }
 
     /// The smallest number of `ours`, compared with the smallest number of `theirs`: for measurements that noise can
     /// only make larger.
     pub fn least(name: &str, what: &str, unit: Unit, ours: &Series, against: &str, theirs: &Series) -> Self {
-        let sides = (ours, Some((against, theirs)));
-        let row = Self::new(name, what, (unit, unit), sides, ours.least(), ours);
-        Self { statistic: Statistic::Least, noise: 0.0, ..row }
+        let (measured, statistic) = (ours.least(), Statistic::Least);
+        let (against, theirs) = (Some(against.to_owned()), Some(theirs.clone()));
+        Self { measured, noise: 0.0, statistic, against, theirs, ..Self::figure(name, what, unit, ours) }
     }
 
-    fn new(
-        name: &str,
-        what: &str,
-        (unit, each): (Unit, Unit),
-        (ours, other): (&Series, Option<(&str, &Series)>),
-        measured: f64,
-        rounds: &Series,
-    ) -> Self {
+    /// A figure without a comparison.
+    pub fn figure(name: &str, what: &str, unit: Unit, ours: &Series) -> Self {
         Self {
             name: name.to_owned(),
             what: what.to_owned(),
             at: None,
-            against: other.map(|(against, _)| against.to_owned()),
+            against: None,
             unit,
-            each,
-            measured,
-            noise: rounds.noise(),
+            each: unit,
+            measured: ours.median(),
+            noise: ours.noise(),
             statistic: Statistic::Median,
             target: None,
             ours: ours.clone(),
-            theirs: other.map(|(_, theirs)| theirs.clone()),
+            theirs: None,
         }
     }
 

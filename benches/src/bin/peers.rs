@@ -102,7 +102,7 @@ fn compete(
         if result.is_err() {
             server = None; // the failed contestant may have left the server in an unknown state
         }
-        let entry = Entry::new(peer, job, clients, result);
+        let entry = Entry { peer: peer.name.to_owned(), job, clients, result };
         eprintln!("  {:<16} {:>3.0} s: {entry}", format!("{job} {clients}"), begun.elapsed().as_secs_f64());
         report.results.push(entry);
     }

@@ -25,10 +25,10 @@ pub enum Program {
 }
 
 impl Program {
-    /// The language of the libraries; empty if there are none.
+    /// The language of the libraries; a dash if there are none.
     pub const fn language(self) -> &'static str {
         match self {
-            Self::Commands => "",
+            Self::Commands => "-",
             Self::Rust => "Rust",
             Self::Java => "Java",
             Self::Go => "Go",
@@ -54,7 +54,7 @@ impl Program {
                 need("mvn", &["maven", "default-jdk-headless"])?;
                 let pom = folder.join("java/pom.xml").display().to_string();
                 let goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:build-classpath";
-                let libraries = path("java/libraries");
+                let libraries = path("java/classpath");
                 let output = format!("-Dmdep.outputFile={libraries}");
                 run("java", &["mvn", "--quiet", "--batch-mode", "--file", &pom, "compile", goal, &output])?;
                 let libraries = fs::read_to_string(libraries).map_err(|error| error.to_string())?;

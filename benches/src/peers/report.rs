@@ -5,7 +5,7 @@ use crate::markdown::{Page, table};
 use crate::peers::contest::{Answer, Job};
 use crate::peers::meter::Spent;
 use crate::peers::monitor::Parts;
-use crate::peers::roster::Peer;
+use crate::peers::roster::{PEERS, Peer};
 use crate::plot::{Bar, Bars};
 use crate::results::{Machine, whole};
 use serde::{Deserialize, Serialize};
@@ -36,12 +36,8 @@ pub struct Report {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Entry {
+    /// The name of the peer in the roster.
     pub peer: String,
-    /// The name in the tables.
-    pub title: String,
-    /// The language of the library. Empty for plain commands.
-    pub language: String,
-    pub is_ours: bool,
     pub job: Job,
     pub clients: usize,
     /// The measurements, or the reason why there are none.
@@ -194,20 +190,8 @@ impl Measured {
 }
 
 impl Entry {
-    pub fn new(peer: &Peer, job: Job, clients: usize, result: Result<Measured, String>) -> Self {
-        Self {
-            peer: peer.name.to_owned(),
-            title: peer.title.to_owned(),
-            language: peer.program.language().to_owned(),
-            is_ours: peer.is_ours(),
-            job,
-            clients,
-            result,
-        }
-    }
-
-    fn language(&self) -> &str {
-        if self.language.is_empty() { "-" } else { &self.language }
+    fn peer(&self) -> &'static Peer {
+        PEERS.iter().find(|peer| peer.name == self.peer).expect("a peer of the roster")
     }
 
     /// A line for the list of failures. `None` if the lock ran, lost no acquisition and never gave up.
@@ -219,7 +203,8 @@ impl Entry {
         if what.is_empty() {
             return None;
         }
-        Some(format!("- {} in the job \"{}\" with {} clients: {what}.\n", self.title, self.job, self.clients))
+        let title = self.peer().title;
+        Some(format!("- {title} in the job \"{}\" with {} clients: {what}.\n", self.job, self.clients))
     }
 }
 
@@ -262,7 +247,11 @@ impl Report {
     /// no table.
     pub fn tables(&self) -> String {
         let mut text = String::new();
-        let mut others: Vec<f64> = self.measured().map(|(_, measured)| 100.0 * measured.others).collect();
+        let mut others: Vec<f64> = self
+            .results
+            .iter()
+            .filter_map(|entry| Some(100.0 * entry.result.as_ref().ok()?.others))
+            .collect();
         others.sort_by(f64::total_cmp);
         let (median, most) = (others.get(others.len() / 2), others.last());
         let _ = writeln!(
@@ -295,7 +284,9 @@ impl Report {
     pub fn plot(&self) -> Option<String> {
         let handoffs = |entry: &Entry| {
             let number = entry.result.as_ref().ok()?.handoffs_a_second?;
-            Some(Bar { name: entry.title.clone(), number, text: whole(number), is_ours: entry.is_ours })
+            let Peer { title, .. } = entry.peer();
+            let is_ours = entry.peer().is_ours();
+            Some(Bar { name: (*title).to_owned(), number, text: whole(number), is_ours })
         };
         let bars: Vec<_> = self.of(Job::Contended, PLOTTED).filter_map(handoffs).collect();
         let title = format!("Grants to another client a second, when {PLOTTED} clients want one lock");
@@ -331,10 +322,6 @@ impl Report {
         page.write()
     }
 
-    fn measured(&self) -> impl Iterator<Item = (&Entry, &Measured)> {
-        self.results.iter().filter_map(|entry| Some((entry, entry.result.as_ref().ok()?)))
-    }
-
     fn of(&self, job: Job, clients: usize) -> impl Iterator<Item = &Entry> {
         self.results.iter().filter(move |entry| entry.job == job && entry.clients == clients)
     }
@@ -354,32 +341,31 @@ impl Report {
                 Ok(Measured { version, server, notes, .. }) => [version, server, notes].map(String::clone),
                 Err(reason) => [String::new(), String::new(), format!("did not run: {reason}")],
             };
-            [entry.title.clone(), entry.language().to_owned()].into_iter().chain(details).collect()
+            let Peer { title, program, .. } = entry.peer();
+            [*title, program.language()].map(str::to_owned).into_iter().chain(details).collect()
         });
         table(&["lock", "client in", "version", "server", "settings"], 5, rows)
     }
 
     /// A table with a row for each lock.
     fn table(&self, columns: &[&Column]) -> String {
-        let mut peers: Vec<&Entry> = Vec::new();
-        for (_, job, clients, _) in columns {
-            for entry in self.of(*job, *clients) {
-                if !peers.iter().any(|known| known.peer == entry.peer) {
-                    peers.push(entry);
-                }
+        let mut peers: Vec<&Peer> = Vec::new();
+        for entry in columns.iter().flat_map(|(_, job, clients, _)| self.of(*job, *clients)) {
+            if !peers.iter().any(|known| known.name == entry.peer) {
+                peers.push(entry.peer());
             }
         }
         let heads: Vec<&str> = ["lock"].into_iter().chain(columns.iter().map(|(head, ..)| *head)).collect();
         let rows = peers.into_iter().map(|peer| {
             let cells = columns.iter().map(|(_, job, clients, cell)| {
-                let entry = self.of(*job, *clients).find(|entry| entry.peer == peer.peer);
+                let entry = self.of(*job, *clients).find(|entry| entry.peer == peer.name);
                 match entry.map(|entry| &entry.result) {
                     None => String::new(),
                     Some(Ok(measured)) => cell(measured),
                     Some(Err(_)) => "failed".to_owned(),
                 }
             });
-            [peer.title.clone()].into_iter().chain(cells).collect()
+            [peer.title.to_owned()].into_iter().chain(cells).collect()
         });
         table(&heads, 1, rows)
     }

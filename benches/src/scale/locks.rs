@@ -1,7 +1,7 @@
 //! Curves by the number of locks of a server: CPU for each pair and renewal, memory, snapshots and their loading.
 //! Strings with a TTL are measured for comparison.
 
-use super::curves::{Point, axes, has_memory, plot};
+use super::curves::{Curve, Point, axes, has_memory, plot};
 use crate::clients::Client;
 use crate::pairs::{CONNECTIONS, DEPTH, Pair};
 use crate::pipeline::{Batch, Expected, Pipeline};
@@ -37,48 +37,39 @@ const LOADED: f64 = 220.0;
 const POLLED: Duration = Duration::from_millis(2);
 
 /// The keys of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kept {
-    Locks,
-    Strings,
+#[derive(Debug)]
+struct Kept {
+    /// The request that takes a key for an owner.
+    take: fn(&str, &str) -> Vec<u8>,
+    renew: fn(&str, &str) -> (Vec<u8>, Expected),
+    pair: Pair,
 }
 
-impl Kept {
-    fn take(self, key: &str, owner: &str) -> Vec<u8> {
-        match self {
-            Self::Locks => request(&["LOCK.ACQUIRE", key, owner, "PX", LONG_LEASE]),
-            Self::Strings => request(&["SET", key, owner, "PX", LONG_LEASE]),
-        }
-    }
+const LOCKS: Kept = Kept {
+    take: |key, owner| request(&["LOCK.ACQUIRE", key, owner, "PX", LONG_LEASE]),
+    renew: |key, owner| (request(&["LOCK.RENEW", key, owner, "PX", LONG_LEASE]), Expected::Token),
+    pair: Pair::Lock,
+};
+const STRINGS: Kept = Kept {
+    take: |key, owner| request(&["SET", key, owner, "PX", LONG_LEASE]),
+    renew: |key, _| (request(&["PEXPIRE", key, LONG_LEASE]), Expected::Number(1)),
+    pair: Pair::Set,
+};
 
-    fn renew(self, key: &str, owner: &str) -> (Vec<u8>, Expected) {
-        match self {
-            Self::Locks => (request(&["LOCK.RENEW", key, owner, "PX", LONG_LEASE]), Expected::Token),
-            Self::Strings => (request(&["PEXPIRE", key, LONG_LEASE]), Expected::Number(1)),
-        }
-    }
-
-    const fn pair(self) -> Pair {
-        match self {
-            Self::Locks => Pair::Lock,
-            Self::Strings => Pair::Set,
-        }
-    }
-}
-
-/// The figures of a server with one number of locks.
-#[derive(Debug, Default)]
-struct Measured {
-    pair: Series,
-    renewal: Series,
-    memory: Series,
-    save: Series,
-    load: Series,
-}
+/// The figures of a server with one number of locks: the curve, and what the figure is compared with.
+const FIGURES: [(Curve<'_>, &str); 5] = [
+    (("pair", "server CPU for a pair", Unit::Nanoseconds), "SET NX PX + DEL"),
+    (("renewal", "server CPU for a renewal", Unit::Nanoseconds), "PEXPIRE"),
+    (("memory", "memory for each lock", Unit::Bytes), "strings with a TTL"),
+    (("save", "time of BGSAVE", Unit::Nanoseconds), "strings with a TTL"),
+    (("load", "CPU to load the RDB file", Unit::Nanoseconds), "strings with a TTL"),
+];
+/// The measurements in the order of [`FIGURES`].
+type Measured = [Series; FIGURES.len()];
 
 /// A server that is filled step by step.
 struct Store {
-    kept: Kept,
+    kept: &'static Kept,
     server: Server,
     control: Client,
     pipeline: Pipeline,
@@ -88,7 +79,7 @@ struct Store {
 }
 
 impl Store {
-    fn start(kept: Kept) -> Self {
+    fn start(kept: &'static Kept) -> Self {
         // The child process that saves the snapshot has the priority of the server, but runs on the other CPU.
         let cpus = format!("bgsave_cpulist {}", Place::Apart.cpu());
         let server = Server::start(&[&cpus]);
@@ -100,7 +91,7 @@ impl Store {
 
     fn fill(&mut self, count: usize) {
         let kept = self.kept;
-        self.control.fill(self.count..count, |number| kept.take(&key(number), &owner(number)));
+        self.control.fill(self.count..count, |number| (kept.take)(&key(number), &owner(number)));
         self.count = count;
         // A new control connection frees the large buffer of the old connection.
         self.control = self.server.client();
@@ -122,7 +113,7 @@ impl Store {
         self.cost(EACH, |store| {
             let number = store.numbers.number() as usize % 100_000_000;
             let key = format!("free:{number:08}");
-            store.kept.pair().commands(&mut store.control, &key, &owner(number)).to_vec()
+            store.kept.pair.commands(&mut store.control, &key, &owner(number)).to_vec()
         })
     }
 
@@ -130,7 +121,7 @@ impl Store {
     fn renewal(&mut self) -> f64 {
         self.cost(2 * EACH, |store| {
             let number = store.numbers.number() as usize % store.count;
-            vec![store.kept.renew(&key(number), &owner(number))]
+            vec![(store.kept.renew)(&key(number), &owner(number))]
         })
     }
 
@@ -144,16 +135,19 @@ impl Store {
 
     /// Saves a snapshot in a child process, and loads it into another server.
     fn snapshot(&mut self, measured: &mut Measured) {
+        let [.., save, load] = measured;
         let begin = Instant::now();
         self.control.call(&["BGSAVE"]);
         while self.control.info_number("persistence", "rdb_bgsave_in_progress") > 0.0 {
             thread::sleep(POLLED);
         }
-        measured.save.push(begin.elapsed().as_nanos() as f64);
+        if self.count > 1 {
+            save.push(begin.elapsed().as_nanos() as f64);
+        }
         if self.count >= WORTH_LOADING {
             let spent = |config: &[&str]| Server::start(config).cpu().settled().as_nanos() as f64;
             let nothing = spent(&[]);
-            measured.load.push(spent(&[&format!("dir {}", self.server.dir().display())]) - nothing);
+            load.push(spent(&[&format!("dir {}", self.server.dir().display())]) - nothing);
         }
     }
 }
@@ -165,7 +159,7 @@ fn key(number: usize) -> String {
 /// Measures all sizes that fit into the machine's memory.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
-    let mut stores = [Kept::Locks, Kept::Strings].map(Store::start);
+    let mut stores = [&LOCKS, &STRINGS].map(Store::start);
     for (done, count) in COUNTS.into_iter().enumerate() {
         report.progress(done, COUNTS.len());
         let needed = (count - stores[0].count) as f64 * HELD + count as f64 * LOADED;
@@ -175,12 +169,14 @@ pub fn measure(report: &mut Report) {
         let mut measured = <[Measured; 2]>::default();
         for (store, measured) in stores.iter_mut().zip(&mut measured) {
             store.fill(count);
-            measured.memory.push(store.memory());
+            if count >= WORTH_LOADING {
+                measured[2].push(store.memory());
+            }
         }
         let costs =
             report.alternate(ROUNDS, stores.len(), |which| [stores[which].pair(), stores[which].renewal()]);
         for (measured, [pair, renewal]) in measured.iter_mut().zip(costs) {
-            (measured.pair, measured.renewal) = (pair, renewal);
+            (measured[0], measured[1]) = (pair, renewal);
         }
         let snapshots = if count == COUNTS[COUNTS.len() - 1] { 1 } else { SNAPSHOTS };
         for _ in 0..snapshots {
@@ -188,30 +184,15 @@ pub fn measure(report: &mut Report) {
                 store.snapshot(measured);
             }
         }
-        add_rows(report, count, &measured);
+        let point = Point::new(STAGE, count, "lock");
+        let [locks, strings] = &measured;
+        for ((curve, against), sides) in FIGURES.iter().zip(locks.iter().zip(strings)) {
+            if sides.0.rounds() > 0 {
+                point.compared(report, *curve, against, [sides.0, sides.1]);
+            }
+        }
     }
     add_plots(report);
-}
-
-fn add_rows(report: &mut Report, count: usize, [locks, strings]: &[Measured; 2]) {
-    let point = Point::new(STAGE, count, "lock");
-    let string = "strings with a TTL";
-    let mut add = |name, what, unit, against: &str, of: fn(&Measured) -> &Series| {
-        if of(locks).rounds() > 0 {
-            point.compared(report, (name, what, unit), against, [of(locks), of(strings)]);
-        }
-    };
-    let nanoseconds = Unit::Nanoseconds;
-    add("pair", "server CPU for a pair", nanoseconds, "SET NX PX + DEL", |measured| &measured.pair);
-    add("renewal", "server CPU for a renewal", nanoseconds, "PEXPIRE", |measured| &measured.renewal);
-    // With few locks, the buffers of the clients take more memory than the locks.
-    if count >= WORTH_LOADING {
-        add("memory", "memory for each lock", Unit::Bytes, string, |measured| &measured.memory);
-    }
-    if count >= COUNTS[1] {
-        add("save", "time of BGSAVE", nanoseconds, string, |measured| &measured.save);
-        add("load", "CPU to load the RDB file", nanoseconds, string, |measured| &measured.load);
-    }
 }
 
 fn add_plots(report: &mut Report) {

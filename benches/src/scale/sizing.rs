@@ -1,9 +1,8 @@
 //! What a million clients need, computed from the measured figures with the formulas of docs/scale.md.
 
-use super::{cluster, locks, waiters};
 use crate::markdown::table;
 use crate::plot::whole;
-use crate::results::Results;
+use crate::results::{Results, Unit};
 
 /// The number of clients in the table. Each client has a lock or waits for a lock.
 const CLIENTS: f64 = 1e6;
@@ -20,65 +19,51 @@ const SPARE: f64 = 1.5;
 /// The pairs of a client in a minute, and the part of the clients that waits.
 const WORKLOADS: [(f64, f64); 5] = [(0.1, 0.001), (1.0, 0.01), (1.0, 0.1), (10.0, 0.05), (60.0, 0.2)];
 
-/// The measured figures in the formulas: bytes, and nanoseconds of CPU.
-struct Figures {
-    lock: f64,
-    connection: f64,
-    waiter: f64,
-    pair: f64,
-    renewal: f64,
-    handoff: f64,
-    wait: f64,
-}
+/// The terms of the formulas: the name, the curves whose figures are added up, the unit, and what the term is.
+const TERMS: [(&str, &[&str], Unit, &str); 6] = [
+    ("LOCK", &["locks/memory"], Unit::Bytes, "memory for each lock"),
+    (
+        "CONNECTION",
+        &["waiters/connection"],
+        Unit::Bytes,
+        "memory of a connection that has been idle for 6 seconds",
+    ),
+    (
+        "WAITER",
+        &["waiters/memory"],
+        Unit::Bytes,
+        "memory of a waiter that has been idle for 6 seconds, with its connection",
+    ),
+    ("PAIR", &["cluster/pair"], Unit::Nanoseconds, "server CPU for a pair in the cluster"),
+    ("RENEWAL", &["cluster/renewal"], Unit::Nanoseconds, "server CPU for a renewal in the cluster"),
+    (
+        "HANDOFF",
+        &["waiters/each-handoff", "waiters/each-wait"],
+        Unit::Nanoseconds,
+        "server CPU for the start of a wait and a hand-off, each client waits for its own lock",
+    ),
+];
 
-impl Figures {
-    /// The figures at the largest measured number of locks, waiters or nodes. `None` if one of the figures was not
-    /// measured.
-    fn of(results: &Results) -> Option<Self> {
-        let last = |stage: &str, curve: &str| {
-            let prefix = format!("{stage}/{curve}-");
-            let of_curve = results.rows.iter().filter_map(|row| {
-                let number: usize = row.name.strip_prefix(&prefix)?.parse().ok()?;
-                Some((number, row.measured))
-            });
-            of_curve.max_by_key(|(number, _)| *number).map(|(_, measured)| measured)
-        };
-        Some(Self {
-            lock: last(locks::STAGE, "memory")?,
-            connection: last(waiters::STAGE, "connection")?,
-            waiter: last(waiters::STAGE, "memory")?,
-            pair: last(cluster::STAGE, "pair")?,
-            renewal: last(cluster::STAGE, "renewal")?,
-            handoff: last(waiters::STAGE, "each-handoff")?,
-            wait: last(waiters::STAGE, "each-wait")?,
-        })
-    }
+/// The figure at the largest measured number of locks, waiters or nodes. `None` if the curve was not measured.
+fn last(results: &Results, curve: &str) -> Option<f64> {
+    let points = results.rows.iter().filter_map(|row| {
+        let number: usize = row.name.strip_prefix(curve)?.strip_prefix('-')?.parse().ok()?;
+        Some((number, row.measured))
+    });
+    points.max_by_key(|(number, _)| *number).map(|(_, measured)| measured)
 }
 
 /// The figures that the formulas use, and the table. `None` if the run has not measured all these figures.
 pub fn tables(results: &Results) -> Option<String> {
-    let figures = Figures::of(results)?;
-    let bytes = |number: f64| format!("{} bytes", whole(number));
-    let time = |number: f64| format!("{:.1} µs", number / 1e3);
-    let terms = [
-        ("LOCK", bytes(figures.lock), "memory for each lock"),
-        ("CONNECTION", bytes(figures.connection), "memory of a connection that has been idle for 6 seconds"),
-        (
-            "WAITER",
-            bytes(figures.waiter),
-            "memory of a waiter that has been idle for 6 seconds, with its connection",
-        ),
-        ("PAIR", time(figures.pair), "server CPU for a pair in the cluster"),
-        ("RENEWAL", time(figures.renewal), "server CPU for a renewal in the cluster"),
-        (
-            "HANDOFF",
-            time(figures.handoff + figures.wait),
-            "server CPU for the start of a wait and a hand-off, each client waits for its own lock",
-        ),
-    ];
-    let terms = terms.map(|(name, measured, place)| vec![format!("`{name}`"), measured, place.to_owned()]);
+    let figure = |curves: &[&str]| curves.iter().map(|curve| last(results, curve)).sum::<Option<f64>>();
+    let figures: Vec<f64> = TERMS.iter().map(|(_, curves, ..)| figure(curves)).collect::<Option<_>>()?;
+    let terms = TERMS.iter().zip(&figures).map(|((name, _, unit, what), figure)| {
+        let is_time = *unit == Unit::Nanoseconds;
+        let shown = if is_time { format!("{:.1} µs", figure / 1e3) } else { unit.show(*figure) };
+        vec![format!("`{name}`"), shown, (*what).to_owned()]
+    });
     let terms = table(&["in the formulas", "measured", "what it is"], 3, terms);
-    let needs = WORKLOADS.map(|(pairs, waiting)| figures.needs(pairs, waiting));
+    let needs = WORKLOADS.iter().map(|(pairs, waiting)| needs(&figures, *pairs, *waiting));
     Some(format!("{terms}\n{}", table(&NEEDS, NEEDS.len(), needs)))
 }
 
@@ -95,29 +80,28 @@ const NEEDS: [&str; 9] = [
     "`lock.max-waiters-total` of one node",
 ];
 
-impl Figures {
-    fn needs(&self, pairs: f64, waiting: f64) -> Vec<String> {
-        let waiters = CLIENTS * waiting;
-        let holders = CLIENTS - waiters;
-        let a_second = CLIENTS * pairs / 60.0;
-        // A client opens a second connection to wait.
-        let memory = holders * self.lock + CLIENTS * self.connection + waiters * self.waiter;
-        let nanoseconds = a_second * ((1.0 - waiting) * self.pair + waiting * (self.handoff + self.wait))
-            + holders / RENEWED * self.renewal;
-        let (cpu, connections) = (nanoseconds / 1e9, CLIENTS + waiters);
-        let nodes = (cpu / BUSY).max(connections / CONNECTIONS).ceil();
-        let rounded = |number: f64| whole((number / 1_000.0).ceil() * 1_000.0);
-        let of_node = |number: f64| SPARE * number / nodes;
-        vec![
-            format!("{pairs}"),
-            format!("{} %", waiting * 100.0),
-            format!("{:.1} GB", memory / 1e9),
-            format!("{cpu:.1} cores"),
-            whole(connections),
-            whole(nodes),
-            format!("{:.0} %", cpu / nodes * 100.0),
-            rounded(of_node(connections)),
-            rounded(of_node(waiters)),
-        ]
-    }
+/// What a workload needs. `figures` has the figures of [`TERMS`].
+fn needs(figures: &[f64], pairs: f64, waiting: f64) -> Vec<String> {
+    let &[lock, connection, waiter, pair, renewal, handoff] = figures else { return Vec::new() };
+    let waiters = CLIENTS * waiting;
+    let holders = CLIENTS - waiters;
+    let a_second = CLIENTS * pairs / 60.0;
+    // A client opens a second connection to wait.
+    let memory = holders * lock + CLIENTS * connection + waiters * waiter;
+    let nanoseconds = a_second * ((1.0 - waiting) * pair + waiting * handoff) + holders / RENEWED * renewal;
+    let (cpu, connections) = (nanoseconds / 1e9, CLIENTS + waiters);
+    let nodes = (cpu / BUSY).max(connections / CONNECTIONS).ceil();
+    let rounded = |number: f64| whole((number / 1_000.0).ceil() * 1_000.0);
+    let of_node = |number: f64| SPARE * number / nodes;
+    vec![
+        format!("{pairs}"),
+        format!("{} %", waiting * 100.0),
+        format!("{:.1} GB", memory / 1e9),
+        format!("{cpu:.1} cores"),
+        whole(connections),
+        whole(nodes),
+        format!("{:.0} %", cpu / nodes * 100.0),
+        rounded(of_node(connections)),
+        rounded(of_node(waiters)),
+    ]
 }
