@@ -3,10 +3,10 @@
 import { randomUUID } from "node:crypto";
 import { setMaxListeners } from "node:events";
 import type { Command } from "./adapters.js";
-import { LockRefusedError, UnreachableError, UnreplicatedError } from "./errors.js";
+import { UnreachableError, UnreplicatedError } from "./errors.js";
 import { checkOption, kindArguments, Lock } from "./lock.js";
 import type { AcquireOptions } from "./lockward.js";
-import { FIRST_PAUSE, LONGEST_PAUSE, type Progress } from "./servers.js";
+import { FIRST_PAUSE, type Key, LONGEST_PAUSE, type Progress } from "./servers.js";
 import { isDenial, type Settings, Tenure } from "./tenure.js";
 import { now, rest, settleAll, within } from "./time.js";
 
@@ -30,7 +30,7 @@ let owners = 0;
 /**
  * The plan of one acquisition. The keys must be distinct, and sorted by their bytes. Throws a `RangeError` for an option out of range.
  */
-export function planOf(settings: Settings, keys: readonly Buffer[], options: AcquireOptions, patience: number) {
+export function planOf(settings: Settings, keys: readonly Key[], options: AcquireOptions, patience: number) {
   const { waitLimit = Number.POSITIVE_INFINITY, holdLimit = Number.POSITIVE_INFINITY, signal, owner } = options;
   const replicas = options.replicas ?? { count: 0, within: 0 };
   checkOption("waitLimit", waitLimit, 0);
@@ -80,7 +80,8 @@ export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
       let isGranted = true;
       if (isTrial) {
         // Wait for all tries: if the try for one key fails, the server may still grant the other keys.
-        isGranted = (await settleAll(tenures.map((each) => acquire(each, plan, false, signal)))).every((each) => each);
+        await settleAll(tenures.map((each) => acquire(each, plan, false, signal)));
+        isGranted = lock.held;
       } else {
         for (const each of tenures) isGranted &&= await acquire(each, plan, plan.waits, signal);
       }
@@ -97,7 +98,7 @@ export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
       if (plan.owner !== undefined) await Promise.all(givenBack);
     }
     if (now() >= plan.deadline || (!isTrial && !isLost())) return null;
-    if (isLost()) await rest(FIRST_PAUSE, plan.signal); // a pause, because the leases may be shorter than a round trip
+    if (isLost()) await rest(FIRST_PAUSE, plan); // a pause, because the leases may be shorter than a round trip
   }
 }
 
@@ -105,10 +106,8 @@ export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
 async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, signal?: AbortSignal): Promise<boolean> {
   const { settings, deadline, waits, until, patience, replicas } = plan;
 
-  const tryOnce = (patience: number) => ask(() => acquireCommand(tenure.lease), patience, false);
-
   try {
-    return (await tryOnce(patience)) || (mayWait && (await wait()));
+    return (await ask(() => tenure.acquireCommand(tenure.lease), patience, false)) || (mayWait && (await wait()));
   } catch (error) {
     if (plan.isReplyLost) tenure.mayBeGranted = true;
     if (waits && plan.isAnswered && now() >= deadline && error instanceof UnreachableError) return false;
@@ -120,12 +119,12 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
     const turn = settings.connections.enter();
     try {
       for (let pause = FIRST_PAUSE; now() < deadline; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
-        const hasBegun = await within(turn.begun, Math.min(pause, deadline - now()), signal).catch(() => false);
+        const hasBegun = await within(turn.begun, Math.min(pause, deadline - now()), { signal }).catch(() => false);
         if (hasBegun) {
           if (!(await waitInQueue())) return false;
           if (await confirm()) return true;
-          await rest(Math.min(pause, deadline - now()), signal); // the lease may be shorter than a round trip
-        } else if (await tryOnce(Number.POSITIVE_INFINITY)) {
+          await rest(Math.min(pause, deadline - now()), { signal }); // the lease may be shorter than a round trip
+        } else if (await ask(() => tenure.acquireCommand(tenure.lease), Number.POSITIVE_INFINITY, false)) {
           return true; // the tries prevent a deadlock: all connections may wait for a lock that this caller holds
         }
       }
@@ -138,12 +137,12 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
   /** Waits for a grant until the wait limit, with a request for each slice. */
   async function waitInQueue(): Promise<boolean> {
     for (let isLast = false; !isLast; ) {
-      const { replies } = await tenure.ask({
+      const { replies } = await settings.servers.ask(tenure, {
         commands: (sent) => {
           const left = Math.max(1, Math.ceil(deadline - sent));
           isLast = left <= SLICE;
           const block = isLast ? ["BLOCK", left] : ["BLOCK", SLICE, "KEEP", KEEP];
-          return [acquireCommand(Math.min(tenure.lease, SHORT_LEASE), ...block)];
+          return [tenure.acquireCommand(Math.min(tenure.lease, SHORT_LEASE), ...block)];
         },
         limit: SLICE + settings.responseLimit,
         until,
@@ -153,7 +152,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
         waiter: tenure,
       });
       tenure.mayBeGranted = replies[0] !== null || !isLast;
-      if (readGrant(replies[0])) return true;
+      if (tenure.readGrant(replies[0])) return true;
     }
     return false;
   }
@@ -176,7 +175,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
    */
   async function ask(command: () => Command, patience: number, isAlone: boolean): Promise<boolean> {
     const limit = waits ? Math.min(replicas.within, Math.max(1, Math.ceil(deadline - now()))) : replicas.within;
-    const { sent, replies } = await tenure.ask({
+    const { sent, replies } = await settings.servers.ask(tenure, {
       commands: () => (limit > 0 ? [command(), ["WAIT", replicas.count, limit]] : [command()]),
       limit: settings.responseLimit + limit,
       until,
@@ -191,20 +190,6 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
       const message = `${reached} of ${replicas.count} replicas have confirmed the grant in time: the lock is given back`;
       throw new UnreplicatedError(message, tenure.key);
     }
-    return readGrant(reply) && tenure.begin(sent);
-  }
-
-  function acquireCommand(lease: number, ...block: (string | number)[]): Command {
-    const named = lease > 0 ? ["PX", lease] : [];
-    return ["LOCK.ACQUIRE", tenure.key, tenure.owner, ...named, ...block, "HOLDS", 1, ...tenure.kind];
-  }
-
-  /** Returns whether the server has granted or renewed the lock. */
-  function readGrant(reply: unknown): boolean {
-    if (reply === null || (reply === tenure.token && tenure.token > 0)) return reply !== null; // the token is the reply to a renewal
-    const [token, , left] = Array.isArray(reply) ? reply : [];
-    if (![token, left].every(Number.isSafeInteger)) throw new LockRefusedError(`unexpected reply ${reply}`, tenure.key);
-    Object.assign(tenure, { token, lease: tenure.lease || left });
-    return true;
+    return tenure.readGrant(reply) && tenure.begin(sent);
   }
 }

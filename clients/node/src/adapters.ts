@@ -5,7 +5,6 @@
 // transaction. On this connection, the library may also repeat or queue a request until long after a wait limit or a lease is
 // over. So the locks use duplicates of the connection. On the duplicates, the library repeats and queues no request.
 
-import { isUtf8 } from "node:buffer";
 import { type EventEmitter, once } from "node:events";
 import type { Cluster, Redis, RedisOptions } from "ioredis";
 import type { RedisClientType, RedisClusterType, RedisSentinelType } from "redis";
@@ -96,7 +95,7 @@ export function onEnd(client: RedisClient, listener: () => void): void {
   for (const event of ["end", "disconnect"]) emitter.on(event, listener);
   // If the caller closes ioredis while it reconnects, ioredis emits no event.
   const watch = async () => {
-    while (emitter.status === "reconnecting" && !isEnded(client)) await rest(20, undefined, true);
+    while (emitter.status === "reconnecting" && !isEnded(client)) await rest(20, { isBackground: true });
     if (isEnded(client)) listener();
   };
   emitter.on("reconnecting", watch);
@@ -153,10 +152,6 @@ function ioClusterAdapter(client: Cluster): Adapter {
   };
 }
 
-/** Returns a short key as text, if it is valid UTF-8: ioredis takes twice as long to write a command with a Buffer. */
-const keyText = (part: Command[number]): Command[number] =>
-  Buffer.isBuffer(part) && part.length <= 64 && isUtf8(part) ? part.toString() : part;
-
 async function openIo(template: Redis, override: object = {}) {
   const redis = template.duplicate({ ...IO_OVERRIDES, ...override });
   const close = () => redis.disconnect();
@@ -168,7 +163,7 @@ async function openIo(template: Redis, override: object = {}) {
       stream.cork(); // all commands that the callbacks of one event send are written together
       process.nextTick(() => stream.uncork());
     }
-    return redis.call(...(command.map(keyText) as Command)).catch(toServerError);
+    return redis.call(...command).catch(toServerError);
   };
   return { stream, send, closed, close };
 }
@@ -232,7 +227,7 @@ async function openNode(template: RedisClientType, address?: Address): Promise<C
 // For both libraries.
 
 /** Settles like the promise, but rejects when the milliseconds are over. */
-const bounded = <T>(promise: Promise<T>, limit = CONNECT_LIMIT): Promise<T> => within(promise, limit, undefined, true);
+const bounded = <T>(promise: Promise<T>, limit = CONNECT_LIMIT) => within(promise, limit, { isBackground: true });
 
 /** Connects a duplicate within the limit. `closed` of the result resolves when the connection is closed. */
 async function connect(client: EventEmitter & { connect(): Promise<unknown> }, close: () => void, limit: number) {
@@ -278,7 +273,7 @@ function viaSentinels(ask: () => Promise<{ connection: Connection; reopen: Opene
       connection.close();
       throw new Error("the last known primary is none");
     });
-    const late = kept.then((connection) => rest(SENTINEL_LIMIT, undefined, true).then(() => connection));
+    const late = kept.then((connection) => rest(SENTINEL_LIMIT, { isBackground: true }).then(() => connection));
     const first = await Promise.any([asked, late]).catch(() => asked);
     for (const each of [asked, kept]) each.then((other) => other === first || other.close()).catch(() => {});
     return first;

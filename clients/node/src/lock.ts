@@ -19,22 +19,19 @@ export function kindArguments({ shared, slots, weight }: KindOptions): Kind {
   return [...(shared ? ["SHARED"] : []), ...limit, ...(weight === undefined ? [] : ["WEIGHT", weight])];
 }
 
-/** The tenures of a lock's keys. */
-export type Tenures = readonly [Tenure, ...Tenure[]];
-
 /**
  * A lock that is held. It has one key or several keys. The client renews the lock until the program releases it.
  *
  * A held lock does not keep the process alive. When the process ends, the lock ends with its lease.
  */
 export class Lock implements AsyncDisposable {
-  readonly #tenures: Tenures;
+  readonly #tenures: readonly [Tenure, ...Tenure[]]; // one for each key
   #controller: AbortController | undefined;
   /** Set when the program has released the lock, or has called `handle`. */
   #releasing: Promise<void> | undefined;
 
   /** @internal */
-  constructor(tenures: Tenures) {
+  constructor(tenures: readonly [Tenure, ...Tenure[]]) {
     this.#tenures = tenures;
     for (const each of tenures) each.onLost = (reason) => this.#lose(reason);
   }
@@ -126,7 +123,8 @@ export class Lock implements AsyncDisposable {
     for (const each of this.#tenures) each.checkHeld();
     this.#releasing = Promise.resolve();
     for (const each of this.#tenures) each.abandon();
-    const partOf = ({ key, token, holds, lease, kind }: Tenure) => [key.toString("base64"), token, holds, lease, kind];
+    const base64 = (key: string | Buffer) => Buffer.from(key as string).toString("base64");
+    const partOf = ({ key, token, holds, lease, kind }: Tenure) => [base64(key), token, holds, lease, kind];
     return Buffer.from(JSON.stringify([this.owner, ...this.#tenures.map(partOf)])).toString("base64url");
   }
 
@@ -137,7 +135,8 @@ export class Lock implements AsyncDisposable {
    */
   release(): Promise<void> {
     // Wait for the releases of all keys: a later release could end the next tenure of a named owner.
-    this.#releasing ??= settleAll(this.#tenures.map((each) => each.release())).then(() => {});
+    this.#releasing ??=
+      this.#tenures.length === 1 ? this.#tenures[0].release() : settleAll(this.#tenures.map((each) => each.release()));
     return this.#releasing;
   }
 

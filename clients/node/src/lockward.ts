@@ -2,7 +2,7 @@ import { acquireAll, planOf } from "./acquire.js";
 import type { RedisClient } from "./adapters.js";
 import { LockBusyError, LockLostError } from "./errors.js";
 import { checkOption, type KindOptions, Lock } from "./lock.js";
-import { Servers } from "./servers.js";
+import { type Key, keyOf, Servers } from "./servers.js";
 import { type Kind, type Settings, Tenure } from "./tenure.js";
 import { settleAll } from "./time.js";
 import { WaitingConnections } from "./waiting.js";
@@ -100,8 +100,8 @@ export class Lockward {
   }
 
   /** Acquires the lock if it is free, and does not wait. Resolves with null if the lock is not free. */
-  tryAcquire(keys: Keys, options: Omit<AcquireOptions, "waitLimit"> = {}): Promise<Lock | null> {
-    return this.#acquire(keys, { ...options, waitLimit: 0 });
+  async tryAcquire(keys: Keys, options: Omit<AcquireOptions, "waitLimit"> = {}): Promise<Lock | null> {
+    return await this.#acquire(keys, { ...options, waitLimit: 0 });
   }
 
   /**
@@ -145,7 +145,7 @@ export class Lockward {
     if (parts.length === 0) throw new SyntaxError("this is not the handle of a lock");
     const plan = { settings: this.#settings, owner, renewal: true, holdLimit: UNLIMITED };
     const tenures = parts.map(([key, token, holds, lease, kind]: [string, number, number, number, Kind]) =>
-      Object.assign(new Tenure(plan, owner, Buffer.from(key, "base64"), kind, lease), { token, holds }),
+      Object.assign(new Tenure(plan, owner, keyOf(Buffer.from(key, "base64")), kind, lease), { token, holds }),
     );
     const lock = new Lock(tenures as [Tenure, ...Tenure[]]);
     try {
@@ -161,16 +161,18 @@ export class Lockward {
     return lock;
   }
 
-  async #acquire(keys: Keys, options: AcquireOptions, patience = this.#settings.patience): Promise<Lock | null> {
+  /** Throws an error at once if a key or an option is wrong. */
+  #acquire(keys: Keys, options: AcquireOptions, patience = this.#settings.patience): Promise<Lock | null> {
     return acquireAll(planOf(this.#settings, this.#fullKeys(keys), options, patience));
   }
 
   /** The distinct keys with the client's prefix, sorted by their bytes. */
-  #fullKeys(keys: Keys): Buffer[] {
+  #fullKeys(keys: Keys): Key[] {
     const list = Array.isArray(keys) ? (keys as readonly (string | Buffer)[]) : [keys as string | Buffer];
     checkOption("the number of keys", list.length);
-    const full = list.map((key) => this.#settings.servers.fullKey(key)).sort(Buffer.compare);
-    return full.filter((key, at) => at === 0 || !key.equals(full[at - 1] as Buffer));
+    const full = list.map((key) => this.#settings.servers.fullKey(key));
+    const compare = (a: Key, b: Key) => Buffer.compare(Buffer.from(a as string), Buffer.from(b as string));
+    return full.sort(compare).filter((key, at) => at === 0 || compare(key, full[at - 1] as Key) !== 0);
   }
 }
 
@@ -180,6 +182,6 @@ export type LeadOptions = Pick<AcquireOptions, "lease" | "signal" | "owner" | "r
 async function runAndRelease<T>(lock: Lock, routine: Routine<T>): Promise<T> {
   const running = (async () => routine(lock.signal, lock))();
   // If both the routine and the release fail, the promise rejects with the routine's error.
-  await settleAll<unknown>([running, running.catch(() => {}).then(() => lock[Symbol.asyncDispose]())]);
+  await settleAll([running, running.catch(() => {}).then(() => lock[Symbol.asyncDispose]())]);
   return running;
 }

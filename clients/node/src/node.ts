@@ -2,7 +2,7 @@
 
 import type { Command, Connection } from "./adapters.js";
 import type { Request } from "./servers.js";
-import { NoReply, now, within } from "./time.js";
+import { NoReply, now, type Schedule, within } from "./time.js";
 
 /** How long an idle connection for waits stays open, in milliseconds. */
 const IDLE_LIMIT = 10_000;
@@ -24,32 +24,34 @@ interface Link {
 }
 
 export class Node {
+  readonly #schedule: Schedule;
   readonly #connect: () => Promise<Connection>;
-  readonly #onBroken: () => void;
   readonly #links = new Set<Link>();
   #shared: Link | undefined;
   /** The connections for waits that no request uses. */
   #idle: Link[] = [];
 
-  /** `onBroken` is called when a connection breaks, unless a wait was using that connection. */
-  constructor(connect: () => Promise<Connection>, onBroken: () => void) {
+  /** The schedule learns when a connection breaks, unless a wait was using that connection. */
+  constructor(schedule: Schedule, connect: () => Promise<Connection>) {
+    this.#schedule = schedule;
     this.#connect = connect;
-    this.#onBroken = onBroken;
   }
 
-  /** Calls `commands` when a connection is open, and sends the commands that it returns. Throws if a reply is late. */
-  async exchange(request: Request, limit: number, commands: () => Command[]): Promise<unknown[]> {
-    const { signal, isAlone, isBackground, waiter } = request;
-    const begun = now();
+  /**
+   * Calls `commands` when a connection is open, and sends the commands that it returns. Throws if a reply comes later than
+   * `limit` milliseconds after `begun`.
+   */
+  async exchange(request: Request, begun: number, limit: number, commands: () => Command[]): Promise<unknown[]> {
+    const { signal, isAlone, waiter } = request;
     if (!isAlone) this.#shared ??= this.#open();
     const link = (isAlone ? this.#idle.pop() : this.#shared) ?? this.#open();
     clearTimeout(link.idleTimer);
     link.uses += 1;
     let sending: Promise<unknown[]> | undefined;
     try {
-      const connection = link.connection ?? (await within(link.opening, limit, signal, isBackground));
+      const connection = link.connection ?? (await this.#schedule.within(link.opening, begun, limit, request));
       sending = Promise.all(commands().map((command) => connection.send(command)));
-      const replies = await within(sending, begun + limit - now(), signal, isBackground);
+      const replies = await this.#schedule.within(sending, begun, limit, request);
       if (isAlone) {
         this.#idle.push(link);
         link.idleTimer = setTimeout(() => this.#retire(link), IDLE_LIMIT).unref();
@@ -74,7 +76,7 @@ export class Node {
   /** Closes each connection as soon as no request uses it, because the server is not the primary any more. */
   retireAll(): void {
     for (const link of this.#links) this.#retire(link);
-    this.#onBroken(); // another server may be the primary
+    this.#schedule.visit((each) => each.onBroken?.()); // another server may be the primary
   }
 
   closeAll(): void {
@@ -100,7 +102,7 @@ export class Node {
     this.#idle = this.#idle.filter((each) => each !== link);
     // Do not close a connection on which other requests may still get their replies.
     if (link.uses === 0) this.#close(link);
-    if (isBroken && isNew) this.#onBroken();
+    if (isBroken && isNew) this.#schedule.visit((each) => each.onBroken?.());
   }
 
   #close(link: Link): void {

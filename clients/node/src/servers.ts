@@ -4,13 +4,14 @@
 // request again. So that no hold counts twice, each acquisition names the resulting count of holds, and each other request
 // names the fencing token of its tenure.
 
+import { isUtf8 } from "node:buffer";
 import calculateSlot from "cluster-key-slot";
 import type { Adapter, Address, Command, RedisClient } from "./adapters.js";
 import { adapterOf, addressIn, isEnded, nameOf, onEnd, ServerError } from "./adapters.js";
 import { LockRefusedError, UnreachableError } from "./errors.js";
-import { Leases } from "./leases.js";
 import { Node } from "./node.js";
-import { NoReply, now, rest } from "./time.js";
+import type { Tenure } from "./tenure.js";
+import { NoReply, now, Schedule } from "./time.js";
 
 export interface Request {
   /** Returns the commands of one attempt. The client sends them at the time `sent`. */
@@ -29,8 +30,8 @@ export interface Request {
   /** Whether the request fails when the reply to an attempt is lost. The client does not repeat such a request. */
   readonly isSentOnce?: boolean;
   readonly progress?: Progress;
-  /** The tenure that must be held. The client checks this before each attempt. */
-  readonly holder?: { checkHeld(): void };
+  /** Whether the tenure must be held. The client checks this before each attempt. */
+  readonly mustBeHeld?: boolean;
   /**
    * When a request with `isAlone` fails, the client sets `late`. If the signal has aborted, this promise resolves with replies
    * that arrive soon afterwards.
@@ -56,57 +57,63 @@ const ENDED_WAIT = new Set(["TRYAGAIN", "UNBLOCKED", "SUPERSEDED"]);
 /** The first and the longest pause between attempts, in milliseconds. */
 export const [FIRST_PAUSE, LONGEST_PAUSE] = [50, 1_000];
 
+/** A key: text, or bytes that are no text. ioredis takes twice as long to write a command with a Buffer. */
+export type Key = string | Buffer;
+
+/** Returns the key as text, if it is valid UTF-8. */
+export const keyOf = (bytes: Buffer): Key => (isUtf8(bytes) ? bytes.toString() : bytes);
+
 /** The primary, if there is no cluster. */
 const PRIMARY: Address = { host: "", port: 0 };
 
 export class Servers {
   static readonly #known = new WeakMap<RedisClient, Servers>();
 
-  readonly leases = new Leases();
+  readonly schedule = new Schedule();
   readonly #client: RedisClient;
   readonly #adapter: Adapter;
   readonly #nodes = new Map<string, Node>();
-  /** Functions for the pauses and the openings of connections that are in progress. Each function ends one of these. */
-  readonly #underWay = new Set<() => void>();
   /** The addresses that MOVED has named, by slot. */
   readonly #moved = new Map<number, Address | undefined>();
 
   private constructor(client: RedisClient) {
+    Servers.#known.set(client, this);
     this.#client = client;
     this.#adapter = adapterOf(client);
     onEnd(client, () => {
       for (const node of this.#nodes.values()) node.closeAll();
-      for (const end of this.#underWay) end();
+      this.schedule.visit((each) => each.onEnd?.(new Error("Connection is closed.")));
     });
   }
 
   static of(client: RedisClient): Servers {
-    const servers = Servers.#known.get(client) ?? new Servers(client);
-    Servers.#known.set(client, servers);
-    return servers;
+    return Servers.#known.get(client) ?? new Servers(client);
   }
 
   /** The key with the client's prefix. */
-  fullKey(key: string | Buffer): Buffer {
+  fullKey(key: string | Buffer): Key {
     if (typeof key !== "string" && !Buffer.isBuffer(key)) throw new TypeError("a key must be a string or a Buffer");
-    const { prefix } = this.#adapter;
-    return prefix?.length ? Buffer.concat([Buffer.from(prefix), Buffer.from(key)]) : Buffer.from(key);
+    const { prefix = "" } = this.#adapter;
+    if (typeof key === "string" && typeof prefix === "string") return prefix + key;
+    return keyOf(Buffer.concat([Buffer.from(prefix), Buffer.from(key)]));
   }
 
   /**
    * Sends a request until a server answers, or the client ends. Throws for an error reply. Returns the replies, and when the
-   * last attempt was sent.
+   * last attempt was sent. If the server refuses the lease as too long, sends the request again with the longest accepted lease.
    */
-  async ask(key: Buffer, request: Request, responseLimit: number) {
-    const { signal, progress = {}, patience = Number.POSITIVE_INFINITY, limit = responseLimit } = request;
+  async ask(tenure: Tenure, request: Request) {
+    const { key, plan } = tenure;
+    const { signal, progress = {}, patience = Number.POSITIVE_INFINITY, limit = plan.settings.responseLimit } = request;
     const slot = this.#adapter.cluster ? calculateSlot(key) : 0;
     let answeredAt = now();
     let asked: Address | undefined;
     let cause: Error | undefined;
+    let isShortened = false;
     // After the first failure there is no pause, because the server may have closed the connection while it was idle.
     for (let [failures, pause] = [0, 0]; ; pause = Math.min(Math.max(FIRST_PAUSE, 2 * pause), LONGEST_PAUSE)) {
       signal?.throwIfAborted();
-      request.holder?.checkHeld();
+      if (request.mustBeHeld) tenure.checkHeld();
       const begun = now();
       let sent = 0;
       const left = Math.min(request.until, answeredAt + patience) - begun;
@@ -114,14 +121,13 @@ export class Servers {
       try {
         const address = this.#locate(slot, failures, asked ?? this.#moved.get(slot));
         const node = this.#node(address);
-        const asking: Command[] = asked ? [["ASKING"]] : [];
-        const commands = () => {
+        const commands = (): Command[] => {
           sent = now();
-          return [...asking, ...request.commands(sent)];
+          return asked ? [["ASKING"], ...request.commands(sent)] : request.commands(sent);
         };
-        const all = await node.exchange(request, Math.min(limit, left), commands);
+        const replies = await node.exchange(request, begun, Math.min(limit, left), commands);
         progress.isAnswered = true;
-        const replies = all.slice(asking.length);
+        if (asked) replies.shift();
         const error = replies.find((reply) => reply instanceof ServerError);
         if (error === undefined) return { sent, replies };
         progress.isReplyLost ||= error !== replies[0]; // the first command was carried out
@@ -133,7 +139,14 @@ export class Servers {
         failures = 0;
         if (error.code === "READONLY") node.retireAll();
       } catch (error) {
-        if (error instanceof ServerError) throw new LockRefusedError(error.message, key);
+        if (error instanceof ServerError) {
+          // Take the longest lease that the server accepts, but only once.
+          const longest = isShortened ? null : /^ERR invalid expire time .*: at most (\d+) /.exec(error.message);
+          if (!longest) throw new LockRefusedError(error.message, key);
+          tenure.lease = Number(longest[1]);
+          isShortened = true;
+          continue;
+        }
         progress.isReplyLost ||= sent > 0;
         signal?.throwIfAborted();
         // Keep an earlier reason if this failure is only a missing reply: the earlier reason says more.
@@ -145,17 +158,8 @@ export class Servers {
       }
       if (now() - begun > 2 * LONGEST_PAUSE) pause = 0;
       const length = Math.min(pause * (0.75 + Math.random() / 4), request.until - now(), answeredAt + patience - now());
-      if (pause > 0) await this.#whileOpen(rest(length, signal, request.isBackground)).catch(() => {});
+      if (pause > 0) await this.schedule.rest(length, request);
     }
-  }
-
-  /** Settles like the promise, but rejects when the client ends. */
-  #whileOpen<T>(promise: Promise<T>): Promise<T> {
-    return new Promise((resolve, reject) => {
-      const end = () => reject(new Error("Connection is closed."));
-      this.#underWay.add(end);
-      promise.finally(() => this.#underWay.delete(end)).then(resolve, reject);
-    });
   }
 
   /**
@@ -174,16 +178,11 @@ export class Servers {
 
   #node(address: Address): Node {
     const name = nameOf(address);
-    const open = () => {
-      const opening = this.#adapter.open(address);
-      opening.then((late) => isEnded(this.#client) && late.close()).catch(() => {});
-      return this.#whileOpen(opening);
-    };
-    const node = this.#nodes.get(name) ?? new Node(open, () => this.leases.renewAll());
+    const node = this.#nodes.get(name) ?? new Node(this.schedule, () => this.#adapter.open(address));
     this.#nodes.set(name, node);
     return node;
   }
 }
 
-const unreachable = (key: Buffer, cause = new Error("Connection is closed.")): UnreachableError =>
+const unreachable = (key: Key, cause = new Error("Connection is closed.")): UnreachableError =>
   new UnreachableError(`no server answers: ${cause.message}`, key, { cause });

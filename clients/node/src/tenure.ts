@@ -5,7 +5,7 @@
 
 import type { Command } from "./adapters.js";
 import { LockLostError, LockRefusedError } from "./errors.js";
-import type { Progress, Request, Servers } from "./servers.js";
+import type { Key, Progress, Servers } from "./servers.js";
 import { now, within } from "./time.js";
 import type { WaitingConnections } from "./waiting.js";
 
@@ -43,7 +43,7 @@ const leaseEnd = (sent: number, lease: number): number => sent + lease - lease /
 export class Tenure {
   readonly plan: Plan;
   readonly owner: string;
-  readonly key: Buffer;
+  readonly key: Key;
   kind: Kind;
   /** The lease in milliseconds. 0 until the server has chosen the lease. */
   lease: number;
@@ -55,12 +55,12 @@ export class Tenure {
   late: Promise<unknown[]> | undefined;
   /** When the lease ends. */
   deadline = Number.NEGATIVE_INFINITY;
-  /** The position among the tenures of `Leases`. */
+  /** The position in the schedule. */
   index = -1;
   /** When the tenure's first lease was requested. */
   begun = 0;
   /** Called when the tenure is lost, unless the lock was lost before. */
-  onLost = (loss: LockLostError): void => this.stop(loss);
+  onLost!: (loss: LockLostError) => void;
   /** Set when the lock is lost, because this key or another key of the lock is lost. */
   loss: LockLostError | undefined;
   #isReleased = false;
@@ -75,9 +75,9 @@ export class Tenure {
   /** When the client last sent a renewal that shortens the lease. Replies to earlier renewals do not set the deadline. */
   #shortenedAt = 0;
   /** The lease and the kind that the server has accepted last. */
-  #accepted = {};
+  #accepted: { lease: number; kind: Kind } | undefined;
 
-  constructor(plan: Plan, owner: string, key: Buffer, kind: Kind, lease: number) {
+  constructor(plan: Plan, owner: string, key: Key, kind: Kind, lease: number) {
     this.plan = plan;
     this.owner = owner;
     this.key = key;
@@ -91,12 +91,11 @@ export class Tenure {
 
   /** Called when the server has granted the lock. The lease starts at `sent`. Returns false if the lease is already over. */
   begin(sent: number): boolean {
-    const { leases } = this.plan.settings.servers;
     this.begun = sent;
     this.#accepted = { lease: this.lease, kind: this.kind };
     this.deadline = leaseEnd(sent, this.lease);
     if (!this.isHeld) return false;
-    leases.add(this);
+    this.plan.settings.servers.schedule.add(this);
     return true;
   }
 
@@ -109,27 +108,29 @@ export class Tenure {
     const isTooLong = this.deadline > this.#holdEnd;
     this.deadline = Math.min(this.deadline, this.#holdEnd);
     if (isTooLong) this.#renew(this.deadline).catch(() => {});
-    this.plan.settings.servers.leases.arm(this);
+    this.plan.settings.servers.schedule.arm(this);
   }
 
   /** Throws when the tenure was lost or released. */
   checkHeld(): void {
     if (this.#isReleased) throw new TypeError("the lock was released");
-    if (now() >= this.deadline) this.loseByTime();
+    if (now() >= this.deadline) this.#loseByTime();
     if (this.loss !== undefined) throw this.loss;
   }
 
-  /** Sends a request. If the server refuses the lease as too long, sends the request again with the longest accepted lease. */
-  async ask(request: Request) {
-    const { servers, responseLimit } = this.plan.settings;
-    try {
-      return await servers.ask(this.key, request, responseLimit);
-    } catch (error) {
-      const longest = /^ERR invalid expire time .*: at most (\d+) /.exec((error as LockRefusedError)?.reply);
-      if (!longest) throw error;
-      this.lease = Number(longest[1]);
-      return servers.ask(this.key, request, responseLimit);
-    }
+  acquireCommand(lease: number, ...block: (string | number)[]): Command {
+    const named = lease > 0 ? ["PX", lease] : [];
+    return ["LOCK.ACQUIRE", this.key, this.owner, ...named, ...block, "HOLDS", 1, ...this.kind];
+  }
+
+  /** Returns whether the server has granted or renewed the lock. */
+  readGrant(reply: unknown): boolean {
+    if (reply === null || (reply === this.token && this.token > 0)) return reply !== null; // the token is the reply to a renewal
+    const [token, , left] = Array.isArray(reply) ? reply : [];
+    if (![token, left].every(Number.isSafeInteger)) throw new LockRefusedError(`unexpected reply ${reply}`, this.key);
+    this.token = token;
+    this.lease ||= left;
+    return true;
   }
 
   /** The renewal command. A server in quarantine that has forgotten the tenure restores it. */
@@ -152,11 +153,11 @@ export class Tenure {
   /** Runs a command only while the server has this tenure. Does not repeat a command that the server may have carried out. */
   async guarded(command: Command | [], mayRenew = true): Promise<unknown> {
     try {
-      const { replies } = await this.ask({
+      const { replies } = await this.plan.settings.servers.ask(this, {
         commands: () => [["LOCK.GUARD", this.key, this.token, ...command]],
         until: now() + this.plan.settings.patience,
         isSentOnce: true,
-        holder: this,
+        mustBeHeld: true,
       });
       return replies[0];
     } catch (error) {
@@ -174,7 +175,7 @@ export class Tenure {
     this.abandon();
     const progress: Progress = {};
     try {
-      const { replies } = await this.ask({
+      const { replies } = await this.plan.settings.servers.ask(this, {
         commands: () => [["LOCK.RELEASE", this.key, this.owner, "ALL", "TOKEN", this.token]],
         until: Math.min(this.deadline, now() + this.plan.settings.patience),
         progress,
@@ -190,13 +191,13 @@ export class Tenure {
   /** From now on this process neither renews nor watches the lease, because the lock is lost. `release` still releases the key. */
   stop(loss: LockLostError): void {
     this.loss ??= loss;
-    this.plan.settings.servers.leases.delete(this);
+    this.plan.settings.servers.schedule.delete(this);
   }
 
   /** From now on this process does nothing for the tenure. At the server the tenure may continue. */
   abandon(): void {
     this.#isReleased = true;
-    this.plan.settings.servers.leases.delete(this);
+    this.plan.settings.servers.schedule.delete(this);
   }
 
   /**
@@ -210,26 +211,38 @@ export class Tenure {
     const { owner, settings } = this.plan;
     const until = now() + (owner === undefined ? settings.patience : limit);
     const commands = (): Command[] => [["LOCK.RELEASE", this.key, this.owner, "HOLDS", 0]];
-    const giveUp = () => this.ask({ commands, until, isBackground: true });
+    const giveUp = () => settings.servers.ask(this, { commands, until, isBackground: true });
     // The server may carry out the cancelled wait after the first release. If the late reply is a grant, release again.
     const giveUpAgain = this.late?.then(async ([reply]) => Array.isArray(reply) && now() < until && giveUp());
     await within(Promise.all([giveUp(), giveUpAgain]), limit).catch(() => {});
   }
 
-  // For `Leases`.
-
-  /** When to renew the tenure. Infinity means never. */
-  get renewalDue(): number {
-    if (this.#renewals > 0 || this.#isLastLease || !this.#isRenewed) return Number.POSITIVE_INFINITY;
-    return Math.max(this.deadline - (this.lease * 2) / 3, this.#retryAt);
+  /** When to renew the tenure, or when its lease ends. */
+  get due(): number {
+    return Math.min(this.#renewalDue, this.deadline);
   }
 
-  renewInBackground(): void {
+  onTimer(at: number): void {
+    // Report losses after all renewals are sent, because the program's listeners may be slow. Also renew tenures that are due
+    // soon, so that their renewals share a pipeline from now on.
+    if (at >= this.deadline) queueMicrotask(() => this.#loseByTime());
+    else if (at >= this.#renewalDue - this.lease / 12) this.onBroken();
+    this.plan.settings.servers.schedule.arm(this);
+  }
+
+  /** Renews the tenure: a server that was restarted may have forgotten it. */
+  onBroken(): void {
     // The renewal may find that the tenure is lost or released, or the server may refuse the renewal.
     if (this.#renewals === 0) this.#renew(this.deadline).catch(() => {});
   }
 
-  loseByTime(): void {
+  /** When to renew the tenure. Infinity means never. */
+  get #renewalDue(): number {
+    if (this.#renewals > 0 || this.#isLastLease || !this.#isRenewed) return Number.POSITIVE_INFINITY;
+    return Math.max(this.deadline - (this.lease * 2) / 3, this.#retryAt);
+  }
+
+  #loseByTime(): void {
     this.#lose(this.#isLastLease ? "its hold limit is over" : "its lease is over");
   }
 
@@ -255,14 +268,14 @@ export class Tenure {
       if (end < this.#latestEnd) this.#shortenedAt = sent;
       this.#latestEnd = end;
       this.deadline = Math.min(this.deadline, end);
-      this.plan.settings.servers.leases.arm(this);
+      this.plan.settings.servers.schedule.arm(this);
       return [this.renewCommand(lease, kind)];
     };
     const limit = Math.min(this.plan.settings.responseLimit, this.lease / 6 + 1);
-    const request = { commands, limit, until, holder: this, isBackground: !wanted, progress: {} as Progress };
+    const request = { commands, limit, until, mustBeHeld: true, isBackground: !wanted, progress: {} as Progress };
     this.#renewals += 1;
     try {
-      const { sent, replies } = await this.ask(request);
+      const { sent, replies } = await this.plan.settings.servers.ask(this, request);
       if (replies[0] !== this.token) throw new LockRefusedError(`unexpected reply ${replies[0]}`, this.key);
       this.checkHeld(); // a late reply does not revive a tenure that has ended
       this.#accepted = { lease: this.lease, kind };
@@ -278,7 +291,7 @@ export class Tenure {
       throw error;
     } finally {
       this.#renewals -= 1;
-      if (this.isHeld) this.plan.settings.servers.leases.arm(this);
+      if (this.isHeld) this.plan.settings.servers.schedule.arm(this);
     }
   }
 

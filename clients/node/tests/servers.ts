@@ -29,25 +29,24 @@ export async function eventually<T>(condition: () => T | Promise<T>, within = 20
 }
 
 /**
- * Makes timers of 100 ms or more take days until the test ends. The returned function tells how many of these timers
- * `timers/promises` has started.
+ * Makes timers of 100 ms or more take days until the test ends. The returned function tells how many of these timers take less
+ * than a second.
  */
 export function lengthenTimers(t: TestContext): () => number {
   const [start, rest] = [globalThis.setTimeout, timers.setTimeout];
-  let rests = 0;
+  let brief = 0;
   const lengthen = (milliseconds = 0) => (milliseconds < 100 ? milliseconds : 2 ** 31 - 1);
-  globalThis.setTimeout = ((run: () => void, milliseconds?: number, ...more: []) =>
-    start(run, lengthen(milliseconds), ...more)) as typeof start;
-  timers.setTimeout = ((milliseconds?: number, ...more: []) => {
-    if (lengthen(milliseconds) !== milliseconds) rests += 1;
-    return rest(lengthen(milliseconds), ...more);
-  }) as typeof rest;
+  globalThis.setTimeout = ((run: () => void, milliseconds = 0, ...more: []) => {
+    if (milliseconds >= 100 && milliseconds < 1_000) brief += 1;
+    return start(run, lengthen(milliseconds), ...more);
+  }) as typeof start;
+  timers.setTimeout = ((milliseconds?: number, ...more: []) => rest(lengthen(milliseconds), ...more)) as typeof rest;
   syncBuiltinESMExports(); // for the modules that have imported the function
   t.after(() => {
     [globalThis.setTimeout, timers.setTimeout] = [start, rest];
     syncBuiltinESMExports();
   });
-  return () => rests;
+  return () => brief;
 }
 
 const ends: (() => unknown)[] = [];
