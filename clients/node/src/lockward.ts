@@ -171,6 +171,7 @@ export class Lockward {
     const list = Array.isArray(keys) ? (keys as readonly (string | Buffer)[]) : [keys as string | Buffer];
     checkOption("the number of keys", list.length);
     const full = list.map((key) => this.#settings.servers.fullKey(key));
+    if (full.length === 1) return full;
     const compare = (a: Key, b: Key) => Buffer.compare(Buffer.from(a as string), Buffer.from(b as string));
     return full.sort(compare).filter((key, at) => at === 0 || compare(key, full[at - 1] as Key) !== 0);
   }

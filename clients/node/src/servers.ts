@@ -23,6 +23,8 @@ export interface Request {
   /** The request also fails with `UnreachableError` after this many milliseconds without an answer. */
   readonly patience?: number;
   readonly signal?: AbortSignal | undefined;
+  /** Whether the lease is the longest one that the server accepts. */
+  readonly isShortened?: boolean;
   /** Whether the request needs a connection of its own, because it may wait at the server. */
   readonly isAlone?: boolean;
   /** Whether the process may end while the request is in progress. */
@@ -102,16 +104,15 @@ export class Servers {
    * Sends a request until a server answers, or the client ends. Throws for an error reply. Returns the replies, and when the
    * last attempt was sent. If the server refuses the lease as too long, sends the request again with the longest accepted lease.
    */
-  async ask(tenure: Tenure, request: Request) {
+  async ask(tenure: Tenure, request: Request): Promise<{ sent: number; replies: unknown[] }> {
     const { key, plan } = tenure;
     const { signal, progress = {}, patience = Number.POSITIVE_INFINITY, limit = plan.settings.responseLimit } = request;
     const slot = this.#adapter.cluster ? calculateSlot(key) : 0;
     let answeredAt = now();
     let asked: Address | undefined;
     let cause: Error | undefined;
-    let isShortened = false;
     // After the first failure there is no pause, because the server may have closed the connection while it was idle.
-    for (let [failures, pause] = [0, 0]; ; pause = Math.min(Math.max(FIRST_PAUSE, 2 * pause), LONGEST_PAUSE)) {
+    for (let failures = 0, pause = 0; ; pause = Math.min(Math.max(FIRST_PAUSE, 2 * pause), LONGEST_PAUSE)) {
       signal?.throwIfAborted();
       if (request.mustBeHeld) tenure.checkHeld();
       const begun = now();
@@ -141,11 +142,10 @@ export class Servers {
       } catch (error) {
         if (error instanceof ServerError) {
           // Take the longest lease that the server accepts, but only once.
-          const longest = isShortened ? null : /^ERR invalid expire time .*: at most (\d+) /.exec(error.message);
-          if (!longest) throw new LockRefusedError(error.message, key);
+          const longest = /^ERR invalid expire time .*: at most (\d+) /.exec(error.message);
+          if (!longest || request.isShortened) throw new LockRefusedError(error.message, key);
           tenure.lease = Number(longest[1]);
-          isShortened = true;
-          continue;
+          return this.ask(tenure, { ...request, isShortened: true });
         }
         progress.isReplyLost ||= sent > 0;
         signal?.throwIfAborted();

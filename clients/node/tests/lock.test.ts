@@ -170,7 +170,10 @@ for (const library of LIBRARIES) {
       for (const key of ["", "*", "grün", Buffer.from([0, 255, 13, 10])]) {
         const lock = await lockward.acquire(key);
         assert.equal(await lockward.tryAcquire(key), null);
-        await lock.release();
+        await (await lockward.resume(lock.handle())).release();
+        const next = await lockward.tryAcquire(key);
+        assert(next !== null);
+        await next.release();
       }
       const same = await lockward.acquire("same");
       assert.equal(await lockward.tryAcquire(Buffer.from("same")), null);
