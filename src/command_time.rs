@@ -1,10 +1,12 @@
 //! The instant that a command uses as the current time for leases.
 //!
 //! All commands of one transaction, script or function use the instant of the first command. So no lease ends while the
-//! transaction, script or function runs. The server does the same for TTLs. The server sends no event at the end of a
-//! transaction or script. So the module watches for the next command that is in no transaction or script.
+//! transaction, script or function runs. The server does the same for TTLs. Most servers can call the module at the end of a
+//! transaction, script or function. On other servers, the module watches for the next command that is in no transaction or
+//! script. The server does not report each command that begins: Redis from 7.2 on and Valkey leave out a command that had
+//! to wait until a pause was over.
 
-use crate::server::{Context, global_flags, now, stop_watching_commands, watch_commands};
+use crate::server::{Context, call_when_over, global_flags, now, stop_watching_commands, watch_commands};
 use crate::state;
 use lockward_core::Now;
 
@@ -12,15 +14,25 @@ use lockward_core::Now;
 #[inline]
 pub fn of(context: Context) -> Now {
     let now = now();
-    if context.is_of_command() && context.flags().in_transaction_or_script() { of_first(now) } else { now }
+    if context.is_of_command() && context.flags().in_transaction_or_script() {
+        of_first(context, now)
+    } else {
+        now
+    }
 }
 
 /// The time of the first command in the running transaction or script. If the running command is the first, the time is
 /// `now`.
 #[inline(never)]
-fn of_first(now: Now) -> Now {
-    watch_commands();
-    state::with(|state| *state.transaction_time.get_or_insert(now))
+fn of_first(context: Context, now: Now) -> Now {
+    if let Some(first) = state::with(|state| state.transaction_time) {
+        return first;
+    }
+    if !call_when_over(context) {
+        watch_commands();
+    }
+    state::with(|state| state.transaction_time = Some(now));
+    now
 }
 
 /// A command begins. If this command is in no transaction or script, the last transaction or script is over.
@@ -36,6 +48,7 @@ pub fn stop_watching() {
     forget();
 }
 
-fn forget() {
+/// Forgets the time, because the transaction, script or function is over.
+pub fn forget() {
     state::with(|state| state.transaction_time = None);
 }

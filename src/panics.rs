@@ -39,6 +39,8 @@ pub enum Callback {
     Notify,
     /// A command begins.
     NextCommand,
+    /// A transaction, script or function is over.
+    Over,
     /// A lock leaves the keyspace.
     Unlink,
     /// A lock is read from an RDB file.

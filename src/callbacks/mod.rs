@@ -27,4 +27,5 @@ pub const ENTRY_POINTS: EntryPoints = EntryPoints {
     generic: Some(events::on_generic),
     async_loading: Some(events::on_async_loading),
     command: Some(filter::on_command),
+    over: Some(filter::on_over),
 };

@@ -27,6 +27,8 @@ pub struct EntryPoints {
     pub async_loading: raw::RedisModuleEventCallback,
     /// A command begins.
     pub command: raw::RedisModuleCommandFilterFunc,
+    /// A command, transaction, script or function is over.
+    pub over: raw::RedisModulePostNotificationJobFunc,
 }
 
 const NONE: EntryPoints = EntryPoints {
@@ -39,6 +41,7 @@ const NONE: EntryPoints = EntryPoints {
     generic: None,
     async_loading: None,
     command: None,
+    over: None,
 };
 
 static ENTRY_POINTS: OnceLock<EntryPoints> = OnceLock::new();

@@ -12,6 +12,7 @@ mod command;
 mod command_filter;
 mod context;
 mod entry_points;
+mod execution_unit;
 pub mod info;
 mod inner_command;
 pub mod internal_commands;
@@ -35,6 +36,7 @@ pub use command::{Argument, CommandInfo, KeyUse, OWN_CATEGORY, add_category, reg
 pub use command_filter::{Caller, caller, stop_watching_commands, watch_commands};
 pub use context::{Context, global_flags};
 pub use entry_points::{EntryPoints, set_entry_points};
+pub use execution_unit::call_when_over;
 pub(crate) use functions::api;
 pub use functions::{is_recent_enough, known, version};
 pub use inner_command::{InnerCommand, InnerRefused, report_keys};

@@ -456,6 +456,32 @@ fn no_lease_ends_while_a_transaction_runs() {
     assert_eq!(after.error(), "FENCED the lock is free", "the lease has not ended for the next transaction");
 }
 
+/// The server runs the two transactions in one pass of the event loop, after a pause.
+#[test]
+fn a_transaction_that_was_paused_does_not_take_the_time_of_an_earlier_transaction() {
+    let server = Server::start();
+    let mut admin = server.client();
+    let (mut slow, mut later) = (server.client(), server.client());
+    slow.call("MULTI");
+    slow.call("LOCK.ACQUIRE other A");
+    slow.call("DEBUG SLEEP 0.3");
+    later.call("MULTI");
+    later.call("LOCK.ACQUIRE lock B PX 200");
+    later.call("LOCK.INFO lock");
+    assert_eq!(admin.call("CLIENT PAUSE 600000 WRITE"), Reply::ok());
+    for (client, waiting) in [(&mut slow, 1), (&mut later, 2)] {
+        client.send("EXEC");
+        eventually("the transaction waits", || {
+            admin.call("CLIENT LIST").text().matches("cmd=exec").count() == waiting
+        });
+    }
+    assert_eq!(admin.call("CLIENT UNPAUSE"), Reply::ok());
+    let replies = later.reply();
+    let [granted, info] = replies.items() else { panic!("{replies:?}") };
+    assert_eq!(granted.grant().holds, 1);
+    assert_eq!(info.info().holders[0].owner, "B", "the lease ended while the transaction ran");
+}
+
 #[test]
 fn each_command_outside_of_a_transaction_reads_the_clock_itself() {
     let (_server, mut client, token) = held();
