@@ -154,11 +154,13 @@ pub fn new_key(name: &KeyName<'_>) {
     });
 }
 
-/// One database has been flushed, or all databases if `db` is `None`.
-pub fn flushed(db: Option<Db>) {
+/// One database has been flushed, or all databases if `db` is `None`. If `sync` is true, the server has freed all memory
+/// of the keys already, so the module frees its memory at once too.
+pub fn flushed(db: Option<Db>, sync: bool) {
     let now = mono();
     recheck(|state| {
         state.store.flush(db, now);
+        while sync && state.store.drop_discarded() {}
         let queues = &state.store.queues;
         db.map_or_else(|| queues.queues().collect(), |db| queues.queues_of(db).collect())
     });

@@ -33,6 +33,34 @@ struct DroppedLock {
 /// The dropped locks of one database by the hashes of their keys. Two keys seldom have the same hash.
 type ByHash = BTreeMap<u64, Vec<DroppedLock>>;
 
+/// Dropped locks that FLUSHDB or FLUSHALL has ended. The caller frees these locks in parts, because freeing many locks takes
+/// long.
+#[derive(Debug, Default)]
+pub struct FlushedLocks(Vec<ByHash>);
+
+impl FlushedLocks {
+    /// Whether all locks are freed.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds the locks of a further flush.
+    pub fn append(&mut self, mut further: Self) {
+        self.0.append(&mut further.0);
+    }
+
+    /// Frees about `most` locks.
+    pub fn free(&mut self, most: usize) {
+        for _ in 0..most {
+            let Some(of_db) = self.0.last_mut() else { return };
+            if of_db.pop_first().is_none() {
+                self.0.pop();
+            }
+        }
+    }
+}
+
 /// All dropped locks.
 #[derive(Debug, Default)]
 pub struct DroppedLocks {
@@ -147,16 +175,17 @@ impl DroppedLocks {
         }
     }
 
-    /// Removes the dropped locks of a database, or of all databases. The module need not replicate the removal, because
-    /// the server itself replicates FLUSHDB and FLUSHALL.
-    pub fn flush(&mut self, db: Option<Db>) {
+    /// Removes and returns the dropped locks of a database, or of all databases. The module need not replicate the removal,
+    /// because the server itself replicates FLUSHDB and FLUSHALL.
+    pub fn flush(&mut self, db: Option<Db>) -> FlushedLocks {
         let Some(db) = db else {
-            *self = Self::new();
-            return;
+            return FlushedLocks(mem::take(self).by_db.into_values().collect());
         };
-        let flushed = self.by_db.remove(&db).map_or(0, |of_db| of_db.values().map(Vec::len).sum());
+        let of_db = self.by_db.remove(&db);
+        let flushed = of_db.as_ref().map_or(0, |of_db| of_db.values().map(Vec::len).sum());
         self.len = self.len.saturating_sub(flushed);
         self.unreplicated.retain(|(other, _)| *other != db);
+        FlushedLocks(of_db.into_iter().collect())
     }
 
     /// Exchanges the dropped locks of two databases, after SWAPDB has exchanged the keys.

@@ -22,7 +22,7 @@
 use crate::change::{Change, End};
 use crate::counters::Counters;
 use crate::decision::Decision;
-use crate::dropped_locks::DroppedLocks;
+use crate::dropped_locks::{DroppedLocks, FlushedLocks};
 use crate::effects::Effects;
 use crate::lock::Lock;
 use crate::name::{Db, LockName};
@@ -241,6 +241,8 @@ pub struct Store<W> {
     unlinked: Option<UnlinkedLock>,
     /// Ended locks that had many holders. These locks are freed in parts.
     discarded: VecDeque<Discarded>,
+    /// Dropped locks that a flush has ended. These locks are freed in parts too.
+    flushed: FlushedLocks,
     /// Dropped locks that go back into the keyspace at once: the server dropped them because of a jump of the wall
     /// clock, not to free memory.
     to_put_back: VecDeque<LockName>,
@@ -270,6 +272,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
             decided_in_quarantine: false,
             unlinked: None,
             discarded: VecDeque::new(),
+            flushed: FlushedLocks::default(),
             to_put_back: VecDeque::new(),
             async_loaded: None,
             replica: false,
@@ -625,7 +628,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         Some(lock)
     }
 
-    /// Frees a part of the discarded locks. Returns whether some are left.
+    /// Frees a part of the discarded and of the flushed locks. Returns whether some are left.
     pub fn drop_discarded(&mut self) -> bool {
         const PART: usize = 256;
         if let Some(Discarded { lock, ended }) = self.discarded.front_mut() {
@@ -639,7 +642,12 @@ impl<W: Copy + Eq + Hash> Store<W> {
                 self.discarded.pop_front();
             }
         }
-        !self.discarded.is_empty()
+        self.flushed.free(PART);
+        self.has_locks_to_free()
+    }
+
+    fn has_locks_to_free(&self) -> bool {
+        !self.discarded.is_empty() || !self.flushed.is_empty()
     }
 
     /// The primary has dropped a lock, or has no dropped lock of this name any more.
@@ -693,7 +701,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
         if let Some(last) = self.tokens.last().filter(|_| matters) {
             self.memories.flushed.insert(db, last);
         }
-        self.dropped_locks.flush(db);
+        self.flushed.append(self.dropped_locks.flush(db));
     }
 
     /// Two databases have been swapped. Each client still waits for the same key of the same database.
@@ -752,7 +760,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
     pub fn next_work(&self, now: Instant) -> Option<Instant> {
         let dropped =
             !self.follows() && (self.dropped_locks.has_unreplicated() || !self.to_put_back.is_empty());
-        let other = if dropped || self.unlinked.is_some() || !self.discarded.is_empty() {
+        let other = if dropped || self.unlinked.is_some() || self.has_locks_to_free() {
             Some(now)
         } else {
             self.decided_in_quarantine.then(|| self.quarantine.ends(now).unwrap_or(now))

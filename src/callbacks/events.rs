@@ -184,7 +184,7 @@ unsafe extern "C" fn on_flush(
         // SAFETY: this event comes with this structure, which is valid through the call.
         let flushed = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() };
         if let Some(flushed) = flushed.filter(|_| stage == raw::REDISMODULE_SUBEVENT_FLUSHDB_END) {
-            server_events::flushed((flushed.dbnum >= 0).then_some(Db(flushed.dbnum)));
+            server_events::flushed((flushed.dbnum >= 0).then_some(Db(flushed.dbnum)), flushed.sync != 0);
         }
     });
 }

@@ -400,6 +400,26 @@ fn a_flush_ends_all_older_tenures_of_its_database() {
     assert_eq!(ended(&store, "k"), None, "there is no quarantine");
 }
 
+/// The server frees the keys of FLUSHALL ASYNC on another thread, so the module must not stop the server either.
+#[test]
+fn the_dropped_locks_of_a_flushed_database_are_freed_in_parts() {
+    for flushed in [Some(Db(0)), None] {
+        let mut store = store();
+        for number in 0..1_000_u64 {
+            store.dropped_locks.put(Db(0), &number.to_le_bytes(), lock(number + 1, 200));
+        }
+        store.flush(flushed, at(100));
+        assert!(store.dropped_locks.is_empty());
+        let mut parts = 1;
+        while store.drop_discarded() {
+            assert_eq!(store.next_work(at(100)), Some(at(100)), "the next part is due at once");
+            parts += 1;
+        }
+        assert!(parts > 1, "{flushed:?}");
+        assert_eq!(store.next_work(at(100)), None, "all are freed");
+    }
+}
+
 #[test]
 fn the_memory_of_ended_tenures_is_bounded() {
     let mut store = in_quarantine();
