@@ -86,8 +86,8 @@ test("a program can end while it holds a lock", async () => {
 test("a program that holds a lock can end although its server hangs", async () => {
   const own = await Server.start();
   const { child, output, ended } = run(`${BEGIN.replace(`${server.port}`, `${own.port}`)}
-    const impatient = new Lockward(redis, { responseLimit: 50, patience: 100 });
-    const lock = await impatient.acquire("held", { lease: 1_500 });
+    const impatient = new Lockward(redis, { responseLimit: 50, patience: 500 });
+    const lock = await impatient.acquire("held", { lease: 2_000 });
     process.on("SIGUSR2", async () => {
       console.log(await lock.renew().catch((error) => error.name));
       redis.stream.unref();
