@@ -150,7 +150,8 @@ pub(crate) fn read_all<'a>(
     for batch in requests.chunks(BATCH) {
         for (request, reply) in batch.iter().zip(send_all(connection, batch)?) {
             let reply = match reply {
-                // Perhaps the slot of the key is being moved to this server.
+                // Perhaps the slot of the key is being moved to this server. Then the server accepts the request after
+                // ASKING.
                 Err(error) if error.code() == Some("MOVED") => {
                     redis::cmd("ASKING").exec(connection).and_then(|()| request.query(connection))
                 }
@@ -165,8 +166,8 @@ pub(crate) fn read_all<'a>(
     Ok(locks)
 }
 
-/// The `count` locks of a server with the most waiters. The state of a lock is `None` if the lock has no holder that the
-/// user may see: the server is in quarantine, or the holder has released the lock since LOCK.TOP.
+/// The `count` locks of a server with the most waiters. The state of a lock is `None` if the holder has released the
+/// lock since LOCK.TOP, if a server in quarantine does not know the holder, or if the user may not read the lock.
 pub(crate) fn read_contended(
     connection: &mut Connection,
     count: u64,
@@ -177,8 +178,8 @@ pub(crate) fn read_contended(
     Ok(contended.into_iter().zip(locks).collect())
 }
 
-/// Whether the error is about this key only. If the user lacks the right to a command, the error names the command
-/// instead.
+/// Whether the error is about one key only. The error NOPERM is about a key only if its text names a key, and not a
+/// command.
 pub(crate) fn is_about_a_key(error: &RedisError) -> bool {
     match error.code() {
         Some("WRONGTYPE" | "MOVED" | "ASK" | "TRYAGAIN") => true,

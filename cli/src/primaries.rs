@@ -214,7 +214,8 @@ impl Servers {
     }
 }
 
-/// Makes `current` the list of these servers. Clears the flags of the other servers, and reports the new servers.
+/// Makes `current` the list of `servers`. Clears the flag of each server that leaves the list, and passes each server
+/// that joins the list to `found`.
 fn update(
     current: &mut Vec<(Server, Arc<AtomicBool>)>,
     servers: Vec<Server>,
@@ -236,7 +237,7 @@ fn update(
     }
 }
 
-/// A primary, for the thread that follows it.
+/// A primary, as the caller of [`Servers::follow`] gets it.
 pub(crate) struct Primary {
     pub(crate) server: Server,
     is_current: Arc<AtomicBool>,
@@ -257,7 +258,7 @@ impl Primary {
 }
 
 /// The same connection settings, for another host and port. A node that does not know its own host sends an empty host or
-/// `?`. This program has reached that node at the host in `like`.
+/// `?`. Then the host stays that of `like`, at which this program has reached the node.
 fn with_host_and_port(like: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
     let mut addr = like.addr().clone();
     if let ConnectionAddr::Tcp(to, at) | ConnectionAddr::TcpTls { host: to, port: at, .. } = &mut addr {

@@ -48,7 +48,7 @@ impl Server {
         let (sender, connected) = mpsc::channel();
         let (client, patience) = (self.client.clone(), self.patience);
         // The timeout of the redis crate does not limit the look-up of the host name, and applies to each reply of the
-        // handshake. So another thread connects, and this thread waits for it only as long as the patience.
+        // handshake. So another thread connects, and this thread waits for the connection at most for the patience.
         thread::Builder::new().name("connect".into()).spawn(move || {
             let _ = sender.send(client.get_connection_with_timeout(patience));
         })?;

@@ -110,7 +110,7 @@ fn show(duration: Duration) -> String {
     duration::show_ms(duration::ms(duration))
 }
 
-/// The count with one kind of lock. Each round has its own keys.
+/// A round of the demo, with one kind of lock. Each round has its own keys.
 struct Round {
     kind: Kind,
     number: String,

@@ -73,8 +73,8 @@ impl Top {
 
 /// Returns a cell for the number of the signal that ends the program. The cell is 0 until the signal arrives.
 ///
-/// A read from a terminal that has just closed may block forever. So the signal thread exits the process if the main
-/// thread has not ended soon after the signal.
+/// A read from a terminal that has just closed may block forever. So the signal thread ends the process one second
+/// after the signal, if the main thread has not ended it by then.
 fn end_on_signals() -> io::Result<Arc<AtomicI32>> {
     let signal = Arc::new(AtomicI32::new(0));
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;

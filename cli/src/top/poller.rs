@@ -26,7 +26,8 @@ pub(super) struct Sample {
     pub(super) at: Instant,
     pub(super) totals: Totals,
     pub(super) locks: Vec<(Contended, Option<Lock>)>,
-    /// The lock whose queue is shown, if this primary serves its key, and its state if it is held.
+    /// The key of the lock whose queue is shown, if this primary serves the key. The state of the lock is `None` if nobody
+    /// holds the lock.
     pub(super) focus: Option<(Vec<u8>, Option<Lock>)>,
     /// What the user must know about the server, if the server is a replica.
     pub(super) warning: Option<String>,
@@ -40,7 +41,7 @@ pub(super) struct Totals {
     pub(super) events: Events,
 }
 
-/// Numbers of events: since the server started, or per second.
+/// Numbers of events, either since the server started or per second.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Events {
     pub(super) handed_off: u64,
@@ -52,7 +53,7 @@ pub(super) struct Events {
 pub(super) enum Update {
     /// No primary is known, for this reason.
     NoPrimary(String),
-    /// The server with this address is a primary no more.
+    /// The server with this address is no longer a primary.
     Gone(String),
     /// The server with this address has answered, or the poll failed for this reason.
     Polled(String, Result<Box<Sample>, String>),
@@ -63,7 +64,7 @@ pub(super) struct Poller {
     focus: Arc<Focus>,
 }
 
-/// The lock whose queue is shown. The threads poll at once when it changes.
+/// The lock whose queue is shown. When the user opens another queue, the threads poll at once.
 #[derive(Default)]
 struct Focus {
     key: Mutex<Option<Vec<u8>>>,
@@ -119,7 +120,7 @@ impl Focus {
         self.key.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for this time, or until the key is no more `polled`.
+    /// Waits for this time, or until the key differs from `polled`.
     fn wait(&self, time: Duration, polled: &Option<Vec<u8>>) {
         // A poisoned mutex only shortens the wait.
         let _ = self.changed.wait_timeout_while(self.lock(), time, |key| key == polled);
@@ -214,7 +215,8 @@ impl AddAssign for Events {
 }
 
 impl Events {
-    /// The events per second between two polls. `None` if a number has decreased: the server was restarted.
+    /// The events per second between two polls. `None` if a number has decreased, because the server was restarted, or if
+    /// no time has passed.
     pub(super) fn rates(before: Self, now: Self, span: Duration) -> Option<Self> {
         let ms = Some(duration::ms(span)).filter(|ms| *ms > 0)?;
         let rate = |before: u64, now: u64| Some((now.checked_sub(before)? * 1_000 + ms / 2) / ms);

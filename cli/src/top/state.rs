@@ -85,7 +85,7 @@ pub(super) enum Health {
 }
 
 pub(super) struct State {
-    /// `None` until a primary answers. If no primary answers any more, the last answers.
+    /// `None` until a primary answers. If no primary answers any more, these are the last answers.
     pub(super) shown: Option<Shown>,
     pub(super) is_paused: bool,
     pub(super) order: Order,
@@ -135,7 +135,7 @@ impl State {
         }
     }
 
-    /// Shows the answers of the primaries that answer.
+    /// Makes the view from the last answers of the primaries that answer.
     fn refresh(&mut self) {
         let wanted = self.focus();
         let focus_of = |sample: &Sample| {
@@ -194,14 +194,14 @@ impl State {
         self.primaries.keys().map(String::as_str).collect::<Vec<_>>().join(" ")
     }
 
-    /// A line for each primary that does not answer, or is a replica.
+    /// The reason if no primary is known, and a line for each server that does not answer or is a replica.
     pub(super) fn warnings(&self) -> impl Iterator<Item = &str> {
         let search_failure = self.search_failure.iter().map(|failure| &*failure.reason);
         search_failure.chain(self.primaries.values().filter_map(Primary::warning))
     }
 
-    /// The age of data from this instant in milliseconds. 0 while the view is paused, so that the shown times do not
-    /// change.
+    /// The age, in milliseconds, of data that was read at `at`. While the view is paused, the age is 0, so that the
+    /// shown times do not change.
     pub(super) fn age_ms(&self, at: Instant, now: Instant) -> u64 {
         if self.is_paused { 0 } else { duration::ms(now.saturating_duration_since(at)) }
     }

@@ -16,7 +16,7 @@ use crate::info;
 use crate::locks::Lock;
 use crate::text::{self, Column, Column::Left, Column::Right};
 
-/// The width of a column, and the width of the terminal from which the column is shown.
+/// The width of a column, and the smallest width of a terminal that shows the column.
 type Width = (Constraint, u16);
 
 /// The width of the title `LEASE LEFT` and the mark `▾`.
@@ -54,7 +54,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Instant) {
     frame.render_widget(Line::from(keys).dim(), foot);
 }
 
-/// Breaks a text between words into lines that are no longer than `width`, if the words are not longer.
+/// Breaks a text between words into lines of at most `width` columns. A longer word gets its own line.
 fn wrapped(text: &str, width: u16) -> Vec<Line<'static>> {
     let mut lines: Vec<String> = vec![String::new()];
     for word in text.split(' ') {

@@ -40,7 +40,7 @@ pub(super) enum Occasion {
 pub(super) struct Reading {
     pub(super) key: Vec<u8>,
     pub(super) lock: Option<Lock>,
-    /// Whether the key has another type.
+    /// Whether the key has a value that is not a lock.
     pub(super) is_other_type: bool,
     pub(super) published: Published,
     pub(super) node: Arc<str>,
@@ -232,9 +232,9 @@ impl<'a> Comparison<'a> {
         facts.collect()
     }
 
-    /// The event that ended the tenure of the only holder: the last event of the first uninterrupted series of end
-    /// events. The earlier events of this series released other holds of the same owner. Acquisitions before the series
-    /// were repeated acquisitions by this owner.
+    /// The event that ended the tenure of the only holder: the last event of the first uninterrupted series of events
+    /// that may end a tenure. The earlier events of this series released other holds of the same owner. Acquisitions
+    /// before the series were repeated acquisitions by this owner.
     fn exclusive_end(&self) -> Option<(Change, SystemTime)> {
         let (first, last) = self.exclusive_ends()?;
         self.changes().get(first..=last)?.last().copied()
@@ -411,8 +411,8 @@ mod tests {
             self.ms = ms;
         }
 
-        /// Adds a reading of a lock with `holding` holders. `holders` are those in the reply: owner, token, limit,
-        /// remaining lease and time held. Returns the lines without their times.
+        /// Adds a reading of a lock with `holding` holders. `holders` has the holders in the reply, each with its owner,
+        /// token, limit, remaining lease and tenure so far. Returns the lines without their times.
         fn read(&mut self, holding: u64, holders: &[(&str, u64, u64, u64, u64)]) -> Vec<String> {
             let holders: Vec<Holder> = holders
                 .iter()

@@ -110,8 +110,8 @@ impl Listener {
     }
 
     fn start(&mut self) -> Result<(), RedisError> {
-        // The setting is checked before the subscription, so that the server publishes the events of all changes after
-        // the subscription.
+        // This function checks the setting first. So after the subscription, the server publishes the events of all
+        // changes.
         self.lacking = self.check_events()?;
         self.subscribe()?;
         self.check_rights()
@@ -217,7 +217,7 @@ impl Listener {
         }
     }
 
-    /// Reads some locks whose last reading is too old.
+    /// Reads up to [`CHECKED`] locks whose last reading is too old.
     fn check_next(&mut self) -> Result<(), RedisError> {
         let cursor = std::mem::take(&mut self.cursor);
         let stale = Some((&*self.node, MAX_AGE));
@@ -238,8 +238,8 @@ impl Listener {
         Ok(())
     }
 
-    /// Reads all locks of the server. If the listener has connected again, this function then also reads the known
-    /// locks that the server lacks.
+    /// Reads all locks of the server. Except at the start, this function then also reads the known locks that SCAN did
+    /// not return.
     fn read_all(&mut self, occasion: Occasion) -> Result<(), RedisError> {
         let mut read = HashSet::new();
         let mut cursor = 0_u64;

@@ -15,7 +15,7 @@ pub(super) enum Change {
     Expired,
     /// The key was removed or replaced, for this reason.
     Broken(&'static str),
-    /// The key came from another name, database or dump, in this way.
+    /// The key came from another name, from another database or from a dump. The text says which.
     Arrived(&'static str),
     /// LOCK.RENEW changed the lease or the limit.
     Renewed,

@@ -43,7 +43,7 @@ pub(super) fn start(servers: Servers, shared: Arc<Shared>) -> Result<(), Failure
 /// Watches a server for as long as it is a primary. `ready` is the outcome of the first attempt to connect, if there was
 /// one.
 fn watch(primary: &Primary, mut ready: Option<Result<Listener, Failure>>, shared: &Arc<Shared>) {
-    // Whether the user knows that events are missed.
+    // Whether the output has already reported the lost connection.
     let mut is_reported = false;
     while primary.is_current() {
         let outcome = match ready.take() {

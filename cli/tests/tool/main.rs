@@ -27,7 +27,7 @@ fn url(server: &Server) -> String {
 /// The tool without a terminal, as cron and service managers start it.
 fn lockward(url: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("setsid");
-    // If a shell has started the tests in the background, the tests ignore some signals. The tool must not ignore these
+    // A shell that starts the tests in the background makes them ignore SIGINT and SIGQUIT. The tool must not ignore these
     // signals.
     command
         .args(["env", "--default-signal", env!("CARGO_BIN_EXE_lockward")])
