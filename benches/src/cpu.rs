@@ -57,8 +57,8 @@ impl CpuClock {
     }
 }
 
-/// The CPU time of a process and all its descendants, including those that have ended. Processes that have just started
-/// or ended may be missing.
+/// The CPU time of a process and all its descendants, including descendants that have ended. A process that starts or
+/// ends during the call may be missing.
 pub fn of_family(pid: u32) -> Duration {
     let own = CpuClock::find(pid).and_then(|clock| clock.try_read()).unwrap_or_default();
     own + of_ended_children(pid) + children(pid).into_iter().map(of_family).sum::<Duration>()
@@ -71,7 +71,8 @@ fn of_ended_children(pid: u32) -> Duration {
     ticks(fields.split(' ').skip(13).take(2).filter_map(|field| field.parse::<u64>().ok()).sum())
 }
 
-/// The child processes of the main thread. These are all children, because no server and no contestant starts processes from another thread.
+/// The child processes of the main thread. These are all children, because no server and no contestant starts processes
+/// from another thread.
 fn children(pid: u32) -> Vec<u32> {
     let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()

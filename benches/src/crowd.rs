@@ -1,5 +1,5 @@
-//! Clients that wait on one server: the server's CPU for hand-offs between them and for the start of a wait, and its
-//! memory.
+//! Clients that wait on one server. Measures the server's CPU for a hand-off and for the start of a wait, and the
+//! server's memory.
 //!
 //! A hand-off is compared with an LPUSH that wakes the next BLPOP: one client sends a command, and a waiting client
 //! gets a reply.
@@ -236,8 +236,8 @@ impl Crowd {
         (cpu.settled() - begin).as_nanos() as f64 / HANDOFFS as f64
     }
 
-    /// Serves one waiter. If `waits_again` is set, the holder of [`Shape::One`] waits again with the same write. Returns
-    /// the client that was served, or the former holder of [`Shape::One`].
+    /// Serves one waiter. If `waits_again` is set, the former holder sends its next wait together with its release. With
+    /// [`Shape::One`], returns the former holder. With [`Shape::Each`], returns the client that was served.
     pub fn hand_over(&mut self, waits_again: bool) -> usize {
         let (queue, from) = match self.shape {
             Shape::One => (0, self.holder),

@@ -13,7 +13,7 @@ const LEFT_OUT: [&str; 2] = ["handoff/1000", "others/empty"];
 type Column<'a> = (&'a str, &'a dyn Fn(&Row) -> String);
 
 /// Writes results into `performance.md` in a directory, with a column for each run. Writes the plots of the first run
-/// into `performance/`. A part for which the first run has no rows stays as it is. The page has no part for
+/// into `performance/`. A part of the page for which the first run has no rows stays as it is. The page has no part for
 /// [`modes::STAGE`].
 ///
 /// # Errors

@@ -41,7 +41,7 @@ pub struct CountedServer {
     echo: u64,
 }
 
-/// The server's instructions for some work.
+/// The server's instructions for a piece of work.
 #[derive(Clone, Debug)]
 pub struct Count {
     /// The instructions for one unit of the work.

@@ -16,7 +16,7 @@ use crate::server::{Loaded, Server};
 
 const STARTS: usize = 6;
 const ROUNDS: usize = 10;
-/// The number of batches that a connection sends in a round. All connections send 40,000 pairs.
+/// The number of batches that a connection sends in a round. All connections together send 40,000 pairs.
 const TIMES: usize = 100;
 /// The number of held locks, and of clients that wait for these locks.
 const LOCKS: usize = 100;

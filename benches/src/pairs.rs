@@ -20,13 +20,13 @@ const TIMES: usize = 100;
 /// The number of pairs that all connections send in a round.
 const PAIRS: usize = CONNECTIONS * TIMES * DEPTH / 2;
 
-/// The lower bound for a lock module.
+/// The module whose cost is the lower bound for every lock module.
 const BARE: &str = "a module that makes the same server calls and decides nothing";
 
 /// The best lock without a module: a key with a TTL, and a release that checks the owner.
 const CHECKED: &str = "SET NX PX + a release that checks the owner";
 
-/// The script that releases after a check of the owner, for servers without a command that does this.
+/// The script that checks the owner and releases, for servers that have no such command.
 const CHECKED_RELEASE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 

@@ -1,12 +1,11 @@
 //! The CPUs and priorities of clients and servers.
 //!
 //! With [`Place::Together`], client and server share a CPU and never run at the same time. So no other process
-//! displaces the server's data in the caches, and no other cost hides the difference between two commands. Ratios
-//! measured in this way are the strictest.
+//! displaces the server's data in the caches, and no other cost hides the difference between two commands.
 //!
 //! With [`Place::Apart`], client and server have separate CPUs if there are two, as in production. Then each reply
 //! wakes another CPU. The wake-up costs the server more than some commands, and several times as much on a virtual
-//! machine. Each process is bound to its CPU, because the scheduler would move the process to another CPU.
+//! machine. Each process is bound to its CPU, so that the scheduler does not move the process to another CPU.
 //!
 //! If the system allows it, client and server have priority over other processes, and neither interrupts the other
 //! (`SCHED_RR`). So the numbers are repeatable, even on a busy machine.
@@ -93,7 +92,7 @@ fn schedule(policy: libc::c_int, priority: libc::c_int) -> bool {
 /// allows it.
 fn schedule_thread(thread: u32, policy: libc::c_int, priority: libc::c_int) -> bool {
     let priority = libc::sched_param { sched_priority: priority };
-    // SAFETY: reads a structure that outlives the call.
+    // SAFETY: the call only reads `priority`, which outlives the call.
     unsafe { libc::sched_setscheduler(thread.cast_signed(), policy, &raw const priority) == 0 }
 }
 
@@ -114,7 +113,7 @@ pub fn put_main_thread_first(pid: u32) {
     schedule_thread(pid, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1);
 }
 
-/// Whether this process has priority over others.
+/// Whether this process has priority over other processes.
 pub fn goes_before_others() -> bool {
     // SAFETY: the call has no preconditions.
     unsafe { libc::sched_getscheduler(0) == libc::SCHED_RR }

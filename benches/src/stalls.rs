@@ -37,7 +37,7 @@ const LEASES_OF_ONE: f64 = 20.0;
 /// The memory that may still be in use after the work, in bytes.
 const LEFT: f64 = 2e6;
 
-/// The figures of one round on one side, in the order of the case's [`Figure`]s.
+/// Runs one round on one side. Returns the figures in the order of the case's [`Figure`]s.
 type Run = fn(Side) -> Vec<f64>;
 
 /// One case, on its own server: its name, its rounds, the work, and its figures.

@@ -98,7 +98,7 @@ unsafe extern "C" fn block(context: Context, _argv: Strings, _argc: c_int) -> c_
     OK
 }
 
-/// Unblocks a client that has disconnected. Without this call, its handle would leak.
+/// Unblocks a client that has disconnected. Without this call, the client's handle would leak.
 unsafe extern "C" fn release(_context: Context, handle: *mut raw::RedisModuleBlockedClient) {
     // SAFETY: the server passes a valid handle, and no other code unblocks its client.
     unsafe {
@@ -153,7 +153,7 @@ impl Elsewhere {
 /// Calls a command of the server. Returns the reply, which may be null.
 ///
 /// # Safety
-/// The context must be valid, and this thread must be allowed to use the server.
+/// The context must be valid, and this thread must be allowed to call the module API.
 unsafe fn give(context: Context, command: &[Vec<u8>]) -> Option<*mut raw::RedisModuleCallReply> {
     let (name, arguments) = command.split_first()?;
     let name = CString::new(name.as_slice()).ok()?;

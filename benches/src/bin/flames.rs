@@ -26,8 +26,7 @@ const SAMPLED: Duration = Duration::from_secs(10);
 /// The number of other holders of the semaphore.
 const HOLDERS: usize = 1_000;
 const WAITERS: usize = 50;
-/// The program prints a function if at least this part of the samples is in the function or in the functions that the
-/// function calls.
+/// The program prints a function if at least this part of the samples was taken in the function or in its callees.
 const NAMED: f64 = 0.05;
 
 /// The stacks of a server. Each line has the functions of one stack from the outermost function on, separated by
@@ -69,7 +68,7 @@ fn draw(file: &Path, title: &str, stacks: &str) {
 }
 
 /// The functions with at least [`NAMED`] of the samples, the largest first. The samples of all calls of a function are
-/// added up. A recursive function counts once for each sample.
+/// added up. A sample counts a recursive function only once.
 fn largest(stacks: &str) -> Vec<(String, f64)> {
     let mut counts: BTreeMap<String, f64> = BTreeMap::new();
     let mut all = 0.0;
@@ -91,7 +90,7 @@ fn largest(stacks: &str) -> Vec<(String, f64)> {
 struct Recording {
     perf: Child,
     file: PathBuf,
-    /// Removed with the file at the end.
+    /// The directory of the file. Dropping this value deletes the directory.
     _dir: Directory,
 }
 
@@ -127,7 +126,7 @@ impl Recording {
     }
 }
 
-/// Samples a server while it repeats some work.
+/// Samples a server while this program repeats `work` on the server.
 fn sampled(pid: u32, mut work: impl FnMut()) -> Stacks {
     work();
     let recording = Recording::start(pid);

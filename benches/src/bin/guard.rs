@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::process::ExitCode;
 
 /// The largest allowed ratio of each command to the command that it is compared with. `make guard GUARD=--record`
-/// prints this table with new limits: each limit is the current ratio plus the row's tolerance.
+/// prints this table with new limits: each limit is the current ratio, increased by the row's tolerance.
 const LIMITS: &[(&str, f64)] = &[
     ("acquire + release", 1.416),
     ("acquire + release, beside bare calls", 1.148),

@@ -88,7 +88,7 @@ impl Program {
     }
 }
 
-/// Checks that a tool is installed. If not, lets scripts/install-deps install these Debian packages, or fails.
+/// Installs these Debian packages with scripts/install-deps, unless the tool is installed already.
 fn need(tool: &str, packages: &[&str]) -> Result<(), String> {
     let path = env::var_os("PATH").unwrap_or_default();
     if env::split_paths(&path).any(|folder| folder.join(tool).is_file()) {

@@ -56,7 +56,7 @@ const STRINGS: Kept = Kept {
     pair: Pair::Set,
 };
 
-/// The figures of a server with one number of locks: the curve, and what the figure is compared with.
+/// The figures that are measured at each number of locks: the curve, and what the figure is compared with.
 const FIGURES: [(Curve<'_>, &str); 5] = [
     (("pair", "server CPU for a pair", Unit::Nanoseconds), "SET NX PX + DEL"),
     (("renewal", "server CPU for a renewal", Unit::Nanoseconds), "PEXPIRE"),

@@ -7,8 +7,8 @@ use crate::results::{Results, Row};
 use std::io;
 use std::path::Path;
 
-/// The curves that are not in the tables, in addition to those of the other side of a comparison. They are in the plots
-/// and in the results.
+/// The curves that the tables leave out. The tables also leave out the other side of each comparison. All curves are in
+/// the results.
 const HIDDEN: [&str; 11] = [
     "locks/renewal-ratio",
     "locks/memory-ratio",

@@ -4,7 +4,7 @@ use crate::markdown::table;
 use crate::plot::whole;
 use crate::results::{Results, Unit};
 
-/// The number of clients in the table. Each client has a lock or waits for a lock.
+/// The number of clients in the table. Each client holds a lock or waits for a lock.
 const CLIENTS: f64 = 1e6;
 /// The time between two renewals of a lease, in seconds.
 const RENEWED: f64 = 10.0;
